@@ -1,0 +1,2 @@
+//! The `tidegate` binary.
+fn main() {}

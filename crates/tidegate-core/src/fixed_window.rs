@@ -1,0 +1,183 @@
+//! Fixed window: a count that starts anew at each boundary. Simple, cheap, and open to a burst of almost twice the limit
+//! around a boundary; that is its published bound.
+//!
+//! Windows are aligned to the Unix epoch, or to a calendar whose boundaries the caller computed (months and days differ
+//! in length, and core knows no time zones).
+
+use std::sync::Arc;
+
+use crate::error::LimitError;
+use crate::meter::MAX_PERIOD;
+use crate::outcome::Outcome;
+use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
+
+/// At most `limit` hits between two boundaries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    limit: u64,
+    boundaries: Boundaries,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Boundaries {
+    /// Every multiple of this span since the epoch.
+    Every(Micros),
+    /// These moments, ascending.
+    At(Arc<[Timestamp]>),
+}
+
+/// The hits of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowCell {
+    /// When the window that was counted began.
+    pub start: Timestamp,
+    /// Hits admitted in it.
+    pub count: u64,
+}
+
+impl FixedWindow {
+    /// At most `limit` hits in each `window`; a limit of zero is a ban.
+    ///
+    /// # Errors
+    /// When the window is zero or too long, or the limit cannot be counted exactly.
+    pub fn new(limit: u64, window: Micros) -> Result<Self, LimitError> {
+        check_window(window)?;
+        check_limit(limit)?;
+        Ok(FixedWindow { limit, boundaries: Boundaries::Every(window) })
+    }
+
+    /// At most `limit` hits between two neighbours of `boundaries`, which must ascend. Time before the first and after
+    /// the last belongs to the window next to it.
+    ///
+    /// # Errors
+    /// When there are fewer than two boundaries, they do not ascend, or the limit cannot be counted exactly.
+    pub fn calendar(limit: u64, boundaries: Arc<[Timestamp]>) -> Result<Self, LimitError> {
+        check_limit(limit)?;
+        if boundaries.len() < 2 || !boundaries.is_sorted_by(|a, b| a < b) {
+            return Err(LimitError::new(
+                "window",
+                "calendar boundaries must ascend",
+                "pass at least two, each after the one before",
+            ));
+        }
+        Ok(FixedWindow { limit, boundaries: Boundaries::At(boundaries) })
+    }
+
+    /// The most hits in a window.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The length of every window; none for a calendar, whose windows differ.
+    #[must_use]
+    pub fn window(&self) -> Option<Micros> {
+        match self.boundaries {
+            Boundaries::Every(window) => Some(window),
+            Boundaries::At(_) => None,
+        }
+    }
+
+    /// The calendar's boundaries; none for windows of one length.
+    #[must_use]
+    pub fn boundaries(&self) -> Option<&[Timestamp]> {
+        match &self.boundaries {
+            Boundaries::Every(_) => None,
+            Boundaries::At(boundaries) => Some(boundaries),
+        }
+    }
+
+    /// When the window around `now` began and when it ends.
+    #[must_use]
+    pub fn window_around(&self, now: Timestamp) -> (Timestamp, Timestamp) {
+        match &self.boundaries {
+            Boundaries::Every(window) => {
+                let start = now.as_micros() - now.as_micros() % window.get();
+                (Timestamp::from_micros(start), Timestamp::from_micros(start) + *window)
+            }
+            Boundaries::At(boundaries) => {
+                let after =
+                    boundaries.partition_point(|boundary| *boundary <= now).clamp(1, boundaries.len() - 1);
+                (boundaries[after - 1], boundaries[after])
+            }
+        }
+    }
+
+    /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
+    #[must_use]
+    pub fn decide(
+        &self,
+        cell: Option<WindowCell>,
+        now: Timestamp,
+        hits: Hits,
+    ) -> (Outcome, Option<WindowCell>) {
+        let (start, end) = self.window_around(now);
+        let count = count_in(cell, start);
+        let reset_after = end.since(now);
+        let remaining = self.limit.saturating_sub(count);
+        let wanted = hits.get().max(1);
+        if wanted > remaining {
+            let retry_after = (wanted <= self.limit).then_some(reset_after);
+            return (Outcome::refused(retry_after, remaining, reset_after), cell);
+        }
+        if hits == Hits::ZERO {
+            return (Outcome::admitted(remaining, reset_after), cell);
+        }
+        (
+            Outcome::admitted(remaining - wanted, reset_after),
+            Some(WindowCell { start, count: count + wanted }),
+        )
+    }
+
+    /// Gives back `hits` that were charged `age` ago; nothing if their window is over.
+    #[must_use]
+    pub fn refund(
+        &self,
+        cell: Option<WindowCell>,
+        now: Timestamp,
+        hits: Hits,
+        age: Micros,
+    ) -> Option<WindowCell> {
+        let (start, _) = self.window_around(now);
+        let charged_here = self.window_around(now.back(age)).0 == start;
+        let count = count_in(cell, start).saturating_sub(if charged_here { hits.get() } else { 0 });
+        (count > 0).then_some(WindowCell { start, count })
+    }
+
+    /// Takes `hits` whether or not they fit, at most the whole limit.
+    #[must_use]
+    pub fn charge(&self, cell: Option<WindowCell>, now: Timestamp, hits: Hits) -> Option<WindowCell> {
+        let (start, _) = self.window_around(now);
+        let count = count_in(cell, start);
+        let count = count + hits.get().min(self.limit.saturating_sub(count));
+        (count > 0).then_some(WindowCell { start, count })
+    }
+}
+
+/// What `cell` counts in the window that began at `start`. A cell from a later window is one that a clock, since stepped
+/// back, wrote: its hits count here, so that stepping back frees nobody and locks nobody out beyond this window.
+fn count_in(cell: Option<WindowCell>, start: Timestamp) -> u64 {
+    cell.filter(|cell| cell.start >= start).map_or(0, |cell| cell.count)
+}
+
+pub(crate) fn check_window(window: Micros) -> Result<(), LimitError> {
+    if window == Micros::ZERO {
+        return Err(LimitError::new("window", "the window is zero", "use a span such as 1s, 1m or 1h"));
+    }
+    if window > MAX_PERIOD {
+        return Err(LimitError::new(
+            "window",
+            format!("a window of {window} is too long"),
+            format!("use at most {MAX_PERIOD}"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_limit(limit: u64) -> Result<(), LimitError> {
+    if limit >= EXACT_MAX {
+        let problem = format!("{limit} hits is more than can be counted exactly");
+        return Err(LimitError::new("limit", problem, format!("use less than {EXACT_MAX}")));
+    }
+    Ok(())
+}

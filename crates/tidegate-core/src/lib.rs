@@ -1,0 +1,49 @@
+//! Decides, given state and time, whether one more request may pass.
+//!
+//! Every algorithm is a pure transition: a [`Limit`], the [`Cell`] it keeps for one caller, the time and what is asked
+//! go in; an [`Outcome`] comes out and the cell has become what it becomes. Nothing here reads a clock, does I/O, locks,
+//! logs or depends on another crate.
+//!
+//! Each algorithm has a twin in Lua, which counts in doubles. So every intermediate value here stays within
+//! [`EXACT_MAX`] (2^53), and a limit whose arithmetic would not fit is refused when it is made, with a [`LimitError`]
+//! that says what to change.
+//!
+//! ```
+//! use tidegate_core::{Ask, Cell, Limit, Micros, Rate, Timestamp, TokenBucket};
+//!
+//! let limit = Limit::TokenBucket(TokenBucket::new(Rate::new(10, Micros::from_secs(1))?, 2)?);
+//! let mut cell = Cell::Vacant;
+//! let now = Timestamp::from_micros(1_800_000_000_000_000);
+//!
+//! assert!(limit.decide(&mut cell, now, Ask::hits(2)).is_admitted());
+//! let refused = limit.decide(&mut cell, now, Ask::hits(1));
+//! assert_eq!(refused.retry_after(), Some(Micros::from_millis(100)));
+//! # Ok::<(), tidegate_core::LimitError>(())
+//! ```
+
+mod concurrency;
+mod error;
+mod fixed_window;
+mod leaky_bucket;
+mod limit;
+mod meter;
+mod outcome;
+mod request;
+mod ring;
+mod sliding_log;
+mod sliding_window;
+mod token_bucket;
+mod units;
+
+pub use concurrency::{Concurrency, Lease, LeaseId, Leases};
+pub use error::LimitError;
+pub use fixed_window::{FixedWindow, WindowCell};
+pub use leaky_bucket::LeakyBucket;
+pub use limit::{Algorithm, Cell, CounterBits, Limit};
+pub use meter::{MeterCell, Rate};
+pub use outcome::{Outcome, Verdict};
+pub use request::{Ask, Stance, Touch, decide_in_order, decide_request};
+pub use sliding_log::{Log, RefusedHits, SlidingLog};
+pub use sliding_window::{SlidingCell, SlidingWindow};
+pub use token_bucket::TokenBucket;
+pub use units::{EXACT_MAX, Hits, Micros, Timestamp};

@@ -1,0 +1,318 @@
+//! One limit, whichever its algorithm, and the state it keeps for one key.
+
+use crate::concurrency::{Concurrency, LeaseId, Leases};
+use crate::fixed_window::{FixedWindow, WindowCell};
+use crate::leaky_bucket::LeakyBucket;
+use crate::meter::MeterCell;
+use crate::outcome::Outcome;
+use crate::request::Ask;
+use crate::sliding_log::{Log, RefusedHits, SlidingLog};
+use crate::sliding_window::{SlidingCell, SlidingWindow};
+use crate::token_bucket::TokenBucket;
+use crate::units::{Hits, Micros, Timestamp};
+
+/// A limit that a rule sets, of any algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant is documented by the type it holds")]
+pub enum Limit {
+    TokenBucket(TokenBucket),
+    FixedWindow(FixedWindow),
+    SlidingWindow(SlidingWindow),
+    SlidingLog(SlidingLog),
+    LeakyBucket(LeakyBucket),
+    Concurrency(Concurrency),
+}
+
+/// Which algorithm a limit uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Algorithm {
+    TokenBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+    LeakyBucket,
+    Concurrency,
+}
+
+impl Algorithm {
+    /// Its name in rules, keys and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::TokenBucket => "token_bucket",
+            Algorithm::FixedWindow => "fixed_window",
+            Algorithm::SlidingWindow => "sliding_window",
+            Algorithm::SlidingLog => "sliding_log",
+            Algorithm::LeakyBucket => "leaky_bucket",
+            Algorithm::Concurrency => "concurrency",
+        }
+    }
+}
+
+/// What a limit remembers of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cell {
+    /// Nothing: the full quota is there.
+    #[default]
+    Vacant,
+    /// A token or leaky bucket's backlog.
+    Meter(MeterCell),
+    /// A fixed window's count.
+    Window(WindowCell),
+    /// A sliding window's two counts.
+    Sliding(SlidingCell),
+    /// A sliding log's entries.
+    Log(Log),
+    /// The leases of a concurrency limit.
+    Leases(Leases),
+}
+
+/// A counter's cell packed into sixteen bytes, for stores that keep millions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterBits {
+    low: u64,
+    high: u64,
+}
+
+/// Above the 53 bits of a backlog.
+const COARSENESS_SHIFT: u32 = 56;
+
+impl Limit {
+    /// Which algorithm this is.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        match self {
+            Limit::TokenBucket(_) => Algorithm::TokenBucket,
+            Limit::FixedWindow(_) => Algorithm::FixedWindow,
+            Limit::SlidingWindow(_) => Algorithm::SlidingWindow,
+            Limit::SlidingLog(_) => Algorithm::SlidingLog,
+            Limit::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Limit::Concurrency(_) => Algorithm::Concurrency,
+        }
+    }
+
+    /// The number a caller is told as its limit: the most hits that an idle key may spend at once.
+    #[must_use]
+    pub fn quota(&self) -> u64 {
+        match self {
+            Limit::TokenBucket(limit) => limit.burst(),
+            Limit::FixedWindow(limit) => limit.limit(),
+            Limit::SlidingWindow(limit) => limit.limit(),
+            Limit::SlidingLog(limit) => limit.limit(),
+            Limit::LeakyBucket(limit) => limit.capacity(),
+            Limit::Concurrency(limit) => limit.limit(),
+        }
+    }
+
+    /// The time in which the quota comes back, for a caller to be told; none where it is not a span (a calendar).
+    #[must_use]
+    pub fn quota_window(&self) -> Option<Micros> {
+        match self {
+            Limit::TokenBucket(limit) => Some(limit.refill_time()),
+            Limit::FixedWindow(limit) => limit.window(),
+            Limit::SlidingWindow(limit) => Some(limit.window()),
+            Limit::SlidingLog(limit) => Some(limit.window()),
+            Limit::LeakyBucket(limit) => Some(limit.drain_time()),
+            Limit::Concurrency(_) => None,
+        }
+    }
+
+    /// The span that is part of a cell's identity: limits with another one cannot read this one's cells. None for a
+    /// calendar (its unit and zone are) and for concurrency (each lease carries its own end).
+    #[must_use]
+    pub fn period(&self) -> Option<Micros> {
+        match self {
+            Limit::TokenBucket(limit) => Some(limit.rate().period()),
+            Limit::LeakyBucket(limit) => Some(limit.rate().period()),
+            Limit::FixedWindow(limit) => limit.window(),
+            Limit::SlidingWindow(limit) => Some(limit.window()),
+            Limit::SlidingLog(limit) => Some(limit.window()),
+            Limit::Concurrency(_) => None,
+        }
+    }
+
+    /// Decides what is asked at `now`; a refusal leaves `cell` as it was.
+    pub fn decide(&self, cell: &mut Cell, now: Timestamp, ask: Ask) -> Outcome {
+        match self {
+            Limit::TokenBucket(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
+            Limit::LeakyBucket(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
+            Limit::FixedWindow(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
+            Limit::SlidingWindow(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
+            Limit::SlidingLog(limit) => in_log(cell, |log| limit.decide(log, now, ask.hits)),
+            Limit::Concurrency(limit) => in_leases(cell, |leases| match ask.lease {
+                Some(id) => limit.acquire(leases, now, ask.hits, id),
+                None => limit.look(leases, now, ask.hits),
+            }),
+        }
+    }
+
+    /// What this limit would say at `now`. Changes nothing.
+    #[must_use]
+    pub fn look(&self, cell: &Cell, now: Timestamp, ask: Ask) -> Outcome {
+        match (self, cell) {
+            (Limit::SlidingLog(limit), Cell::Log(log)) => limit.look(log, now, ask.hits),
+            (Limit::SlidingLog(limit), _) => limit.look(&Log::default(), now, ask.hits),
+            (Limit::Concurrency(limit), Cell::Leases(leases)) => limit.look(leases, now, ask.hits),
+            (Limit::Concurrency(limit), _) => limit.look(&Leases::default(), now, ask.hits),
+            // A counter's cell is a copy of a few words.
+            (_, cell) => self.decide(&mut cell.clone(), now, ask),
+        }
+    }
+
+    /// Gives back `hits` that were charged `age` ago, at most what was spent. A leaky bucket's slot cannot be given back,
+    /// and a lease is released by its name.
+    pub fn refund(&self, cell: &mut Cell, now: Timestamp, hits: Hits, age: Micros) {
+        match self {
+            Limit::TokenBucket(limit) => transit(cell, |state| ((), limit.refund(state, now, hits))),
+            Limit::FixedWindow(limit) => transit(cell, |state| ((), limit.refund(state, now, hits, age))),
+            Limit::SlidingWindow(limit) => transit(cell, |state| ((), limit.refund(state, now, hits, age))),
+            Limit::SlidingLog(limit) => in_log(cell, |log| limit.refund(log, hits)),
+            Limit::LeakyBucket(_) | Limit::Concurrency(_) => {}
+        }
+    }
+
+    /// Takes `hits` whether or not they fit, at most the whole quota: for what was already spent elsewhere.
+    pub fn charge(&self, cell: &mut Cell, now: Timestamp, hits: Hits) {
+        match self {
+            Limit::TokenBucket(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
+            Limit::LeakyBucket(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
+            Limit::FixedWindow(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
+            Limit::SlidingWindow(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
+            Limit::SlidingLog(limit) => in_log(cell, |log| limit.enter(log, now, hits)),
+            Limit::Concurrency(_) => {}
+        }
+    }
+
+    /// Whether a refused request leaves a trace in this limit's cells.
+    #[must_use]
+    pub fn counts_refused(&self) -> bool {
+        match self {
+            Limit::SlidingLog(limit) => limit.refused_hits() == RefusedHits::Count,
+            Limit::Concurrency(limit) => limit.refused_hits() == RefusedHits::Count,
+            _ => false,
+        }
+    }
+
+    /// Notes a refused request, where those count.
+    pub fn note_refused(&self, cell: &mut Cell, now: Timestamp, ask: Ask) {
+        match self {
+            _ if ask.hits == Hits::ZERO => {}
+            Limit::SlidingLog(limit) => in_log(cell, |log| limit.note_refused(log, now, ask.hits)),
+            Limit::Concurrency(limit) => in_leases(cell, |leases| limit.note_refused(leases, now)),
+            _ => {}
+        }
+    }
+
+    /// Gives a lease another time to live; false if it has ended, or this is no concurrency limit.
+    pub fn renew(&self, cell: &mut Cell, now: Timestamp, id: LeaseId) -> bool {
+        match self {
+            Limit::Concurrency(limit) => in_leases(cell, |leases| limit.renew(leases, now, id)),
+            _ => false,
+        }
+    }
+
+    /// Ends a lease; false if it had ended already, or this is no concurrency limit.
+    pub fn release(&self, cell: &mut Cell, now: Timestamp, id: LeaseId) -> bool {
+        match self {
+            Limit::Concurrency(limit) => in_leases(cell, |leases| limit.release(leases, now, id)),
+            _ => false,
+        }
+    }
+
+    /// The cell that `bits` hold, which a limit of this algorithm packed.
+    #[must_use]
+    pub fn unpack(&self, bits: CounterBits) -> Cell {
+        let moment = Timestamp::from_micros(bits.high);
+        match self {
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => Cell::Meter(MeterCell {
+                backlog: bits.low & ((1 << COARSENESS_SHIFT) - 1),
+                as_of: moment,
+                coarseness: bits.low.to_be_bytes()[0],
+            }),
+            Limit::FixedWindow(_) => Cell::Window(WindowCell { start: moment, count: bits.low }),
+            Limit::SlidingWindow(_) => {
+                let [current, previous] = halves(bits.low);
+                Cell::Sliding(SlidingCell { start: moment, current, previous })
+            }
+            Limit::SlidingLog(_) | Limit::Concurrency(_) => Cell::Vacant,
+        }
+    }
+}
+
+impl Cell {
+    /// Sixteen bytes that hold a counter's cell; none for a vacant cell, a log or leases.
+    #[must_use]
+    pub fn pack(&self) -> Option<CounterBits> {
+        match *self {
+            Cell::Meter(cell) => Some(CounterBits {
+                low: cell.backlog | u64::from(cell.coarseness) << COARSENESS_SHIFT,
+                high: cell.as_of.as_micros(),
+            }),
+            Cell::Window(cell) => Some(CounterBits { low: cell.count, high: cell.start.as_micros() }),
+            Cell::Sliding(cell) => Some(CounterBits {
+                low: u64::from(cell.current) | u64::from(cell.previous) << 32,
+                high: cell.start.as_micros(),
+            }),
+            Cell::Vacant | Cell::Log(_) | Cell::Leases(_) => None,
+        }
+    }
+}
+
+/// The state of one counter algorithm, as a variant of [`Cell`].
+trait Counter: Copy {
+    fn of(cell: &Cell) -> Option<Self>;
+    fn into_cell(self) -> Cell;
+}
+
+macro_rules! counter {
+    ($state:ty, $variant:ident) => {
+        impl Counter for $state {
+            fn of(cell: &Cell) -> Option<Self> {
+                match cell {
+                    Cell::$variant(state) => Some(*state),
+                    _ => None,
+                }
+            }
+
+            fn into_cell(self) -> Cell {
+                Cell::$variant(self)
+            }
+        }
+    };
+}
+
+counter!(MeterCell, Meter);
+counter!(WindowCell, Window);
+counter!(SlidingCell, Sliding);
+
+fn transit<S: Counter, T>(cell: &mut Cell, step: impl FnOnce(Option<S>) -> (T, Option<S>)) -> T {
+    let (answer, next) = step(S::of(cell));
+    *cell = next.map_or(Cell::Vacant, S::into_cell);
+    answer
+}
+
+fn in_log<T>(cell: &mut Cell, step: impl FnOnce(&mut Log) -> T) -> T {
+    let mut log = match std::mem::take(cell) {
+        Cell::Log(log) => log,
+        _ => Log::default(),
+    };
+    let answer = step(&mut log);
+    *cell = if log.is_empty() { Cell::Vacant } else { Cell::Log(log) };
+    answer
+}
+
+fn in_leases<T>(cell: &mut Cell, step: impl FnOnce(&mut Leases) -> T) -> T {
+    let mut leases = match std::mem::take(cell) {
+        Cell::Leases(leases) => leases,
+        _ => Leases::default(),
+    };
+    let answer = step(&mut leases);
+    *cell = if leases.is_empty() { Cell::Vacant } else { Cell::Leases(leases) };
+    answer
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "each half is 32 bits")]
+fn halves(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}

@@ -1,0 +1,207 @@
+//! Work that arrives in hits and drains with time, in integers that never round.
+//!
+//! Textbook GCRA adds `period / count` of time per hit. At 600,000/s that is 1.67 us; rounding it up to 2 would take a
+//! sixth of the caller's quota. We count *work* instead: a hit adds `period` (in microseconds) and each microsecond
+//! drains `count`. Both token and leaky bucket are a backlog of work, read at a time.
+//!
+//! The unit of work depends on the period alone, so a `count` or a `burst` that changes live leaves what was spent, in
+//! hits, as it was. Only where `burst x period` would leave the exact range is the unit made coarser, by a power of two
+//! that the cell remembers; such a meter drains at most 0.1 % slower than asked, never faster.
+
+use crate::error::LimitError;
+use crate::units::{EXACT_MAX, Micros, Timestamp};
+
+/// So many hits per so long: `count` and `period` are never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    count: u64,
+    period: Micros,
+}
+
+impl Rate {
+    /// `count` hits per `period`.
+    ///
+    /// # Errors
+    /// When either is zero, or above what the exact arithmetic holds.
+    pub fn new(count: u64, period: Micros) -> Result<Self, LimitError> {
+        if count == 0 {
+            return Err(LimitError::new(
+                "rate",
+                "a rate of zero admits nothing, ever",
+                "use at least 1, or `limit: 0` in a window to ban",
+            ));
+        }
+        if count >= EXACT_MAX {
+            return Err(LimitError::new(
+                "rate",
+                format!("{count} hits is more than can be counted exactly"),
+                format!("use less than {EXACT_MAX}"),
+            ));
+        }
+        if period == Micros::ZERO {
+            return Err(LimitError::new(
+                "rate",
+                "the period is zero",
+                "use a period of at least 1us, such as 10/s",
+            ));
+        }
+        if period.get() > MAX_PERIOD.get() {
+            return Err(LimitError::new(
+                "rate",
+                format!("a period of {period} is too long"),
+                format!("use at most {MAX_PERIOD}"),
+            ));
+        }
+        Ok(Rate { count, period })
+    }
+
+    /// Hits per period.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        self.count
+    }
+
+    /// The time in which `count` hits come back.
+    #[must_use]
+    pub fn period(self) -> Micros {
+        self.period
+    }
+}
+
+/// Ten years: longer periods are typing errors.
+pub(crate) const MAX_PERIOD: Micros = Micros::from_secs(3_660 * 86_400);
+
+/// Work not yet drained, as of a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeterCell {
+    /// Work left at `as_of`, in the unit that `coarseness` names.
+    pub backlog: u64,
+    /// When `backlog` was read.
+    pub as_of: Timestamp,
+    /// A hit is `ceil(period / 2^coarseness)` of work.
+    pub coarseness: u8,
+}
+
+/// Turns hits into work and time into drained work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meter {
+    rate: Rate,
+    coarseness: u8,
+    work_per_hit: u64,
+    drained_per_us: u64,
+}
+
+impl Meter {
+    /// A meter whose backlog may reach `most_hits`; none where the exact arithmetic cannot hold that many.
+    pub(crate) fn new(rate: Rate, most_hits: u64) -> Option<Self> {
+        (0..53)
+            .find_map(|coarseness| {
+                let meter = Meter::with_coarseness(rate, coarseness);
+                let fits = u128::from(most_hits) * u128::from(meter.work_per_hit)
+                    + u128::from(meter.drained_per_us)
+                    < u128::from(EXACT_MAX);
+                fits.then_some(meter)
+            })
+            .filter(|meter| meter.is_accurate())
+    }
+
+    fn with_coarseness(rate: Rate, coarseness: u8) -> Self {
+        let work_per_hit = work_per_hit(rate.period, coarseness);
+        // Rounded down, so that a coarse meter drains too slowly rather than too fast: no bound is exceeded.
+        let drained = u128::from(rate.count) * u128::from(work_per_hit) / u128::from(rate.period.get());
+        // `work_per_hit <= period`, so the quotient is at most `count`.
+        let drained_per_us = u64::try_from(drained).expect("at most the rate's count");
+        Meter { rate, coarseness, work_per_hit, drained_per_us }
+    }
+
+    /// Within 0.1 % of the rate asked for.
+    fn is_accurate(&self) -> bool {
+        let asked = u128::from(self.rate.count) * u128::from(self.work_per_hit);
+        let given = u128::from(self.drained_per_us) * u128::from(self.rate.period.get());
+        self.drained_per_us > 0 && (asked - given) * 1_000 <= asked
+    }
+
+    pub(crate) fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The caller makes sure that `hits` is at most what the meter was made for.
+    pub(crate) fn work_of(&self, hits: u64) -> u64 {
+        hits * self.work_per_hit
+    }
+
+    pub(crate) fn whole_hits_in(&self, work: u64) -> u64 {
+        work / self.work_per_hit
+    }
+
+    /// The time in which `work` drains, rounded up: never early.
+    pub(crate) fn time_to_drain(&self, work: u64) -> Micros {
+        Micros::new(work.div_ceil(self.drained_per_us))
+    }
+
+    /// Work that drains within `span`, at most what the exact range holds.
+    pub(crate) fn drained_in(&self, span: Micros) -> u64 {
+        let drained = u128::from(span.get()) * u128::from(self.drained_per_us);
+        u64::try_from(drained).unwrap_or(u64::MAX).min(EXACT_MAX)
+    }
+
+    /// The backlog that is left of `cell` at `now`.
+    pub(crate) fn backlog_at(&self, cell: Option<MeterCell>, now: Timestamp) -> u64 {
+        let Some(cell) = cell else { return 0 };
+        let backlog = self.in_this_unit(cell);
+        // After a failover the store's clock may be behind the cell. The backlog then counts from `now` on: it drains in
+        // its own time, and nobody is locked out until the old clock would have been reached.
+        let elapsed = now.since(cell.as_of).get();
+        // Time beyond the whole backlog must not be multiplied: it might not fit.
+        if elapsed >= backlog.div_ceil(self.drained_per_us) {
+            0
+        } else {
+            backlog - elapsed * self.drained_per_us
+        }
+    }
+
+    /// The cell for `backlog` at `now`; none when nothing is left to remember.
+    pub(crate) fn cell(&self, backlog: u64, now: Timestamp) -> Option<MeterCell> {
+        (backlog > 0).then_some(MeterCell { backlog, as_of: now, coarseness: self.coarseness })
+    }
+
+    /// The cell's backlog in this meter's unit, whole hits rounded up where the unit differs.
+    fn in_this_unit(&self, cell: MeterCell) -> u64 {
+        let ceiling = EXACT_MAX - 1 - self.drained_per_us;
+        if cell.coarseness == self.coarseness {
+            return cell.backlog.min(ceiling);
+        }
+        let hits = cell.backlog.div_ceil(work_per_hit(self.rate.period, cell.coarseness));
+        hits.saturating_mul(self.work_per_hit).min(ceiling)
+    }
+}
+
+fn work_per_hit(period: Micros, coarseness: u8) -> u64 {
+    period.get().div_ceil(1 << coarseness.min(53))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_changes_keeps_what_was_spent_in_hits() {
+        let second = Micros::from_secs(1);
+        let slow = Meter::new(Rate::new(10, second).unwrap(), 100).unwrap();
+        let fast = Meter::new(Rate::new(1_000, second).unwrap(), 100_000).unwrap();
+        let now = Timestamp::from_micros(1);
+        let cell = slow.cell(slow.work_of(7), now);
+        assert_eq!(fast.backlog_at(cell, now), fast.work_of(7));
+    }
+
+    #[test]
+    fn a_unit_that_changes_rounds_what_was_spent_up_to_whole_hits() {
+        let day = Micros::from_secs(86_400);
+        let fine = Meter::new(Rate::new(1_000, day).unwrap(), 1_000).unwrap();
+        let coarse = Meter::new(Rate::new(9_999_991, day).unwrap(), 9_999_991).unwrap();
+        assert_ne!(fine.coarseness, coarse.coarseness);
+        let now = Timestamp::from_micros(1);
+        let cell = fine.cell(fine.work_of(7) - 1, now);
+        assert_eq!(coarse.backlog_at(cell, now), coarse.work_of(7));
+    }
+}

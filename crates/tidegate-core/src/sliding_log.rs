@@ -1,0 +1,193 @@
+//! Sliding log: the time of every admitted hit, and so never more than `limit` in any window, exactly.
+//!
+//! It costs four bytes per hit (eight where the window is longer than 71 minutes); entries that left the window cost
+//! nothing. A minimum interval between two requests may be asked for as well.
+
+use crate::error::LimitError;
+use crate::fixed_window::check_window;
+use crate::outcome::Outcome;
+use crate::ring::Ring;
+use crate::units::{Hits, Micros, Timestamp};
+
+/// At most `limit` hits in any window, exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingLog {
+    limit: u64,
+    window: Micros,
+    min_interval: Micros,
+    refused: RefusedHits,
+}
+
+/// What refused requests do to a limit that remembers requests one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RefusedHits {
+    /// They leave no trace.
+    #[default]
+    Forget,
+    /// They count as if they had passed: who goes on hammering stays out.
+    Count,
+}
+
+/// The times of the hits that still count, and some that no longer do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log(Ring);
+
+impl Log {
+    /// Hits remembered, whether or not they still count.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no hit is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory it takes outside itself.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.0.heap_bytes()
+    }
+}
+
+/// The largest limit: a log of it takes 400 kB.
+const MOST_HITS: u64 = 100_000;
+
+impl SlidingLog {
+    /// At most `limit` hits in any `window`, and requests at least `min_interval` apart (zero: no such rule).
+    ///
+    /// # Errors
+    /// When the limit is zero or above 100,000, or a span makes no sense.
+    pub fn new(
+        limit: u64,
+        window: Micros,
+        min_interval: Micros,
+        refused: RefusedHits,
+    ) -> Result<Self, LimitError> {
+        check_window(window)?;
+        if limit == 0 || limit > MOST_HITS {
+            let problem = format!("a log of {limit} hits cannot be kept");
+            return Err(LimitError::new(
+                "limit",
+                problem,
+                format!("use 1 to {MOST_HITS}, or sliding_window for more"),
+            ));
+        }
+        if min_interval > window {
+            let problem = format!("an interval of {min_interval} is longer than the window of {window}");
+            return Err(LimitError::new("min_interval", problem, "use at most the window"));
+        }
+        Ok(SlidingLog { limit, window, min_interval, refused })
+    }
+
+    /// The most hits in any window.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window's length.
+    #[must_use]
+    pub fn window(&self) -> Micros {
+        self.window
+    }
+
+    /// The shortest time between two requests.
+    #[must_use]
+    pub fn min_interval(&self) -> Micros {
+        self.min_interval
+    }
+
+    /// What refused requests do.
+    #[must_use]
+    pub fn refused_hits(&self) -> RefusedHits {
+        self.refused
+    }
+
+    /// What this limit would say to `hits` at `now`. Changes nothing.
+    #[must_use]
+    pub fn look(&self, log: &Log, now: Timestamp, hits: Hits) -> Outcome {
+        let ring = &log.0;
+        // After the clock stepped back, entries from its future count as if they had just happened, the others keeping
+        // their distance to them.
+        let ahead = ring.newest().map_or(Micros::ZERO, |newest| newest.since(now));
+        let at = |index: usize| ring.get(index).back(ahead);
+        let gone = self.expired(ring, now, ahead);
+        let live = ring.len() - gone;
+        let remaining = self.limit.saturating_sub(live as u64);
+        let newest = (live > 0).then(|| at(ring.len() - 1));
+        let reset_after = newest.map_or(Micros::ZERO, |newest| (newest + self.window).since(now));
+
+        let wanted = hits.get().max(1);
+        if wanted > self.limit {
+            return Outcome::refused(None, remaining, reset_after);
+        }
+        let spaced_at = newest.map_or(now, |newest| newest + self.min_interval);
+        // The hits that must leave the window first: all but the newest `limit - wanted`.
+        let in_the_way = (live as u64 + wanted).saturating_sub(self.limit);
+        let roomy_at = if in_the_way == 0 { now } else { at(gone + index(in_the_way) - 1) + self.window };
+        let retry_at = spaced_at.max(roomy_at);
+        if retry_at > now {
+            return Outcome::refused(Some(retry_at.since(now)), remaining, reset_after);
+        }
+        match hits {
+            Hits::ZERO => Outcome::admitted(remaining, reset_after),
+            _ => Outcome::admitted(remaining - wanted, self.window),
+        }
+    }
+
+    /// Decides `hits` at `now`: enters them if they pass.
+    pub fn decide(&self, log: &mut Log, now: Timestamp, hits: Hits) -> Outcome {
+        let outcome = self.look(log, now, hits);
+        if outcome.is_admitted() && hits > Hits::ZERO {
+            self.enter(log, now, hits);
+        }
+        outcome
+    }
+
+    /// Notes a request that was refused, where refused requests count.
+    pub fn note_refused(&self, log: &mut Log, now: Timestamp, hits: Hits) {
+        if self.refused == RefusedHits::Count {
+            self.enter(log, now, hits);
+        }
+    }
+
+    /// Removes the newest `hits`.
+    pub fn refund(&self, log: &mut Log, hits: Hits) {
+        log.0.drop_newest(index(hits.get().min(MOST_HITS)));
+    }
+
+    /// Enters `hits` whether or not they fit; the newest `limit` are all that need remembering.
+    pub fn enter(&self, log: &mut Log, now: Timestamp, hits: Hits) {
+        if log.is_empty() {
+            log.0 = Ring::for_span(self.window);
+        }
+        let ring = &mut log.0;
+        if let Some(newest) = ring.newest() {
+            ring.shift_back(newest.since(now));
+        }
+        ring.drop_oldest(self.expired(ring, now, Micros::ZERO));
+        let limit = index(self.limit);
+        for _ in 0..hits.get().min(self.limit) {
+            if ring.len() >= limit {
+                ring.drop_oldest(ring.len() + 1 - limit);
+            }
+            ring.push(now, limit);
+        }
+    }
+
+    /// How many of the oldest entries, moved back by `ahead`, have left the window at `now`.
+    fn expired(&self, ring: &Ring, now: Timestamp, ahead: Micros) -> usize {
+        // A window that reaches back before the epoch has lost nothing.
+        match now.as_micros().checked_sub(self.window.get()) {
+            Some(edge) => ring.count_until(Timestamp::from_micros(edge) + ahead),
+            None => 0,
+        }
+    }
+}
+
+fn index(count: u64) -> usize {
+    usize::try_from(count).expect("bounded by the largest limit")
+}

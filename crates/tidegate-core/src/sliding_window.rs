@@ -1,0 +1,209 @@
+//! Sliding window counter: the previous window's count fades out as the current one goes by.
+//!
+//! The estimate is `previous x (1 - elapsed) + current`, as if the previous window's hits had been spread evenly. In
+//! steady traffic that is the limit; traffic that is not even can pass almost twice the limit within some window, and
+//! that is the published bound. Two counts are all it keeps.
+
+use crate::error::LimitError;
+use crate::fixed_window::check_window;
+use crate::outcome::Outcome;
+use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
+
+/// At most about `limit` hits in any `window`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindow {
+    limit: u64,
+    window: Micros,
+    tick: Micros,
+}
+
+/// The hits of the current window and of the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingCell {
+    /// When the current window began.
+    pub start: Timestamp,
+    /// Hits admitted in the current window.
+    pub current: u32,
+    /// Hits admitted in the window before.
+    pub previous: u32,
+}
+
+/// Both counts as of `now`, and how much of the previous one still weighs.
+struct Reading {
+    start: Timestamp,
+    current: u64,
+    previous: u64,
+    /// Ticks of the previous window that have not faded yet, of `ticks` in all.
+    weight: u64,
+    ticks: u64,
+}
+
+impl Reading {
+    /// Ticks x hits that the estimate takes up.
+    fn load(&self) -> u64 {
+        self.previous * self.weight + self.current * self.ticks
+    }
+}
+
+impl SlidingWindow {
+    /// At most about `limit` hits in any `window`; a limit of zero is a ban.
+    ///
+    /// # Errors
+    /// When the window is zero or too long, or the limit is above what two packed counts hold.
+    pub fn new(limit: u64, window: Micros) -> Result<Self, LimitError> {
+        check_window(window)?;
+        if limit > u64::from(u32::MAX) {
+            let problem = format!("a sliding window counts up to {} hits, not {limit}", u32::MAX);
+            return Err(LimitError::new(
+                "limit",
+                problem,
+                "use a fixed_window or a token_bucket for so many",
+            ));
+        }
+        // A tick is one microsecond unless previous x ticks + current x ticks could leave the exact range.
+        let most = u128::from(limit.max(1)) * u128::from(window.get());
+        let tick = most.div_ceil(u128::from(EXACT_MAX / 4)).max(1);
+        let tick = Micros::new(u64::try_from(tick).expect("ten years of 2^32 hits need ticks below 2^32"));
+        Ok(SlidingWindow { limit, window, tick })
+    }
+
+    /// The most hits in a window of steady traffic.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window's length.
+    #[must_use]
+    pub fn window(&self) -> Micros {
+        self.window
+    }
+
+    /// The steps in which the previous window fades.
+    #[must_use]
+    pub fn tick(&self) -> Micros {
+        self.tick
+    }
+
+    /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
+    #[must_use]
+    pub fn decide(
+        &self,
+        cell: Option<SlidingCell>,
+        now: Timestamp,
+        hits: Hits,
+    ) -> (Outcome, Option<SlidingCell>) {
+        let reading = self.read(cell, now);
+        let room = (self.limit * reading.ticks).saturating_sub(reading.load());
+        let remaining = room / reading.ticks;
+        let wanted = hits.get().max(1);
+        if wanted > remaining {
+            let retry_after = (wanted <= self.limit).then(|| self.retry_at(&reading, wanted).since(now));
+            return (Outcome::refused(retry_after, remaining, self.reset_after(&reading, now)), cell);
+        }
+        if hits == Hits::ZERO {
+            return (Outcome::admitted(remaining, self.reset_after(&reading, now)), cell);
+        }
+        let reading = Reading { current: reading.current + wanted, ..reading };
+        (Outcome::admitted(remaining - wanted, self.reset_after(&reading, now)), packed(&reading))
+    }
+
+    /// Gives back `hits` that were charged `age` ago, first to the window that they were charged to.
+    #[must_use]
+    pub fn refund(
+        &self,
+        cell: Option<SlidingCell>,
+        now: Timestamp,
+        hits: Hits,
+        age: Micros,
+    ) -> Option<SlidingCell> {
+        let mut reading = self.read(cell, now);
+        if self.start_of(now.back(age)) == reading.start {
+            let returned = hits.get().min(reading.current);
+            reading.current -= returned;
+            reading.previous = reading.previous.saturating_sub(hits.get() - returned);
+        } else if self.start_of(now.back(age)) + self.window == reading.start {
+            reading.previous = reading.previous.saturating_sub(hits.get());
+        }
+        packed(&reading)
+    }
+
+    /// Takes `hits` whether or not they fit, at most the whole limit.
+    #[must_use]
+    pub fn charge(&self, cell: Option<SlidingCell>, now: Timestamp, hits: Hits) -> Option<SlidingCell> {
+        let mut reading = self.read(cell, now);
+        reading.current += hits.get().min(self.limit.saturating_sub(reading.current));
+        packed(&reading)
+    }
+
+    fn read(&self, cell: Option<SlidingCell>, now: Timestamp) -> Reading {
+        let start = self.start_of(now);
+        let ticks = self.window.get().div_ceil(self.tick.get());
+        // A tick that has begun has not faded: the weight rounds up, the limiter errs towards refusing.
+        let weight = ticks - now.since(start).get() / self.tick.get();
+        let (current, previous) = match cell {
+            // A cell from a later window is one that a clock, since stepped back, wrote: its hits count here.
+            Some(cell) if cell.start >= start => (cell.current, cell.previous),
+            Some(cell) if cell.start + self.window == start => (0, cell.current),
+            _ => (0, 0),
+        };
+        // After a limit was lowered live, old counts times the finer ticks may leave the exact range.
+        let most = EXACT_MAX / 2 / ticks;
+        Reading {
+            start,
+            current: u64::from(current).min(most),
+            previous: u64::from(previous).min(most),
+            weight,
+            ticks,
+        }
+    }
+
+    fn start_of(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_micros(now.as_micros() - now.as_micros() % self.window.get())
+    }
+
+    /// The first moment at which `wanted` hits fit, if nobody else asks.
+    fn retry_at(&self, reading: &Reading, wanted: u64) -> Timestamp {
+        let this_window = self
+            .limit
+            .checked_sub(reading.current + wanted)
+            .and_then(|room| self.faded_enough(reading.previous, room));
+        if let Some(offset) = this_window {
+            return reading.start + offset;
+        }
+        let next = reading.start + self.window;
+        match self.faded_enough(reading.current, self.limit - wanted) {
+            Some(offset) => next + offset,
+            None => next + self.window,
+        }
+    }
+
+    /// How far into a window `previous` hits weigh at most `room`; none if not before its end.
+    fn faded_enough(&self, previous: u64, room: u64) -> Option<Micros> {
+        let ticks = self.window.get().div_ceil(self.tick.get());
+        if previous <= room {
+            return Some(Micros::ZERO);
+        }
+        let heaviest = room * ticks / previous; // Floor: the weight must not exceed what fits.
+        (heaviest > 0).then(|| Micros::new((ticks - heaviest) * self.tick.get()))
+    }
+
+    fn reset_after(&self, reading: &Reading, now: Timestamp) -> Micros {
+        let end = reading.start + self.window;
+        match (reading.current, reading.previous) {
+            (0, 0) => Micros::ZERO,
+            (0, _) => end.since(now),
+            _ => (end + self.window).since(now),
+        }
+    }
+}
+
+fn packed(reading: &Reading) -> Option<SlidingCell> {
+    // Counts never pass the largest limit, which fits.
+    let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    (reading.current > 0 || reading.previous > 0).then(|| SlidingCell {
+        start: reading.start,
+        current: narrow(reading.current),
+        previous: narrow(reading.previous),
+    })
+}

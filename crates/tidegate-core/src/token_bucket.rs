@@ -1,0 +1,104 @@
+//! Token bucket: bursts up to `burst`, refilled at `rate`, the two independent of each other.
+//!
+//! Kept as the work still to drain rather than as tokens left (GCRA), so that an idle bucket needs no state at all. In
+//! any window w it admits at most `burst + rate x w`.
+
+use crate::error::LimitError;
+use crate::meter::{Meter, MeterCell, Rate};
+use crate::outcome::Outcome;
+use crate::units::{Hits, Micros, Timestamp};
+
+/// At most `burst` hits at once, refilled at `rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    meter: Meter,
+    burst: u64,
+}
+
+impl TokenBucket {
+    /// A bucket that holds `burst` hits and refills at `rate`.
+    ///
+    /// # Errors
+    /// When `burst` is zero, or takes longer to refill than the exact arithmetic can follow.
+    pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
+        if burst == 0 {
+            return Err(LimitError::new(
+                "burst",
+                "a bucket that holds nothing admits nothing",
+                "use at least 1",
+            ));
+        }
+        let meter = Meter::new(rate, burst).ok_or_else(|| {
+            let problem =
+                format!("a burst of {burst} at {}/{} cannot be counted exactly", rate.count(), rate.period());
+            LimitError::new("burst", problem, "use a smaller burst, or a rate over a shorter period")
+        })?;
+        Ok(TokenBucket { meter, burst })
+    }
+
+    /// The most that passes at once.
+    #[must_use]
+    pub fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// How fast the bucket refills.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.meter.rate()
+    }
+
+    /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
+    ///
+    /// A refusal leaves the cell as it was, so retrying never pushes a caller further back.
+    #[must_use]
+    pub fn decide(
+        &self,
+        cell: Option<MeterCell>,
+        now: Timestamp,
+        hits: Hits,
+    ) -> (Outcome, Option<MeterCell>) {
+        let backlog = self.meter.backlog_at(cell, now);
+        let capacity = self.meter.work_of(self.burst);
+        let remaining = self.meter.whole_hits_in(capacity.saturating_sub(backlog));
+        let reset_after = self.meter.time_to_drain(backlog);
+        let wanted = hits.get().max(1);
+        if wanted > self.burst {
+            return (Outcome::refused(None, remaining, reset_after), cell);
+        }
+        let highest_backlog = capacity - self.meter.work_of(wanted);
+        if backlog > highest_backlog {
+            let retry_after = self.meter.time_to_drain(backlog - highest_backlog);
+            return (Outcome::refused(Some(retry_after), remaining, reset_after), cell);
+        }
+        if hits == Hits::ZERO {
+            return (Outcome::admitted(remaining, reset_after), cell);
+        }
+        let filled = backlog + self.meter.work_of(wanted);
+        let outcome = Outcome::admitted(remaining - wanted, self.meter.time_to_drain(filled));
+        (outcome, self.meter.cell(filled, now))
+    }
+
+    /// Gives `hits` back, at most what was spent.
+    #[must_use]
+    pub fn refund(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
+        let backlog = self.meter.backlog_at(cell, now);
+        let returned = self.meter.work_of(hits.get().min(self.burst));
+        self.meter.cell(backlog.saturating_sub(returned), now)
+    }
+
+    /// Takes `hits` whether or not they fit; what does not fit the bucket is forgotten.
+    #[must_use]
+    pub fn charge(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
+        let backlog = self.meter.backlog_at(cell, now);
+        let room = self.meter.work_of(self.burst).saturating_sub(backlog);
+        let taken = self.meter.work_of(hits.get().min(self.burst)).min(room);
+        self.meter.cell(backlog + taken, now)
+    }
+
+    /// How long an idle bucket takes from empty to full.
+    #[must_use]
+    pub fn refill_time(&self) -> Micros {
+        self.meter.time_to_drain(self.meter.work_of(self.burst))
+    }
+}

@@ -1,0 +1,183 @@
+//! Hits, spans and points in time, as types that do not mix.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+
+/// The largest integer that a double, and so a Lua twin, holds exactly together with all below it.
+pub const EXACT_MAX: u64 = 1 << 53;
+
+/// How much one request spends: one for most, more for an expensive one, none for a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hits(u64);
+
+impl Hits {
+    /// A look that spends nothing.
+    pub const ZERO: Hits = Hits(0);
+    /// The ordinary request.
+    pub const ONE: Hits = Hits(1);
+
+    /// `count` hits.
+    #[must_use]
+    pub const fn new(count: u64) -> Self {
+        Hits(count)
+    }
+
+    /// The plain number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Both together; more than a `u64` holds stays at its maximum, which no limit admits.
+    #[must_use]
+    pub const fn saturating_add(self, other: Hits) -> Hits {
+        Hits(self.0.saturating_add(other.0))
+    }
+}
+
+/// A span of whole microseconds.
+///
+/// Not nanoseconds: Redis Lua counts in doubles, and a nanosecond epoch passed 2^53 in April 1970. A microsecond epoch
+/// lasts until 2255.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(u64);
+
+impl Micros {
+    /// No time at all.
+    pub const ZERO: Micros = Micros(0);
+    /// The shortest span that is not none.
+    pub const ONE: Micros = Micros(1);
+
+    /// `micros` microseconds.
+    #[must_use]
+    pub const fn new(micros: u64) -> Self {
+        Micros(micros)
+    }
+
+    /// `millis` milliseconds, at most what fits.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Micros(millis.saturating_mul(1_000))
+    }
+
+    /// `secs` seconds, at most what fits.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Micros(secs.saturating_mul(1_000_000))
+    }
+
+    /// The plain number of microseconds.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds, rounded up: a caller that waits this long has waited long enough.
+    #[must_use]
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
+    /// Whole seconds, rounded up: a caller that waits this long has waited long enough.
+    #[must_use]
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// What is left after `other`, none if `other` is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Micros) -> Micros {
+        Micros(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Micros {
+    type Output = Micros;
+
+    fn add(self, other: Micros) -> Micros {
+        Micros(self.0.saturating_add(other.0))
+    }
+}
+
+impl fmt::Display for Micros {
+    /// The largest unit that says it exactly: `1h`, `90s`, `250ms`, `7us`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units =
+            [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
+        for (size, name) in units {
+            if self.0 >= size && self.0.is_multiple_of(size) {
+                return write!(f, "{}{name}", self.0 / size);
+            }
+        }
+        write!(f, "{}us", self.0)
+    }
+}
+
+/// A point in time: microseconds since the Unix epoch, by the store's clock and no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The last moment that the twins can count: in the year 2255.
+    pub const MAX: Timestamp = Timestamp(EXACT_MAX - 1);
+
+    /// `micros` after the epoch; what is later than [`Timestamp::MAX`] counts as that.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        if micros < EXACT_MAX { Timestamp(micros) } else { Timestamp::MAX }
+    }
+
+    /// Microseconds since the epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; none if it is not after it.
+    #[must_use]
+    pub const fn since(self, earlier: Timestamp) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The earlier point, `span` before this one, at the earliest the epoch.
+    #[must_use]
+    pub const fn back(self, span: Micros) -> Timestamp {
+        Timestamp(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Add<Micros> for Timestamp {
+    type Output = Timestamp;
+
+    fn add(self, span: Micros) -> Timestamp {
+        Timestamp::from_micros(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Timestamp> for Timestamp {
+    type Output = Micros;
+
+    fn sub(self, earlier: Timestamp) -> Micros {
+        self.since(earlier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_prints_in_the_largest_unit_that_is_exact() {
+        for (micros, text) in
+            [(7, "7us"), (250_000, "250ms"), (90_000_000, "90s"), (3_600_000_000, "1h"), (0, "0us")]
+        {
+            assert_eq!(Micros::new(micros).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn time_beyond_the_exact_range_stands_still_instead_of_wrapping() {
+        assert_eq!(Timestamp::from_micros(u64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::MAX + Micros::new(u64::MAX), Timestamp::MAX);
+    }
+}
