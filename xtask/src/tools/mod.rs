@@ -1,0 +1,96 @@
+//! Finds the real servers that tests start, installs those that are missing, and tells the tests where they are.
+//!
+//! Nothing here starts a server, and nothing is downloaded when all that is needed now is found.
+
+mod find;
+mod plan;
+mod table;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use find::Places;
+use plan::Machine;
+pub(crate) use table::Tool;
+use table::{TOOLS, Wanted};
+
+use crate::steps::Failure;
+
+/// Where each tool that was found is.
+#[derive(Default)]
+pub(crate) struct ToolEnv {
+    found: Vec<(&'static Tool, PathBuf)>,
+}
+
+impl ToolEnv {
+    /// The variables by which a test finds its servers: `TIDEGATE_TOOL_REDIS_SERVER` and so on.
+    pub(crate) fn vars(&self) -> impl Iterator<Item = (String, String)> {
+        self.found.iter().map(|(tool, path)| (tool.variable(), path.display().to_string()))
+    }
+
+    fn look(places: &Places) -> Result<Self, Failure> {
+        let mut found = Vec::new();
+        for tool in TOOLS {
+            if let Some(path) = find::find(tool, places)? {
+                found.push((tool, path));
+            }
+        }
+        Ok(Self { found })
+    }
+
+    fn has(&self, tool: &Tool) -> bool {
+        self.found.iter().any(|(found, _)| found.name == tool.name)
+    }
+
+    fn missing(&self) -> Vec<&'static Tool> {
+        TOOLS.iter().filter(|tool| tool.wanted == Wanted::Now && !self.has(tool)).collect()
+    }
+}
+
+/// Finds every tool, after installing those that are needed now and missing.
+pub(crate) fn provide(root: &Path) -> Result<ToolEnv, Failure> {
+    let places = Places::of_machine(root);
+    let found = ToolEnv::look(&places)?;
+    if found.missing().is_empty() {
+        return Ok(found);
+    }
+    let _turn = wait_for_turn(root)?;
+    let missing = ToolEnv::look(&places)?.missing();
+    for command in plan::plan(&missing, &Machine::look(root))? {
+        command.run(root).map_err(|why| Failure::of_command(&command, &why))?;
+    }
+    let found = ToolEnv::look(&places)?;
+    match found.missing()[..] {
+        [] => Ok(found),
+        [tool, ..] => Err(Failure {
+            what: format!("{} was installed but cannot be found", tool.name),
+            hint: format!("say where it is: {}=/path/to/it", tool.variable()),
+        }),
+    }
+}
+
+/// What is found, what is not, and who would use it.
+pub(crate) fn listing(root: &Path, env: &ToolEnv) -> String {
+    let row = |tool: &Tool| {
+        let place = match env.found.iter().find(|(found, _)| found.name == tool.name) {
+            Some((_, path)) => path.strip_prefix(root).unwrap_or(path).display().to_string(),
+            None => "missing, and not needed yet".to_owned(),
+        };
+        format!("{:<14} {place}\n{:<14}   {}\n", tool.name, "", tool.used_by)
+    };
+    TOOLS.iter().map(row).collect::<String>().trim_end().to_owned()
+}
+
+/// Lets one process install at a time; the lock ends with the returned file.
+fn wait_for_turn(root: &Path) -> Result<File, Failure> {
+    let dir = root.join(".tools");
+    let path = dir.join("lock");
+    let lock = fs::create_dir_all(&dir).and_then(|()| File::create(&path)).and_then(|file| {
+        file.lock()?;
+        Ok(file)
+    });
+    lock.map_err(|error| Failure {
+        what: format!("cannot lock {}: {error}", path.display()),
+        hint: "make the checkout writable for you".to_owned(),
+    })
+}

