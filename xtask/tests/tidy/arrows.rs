@@ -1,0 +1,138 @@
+//! Which crate may use which: the absences are the point.
+//!
+//! The limiter sees no concrete store, the data plane does not know the control plane, and core knows nobody at all.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::{expect_none, metadata};
+
+/// A crate, and the workspace crates it may use. It may also use what those may use.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("tidegate-core", &[]),
+    ("tidegate-rules", &["tidegate-core"]),
+    ("tidegate-store", &["tidegate-core"]),
+    ("tidegate-store-redis", &["tidegate-store"]),
+    ("tidegate-limiter", &["tidegate-rules", "tidegate-store"]),
+    ("tidegate-tower", &["tidegate-limiter"]),
+    ("tidegate-server", &["tidegate-limiter", "tidegate-tower"]),
+    ("tidegate-admin", &["tidegate-limiter"]),
+    ("tidegate-sim", &["tidegate-limiter"]),
+    ("tidegate", &["tidegate-limiter", "tidegate-tower", "tidegate-store-redis"]),
+    (
+        "tidegate-cli",
+        &["tidegate-server", "tidegate-admin", "tidegate-sim", "tidegate-store-redis", "tidegate-tower"],
+    ),
+    (TESTKIT, &["tidegate-store"]),
+    ("xtask", &[]),
+];
+
+/// Starts real servers for tests: any crate's dev-dependency, never more.
+const TESTKIT: &str = "tidegate-testkit";
+
+/// Crates that must compile with nothing but the standard library.
+const STD_ONLY: &[&str] = &["tidegate-core", "xtask"];
+
+const WHAT_TO_DO: &str = "turn the dependency round, or move the code to the crate that may use both; \
+    a new crate, or a new arrow, goes into the table of xtask/tests/tidy/arrows.rs and of docs/ARCHITECTURE.md";
+
+#[test]
+fn crates_depend_only_on_those_below_them() {
+    expect_none(&violations(&metadata()), WHAT_TO_DO);
+}
+
+/// Every dependency in `metadata` that the table does not allow.
+fn violations(metadata: &Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().expect("metadata lists packages");
+    packages.iter().flat_map(violations_of).collect()
+}
+
+fn violations_of(package: &Value) -> Vec<String> {
+    let name = text(package, "name");
+    let Some(allowed) = may_use(name) else {
+        return vec![format!("{name} is not in the table of crates")];
+    };
+    let dependencies = package["dependencies"].as_array().expect("a package lists dependencies");
+    let bad = dependencies.iter().filter_map(|dependency| {
+        let (used, kind) = (text(dependency, "name"), dependency["kind"].as_str());
+        let ours = dependency.get("path").is_some_and(Value::is_string);
+        let fine = match (ours, kind) {
+            (true, Some("dev")) => used == TESTKIT || used == name || allowed.contains(used),
+            (true, _) => allowed.contains(used),
+            (false, Some("dev")) => true,
+            (false, _) => !STD_ONLY.contains(&name),
+        };
+        let kind = kind.map(|kind| format!("{kind}-")).unwrap_or_default();
+        (!fine).then(|| format!("{name} has a {kind}dependency on {used}"))
+    });
+    bad.collect()
+}
+
+/// What `name` may use, through others included; nothing if the table does not know it.
+fn may_use(name: &str) -> Option<BTreeSet<&'static str>> {
+    let (_, direct) = ARROWS.iter().find(|(known, _)| *known == name)?;
+    let mut all: BTreeSet<&str> = direct.iter().copied().collect();
+    for used in *direct {
+        all.extend(may_use(used).expect("the table is closed"));
+    }
+    Some(all)
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_else(|| panic!("{field} is a string"))
+}
+
+fn workspace_of(name: &str, dependencies: &[Value]) -> Value {
+    json!({ "packages": [{ "name": name, "dependencies": dependencies }] })
+}
+
+fn ours(name: &str, kind: Option<&str>) -> Value {
+    json!({ "name": name, "kind": kind, "path": format!("/repo/crates/{name}") })
+}
+
+fn theirs(name: &str, kind: Option<&str>) -> Value {
+    json!({ "name": name, "kind": kind })
+}
+
+#[test]
+fn an_arrow_that_points_up_is_found() {
+    let upwards = workspace_of("tidegate-store", &[ours("tidegate-limiter", None)]);
+    assert_eq!(violations(&upwards), ["tidegate-store has a dependency on tidegate-limiter"]);
+}
+
+#[test]
+fn the_limiter_cannot_name_a_concrete_store() {
+    let concrete = workspace_of("tidegate-limiter", &[ours("tidegate-store-redis", None)]);
+    assert_eq!(violations(&concrete), ["tidegate-limiter has a dependency on tidegate-store-redis"]);
+}
+
+#[test]
+fn what_a_neighbour_may_use_may_be_used() {
+    assert!(violations(&workspace_of("tidegate-server", &[ours("tidegate-core", None)])).is_empty());
+}
+
+#[test]
+fn core_has_no_dependency_at_all_but_for_its_tests() {
+    let dependencies = [theirs("serde", None), theirs("cc", Some("build")), theirs("proptest", Some("dev"))];
+    let found = violations(&workspace_of("tidegate-core", &dependencies));
+    assert_eq!(
+        found,
+        ["tidegate-core has a dependency on serde", "tidegate-core has a build-dependency on cc"]
+    );
+}
+
+#[test]
+fn the_testkit_is_for_tests_only() {
+    assert!(violations(&workspace_of("tidegate-cli", &[ours(TESTKIT, Some("dev"))])).is_empty());
+    let shipped = workspace_of("tidegate-cli", &[ours(TESTKIT, None)]);
+    assert_eq!(violations(&shipped), ["tidegate-cli has a dependency on tidegate-testkit"]);
+}
+
+#[test]
+fn a_crate_that_nobody_placed_is_found() {
+    assert_eq!(
+        violations(&workspace_of("tidegate-utils", &[])),
+        ["tidegate-utils is not in the table of crates"]
+    );
+}
