@@ -1,0 +1,74 @@
+//! Whose cell it is: names and values as bytes that cannot run into each other.
+
+use std::hash::{DefaultHasher, Hasher};
+
+/// Which limit a cell belongs to: domain, rule, limit name, algorithm and period, each with its length before it, so that
+/// ("a_b", "c") and ("a", "b_c") are different.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    bytes: Box<[u8]>,
+    digest: [u64; 2],
+}
+
+impl Scope {
+    /// The scope that these parts name, in this order.
+    #[must_use]
+    pub fn new(parts: &[&[u8]]) -> Self {
+        let mut bytes = Vec::new();
+        for part in parts {
+            append_part(&mut bytes, part);
+        }
+        // Scopes come from rule authors, not from callers: an unkeyed hash will do, and every process agrees on it.
+        let digest = [0, 1].map(|seed| {
+            let mut hasher = DefaultHasher::new();
+            hasher.write_u8(seed);
+            hasher.write(&bytes);
+            hasher.finish()
+        });
+        Scope { bytes: bytes.into_boxed_slice(), digest }
+    }
+
+    /// The scope as a store writes it into a key.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// A short stand-in for the bytes, for stores that hash.
+    #[must_use]
+    pub fn digest(&self) -> [u64; 2] {
+        self.digest
+    }
+}
+
+/// Appends `part` with its length before it, in seven-bit groups: short parts take one byte more than themselves.
+pub fn append_part(bytes: &mut impl Extend<u8>, part: &[u8]) {
+    let mut rest = part.len();
+    while rest >= 0x80 {
+        bytes.extend([(rest & 0x7f | 0x80) as u8]);
+        rest >>= 7;
+    }
+    bytes.extend([rest as u8]);
+    bytes.extend(part.iter().copied());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_join_to_the_same_text_are_different_scopes() {
+        let one = Scope::new(&[b"a_b", b"c"]);
+        let other = Scope::new(&[b"a", b"b_c"]);
+        assert_ne!(one.as_bytes(), other.as_bytes());
+        assert_ne!(one.digest(), other.digest());
+    }
+
+    #[test]
+    fn a_long_part_says_its_length_in_groups_of_seven_bits() {
+        let mut bytes = Vec::new();
+        append_part(&mut bytes, &[7; 300]);
+        assert_eq!(bytes[..2], [0xac, 0x02]);
+        assert_eq!(bytes.len(), 302);
+    }
+}

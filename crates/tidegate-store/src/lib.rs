@@ -1,0 +1,16 @@
+//! Where cells live, behind one contract: this process's memory, or a Redis that every node shares.
+//!
+//! [`Store`] is the contract, [`MemoryStore`] the store that needs nothing else installed, and `conformance` (a feature,
+//! for tests) the suite that tells whether something is a store.
+
+mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod contract;
+mod error;
+mod memory;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use contract::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store};
+pub use error::{BoxError, StoreError};
+pub use memory::{MemoryConfig, MemoryStats, MemoryStore};

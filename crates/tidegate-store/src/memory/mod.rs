@@ -1,0 +1,256 @@
+//! The store that needs nothing else: cells in this process's memory.
+//!
+//! Sharded by a keyed hash (keys are chosen by attackers; the key is random per process), one lock per shard held for
+//! nanoseconds, no allocation for counters once a table has grown, a hard bound on cells and on the memory of logs and
+//! leases. At the bound it evicts idle cells first and cells at their limit last, for evicting those would free an
+//! attacker. It forgets everything when the process ends.
+
+mod shard;
+mod table;
+
+use std::hash::{BuildHasher, RandomState};
+
+use parking_lot::{Mutex, MutexGuard};
+use siphasher::sip128::{Hash128, SipHasher13};
+use smallvec::SmallVec;
+use tidegate_core::{Cell, Limit, Outcome, Timestamp, decide_request};
+
+use crate::clock::{Clock, SystemClock};
+use crate::contract::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store};
+use shard::{Bounds, Moment, Shard};
+use table::Tag;
+
+/// How much a memory store may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryConfig {
+    /// The most cells, of all limits together. A counter takes about 45 bytes.
+    pub max_cells: usize,
+    /// The most memory for the entries of sliding logs and for leases, in bytes.
+    pub max_log_bytes: usize,
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        MemoryConfig { max_cells: 10_000_000, max_log_bytes: 512 << 20 }
+    }
+}
+
+/// What a memory store holds now, and what it had to drop since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Cells held.
+    pub cells: usize,
+    /// Bytes held, tables and logs together.
+    pub bytes: usize,
+    /// Cells dropped because their full quota was back.
+    pub dropped_idle: u64,
+    /// Cells in use, with quota left, dropped at the bound.
+    pub evicted_in_use: u64,
+    /// Cells at their limit, dropped at the bound because there was nothing better within reach.
+    pub evicted_spent: u64,
+}
+
+/// Cells in this process's memory.
+pub struct MemoryStore<C = SystemClock> {
+    shards: Box<[Padded]>,
+    bounds: Bounds,
+    hash_keys: [u64; 2],
+    began: Timestamp,
+    clock: C,
+}
+
+/// A shard on cache lines of its own, so that two locks never share one.
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// A shard holds about this many cells, so that growing one never holds its lock for long.
+const CELLS_PER_SHARD: usize = 16_384;
+
+impl MemoryStore {
+    /// A store that reads the machine's clock.
+    #[must_use]
+    pub fn new(config: MemoryConfig) -> Self {
+        MemoryStore::with_clock(config, SystemClock::new())
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// A store that reads `clock`.
+    #[must_use]
+    pub fn with_clock(config: MemoryConfig, clock: C) -> Self {
+        let shards = (config.max_cells / CELLS_PER_SHARD).clamp(1, 4_096);
+        // Shards fill unevenly; a little slack keeps the sum near the bound without evicting early.
+        let bounds = Bounds {
+            cells: config.max_cells.div_ceil(shards),
+            heap_bytes: config.max_log_bytes.div_ceil(shards),
+        };
+        let random = RandomState::new();
+        MemoryStore {
+            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
+            bounds,
+            hash_keys: [random.hash_one(0), random.hash_one(1)],
+            began: clock.now(),
+            clock,
+        }
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// Drops idle cells in one part of `parts` of every shard's tables: to be called now and then, so that memory comes
+    /// back when nobody asks any more. A caller that goes through all parts once a minute costs next to nothing.
+    pub fn sweep(&self, parts: usize) {
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            let buckets = shard.buckets().div_ceil(parts.max(1));
+            shard.sweep(self.moment(), buckets);
+        }
+    }
+
+    /// What it holds now. Locks every shard in turn.
+    #[must_use]
+    pub fn stats(&self) -> MemoryStats {
+        let mut stats =
+            MemoryStats { bytes: self.shards.len() * size_of::<Padded>(), ..MemoryStats::default() };
+        for shard in &self.shards {
+            let shard = shard.0.lock();
+            stats.cells += shard.cells();
+            stats.bytes += shard.table_bytes() + shard.heap_bytes;
+            stats.dropped_idle += shard.evictions.idle;
+            stats.evicted_in_use += shard.evictions.in_use;
+            stats.evicted_spent += shard.evictions.spent;
+        }
+        stats
+    }
+
+    /// Decides one spend on its own: one lock, one look-up.
+    fn decide_one(&self, spend: &Spend<'_>) -> Outcome {
+        let (shard, tag) = self.locate(&spend.cell);
+        let mut shard = self.shards[shard].0.lock();
+        // Read under the lock, so that a cell never sees time go back because two threads raced.
+        let now = self.moment();
+        shard.decide(tag, spend.touch, now, self.bounds)
+    }
+
+    /// Decides a request over several cells, with all their shards locked at once.
+    fn decide_together(&self, request: &Request<'_>, outcomes: &mut Outcomes) {
+        let located: SmallVec<[(usize, Tag); 8]> =
+            request.spends.iter().map(|spend| self.locate(&spend.cell)).collect();
+        let mut shards = self.lock(located.iter().map(|(shard, _)| *shard));
+        let now = self.moment();
+        let mut cells: SmallVec<[Cell; 8]> = SmallVec::new();
+        for (spend, (shard, tag)) in request.spends.iter().zip(&located) {
+            cells.push(shards.get(*shard).take(*tag, spend.touch.limit));
+        }
+        let touches = request.spends.iter().map(|spend| spend.touch).enumerate();
+        decide_request(touches, &mut cells, now.time, |outcome| outcomes.push(outcome));
+        for ((spend, (shard, tag)), cell) in request.spends.iter().zip(&located).zip(cells) {
+            shards.get(*shard).put(*tag, cell, spend.touch.limit, now, self.bounds);
+        }
+    }
+
+    /// Changes one cell outside any request.
+    fn with_cell<T>(
+        &self,
+        key: &CellKey<'_>,
+        limit: &Limit,
+        change: impl FnOnce(&mut Cell, Timestamp) -> T,
+    ) -> T {
+        let (shard, tag) = self.locate(key);
+        let mut shard = self.shards[shard].0.lock();
+        let now = self.moment();
+        let mut cell = shard.take(tag, limit);
+        let answer = change(&mut cell, now.time);
+        shard.put(tag, cell, limit, now, self.bounds);
+        answer
+    }
+
+    /// Locks the named shards, always in the same order, so that two requests never wait for each other.
+    fn lock(&self, shards: impl Iterator<Item = usize>) -> Locked<'_> {
+        let mut wanted: SmallVec<[usize; 8]> = shards.collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        Locked(wanted.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect())
+    }
+
+    fn locate(&self, cell: &CellKey<'_>) -> (usize, Tag) {
+        // The scope goes into the key of the hash: it is fixed when rules compile and costs nothing here.
+        let digest = cell.scope.digest();
+        let hasher = SipHasher13::new_with_keys(self.hash_keys[0] ^ digest[0], self.hash_keys[1] ^ digest[1]);
+        let Hash128 { h1, h2 } = hasher.hash(cell.key);
+        let shard = ((h1 >> 32) * self.shards.len() as u64) >> 32;
+        let first = u32::try_from(h1 & u64::from(u32::MAX)).expect("masked to 32 bits");
+        (usize::try_from(shard).expect("below the number of shards"), Tag { first, rest: h2 })
+    }
+
+    fn moment(&self) -> Moment {
+        let time = self.clock.now();
+        Moment { time, second: time.since(self.began).get() / 1_000_000 }
+    }
+}
+
+impl<C: Clock> Store for MemoryStore<C> {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        let mut outcomes = Outcomes::new();
+        for request in batch {
+            match request.spends {
+                [] => {}
+                [spend] => outcomes.push(self.decide_one(spend)),
+                _ => self.decide_together(request, &mut outcomes),
+            }
+        }
+        Reply::Now(Ok(outcomes))
+    }
+
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        for refund in refunds {
+            self.with_cell(&refund.cell, refund.limit, |cell, now| {
+                refund.limit.refund(cell, now, refund.hits, refund.age);
+            });
+        }
+        Reply::Now(Ok(()))
+    }
+
+    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        for Spend { cell, touch } in spends {
+            self.with_cell(cell, touch.limit, |cell, now| touch.limit.charge(cell, now, touch.ask.hits));
+        }
+        Reply::Now(Ok(()))
+    }
+
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+        let (shard, tag) = self.locate(&cell);
+        self.shards[shard].0.lock().forget(tag, limit);
+        Reply::Now(Ok(()))
+    }
+
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        Reply::Now(Ok(
+            self.with_cell(&lease.cell, lease.limit, |cell, now| lease.limit.renew(cell, now, lease.id))
+        ))
+    }
+
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        Reply::Now(Ok(
+            self.with_cell(&lease.cell, lease.limit, |cell, now| lease.limit.release(cell, now, lease.id))
+        ))
+    }
+}
+
+/// Shards that are locked, each once.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
+
+impl Locked<'_> {
+    fn get(&mut self, shard: usize) -> &mut Shard {
+        let locked = self.0.iter_mut().find(|(locked, _)| *locked == shard);
+        &mut locked.expect("every located shard was locked").1
+    }
+}
+
+impl<C> std::fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("shards", &self.shards.len()).finish_non_exhaustive()
+    }
+}

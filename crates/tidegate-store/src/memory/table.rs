@@ -1,0 +1,355 @@
+//! A hash table for many small cells: one look-up touches one pair of cache lines.
+//!
+//! Four cells share a bucket of two lines: tags and expiries in the first, the cells themselves in the second. A cell that
+//! finds its bucket full goes to the next one, and every bucket it passed counts it, so that a search knows when to stop
+//! and a removal can take the mark back. The number of buckets need not be a power of two: the table grows by a quarter at
+//! a time and stays between two thirds and 85 % full.
+//!
+//! The table never sees a key, only 96 bits of a keyed hash of it, and it never reads a clock.
+
+/// 96 bits of a cell's keyed hash. Who does not know the key of the hash cannot make two alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag {
+    pub(super) first: u32,
+    pub(super) rest: u64,
+}
+
+/// When a cell may be dropped, and whether dropping it would free a caller who is over its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Note(u32);
+
+const SPENT: u32 = 1 << 31;
+
+impl Note {
+    const VACANT: Note = Note(0);
+
+    /// A cell whose full quota is back `second` seconds after the store began. Seconds beyond 2^31 (68 years) stay there.
+    pub(super) fn until(second: u64, spent: bool) -> Self {
+        let second = u32::try_from(second).unwrap_or(u32::MAX).clamp(1, SPENT - 1);
+        Note(second | if spent { SPENT } else { 0 })
+    }
+
+    fn is_spent(self) -> bool {
+        self.0 & SPENT != 0
+    }
+
+    fn second(self) -> u32 {
+        self.0 & !SPENT
+    }
+
+    fn is_over(self, second: u64) -> bool {
+        u64::from(self.second()) <= second
+    }
+}
+
+const WIDTH: usize = 4;
+
+#[repr(C, align(64))]
+#[derive(Clone, Default)]
+struct Bucket<P> {
+    notes: [u32; WIDTH],
+    firsts: [u32; WIDTH],
+    rests: [u64; WIDTH],
+    cells: [P; WIDTH],
+}
+
+/// Where a cell lies. Good until the table changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    bucket: usize,
+    slot: usize,
+}
+
+pub(super) struct Table<P> {
+    buckets: Vec<Bucket<P>>,
+    /// For each bucket, how many cells passed it because it was full; 255 sticks.
+    passed: Vec<u8>,
+    len: usize,
+    /// Where the next sweep goes on.
+    hand: usize,
+}
+
+/// What had to go to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Evicted {
+    /// A cell whose full quota was back anyway.
+    Idle,
+    /// A cell in use, with quota left.
+    InUse,
+    /// A cell at its limit: there was nothing better within reach.
+    Spent,
+}
+
+/// How many buckets an eviction looks at.
+const REACH: usize = 8;
+
+impl<P: Default + Clone> Table<P> {
+    pub(super) fn new() -> Self {
+        Table { buckets: Vec::new(), passed: Vec::new(), len: 0, hand: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Memory of the table itself, whatever its cells own elsewhere.
+    pub(super) fn bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<Bucket<P>>() + self.passed.capacity()
+    }
+
+    #[inline]
+    pub(super) fn find(&self, tag: Tag) -> Option<Place> {
+        if self.buckets.is_empty() {
+            return None;
+        }
+        let mut bucket = self.home(tag);
+        for _ in 0..self.buckets.len() {
+            if let Some(slot) = self.buckets[bucket].slot_of(tag) {
+                return Some(Place { bucket, slot });
+            }
+            if self.passed[bucket] == 0 {
+                return None;
+            }
+            bucket = self.after(bucket);
+        }
+        None
+    }
+
+    pub(super) fn cell(&self, place: Place) -> &P {
+        &self.buckets[place.bucket].cells[place.slot]
+    }
+
+    pub(super) fn cell_mut(&mut self, place: Place) -> &mut P {
+        &mut self.buckets[place.bucket].cells[place.slot]
+    }
+
+    fn note(&self, place: Place) -> Note {
+        Note(self.buckets[place.bucket].notes[place.slot])
+    }
+
+    pub(super) fn set_note(&mut self, place: Place, note: Note) {
+        self.buckets[place.bucket].notes[place.slot] = note.0;
+    }
+
+    /// Adds a cell that is not there yet.
+    pub(super) fn insert(&mut self, tag: Tag, cell: P, note: Note) {
+        if (self.len + 1) * 100 > self.buckets.len() * WIDTH * FULLEST {
+            self.rebuild(self.buckets.len() + (self.buckets.len() / 4).max(1));
+        }
+        self.place(tag, cell, note);
+    }
+
+    /// Removes a cell, giving back what it held.
+    pub(super) fn remove(&mut self, place: Place) -> P {
+        let (mut bucket, tag) = {
+            let found = &self.buckets[place.bucket];
+            let tag = Tag { first: found.firsts[place.slot], rest: found.rests[place.slot] };
+            (self.home(tag), tag)
+        };
+        debug_assert!(self.find(tag).is_some(), "a cell to remove is in the table");
+        while bucket != place.bucket {
+            if self.passed[bucket] != u8::MAX {
+                self.passed[bucket] -= 1;
+            }
+            bucket = self.after(bucket);
+        }
+        self.len -= 1;
+        self.set_note(place, Note::VACANT);
+        std::mem::take(self.cell_mut(place))
+    }
+
+    /// Removes one cell to make room: an idle one if there is one within reach, else the one in use that would be idle
+    /// first, else, of those at their limit, the one that would be idle first.
+    pub(super) fn evict(&mut self, second: u64) -> Option<(Evicted, P)> {
+        let mut best: Option<(Place, Note)> = None;
+        // A table that holds anything has a cell within one round; past `REACH` buckets, the first one found will do.
+        for step in 0..self.buckets.len() {
+            if step >= REACH && best.is_some() {
+                break;
+            }
+            let bucket = self.hand;
+            self.hand = self.after(bucket);
+            for slot in 0..WIDTH {
+                let place = Place { bucket, slot };
+                let note = self.note(place);
+                // Unspent notes are smaller than spent ones, and earlier ones smaller than later ones.
+                if note != Note::VACANT && best.is_none_or(|(_, other)| note.0 < other.0) {
+                    best = Some((place, note));
+                }
+            }
+        }
+        let (place, note) = best?;
+        let why = match note {
+            note if note.is_over(second) => Evicted::Idle,
+            note if note.is_spent() => Evicted::Spent,
+            _ => Evicted::InUse,
+        };
+        Some((why, self.remove(place)))
+    }
+
+    /// Drops what is idle in the next `count` buckets, telling `dropped` of each. At the end of a round, a table that is
+    /// mostly empty shrinks.
+    pub(super) fn sweep(&mut self, second: u64, count: usize, mut dropped: impl FnMut(P)) {
+        for _ in 0..count.min(self.buckets.len()) {
+            let bucket = self.hand;
+            self.hand = self.after(bucket);
+            for slot in 0..WIDTH {
+                let place = Place { bucket, slot };
+                let note = self.note(place);
+                if note != Note::VACANT && note.is_over(second) {
+                    dropped(self.remove(place));
+                }
+            }
+            if self.hand == 0 && self.len * 100 < self.buckets.len() * WIDTH * EMPTIEST {
+                self.rebuild(self.len * 100 / (WIDTH * 70) + 1);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    #[inline]
+    fn home(&self, tag: Tag) -> usize {
+        // Multiply and shift: any number of buckets, no division.
+        ((u64::from(tag.first) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    #[inline]
+    fn after(&self, bucket: usize) -> usize {
+        if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
+    }
+
+    fn place(&mut self, tag: Tag, cell: P, note: Note) {
+        let mut bucket = self.home(tag);
+        loop {
+            let here = &mut self.buckets[bucket];
+            if let Some(slot) = here.notes.iter().position(|note| *note == Note::VACANT.0) {
+                here.notes[slot] = note.0;
+                here.firsts[slot] = tag.first;
+                here.rests[slot] = tag.rest;
+                here.cells[slot] = cell;
+                self.len += 1;
+                return;
+            }
+            self.passed[bucket] = self.passed[bucket].saturating_add(1);
+            bucket = self.after(bucket);
+        }
+    }
+
+    fn rebuild(&mut self, buckets: usize) {
+        let old = std::mem::replace(&mut self.buckets, vec![Bucket::default(); buckets]);
+        self.passed = vec![0; buckets];
+        self.len = 0;
+        self.hand = 0;
+        for bucket in old {
+            let Bucket { notes, firsts, rests, cells } = bucket;
+            for (slot, cell) in cells.into_iter().enumerate() {
+                if notes[slot] != Note::VACANT.0 {
+                    self.place(Tag { first: firsts[slot], rest: rests[slot] }, cell, Note(notes[slot]));
+                }
+            }
+        }
+    }
+}
+
+/// Per cent of slots in use at which a table grows.
+const FULLEST: usize = 85;
+/// Per cent of slots in use below which it shrinks.
+const EMPTIEST: usize = 20;
+
+impl<P> Bucket<P> {
+    #[inline]
+    fn slot_of(&self, tag: Tag) -> Option<usize> {
+        (0..WIDTH).find(|&slot| {
+            self.firsts[slot] == tag.first
+                && self.rests[slot] == tag.rest
+                && self.notes[slot] != Note::VACANT.0
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tag(id: u32) -> Tag {
+        // Few different homes, so that buckets overflow.
+        Tag { first: (id % 7).wrapping_mul(0x2000_0000), rest: u64::from(id) }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u32),
+        Remove(u32),
+        Sweep,
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..60u32).prop_map(Step::Insert),
+            3 => (0..60u32).prop_map(Step::Remove),
+            1 => Just(Step::Sweep),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_holds_what_a_plain_map_would_hold(steps in proptest::collection::vec(any_step(), 0..200)) {
+            let mut table = Table::new();
+            let mut plain = HashMap::new();
+            for step in steps {
+                match step {
+                    Step::Insert(id) if !plain.contains_key(&id) => {
+                        // Odd ids are over at second 1, even ones at second 9.
+                        table.insert(tag(id), id, Note::until(if id % 2 == 1 { 1 } else { 9 }, false));
+                        plain.insert(id, id);
+                    }
+                    Step::Remove(id) if plain.contains_key(&id) => {
+                        let place = table.find(tag(id)).expect("inserted before");
+                        prop_assert_eq!(table.remove(place), plain.remove(&id).unwrap());
+                    }
+                    Step::Insert(_) | Step::Remove(_) => {}
+                    Step::Sweep => {
+                        table.sweep(5, usize::MAX, drop);
+                        plain.retain(|id, _| id % 2 == 0);
+                    }
+                }
+                prop_assert_eq!(table.len(), plain.len());
+            }
+            for id in 0..60 {
+                let found = table.find(tag(id)).map(|place| *table.cell(place));
+                prop_assert_eq!(found, plain.get(&id).copied());
+            }
+        }
+    }
+
+    #[test]
+    fn an_eviction_takes_idle_cells_first_and_spent_cells_last() {
+        let mut table = Table::new();
+        table.insert(tag(1), 1, Note::until(50, true));
+        table.insert(tag(2), 2, Note::until(90, false));
+        table.insert(tag(3), 3, Note::until(5, false));
+        let order: Vec<_> = std::iter::from_fn(|| table.evict(10)).collect();
+        assert_eq!(order, [(Evicted::Idle, 3), (Evicted::InUse, 2), (Evicted::Spent, 1)]);
+    }
+
+    #[test]
+    fn a_table_that_emptied_gives_its_memory_back() {
+        let mut table = Table::new();
+        for id in 0..100_000 {
+            let tag = Tag { first: id * 42_949, rest: u64::from(id) };
+            table.insert(tag, id, Note::until(1, false));
+        }
+        let full = table.bytes();
+        table.sweep(2, usize::MAX, drop);
+        assert_eq!(table.len(), 0);
+        assert!(table.bytes() * 100 < full, "{} of {full} bytes left", table.bytes());
+    }
+}
