@@ -46,8 +46,8 @@ impl FixedWindow {
         Ok(FixedWindow { limit, boundaries: Boundaries::Every(window) })
     }
 
-    /// At most `limit` hits between two neighbours of `boundaries`, which must ascend. Time before the first and after
-    /// the last belongs to the window next to it.
+    /// At most `limit` hits between two neighbours of `boundaries`, which must ascend. Time before the first belongs to the
+    /// first window; after the last, windows as long as the last one follow, so that no window lasts for ever.
     ///
     /// # Errors
     /// When there are fewer than two boundaries, they do not ascend, or the limit cannot be counted exactly.
@@ -91,15 +91,12 @@ impl FixedWindow {
     #[must_use]
     pub fn window_around(&self, now: Timestamp) -> (Timestamp, Timestamp) {
         match &self.boundaries {
-            Boundaries::Every(window) => {
-                let start = now.as_micros() - now.as_micros() % window.get();
-                (Timestamp::from_micros(start), Timestamp::from_micros(start) + *window)
-            }
-            Boundaries::At(boundaries) => {
-                let after =
-                    boundaries.partition_point(|boundary| *boundary <= now).clamp(1, boundaries.len() - 1);
-                (boundaries[after - 1], boundaries[after])
-            }
+            Boundaries::Every(window) => repeated(Timestamp::default(), *window, now),
+            Boundaries::At(boundaries) => match boundaries.partition_point(|boundary| *boundary <= now) {
+                0 => (boundaries[0], boundaries[1]),
+                after if after < boundaries.len() => (boundaries[after - 1], boundaries[after]),
+                all => repeated(boundaries[all - 1], boundaries[all - 1] - boundaries[all - 2], now),
+            },
         }
     }
 
@@ -152,6 +149,12 @@ impl FixedWindow {
         let count = count + hits.get().min(self.limit.saturating_sub(count));
         (count > 0).then_some(WindowCell { start, count })
     }
+}
+
+/// The window around `now` among windows of one length, the first of which began at `first`.
+fn repeated(first: Timestamp, window: Micros, now: Timestamp) -> (Timestamp, Timestamp) {
+    let start = now.back(Micros::new(now.since(first).get() % window.get()));
+    (start, start + window)
 }
 
 /// What `cell` counts in the window that began at `start`. A cell from a later window is one that a clock, since stepped

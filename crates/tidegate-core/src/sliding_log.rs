@@ -117,20 +117,26 @@ impl SlidingLog {
         let gone = self.expired(ring, now, ahead);
         let live = ring.len() - gone;
         let remaining = self.limit.saturating_sub(live as u64);
-        let newest = (live > 0).then(|| at(ring.len() - 1));
-        let reset_after = newest.map_or(Micros::ZERO, |newest| (newest + self.window).since(now));
+        // How long until the `index`th entry is `span` old; in spans, because a sum of times may not fit.
+        let until_aged = |index: usize, span: Micros| span.saturating_sub(now.since(at(index)));
+        let since_newest =
+            |span: Micros| if live == 0 { Micros::ZERO } else { until_aged(ring.len() - 1, span) };
+        let reset_after = since_newest(self.window);
 
         let wanted = hits.get().max(1);
         if wanted > self.limit {
             return Outcome::refused(None, remaining, reset_after);
         }
-        let spaced_at = newest.map_or(now, |newest| newest + self.min_interval);
         // The hits that must leave the window first: all but the newest `limit - wanted`.
         let in_the_way = (live as u64 + wanted).saturating_sub(self.limit);
-        let roomy_at = if in_the_way == 0 { now } else { at(gone + index(in_the_way) - 1) + self.window };
-        let retry_at = spaced_at.max(roomy_at);
-        if retry_at > now {
-            return Outcome::refused(Some(retry_at.since(now)), remaining, reset_after);
+        let until_room = if in_the_way == 0 {
+            Micros::ZERO
+        } else {
+            until_aged(gone + index(in_the_way) - 1, self.window)
+        };
+        let retry_after = since_newest(self.min_interval).max(until_room);
+        if retry_after > Micros::ZERO {
+            return Outcome::refused(Some(retry_after), remaining, reset_after);
         }
         match hits {
             Hits::ZERO => Outcome::admitted(remaining, reset_after),

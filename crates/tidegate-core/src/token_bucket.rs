@@ -60,23 +60,24 @@ impl TokenBucket {
     ) -> (Outcome, Option<MeterCell>) {
         let backlog = self.meter.backlog_at(cell, now);
         let capacity = self.meter.work_of(self.burst);
-        let remaining = self.meter.whole_hits_in(capacity.saturating_sub(backlog));
-        let reset_after = self.meter.time_to_drain(backlog);
         let wanted = hits.get().max(1);
-        if wanted > self.burst {
-            return (Outcome::refused(None, remaining, reset_after), cell);
+        let highest_backlog = (wanted <= self.burst).then(|| capacity - self.meter.work_of(wanted));
+        match highest_backlog {
+            Some(highest) if backlog <= highest && hits > Hits::ZERO => {
+                let filled = backlog + self.meter.work_of(wanted);
+                (self.admitted(filled, capacity), self.meter.cell(filled, now))
+            }
+            Some(highest) if backlog <= highest => (self.admitted(backlog, capacity), cell),
+            _ => {
+                let retry_after = highest_backlog.map(|highest| self.meter.time_to_drain(backlog - highest));
+                let remaining = self.meter.whole_hits_in(capacity.saturating_sub(backlog));
+                (Outcome::refused(retry_after, remaining, self.meter.time_to_drain(backlog)), cell)
+            }
         }
-        let highest_backlog = capacity - self.meter.work_of(wanted);
-        if backlog > highest_backlog {
-            let retry_after = self.meter.time_to_drain(backlog - highest_backlog);
-            return (Outcome::refused(Some(retry_after), remaining, reset_after), cell);
-        }
-        if hits == Hits::ZERO {
-            return (Outcome::admitted(remaining, reset_after), cell);
-        }
-        let filled = backlog + self.meter.work_of(wanted);
-        let outcome = Outcome::admitted(remaining - wanted, self.meter.time_to_drain(filled));
-        (outcome, self.meter.cell(filled, now))
+    }
+
+    fn admitted(&self, backlog: u64, capacity: u64) -> Outcome {
+        Outcome::admitted(self.meter.whole_hits_in(capacity - backlog), self.meter.time_to_drain(backlog))
     }
 
     /// Gives `hits` back, at most what was spent.

@@ -1,0 +1,9 @@
+//! Every algorithm beside a slow oracle that keeps whole histories in 128-bit integers, and the promises that all of them
+//! make: bounds, tight retries, refusals that change nothing, clocks that jump.
+
+mod generate;
+mod live_changes;
+mod long_run;
+mod oracle;
+mod promises;
+mod requests;
