@@ -1,0 +1,163 @@
+//! Calendar windows: when a day, week, month or year begins somewhere on earth.
+//!
+//! Boundaries are computed once per unit and zone, from 1970 to 2100, and shared by every limit that uses them. Zone data
+//! is built in: a node's own may be missing or old, and nodes must agree.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::ToSpan;
+use jiff::civil::{Date, Weekday, date};
+use jiff::tz::TimeZone;
+use tidegate_core::Timestamp;
+
+/// A unit whose length the calendar decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CalendarUnit {
+    Day,
+    /// From Monday to Sunday.
+    Week,
+    Month,
+    Year,
+}
+
+impl CalendarUnit {
+    pub(crate) const NAMES: [&str; 4] = ["day", "week", "month", "year"];
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "day" => CalendarUnit::Day,
+            "week" => CalendarUnit::Week,
+            "month" => CalendarUnit::Month,
+            "year" => CalendarUnit::Year,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CalendarUnit::Day => "day",
+            CalendarUnit::Week => "week",
+            CalendarUnit::Month => "month",
+            CalendarUnit::Year => "year",
+        }
+    }
+
+    /// The first day of the unit that `day` lies in.
+    fn first_day(self, day: Date) -> Date {
+        match self {
+            CalendarUnit::Day => day,
+            CalendarUnit::Week => {
+                day.tomorrow().and_then(|next| next.nth_weekday(-1, Weekday::Monday)).unwrap_or(day)
+            }
+            CalendarUnit::Month => day.first_of_month(),
+            CalendarUnit::Year => day.first_of_year(),
+        }
+    }
+
+    fn next(self, day: Date) -> Option<Date> {
+        let step = match self {
+            CalendarUnit::Day => 1.day(),
+            CalendarUnit::Week => 7.days(),
+            CalendarUnit::Month => 1.month(),
+            CalendarUnit::Year => 1.year(),
+        };
+        day.checked_add(step).ok()
+    }
+}
+
+/// A time zone that exists.
+#[derive(Clone, Debug)]
+pub(crate) struct Zone(TimeZone);
+
+impl Zone {
+    pub(crate) fn utc() -> Self {
+        Zone(TimeZone::UTC)
+    }
+
+    /// The zone of that name, or the names that look like it.
+    pub(crate) fn find(name: &str) -> Result<Self, Vec<String>> {
+        if let Ok(zone) = TimeZone::get(name) {
+            return Ok(Zone(zone));
+        }
+        Err(jiff::tz::db().available().map(|name| name.to_string()).collect())
+    }
+
+    /// Its name as the zone data spells it.
+    pub(crate) fn name(&self) -> &str {
+        self.0.iana_name().unwrap_or("UTC")
+    }
+}
+
+const FIRST_DAY: Date = date(1970, 1, 1);
+const LAST_DAY: Date = date(2100, 1, 1);
+
+/// The boundaries that were needed so far.
+#[derive(Default)]
+pub(crate) struct Calendars(HashMap<(CalendarUnit, String), Arc<[Timestamp]>>);
+
+impl Calendars {
+    /// When each `unit` begins in `zone`.
+    pub(crate) fn boundaries(&mut self, unit: CalendarUnit, zone: &Zone) -> Arc<[Timestamp]> {
+        let boundaries =
+            self.0.entry((unit, zone.name().to_owned())).or_insert_with(|| boundaries(unit, zone));
+        Arc::clone(boundaries)
+    }
+}
+
+fn boundaries(unit: CalendarUnit, zone: &Zone) -> Arc<[Timestamp]> {
+    let days = std::iter::successors(Some(unit.first_day(FIRST_DAY)), |day| unit.next(*day));
+    let mut moments: Vec<Timestamp> = days
+        .take_while(|day| *day <= LAST_DAY)
+        // Where midnight does not exist, the day begins when the clocks go on.
+        .filter_map(|day| day.to_zoned(zone.0.clone()).ok())
+        .filter_map(|midnight| u64::try_from(midnight.timestamp().as_microsecond()).ok())
+        .map(Timestamp::from_micros)
+        .collect();
+    // A zone that moves across the date line skips a day, which then begins when the next one does.
+    moments.dedup();
+    moments.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(unit: CalendarUnit, zone: &str) -> Arc<[Timestamp]> {
+        Calendars::default().boundaries(unit, &Zone::find(zone).unwrap())
+    }
+
+    fn moment(text: &str) -> Timestamp {
+        let moment: jiff::Timestamp = text.parse().unwrap();
+        Timestamp::from_micros(u64::try_from(moment.as_microsecond()).unwrap())
+    }
+
+    #[test]
+    fn a_month_begins_at_local_midnight_in_winter_and_summer() {
+        let months = starts(CalendarUnit::Month, "Europe/Paris");
+        assert!(months.contains(&moment("2026-01-31T23:00:00Z")));
+        assert!(months.contains(&moment("2026-07-31T22:00:00Z")));
+    }
+
+    #[test]
+    fn a_week_begins_on_monday() {
+        let weeks = starts(CalendarUnit::Week, "UTC");
+        assert!(weeks.contains(&moment("2026-11-09T00:00:00Z")));
+        assert!(!weeks.contains(&moment("2026-11-08T00:00:00Z")));
+    }
+
+    #[test]
+    fn days_change_length_with_the_clocks() {
+        let days = starts(CalendarUnit::Day, "Europe/Paris");
+        let at = days.iter().position(|day| *day == moment("2026-03-28T23:00:00Z")).unwrap();
+        assert_eq!(days[at + 1], moment("2026-03-29T22:00:00Z"));
+    }
+
+    #[test]
+    fn boundaries_ascend_even_where_a_day_was_skipped_or_midnight_does_not_exist() {
+        for zone in ["Pacific/Apia", "America/Sao_Paulo", "Asia/Beirut", "Pacific/Kiritimati"] {
+            let days = starts(CalendarUnit::Day, zone);
+            assert!(days.is_sorted_by(|a, b| a < b), "{zone}");
+        }
+    }
+}

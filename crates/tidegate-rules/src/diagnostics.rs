@@ -1,0 +1,186 @@
+//! What is wrong with rule files, so that a person finds the place and knows what to do.
+//!
+//! A [`Report`] gathers while a file is read; [`Diagnostics`] is what is left when that is done: each finding with its
+//! file, line, column, a few lines of text and a hint. It holds no file whole, and stops counting where nobody reads on.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::load::Source;
+
+mod render;
+
+pub use render::Colour;
+
+/// Findings beyond this many are counted, not kept.
+const MOST_FINDINGS: usize = 100;
+
+/// Where something stands: a byte range in one of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) file: u32,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Span {
+    pub(crate) fn new(file: u32, start: usize, end: usize) -> Self {
+        Span { file, start, end: end.max(start) }
+    }
+
+    /// A single point.
+    pub(crate) fn at(file: u32, start: usize) -> Self {
+        Span { file, start, end: start }
+    }
+
+    /// From here to `end`.
+    pub(crate) fn until(self, end: usize) -> Self {
+        Span { end: end.max(self.start), ..self }
+    }
+}
+
+/// One mistake in a rule file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnostic {
+    /// The file, by the name its [`Source`] has.
+    pub file: String,
+    /// The line, counted from one.
+    pub line: usize,
+    /// The column, in characters, counted from one.
+    pub column: usize,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The place itself, then other places that explain it.
+    #[serde(skip)]
+    marks: Vec<render::Mark>,
+}
+
+impl fmt::Display for Diagnostic {
+    /// One line: `rules.yaml:3:5: unknown field`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)
+    }
+}
+
+/// Every mistake that was found; never empty.
+///
+/// It prints each with the lines of text it is about. As a value to serialise it is a list.
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Diagnostics {
+    found: Vec<Diagnostic>,
+    #[serde(skip)]
+    omitted: usize,
+}
+
+impl Diagnostics {
+    /// The mistakes, file by file, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Diagnostic> {
+        self.found.iter()
+    }
+
+    /// All of them as text, with the lines they are about.
+    #[must_use]
+    pub fn render(&self, colour: Colour) -> String {
+        let mut text = render::render(&self.found, colour);
+        if self.omitted > 0 {
+            text.push_str(&format!("\n\nand {} more", self.omitted));
+        }
+        text
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(Colour::Never))
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+/// Gathers what is wrong while files are read.
+pub(crate) struct Report<'s> {
+    files: &'s [&'s Source],
+    findings: Vec<Finding>,
+    omitted: usize,
+}
+
+/// A mistake, before it is turned into lines and columns.
+pub(crate) struct Finding {
+    span: Span,
+    message: String,
+    hint: Option<String>,
+    related: Vec<(Span, String)>,
+}
+
+impl Finding {
+    /// Adds another place that explains this one.
+    pub(crate) fn related(&mut self, span: Span, label: impl Into<String>) -> &mut Self {
+        self.related.push((span, label.into()));
+        self
+    }
+
+    /// Says what to do.
+    pub(crate) fn hint(&mut self, hint: impl Into<String>) -> &mut Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl<'s> Report<'s> {
+    pub(crate) fn new(files: &'s [&'s Source]) -> Self {
+        Report { files, findings: Vec::new(), omitted: 0 }
+    }
+
+    /// Notes a mistake at `span`; what it returns takes the hint.
+    pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) -> &mut Finding {
+        if self.findings.len() > MOST_FINDINGS {
+            self.findings.pop();
+            self.omitted += 1;
+        }
+        self.findings.push(Finding { span, message: message.into(), hint: None, related: Vec::new() });
+        self.findings.last_mut().expect("one was pushed")
+    }
+
+    /// Whether nothing is wrong so far.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// How many mistakes so far, to tell whether a step added any.
+    pub(crate) fn count(&self) -> usize {
+        self.findings.len() + self.omitted
+    }
+
+    /// `value` if nothing is wrong, or all that is.
+    pub(crate) fn finish<T>(mut self, value: T) -> Result<T, Diagnostics> {
+        if self.is_clean() {
+            return Ok(value);
+        }
+        if self.findings.len() > MOST_FINDINGS {
+            self.findings.truncate(MOST_FINDINGS);
+            self.omitted += 1;
+        }
+        self.findings.sort_by_key(|finding| (finding.span.file, finding.span.start));
+        let found = self.findings.iter().map(|finding| self.diagnostic(finding)).collect();
+        Err(Diagnostics { found, omitted: self.omitted })
+    }
+
+    fn diagnostic(&self, finding: &Finding) -> Diagnostic {
+        let mut marks = vec![render::Mark::new(self.files, finding.span, None)];
+        for (span, label) in &finding.related {
+            marks.push(render::Mark::new(self.files, *span, Some(label.clone())));
+        }
+        Diagnostic {
+            file: marks[0].file.clone(),
+            line: marks[0].line,
+            column: marks[0].column,
+            message: finding.message.clone(),
+            hint: finding.hint.clone(),
+            marks,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A mistake as a person sees it: the message, the lines around the place, an underline, a hint.
+
+use std::ops::Range;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::{Diagnostic, Span};
+use crate::load::Source;
+
+/// Whether the text may carry terminal colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// For a terminal.
+    Always,
+    /// For a file, a pipe or a test.
+    Never,
+}
+
+/// A place and the lines around it: enough to show it without the whole file.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) file: String,
+    pub(super) line: usize,
+    pub(super) column: usize,
+    label: Option<String>,
+    excerpt: String,
+    first_line: usize,
+    range: Range<usize>,
+}
+
+/// Longer lines are cut around the place.
+const LONGEST_LINE: usize = 400;
+
+impl Mark {
+    pub(super) fn new(files: &[&Source], span: Span, label: Option<String>) -> Self {
+        let source = files[span.file as usize];
+        let text = source.text.as_str();
+        let start = floor_boundary(text, span.start.min(text.len()));
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
+        let end = floor_boundary(text, span.end.clamp(start, line_end));
+        // One line of context before, unless a line is so long that it would bury the place.
+        let before = text[..line_start.saturating_sub(1)].rfind('\n').map_or(0, |newline| newline + 1);
+        let context = if line_start - before <= LONGEST_LINE { before } else { line_start };
+        let from = if start - line_start > LONGEST_LINE {
+            floor_boundary(text, start - LONGEST_LINE / 2)
+        } else {
+            context
+        };
+        let to = floor_boundary(text, line_end.min(start + LONGEST_LINE));
+        let end = end.min(to);
+        let line = 1 + text[..line_start].matches('\n').count();
+        Mark {
+            file: source.name.clone(),
+            line,
+            column: 1 + text[line_start..start].chars().count(),
+            label,
+            excerpt: text[from..to].replace('\r', " "),
+            first_line: line - text[from..start].matches('\n').count(),
+            range: start - from..end - from,
+        }
+    }
+
+    fn snippet(&self, kind: AnnotationKind) -> Snippet<'_, annotate_snippets::Annotation<'_>> {
+        let annotation = kind.span(self.range.clone()).label(self.label.as_deref());
+        Snippet::source(self.excerpt.as_str())
+            .path(self.file.as_str())
+            .line_start(self.first_line)
+            .fold(false)
+            .annotation(annotation)
+    }
+}
+
+pub(super) fn render(found: &[Diagnostic], colour: Colour) -> String {
+    let renderer = match colour {
+        Colour::Always => Renderer::styled(),
+        Colour::Never => Renderer::plain(),
+    };
+    let texts: Vec<String> = found.iter().map(|diagnostic| renderer.render(&[group(diagnostic)])).collect();
+    texts.join("\n\n")
+}
+
+fn group(diagnostic: &Diagnostic) -> Group<'_> {
+    let mut group = Group::with_title(Level::ERROR.primary_title(diagnostic.message.as_str()));
+    for (at, mark) in diagnostic.marks.iter().enumerate() {
+        let kind = if at == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
+        group = group.element(mark.snippet(kind));
+    }
+    if let Some(hint) = &diagnostic.hint {
+        group = group.element(Level::HELP.with_name("hint").message(hint.as_str()));
+    }
+    group
+}
+
+/// The last character boundary at or before `at`.
+fn floor_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}

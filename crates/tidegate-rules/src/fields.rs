@@ -1,0 +1,198 @@
+//! Reads typed values out of a YAML tree, and reports what does not fit with a way out.
+//!
+//! Every function here returns nothing after it has reported: the caller goes on with the next field, so that one run
+//! shows all mistakes.
+
+use std::rc::Rc;
+
+use tidegate_core::Micros;
+
+use crate::diagnostics::{Report, Span};
+use crate::quantity::{QuantityError, parse_count, parse_duration};
+use crate::yaml::{Key, Node, Scalar, Value};
+
+/// The fields of one mapping.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'n> {
+    pub(crate) span: Span,
+    pub(crate) entries: &'n [(Key, Node)],
+}
+
+impl<'n> Fields<'n> {
+    /// The fields of `node`, `what` in a message; reports a node that has none, and fields that are not in `known`.
+    pub(crate) fn read(node: &'n Node, what: &str, known: &[&str], report: &mut Report<'_>) -> Option<Self> {
+        let fields = Fields::read_any(node, what, report)?;
+        for (key, _) in fields.entries.iter().filter(|(key, _)| !known.contains(&&*key.text)) {
+            let hint = did_you_mean(&key.text, known.iter().copied())
+                .unwrap_or_else(|| format!("its fields are {}", known.join(", ")));
+            report.error(key.span, format!("unknown field `{}` in {what}", key.text)).hint(hint);
+        }
+        Some(fields)
+    }
+
+    /// The fields of `node`, whatever their names.
+    pub(crate) fn read_any(node: &'n Node, what: &str, report: &mut Report<'_>) -> Option<Self> {
+        let Value::Map(entries) = &node.value else {
+            let hint = "write fields and their values, such as `name: value`";
+            report.error(node.span, format!("{what} must be a mapping, not {}", node.describe())).hint(hint);
+            return None;
+        };
+        Some(Fields { span: node.span, entries })
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
+        self.entries.iter().find(|(key, _)| &*key.text == name).map(|(_, value)| value)
+    }
+
+    /// Where the field's name stands; the whole mapping if it is not there.
+    pub(crate) fn key_span(&self, name: &str) -> Span {
+        self.entries.iter().find(|(key, _)| &*key.text == name).map_or(self.span, |(key, _)| key.span)
+    }
+
+    /// The field, which `what` cannot do without.
+    pub(crate) fn require(
+        &self,
+        name: &str,
+        what: &str,
+        hint: &str,
+        report: &mut Report<'_>,
+    ) -> Option<&'n Node> {
+        let node = self.get(name);
+        if node.is_none() {
+            report.error(self.span, format!("{what} needs a `{name}`")).hint(hint);
+        }
+        node
+    }
+}
+
+/// Any scalar as the text it was written as: `on`, `007` and `1.50` stay what they are.
+pub(crate) fn text(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
+    match &node.value {
+        Value::Scalar(Scalar { text, .. }) => Some(text.clone()),
+        Value::Null => {
+            report.error(node.span, format!("{what} is empty")).hint("write a value, or \"\" for empty text");
+            None
+        }
+        _ => {
+            report.error(node.span, format!("{what} must be text, not {}", node.describe()));
+            None
+        }
+    }
+}
+
+/// A name: text that is not empty, not overlong and has no control characters.
+pub(crate) fn name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
+    const LONGEST: usize = 256;
+    let text = text(node, what, report)?;
+    let problem = if text.is_empty() {
+        format!("{what} is empty")
+    } else if text.len() > LONGEST {
+        format!("{what} is {} bytes long, more than {LONGEST}", text.len())
+    } else if text.chars().any(char::is_control) {
+        format!("{what} holds a control character")
+    } else {
+        return Some(text);
+    };
+    report.error(node.span, problem).hint("use a short name");
+    None
+}
+
+/// A whole number, zero included.
+pub(crate) fn count(node: &Node, what: &str, report: &mut Report<'_>) -> Option<u64> {
+    let text = unquoted(node, what, "a whole number", report)?;
+    quantity(parse_count(&text), node, what, report)
+}
+
+/// A span such as `5m`.
+pub(crate) fn duration(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Micros> {
+    let text = text(node, what, report)?;
+    quantity(parse_duration(&text), node, what, report)
+}
+
+/// `true` or `false`.
+pub(crate) fn flag(node: &Node, what: &str, report: &mut Report<'_>) -> Option<bool> {
+    let text = unquoted(node, what, "true or false", report)?;
+    match &*text {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => {
+            let message = format!("{what} must be true or false, not {}", node.describe());
+            report.error(node.span, message).hint("write true or false");
+            None
+        }
+    }
+}
+
+/// One of a few words.
+pub(crate) fn choice<T: Copy>(
+    node: &Node,
+    what: &str,
+    options: &[(&str, T)],
+    report: &mut Report<'_>,
+) -> Option<T> {
+    let text = text(node, what, report)?;
+    if let Some((_, value)) = options.iter().find(|(name, _)| *name == &*text) {
+        return Some(*value);
+    }
+    let names: Vec<&str> = options.iter().map(|(name, _)| *name).collect();
+    let hint = did_you_mean(&text, names.iter().copied())
+        .unwrap_or_else(|| format!("it is one of {}", names.join(", ")));
+    report.error(node.span, format!("unknown {what} {}", node.describe())).hint(hint);
+    None
+}
+
+/// The items of a list.
+pub(crate) fn list<'n>(
+    node: &'n Node,
+    what: &str,
+    hint: &str,
+    report: &mut Report<'_>,
+) -> Option<&'n [Node]> {
+    let Value::List(items) = &node.value else {
+        report.error(node.span, format!("{what} must be a list, not {}", node.describe())).hint(hint);
+        return None;
+    };
+    Some(items)
+}
+
+/// Unwraps a number or duration, or reports why it is none.
+pub(crate) fn quantity<T>(
+    result: Result<T, QuantityError>,
+    node: &Node,
+    what: &str,
+    report: &mut Report<'_>,
+) -> Option<T> {
+    result
+        .map_err(|error| {
+            report.error(node.span, format!("{what}: {}", error.problem)).hint(error.hint);
+        })
+        .ok()
+}
+
+/// `did you mean …?`, where one of `known` is close to `written`.
+pub(crate) fn did_you_mean<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> Option<String> {
+    // Distances between long texts take long to compute, and nobody misspells one.
+    if written.len() > 64 {
+        return None;
+    }
+    let written = written.to_lowercase();
+    let distance = |name: &str| strsim::damerau_levenshtein(&written, &name.to_lowercase());
+    let near = known.into_iter().map(|name| (distance(name), name)).min()?;
+    let most = (written.chars().count() / 3).max(1);
+    (near.0 <= most).then(|| format!("did you mean `{}`?", near.1))
+}
+
+fn unquoted(node: &Node, what: &str, expected: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
+    match &node.value {
+        Value::Scalar(Scalar { text, quoted: false }) => Some(text.clone()),
+        Value::Scalar(Scalar { quoted: true, .. }) => {
+            let message = format!("{what} must be {expected}, not quoted text");
+            report.error(node.span, message).hint("remove the quotes");
+            None
+        }
+        _ => {
+            report.error(node.span, format!("{what} must be {expected}, not {}", node.describe()));
+            None
+        }
+    }
+}

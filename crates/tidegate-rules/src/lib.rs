@@ -1,0 +1,29 @@
+//! Turns rule files into a matcher, or into diagnostics that show what is wrong and where.
+//!
+//! [`RuleSet::compile`] reads our own format or envoyproxy/ratelimit's; [`RuleSet::matches`] says, for a request, which
+//! rules count, with which limits, and which cells are its. Nothing here decides whether a request passes, reads a clock
+//! or talks to anyone; only [`load`] touches files.
+//!
+//! A set is immutable: new rules are a new set, and the old one serves until it is swapped out. Whatever a file says, and
+//! whatever a request holds, nothing panics and every cost is bounded.
+
+mod calendar;
+mod diagnostics;
+mod fields;
+mod glob;
+mod limits;
+mod load;
+mod matching;
+mod native;
+mod quantity;
+mod rule;
+mod ruleset;
+mod yaml;
+
+pub use diagnostics::{Colour, Diagnostic, Diagnostics};
+pub use load::{LoadError, Source, load};
+pub use matching::{CellKeyBytes, Descriptor, Limits, Match, Matches};
+pub use quantity::{QuantityError, parse_duration, parse_rate};
+pub use rule::{Coordination, Mode, OnMissingKey, OnStoreFailure, Priority, Rule, RuleLimit};
+pub use ruleset::{Format, RuleSet, UnknownDomain};
+pub use tidegate_core::Scope;

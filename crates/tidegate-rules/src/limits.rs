@@ -1,0 +1,314 @@
+//! Reads limits: `100/minute`, a mapping with an algorithm, or `unlimited`.
+//!
+//! Whether the numbers make sense is for `tidegate_core` to say; what it refuses is reported at the field it names.
+
+use std::sync::Arc;
+
+use tidegate_core::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Micros, Rate, RefusedHits, Scope,
+    SlidingLog, SlidingWindow, TokenBucket,
+};
+
+use crate::calendar::{CalendarUnit, Calendars, Zone};
+use crate::diagnostics::{Report, Span};
+use crate::fields::{self, Fields, did_you_mean};
+use crate::quantity::{count_per_period, parse_rate};
+use crate::rule::{LimitSet, RuleLimit};
+use crate::yaml::{Node, Scalar, Value};
+
+/// Whose limits are being read.
+pub(crate) struct LimitReader<'c> {
+    pub(crate) domain: &'c str,
+    pub(crate) rule: &'c str,
+    pub(crate) calendars: &'c mut Calendars,
+}
+
+/// Limits that apply to one request together; each is a cell to look up.
+const MOST_LIMITS: usize = 32;
+
+pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
+    ("sliding_window", Algorithm::SlidingWindow),
+    ("token_bucket", Algorithm::TokenBucket),
+    ("fixed_window", Algorithm::FixedWindow),
+    ("sliding_log", Algorithm::SlidingLog),
+    ("leaky_bucket", Algorithm::LeakyBucket),
+    ("concurrency", Algorithm::Concurrency),
+];
+
+/// Every field that some limit has.
+pub(crate) const LIMIT_FIELDS: [&str; 11] = [
+    "algorithm",
+    "name",
+    "limit",
+    "window",
+    "tz",
+    "rate",
+    "burst",
+    "min_interval",
+    "count_refused",
+    "max_delay",
+    "ttl",
+];
+
+/// The fields that a limit of this algorithm has, besides `algorithm` and `name`.
+pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
+    match algorithm {
+        Algorithm::TokenBucket => &["rate", "burst"],
+        Algorithm::FixedWindow => &["limit", "window", "tz"],
+        Algorithm::SlidingWindow => &["limit", "window"],
+        Algorithm::SlidingLog => &["limit", "window", "min_interval", "count_refused"],
+        Algorithm::LeakyBucket => &["rate", "max_delay"],
+        Algorithm::Concurrency => &["limit", "ttl", "count_refused"],
+    }
+}
+
+const LIST_HINT: &str = "write a list such as [100/minute], or `unlimited`";
+const SHORTHAND_HINT: &str = "write hits per time, such as 100/minute";
+
+/// How long a lease lives where a rule does not say.
+const DEFAULT_TTL: Micros = Micros::from_secs(60);
+
+/// A limit, and what of its window is part of its identity.
+struct Made {
+    limit: Limit,
+    period: String,
+}
+
+impl LimitReader<'_> {
+    /// The limits that `node` lists, or none at all.
+    pub(crate) fn limit_set(&mut self, node: &Node, what: &str, report: &mut Report<'_>) -> Option<LimitSet> {
+        if let Value::Scalar(Scalar { text, .. }) = &node.value
+            && &**text == "unlimited"
+        {
+            return Some(LimitSet::Unlimited);
+        }
+        let items = fields::list(node, what, LIST_HINT, report)?;
+        if items.is_empty() || items.len() > MOST_LIMITS {
+            let problem =
+                if items.is_empty() { "no limits".into() } else { format!("{} limits", items.len()) };
+            let hint = format!("list 1 to {MOST_LIMITS} limits, or write `unlimited`");
+            report.error(node.span, format!("{what} has {problem}")).hint(hint);
+            return None;
+        }
+        let mut limits: Vec<RuleLimit> = Vec::new();
+        let mut places: Vec<Span> = Vec::new();
+        for item in items {
+            let Some(limit) = self.limit(item, report) else { continue };
+            if let Some(first) = limits.iter().position(|other| other.name == limit.name) {
+                report
+                    .error(item.span, format!("two limits are called `{}`", limit.name))
+                    .related(places[first], "the first one")
+                    .hint("they would share one counter: remove one, or give one a `name`");
+            }
+            limits.push(limit);
+            places.push(item.span);
+        }
+        (limits.len() == items.len()).then(|| LimitSet::Enforce(limits.into()))
+    }
+
+    fn limit(&mut self, node: &Node, report: &mut Report<'_>) -> Option<RuleLimit> {
+        if let Value::Map(_) = node.value {
+            return self.long_form(node, report);
+        }
+        let Value::Scalar(Scalar { text, .. }) = &node.value else {
+            report.error(node.span, format!("a limit cannot be {}", node.describe())).hint(SHORTHAND_HINT);
+            return None;
+        };
+        let (count, window) = fields::quantity(count_per_period(text), node, "limit", report)?;
+        let made = SlidingWindow::new(count, window).map(|limit| Made::of(Limit::SlidingWindow(limit)));
+        let made = made.map_err(|error| refused(error, |_| node.span, report)).ok()?;
+        Some(self.rule_limit(made, None))
+    }
+
+    fn long_form(&mut self, node: &Node, report: &mut Report<'_>) -> Option<RuleLimit> {
+        let before = report.count();
+        let fields = Fields::read(node, "a limit", &LIMIT_FIELDS, report)?;
+        let algorithm = match fields.get("algorithm") {
+            Some(node) => fields::choice(node, "algorithm", &ALGORITHMS, report)?,
+            None => Algorithm::SlidingWindow,
+        };
+        check_fields(&fields, algorithm, report);
+        let given = fields.get("name").and_then(|node| fields::name(node, "the limit's name", report));
+        let made = match algorithm {
+            Algorithm::TokenBucket => token_bucket(&fields, report),
+            Algorithm::FixedWindow => self.fixed_window(&fields, report),
+            Algorithm::SlidingWindow => sliding_window(&fields, report),
+            Algorithm::SlidingLog => sliding_log(&fields, report),
+            Algorithm::LeakyBucket => leaky_bucket(&fields, report),
+            Algorithm::Concurrency => concurrency(&fields, report),
+        };
+        let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
+        let made = made?.map_err(|error| refused(error, at, report)).ok()?;
+        (report.count() == before).then(|| self.rule_limit(made, given.as_deref()))
+    }
+
+    fn fixed_window(
+        &mut self,
+        fields: &Fields<'_>,
+        report: &mut Report<'_>,
+    ) -> Option<Result<Made, LimitError>> {
+        let count = required_count(fields, report);
+        let window =
+            required(fields, "window", "such as 1m, or a calendar unit: day, week, month, year", report)?;
+        let text = fields::text(window, "window", report)?;
+        let zone = fields.get("tz").map(|node| zone(node, report));
+        match (CalendarUnit::parse(&text), zone) {
+            // A day without a zone is one of UTC, and those are all alike.
+            (Some(unit), zone) if unit != CalendarUnit::Day || zone.is_some() => {
+                let zone = zone.unwrap_or_else(|| Some(Zone::utc()))?;
+                let boundaries: Arc<[_]> = self.calendars.boundaries(unit, &zone);
+                let period = format!("{}@{}", unit.name(), zone.name());
+                Some(
+                    FixedWindow::calendar(count?, boundaries)
+                        .map(|limit| Made { limit: Limit::FixedWindow(limit), period }),
+                )
+            }
+            (_, Some(_)) => {
+                let hint = format!("use a calendar unit ({}), or remove tz", CalendarUnit::NAMES.join(", "));
+                let message = format!("a time zone does not change how long {} is", window.describe());
+                report.error(fields.key_span("tz"), message).hint(hint);
+                None
+            }
+            (_, None) => {
+                let window = fields::duration(window, "window", report);
+                Some(FixedWindow::new(count?, window?).map(|limit| Made::of(Limit::FixedWindow(limit))))
+            }
+        }
+    }
+
+    /// Names the limit, and says which cells are its.
+    pub(crate) fn rule_limit(&self, made: impl Into<NamedPeriod>, given: Option<&str>) -> RuleLimit {
+        let NamedPeriod { limit, period } = made.into();
+        let algorithm = limit.algorithm().name();
+        let parts = [self.domain, self.rule, given.unwrap_or_default(), algorithm, &period];
+        let scope = Scope::new(&parts.map(str::as_bytes));
+        let by_default =
+            || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
+        RuleLimit { limit, name: given.map_or_else(by_default, str::to_owned), scope }
+    }
+}
+
+/// A limit with the text of its window.
+pub(crate) struct NamedPeriod {
+    limit: Limit,
+    period: String,
+}
+
+impl From<Made> for NamedPeriod {
+    fn from(made: Made) -> Self {
+        NamedPeriod { limit: made.limit, period: made.period }
+    }
+}
+
+impl From<Limit> for NamedPeriod {
+    fn from(limit: Limit) -> Self {
+        Made::of(limit).into()
+    }
+}
+
+impl Made {
+    fn of(limit: Limit) -> Self {
+        let period = limit.period().map(|period| period.to_string()).unwrap_or_default();
+        Made { limit, period }
+    }
+}
+
+/// Reports what core refuses, at the field that core names.
+fn refused(error: LimitError, at: impl Fn(&str) -> Span, report: &mut Report<'_>) {
+    report.error(at(error.field), format!("{}: {}", error.field, error.problem)).hint(error.hint);
+}
+
+fn check_fields(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Report<'_>) {
+    let own = fields_of(algorithm);
+    for (key, _) in fields.entries {
+        let name = &*key.text;
+        if LIMIT_FIELDS.contains(&name) && !["algorithm", "name"].contains(&name) && !own.contains(&name) {
+            let hint = format!("its fields are {}", own.join(", "));
+            report.error(key.span, format!("`{name}` does not belong to {}", algorithm.name())).hint(hint);
+        }
+    }
+}
+
+fn token_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
+    let rate = required_rate(fields, report);
+    let burst = match fields.get("burst") {
+        Some(node) => fields::count(node, "burst", report),
+        None => rate.map(Rate::count),
+    };
+    Some(TokenBucket::new(rate?, burst?).map(|limit| Made::of(Limit::TokenBucket(limit))))
+}
+
+fn sliding_window(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
+    let count = required_count(fields, report);
+    let window = required_window(fields, report);
+    Some(SlidingWindow::new(count?, window?).map(|limit| Made::of(Limit::SlidingWindow(limit))))
+}
+
+fn sliding_log(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
+    let count = required_count(fields, report);
+    let window = required_window(fields, report);
+    let interval = match fields.get("min_interval") {
+        Some(node) => fields::duration(node, "min_interval", report),
+        None => Some(Micros::ZERO),
+    };
+    let refused = refused_hits(fields, report);
+    Some(
+        SlidingLog::new(count?, window?, interval?, refused?).map(|limit| Made::of(Limit::SlidingLog(limit))),
+    )
+}
+
+fn leaky_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
+    let rate = required_rate(fields, report);
+    let delay = required(fields, "max_delay", "how long a request may be asked to wait, such as 2s", report)
+        .and_then(|node| fields::duration(node, "max_delay", report));
+    Some(LeakyBucket::new(rate?, delay?).map(|limit| Made::of(Limit::LeakyBucket(limit))))
+}
+
+fn concurrency(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
+    let count = required_count(fields, report);
+    let ttl = match fields.get("ttl") {
+        Some(node) => fields::duration(node, "ttl", report),
+        None => Some(DEFAULT_TTL),
+    };
+    let refused = refused_hits(fields, report);
+    Some(Concurrency::new(count?, ttl?, refused?).map(|limit| Made::of(Limit::Concurrency(limit))))
+}
+
+fn refused_hits(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<RefusedHits> {
+    let Some(node) = fields.get("count_refused") else { return Some(RefusedHits::Forget) };
+    let counted = fields::flag(node, "count_refused", report)?;
+    Some(if counted { RefusedHits::Count } else { RefusedHits::Forget })
+}
+
+fn required<'n>(fields: &Fields<'n>, name: &str, hint: &str, report: &mut Report<'_>) -> Option<&'n Node> {
+    fields.require(name, "this limit", hint, report)
+}
+
+fn required_count(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u64> {
+    let node = required(fields, "limit", "how many hits, such as `limit: 100`", report)?;
+    fields::count(node, "limit", report)
+}
+
+fn required_rate(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Rate> {
+    let node = required(fields, "rate", "hits per time, such as `rate: 10/s`", report)?;
+    let text = fields::text(node, "rate", report)?;
+    fields::quantity(parse_rate(&text), node, "rate", report)
+}
+
+fn required_window(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Micros> {
+    let node = required(fields, "window", "how long, such as `window: 1m`", report)?;
+    fields::duration(node, "window", report)
+}
+
+fn zone(node: &Node, report: &mut Report<'_>) -> Option<Zone> {
+    let text = fields::text(node, "tz", report)?;
+    match Zone::find(&text) {
+        Ok(zone) => Some(zone),
+        Err(known) => {
+            let hint = did_you_mean(&text, known.iter().map(String::as_str))
+                .unwrap_or_else(|| "use a name of the IANA database, such as Europe/Paris or UTC".into());
+            report.error(node.span, format!("unknown time zone {}", node.describe())).hint(hint);
+            None
+        }
+    }
+}

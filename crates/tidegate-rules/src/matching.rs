@@ -1,0 +1,123 @@
+//! Finds the rules that match a request without looking at those that cannot.
+//!
+//! Here nothing is parsed and nothing is decided. What a request holds is read once into [`Present`]; an index over the
+//! most selective condition of every rule gives the few candidates, and only those are tested in full.
+
+pub(crate) mod anchors;
+pub(crate) mod condition;
+pub(crate) mod index;
+pub(crate) mod native;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+
+use crate::rule::{OnMissingKey, Rule, RuleLimit};
+
+/// What a request says of itself: attribute names and values, in its own order, which matters to envoyproxy/ratelimit's
+/// rules. Values are bytes: Redis keys need not be text. Where a name occurs twice, the first counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor<'a> {
+    /// Attribute name, value.
+    pub entries: &'a [(&'a str, &'a [u8])],
+}
+
+/// The rules that a request matches.
+pub type Matches<'r> = SmallVec<[Match<'r>; 4]>;
+
+/// The values of a rule's key attributes, each with its length before it.
+pub type CellKeyBytes = SmallVec<[u8; 64]>;
+
+/// A rule that a request matches.
+#[derive(Clone, Debug)]
+pub struct Match<'r> {
+    /// Which of the request's descriptors matched.
+    pub descriptor: usize,
+    /// The rule.
+    pub rule: &'r Rule,
+    /// What it asks of this request.
+    pub limits: Limits<'r>,
+    /// Which of the rule's cells are this request's; empty where there is one for everybody.
+    pub key: CellKeyBytes,
+    pub(crate) tag: Option<Range<usize>>,
+}
+
+impl Match<'_> {
+    /// The bytes that decide where the cells live: those of one tag live together. It is the whole key, unless the rule
+    /// says `colocate`.
+    #[must_use]
+    pub fn tag(&self) -> &[u8] {
+        self.tag.clone().map_or(&self.key, |tag| &self.key[tag])
+    }
+}
+
+/// What a rule asks of a request that it matches.
+#[derive(Clone, Copy, Debug)]
+pub enum Limits<'r> {
+    /// All of these, or nothing is spent.
+    Enforce(&'r [RuleLimit]),
+    /// Nothing: it passes, uncounted.
+    Unlimited,
+    /// The request lacks an attribute of the key.
+    KeyMissing(OnMissingKey),
+}
+
+/// The attributes of one descriptor that some rule of the domain asks for, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Present<'a>(SmallVec<[(u32, &'a [u8]); 8]>);
+
+impl<'a> Present<'a> {
+    pub(crate) fn read(descriptor: &Descriptor<'a>, attributes: &Attributes) -> Self {
+        let mut present = Present::default();
+        for (name, value) in descriptor.entries {
+            if let Some(attribute) = attributes.get(name)
+                && present.get(attribute).is_none()
+            {
+                present.0.push((attribute, value));
+            }
+        }
+        present
+    }
+
+    pub(crate) fn get(&self, attribute: u32) -> Option<&'a [u8]> {
+        self.0.iter().find(|(other, _)| *other == attribute).map(|(_, value)| *value)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &'a [u8])> {
+        self.0.iter().copied()
+    }
+}
+
+/// The attribute names that the rules of a domain use, as numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Attributes {
+    numbers: HashMap<Box<str>, u32, RandomState>,
+    names: Vec<Box<str>>,
+}
+
+impl Attributes {
+    pub(crate) fn get(&self, name: &str) -> Option<u32> {
+        self.numbers.get(name).copied()
+    }
+
+    /// The number of `name`, a new one if it has none.
+    pub(crate) fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.get(name) {
+            return number;
+        }
+        let number = u32::try_from(self.names.len()).expect("fewer attributes than bytes in a file");
+        self.numbers.insert(name.into(), number);
+        self.names.push(name.into());
+        number
+    }
+
+    pub(crate) fn name(&self, number: u32) -> &str {
+        &self.names[number as usize]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+}

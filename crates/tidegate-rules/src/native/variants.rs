@@ -1,0 +1,138 @@
+//! Reads limits that differ from caller to caller: tiers, and limits of single keys.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+use tidegate_core::Timestamp;
+
+use crate::diagnostics::Report;
+use crate::fields::{self, Fields, did_you_mean};
+use crate::limits::LimitReader;
+use crate::matching::Attributes;
+use crate::rule::{KeyOverride, KeyOverrides, LimitSet, Tiers};
+use crate::yaml::Node;
+
+pub(crate) const KEY_OVERRIDE_FIELDS: [&str; 3] = ["when", "limits", "until"];
+
+const WHEN_HINT: &str = "name attributes and their exact values: when: { api_key: acme }";
+
+impl LimitReader<'_> {
+    /// `tiers: { on: plan, default: free, free: […], pro: […] }`.
+    pub(super) fn tiers(
+        &mut self,
+        node: &Node,
+        attributes: &mut Attributes,
+        report: &mut Report<'_>,
+    ) -> Option<Tiers> {
+        let fields = Fields::read_any(node, "tiers", report)?;
+        let on = fields
+            .require("on", "tiers", "the attribute that names a caller's tier: `on: plan`", report)
+            .and_then(|node| fields::name(node, "the attribute of `on`", report));
+        let mut sets: Vec<LimitSet> = Vec::new();
+        let mut names: HashMap<Box<[u8]>, usize, RandomState> = HashMap::default();
+        let mut all_read = true;
+        let tiers = || fields.entries.iter().filter(|(key, _)| !["on", "default"].contains(&&*key.text));
+        for (key, limits) in tiers() {
+            match self.limit_set(limits, &format!("the tier `{}`", key.text), report) {
+                Some(set) => {
+                    names.insert(key.text.as_bytes().into(), sets.len());
+                    sets.push(set);
+                }
+                None => all_read = false,
+            }
+        }
+        let default_hint = "the tier of callers without one, or with an unknown one: `default: free`";
+        let node = fields.require("default", "tiers", default_hint, report)?;
+        let default = fields::text(node, "default", report)?;
+        if !tiers().any(|(key, _)| key.text == default) {
+            let hint = did_you_mean(&default, tiers().map(|(key, _)| &*key.text)).unwrap_or_else(|| {
+                let known: Vec<&str> = tiers().map(|(key, _)| &*key.text).collect();
+                format!("tiers here: {}", if known.is_empty() { "none".into() } else { known.join(", ") })
+            });
+            report.error(node.span, format!("there is no tier `{default}`")).hint(hint);
+            return None;
+        }
+        if !all_read {
+            return None;
+        }
+        let default = names[default.as_bytes()];
+        Some(Tiers { on: attributes.number(&on?), sets: sets.into(), names, default })
+    }
+
+    /// `key_overrides: [{ when: { api_key: acme }, limits: […], until: … }]`.
+    pub(super) fn key_overrides(
+        &mut self,
+        node: &Node,
+        attributes: &mut Attributes,
+        report: &mut Report<'_>,
+    ) -> Option<KeyOverrides> {
+        let items = fields::list(node, "key_overrides", "list them: - { when: …, limits: … }", report)?;
+        let mut list = Vec::new();
+        let mut by_value: Vec<(u32, HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>)> = Vec::new();
+        for item in items {
+            let Some(one) = self.key_override(item, attributes, report) else { continue };
+            let number = u32::try_from(list.len()).expect("fewer overrides than bytes in a file");
+            let (attribute, value) = &one.when[0];
+            let place = by_value.iter().position(|(other, _)| other == attribute).unwrap_or_else(|| {
+                by_value.push((*attribute, HashMap::default()));
+                by_value.len() - 1
+            });
+            by_value[place].1.entry(value.clone()).or_default().push(number);
+            list.push(one);
+        }
+        (list.len() == items.len()).then(|| KeyOverrides { list: list.into(), by_value: by_value.into() })
+    }
+
+    fn key_override(
+        &mut self,
+        node: &Node,
+        attributes: &mut Attributes,
+        report: &mut Report<'_>,
+    ) -> Option<KeyOverride> {
+        let before = report.count();
+        let what = "an override";
+        let fields = Fields::read(node, what, &KEY_OVERRIDE_FIELDS, report)?;
+        let when =
+            fields.require("when", what, WHEN_HINT, report).and_then(|node| when(node, attributes, report));
+        let limits = fields
+            .require("limits", what, "what these callers get: [5000/minute], or `unlimited`", report)
+            .and_then(|node| self.limit_set(node, "limits", report));
+        let until = match fields.get("until") {
+            Some(node) => Some(moment(node, report)?),
+            None => None,
+        };
+        let one = KeyOverride { when: when?, until, limits: limits? };
+        (report.count() == before).then_some(one)
+    }
+}
+
+/// The attributes of a single key and their values; at least one.
+fn when(
+    node: &Node,
+    attributes: &mut Attributes,
+    report: &mut Report<'_>,
+) -> Option<Box<[(u32, Box<[u8]>)]>> {
+    let fields = Fields::read_any(node, "when", report)?;
+    if fields.entries.is_empty() {
+        report.error(node.span, "`when` is empty, so this would be for everybody").hint(WHEN_HINT);
+        return None;
+    }
+    let mut values = Vec::new();
+    for (key, value) in fields.entries {
+        let value = fields::text(value, &format!("the value of `{}`", key.text), report)?;
+        values.push((attributes.number(&key.text), value.as_bytes().into()));
+    }
+    Some(values.into())
+}
+
+fn moment(node: &Node, report: &mut Report<'_>) -> Option<Timestamp> {
+    let text = fields::text(node, "until", report)?;
+    let hint = "write date, time and zone, such as 2027-01-01T00:00:00Z";
+    let Ok(moment) = text.parse::<jiff::Timestamp>() else {
+        report.error(node.span, format!("until: {} is not a moment", node.describe())).hint(hint);
+        return None;
+    };
+    // What ended before 1970 has ended.
+    Some(Timestamp::from_micros(u64::try_from(moment.as_microsecond()).unwrap_or(0)))
+}

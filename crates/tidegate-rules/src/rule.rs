@@ -1,0 +1,267 @@
+//! A compiled rule: what it asks for, apart from when it matches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+use tidegate_core::{Limit, Micros, Scope, Timestamp};
+
+use crate::matching::Present;
+
+/// One rule of a compiled set. Its index is dense within the set, so that others may keep one thing per rule in a list.
+#[derive(Debug)]
+pub struct Rule {
+    pub(crate) index: usize,
+    pub(crate) name: String,
+    pub(crate) domain: Arc<str>,
+    pub(crate) mode: Mode,
+    pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) coordination: Coordination,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) key: Box<[String]>,
+    pub(crate) limits: LimitChoice,
+    pub(crate) label: Option<String>,
+    pub(crate) replacing: Replacing,
+}
+
+impl Rule {
+    /// Its place in the set: below [`RuleSet::rules`](crate::RuleSet::rules)' length, and different for every rule.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Its name, unique within its domain. An envoyproxy/ratelimit limit is called by its path: `path_/login.user`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Whether it may refuse.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What to answer while its counters cannot be reached.
+    #[must_use]
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
+    }
+
+    /// Where its counters live.
+    #[must_use]
+    pub fn coordination(&self) -> Coordination {
+        self.coordination
+    }
+
+    /// How critical the traffic it matches is, where the rule says so.
+    #[must_use]
+    pub fn priority(&self) -> Option<Priority> {
+        self.priority
+    }
+
+    /// The attributes that make its key; empty for one counter for everybody. An envoyproxy/ratelimit limit is keyed by
+    /// the whole descriptor, and lists none.
+    #[must_use]
+    pub fn key(&self) -> &[String] {
+        &self.key
+    }
+
+    /// The name that an envoyproxy/ratelimit file gives to the limit itself; not unique.
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// Every limit it may enforce, those of tiers and of single keys included.
+    pub fn limits(&self) -> impl Iterator<Item = &RuleLimit> {
+        let choice = &self.limits;
+        let overrides = choice.overrides.list.iter().map(|one| &one.limits);
+        let sets = match &choice.usual {
+            UsualLimits::Same(set) => std::slice::from_ref(set),
+            UsualLimits::ByTier(tiers) => &tiers.sets,
+        };
+        sets.iter().chain(overrides).flat_map(LimitSet::as_slice)
+    }
+}
+
+/// A limit of a rule, and which cells are its.
+#[derive(Debug)]
+pub struct RuleLimit {
+    /// The limit itself.
+    pub limit: Limit,
+    /// Its name, unique within the limits that apply together; by default the algorithm and the window.
+    pub name: String,
+    /// Domain, rule, name, algorithm and window: a changed number keeps its cells, a changed window has new ones.
+    pub scope: Scope,
+}
+
+/// Whether a rule may refuse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It refuses what is over its limits.
+    #[default]
+    Enforce,
+    /// It decides and counts, but never refuses.
+    Shadow,
+    /// The request is refused only when every quota that it touches is spent.
+    Quota,
+}
+
+/// What to answer while a rule's counters cannot be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// Allow.
+    Open,
+    /// Refuse.
+    Closed,
+    /// Decide on this node alone, with its share of the limit.
+    #[default]
+    Local,
+}
+
+/// Where a rule's counters live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coordination {
+    /// In the store that all nodes share, asked for every request.
+    #[default]
+    Exact,
+    /// On each node, reconciled through the store.
+    Approximate {
+        /// How often.
+        sync_every: Micros,
+    },
+    /// On each node alone.
+    Local,
+}
+
+/// How critical traffic is: under pressure P3 goes first, P0 never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Priority {
+    P0,
+    P1,
+    P2,
+    P3,
+}
+
+/// What happens to a request that lacks an attribute of the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissingKey {
+    /// The rule does not apply to it.
+    #[default]
+    Skip,
+    /// It is refused.
+    Refuse,
+}
+
+/// Limits that apply together.
+#[derive(Debug)]
+pub(crate) enum LimitSet {
+    Unlimited,
+    Enforce(Box<[RuleLimit]>),
+}
+
+impl LimitSet {
+    pub(crate) fn as_slice(&self) -> &[RuleLimit] {
+        match self {
+            LimitSet::Unlimited => &[],
+            LimitSet::Enforce(limits) => limits,
+        }
+    }
+}
+
+/// Which limits apply to which request.
+#[derive(Debug)]
+pub(crate) struct LimitChoice {
+    pub(crate) usual: UsualLimits,
+    pub(crate) overrides: KeyOverrides,
+}
+
+/// What applies where no single key has its own limits.
+#[derive(Debug)]
+pub(crate) enum UsualLimits {
+    Same(LimitSet),
+    ByTier(Tiers),
+}
+
+/// One set of limits per value of an attribute.
+#[derive(Debug)]
+pub(crate) struct Tiers {
+    pub(crate) on: u32,
+    pub(crate) sets: Box<[LimitSet]>,
+    pub(crate) names: HashMap<Box<[u8]>, usize, RandomState>,
+    pub(crate) default: usize,
+}
+
+/// Limits of single keys, found by the value of their first attribute: a rule may have thousands.
+#[derive(Debug, Default)]
+pub(crate) struct KeyOverrides {
+    pub(crate) list: Box<[KeyOverride]>,
+    pub(crate) by_value: Box<[(u32, HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>)]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct KeyOverride {
+    /// Attributes and the values they must have.
+    pub(crate) when: Box<[(u32, Box<[u8]>)]>,
+    pub(crate) until: Option<Timestamp>,
+    pub(crate) limits: LimitSet,
+}
+
+impl LimitChoice {
+    /// The same limits for everybody.
+    pub(crate) fn same(set: LimitSet) -> Self {
+        LimitChoice { usual: UsualLimits::Same(set), overrides: KeyOverrides::default() }
+    }
+
+    /// The limits for a request with these attributes at `now`.
+    pub(crate) fn of(&self, present: &Present<'_>, now: Timestamp) -> &LimitSet {
+        if let Some(own) = self.overrides.of(present, now) {
+            return &own.limits;
+        }
+        match &self.usual {
+            UsualLimits::Same(set) => set,
+            UsualLimits::ByTier(tiers) => {
+                let named = present.get(tiers.on).and_then(|value| tiers.names.get(value));
+                &tiers.sets[named.copied().unwrap_or(tiers.default)]
+            }
+        }
+    }
+}
+
+impl KeyOverrides {
+    /// The first, in the order of the file, that is for these attributes and has not ended.
+    pub(crate) fn of(&self, present: &Present<'_>, now: Timestamp) -> Option<&KeyOverride> {
+        let candidates =
+            self.by_value.iter().filter_map(|(attribute, values)| values.get(present.get(*attribute)?));
+        let fitting = candidates.filter_map(|indices| {
+            indices.iter().copied().find(|index| self.list[*index as usize].fits(present, now))
+        });
+        fitting.min().map(|index| &self.list[index as usize])
+    }
+}
+
+impl KeyOverride {
+    fn fits(&self, present: &Present<'_>, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+            && self.when.iter().all(|(attribute, value)| present.get(*attribute) == Some(value))
+    }
+}
+
+/// Which rules stand back where this one counts.
+#[derive(Debug, Default)]
+pub(crate) struct Replacing {
+    /// What others call this rule, as a number within its domain.
+    pub(crate) called: Option<u32>,
+    /// Those that stand back, by what they are called.
+    pub(crate) replaces: Box<[u32]>,
+}

@@ -1,0 +1,158 @@
+//! A compiled set of rules: immutable, shared by every thread, matched without a lock.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use foldhash::fast::RandomState;
+use tidegate_core::Timestamp;
+
+use crate::calendar::Calendars;
+use crate::diagnostics::{Diagnostics, Report, Span};
+use crate::load::Source;
+use crate::matching::native::NativeDomain;
+use crate::matching::{Descriptor, Matches};
+use crate::native;
+use crate::rule::Rule;
+use crate::yaml;
+
+/// How a rule file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Our own: `domain` and `rules`.
+    Native,
+    /// envoyproxy/ratelimit's: `domain` and nested `descriptors`.
+    EnvoyRatelimit,
+}
+
+/// A compiled set of rules.
+///
+/// ```
+/// use tidegate_core::Timestamp;
+/// use tidegate_rules::{Descriptor, Format, Matches, RuleSet, Source};
+///
+/// let text = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [100/minute] }] }";
+/// let rules = RuleSet::compile(&[Source::new("rules.yaml", text)], Format::Native)?;
+///
+/// let request = Descriptor { entries: &[("user", b"42")] };
+/// let mut found = Matches::new();
+/// rules.matches("api", &[request], Timestamp::from_micros(0), &mut found).expect("a known domain");
+/// assert_eq!(found[0].rule.name(), "per-user");
+/// # Ok::<(), tidegate_rules::Diagnostics>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    rules: Box<[Rule]>,
+    domains: HashMap<Box<str>, Domain, RandomState>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Domain {
+    Native(NativeDomain),
+}
+
+/// No rule file speaks of this domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDomain {
+    /// The domain that was asked for.
+    pub domain: String,
+}
+
+impl fmt::Display for UnknownDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown domain `{}`", self.domain)
+    }
+}
+
+impl std::error::Error for UnknownDomain {}
+
+impl RuleSet {
+    /// Compiles rule files of one format.
+    ///
+    /// # Errors
+    /// With every mistake that was found, if there is any: a set is taken whole or not at all.
+    pub fn compile(sources: &[Source], format: Format) -> Result<RuleSet, Diagnostics> {
+        RuleSet::compile_all(&[(sources, format)])
+    }
+
+    /// Compiles rule files of several formats into one set. A domain belongs to one file: two files that both speak of it
+    /// would depend on each other without showing it, and a copy left behind would double every limit.
+    ///
+    /// # Errors
+    /// With every mistake that was found, if there is any.
+    pub fn compile_all(groups: &[(&[Source], Format)]) -> Result<RuleSet, Diagnostics> {
+        let files: Vec<&Source> = groups.iter().flat_map(|(sources, _)| sources.iter()).collect();
+        let formats = groups.iter().flat_map(|(sources, format)| sources.iter().map(|_| *format));
+        let mut report = Report::new(&files);
+        let mut compiling = Compiling::default();
+        for ((number, source), format) in (0..).zip(&files).zip(formats) {
+            if let Some(document) = yaml::parse(number, &source.text, &mut report) {
+                match format {
+                    Format::Native => native::compile(&document, &mut compiling, &mut report),
+                    Format::EnvoyRatelimit => {}
+                }
+            }
+        }
+        report.finish(RuleSet { rules: compiling.rules.into(), domains: compiling.domains })
+    }
+
+    /// The rules, in the order of their indices.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
+        self.rules.iter()
+    }
+
+    /// The domains that have rules, in no particular order.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.domains.keys().map(|name| &**name)
+    }
+
+    /// Whether some rule file speaks of this domain.
+    #[must_use]
+    pub fn has_domain(&self, name: &str) -> bool {
+        self.domains.contains_key(name)
+    }
+
+    /// Appends what matches, for each descriptor of one request, without those that another match replaces.
+    ///
+    /// # Errors
+    /// When no file speaks of the domain.
+    pub fn matches<'r>(
+        &'r self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        now: Timestamp,
+        found: &mut Matches<'r>,
+    ) -> Result<(), UnknownDomain> {
+        match self.domains.get(domain) {
+            Some(Domain::Native(native)) => native.matches(&self.rules, descriptors, now, found),
+            None => return Err(UnknownDomain { domain: domain.to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+/// A set that is being put together, file by file.
+#[derive(Default)]
+pub(crate) struct Compiling {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) calendars: Calendars,
+    domains: HashMap<Box<str>, Domain, RandomState>,
+    claimed: HashMap<Box<str>, Span>,
+}
+
+impl Compiling {
+    /// Takes `name` for one file; reports a second file that wants it.
+    pub(crate) fn claim(&mut self, name: &str, span: Span, report: &mut Report<'_>) {
+        if let Some(first) = self.claimed.get(name) {
+            report
+                .error(span, format!("the domain `{name}` is already given by another file"))
+                .related(*first, "first given here")
+                .hint("keep all rules of a domain in one file, or use another domain");
+            return;
+        }
+        self.claimed.insert(name.into(), span);
+    }
+
+    pub(crate) fn add_domain(&mut self, name: &str, domain: Domain) {
+        self.domains.insert(name.into(), domain);
+    }
+}

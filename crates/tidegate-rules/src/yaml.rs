@@ -1,0 +1,311 @@
+//! YAML text as a tree of values that know where they stand.
+//!
+//! Scalars stay text (a reader decides what `on` or `0x10` means), and every input is bounded: size, nesting, number of
+//! values, and what aliases multiply. Tags beyond YAML's own and several documents in one file are refused.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Tag};
+
+use crate::diagnostics::{Report, Span};
+
+/// The largest file: some hundred thousand rules.
+const MOST_BYTES: usize = 32 << 20;
+/// The most values in a file.
+const MOST_VALUES: usize = 2_000_000;
+/// The most values that aliases and merge keys may repeat.
+const MOST_REPEATED: usize = 100_000;
+/// The deepest nesting.
+const DEEPEST: usize = 64;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) value: Value,
+    /// How many values this is, those within it included.
+    weight: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Null,
+    Scalar(Scalar),
+    List(Rc<[Node]>),
+    Map(Rc<[(Key, Node)]>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scalar {
+    pub(crate) text: Rc<str>,
+    /// Quoted text is text, whatever it looks like.
+    pub(crate) quoted: bool,
+}
+
+/// A field's name and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) text: Rc<str>,
+    pub(crate) span: Span,
+}
+
+impl Node {
+    /// What this is, for a message: `a list`, `the text "abc"`.
+    pub(crate) fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".into(),
+            Value::List(_) => "a list".into(),
+            Value::Map(_) => "a mapping".into(),
+            Value::Scalar(Scalar { text, .. }) if text.chars().count() <= 40 => format!("`{text}`"),
+            Value::Scalar(Scalar { text, .. }) => {
+                format!("`{}…`", text.chars().take(40).collect::<String>())
+            }
+        }
+    }
+}
+
+/// The one document in `text`, or nothing and a report of why not.
+pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Option<Node> {
+    if text.len() > MOST_BYTES {
+        let message = format!("the file has {} bytes, more than the {MOST_BYTES} that are read", text.len());
+        report.error(Span::at(file, 0), message).hint("split it into several files, one domain each");
+        return None;
+    }
+    // The parser's own answer to a byte order mark is to treat it as content.
+    let mut options = Options::default();
+    options.set_emit_comments(false);
+    options.flow_nesting_limit = DEEPEST;
+    options.block_nesting_limit = DEEPEST;
+    let mut reader = Reader {
+        file,
+        end: text.len(),
+        events: Parser::new_from_str_with_options(text, options),
+        anchors: HashMap::new(),
+        values: 0,
+        repeated: 0,
+    };
+    match reader.document() {
+        Ok(Some(node)) => Some(node),
+        Ok(None) => {
+            report.error(Span::at(file, 0), "the file is empty").hint("a rule file begins with `domain:`");
+            None
+        }
+        Err(problem) => {
+            let mut error = report.error(problem.span, problem.message);
+            if let Some((span, label)) = problem.related {
+                error = error.related(span, label);
+            }
+            if let Some(hint) = problem.hint {
+                error.hint(hint);
+            }
+            None
+        }
+    }
+}
+
+struct Reader<'t> {
+    file: u32,
+    end: usize,
+    events: Parser<'t, granit_parser::StrInput<'t>>,
+    anchors: HashMap<usize, Node>,
+    values: usize,
+    repeated: usize,
+}
+
+struct Problem {
+    span: Span,
+    message: String,
+    related: Option<(Span, &'static str)>,
+    hint: Option<&'static str>,
+}
+
+impl Problem {
+    fn new(span: Span, message: impl Into<String>) -> Self {
+        Problem { span, message: message.into(), related: None, hint: None }
+    }
+
+    fn hint(self, hint: &'static str) -> Self {
+        Problem { hint: Some(hint), ..self }
+    }
+}
+
+type Read<T> = Result<T, Problem>;
+
+impl<'t> Reader<'t> {
+    fn document(&mut self) -> Read<Option<Node>> {
+        let mut document = None;
+        loop {
+            let (event, span) = self.next()?;
+            match event {
+                Event::StreamEnd => {
+                    return Ok(document.filter(|node: &Node| !matches!(node.value, Value::Null)));
+                }
+                Event::StreamStart | Event::DocumentEnd => {}
+                Event::DocumentStart(..) if document.is_some() => {
+                    let hint = "keep one document per file: remove what follows the `---`";
+                    return Err(Problem::new(span, "a second document begins here").hint(hint));
+                }
+                Event::DocumentStart(..) => {}
+                event => document = Some(self.node(event, span, 0)?),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Read<(Event<'t>, Span)> {
+        match self.events.next_event() {
+            Some(Ok((event, span))) => {
+                let span = span.byte_range().map_or(Span::at(self.file, self.end), |bytes| self.span(bytes));
+                Ok((event, span))
+            }
+            Some(Err(error)) => Err(self.syntax_error(&error)),
+            None => Ok((Event::StreamEnd, Span::at(self.file, self.end))),
+        }
+    }
+
+    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Read<Node> {
+        self.values += 1;
+        if self.values > MOST_VALUES {
+            return Err(Problem::new(span, format!("more than {MOST_VALUES} values in one file")));
+        }
+        if depth > DEEPEST {
+            return Err(Problem::new(span, format!("nested more than {DEEPEST} deep")));
+        }
+        let (anchor, node) = match event {
+            Event::Alias(anchor) => return self.alias(anchor, span),
+            Event::Scalar(text, style, anchor, tag) => {
+                let quoted = check_tag(tag.as_deref(), span)? || style != ScalarStyle::Plain;
+                (anchor, scalar(&text, quoted, span))
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                check_tag(tag.as_deref(), span)?;
+                (anchor, self.list(span, depth)?)
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                check_tag(tag.as_deref(), span)?;
+                (anchor, self.map(span, depth)?)
+            }
+            _ => return Err(Problem::new(span, "this is not a value")),
+        };
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn list(&mut self, span: Span, depth: usize) -> Read<Node> {
+        let mut items = Vec::new();
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::SequenceEnd) {
+                let end = items.last().map_or(at.end, |last: &Node| last.span.end);
+                let weight = 1 + items.iter().map(|item| item.weight).sum::<usize>();
+                return Ok(Node { span: span.until(end), value: Value::List(items.into()), weight });
+            }
+            items.push(self.node(event, at, depth + 1)?);
+        }
+    }
+
+    fn map(&mut self, span: Span, depth: usize) -> Read<Node> {
+        let mut entries: Vec<(Key, Node)> = Vec::new();
+        let mut merged = Vec::new();
+        let mut seen: HashMap<Rc<str>, Span> = HashMap::new();
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::MappingEnd) {
+                break;
+            }
+            let key = self.node(event, at, depth + 1)?;
+            let (event, value_at) = self.next()?;
+            let value = self.node(event, value_at, depth + 1)?;
+            match key.value {
+                Value::Scalar(Scalar { text, quoted: false }) if &*text == "<<" => merged.push(value),
+                Value::Scalar(Scalar { text, .. }) => {
+                    if let Some(first) = seen.insert(text.clone(), key.span) {
+                        let problem = Problem::new(key.span, format!("`{text}` is given twice"));
+                        return Err(Problem { related: Some((first, "first given here")), ..problem });
+                    }
+                    entries.push((Key { text, span: key.span }, value));
+                }
+                _ => return Err(Problem::new(key.span, "a field's name must be text")),
+            }
+        }
+        for value in merged {
+            self.merge(&value, &mut entries, &mut seen)?;
+        }
+        let end = entries.last().map_or(span.end, |(_, last)| last.span.end);
+        let weight = 1 + entries.iter().map(|(_, value)| 1 + value.weight).sum::<usize>();
+        Ok(Node { span: span.until(end), value: Value::Map(entries.into()), weight })
+    }
+
+    /// `<<: *base`: the fields of `base` that are not given here.
+    fn merge(
+        &mut self,
+        from: &Node,
+        entries: &mut Vec<(Key, Node)>,
+        seen: &mut HashMap<Rc<str>, Span>,
+    ) -> Read<()> {
+        match &from.value {
+            Value::Map(fields) => {
+                self.repeat(from)?;
+                for (key, value) in fields.iter() {
+                    if seen.insert(key.text.clone(), key.span).is_none() {
+                        entries.push((key.clone(), value.clone()));
+                    }
+                }
+                Ok(())
+            }
+            Value::List(items) if items.iter().all(|item| matches!(item.value, Value::Map(_))) => {
+                items.iter().try_for_each(|item| self.merge(item, entries, seen))
+            }
+            _ => Err(Problem::new(from.span, "`<<` takes a mapping, or a list of them")),
+        }
+    }
+
+    fn alias(&mut self, anchor: usize, span: Span) -> Read<Node> {
+        let Some(node) = self.anchors.get(&anchor).cloned() else {
+            // An alias within its own anchor.
+            return Err(Problem::new(span, "this alias refers to a value that contains it"));
+        };
+        self.repeat(&node)?;
+        Ok(node)
+    }
+
+    /// Whoever walks the tree walks a repeated value again, so each repetition counts.
+    fn repeat(&mut self, node: &Node) -> Read<()> {
+        self.repeated += node.weight;
+        if self.repeated > MOST_REPEATED {
+            let message = format!("aliases repeat more than {MOST_REPEATED} values");
+            return Err(
+                Problem::new(node.span, message).hint("write the values out instead of repeating them")
+            );
+        }
+        Ok(())
+    }
+
+    fn span(&self, bytes: std::ops::Range<usize>) -> Span {
+        Span::new(self.file, bytes.start, bytes.end)
+    }
+
+    fn syntax_error(&self, error: &ScanError) -> Problem {
+        let at = error.marker().byte_offset().unwrap_or(self.end);
+        let message = format!("this is not valid YAML: {}", error.kind());
+        Problem::new(Span::at(self.file, at), message)
+            .hint("check indentation, quotes and colons around here")
+    }
+}
+
+fn scalar(text: &str, quoted: bool, span: Span) -> Node {
+    let is_null = !quoted && matches!(text, "" | "~" | "null" | "Null" | "NULL");
+    let value = if is_null { Value::Null } else { Value::Scalar(Scalar { text: text.into(), quoted }) };
+    Node { span, value, weight: 1 }
+}
+
+/// Whether the tag makes a scalar text; tags that are not YAML's own mean nothing here.
+fn check_tag(tag: Option<&Tag>, span: Span) -> Read<bool> {
+    match tag {
+        None => Ok(false),
+        Some(tag) if tag.core_suffix().is_some() => Ok(tag.is_yaml_core_schema_tag("str")),
+        Some(tag) => Err(Problem::new(span, format!("the tag `{tag}` means nothing here")).hint("remove it")),
+    }
+}

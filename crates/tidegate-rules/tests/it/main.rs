@@ -1,0 +1,3 @@
+//! Rule files in, matches or diagnostics out.
+
+mod native_matching;
