@@ -1,0 +1,54 @@
+//! Where the real servers are.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Finds the program `name`: where `TIDEGATE_TOOL_<NAME>` says, in the private environment, or in the usual places.
+///
+/// # Panics
+/// When it is nowhere; the message says how to get it.
+#[must_use]
+#[track_caller]
+pub fn find_tool(name: &str) -> PathBuf {
+    let variable = format!("TIDEGATE_TOOL_{}", name.to_uppercase().replace('-', "_"));
+    if let Some(path) = env::var_os(&variable).filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    match private(name).or_else(|| installed(name)) {
+        Some(path) => path,
+        None => panic!(
+            "{name} is not installed\nhint: run `cargo xtask tools`, or set {variable}=/path/to/{name}"
+        ),
+    }
+}
+
+/// A program that a Python package in `.tools/venv` carries; only Envoy comes that way.
+fn private(name: &str) -> Option<PathBuf> {
+    let libs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/venv/lib");
+    let sites = fs::read_dir(libs).ok()?.filter_map(|lib| Some(lib.ok()?.path().join("site-packages")));
+    sites.map(|site| site.join(name).join("_bin").join(name)).find(|path| path.is_file())
+}
+
+fn installed(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    // Debian puts nginx where an ordinary user's PATH does not lead.
+    let dirs = env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    dirs.map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "run `cargo xtask tools`, or set TIDEGATE_TOOL_NO_SUCH_TOOL=")]
+    fn a_missing_tool_says_how_to_get_it() {
+        let _ = find_tool("no-such-tool");
+    }
+
+    #[test]
+    fn an_installed_program_is_found() {
+        assert!(find_tool("sh").ends_with("sh"));
+    }
+}

@@ -1,0 +1,105 @@
+//! The service behind a gateway under test: it tells what reached it.
+
+use std::io::{self, BufReader, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::acceptor::{Acceptor, Connection};
+use crate::clock::sleep;
+use crate::http::{Head, Unframed, read_body, read_head};
+
+/// An HTTP/1.1 server that counts requests and answers each with what it received.
+///
+/// The answer is JSON: `{"method":"GET","path":"/a?b","headers":{"host":"…"},"body":"…"}`. A header sent twice is shown
+/// as one, its values joined by `, `.
+#[derive(Debug)]
+pub struct Upstream {
+    acceptor: Acceptor,
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    requests: AtomicU64,
+    status: AtomicU16,
+    delay_us: AtomicU64,
+}
+
+impl Upstream {
+    /// Starts one that answers 200 at once.
+    #[must_use]
+    pub fn start() -> Self {
+        let (requests, status, delay_us) = (AtomicU64::new(0), AtomicU16::new(200), AtomicU64::new(0));
+        let state = Arc::new(State { requests, status, delay_us });
+        let for_threads = Arc::clone(&state);
+        // A broken connection is the peer's business; the test sees it there.
+        let acceptor = Acceptor::start(move |connection| drop(serve(&connection, &for_threads)));
+        Self { acceptor, state }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.acceptor.addr()
+    }
+
+    /// How many requests reached it so far.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.state.requests.load(Ordering::SeqCst)
+    }
+
+    /// Answers with `status` from now on.
+    pub fn set_status(&self, status: u16) {
+        self.state.status.store(status, Ordering::SeqCst);
+    }
+
+    /// Waits before each answer from now on.
+    pub fn set_delay(&self, delay: Duration) {
+        let micros = u64::try_from(delay.as_micros()).expect("a delay that ends");
+        self.state.delay_us.store(micros, Ordering::SeqCst);
+    }
+}
+
+/// Answers requests until the connection ends.
+fn serve(connection: &Connection, state: &State) -> io::Result<()> {
+    let mut reader = BufReader::new(&connection.stream);
+    while let Some(head) = read_head(&mut reader)? {
+        let body = read_body(&mut reader, &head.headers, Unframed::Empty)?;
+        state.requests.fetch_add(1, Ordering::SeqCst);
+        sleep(Duration::from_micros(state.delay_us.load(Ordering::SeqCst)));
+        let answer = answer(&head, &body, state.status.load(Ordering::SeqCst));
+        (&connection.stream).write_all(answer.as_bytes())?;
+        let last = head
+            .headers
+            .iter()
+            .any(|(name, value)| name == "connection" && value.eq_ignore_ascii_case("close"));
+        if last {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn answer(head: &Head, body: &[u8], status: u16) -> String {
+    let mut words = head.first.split(' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut headers = Map::new();
+    for (name, value) in &head.headers {
+        match headers.get_mut(name) {
+            Some(Value::String(first)) => *first += &format!(", {value}"),
+            _ => drop(headers.insert(name.clone(), json!(value))),
+        }
+    }
+    let text =
+        json!({ "method": method, "path": path, "headers": headers, "body": String::from_utf8_lossy(body) });
+    let text = if method == "HEAD" { String::new() } else { text.to_string() };
+    format!(
+        "HTTP/1.1 {status} As-Told\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+        text.len()
+    )
+}
