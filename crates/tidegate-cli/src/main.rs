@@ -1,2 +1,34 @@
-//! The `tidegate` binary.
-fn main() {}
+//! The `tidegate` binary: the composition root, and the only crate that names a concrete store.
+//!
+//! `args` is what was typed; `commands` has one file per subcommand. Nothing is decided here about requests: that is
+//! the limiter's.
+
+mod args;
+mod clock;
+mod commands;
+mod endpoint;
+mod failure;
+mod reload;
+mod rules;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    run(Cli::parse().command).unwrap_or_else(|failure| failure.report())
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Check(args) => commands::check::run(&args),
+        Command::Completions(args) => commands::completions::run(&args),
+        Command::Man(args) => commands::man::run(&args),
+        Command::Validate(args) => commands::validate::run(&args),
+    }
+}

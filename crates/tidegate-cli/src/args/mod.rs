@@ -1,0 +1,195 @@
+//! What was typed: the command line as it stands, before anything is looked up, merged or checked against a file.
+//!
+//! What it *means*, together with the environment and the configuration file, is decided in `settings` for `serve` and
+//! in each command for the others. A doc comment here is the help text a person reads.
+
+mod bench;
+mod serve;
+mod values;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+pub(crate) use bench::{BenchArgs, Pace, Protocol};
+pub(crate) use serve::ServeArgs;
+pub(crate) use values::{Attribute, parse_duration};
+
+/// Decides, for many servers at once, whether one more request may pass
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(
+    after_help = "Start with:\n  tidegate serve                     a working server, nothing else needed\n  \
+    tidegate validate rules.yaml       find mistakes before the server does\n\n\
+    `tidegate help COMMAND` explains each command and shows examples."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Validate(ValidateArgs),
+    Check(CheckArgs),
+    Bench(BenchArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Find mistakes in rule files, each with file, line, column and a way out
+///
+/// Exits with 0 if every file is good, 1 if not.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tidegate validate rules/\n  tidegate validate api.yaml login.yaml --output json"
+)]
+pub(crate) struct ValidateArgs {
+    /// Rule files, or directories of them
+    #[arg(value_name = "PATH", required_unless_present = "envoy_config")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Configuration directory of envoyproxy/ratelimit
+    #[arg(long, value_name = "DIR")]
+    pub(crate) envoy_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Show which rules a request matches, the counters they keep, and why the other rules do not match
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tidegate explain --rules rules/ --domain api user=42 method=POST path=/v1/items\n  \
+    tidegate explain --envoy-config config/ --domain edge remote_address=203.0.113.7"
+)]
+pub(crate) struct ExplainArgs {
+    /// Rule file, or a directory of them; may be given several times
+    #[arg(long, value_name = "PATH", required_unless_present = "envoy_config")]
+    pub(crate) rules: Vec<PathBuf>,
+    /// Configuration directory of envoyproxy/ratelimit, read as it is
+    #[arg(long, value_name = "DIR")]
+    pub(crate) envoy_config: Option<PathBuf>,
+    /// The domain the request asks in
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) domain: String,
+    /// What is known of the request; for an Envoy configuration, the descriptor's entries in order
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) attributes: Vec<Attribute>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Ask a running server whether a request may pass, and spend it
+///
+/// Exits with 0 if allowed, 1 if refused, 2 if there was no answer.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidegate check --domain api user=42\n  \
+    tidegate check --domain api user=42 --cost 0        look without spending\n  \
+    if tidegate check --domain jobs queue=mail; then send-mail; fi")]
+pub(crate) struct CheckArgs {
+    /// Where the server's HTTP listener is
+    #[arg(long, value_name = "URL", env = "TIDEGATE_SERVER", default_value = "http://127.0.0.1:8080")]
+    pub(crate) server: String,
+    /// The domain to ask in
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) domain: String,
+    /// What is known of the request
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) attributes: Vec<Attribute>,
+    /// How much to spend; 0 looks without spending
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) cost: u64,
+    /// How long to wait for the answer
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Print another limiter's configuration as tidegate rules
+///
+/// The rules go to stdout. What has no equivalent is named on stderr, so that nothing is lost unseen.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidegate import envoy config/ratelimit/ > rules.yaml\n  \
+    tidegate import limitador limits.yaml > rules.yaml")]
+pub(crate) struct ImportArgs {
+    /// Whose configuration it is
+    #[arg(value_name = "FROM")]
+    pub(crate) format: ImportFormat,
+    /// The file, or for envoy its configuration directory
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImportFormat {
+    /// envoyproxy/ratelimit
+    Envoy,
+    /// Limitador
+    Limitador,
+}
+
+/// Print the JSON schema of rule files (or of the server's configuration), for editors and linters
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidegate schema > tidegate-rules.schema.json\n  \
+    tidegate schema config > tidegate-config.schema.json")]
+pub(crate) struct SchemaArgs {
+    /// Of which file
+    #[arg(value_name = "FILE", default_value = "rules")]
+    pub(crate) of: SchemaOf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// Rule files
+    Rules,
+    /// The file given to `serve --config`
+    Config,
+}
+
+/// Print a script that completes tidegate's commands and flags in your shell
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  source <(tidegate completions bash)\n  \
+    tidegate completions fish > ~/.config/fish/completions/tidegate.fish")]
+pub(crate) struct CompletionsArgs {
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+/// Print the manual page, or write one page per command
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidegate man | man -l -\n  tidegate man --dir target/man")]
+pub(crate) struct ManArgs {
+    /// Write tidegate.1, tidegate-serve.1 and so on into this directory, made if absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Who reads the answer.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Write for a person, or for a program
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For a person
+    Text,
+    /// One JSON document on stdout
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

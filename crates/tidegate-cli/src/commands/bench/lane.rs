@@ -1,0 +1,106 @@
+//! One request slot of a connection: takes requests from the schedule, and books how they ended.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::alarm::Alarm;
+use super::payload::{Dice, Payloads};
+use super::plan::Plan;
+use super::schedule::Schedule;
+use super::tally::{Outcome, Tally, Trouble};
+use crate::clock;
+
+/// What all lanes of one thread share.
+#[derive(Debug)]
+pub(super) struct Crew {
+    pub(super) plan: Arc<Plan>,
+    pub(super) payloads: Payloads,
+    pub(super) schedule: Arc<Schedule>,
+    pub(super) alarm: Arc<Alarm>,
+    /// How many requests the whole run has had answered, for the progress bar.
+    pub(super) answered: Arc<AtomicU64>,
+    /// Only this thread's lanes lock it, so nobody ever waits.
+    pub(super) tally: Mutex<Tally>,
+}
+
+/// Between attempts to reach a server that is gone.
+const RECONNECT_AFTER: Duration = Duration::from_millis(50);
+
+impl Crew {
+    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        clock::now() >= self.schedule.end()
+    }
+
+    /// A connection, or nothing after booking that there is none.
+    pub(super) async fn connect(&self) -> Option<TcpStream> {
+        let connecting = async {
+            let stream = TcpStream::connect(self.plan.address).await?;
+            stream.set_nodelay(true)?;
+            io::Result::Ok(stream)
+        };
+        match timeout(self.plan.timeout, connecting).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => self.connect_failed(|| error.to_string()).await,
+            Err(_) => self.connect_failed(|| "no answer to the connection attempt".to_owned()).await,
+        }
+        None
+    }
+
+    /// Books that there is no connection, and waits a little.
+    pub(super) async fn connect_failed(&self, complaint: impl FnOnce() -> String) {
+        {
+            let mut tally = self.tally();
+            tally.trouble(Trouble::Connect);
+            tally.complain(complaint);
+        }
+        tokio::time::sleep(RECONNECT_AFTER).await;
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    crew: Arc<Crew>,
+    dice: Dice,
+}
+
+/// A request to be sent now, and since when it should have been.
+#[derive(Debug)]
+pub(super) struct Assignment {
+    pub(super) request: Bytes,
+    pub(super) due: Instant,
+}
+
+impl Lane {
+    pub(super) fn new(crew: Arc<Crew>, number: u64) -> Lane {
+        Lane { crew, dice: Dice::for_lane(number) }
+    }
+
+    pub(super) fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
+    /// Waits until the next request is due; nothing when the run is over.
+    pub(super) async fn next(&mut self) -> Option<Assignment> {
+        let due = self.crew.schedule.take(clock::now())?;
+        self.crew.alarm.until(due).await;
+        Some(Assignment { request: self.crew.payloads.draw(&mut self.dice), due })
+    }
+
+    pub(super) fn book(&self, due: Instant, outcome: Outcome) {
+        self.crew.answered.fetch_add(1, Ordering::Relaxed);
+        if self.crew.schedule.counts(due) {
+            let latency = clock::now().saturating_duration_since(due);
+            self.crew.tally().record(outcome, latency);
+        }
+    }
+}

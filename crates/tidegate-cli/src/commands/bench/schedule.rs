@@ -1,0 +1,139 @@
+//! When each request is due.
+//!
+//! All connections draw from one schedule: whoever is free takes the next request, so a slow connection delays only
+//! what it carries. A request that nobody was free to send in time keeps the time it was due, and its latency counts
+//! from then. (Measuring from the actual sending would leave out exactly the requests a stalled server made wait.)
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::args::Pace;
+
+const NANOS_PER_SECOND: f64 = 1e9;
+
+#[derive(Debug)]
+pub(super) struct Schedule {
+    start: Instant,
+    measure_from: Instant,
+    end: Instant,
+    interval_ns: Option<f64>,
+    /// The number of the next request nobody has taken yet; open loop only.
+    next: AtomicU64,
+}
+
+impl Schedule {
+    pub(super) fn new(start: Instant, warm_up: Duration, duration: Duration, pace: Pace) -> Self {
+        let interval_ns = match pace {
+            Pace::Open { per_second } => Some(NANOS_PER_SECOND / per_second),
+            Pace::Closed => None,
+        };
+        let measure_from = start + warm_up;
+        Schedule { start, measure_from, end: measure_from + duration, interval_ns, next: AtomicU64::new(0) }
+    }
+
+    /// Takes the next request: when it is due, or nothing if the run is over.
+    pub(super) fn take(&self, now: Instant) -> Option<Instant> {
+        if now >= self.end {
+            return None;
+        }
+        let Some(interval_ns) = self.interval_ns else { return Some(now) };
+        let due = self.due(self.next.fetch_add(1, Ordering::Relaxed), interval_ns);
+        (due < self.end).then_some(due)
+    }
+
+    /// Whether a request due then counts: the ones before it only warmed the server up.
+    pub(super) fn counts(&self, due: Instant) -> bool {
+        (self.measure_from..self.end).contains(&due)
+    }
+
+    pub(super) fn start(&self) -> Instant {
+        self.start
+    }
+
+    pub(super) fn end(&self) -> Instant {
+        self.end
+    }
+
+    /// The requests that were due but never taken, as (how many, how long they had waited when the run ended).
+    ///
+    /// In at most a thousand groups, each with the wait of its shortest waiter: a hopeless overload leaves millions.
+    pub(super) fn never_sent(&self) -> Vec<(u64, Duration)> {
+        let Some(interval_ns) = self.interval_ns else { return Vec::new() };
+        let number_at = |at: Instant| ((at - self.start).as_nanos() as f64 / interval_ns).ceil() as u64;
+        let first = self.next.load(Ordering::Relaxed).max(number_at(self.measure_from));
+        let end = number_at(self.end);
+        let group = end.saturating_sub(first).div_ceil(1000).max(1);
+        let groups = (first..end).step_by(usize::try_from(group).unwrap_or(usize::MAX));
+        let groups = groups.map(|from| {
+            let last = (from + group).min(end) - 1;
+            (last + 1 - from, self.end.saturating_duration_since(self.due(last, interval_ns)))
+        });
+        groups.collect()
+    }
+
+    fn due(&self, number: u64, interval_ns: f64) -> Instant {
+        self.start + Duration::from_nanos((number as f64 * interval_ns) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn open(per_second: f64) -> Schedule {
+        Schedule::new(clock::now(), SECOND, 2 * SECOND, Pace::Open { per_second })
+    }
+
+    #[test]
+    fn an_open_loop_is_due_at_fixed_times_however_late_it_is_asked() {
+        let schedule = open(10.0);
+        let late = schedule.start() + 2 * SECOND;
+        let due: Vec<_> = (0..3).map(|_| schedule.take(late).unwrap() - schedule.start()).collect();
+        assert_eq!(due, [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(200)]);
+    }
+
+    #[test]
+    fn a_closed_loop_is_due_at_once() {
+        let schedule = Schedule::new(clock::now(), SECOND, SECOND, Pace::Closed);
+        let now = schedule.start() + SECOND / 2;
+        assert_eq!(schedule.take(now), Some(now));
+    }
+
+    #[test]
+    fn nothing_is_due_at_or_after_the_end() {
+        let schedule = open(1.0);
+        let taken: Vec<_> = std::iter::from_fn(|| schedule.take(schedule.start())).collect();
+        assert_eq!(taken.len(), 3, "0 s, 1 s and 2 s; 3 s is the end");
+        assert_eq!(schedule.take(schedule.end()), None);
+    }
+
+    #[test]
+    fn the_warm_up_does_not_count() {
+        let schedule = open(1.0);
+        assert!(!schedule.counts(schedule.start()));
+        assert!(schedule.counts(schedule.start() + SECOND));
+        assert!(!schedule.counts(schedule.end()));
+    }
+
+    #[test]
+    fn requests_nobody_was_free_to_send_are_all_accounted_for() {
+        let schedule = open(1000.0);
+        for _ in 0..1500 {
+            schedule.take(schedule.start());
+        }
+        let left = schedule.never_sent();
+        assert_eq!(left.iter().map(|(count, _)| count).sum::<u64>(), 1500);
+        assert!(left.len() <= 1000, "{} groups", left.len());
+        assert_eq!(left.last().unwrap().1, Duration::from_millis(1));
+        assert!(left.first().unwrap().1 > Duration::from_millis(1490));
+    }
+
+    #[test]
+    fn the_warm_up_is_not_owed_either() {
+        let left: u64 = open(1000.0).never_sent().iter().map(|(count, _)| count).sum();
+        assert_eq!(left, 2000);
+    }
+}

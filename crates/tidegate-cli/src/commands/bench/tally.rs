@@ -1,0 +1,169 @@
+//! What came back: counts, and a histogram of latencies.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Latencies above this are recorded as this; a request's time-out is shorter, a hopeless backlog is not.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// Three digits: 1.23 ms is not told from 1.234 ms.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// How one request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Allowed,
+    Refused,
+    Failed(Trouble),
+}
+
+/// Why a request got no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    /// No connection could be made.
+    Connect,
+    /// The connection ended before the answer.
+    Lost,
+    TimedOut,
+    HttpStatus(u16),
+    GrpcStatus(u16),
+    /// An answer that is not one.
+    BadReply,
+    /// Due, but every connection was busy until the run ended.
+    NeverSent,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Connect => f.write_str("cannot connect"),
+            Trouble::Lost => f.write_str("connection lost"),
+            Trouble::TimedOut => f.write_str("timed out"),
+            Trouble::HttpStatus(status) => write!(f, "http status {status}"),
+            Trouble::GrpcStatus(status) => write!(f, "grpc status {status}"),
+            Trouble::BadReply => f.write_str("bad reply"),
+            Trouble::NeverSent => f.write_str("never sent"),
+        }
+    }
+}
+
+/// The sum of a run, or of one thread's part of it.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    pub(super) allowed: u64,
+    pub(super) refused: u64,
+    /// At most one entry per status code.
+    pub(super) troubles: BTreeMap<Trouble, u64>,
+    /// What the server said the first time something went wrong.
+    pub(super) first_complaint: Option<String>,
+    latency_ns: Histogram<u64>,
+}
+
+impl Tally {
+    pub(super) fn new() -> Tally {
+        let longest = LONGEST.as_nanos() as u64;
+        let latency_ns = Histogram::new_with_max(longest, SIGNIFICANT_DIGITS).expect("fixed, valid bounds");
+        Tally { allowed: 0, refused: 0, troubles: BTreeMap::new(), first_complaint: None, latency_ns }
+    }
+
+    /// Counts one request that took `latency`, however it ended.
+    pub(super) fn record(&mut self, outcome: Outcome, latency: Duration) {
+        self.latency_ns.saturating_record(latency.as_nanos() as u64);
+        match outcome {
+            Outcome::Allowed => self.allowed += 1,
+            Outcome::Refused => self.refused += 1,
+            Outcome::Failed(trouble) => self.trouble(trouble),
+        }
+    }
+
+    /// Counts trouble that no request was part of.
+    pub(super) fn trouble(&mut self, trouble: Trouble) {
+        *self.troubles.entry(trouble).or_default() += 1;
+    }
+
+    /// Counts requests that had to wait at least `waited` and were never sent.
+    pub(super) fn never_sent(&mut self, count: u64, waited: Duration) {
+        self.latency_ns.saturating_record_n(waited.as_nanos() as u64, count);
+        *self.troubles.entry(Trouble::NeverSent).or_default() += count;
+    }
+
+    pub(super) fn complain(&mut self, complaint: impl FnOnce() -> String) {
+        if self.first_complaint.is_none() {
+            self.first_complaint = Some(complaint());
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: &Tally) {
+        self.allowed += other.allowed;
+        self.refused += other.refused;
+        for (trouble, count) in &other.troubles {
+            *self.troubles.entry(*trouble).or_default() += count;
+        }
+        if self.first_complaint.is_none() {
+            self.first_complaint.clone_from(&other.first_complaint);
+        }
+        self.latency_ns.add(&other.latency_ns).expect("all tallies have the same bounds");
+    }
+
+    /// Requests that got a decision.
+    pub(super) fn decided(&self) -> u64 {
+        self.allowed + self.refused
+    }
+
+    pub(super) fn errors(&self) -> u64 {
+        self.troubles.values().sum()
+    }
+
+    pub(super) fn latency_at(&self, quantile: f64) -> Duration {
+        Duration::from_nanos(self.latency_ns.value_at_quantile(quantile))
+    }
+
+    pub(super) fn longest_latency(&self) -> Duration {
+        Duration::from_nanos(self.latency_ns.max())
+    }
+
+    pub(super) fn mean_latency(&self) -> Duration {
+        Duration::from_nanos(self.latency_ns.mean() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up_to_the_whole() {
+        let mut one = Tally::new();
+        one.record(Outcome::Allowed, Duration::from_micros(100));
+        one.complain(|| "first".to_owned());
+        let mut other = Tally::new();
+        other.record(Outcome::Refused, Duration::from_micros(300));
+        other.record(Outcome::Failed(Trouble::TimedOut), Duration::from_secs(5));
+        other.complain(|| "second".to_owned());
+        one.merge(&other);
+        assert_eq!((one.decided(), one.errors()), (2, 1));
+        assert_eq!(one.first_complaint.as_deref(), Some("first"));
+        assert!(one.longest_latency() >= Duration::from_secs(5));
+    }
+
+    #[test]
+    fn quantiles_are_within_the_promised_digits() {
+        let mut tally = Tally::new();
+        for micros in 1..=1000 {
+            tally.record(Outcome::Allowed, Duration::from_micros(micros));
+        }
+        let p99 = tally.latency_at(0.99).as_nanos() as f64;
+        assert!((p99 / 990_000.0 - 1.0).abs() < 0.001, "{p99}");
+    }
+
+    #[test]
+    fn a_request_that_was_never_sent_still_counts_with_its_wait() {
+        let mut tally = Tally::new();
+        tally.record(Outcome::Allowed, Duration::from_micros(10));
+        tally.never_sent(999, Duration::from_secs(1));
+        assert_eq!(tally.errors(), 999);
+        assert!(tally.latency_at(0.5) >= Duration::from_millis(999));
+    }
+}

@@ -1,0 +1,7 @@
+//! One file per subcommand: each takes what was typed, prints its answer on stdout and returns its exit code.
+
+pub(crate) mod bench;
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod man;
+pub(crate) mod validate;

@@ -1,0 +1,47 @@
+//! `tidegate validate`: whether `serve` would take these rules, and if not, every reason why.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use crate::args::{Output, ValidateArgs};
+use crate::failure::Failure;
+use crate::rules::{LoadedRules, RuleFiles, RulesError};
+
+pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+    let files = RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() };
+    match (files.load(), args.output.output) {
+        (Ok(loaded), output) => {
+            write_good(&loaded, output)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Err(RulesError::Invalid(found)), Output::Json) => {
+            writeln!(io::stdout().lock(), "{:#}", json!({ "valid": false, "diagnostics": found }))?;
+            Ok(ExitCode::FAILURE)
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+fn write_good(loaded: &LoadedRules, output: Output) -> io::Result<()> {
+    let mut domains: Vec<&str> = loaded.rules.domains().collect();
+    domains.sort_unstable();
+    let (files, rules) = (loaded.files, loaded.rules.rules().len());
+    let mut out = io::stdout().lock();
+    match output {
+        Output::Json => {
+            let good = json!({ "valid": true, "files": files, "domains": domains, "rules": rules });
+            writeln!(out, "{good:#}")
+        }
+        Output::Text => {
+            let (rules, files) = (counted(rules, "rule"), counted(files, "file"));
+            writeln!(out, "ok: {rules} in {files}, for {}", domains.join(", "))
+        }
+    }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}

@@ -1,0 +1,94 @@
+//! What went wrong, as a person reads it: one `error:` line, then `hint:` lines that say what to do.
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+
+/// Why a command cannot go on.
+///
+/// Commands return this instead of printing, so that there is one place that writes to stderr and one shape for it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: Message,
+    hints: Vec<String>,
+    status: u8,
+}
+
+#[derive(Debug)]
+enum Message {
+    Line(String),
+    /// Diagnostics with their own labels, perhaps in colour.
+    Rendered(String),
+}
+
+/// What a failed command leaves in the shell unless it promises something else.
+const STATUS: u8 = 1;
+
+impl Failure {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Failure { message: Message::Line(message.into()), hints: Vec::new(), status: STATUS }
+    }
+
+    /// Diagnostics that already look as they should; colours are dropped where nobody sees them.
+    pub(crate) fn rendered(text: String) -> Self {
+        Failure { message: Message::Rendered(text), hints: Vec::new(), status: STATUS }
+    }
+
+    /// Adds a line that says what to do about it.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Exits with `status` instead of 1.
+    #[must_use]
+    pub(crate) fn with_status(mut self, status: u8) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Writes the failure to stderr, in colour only where a terminal wants it; nothing if it ends well after all.
+    pub(crate) fn report(&self) -> ExitCode {
+        if self.status == 0 {
+            return ExitCode::SUCCESS;
+        }
+        let mut stderr = anstream::stderr().lock();
+        // Nobody is left to tell if stderr is gone.
+        let _ = match &self.message {
+            Message::Line(line) => write_labelled(&mut stderr, "error", AnsiColor::Red, line),
+            Message::Rendered(text) => writeln!(stderr, "{text}"),
+        };
+        for hint in &self.hints {
+            let _ = write_labelled(&mut stderr, "hint", AnsiColor::Cyan, hint);
+        }
+        ExitCode::from(self.status)
+    }
+}
+
+/// Writes one `note:` line to stderr: worth knowing, nothing failed.
+pub(crate) fn note(message: impl Display) {
+    let mut stderr = anstream::stderr().lock();
+    let _ = write_labelled(&mut stderr, "note", AnsiColor::Yellow, message);
+}
+
+fn write_labelled(
+    out: &mut impl io::Write,
+    label: &str,
+    colour: AnsiColor,
+    message: impl Display,
+) -> io::Result<()> {
+    let style = Style::new().bold().fg_color(Some(colour.into()));
+    writeln!(out, "{style}{label}:{style:#} {message}")
+}
+
+impl From<io::Error> for Failure {
+    /// Only for writing the answer: every other I/O error names what it was about.
+    fn from(error: io::Error) -> Self {
+        let failure = Failure::new(format!("cannot write the answer: {error}"));
+        // `tidegate man | head`: the reader has seen enough, which is nobody's mistake.
+        if error.kind() == io::ErrorKind::BrokenPipe { failure.with_status(0) } else { failure }
+    }
+}

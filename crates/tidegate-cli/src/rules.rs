@@ -1,0 +1,80 @@
+//! Rule files on disk, read and compiled: the same for `serve`, `validate` and `explain`, so that they never disagree.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use tidegate_rules::{Colour, Diagnostics, Format, LoadError, RuleSet, Source, load};
+
+use crate::failure::Failure;
+
+/// What `serve` uses where nobody gave it rules.
+const STARTER: &str = include_str!("starter.yaml");
+const STARTER_NAME: &str = "starter rules";
+
+/// The files and directories that hold rules; none at all stands for the starter rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuleFiles {
+    /// In our own format.
+    pub(crate) native: Vec<PathBuf>,
+    /// A configuration directory of envoyproxy/ratelimit.
+    pub(crate) envoy: Option<PathBuf>,
+}
+
+/// A compiled set and how many files it came from.
+#[derive(Debug)]
+pub(crate) struct LoadedRules {
+    pub(crate) rules: RuleSet,
+    pub(crate) files: usize,
+}
+
+/// Why there is no set.
+#[derive(Debug)]
+pub(crate) enum RulesError {
+    Unreadable(LoadError),
+    Invalid(Diagnostics),
+}
+
+impl RuleFiles {
+    /// Whether the starter rules are meant.
+    pub(crate) fn is_starter(&self) -> bool {
+        self.native.is_empty() && self.envoy.is_none()
+    }
+
+    /// Every path that was given.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.native.iter().chain(&self.envoy).map(PathBuf::as_path)
+    }
+
+    pub(crate) fn load(&self) -> Result<LoadedRules, RulesError> {
+        let mut native = Vec::new();
+        for path in &self.native {
+            native.extend(load(path).map_err(RulesError::Unreadable)?);
+        }
+        if self.is_starter() {
+            native.push(Source::new(STARTER_NAME, STARTER));
+        }
+        let envoy = self.envoy.as_deref().map(load).transpose().map_err(RulesError::Unreadable)?;
+        let envoy = envoy.unwrap_or_default();
+        let groups = [(&native[..], Format::Native), (&envoy[..], Format::EnvoyRatelimit)];
+        let rules = RuleSet::compile_all(&groups).map_err(RulesError::Invalid)?;
+        Ok(LoadedRules { rules, files: native.len() + envoy.len() })
+    }
+}
+
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RulesError::Unreadable(error) => write!(f, "{error}: {}", error.source),
+            RulesError::Invalid(diagnostics) => diagnostics.fmt(f),
+        }
+    }
+}
+
+impl From<RulesError> for Failure {
+    fn from(error: RulesError) -> Self {
+        match error {
+            RulesError::Unreadable(_) => Failure::new(error.to_string()),
+            RulesError::Invalid(diagnostics) => Failure::rendered(diagnostics.render(Colour::Always)),
+        }
+    }
+}

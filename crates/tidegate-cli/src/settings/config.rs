@@ -1,0 +1,214 @@
+//! The configuration file (YAML), and the shape that every source of settings shares.
+//!
+//! Each field is optional: a [`Config`] is what one source says, be it the file, the environment or the flags. What
+//! they add up to is decided in the parent module. An unknown field is an error, never ignored: a limiter that
+//! misreads its configuration fails in the dark.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::diagnose;
+use super::values::{HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Span};
+use crate::failure::Failure;
+
+/// Larger files are not configuration.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What one source says about how to run the server
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    /// Where to listen
+    pub(crate) listen: Listen,
+    /// Where counters live
+    pub(crate) store: Store,
+    /// Where rules come from
+    pub(crate) rules: Rules,
+    /// Which header sets HTTP answers carry: both by default, none with an empty list
+    pub(crate) headers: Option<Vec<HeaderSet>>,
+    /// Envoy's rate limit service
+    pub(crate) rls: Rls,
+    /// Bounds
+    pub(crate) limits: Limits,
+    /// Threads that serve requests: one per core by default
+    pub(crate) workers: Option<NonZeroUsize>,
+    /// How long requests in flight may take to finish when the server is told to stop
+    pub(crate) drain: Option<Span>,
+    /// What is logged, and how
+    pub(crate) log: Log,
+}
+
+/// Addresses as host:port; port 0 picks a free one, `off` opens none
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Listen {
+    /// HTTP/JSON: 127.0.0.1:8080 by default
+    pub(crate) http: Option<ListenAddr>,
+    /// gRPC: 127.0.0.1:8081 by default
+    pub(crate) grpc: Option<ListenAddr>,
+    /// Metrics and administration: 127.0.0.1:8082 by default
+    pub(crate) admin: Option<ListenAddr>,
+}
+
+/// Where counters live
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Store {
+    /// `memory:`, the default
+    pub(crate) url: Option<String>,
+}
+
+/// Where rules come from
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Rules {
+    /// Files, the default
+    pub(crate) source: Option<RulesSource>,
+    /// Rule files, or directories of them, relative to the configuration file
+    pub(crate) paths: Option<Vec<PathBuf>>,
+    /// A configuration directory of envoyproxy/ratelimit, relative to the configuration file
+    pub(crate) envoy_config: Option<PathBuf>,
+}
+
+/// Envoy's rate limit service
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Rls {
+    /// Which headers Envoy is asked to add to its answer: none by default
+    pub(crate) response_headers: Option<RlsHeaders>,
+}
+
+/// Bounds on what the server holds
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    /// The most counters in memory: 10,000,000 by default, about 45 bytes each
+    pub(crate) max_cells: Option<NonZeroUsize>,
+    /// The most bytes for sliding logs and leases in memory: 512 MiB by default
+    pub(crate) max_log_bytes: Option<NonZeroUsize>,
+    /// The most bytes in a request's body: 1 MiB by default
+    pub(crate) max_body: Option<NonZeroUsize>,
+    /// The most connections on each listener
+    pub(crate) max_connections: Option<NonZeroUsize>,
+}
+
+/// What is logged, and how
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Log {
+    /// error, warn, info (the default), debug or trace; also per module, as in `info,tidegate_server=debug`
+    pub(crate) level: Option<LogFilter>,
+    /// `text` for a person (the default), `json` for a collector
+    pub(crate) format: Option<LogFormat>,
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
+        let unreadable = |why: String| {
+            Failure::new(format!("cannot read {}: {why}", path.display()))
+                .hint("--config names the server's configuration; rule files are given with --rules")
+        };
+        let size = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+        if size > MOST_BYTES {
+            return Err(unreadable("it is too large for a configuration".to_owned()));
+        }
+        let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        let mut config = Config::parse(&path.display().to_string(), &text)?;
+        config.rules.resolve_against(path.parent().unwrap_or(Path::new("")));
+        Ok(config)
+    }
+
+    fn parse(name: &str, text: &str) -> Result<Config, Failure> {
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(Config::default());
+        }
+        serde_saphyr::from_str(text).map_err(|error| diagnose::failure(name, text, &error))
+    }
+
+    /// What this source says, and where it is silent, what `weaker` says.
+    pub(crate) fn or(self, weaker: Config) -> Config {
+        Config {
+            listen: Listen {
+                http: self.listen.http.or(weaker.listen.http),
+                grpc: self.listen.grpc.or(weaker.listen.grpc),
+                admin: self.listen.admin.or(weaker.listen.admin),
+            },
+            store: Store { url: self.store.url.or(weaker.store.url) },
+            rules: Rules {
+                source: self.rules.source.or(weaker.rules.source),
+                paths: self.rules.paths.or(weaker.rules.paths),
+                envoy_config: self.rules.envoy_config.or(weaker.rules.envoy_config),
+            },
+            headers: self.headers.or(weaker.headers),
+            rls: Rls { response_headers: self.rls.response_headers.or(weaker.rls.response_headers) },
+            limits: Limits {
+                max_cells: self.limits.max_cells.or(weaker.limits.max_cells),
+                max_log_bytes: self.limits.max_log_bytes.or(weaker.limits.max_log_bytes),
+                max_body: self.limits.max_body.or(weaker.limits.max_body),
+                max_connections: self.limits.max_connections.or(weaker.limits.max_connections),
+            },
+            workers: self.workers.or(weaker.workers),
+            drain: self.drain.or(weaker.drain),
+            log: Log {
+                level: self.log.level.or(weaker.log.level),
+                format: self.log.format.or(weaker.log.format),
+            },
+        }
+    }
+}
+
+impl Rules {
+    /// A path in a file means one beside that file, wherever the server was started.
+    fn resolve_against(&mut self, directory: &Path) {
+        for path in self.paths.iter_mut().flatten().chain(&mut self.envoy_config) {
+            *path = directory.join(&*path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_comments_says_nothing() {
+        assert_eq!(Config::parse("a.yaml", "# listen:\n\n").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn every_field_can_be_given() {
+        let text = "
+            listen: { http: '0.0.0.0:80', grpc: off, admin: 'localhost:0' }
+            store: { url: 'memory:' }
+            rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
+            headers: [x-ratelimit, ietf]
+            rls: { response_headers: ietf }
+            limits: { max_cells: 1000, max_log_bytes: 4096, max_body: 65536, max_connections: 10 }
+            workers: 2
+            drain: 3s
+            log: { level: 'info,h2=warn', format: json }";
+        let config = Config::parse("a.yaml", text).unwrap();
+        // Nothing is left for a weaker source to say.
+        let mut loud = config.clone();
+        loud.workers = NonZeroUsize::new(99);
+        assert_eq!(config.clone().or(loud), config);
+        assert_eq!(Config::default().or(config.clone()), config);
+    }
+
+    #[test]
+    fn paths_are_beside_the_file() {
+        let mut rules = Rules {
+            paths: Some(vec!["rules".into(), "/etc/extra.yaml".into()]),
+            envoy_config: Some("envoy".into()),
+            ..Rules::default()
+        };
+        rules.resolve_against(Path::new("/srv/tidegate"));
+        assert_eq!(rules.paths.unwrap(), [Path::new("/srv/tidegate/rules"), Path::new("/etc/extra.yaml")]);
+        assert_eq!(rules.envoy_config.unwrap(), Path::new("/srv/tidegate/envoy"));
+    }
+}

@@ -1,0 +1,239 @@
+//! The environment: one list of every variable there is.
+//!
+//! A variable is named after its field, with two underscores for a level: `listen.http` is `TIDEGATE_LISTEN__HTTP`.
+//! A variable with two underscores that is not on the list is an error, as an unknown field is. One without is left
+//! alone: Kubernetes sets `TIDEGATE_PORT` and more of that kind where a service is called tidegate.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::config::Config;
+use super::diagnose::suggest;
+use super::values::HeaderSet;
+use crate::failure::Failure;
+
+const PREFIX: &str = "TIDEGATE_";
+/// Behind the name of a variable that holds a secret, this one names a file that holds it instead.
+const FILE_SUFFIX: &str = "_FILE";
+
+/// The configuration file itself, which is no field of it.
+pub(crate) const CONFIG: &str = "TIDEGATE_CONFIG";
+
+/// A variable and the field it sets.
+struct Variable {
+    name: &'static str,
+    help: &'static str,
+    secrecy: Secrecy,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Secrecy {
+    Open,
+    /// May also be given as a file.
+    Secret,
+}
+
+const fn open(
+    name: &'static str,
+    help: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+) -> Variable {
+    Variable { name, help, secrecy: Secrecy::Open, set }
+}
+
+const VARIABLES: &[Variable] = &[
+    open("TIDEGATE_LISTEN__HTTP", "HTTP listener, or off", |to, text| put(&mut to.listen.http, text)),
+    open("TIDEGATE_LISTEN__GRPC", "gRPC listener, or off", |to, text| put(&mut to.listen.grpc, text)),
+    open("TIDEGATE_LISTEN__ADMIN", "admin listener, or off", |to, text| put(&mut to.listen.admin, text)),
+    Variable {
+        name: "TIDEGATE_STORE__URL",
+        help: "where counters live",
+        secrecy: Secrecy::Secret,
+        set: |to, text| {
+            to.store.url = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    open("TIDEGATE_RULES__SOURCE", "file", |to, text| put(&mut to.rules.source, text)),
+    open("TIDEGATE_RULES__PATHS", "rule files or directories, separated by colons", |to, text| {
+        to.rules.paths = Some(std::env::split_paths(text).collect());
+        Ok(())
+    }),
+    open("TIDEGATE_RULES__ENVOY_CONFIG", "configuration directory of envoyproxy/ratelimit", |to, text| {
+        to.rules.envoy_config = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    open("TIDEGATE_HEADERS", "x-ratelimit, ietf, both with a comma between, or empty", |to, text| {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        to.headers = Some(names.map(HeaderSet::from_str).collect::<Result<_, _>>()?);
+        Ok(())
+    }),
+    open("TIDEGATE_RLS__RESPONSE_HEADERS", "none, x-ratelimit or ietf", |to, text| {
+        put(&mut to.rls.response_headers, text)
+    }),
+    open("TIDEGATE_LIMITS__MAX_CELLS", "most counters in memory", |to, text| {
+        put_number(&mut to.limits.max_cells, text)
+    }),
+    open("TIDEGATE_LIMITS__MAX_LOG_BYTES", "most bytes for sliding logs and leases in memory", |to, text| {
+        put_number(&mut to.limits.max_log_bytes, text)
+    }),
+    open("TIDEGATE_LIMITS__MAX_BODY", "most bytes in a request's body", |to, text| {
+        put_number(&mut to.limits.max_body, text)
+    }),
+    open("TIDEGATE_LIMITS__MAX_CONNECTIONS", "most connections on each listener", |to, text| {
+        put_number(&mut to.limits.max_connections, text)
+    }),
+    open("TIDEGATE_WORKERS", "threads that serve requests", |to, text| put_number(&mut to.workers, text)),
+    open("TIDEGATE_DRAIN", "how long requests in flight may take when the server stops", |to, text| {
+        put(&mut to.drain, text)
+    }),
+    open("TIDEGATE_LOG__LEVEL", "error, warn, info, debug, trace, or module=level", |to, text| {
+        put(&mut to.log.level, text)
+    }),
+    open("TIDEGATE_LOG__FORMAT", "text or json", |to, text| put(&mut to.log.format, text)),
+];
+
+/// The list, for the help text.
+pub(crate) fn help() -> String {
+    let mut lines = vec![format!("  {CONFIG:34} configuration file")];
+    for variable in VARIABLES {
+        lines.push(format!("  {:34} {}", variable.name, variable.help));
+        if variable.secrecy == Secrecy::Secret {
+            lines.push(format!("  {:34} the same, in a file", format!("{}{FILE_SUFFIX}", variable.name)));
+        }
+    }
+    format!("Environment:\n{}", lines.join("\n"))
+}
+
+/// What the environment says.
+pub(crate) fn read(environment: impl Iterator<Item = (OsString, OsString)>) -> Result<Config, Failure> {
+    let mut config = Config::default();
+    let mut seen: Vec<&'static str> = Vec::new();
+    for (name, value) in environment {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        let Some((variable, from_file)) = find(name) else {
+            if name.contains("__") {
+                return Err(unknown(name));
+            }
+            continue;
+        };
+        if seen.contains(&variable.name) {
+            return Err(Failure::new(format!("{0} and {0}{FILE_SUFFIX} are both set", variable.name))
+                .hint("keep one of them"));
+        }
+        seen.push(variable.name);
+        let not_text = |_| Failure::new(format!("the variable {name} is not UTF-8 text"));
+        let mut text = value.into_string().map_err(not_text)?;
+        if from_file {
+            text = read_secret(name, &text)?;
+        }
+        (variable.set)(&mut config, &text).map_err(|why| bad_value(name, &why))?;
+    }
+    Ok(config)
+}
+
+/// The variable called `name`, and whether that is the name of its file form.
+fn find(name: &str) -> Option<(&'static Variable, bool)> {
+    VARIABLES.iter().find_map(|variable| match name.strip_prefix(variable.name)? {
+        "" => Some((variable, false)),
+        FILE_SUFFIX if variable.secrecy == Secrecy::Secret => Some((variable, true)),
+        _ => None,
+    })
+}
+
+fn read_secret(name: &str, path: &str) -> Result<String, Failure> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::new(format!("cannot read {path}, named by {name}: {error}")))?;
+    // Editors and `echo` end a file with a line break that is not part of the secret.
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn unknown(name: &str) -> Failure {
+    let known: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+    Failure::new(format!("unknown variable {name} in the environment")).hint(suggest(name, &known))
+}
+
+fn bad_value(name: &str, why: &str) -> Failure {
+    match why.split_once('\n') {
+        Some((message, hint)) => Failure::new(format!("{name}: {message}")).hint(hint),
+        None => Failure::new(format!("{name}: {why}")),
+    }
+}
+
+fn put<T: FromStr<Err = String>>(field: &mut Option<T>, text: &str) -> Result<(), String> {
+    *field = Some(text.parse()?);
+    Ok(())
+}
+
+fn put_number<T: FromStr>(field: &mut Option<T>, text: &str) -> Result<(), String> {
+    *field = Some(text.parse().map_err(|_| format!("expected a whole number above 0, not `{text}`"))?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(variables: &[(&str, &str)]) -> Result<Config, Failure> {
+        read(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
+    }
+
+    #[test]
+    fn every_field_of_the_file_has_a_variable() {
+        let schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap();
+        let mut missing = Vec::new();
+        for (field, shape) in schema["properties"].as_object().unwrap() {
+            let section = shape["$ref"].as_str().map(|path| path.rsplit('/').next().unwrap());
+            let inner = section.and_then(|name| schema["$defs"][name]["properties"].as_object());
+            let names: Vec<String> = match inner {
+                Some(inner) => inner.keys().map(|name| format!("{PREFIX}{field}__{name}")).collect(),
+                None => vec![format!("{PREFIX}{field}")],
+            };
+            missing.extend(
+                names.into_iter().map(|name| name.to_uppercase()).filter(|name| find(name).is_none()),
+            );
+        }
+        assert_eq!(missing, [""; 0]);
+    }
+
+    #[test]
+    fn values_are_read_as_in_the_file() {
+        let config = read_all(&[
+            ("TIDEGATE_LISTEN__HTTP", "0.0.0.0:80"),
+            ("TIDEGATE_HEADERS", "ietf"),
+            ("TIDEGATE_LIMITS__MAX_CELLS", "1000"),
+            ("TIDEGATE_RULES__PATHS", "a.yaml:b"),
+        ]);
+        let config = config.unwrap();
+        assert_eq!(config.listen.http, Some("0.0.0.0:80".parse().unwrap()));
+        assert_eq!(config.headers, Some(vec![HeaderSet::Ietf]));
+        assert_eq!(config.limits.max_cells.unwrap().get(), 1000);
+        assert_eq!(config.rules.paths.unwrap(), [PathBuf::from("a.yaml"), PathBuf::from("b")]);
+    }
+
+    #[test]
+    fn a_mistyped_variable_is_an_error_but_what_kubernetes_sets_is_not() {
+        assert!(read_all(&[("TIDEGATE_STORE__ULR", "memory:")]).is_err());
+        assert!(
+            read_all(&[("TIDEGATE_PORT_8080_TCP_ADDR", "10.0.0.1"), ("TIDEGATE_SERVICE_HOST", "x")]).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_secret_may_be_in_a_file_but_not_in_both_places() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "memory:\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let config = read_all(&[("TIDEGATE_STORE__URL_FILE", path)]).unwrap();
+        assert_eq!(config.store.url.as_deref(), Some("memory:"));
+        assert!(read_all(&[("TIDEGATE_STORE__URL_FILE", path), ("TIDEGATE_STORE__URL", "memory:")]).is_err());
+    }
+
+    #[test]
+    fn zero_is_no_bound() {
+        assert!(read_all(&[("TIDEGATE_LIMITS__MAX_CELLS", "0")]).is_err());
+    }
+}

@@ -1,0 +1,194 @@
+//! What it means: flags, environment, file and defaults, added up for `serve`.
+//!
+//! Field by field, a flag wins over the environment, which wins over the file, which wins over the default. Nothing here
+//! opens a socket or reads a rule.
+
+mod config;
+mod diagnose;
+pub(crate) mod env;
+mod values;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::args::ServeArgs;
+use crate::failure::Failure;
+use crate::rules::RuleFiles;
+pub(crate) use config::Config;
+pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};
+use values::{ListenAddr, Span};
+
+const DEFAULT_HTTP: &str = "127.0.0.1:8080";
+const DEFAULT_GRPC: &str = "127.0.0.1:8081";
+const DEFAULT_ADMIN: &str = "127.0.0.1:8082";
+const DEFAULT_LOG: &str = "info";
+/// Kubernetes kills after 30 s.
+const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
+const DEFAULT_MAX_BODY: usize = 1 << 20;
+
+/// How to run the server.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) grpc: Option<SocketAddr>,
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) store: StoreUrl,
+    pub(crate) rules: RuleFiles,
+    pub(crate) headers: Vec<HeaderSet>,
+    pub(crate) rls_headers: RlsHeaders,
+    pub(crate) bounds: Bounds,
+    pub(crate) workers: Option<NonZeroUsize>,
+    pub(crate) drain: Duration,
+    pub(crate) log_filter: LogFilter,
+    pub(crate) log_format: LogFormat,
+}
+
+/// Where counters live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoreUrl {
+    /// This process's memory.
+    Memory,
+}
+
+impl FromStr for StoreUrl {
+    type Err = Failure;
+
+    fn from_str(url: &str) -> Result<Self, Failure> {
+        // Never the whole address: it may hold a password.
+        let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+        match url {
+            "memory:" | "memory" | "memory://" => Ok(StoreUrl::Memory),
+            _ if scheme.starts_with("redis") => {
+                Err(Failure::new(format!("this version has no `{scheme}` store yet"))
+                    .hint("use memory:, which keeps counters in this process"))
+            }
+            _ => Err(Failure::new(format!("unknown kind of store `{scheme}`"))
+                .hint("use memory:, which keeps counters in this process")),
+        }
+    }
+}
+
+/// The most of each that the server holds; nothing stands for the part's own default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) max_cells: Option<NonZeroUsize>,
+    pub(crate) max_log_bytes: Option<NonZeroUsize>,
+    pub(crate) max_connections: Option<NonZeroUsize>,
+    pub(crate) max_body: usize,
+}
+
+impl Settings {
+    /// Adds up all sources.
+    pub(crate) fn gather(
+        args: &ServeArgs,
+        environment: impl Iterator<Item = (OsString, OsString)> + Clone,
+    ) -> Result<Settings, Failure> {
+        let named_by_env =
+            || environment.clone().find(|(name, _)| name == env::CONFIG).map(|(_, path)| path.into());
+        let file: Option<PathBuf> = args.config.clone().or_else(named_by_env);
+        let file = file.map(|path| Config::read(&path)).transpose()?.unwrap_or_default();
+        Settings::decide(flags(args)?.or(env::read(environment)?).or(file))
+    }
+
+    fn decide(config: Config) -> Result<Settings, Failure> {
+        let Config { listen, store, rules, headers, rls, limits, workers, drain, log } = config;
+        Ok(Settings {
+            http: resolve("http", listen.http, DEFAULT_HTTP)?,
+            grpc: resolve("grpc", listen.grpc, DEFAULT_GRPC)?,
+            admin: resolve("admin", listen.admin, DEFAULT_ADMIN)?,
+            store: store.url.as_deref().map_or(Ok(StoreUrl::Memory), str::parse)?,
+            rules: RuleFiles { native: rules.paths.unwrap_or_default(), envoy: rules.envoy_config },
+            headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
+            rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
+            bounds: Bounds {
+                max_cells: limits.max_cells,
+                max_log_bytes: limits.max_log_bytes,
+                max_connections: limits.max_connections,
+                max_body: limits.max_body.map_or(DEFAULT_MAX_BODY, NonZeroUsize::get),
+            },
+            workers,
+            drain: drain.map_or(DEFAULT_DRAIN, |Span(drain)| drain),
+            log_filter: log.level.unwrap_or_else(|| DEFAULT_LOG.parse().expect("the default is valid")),
+            log_format: log.format.unwrap_or(LogFormat::Text),
+        })
+    }
+}
+
+fn resolve(name: &str, address: Option<ListenAddr>, default: &str) -> Result<Option<SocketAddr>, Failure> {
+    let address = address.unwrap_or_else(|| default.parse().expect("the default is valid"));
+    address.resolve().map_err(|why| Failure::new(format!("cannot listen for {name}: {why}")))
+}
+
+/// What the flags say, in the shape all sources share.
+fn flags(args: &ServeArgs) -> Result<Config, Failure> {
+    let mut config = Config::default();
+    config.listen.http = flag("--http", args.http.as_deref())?;
+    config.listen.grpc = flag("--grpc", args.grpc.as_deref())?;
+    config.listen.admin = flag("--admin", args.admin.as_deref())?;
+    config.store.url.clone_from(&args.store);
+    config.rules.paths = (!args.rules.is_empty()).then(|| args.rules.clone());
+    config.rules.envoy_config.clone_from(&args.envoy_config);
+    config.log.level = flag("--log-level", args.log_level.as_deref())?;
+    config.log.format = flag("--log-format", args.log_format.as_deref())?;
+    Ok(config)
+}
+
+fn flag<T: FromStr<Err = String>>(name: &str, text: Option<&str>) -> Result<Option<T>, Failure> {
+    let parsed = text.map(str::parse::<T>).transpose();
+    parsed.map_err(|why| match why.split_once('\n') {
+        Some((message, hint)) => Failure::new(format!("{name}: {message}")).hint(hint),
+        None => Failure::new(format!("{name}: {why}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn http_of(flag: Option<&str>, variable: Option<&str>, file: Option<&str>) -> Option<SocketAddr> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tidegate.yaml");
+        let text = file.map(|http| format!("listen: {{ http: '{http}' }}")).unwrap_or_default();
+        fs::write(&path, text).unwrap();
+        let args = ServeArgs { config: Some(path), http: flag.map(str::to_owned), ..ServeArgs::default() };
+        let environment = variable.map(|http| ("TIDEGATE_LISTEN__HTTP".into(), OsString::from(http)));
+        Settings::gather(&args, environment.into_iter()).unwrap().http
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
+        let port = |flag, variable, file| http_of(flag, variable, file).unwrap().port();
+        let (flag, variable, file) = (Some("127.0.0.1:1"), Some("127.0.0.1:2"), Some("127.0.0.1:3"));
+        assert_eq!(port(flag, variable, file), 1);
+        assert_eq!(port(None, variable, file), 2);
+        assert_eq!(port(None, None, file), 3);
+        assert_eq!(port(None, None, None), 8080);
+    }
+
+    #[test]
+    fn a_listener_can_be_switched_off() {
+        assert_eq!(http_of(Some("off"), None, Some("127.0.0.1:3")), None);
+    }
+
+    #[test]
+    fn the_environment_can_name_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tidegate.yaml");
+        fs::write(&path, "workers: 3").unwrap();
+        let environment = [(OsString::from(env::CONFIG), path.into_os_string())];
+        let settings = Settings::gather(&ServeArgs::default(), environment.into_iter()).unwrap();
+        assert_eq!(settings.workers, NonZeroUsize::new(3));
+    }
+
+    #[test]
+    fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
+        let failure = "redis://user:secret@host".parse::<StoreUrl>().unwrap_err();
+        assert!(!format!("{failure:?}").contains("secret"));
+    }
+}
