@@ -233,3 +233,26 @@ fn write_chunks(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::clock::eventually;
+
+    #[test]
+    fn a_dropped_proxy_leaves_no_thread_waiting_with_what_it_held_back() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = FaultProxy::start(server.local_addr().unwrap());
+        proxy.pause();
+        let mut client = TcpStream::connect(proxy.addr()).unwrap();
+        client.write_all(b"held back").unwrap();
+        let _accepted = server.accept().unwrap();
+        let control = Arc::clone(&proxy.control);
+        drop(proxy);
+        eventually("only this test knows the fault", Duration::from_secs(10), || {
+            Arc::strong_count(&control) == 1
+        });
+    }
+}

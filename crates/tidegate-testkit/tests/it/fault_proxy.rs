@@ -143,7 +143,7 @@ fn a_server_that_dies_ends_the_clients_connection() {
 }
 
 #[test]
-fn a_dropped_proxy_lets_go_of_what_it_held_back() {
+fn a_dropped_proxy_ends_the_clients_connection() {
     let Path { redis: _redis, proxy, mut client } = path();
     proxy.pause();
     assert_no_reply(&mut client);

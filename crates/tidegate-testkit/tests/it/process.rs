@@ -1,14 +1,17 @@
 //! Children die with their handle, with a panic, and with the test process.
 
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::panic;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tidegate_testkit::{Process, eventually};
 
+/// Where the helper below may write; it cannot clean up after itself.
+const HELPER_DIR: &str = "TIDEGATE_TESTKIT_HELPER_DIR";
 const SOON: Duration = Duration::from_secs(10);
 
 fn sleeper(dir: &Path) -> Process {
@@ -87,9 +90,8 @@ fn a_program_that_does_not_exist_is_reported_by_name() {
 #[test]
 #[ignore = "run by a_child_dies_with_a_killed_test_process"]
 fn helper_that_starts_a_child_and_waits() {
-    let dir = tempfile::tempdir().unwrap();
     // Spawned by a thread that ends, as a test's thread does while a shared server lives on.
-    let path = dir.path().to_owned();
+    let path = PathBuf::from(env::var_os(HELPER_DIR).unwrap());
     let mut child = std::thread::spawn(move || sleeper(&path)).join().unwrap();
     println!("\nchild {}", child.pid());
     child.wait_exit(Duration::from_secs(60));
@@ -97,7 +99,9 @@ fn helper_that_starts_a_child_and_waits() {
 
 #[test]
 fn a_child_dies_with_a_killed_test_process() {
-    let mut helper = Command::new(std::env::current_exe().unwrap())
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = Command::new(env::current_exe().unwrap())
+        .env(HELPER_DIR, dir.path())
         .args(["--exact", "process::helper_that_starts_a_child_and_waits", "--ignored", "--nocapture"])
         .stdout(Stdio::piped())
         .spawn()
