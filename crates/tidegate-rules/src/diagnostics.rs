@@ -13,7 +13,7 @@ mod render;
 
 pub use render::Colour;
 
-/// Findings beyond this many are counted, not kept.
+/// Reading stops after this many mistakes: nobody reads on, and each takes time to explain.
 const MOST_FINDINGS: usize = 100;
 
 /// Where something stands: a byte range in one of the files.
@@ -40,9 +40,21 @@ impl Span {
     }
 }
 
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The rules are refused.
+    Error,
+    /// The rules are taken, but may not do what was meant.
+    Warning,
+}
+
 /// One mistake in a rule file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
     /// The file, by the name its [`Source`] has.
     pub file: String,
     /// The line, counted from one.
@@ -65,7 +77,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Every mistake that was found; never empty.
+/// Every mistake that was found, or every warning; never empty.
 ///
 /// It prints each with the lines of text it is about. As a value to serialise it is a list.
 #[derive(Clone, Debug, Serialize)]
@@ -73,11 +85,11 @@ impl fmt::Display for Diagnostic {
 pub struct Diagnostics {
     found: Vec<Diagnostic>,
     #[serde(skip)]
-    omitted: usize,
+    are_more: bool,
 }
 
 impl Diagnostics {
-    /// The mistakes, file by file, in order.
+    /// Errors first, file by file, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Diagnostic> {
         self.found.iter()
     }
@@ -86,8 +98,8 @@ impl Diagnostics {
     #[must_use]
     pub fn render(&self, colour: Colour) -> String {
         let mut text = render::render(&self.found, colour);
-        if self.omitted > 0 {
-            text.push_str(&format!("\n\nand {} more", self.omitted));
+        if self.are_more {
+            text.push_str("\n\nthere may be more: reading stopped here");
         }
         text
     }
@@ -105,11 +117,12 @@ impl std::error::Error for Diagnostics {}
 pub(crate) struct Report<'s> {
     files: &'s [&'s Source],
     findings: Vec<Finding>,
-    omitted: usize,
+    errors: usize,
 }
 
 /// A mistake, before it is turned into lines and columns.
 pub(crate) struct Finding {
+    severity: Severity,
     span: Span,
     message: String,
     hint: Option<String>,
@@ -132,41 +145,51 @@ impl Finding {
 
 impl<'s> Report<'s> {
     pub(crate) fn new(files: &'s [&'s Source]) -> Self {
-        Report { files, findings: Vec::new(), omitted: 0 }
+        Report { files, findings: Vec::new(), errors: 0 }
     }
 
     /// Notes a mistake at `span`; what it returns takes the hint.
     pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) -> &mut Finding {
-        if self.findings.len() > MOST_FINDINGS {
-            self.findings.pop();
-            self.omitted += 1;
-        }
-        self.findings.push(Finding { span, message: message.into(), hint: None, related: Vec::new() });
+        self.errors += 1;
+        self.add(Severity::Error, span, message.into())
+    }
+
+    /// Notes what is accepted but looks wrong.
+    pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>) -> &mut Finding {
+        self.add(Severity::Warning, span, message.into())
+    }
+
+    fn add(&mut self, severity: Severity, span: Span, message: String) -> &mut Finding {
+        // A mapping of many unknown fields is reported in one go.
+        self.findings.truncate(2 * MOST_FINDINGS);
+        self.findings.push(Finding { severity, span, message, hint: None, related: Vec::new() });
         self.findings.last_mut().expect("one was pushed")
     }
 
-    /// Whether nothing is wrong so far.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.findings.is_empty()
+    /// Whether there are so many mistakes that reading should stop.
+    pub(crate) fn is_full(&self) -> bool {
+        self.findings.len() >= MOST_FINDINGS
     }
 
     /// How many mistakes so far, to tell whether a step added any.
-    pub(crate) fn count(&self) -> usize {
-        self.findings.len() + self.omitted
+    pub(crate) fn errors(&self) -> usize {
+        self.errors
     }
 
-    /// `value` if nothing is wrong, or all that is.
-    pub(crate) fn finish<T>(mut self, value: T) -> Result<T, Diagnostics> {
-        if self.is_clean() {
-            return Ok(value);
+    /// The warnings if there is nothing worse, or all that is wrong.
+    pub(crate) fn finish(mut self) -> Result<Option<Diagnostics>, Diagnostics> {
+        self.findings.sort_by_key(|finding| {
+            (finding.severity == Severity::Warning, finding.span.file, finding.span.start)
+        });
+        let are_more = self.is_full();
+        let found: Vec<Diagnostic> =
+            self.findings.iter().take(MOST_FINDINGS).map(|finding| self.diagnostic(finding)).collect();
+        let is_empty = found.is_empty();
+        let diagnostics = Diagnostics { found, are_more };
+        if self.errors > 0 {
+            return Err(diagnostics);
         }
-        if self.findings.len() > MOST_FINDINGS {
-            self.findings.truncate(MOST_FINDINGS);
-            self.omitted += 1;
-        }
-        self.findings.sort_by_key(|finding| (finding.span.file, finding.span.start));
-        let found = self.findings.iter().map(|finding| self.diagnostic(finding)).collect();
-        Err(Diagnostics { found, omitted: self.omitted })
+        Ok((!is_empty).then_some(diagnostics))
     }
 
     fn diagnostic(&self, finding: &Finding) -> Diagnostic {
@@ -175,6 +198,7 @@ impl<'s> Report<'s> {
             marks.push(render::Mark::new(self.files, *span, Some(label.clone())));
         }
         Diagnostic {
+            severity: finding.severity,
             file: marks[0].file.clone(),
             line: marks[0].line,
             column: marks[0].column,

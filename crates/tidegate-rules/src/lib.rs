@@ -8,7 +8,10 @@
 //! whatever a request holds, nothing panics and every cost is bounded.
 
 mod calendar;
+mod choice;
 mod diagnostics;
+mod envoy;
+mod explain;
 mod fields;
 mod glob;
 mod limits;
@@ -20,7 +23,8 @@ mod rule;
 mod ruleset;
 mod yaml;
 
-pub use diagnostics::{Colour, Diagnostic, Diagnostics};
+pub use diagnostics::{Colour, Diagnostic, Diagnostics, Severity};
+pub use explain::{Explanation, LimitExplanation, RuleExplanation, RuleOutcome};
 pub use load::{LoadError, Source, load};
 pub use matching::{CellKeyBytes, Descriptor, Limits, Match, Matches};
 pub use quantity::{QuantityError, parse_duration, parse_rate};

@@ -10,10 +10,11 @@ use tidegate_core::{
 };
 
 use crate::calendar::{CalendarUnit, Calendars, Zone};
+use crate::choice::LimitSet;
 use crate::diagnostics::{Report, Span};
 use crate::fields::{self, Fields, did_you_mean};
 use crate::quantity::{count_per_period, parse_rate};
-use crate::rule::{LimitSet, RuleLimit};
+use crate::rule::RuleLimit;
 use crate::yaml::{Node, Scalar, Value};
 
 /// Whose limits are being read.
@@ -121,7 +122,7 @@ impl LimitReader<'_> {
     }
 
     fn long_form(&mut self, node: &Node, report: &mut Report<'_>) -> Option<RuleLimit> {
-        let before = report.count();
+        let before = report.errors();
         let fields = Fields::read(node, "a limit", &LIMIT_FIELDS, report)?;
         let algorithm = match fields.get("algorithm") {
             Some(node) => fields::choice(node, "algorithm", &ALGORITHMS, report)?,
@@ -139,7 +140,7 @@ impl LimitReader<'_> {
         };
         let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
         let made = made?.map_err(|error| refused(error, at, report)).ok()?;
-        (report.count() == before).then(|| self.rule_limit(made, given.as_deref()))
+        (report.errors() == before).then(|| self.rule_limit(made, given.as_deref()))
     }
 
     fn fixed_window(

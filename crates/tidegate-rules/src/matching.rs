@@ -5,8 +5,10 @@
 
 pub(crate) mod anchors;
 pub(crate) mod condition;
+pub(crate) mod envoy;
 pub(crate) mod index;
 pub(crate) mod native;
+pub(crate) mod replacing;
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -19,7 +19,7 @@ pub(crate) const FILE_FIELDS: [&str; 2] = ["domain", "rules"];
 
 /// Adds the file's domain to the set, or reports why not.
 pub(crate) fn compile(document: &Node, compiling: &mut Compiling, report: &mut Report<'_>) {
-    let before = report.count();
+    let before = report.errors();
     let Some(fields) = Fields::read(document, "a rule file", &FILE_FIELDS, report) else { return };
     let domain = fields
         .require("domain", "a rule file", "begin with `domain: api`, or another name", report)
@@ -43,10 +43,13 @@ pub(crate) fn compile(document: &Node, compiling: &mut Compiling, report: &mut R
         overrides: Vec::new(),
     };
     for node in rules.unwrap_or_default() {
+        if report.is_full() {
+            return;
+        }
         file.rule(node, compiling, report);
     }
     file.resolve_overrides(compiling, report);
-    if report.count() == before {
+    if report.errors() == before {
         let native = NativeDomain::new(file.attributes, file.selectors, &compiling.rules);
         compiling.add_domain(name, Domain::Native(native));
     }

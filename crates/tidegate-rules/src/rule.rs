@@ -1,13 +1,11 @@
 //! A compiled rule: what it asks for, apart from when it matches.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-use smallvec::SmallVec;
-use tidegate_core::{Limit, Micros, Scope, Timestamp};
+use serde::Serialize;
+use tidegate_core::{Limit, Micros, Scope};
 
-use crate::matching::Present;
+use crate::choice::LimitChoice;
 
 /// One rule of a compiled set. Its index is dense within the set, so that others may keep one thing per rule in a list.
 #[derive(Debug)]
@@ -83,13 +81,7 @@ impl Rule {
 
     /// Every limit it may enforce, those of tiers and of single keys included.
     pub fn limits(&self) -> impl Iterator<Item = &RuleLimit> {
-        let choice = &self.limits;
-        let overrides = choice.overrides.list.iter().map(|one| &one.limits);
-        let sets = match &choice.usual {
-            UsualLimits::Same(set) => std::slice::from_ref(set),
-            UsualLimits::ByTier(tiers) => &tiers.sets,
-        };
-        sets.iter().chain(overrides).flat_map(LimitSet::as_slice)
+        self.limits.sets().flat_map(|set| set.as_slice())
     }
 }
 
@@ -105,7 +97,8 @@ pub struct RuleLimit {
 }
 
 /// Whether a rule may refuse.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// It refuses what is over its limits.
     #[default]
@@ -154,107 +147,14 @@ pub enum Priority {
 }
 
 /// What happens to a request that lacks an attribute of the key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnMissingKey {
     /// The rule does not apply to it.
     #[default]
     Skip,
     /// It is refused.
     Refuse,
-}
-
-/// Limits that apply together.
-#[derive(Debug)]
-pub(crate) enum LimitSet {
-    Unlimited,
-    Enforce(Box<[RuleLimit]>),
-}
-
-impl LimitSet {
-    pub(crate) fn as_slice(&self) -> &[RuleLimit] {
-        match self {
-            LimitSet::Unlimited => &[],
-            LimitSet::Enforce(limits) => limits,
-        }
-    }
-}
-
-/// Which limits apply to which request.
-#[derive(Debug)]
-pub(crate) struct LimitChoice {
-    pub(crate) usual: UsualLimits,
-    pub(crate) overrides: KeyOverrides,
-}
-
-/// What applies where no single key has its own limits.
-#[derive(Debug)]
-pub(crate) enum UsualLimits {
-    Same(LimitSet),
-    ByTier(Tiers),
-}
-
-/// One set of limits per value of an attribute.
-#[derive(Debug)]
-pub(crate) struct Tiers {
-    pub(crate) on: u32,
-    pub(crate) sets: Box<[LimitSet]>,
-    pub(crate) names: HashMap<Box<[u8]>, usize, RandomState>,
-    pub(crate) default: usize,
-}
-
-/// Limits of single keys, found by the value of their first attribute: a rule may have thousands.
-#[derive(Debug, Default)]
-pub(crate) struct KeyOverrides {
-    pub(crate) list: Box<[KeyOverride]>,
-    pub(crate) by_value: Box<[(u32, HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>)]>,
-}
-
-#[derive(Debug)]
-pub(crate) struct KeyOverride {
-    /// Attributes and the values they must have.
-    pub(crate) when: Box<[(u32, Box<[u8]>)]>,
-    pub(crate) until: Option<Timestamp>,
-    pub(crate) limits: LimitSet,
-}
-
-impl LimitChoice {
-    /// The same limits for everybody.
-    pub(crate) fn same(set: LimitSet) -> Self {
-        LimitChoice { usual: UsualLimits::Same(set), overrides: KeyOverrides::default() }
-    }
-
-    /// The limits for a request with these attributes at `now`.
-    pub(crate) fn of(&self, present: &Present<'_>, now: Timestamp) -> &LimitSet {
-        if let Some(own) = self.overrides.of(present, now) {
-            return &own.limits;
-        }
-        match &self.usual {
-            UsualLimits::Same(set) => set,
-            UsualLimits::ByTier(tiers) => {
-                let named = present.get(tiers.on).and_then(|value| tiers.names.get(value));
-                &tiers.sets[named.copied().unwrap_or(tiers.default)]
-            }
-        }
-    }
-}
-
-impl KeyOverrides {
-    /// The first, in the order of the file, that is for these attributes and has not ended.
-    pub(crate) fn of(&self, present: &Present<'_>, now: Timestamp) -> Option<&KeyOverride> {
-        let candidates =
-            self.by_value.iter().filter_map(|(attribute, values)| values.get(present.get(*attribute)?));
-        let fitting = candidates.filter_map(|indices| {
-            indices.iter().copied().find(|index| self.list[*index as usize].fits(present, now))
-        });
-        fitting.min().map(|index| &self.list[index as usize])
-    }
-}
-
-impl KeyOverride {
-    fn fits(&self, present: &Present<'_>, now: Timestamp) -> bool {
-        self.until.is_none_or(|until| now < until)
-            && self.when.iter().all(|(attribute, value)| present.get(*attribute) == Some(value))
-    }
 }
 
 /// Which rules stand back where this one counts.

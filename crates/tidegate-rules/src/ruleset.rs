@@ -8,7 +8,10 @@ use tidegate_core::Timestamp;
 
 use crate::calendar::Calendars;
 use crate::diagnostics::{Diagnostics, Report, Span};
+use crate::envoy;
+use crate::explain::{self, Explanation};
 use crate::load::Source;
+use crate::matching::envoy::EnvoyDomain;
 use crate::matching::native::NativeDomain;
 use crate::matching::{Descriptor, Matches};
 use crate::native;
@@ -43,11 +46,13 @@ pub enum Format {
 pub struct RuleSet {
     rules: Box<[Rule]>,
     domains: HashMap<Box<str>, Domain, RandomState>,
+    warnings: Option<Diagnostics>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Domain {
     Native(NativeDomain),
+    Envoy(EnvoyDomain),
 }
 
 /// No rule file speaks of this domain.
@@ -88,11 +93,18 @@ impl RuleSet {
             if let Some(document) = yaml::parse(number, &source.text, &mut report) {
                 match format {
                     Format::Native => native::compile(&document, &mut compiling, &mut report),
-                    Format::EnvoyRatelimit => {}
+                    Format::EnvoyRatelimit => envoy::compile(&document, &mut compiling, &mut report),
                 }
             }
         }
-        report.finish(RuleSet { rules: compiling.rules.into(), domains: compiling.domains })
+        let warnings = report.finish()?;
+        Ok(RuleSet { rules: compiling.rules.into(), domains: compiling.domains, warnings })
+    }
+
+    /// What was accepted but looks wrong.
+    #[must_use]
+    pub fn warnings(&self) -> Option<&Diagnostics> {
+        self.warnings.as_ref()
     }
 
     /// The rules, in the order of their indices.
@@ -124,9 +136,30 @@ impl RuleSet {
     ) -> Result<(), UnknownDomain> {
         match self.domains.get(domain) {
             Some(Domain::Native(native)) => native.matches(&self.rules, descriptors, now, found),
+            Some(Domain::Envoy(envoy)) => envoy.matches(&self.rules, descriptors, now, found),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
         }
         Ok(())
+    }
+}
+
+impl RuleSet {
+    /// For each rule of the domain, whether it counts for a request with this one descriptor, and why not if not.
+    ///
+    /// # Errors
+    /// When no file speaks of the domain.
+    pub fn explain(
+        &self,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+    ) -> Result<Explanation, UnknownDomain> {
+        let rules = match self.domains.get(domain) {
+            Some(Domain::Native(native)) => explain::native(native, &self.rules, descriptor, now),
+            Some(Domain::Envoy(envoy)) => explain::envoy(envoy, &self.rules, descriptor, now),
+            None => return Err(UnknownDomain { domain: domain.to_owned() }),
+        };
+        Ok(Explanation { domain: domain.to_owned(), rules })
     }
 }
 

@@ -72,7 +72,6 @@ pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Option<No
         report.error(Span::at(file, 0), message).hint("split it into several files, one domain each");
         return None;
     }
-    // The parser's own answer to a byte order mark is to treat it as content.
     let mut options = Options::default();
     options.set_emit_comments(false);
     options.flow_nesting_limit = DEEPEST;
@@ -92,9 +91,9 @@ pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Option<No
             None
         }
         Err(problem) => {
-            let mut error = report.error(problem.span, problem.message);
+            let error = report.error(problem.span, problem.message);
             if let Some((span, label)) = problem.related {
-                error = error.related(span, label);
+                error.related(span, label);
             }
             if let Some(hint) = problem.hint {
                 error.hint(hint);

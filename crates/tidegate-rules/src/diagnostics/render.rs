@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::{Diagnostic, Span};
+use super::{Diagnostic, Severity, Span};
 use crate::load::Source;
 
 /// Whether the text may carry terminal colours.
@@ -81,7 +81,11 @@ pub(super) fn render(found: &[Diagnostic], colour: Colour) -> String {
 }
 
 fn group(diagnostic: &Diagnostic) -> Group<'_> {
-    let mut group = Group::with_title(Level::ERROR.primary_title(diagnostic.message.as_str()));
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let mut group = Group::with_title(level.primary_title(diagnostic.message.as_str()));
     for (at, mark) in diagnostic.marks.iter().enumerate() {
         let kind = if at == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
         group = group.element(mark.snippet(kind));

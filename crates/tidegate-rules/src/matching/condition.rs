@@ -8,6 +8,8 @@ use crate::matching::Present;
 pub(crate) struct Condition {
     pub(crate) attribute: u32,
     pub(crate) test: Test,
+    /// The test as a person reads it.
+    pub(crate) written: Box<str>,
 }
 
 #[derive(Debug)]

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
 use tidegate_core::{Timestamp, append_part};
 
 use super::condition::Condition;
 use super::index::Index;
+use super::replacing::drop_replaced;
 use super::{Attributes, CellKeyBytes, Descriptor, Limits, Match, Matches, Present};
-use crate::rule::{LimitSet, Mode, OnMissingKey, Rule};
+use crate::choice::LimitSet;
+use crate::rule::{Mode, OnMissingKey, Rule};
 
 /// The rules of one domain, ready to be matched.
 #[derive(Debug)]
@@ -49,16 +50,28 @@ impl NativeDomain {
     ) {
         let before = found.len();
         for (number, descriptor) in descriptors.iter().enumerate() {
-            let present = Present::read(descriptor, &self.attributes);
-            for candidate in self.index.candidates(&present) {
-                let selector = &self.selectors[candidate as usize];
-                if selector.conditions.iter().all(|condition| condition.holds(&present)) {
-                    found.push(selector.match_of(&rules[selector.rule], number, &present, now));
-                }
-            }
+            self.before_replacing(rules, number, descriptor, now, found);
         }
         if self.replaces_any {
-            drop_replaced(found, before, |one| !one.is_skipped(), |by, one| !by.only_in_shadow_of(one));
+            drop_replaced(found, before, may_replace);
+        }
+    }
+
+    /// Appends what matches one descriptor, those included that another match replaces.
+    pub(crate) fn before_replacing<'r>(
+        &'r self,
+        rules: &'r [Rule],
+        number: usize,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+        found: &mut Matches<'r>,
+    ) {
+        let present = Present::read(descriptor, &self.attributes);
+        for candidate in self.index.candidates(&present) {
+            let selector = &self.selectors[candidate as usize];
+            if selector.conditions.iter().all(|condition| condition.holds(&present)) {
+                found.push(selector.match_of(&rules[selector.rule], number, &present, now));
+            }
         }
     }
 }
@@ -106,37 +119,12 @@ fn append(key: &mut CellKeyBytes, value: &[u8]) -> Range<usize> {
     start..key.len()
 }
 
-impl Match<'_> {
-    /// A rule that does not apply for want of a key replaces nothing, or leaving out a header would lift the limits.
-    fn is_skipped(&self) -> bool {
-        matches!(self.limits, Limits::KeyMissing(OnMissingKey::Skip))
-    }
-
-    /// A rule on trial must not switch off one that is enforced.
-    fn only_in_shadow_of(&self, other: &Match<'_>) -> bool {
-        self.rule.mode == Mode::Shadow && other.rule.mode != Mode::Shadow
-    }
-}
-
-/// Drops those matches, from `first` on, that another one replaces.
-pub(crate) fn drop_replaced(
-    found: &mut Matches<'_>,
-    first: usize,
-    counts: impl Fn(&Match<'_>) -> bool,
-    may_replace: impl Fn(&Match<'_>, &Match<'_>) -> bool,
-) {
-    let request = &found[first..];
-    let is_replaced = |one: &Match<'_>| {
-        one.rule.replacing.called.is_some_and(|called| {
-            request
-                .iter()
-                .any(|by| by.rule.replacing.replaces.contains(&called) && counts(by) && may_replace(by, one))
-        })
-    };
-    let replaced: SmallVec<[bool; 16]> = request.iter().map(is_replaced).collect();
-    let mut at = 0;
-    found.retain(|_| {
-        at += 1;
-        at <= first || !replaced[at - 1 - first]
-    });
+/// Whether `by` may switch `one` off where it says so.
+///
+/// A rule that does not apply for want of a key replaces nothing, or leaving out a header would lift the limits. A rule
+/// on trial does not switch off one that is enforced.
+pub(crate) fn may_replace(by: &Match<'_>, one: &Match<'_>) -> bool {
+    let is_skipped = matches!(by.limits, Limits::KeyMissing(OnMissingKey::Skip));
+    let is_trial = by.rule.mode == Mode::Shadow && one.rule.mode != Mode::Shadow;
+    !is_skipped && !is_trial
 }

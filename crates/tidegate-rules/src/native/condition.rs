@@ -1,5 +1,7 @@
 //! Reads `match`: patterns on attributes.
 
+use std::rc::Rc;
+
 use super::File;
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields};
@@ -20,17 +22,20 @@ impl File {
             if key.text.is_empty() {
                 report.error(key.span, "an attribute's name is empty").hint("name it, such as `path`");
             }
-            if let Some(test) = test(value, &key.text, report) {
-                conditions.push(Condition { attribute: self.attributes.number(&key.text), test });
+            if let Some((test, written)) = test(value, &key.text, report) {
+                let attribute = self.attributes.number(&key.text);
+                conditions.push(Condition { attribute, test, written: written.into() });
             }
         }
         Some(conditions)
     }
 }
 
-fn test(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Test> {
+/// What an attribute must be, and the same in words.
+fn test(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<(Test, String)> {
     let Value::Map(_) = node.value else {
-        return patterns(node, attribute, report).map(Test::AnyOf);
+        let (patterns, written) = patterns(node, attribute, report)?;
+        return Some((Test::AnyOf(patterns), written));
     };
     let fields = Fields::read(node, "a condition", &CONDITION_FIELDS, report)?;
     let present = match fields.get("present") {
@@ -42,10 +47,14 @@ fn test(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Test> {
         None => None,
     };
     match (not, present) {
-        (Some(patterns), None) => Some(Test::NoneOf(patterns)),
-        (Some(patterns), Some(true)) => Some(Test::PresentButNot(patterns)),
-        (None, Some(true)) => Some(Test::AnyOf([Pattern::parse("*")].into())),
-        (None, Some(false)) => Some(Test::Absent),
+        (Some((patterns, written)), None) => {
+            Some((Test::NoneOf(patterns), format!("anything but {written}")))
+        }
+        (Some((patterns, written)), Some(true)) => {
+            Some((Test::PresentButNot(patterns), format!("present, and anything but {written}")))
+        }
+        (None, Some(true)) => Some((Test::AnyOf([Pattern::parse("*")].into()), "present".into())),
+        (None, Some(false)) => Some((Test::Absent, "absent".into())),
         (Some(_), Some(false)) => {
             let hint = "an absent attribute is never that: remove one of the two";
             report.error(fields.key_span("not"), "`not` says nothing of an absent attribute").hint(hint);
@@ -58,7 +67,7 @@ fn test(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Test> {
     }
 }
 
-fn patterns(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Box<[Pattern]>> {
+fn patterns(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<(Box<[Pattern]>, String)> {
     let items = match &node.value {
         Value::List(items) => items,
         _ => std::slice::from_ref(node),
@@ -67,21 +76,24 @@ fn patterns(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Box
         report.error(node.span, format!("the list of patterns for `{attribute}` is empty")).hint(HINT);
         return None;
     }
-    let patterns: Vec<Pattern> = items.iter().filter_map(|item| pattern(item, attribute, report)).collect();
-    (patterns.len() == items.len()).then(|| patterns.into())
+    let texts: Vec<Rc<str>> = items.iter().filter_map(|item| pattern(item, attribute, report)).collect();
+    let written: Vec<String> = texts.iter().map(|text| format!("`{text}`")).collect();
+    let patterns = texts.iter().map(|text| Pattern::parse(text)).collect();
+    (texts.len() == items.len()).then(|| (patterns, written.join(" or ")))
 }
 
-fn pattern(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Pattern> {
-    if let Value::Map(_) | Value::List(_) = node.value {
-        report
-            .error(node.span, format!("a pattern for `{attribute}` cannot be {}", node.describe()))
-            .hint(HINT);
-        return None;
+fn pattern(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
+    match &node.value {
+        Value::Map(_) | Value::List(_) => {
+            let message = format!("a pattern for `{attribute}` cannot be {}", node.describe());
+            report.error(node.span, message).hint(HINT);
+            None
+        }
+        Value::Null => {
+            let hint = "write \"\" for the empty value, or { present: false } for an absent attribute";
+            report.error(node.span, format!("there is no pattern for `{attribute}`")).hint(hint);
+            None
+        }
+        Value::Scalar(_) => fields::text(node, "a pattern", report),
     }
-    if let Value::Null = node.value {
-        let hint = "write \"\" for the empty value, or { present: false } for an absent attribute";
-        report.error(node.span, format!("there is no pattern for `{attribute}`")).hint(hint);
-        return None;
-    }
-    fields::text(node, "a pattern", report).map(|text| Pattern::parse(&text))
 }

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use tidegate_core::Micros;
 
 use super::File;
+use crate::choice::{KeyOverrides, LimitChoice, UsualLimits};
 use crate::diagnostics::{Report, Span};
 use crate::fields::{self, Fields};
 use crate::limits::LimitReader;
+use crate::matching::Attributes;
 use crate::matching::native::Selector;
-use crate::rule::{
-    Coordination, KeyOverrides, LimitChoice, Mode, OnMissingKey, OnStoreFailure, Priority, Replacing, Rule,
-    UsualLimits,
-};
+use crate::rule::{Coordination, Mode, OnMissingKey, OnStoreFailure, Priority, Replacing, Rule};
 use crate::ruleset::Compiling;
 use crate::yaml::Node;
 
@@ -142,7 +141,7 @@ impl File {
 
 fn usual_limits(
     fields: &Fields<'_>,
-    attributes: &mut crate::matching::Attributes,
+    attributes: &mut Attributes,
     reader: &mut LimitReader<'_>,
     report: &mut Report<'_>,
 ) -> Option<UsualLimits> {

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use smallvec::SmallVec;
 use tidegate_core::Timestamp;
 
+use crate::choice::{KeyOverride, KeyOverrides, LimitSet, Tiers, When};
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields, did_you_mean};
 use crate::limits::LimitReader;
 use crate::matching::Attributes;
-use crate::rule::{KeyOverride, KeyOverrides, LimitSet, Tiers};
 use crate::yaml::Node;
 
 pub(crate) const KEY_OVERRIDE_FIELDS: [&str; 3] = ["when", "limits", "until"];
@@ -34,6 +33,9 @@ impl LimitReader<'_> {
         let mut all_read = true;
         let tiers = || fields.entries.iter().filter(|(key, _)| !["on", "default"].contains(&&*key.text));
         for (key, limits) in tiers() {
+            if report.is_full() {
+                return None;
+            }
             match self.limit_set(limits, &format!("the tier `{}`", key.text), report) {
                 Some(set) => {
                     names.insert(key.text.as_bytes().into(), sets.len());
@@ -68,20 +70,17 @@ impl LimitReader<'_> {
         report: &mut Report<'_>,
     ) -> Option<KeyOverrides> {
         let items = fields::list(node, "key_overrides", "list them: - { when: …, limits: … }", report)?;
-        let mut list = Vec::new();
-        let mut by_value: Vec<(u32, HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>)> = Vec::new();
+        let before = report.errors();
+        let mut overrides = KeyOverrides::default();
         for item in items {
-            let Some(one) = self.key_override(item, attributes, report) else { continue };
-            let number = u32::try_from(list.len()).expect("fewer overrides than bytes in a file");
-            let (attribute, value) = &one.when[0];
-            let place = by_value.iter().position(|(other, _)| other == attribute).unwrap_or_else(|| {
-                by_value.push((*attribute, HashMap::default()));
-                by_value.len() - 1
-            });
-            by_value[place].1.entry(value.clone()).or_default().push(number);
-            list.push(one);
+            if report.is_full() {
+                return None;
+            }
+            if let Some(one) = self.key_override(item, attributes, report) {
+                overrides.push(one);
+            }
         }
-        (list.len() == items.len()).then(|| KeyOverrides { list: list.into(), by_value: by_value.into() })
+        (report.errors() == before).then_some(overrides)
     }
 
     fn key_override(
@@ -90,7 +89,7 @@ impl LimitReader<'_> {
         attributes: &mut Attributes,
         report: &mut Report<'_>,
     ) -> Option<KeyOverride> {
-        let before = report.count();
+        let before = report.errors();
         let what = "an override";
         let fields = Fields::read(node, what, &KEY_OVERRIDE_FIELDS, report)?;
         let when =
@@ -103,16 +102,12 @@ impl LimitReader<'_> {
             None => None,
         };
         let one = KeyOverride { when: when?, until, limits: limits? };
-        (report.count() == before).then_some(one)
+        (report.errors() == before).then_some(one)
     }
 }
 
 /// The attributes of a single key and their values; at least one.
-fn when(
-    node: &Node,
-    attributes: &mut Attributes,
-    report: &mut Report<'_>,
-) -> Option<Box<[(u32, Box<[u8]>)]>> {
+fn when(node: &Node, attributes: &mut Attributes, report: &mut Report<'_>) -> Option<When> {
     let fields = Fields::read_any(node, "when", report)?;
     if fields.entries.is_empty() {
         report.error(node.span, "`when` is empty, so this would be for everybody").hint(WHEN_HINT);

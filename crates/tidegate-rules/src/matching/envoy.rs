@@ -1,0 +1,256 @@
+//! The limits of one domain in envoyproxy/ratelimit's format: for each descriptor at most one, found level by level.
+//!
+//! At each level the entry's key and value are looked for together, then among values with wildcards in the order of the
+//! file, then the key alone; there is no way back from a choice. The limit of the last entry is the one that counts.
+//!
+//! That service joins key and value with `_` before it compares, so that there `a_b`, `c` meets what was written for `a`,
+//! `b_c`. Here they are compared one by one. Only a key that itself holds a wildcard is compared as that service does.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+use tidegate_core::{Timestamp, append_part};
+
+use super::anchors::{Anchors, End};
+use super::replacing::drop_replaced;
+use super::{CellKeyBytes, Descriptor, Limits, Match, Matches};
+use crate::choice::LimitSet;
+use crate::glob::{Glob, Pattern};
+use crate::rule::Rule;
+
+/// A key, and the value it must have; any if there is none.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) key: Box<str>,
+    pub(crate) value: Option<Box<str>>,
+}
+
+impl Step {
+    /// Key and value as that service joins them.
+    pub(crate) fn joined(&self) -> String {
+        match &self.value {
+            Some(value) => format!("{}_{value}", self.key),
+            None => self.key.to_string(),
+        }
+    }
+}
+
+/// The limits of one domain, ready to be matched.
+#[derive(Debug)]
+pub(crate) struct EnvoyDomain {
+    root: Level,
+    /// For each limit, how a descriptor gets there.
+    pub(crate) paths: Box<[(usize, Box<[Step]>)]>,
+}
+
+/// The descriptors side by side at one depth.
+#[derive(Debug)]
+struct Level {
+    keys: HashMap<Box<str>, Values, RandomState>,
+    /// Keys that hold a wildcard: what key and value must be together.
+    wild_keys: Box<[(Branch, Pattern)]>,
+    branches: Box<[Node]>,
+}
+
+/// A descriptor's place within its level, which is its place in the file.
+type Branch = u32;
+
+/// What may follow one key.
+#[derive(Debug)]
+struct Values {
+    any: Option<Branch>,
+    exact: HashMap<Box<[u8]>, Branch, RandomState>,
+    wild: Wildcards,
+}
+
+#[derive(Debug)]
+struct Node {
+    rule: Option<usize>,
+    /// What stands in a shared counter's key instead of the value.
+    shared: Option<Box<[u8]>>,
+    below: Option<Level>,
+}
+
+/// Values with wildcards, filed by the longer of their two ends.
+#[derive(Debug)]
+struct Wildcards {
+    list: Box<[(Branch, Glob)]>,
+    prefixes: Anchors,
+    suffixes: Anchors,
+    endless: Box<[u32]>,
+}
+
+impl EnvoyDomain {
+    pub(crate) fn new(root: LevelBuilder, paths: Vec<(usize, Box<[Step]>)>) -> Self {
+        EnvoyDomain { root: Level::new(root), paths: paths.into() }
+    }
+
+    /// Appends what matches, for each descriptor of one request.
+    pub(crate) fn matches<'r>(
+        &'r self,
+        rules: &'r [Rule],
+        descriptors: &[Descriptor<'_>],
+        now: Timestamp,
+        found: &mut Matches<'r>,
+    ) {
+        let before = found.len();
+        for (number, descriptor) in descriptors.iter().enumerate() {
+            let mut key = CellKeyBytes::new();
+            if let Some(rule) = self.find(descriptor, &mut key) {
+                let rule = &rules[rule];
+                let limits = match rule.limits.of(&super::Present::default(), now) {
+                    LimitSet::Unlimited => Limits::Unlimited,
+                    LimitSet::Enforce(limits) => Limits::Enforce(limits),
+                };
+                found.push(Match { descriptor: number, rule, limits, key, tag: None });
+            }
+        }
+        if found[before..].iter().any(|one| !one.rule.replacing.replaces.is_empty()) {
+            drop_replaced(found, before, |_, one| !matches!(one.limits, Limits::Unlimited));
+        }
+    }
+
+    /// The limit for a descriptor; its entries are written into `key`.
+    fn find(&self, descriptor: &Descriptor<'_>, key: &mut CellKeyBytes) -> Option<usize> {
+        let (last, before) = descriptor.entries.split_last()?;
+        let mut level = &self.root;
+        for (name, value) in before {
+            let node = level.step(name, value)?;
+            node.append_entry(name, value, key);
+            level = node.below.as_ref()?;
+        }
+        let node = level.step(last.0, last.1)?;
+        node.append_entry(last.0, last.1, key);
+        node.rule
+    }
+}
+
+impl Level {
+    fn step(&self, key: &str, value: &[u8]) -> Option<&Node> {
+        let values = self.keys.get(key);
+        let branch = values.and_then(|values| values.exact.get(value).copied()).or_else(|| {
+            let by_value = values.and_then(|values| values.wild.first(value));
+            let by_key = self.first_wild_key(key, value);
+            by_value.into_iter().chain(by_key).min().or_else(|| values?.any)
+        })?;
+        Some(&self.branches[branch as usize])
+    }
+
+    fn first_wild_key(&self, key: &str, value: &[u8]) -> Option<Branch> {
+        if self.wild_keys.is_empty() {
+            return None;
+        }
+        let mut joined: SmallVec<[u8; 128]> = SmallVec::from_slice(key.as_bytes());
+        joined.push(b'_');
+        joined.extend_from_slice(value);
+        self.wild_keys.iter().find(|(_, pattern)| pattern.matches(&joined)).map(|(branch, _)| *branch)
+    }
+}
+
+impl Node {
+    fn append_entry(&self, name: &str, value: &[u8], key: &mut CellKeyBytes) {
+        append_part(key, name.as_bytes());
+        append_part(key, self.shared.as_deref().unwrap_or(value));
+    }
+}
+
+impl Wildcards {
+    fn new(list: Vec<(Branch, Glob)>) -> Self {
+        let mut prefixes = Vec::new();
+        let mut suffixes = Vec::new();
+        let mut endless = Vec::new();
+        for (number, (_, glob)) in (0..).zip(&list) {
+            let (prefix, suffix) = (glob.prefix(), glob.suffix());
+            if prefix.is_empty() && suffix.is_empty() {
+                endless.push(number);
+            } else if prefix.len() >= suffix.len() {
+                prefixes.push((prefix.into(), number));
+            } else {
+                suffixes.push((suffix.into(), number));
+            }
+        }
+        Wildcards {
+            list: list.into(),
+            prefixes: Anchors::new(End::Front, prefixes),
+            suffixes: Anchors::new(End::Back, suffixes),
+            endless: endless.into(),
+        }
+    }
+
+    /// The first in the file that `value` fits.
+    fn first(&self, value: &[u8]) -> Option<Branch> {
+        let fits = |number: u32| self.list[number as usize].1.matches(value);
+        let mut first = self.endless.iter().copied().find(|number| fits(*number));
+        let mut try_one = |number: u32| {
+            if first.is_none_or(|first| number < first) && fits(number) {
+                first = Some(number);
+            }
+        };
+        self.prefixes.each(value, &mut try_one);
+        self.suffixes.each(value, &mut try_one);
+        first.map(|number| self.list[number as usize].0)
+    }
+}
+
+/// A level while its file is being read.
+pub(crate) type LevelBuilder = Vec<BranchBuilder>;
+
+/// A descriptor while its file is being read.
+pub(crate) struct BranchBuilder {
+    pub(crate) step: Step,
+    /// Its limit's place in the set.
+    pub(crate) rule: Option<usize>,
+    pub(crate) counters: Counters,
+    pub(crate) below: LevelBuilder,
+}
+
+/// Whether the values that a wildcard stands for are counted together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counters {
+    OnePerValue,
+    Shared,
+}
+
+impl Level {
+    fn new(builder: LevelBuilder) -> Self {
+        let mut keys: HashMap<Box<str>, ValuesBuilder, RandomState> = HashMap::default();
+        let mut wild_keys = Vec::new();
+        let mut branches = Vec::new();
+        for (number, BranchBuilder { step, rule, counters, below }) in (0..).zip(builder) {
+            let pattern = || step.value.as_deref().unwrap_or(&step.key).as_bytes().into();
+            let shared = (counters == Counters::Shared).then(pattern);
+            let below = (!below.is_empty()).then(|| Level::new(below));
+            branches.push(Node { rule, shared, below });
+            let is_wild_key = step.key.contains('*');
+            if is_wild_key {
+                wild_keys.push((number, Pattern::parse_unescaped(&step.joined())));
+            }
+            let values = keys.entry(step.key).or_default();
+            let Some(value) = step.value else {
+                values.any = Some(number);
+                continue;
+            };
+            if let (false, Pattern::Glob(glob)) = (is_wild_key, Pattern::parse_unescaped(&value)) {
+                values.wild.push((number, glob));
+            }
+            // A value that is itself the wildcard's text finds it before any other wildcard.
+            values.exact.insert(value.as_bytes().into(), number);
+        }
+        let keys = keys.into_iter().map(|(key, values)| (key, values.build())).collect();
+        Level { keys, wild_keys: wild_keys.into(), branches: branches.into() }
+    }
+}
+
+#[derive(Default)]
+struct ValuesBuilder {
+    any: Option<Branch>,
+    exact: HashMap<Box<[u8]>, Branch, RandomState>,
+    wild: Vec<(Branch, Glob)>,
+}
+
+impl ValuesBuilder {
+    fn build(self) -> Values {
+        Values { any: self.any, exact: self.exact, wild: Wildcards::new(self.wild) }
+    }
+}
