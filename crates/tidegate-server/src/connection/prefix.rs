@@ -1,0 +1,87 @@
+//! Reads a connection's first bytes to learn which HTTP it speaks, and hands them on as if unread.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// What every HTTP/2 connection begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    Http1,
+    Http2,
+}
+
+/// Reads until the first bytes are, or can no longer become, the HTTP/2 preface.
+///
+/// The caller bounds the time: a peer may send half a preface and stop.
+pub(super) async fn detect(mut stream: TcpStream) -> io::Result<(Version, Prefixed)> {
+    let mut head = [0; PREFACE.len()];
+    let mut filled = 0;
+    let version = loop {
+        match stream.read(&mut head[filled..]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => filled += read,
+        }
+        if head[..filled] != PREFACE[..filled] {
+            break Version::Http1;
+        }
+        if filled == PREFACE.len() {
+            break Version::Http2;
+        }
+    };
+    Ok((version, Prefixed { head, unread: 0..filled, stream }))
+}
+
+/// A stream whose first bytes were read already and are given out once more.
+pub(super) struct Prefixed {
+    head: [u8; PREFACE.len()],
+    unread: std::ops::Range<usize>,
+    stream: TcpStream,
+}
+
+impl AsyncRead for Prefixed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+        }
+        let give = self.unread.len().min(buffer.remaining());
+        let start = self.unread.start;
+        buffer.put_slice(&self.head[start..start + give]);
+        self.unread.start += give;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Prefixed {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

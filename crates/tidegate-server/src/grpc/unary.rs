@@ -1,0 +1,166 @@
+//! One unary call's bytes: a message frame in, a message frame and trailers out.
+//!
+//! No compression: a rate limit request is smaller than its headers. A peer that compresses is told so.
+
+use crate::connection::{BodyError, HttpLimits, read_body};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use hyper::body::Incoming;
+use prost::Message;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tonic::Status;
+
+/// One byte "compressed?", four bytes of length.
+const FRAME_HEAD: usize = 5;
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const OK: HeaderValue = HeaderValue::from_static("0");
+
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(GRPC.as_bytes()))
+}
+
+/// What the gRPC specification wants for another content type.
+pub(super) fn unsupported_media_type() -> Response<GrpcBody> {
+    let mut response = Response::new(GrpcBody::default());
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
+}
+
+pub(super) async fn read<Q: Message + Default>(
+    request: Request<Incoming>,
+    limits: &HttpLimits,
+) -> Result<Q, Status> {
+    if let Some(encoding) = request.headers().get(GRPC_ENCODING)
+        && encoding != "identity"
+    {
+        return Err(compressed());
+    }
+    let limit = limits.max_body_bytes.saturating_add(FRAME_HEAD);
+    let body =
+        read_body(request.into_body(), limit, limits.body_timeout).await.map_err(|error| match error {
+            BodyError::TooLarge { .. } => Status::resource_exhausted(error.to_string()),
+            BodyError::TooSlow { .. } => Status::deadline_exceeded(error.to_string()),
+            BodyError::Broken(_) => Status::internal(error.to_string()),
+        })?;
+    decode(&body)
+}
+
+fn decode<Q: Message + Default>(body: &[u8]) -> Result<Q, Status> {
+    let Some((&[flag, length @ ..], message)) = body.split_first_chunk::<FRAME_HEAD>() else {
+        return Err(Status::internal("the call has no message"));
+    };
+    if flag != 0 {
+        return Err(compressed());
+    }
+    if u32::from_be_bytes(length) as usize != message.len() {
+        return Err(Status::internal("the message's length is not what its frame says"));
+    }
+    Q::decode(message)
+        .map_err(|error| Status::invalid_argument(format!("cannot decode the message: {error}")))
+}
+
+fn compressed() -> Status {
+    let mut status = Status::unimplemented("compressed messages are not supported");
+    status
+        .metadata_mut()
+        .insert("grpc-accept-encoding", tonic::metadata::MetadataValue::from_static("identity"));
+    status
+}
+
+pub(super) fn reply<A: Message>(message: &A) -> Response<GrpcBody> {
+    let length = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(FRAME_HEAD + length);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(length).expect("a reply is far below 4 GiB"));
+    message.encode(&mut frame).expect("the buffer was made for this length");
+    let mut response = Response::new(GrpcBody::Message(frame.freeze()));
+    response.headers_mut().insert(CONTENT_TYPE, GRPC);
+    response
+}
+
+/// A reply's body.
+#[derive(Default)]
+pub(super) enum GrpcBody {
+    /// A framed message, then the trailers of success.
+    Message(Bytes),
+    Trailers,
+    #[default]
+    End,
+    /// Whatever a tonic service answers.
+    Tonic(tonic::body::Body),
+}
+
+impl http_body::Body for GrpcBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let next = match &mut *self {
+            Self::Tonic(body) => return Pin::new(body).poll_frame(cx),
+            Self::Message(frame) => {
+                let frame = std::mem::take(frame);
+                *self = Self::Trailers;
+                Some(Ok(Frame::data(frame)))
+            }
+            Self::Trailers => {
+                *self = Self::End;
+                let mut trailers = HeaderMap::with_capacity(1);
+                trailers.insert(GRPC_STATUS, OK);
+                Some(Ok(Frame::trailers(trailers)))
+            }
+            Self::End => None,
+        };
+        Poll::Ready(next)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Tonic(body) => body.is_end_stream(),
+            Self::End => true,
+            Self::Message(_) | Self::Trailers => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rls::RateLimitRequest;
+    use tonic::Code;
+
+    fn check_refused(body: &[u8], code: Code) {
+        assert_eq!(decode::<RateLimitRequest>(body).unwrap_err().code(), code, "{body:?}");
+    }
+
+    #[test]
+    fn a_frame_that_lies_about_its_length_is_refused() {
+        check_refused(&[], Code::Internal);
+        check_refused(&[0, 0, 0, 0], Code::Internal);
+        check_refused(&[0, 0, 0, 0, 1], Code::Internal);
+        check_refused(&[0, 255, 255, 255, 255, 1], Code::Internal);
+        check_refused(&[0, 0, 0, 0, 0, 1], Code::Internal);
+    }
+
+    #[test]
+    fn a_compressed_message_is_refused_as_unimplemented() {
+        check_refused(&[1, 0, 0, 0, 1, 0], Code::Unimplemented);
+    }
+
+    #[test]
+    fn bytes_that_are_no_request_are_the_callers_mistake() {
+        check_refused(&[0, 0, 0, 0, 2, 0x0a, 0x7f], Code::InvalidArgument);
+    }
+
+    #[test]
+    fn an_empty_message_is_a_request_of_defaults() {
+        assert_eq!(decode::<RateLimitRequest>(&[0; 5]).unwrap(), RateLimitRequest::default());
+    }
+}

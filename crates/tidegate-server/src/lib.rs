@@ -1,0 +1,16 @@
+//! The transports of tidegate: how a request reaches the limiter, and how its decision travels back.
+//!
+//! A transport parses, asks, and answers. It never decides by itself, never sees another transport, and never
+//! touches a store. [`runtime`] owns threads and sockets, [`connection`] the HTTP on a socket; what remains is plain
+//! code that turns bytes into questions and decisions into bytes.
+
+pub mod connection;
+// Generated from `proto/`, so neither formatted nor linted: `tests/it/generated.rs` compares it byte by byte.
+#[rustfmt::skip]
+#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated")]
+mod generated;
+pub mod grpc;
+pub mod headers;
+pub mod problem;
+pub mod rls;
+pub mod runtime;

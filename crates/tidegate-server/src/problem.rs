@@ -1,0 +1,182 @@
+//! What went wrong with a request, as RFC 9457 has it: `application/problem+json` that names the field and a way out.
+
+use axum::response::IntoResponse;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+use std::borrow::Cow;
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// A problem document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    kind: Kind,
+    title: &'static str,
+    status: u16,
+    /// What happened this time.
+    pub detail: Cow<'static, str>,
+    /// The field at fault, as a path: `checks[3].attributes.user`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// A way out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Cow<'static, str>>,
+    /// The policies that a refused request violated (draft 11 of the rate limit headers).
+    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
+    pub violated_policies: Vec<String>,
+}
+
+/// The kinds of problem, each a stable identifier with one status and title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Kind {
+    /// The body is not JSON.
+    #[serde(rename = "urn:tidegate:problem:malformed-json")]
+    MalformedJson,
+    /// The body is JSON, but a field is missing, unknown, doubled, of the wrong type or out of range.
+    #[serde(rename = "urn:tidegate:problem:invalid-field")]
+    InvalidField,
+    /// The body is larger than the server reads.
+    #[serde(rename = "urn:tidegate:problem:body-too-large")]
+    BodyTooLarge,
+    /// The body did not arrive in time.
+    #[serde(rename = "urn:tidegate:problem:body-too-slow")]
+    BodyTooSlow,
+    /// The body is not declared as JSON.
+    #[serde(rename = "urn:tidegate:problem:unsupported-media-type")]
+    UnsupportedMediaType,
+    /// No such path.
+    #[serde(rename = "urn:tidegate:problem:not-found")]
+    NotFound,
+    /// The path exists, with another method.
+    #[serde(rename = "urn:tidegate:problem:method-not-allowed")]
+    MethodNotAllowed,
+    /// A request that a rule refused, where the client gets no other body.
+    #[serde(rename = "https://iana.org/assignments/http-problem-types#quota-exceeded")]
+    QuotaExceeded,
+    /// A rule that must not decide without its store has none.
+    #[serde(rename = "urn:tidegate:problem:store-unavailable")]
+    StoreUnavailable,
+}
+
+impl Kind {
+    /// The status that every problem of this kind has.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::MalformedJson => StatusCode::BAD_REQUEST,
+            Self::InvalidField => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::MalformedJson => "The body is not valid JSON",
+            Self::InvalidField => "A field is not valid",
+            Self::BodyTooLarge => "The body is too large",
+            Self::BodyTooSlow => "The body did not arrive in time",
+            Self::UnsupportedMediaType => "The body must be JSON",
+            Self::NotFound => "There is nothing here",
+            Self::MethodNotAllowed => "The method is not allowed here",
+            Self::QuotaExceeded => "The quota is exceeded",
+            Self::StoreUnavailable => "The limit cannot be checked now",
+        }
+    }
+}
+
+impl Problem {
+    /// A problem with its detail; add a field or a hint where there is one.
+    #[must_use]
+    pub fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind,
+            title: kind.title(),
+            status: kind.status().as_u16(),
+            detail: detail.into(),
+            field: None,
+            hint: None,
+            violated_policies: Vec::new(),
+        }
+    }
+
+    /// Names the field at fault.
+    #[must_use]
+    pub fn at(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The kind of problem.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The document itself.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and numbers always serialise")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> axum::response::Response {
+        (self.kind.status(), [(CONTENT_TYPE, PROBLEM_JSON)], self.to_json()).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn document(problem: &Problem) -> serde_json::Value {
+        serde_json::from_slice(&problem.to_json()).unwrap()
+    }
+
+    #[test]
+    fn a_problem_has_the_members_of_rfc_9457_and_ours() {
+        let problem =
+            Problem::new(Kind::InvalidField, "expected a string").at("attributes.user").hint("quote it");
+        assert_eq!(
+            document(&problem),
+            json!({
+                "type": "urn:tidegate:problem:invalid-field",
+                "title": "A field is not valid",
+                "status": 422,
+                "detail": "expected a string",
+                "field": "attributes.user",
+                "hint": "quote it",
+            })
+        );
+    }
+
+    #[test]
+    fn a_refusal_lists_the_policies_it_violated() {
+        let mut problem = Problem::new(Kind::QuotaExceeded, "100 requests per minute");
+        problem.violated_policies = vec!["per-user".to_owned()];
+        assert_eq!(document(&problem)["violated-policies"], json!(["per-user"]));
+    }
+
+    #[test]
+    fn a_problem_travels_with_its_status_and_media_type() {
+        let response = Problem::new(Kind::BodyTooLarge, "more than 1 byte").into_response();
+        assert_eq!(response.status(), 413);
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+    }
+}

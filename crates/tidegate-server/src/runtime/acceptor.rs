@@ -1,0 +1,124 @@
+//! The thread that accepts connections and deals them out; it never reads from one.
+
+use super::load::Loads;
+use super::worker::{Dealt, Queue};
+use super::{Drain, Listener};
+use socket2::TcpKeepalive;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+
+/// How long to wait after a failed accept: out of file descriptors stays so for a while, and retrying at once would
+/// take a core from the workers.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// A silent peer is probed after this long, then this often; three silent probes close the connection.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
+
+/// After this long without the peer acknowledging what we sent (a peer that stops reading included) the system closes
+/// the connection, so a stalled reader cannot hold a place for ever.
+const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) fn spawn(
+    listeners: Vec<Listener>,
+    queues: Vec<Queue>,
+    loads: Arc<Loads>,
+    drain: Drain,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let guard = runtime.enter();
+    let sockets = listeners
+        .into_iter()
+        .map(|listener| {
+            listener.socket.set_nonblocking(true)?;
+            Ok((listener.name, TcpListener::from_std(listener.socket)?))
+        })
+        .collect::<io::Result<Vec<_>>>()?;
+    drop(guard);
+
+    std::thread::Builder::new().name("tidegate-accept".to_owned()).spawn(move || {
+        runtime.block_on(async move {
+            let mut accepting = tokio::task::JoinSet::new();
+            for (index, (name, socket)) in sockets.into_iter().enumerate() {
+                let dealer = Dealer {
+                    name,
+                    index,
+                    queues: queues.clone(),
+                    loads: Arc::clone(&loads),
+                    refusing: false,
+                };
+                let drain = drain.clone();
+                accepting.spawn(async move {
+                    tokio::select! {
+                        () = drain.requested() => {}
+                        () = dealer.accept_all(socket) => {}
+                    }
+                });
+            }
+            drop(queues);
+            accepting.join_all().await;
+        });
+    })
+}
+
+struct Dealer {
+    name: &'static str,
+    index: usize,
+    queues: Vec<Queue>,
+    loads: Arc<Loads>,
+    /// Whether the last connection was refused: one log line per change, not per connection.
+    refusing: bool,
+}
+
+impl Dealer {
+    async fn accept_all(mut self, socket: TcpListener) {
+        loop {
+            match socket.accept().await {
+                Ok((stream, peer)) => self.deal(stream, peer),
+                Err(error) if is_about_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::error!(listener = self.name, %error, "cannot accept connections");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let Some((worker, place)) = self.loads.take_place(self.index) else {
+            if !self.refusing {
+                tracing::warn!(listener = self.name, "too many connections: closing new ones at once");
+            }
+            self.refusing = true;
+            return;
+        };
+        if self.refusing {
+            tracing::info!(listener = self.name, "accepting connections again");
+        }
+        self.refusing = false;
+        // A peer that is already gone fails here; the worker would find out a moment later.
+        let Ok(stream) = prepare(stream) else { return };
+        // The queue holds as many as there are places, so it is only ever closed, never full.
+        let _ = self.queues[worker.0].try_send(Dealt { stream, peer, place });
+    }
+}
+
+/// Leaves this thread's runtime: the socket belongs to a worker's from here.
+fn prepare(stream: TcpStream) -> io::Result<std::net::TcpStream> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(&stream);
+    let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY).with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT))?;
+    stream.into_std()
+}
+
+fn is_about_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

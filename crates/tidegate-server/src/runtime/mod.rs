@@ -1,0 +1,210 @@
+//! Threads and sockets of the data plane: one worker thread per core, one thread that accepts.
+//!
+//! Each worker runs a single-threaded tokio runtime and serves its connections alone: a request is read, decided and
+//! answered on one core. One acceptor deals every new connection to the worker that holds the fewest of that
+//! listener, because Envoy opens few connections and keeps them: `SO_REUSEPORT` would hash them, perhaps all to the
+//! same core.
+//!
+//! What a connection speaks is a [`Protocol`]'s business; nothing here knows HTTP, gRPC or RESP. Nothing here installs
+//! signal handlers or ends the process: whoever started a [`DataPlane`] calls [`DataPlane::drain`].
+
+mod acceptor;
+mod drain;
+mod load;
+mod worker;
+
+pub use drain::Drain;
+pub use load::{ListenerLoad, Loads};
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// What to do with a connection.
+///
+/// There is one instance per worker and listener, so that it may own what one core alone should use (its connections
+/// to Redis, its coalescers).
+pub trait Protocol: Send + Sync + 'static {
+    /// Serves one connection to its end.
+    ///
+    /// When [`Connection::drain`] asks, answer what was begun, tell the peer to go elsewhere, and return. Whatever is
+    /// left at the deadline is dropped.
+    fn serve(&self, connection: Connection) -> Serving;
+}
+
+/// A connection being served, until it ends.
+pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Makes the [`Protocol`] of one worker; called on that worker's thread, inside its runtime.
+pub type MakeProtocol = Arc<dyn Fn(WorkerId) -> Arc<dyn Protocol> + Send + Sync>;
+
+/// An accepted connection: `TCP_NODELAY` and keep-alive probes are set, nothing has been read.
+#[derive(Debug)]
+pub struct Connection {
+    /// The socket, registered with this worker's runtime.
+    pub stream: TcpStream,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Says when to finish.
+    pub drain: Drain,
+}
+
+/// Which worker: 0 up to the number of workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerId(pub usize);
+
+/// A bound socket and what is spoken on it.
+pub struct Listener {
+    name: &'static str,
+    socket: std::net::TcpListener,
+    make: MakeProtocol,
+}
+
+impl Listener {
+    /// Binds `address`; port 0 takes a free one, which [`DataPlane::addresses`] reports.
+    pub fn bind(
+        name: &'static str,
+        address: SocketAddr,
+        make: impl Fn(WorkerId) -> Arc<dyn Protocol> + Send + Sync + 'static,
+    ) -> Result<Self, RuntimeError> {
+        let socket = std::net::TcpListener::bind(address).map_err(|source| RuntimeError::Bind {
+            name,
+            address,
+            source,
+        })?;
+        Ok(Self { name, socket, make: Arc::new(make) })
+    }
+}
+
+/// The size of a data plane.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Worker threads; by default one per core this process may use.
+    pub workers: NonZeroUsize,
+    /// Open connections per listener; one more is closed at once, and counted.
+    pub max_connections: NonZeroUsize,
+    /// How long [`DataPlane::drain`] waits for connections to finish.
+    pub drain_deadline: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            max_connections: DEFAULT_MAX_CONNECTIONS,
+            drain_deadline: DEFAULT_DRAIN_DEADLINE,
+        }
+    }
+}
+
+/// Enough for a fleet of sidecars; about 40 KB of buffers each at worst, so half a gigabyte at the bound.
+pub const DEFAULT_MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+
+/// Shorter than the 30 s after which Kubernetes kills a pod.
+pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A running data plane. Dropping it begins a drain that nobody waits for.
+pub struct DataPlane {
+    addresses: Vec<(&'static str, SocketAddr)>,
+    loads: Arc<Loads>,
+    drain: drain::Trigger,
+    acceptor: JoinHandle<()>,
+    workers: Vec<worker::Handle>,
+}
+
+impl DataPlane {
+    /// Starts the workers, then accepts on every listener.
+    pub fn start(settings: &Settings, listeners: Vec<Listener>) -> Result<Self, RuntimeError> {
+        let addresses = listeners
+            .iter()
+            .map(|listener| Ok((listener.name, listener.socket.local_addr()?)))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|source| RuntimeError::Start { what: "listener", source })?;
+        let names = listeners.iter().map(|listener| listener.name).collect();
+        let loads = Arc::new(Loads::new(names, settings));
+        let (drain, draining) = drain::channel();
+
+        let makers: Vec<_> = listeners.iter().map(|listener| Arc::clone(&listener.make)).collect();
+        let workers = (0..settings.workers.get())
+            .map(|id| worker::spawn(WorkerId(id), makers.clone(), settings, draining.clone()))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|source| RuntimeError::Start { what: "worker", source })?;
+        let queues = workers.iter().map(worker::Handle::queue).collect();
+        let acceptor = acceptor::spawn(listeners, queues, Arc::clone(&loads), draining)
+            .map_err(|source| RuntimeError::Start { what: "acceptor", source })?;
+        Ok(Self { addresses, loads, drain, acceptor, workers })
+    }
+
+    /// Where each listener is bound, by name, in the order given.
+    #[must_use]
+    pub fn addresses(&self) -> &[(&'static str, SocketAddr)] {
+        &self.addresses
+    }
+
+    /// What each listener holds and has refused, for metrics; cheap to clone, valid after a drain.
+    #[must_use]
+    pub fn loads(&self) -> Arc<Loads> {
+        Arc::clone(&self.loads)
+    }
+
+    /// How long each worker has been busy since it started, for `worker_busy_ratio`.
+    #[must_use]
+    pub fn busy(&self) -> Vec<Duration> {
+        self.workers.iter().map(worker::Handle::busy).collect()
+    }
+
+    /// Stops accepting, lets connections finish until the deadline, and returns how many were cut off then.
+    #[must_use]
+    pub fn drain(self) -> Drained {
+        self.drain.fire();
+        join(self.acceptor);
+        // The acceptor and this handle held the only senders: with both gone each worker sees its queue end.
+        let threads: Vec<_> = self.workers.into_iter().map(worker::Handle::close).collect();
+        Drained { cut: threads.into_iter().map(join).sum() }
+    }
+}
+
+/// How a drain went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Connections that had not finished at the deadline.
+    pub cut: usize,
+}
+
+fn join<T>(thread: JoinHandle<T>) -> T {
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Why the data plane did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The address is taken, or not ours.
+    #[error("cannot listen for {name} on {address}")]
+    Bind {
+        /// The listener.
+        name: &'static str,
+        /// What was asked for.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The system refused a thread or a runtime.
+    #[error("cannot start a data plane {what}")]
+    Start {
+        /// Listener, worker or acceptor.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}

@@ -1,0 +1,3 @@
+//! The one integration test binary of the server crate.
+
+mod generated;
