@@ -28,6 +28,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
         Command::Man(args) => commands::man::run(&args),
         Command::Validate(args) => commands::validate::run(&args),
     }

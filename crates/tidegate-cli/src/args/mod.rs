@@ -33,6 +33,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Validate(ValidateArgs),
+    Explain(ExplainArgs),
     Check(CheckArgs),
     Bench(BenchArgs),
     Completions(CompletionsArgs),

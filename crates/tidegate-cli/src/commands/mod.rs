@@ -3,5 +3,6 @@
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod explain;
 pub(crate) mod man;
 pub(crate) mod validate;

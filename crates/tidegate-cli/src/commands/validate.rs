@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde_json::json;
+use tidegate_rules::Colour;
 
 use crate::args::{Output, ValidateArgs};
 use crate::failure::Failure;
@@ -31,10 +32,16 @@ fn write_good(loaded: &LoadedRules, output: Output) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match output {
         Output::Json => {
-            let good = json!({ "valid": true, "files": files, "domains": domains, "rules": rules });
+            let warnings = loaded.rules.warnings().map_or(json!([]), |warnings| json!(warnings));
+            let good = json!({
+                "valid": true, "files": files, "domains": domains, "rules": rules, "diagnostics": warnings,
+            });
             writeln!(out, "{good:#}")
         }
         Output::Text => {
+            if let Some(warnings) = loaded.rules.warnings() {
+                writeln!(anstream::stderr().lock(), "{}\n", warnings.render(Colour::Always))?;
+            }
             let (rules, files) = (counted(rules, "rule"), counted(files, "file"));
             writeln!(out, "ok: {rules} in {files}, for {}", domains.join(", "))
         }

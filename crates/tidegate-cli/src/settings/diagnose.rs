@@ -50,7 +50,7 @@ fn explain(error: &Error) -> (String, Option<String>) {
 }
 
 /// The known name that was probably meant, or all of them.
-pub(super) fn suggest(typed: &str, known: &[impl AsRef<str>]) -> String {
+pub(crate) fn suggest(typed: &str, known: &[impl AsRef<str>]) -> String {
     let distance = |name: &str| strsim::damerau_levenshtein(&typed.to_lowercase(), &name.to_lowercase());
     let nearest = known.iter().map(AsRef::as_ref).min_by_key(|name| distance(name));
     match nearest {

@@ -19,6 +19,7 @@ use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::rules::RuleFiles;
 pub(crate) use config::Config;
+pub(crate) use diagnose::suggest;
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};
 use values::{ListenAddr, Span};
 

@@ -38,7 +38,7 @@ impl Crew {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        clock::now() >= self.schedule.end()
+        self.schedule.is_over(clock::now())
     }
 
     /// A connection, or nothing after booking that there is none.
@@ -99,8 +99,7 @@ impl Lane {
     pub(super) fn book(&self, due: Instant, outcome: Outcome) {
         self.crew.answered.fetch_add(1, Ordering::Relaxed);
         if self.crew.schedule.counts(due) {
-            let latency = clock::now().saturating_duration_since(due);
-            self.crew.tally().record(outcome, latency);
+            self.crew.tally().record(outcome, due, clock::now());
         }
     }
 }

@@ -33,6 +33,7 @@ use alarm::Alarm;
 use lane::{Crew, Lane};
 use payload::Payloads;
 use plan::Plan;
+use report::Report;
 use schedule::Schedule;
 use tally::Tally;
 
@@ -44,7 +45,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let payloads = Payloads::encode(&plan);
     let schedule = Arc::new(Schedule::new(clock::now(), plan.warm_up, plan.duration, plan.pace));
     let tally = measure(&plan, &payloads, &schedule)?;
-    report::write(&mut anstream::stdout().lock(), &plan, &tally, args.output.output)?;
+    let report = Report { plan: &plan, tally: &tally, measured: schedule.measured(tally.last_answer) };
+    report.write(&mut io::stdout().lock(), args.output.output)?;
     if tally.decided() == 0 {
         let reason = tally.first_complaint.unwrap_or_else(|| "the run was too short".to_owned());
         return Err(Failure::new(format!("no request was decided: {reason}")));

@@ -12,15 +12,29 @@ use crate::args::{Output, Pace, Protocol};
 
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// Writes what `plan` measured.
-pub(super) fn write(out: &mut impl Write, plan: &Plan, tally: &Tally, output: Output) -> io::Result<()> {
-    match output {
-        Output::Json => write_json(out, plan, tally),
-        Output::Text => write_text(out, plan, tally),
+/// What was asked for, what came of it, and how long that took.
+pub(super) struct Report<'r> {
+    pub(super) plan: &'r Plan,
+    pub(super) tally: &'r Tally,
+    /// The plan's duration, and longer if the last answers were late.
+    pub(super) measured: Duration,
+}
+
+impl Report<'_> {
+    pub(super) fn write(&self, out: &mut impl Write, output: Output) -> io::Result<()> {
+        match output {
+            Output::Json => write_json(out, self),
+            Output::Text => write_text(out, self),
+        }
+    }
+
+    fn per_second(&self, count: u64) -> f64 {
+        count as f64 / self.measured.as_secs_f64()
     }
 }
 
-fn write_json(out: &mut impl Write, plan: &Plan, tally: &Tally) -> io::Result<()> {
+fn write_json(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
+    let Report { plan, tally, measured } = report;
     let micros = |latency: Duration| latency.as_nanos() as f64 / 1000.0;
     let at = |quantile| micros(tally.latency_at(quantile));
     let troubles: serde_json::Map<_, _> =
@@ -29,7 +43,7 @@ fn write_json(out: &mut impl Write, plan: &Plan, tally: &Tally) -> io::Result<()
         Pace::Open { per_second } => ("open", Some(per_second)),
         Pace::Closed => ("closed", None),
     };
-    let report = json!({
+    let json = json!({
         "protocol": protocol_name(plan.protocol),
         "address": plan.endpoint.to_string(),
         "loop": mode,
@@ -40,8 +54,9 @@ fn write_json(out: &mut impl Write, plan: &Plan, tally: &Tally) -> io::Result<()
         "cost": plan.cost,
         "warm_up_s": plan.warm_up.as_secs_f64(),
         "duration_s": plan.duration.as_secs_f64(),
+        "measured_s": measured.as_secs_f64(),
         "offered_per_s": offered,
-        "achieved_per_s": achieved_per_second(plan, tally),
+        "achieved_per_s": report.per_second(tally.decided()),
         "allowed": tally.allowed,
         "refused": tally.refused,
         "errors": tally.errors(),
@@ -56,10 +71,11 @@ fn write_json(out: &mut impl Write, plan: &Plan, tally: &Tally) -> io::Result<()
             "max": micros(tally.longest_latency()),
         },
     });
-    writeln!(out, "{report:#}")
+    writeln!(out, "{json:#}")
 }
 
-fn write_text(out: &mut impl Write, plan: &Plan, tally: &Tally) -> io::Result<()> {
+fn write_text(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
+    let Report { plan, tally, .. } = report;
     let Plan { endpoint, connections, in_flight, keys, duration, warm_up, .. } = plan;
     let protocol = protocol_name(plan.protocol);
     let pace = match plan.pace {
@@ -71,7 +87,7 @@ fn write_text(out: &mut impl Write, plan: &Plan, tally: &Tally) -> io::Result<()
         "{protocol} {endpoint}: {pace}, {connections} connections x {in_flight} in flight, {keys} keys, \
          {duration:?} after {warm_up:?} of warm-up\n"
     )?;
-    writeln!(out, "{}\n", rates(plan, tally))?;
+    writeln!(out, "{}\n", rates(report))?;
     writeln!(out, "{}", latencies(tally))?;
     if let Pace::Closed = plan.pace {
         writeln!(
@@ -90,20 +106,25 @@ fn write_text(out: &mut impl Write, plan: &Plan, tally: &Tally) -> io::Result<()
     Ok(())
 }
 
-fn rates(plan: &Plan, tally: &Tally) -> Table {
+fn rates(report: &Report<'_>) -> Table {
+    let Report { plan, tally, .. } = report;
     let mut table = table();
     table.set_header(["", "requests", "per second"]);
-    let seconds = plan.duration.as_secs_f64();
     let mut row = |name: &str, count: u64, per_second: f64| {
         table.add_row([name.to_owned(), count.to_string(), format!("{per_second:.1}")]);
     };
     if let Pace::Open { per_second } = plan.pace {
-        row("offered", (per_second * seconds).round() as u64, per_second);
+        row("offered", (per_second * plan.duration.as_secs_f64()).round() as u64, per_second);
     }
-    row("achieved", tally.decided(), achieved_per_second(plan, tally));
-    for (name, count) in [("allowed", tally.allowed), ("refused", tally.refused), ("errors", tally.errors())]
-    {
-        row(name, count, count as f64 / seconds);
+    let (allowed, refused) = (tally.allowed, tally.refused);
+    let rows = [
+        ("achieved", tally.decided()),
+        ("allowed", allowed),
+        ("refused", refused),
+        ("errors", tally.errors()),
+    ];
+    for (name, count) in rows {
+        row(name, count, report.per_second(count));
     }
     align_right(&mut table);
     table
@@ -130,10 +151,6 @@ fn readable(latency: Duration) -> String {
     };
     let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     format!("{value:.decimals$}{unit}")
-}
-
-fn achieved_per_second(plan: &Plan, tally: &Tally) -> f64 {
-    tally.decided() as f64 / plan.duration.as_secs_f64()
 }
 
 fn protocol_name(protocol: Protocol) -> &'static str {

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use crate::args::Pace;
 
 const NANOS_PER_SECOND: f64 = 1e9;
+/// How long after the end requests that were due before it are still sent: a client that was held up for a moment must
+/// not report its last requests as lost.
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -33,12 +36,18 @@ impl Schedule {
 
     /// Takes the next request: when it is due, or nothing if the run is over.
     pub(super) fn take(&self, now: Instant) -> Option<Instant> {
-        if now >= self.end {
+        let Some(interval_ns) = self.interval_ns else { return (now < self.end).then_some(now) };
+        if now >= self.end + CATCH_UP {
             return None;
         }
-        let Some(interval_ns) = self.interval_ns else { return Some(now) };
         let due = self.due(self.next.fetch_add(1, Ordering::Relaxed), interval_ns);
         (due < self.end).then_some(due)
+    }
+
+    /// Whether there is nothing left to take.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        let Some(interval_ns) = self.interval_ns else { return now >= self.end };
+        now >= self.end + CATCH_UP || self.due(self.next.load(Ordering::Relaxed), interval_ns) >= self.end
     }
 
     /// Whether a request due then counts: the ones before it only warmed the server up.
@@ -50,8 +59,9 @@ impl Schedule {
         self.start
     }
 
-    pub(super) fn end(&self) -> Instant {
-        self.end
+    /// How long the measured part took, if its last answer came then.
+    pub(super) fn measured(&self, last_answer: Option<Instant>) -> Duration {
+        last_answer.map_or(self.end, |last| last.max(self.end)) - self.measure_from
     }
 
     /// The requests that were due but never taken, as (how many, how long they had waited when the run ended).
@@ -107,7 +117,23 @@ mod tests {
         let schedule = open(1.0);
         let taken: Vec<_> = std::iter::from_fn(|| schedule.take(schedule.start())).collect();
         assert_eq!(taken.len(), 3, "0 s, 1 s and 2 s; 3 s is the end");
-        assert_eq!(schedule.take(schedule.end()), None);
+        assert!(schedule.is_over(schedule.start()));
+    }
+
+    #[test]
+    fn what_was_due_before_the_end_may_be_sent_a_little_later_but_not_for_ever() {
+        let schedule = open(1.0);
+        assert!(schedule.take(schedule.end).is_some());
+        assert!(!schedule.is_over(schedule.end));
+        assert_eq!(schedule.take(schedule.end + CATCH_UP), None);
+        assert!(schedule.is_over(schedule.end + CATCH_UP));
+    }
+
+    #[test]
+    fn a_closed_loop_ends_on_time() {
+        let schedule = Schedule::new(clock::now(), SECOND, SECOND, Pace::Closed);
+        assert_eq!(schedule.take(schedule.end), None);
+        assert!(schedule.is_over(schedule.end));
     }
 
     #[test]
@@ -115,7 +141,7 @@ mod tests {
         let schedule = open(1.0);
         assert!(!schedule.counts(schedule.start()));
         assert!(schedule.counts(schedule.start() + SECOND));
-        assert!(!schedule.counts(schedule.end()));
+        assert!(!schedule.counts(schedule.end));
     }
 
     #[test]

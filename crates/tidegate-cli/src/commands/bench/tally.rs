@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
@@ -58,6 +58,7 @@ pub(super) struct Tally {
     pub(super) troubles: BTreeMap<Trouble, u64>,
     /// What the server said the first time something went wrong.
     pub(super) first_complaint: Option<String>,
+    pub(super) last_answer: Option<Instant>,
     latency_ns: Histogram<u64>,
 }
 
@@ -65,11 +66,20 @@ impl Tally {
     pub(super) fn new() -> Tally {
         let longest = LONGEST.as_nanos() as u64;
         let latency_ns = Histogram::new_with_max(longest, SIGNIFICANT_DIGITS).expect("fixed, valid bounds");
-        Tally { allowed: 0, refused: 0, troubles: BTreeMap::new(), first_complaint: None, latency_ns }
+        Tally {
+            allowed: 0,
+            refused: 0,
+            troubles: BTreeMap::new(),
+            first_complaint: None,
+            last_answer: None,
+            latency_ns,
+        }
     }
 
-    /// Counts one request that took `latency`, however it ended.
-    pub(super) fn record(&mut self, outcome: Outcome, latency: Duration) {
+    /// Counts one request that should have been sent at `due` and ended `now`, one way or another.
+    pub(super) fn record(&mut self, outcome: Outcome, due: Instant, now: Instant) {
+        let latency = now.saturating_duration_since(due);
+        self.last_answer = Some(now);
         self.latency_ns.saturating_record(latency.as_nanos() as u64);
         match outcome {
             Outcome::Allowed => self.allowed += 1,
@@ -104,6 +114,7 @@ impl Tally {
         if self.first_complaint.is_none() {
             self.first_complaint.clone_from(&other.first_complaint);
         }
+        self.last_answer = self.last_answer.max(other.last_answer);
         self.latency_ns.add(&other.latency_ns).expect("all tallies have the same bounds");
     }
 
@@ -132,15 +143,21 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
+
+    fn record(tally: &mut Tally, outcome: Outcome, latency: Duration) {
+        let due = clock::now();
+        tally.record(outcome, due, due + latency);
+    }
 
     #[test]
     fn parts_add_up_to_the_whole() {
         let mut one = Tally::new();
-        one.record(Outcome::Allowed, Duration::from_micros(100));
+        record(&mut one, Outcome::Allowed, Duration::from_micros(100));
         one.complain(|| "first".to_owned());
         let mut other = Tally::new();
-        other.record(Outcome::Refused, Duration::from_micros(300));
-        other.record(Outcome::Failed(Trouble::TimedOut), Duration::from_secs(5));
+        record(&mut other, Outcome::Refused, Duration::from_micros(300));
+        record(&mut other, Outcome::Failed(Trouble::TimedOut), Duration::from_secs(5));
         other.complain(|| "second".to_owned());
         one.merge(&other);
         assert_eq!((one.decided(), one.errors()), (2, 1));
@@ -152,7 +169,7 @@ mod tests {
     fn quantiles_are_within_the_promised_digits() {
         let mut tally = Tally::new();
         for micros in 1..=1000 {
-            tally.record(Outcome::Allowed, Duration::from_micros(micros));
+            record(&mut tally, Outcome::Allowed, Duration::from_micros(micros));
         }
         let p99 = tally.latency_at(0.99).as_nanos() as f64;
         assert!((p99 / 990_000.0 - 1.0).abs() < 0.001, "{p99}");
@@ -161,7 +178,7 @@ mod tests {
     #[test]
     fn a_request_that_was_never_sent_still_counts_with_its_wait() {
         let mut tally = Tally::new();
-        tally.record(Outcome::Allowed, Duration::from_micros(10));
+        record(&mut tally, Outcome::Allowed, Duration::from_micros(10));
         tally.never_sent(999, Duration::from_secs(1));
         assert_eq!(tally.errors(), 999);
         assert!(tally.latency_at(0.5) >= Duration::from_millis(999));

@@ -1,0 +1,40 @@
+//! `tidegate explain`: which rules a request matches, the counters they keep for it, and why the others do not match.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use tidegate_rules::{Descriptor, RuleSet};
+use tidegate_store::{Clock as _, SystemClock};
+
+use crate::args::{ExplainArgs, Output};
+use crate::failure::Failure;
+use crate::rules::RuleFiles;
+use crate::settings::suggest;
+
+pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let files = RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone() };
+    let rules = files.load()?.rules;
+    let entries: Vec<(&str, &[u8])> = args
+        .attributes
+        .iter()
+        .map(|attribute| (attribute.key.as_str(), attribute.value.as_bytes()))
+        .collect();
+    let descriptor = Descriptor { entries: &entries };
+    let explanation = rules.explain(&args.domain, &descriptor, SystemClock::new().now());
+    let explanation = explanation.map_err(|_| unknown_domain(&args.domain, &rules))?;
+    let mut out = io::stdout().lock();
+    match args.output.output {
+        Output::Text => write!(out, "{explanation}")?,
+        Output::Json => {
+            let json = serde_json::to_string_pretty(&explanation).expect("an explanation is plain data");
+            writeln!(out, "{json}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unknown_domain(domain: &str, rules: &RuleSet) -> Failure {
+    let mut known: Vec<&str> = rules.domains().collect();
+    known.sort_unstable();
+    Failure::new(format!("no rule file speaks of the domain `{domain}`")).hint(suggest(domain, &known))
+}

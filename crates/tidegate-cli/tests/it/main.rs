@@ -1,0 +1,37 @@
+//! Runs the real binary, as a person or a script would, and looks at its exit code and what it prints.
+
+mod bench;
+mod check;
+mod explain;
+mod generated;
+mod help;
+mod stub;
+mod validate;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The binary with nothing in its environment that could change what it does.
+fn tidegate(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args).env_clear();
+    command
+}
+
+/// What a run left behind, in the shape the snapshots have.
+fn ran(output: &Output) -> String {
+    let code = output.status.code().expect("it was not killed");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    format!("exit {code}\n--- stdout\n{stdout}--- stderr\n{stderr}")
+}
+
+/// Runs it and tells how that went.
+fn run(args: &[&str]) -> String {
+    ran(&tidegate(args).output().expect("the binary runs"))
+}
+
+/// The same in `dir`, so that paths in messages do not depend on where the test runs.
+fn run_in(dir: &Path, args: &[&str]) -> String {
+    ran(&tidegate(args).current_dir(dir).output().expect("the binary runs"))
+}
