@@ -100,7 +100,12 @@ fn run(root: &Path, target: &str, seconds: u64) -> Result<(), Failure> {
             .args(corpora)
             .args(["--", &format!("-max_total_time={seconds}"), "-timeout=10", "-rss_limit_mb=2048"])
             .quiet_env(path(root));
-    command.run(root).map_err(|why| Failure::of_command(&command, &why))
+    command.run(root).map_err(|why| Failure {
+        what: format!("fuzz target {target} failed ({why})"),
+        hint: format!(
+            "a crashing input is in fuzz/artifacts/{target}; repeat with\n    cargo xtask fuzz {target} --seconds {seconds}"
+        ),
+    })
 }
 
 /// `PATH` with our own `cargo-fuzz` first.
