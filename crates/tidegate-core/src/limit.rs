@@ -56,27 +56,21 @@ pub enum Cell {
     /// Nothing: the full quota is there.
     #[default]
     Vacant,
-    /// A token or leaky bucket's backlog.
-    Meter(MeterCell),
-    /// A fixed window's count.
-    Window(WindowCell),
-    /// A sliding window's two counts.
-    Sliding(SlidingCell),
+    /// A bucket's backlog or a window's counts.
+    Counter(CounterBits),
     /// A sliding log's entries.
     Log(Log),
     /// The leases of a concurrency limit.
     Leases(Leases),
 }
 
-/// A counter's cell packed into sixteen bytes, for stores that keep millions.
+/// The state of any counter algorithm in sixteen bytes, for stores that keep millions. Only a limit of the algorithm that
+/// wrote it can read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterBits {
     low: u64,
     high: u64,
 }
-
-/// Above the 53 bits of a backlog.
-const COARSENESS_SHIFT: u32 = 56;
 
 impl Limit {
     /// Which algorithm this is.
@@ -132,18 +126,43 @@ impl Limit {
         }
     }
 
+    /// Whether this limit's cells are counters: a few words, whatever the traffic.
+    #[must_use]
+    pub fn is_counter(&self) -> bool {
+        !matches!(self, Limit::SlidingLog(_) | Limit::Concurrency(_))
+    }
+
     /// Decides what is asked at `now`; a refusal leaves `cell` as it was.
     pub fn decide(&self, cell: &mut Cell, now: Timestamp, ask: Ask) -> Outcome {
         match self {
-            Limit::TokenBucket(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
-            Limit::LeakyBucket(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
-            Limit::FixedWindow(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
-            Limit::SlidingWindow(limit) => transit(cell, |state| limit.decide(state, now, ask.hits)),
             Limit::SlidingLog(limit) => in_log(cell, |log| limit.decide(log, now, ask.hits)),
             Limit::Concurrency(limit) => in_leases(cell, |leases| match ask.lease {
                 Some(id) => limit.acquire(leases, now, ask.hits, id),
                 None => limit.look(leases, now, ask.hits),
             }),
+            _ => in_counter(cell, |bits| self.decide_counter(bits, now, ask.hits)),
+        }
+    }
+
+    /// Decides on a counter's bare state; the shortest way for a store that keeps counters apart.
+    ///
+    /// # Panics
+    /// If this limit is not [a counter](Limit::is_counter).
+    #[must_use]
+    pub fn decide_counter(
+        &self,
+        bits: Option<CounterBits>,
+        now: Timestamp,
+        hits: Hits,
+    ) -> (Outcome, Option<CounterBits>) {
+        match self {
+            Limit::TokenBucket(limit) => transit(bits, |state| limit.decide(state, now, hits)),
+            Limit::LeakyBucket(limit) => transit(bits, |state| limit.decide(state, now, hits)),
+            Limit::FixedWindow(limit) => transit(bits, |state| limit.decide(state, now, hits)),
+            Limit::SlidingWindow(limit) => transit(bits, |state| limit.decide(state, now, hits)),
+            Limit::SlidingLog(_) | Limit::Concurrency(_) => {
+                panic!("{} is not a counter", self.algorithm().name())
+            }
         }
     }
 
@@ -155,8 +174,8 @@ impl Limit {
             (Limit::SlidingLog(limit), _) => limit.look(&Log::default(), now, ask.hits),
             (Limit::Concurrency(limit), Cell::Leases(leases)) => limit.look(leases, now, ask.hits),
             (Limit::Concurrency(limit), _) => limit.look(&Leases::default(), now, ask.hits),
-            // A counter's cell is a copy of a few words.
-            (_, cell) => self.decide(&mut cell.clone(), now, ask),
+            (_, Cell::Counter(bits)) => self.decide_counter(Some(*bits), now, ask.hits).0,
+            _ => self.decide_counter(None, now, ask.hits).0,
         }
     }
 
@@ -164,9 +183,9 @@ impl Limit {
     /// and a lease is released by its name.
     pub fn refund(&self, cell: &mut Cell, now: Timestamp, hits: Hits, age: Micros) {
         match self {
-            Limit::TokenBucket(limit) => transit(cell, |state| ((), limit.refund(state, now, hits))),
-            Limit::FixedWindow(limit) => transit(cell, |state| ((), limit.refund(state, now, hits, age))),
-            Limit::SlidingWindow(limit) => transit(cell, |state| ((), limit.refund(state, now, hits, age))),
+            Limit::TokenBucket(limit) => change(cell, |state| limit.refund(state, now, hits)),
+            Limit::FixedWindow(limit) => change(cell, |state| limit.refund(state, now, hits, age)),
+            Limit::SlidingWindow(limit) => change(cell, |state| limit.refund(state, now, hits, age)),
             Limit::SlidingLog(limit) => in_log(cell, |log| limit.refund(log, hits)),
             Limit::LeakyBucket(_) | Limit::Concurrency(_) => {}
         }
@@ -175,10 +194,10 @@ impl Limit {
     /// Takes `hits` whether or not they fit, at most the whole quota: for what was already spent elsewhere.
     pub fn charge(&self, cell: &mut Cell, now: Timestamp, hits: Hits) {
         match self {
-            Limit::TokenBucket(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
-            Limit::LeakyBucket(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
-            Limit::FixedWindow(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
-            Limit::SlidingWindow(limit) => transit(cell, |state| ((), limit.charge(state, now, hits))),
+            Limit::TokenBucket(limit) => change(cell, |state| limit.charge(state, now, hits)),
+            Limit::LeakyBucket(limit) => change(cell, |state| limit.charge(state, now, hits)),
+            Limit::FixedWindow(limit) => change(cell, |state| limit.charge(state, now, hits)),
+            Limit::SlidingWindow(limit) => change(cell, |state| limit.charge(state, now, hits)),
             Limit::SlidingLog(limit) => in_log(cell, |log| limit.enter(log, now, hits)),
             Limit::Concurrency(_) => {}
         }
@@ -219,76 +238,75 @@ impl Limit {
             _ => false,
         }
     }
-
-    /// The cell that `bits` hold, which a limit of this algorithm packed.
-    #[must_use]
-    pub fn unpack(&self, bits: CounterBits) -> Cell {
-        let moment = Timestamp::from_micros(bits.high);
-        match self {
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => Cell::Meter(MeterCell {
-                backlog: bits.low & ((1 << COARSENESS_SHIFT) - 1),
-                as_of: moment,
-                coarseness: bits.low.to_be_bytes()[0],
-            }),
-            Limit::FixedWindow(_) => Cell::Window(WindowCell { start: moment, count: bits.low }),
-            Limit::SlidingWindow(_) => {
-                let [current, previous] = halves(bits.low);
-                Cell::Sliding(SlidingCell { start: moment, current, previous })
-            }
-            Limit::SlidingLog(_) | Limit::Concurrency(_) => Cell::Vacant,
-        }
-    }
 }
 
-impl Cell {
-    /// Sixteen bytes that hold a counter's cell; none for a vacant cell, a log or leases.
-    #[must_use]
-    pub fn pack(&self) -> Option<CounterBits> {
-        match *self {
-            Cell::Meter(cell) => Some(CounterBits {
-                low: cell.backlog | u64::from(cell.coarseness) << COARSENESS_SHIFT,
-                high: cell.as_of.as_micros(),
-            }),
-            Cell::Window(cell) => Some(CounterBits { low: cell.count, high: cell.start.as_micros() }),
-            Cell::Sliding(cell) => Some(CounterBits {
-                low: u64::from(cell.current) | u64::from(cell.previous) << 32,
-                high: cell.start.as_micros(),
-            }),
-            Cell::Vacant | Cell::Log(_) | Cell::Leases(_) => None,
-        }
-    }
-}
-
-/// The state of one counter algorithm, as a variant of [`Cell`].
+/// The state of one counter algorithm, and its sixteen bytes.
 trait Counter: Copy {
-    fn of(cell: &Cell) -> Option<Self>;
-    fn into_cell(self) -> Cell;
+    fn unpack(bits: CounterBits) -> Self;
+    fn pack(self) -> CounterBits;
 }
 
-macro_rules! counter {
-    ($state:ty, $variant:ident) => {
-        impl Counter for $state {
-            fn of(cell: &Cell) -> Option<Self> {
-                match cell {
-                    Cell::$variant(state) => Some(*state),
-                    _ => None,
-                }
-            }
+/// Above the 53 bits of a backlog.
+const COARSENESS_SHIFT: u32 = 56;
 
-            fn into_cell(self) -> Cell {
-                Cell::$variant(self)
-            }
+impl Counter for MeterCell {
+    fn unpack(bits: CounterBits) -> Self {
+        MeterCell {
+            backlog: bits.low & ((1 << COARSENESS_SHIFT) - 1),
+            as_of: Timestamp::from_micros(bits.high),
+            coarseness: bits.low.to_be_bytes()[0],
         }
-    };
+    }
+
+    fn pack(self) -> CounterBits {
+        let low = self.backlog | u64::from(self.coarseness) << COARSENESS_SHIFT;
+        CounterBits { low, high: self.as_of.as_micros() }
+    }
 }
 
-counter!(MeterCell, Meter);
-counter!(WindowCell, Window);
-counter!(SlidingCell, Sliding);
+impl Counter for WindowCell {
+    fn unpack(bits: CounterBits) -> Self {
+        WindowCell { start: Timestamp::from_micros(bits.high), count: bits.low }
+    }
 
-fn transit<S: Counter, T>(cell: &mut Cell, step: impl FnOnce(Option<S>) -> (T, Option<S>)) -> T {
-    let (answer, next) = step(S::of(cell));
-    *cell = next.map_or(Cell::Vacant, S::into_cell);
+    fn pack(self) -> CounterBits {
+        CounterBits { low: self.count, high: self.start.as_micros() }
+    }
+}
+
+impl Counter for SlidingCell {
+    #[expect(clippy::cast_possible_truncation, reason = "each half is 32 bits")]
+    fn unpack(bits: CounterBits) -> Self {
+        let (current, previous) = (bits.low as u32, (bits.low >> 32) as u32);
+        SlidingCell { start: Timestamp::from_micros(bits.high), current, previous }
+    }
+
+    fn pack(self) -> CounterBits {
+        let low = u64::from(self.current) | u64::from(self.previous) << 32;
+        CounterBits { low, high: self.start.as_micros() }
+    }
+}
+
+#[inline]
+fn transit<S: Counter, T>(
+    bits: Option<CounterBits>,
+    step: impl FnOnce(Option<S>) -> (T, Option<S>),
+) -> (T, Option<CounterBits>) {
+    let (answer, next) = step(bits.map(S::unpack));
+    (answer, next.map(S::pack))
+}
+
+fn change<S: Counter>(cell: &mut Cell, step: impl FnOnce(Option<S>) -> Option<S>) {
+    in_counter(cell, |bits| transit(bits, |state| ((), step(state))));
+}
+
+fn in_counter<T>(cell: &mut Cell, step: impl FnOnce(Option<CounterBits>) -> (T, Option<CounterBits>)) -> T {
+    let bits = match cell {
+        Cell::Counter(bits) => Some(*bits),
+        _ => None,
+    };
+    let (answer, next) = step(bits);
+    *cell = next.map_or(Cell::Vacant, Cell::Counter);
     answer
 }
 
@@ -310,9 +328,4 @@ fn in_leases<T>(cell: &mut Cell, step: impl FnOnce(&mut Leases) -> T) -> T {
     let answer = step(&mut leases);
     *cell = if leases.is_empty() { Cell::Vacant } else { Cell::Leases(leases) };
     answer
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "each half is 32 bits")]
-fn halves(word: u64) -> [u32; 2] {
-    [word as u32, (word >> 32) as u32]
 }

@@ -18,6 +18,16 @@ impl Scope {
         for part in parts {
             append_part(&mut bytes, part);
         }
+        Scope::from_vec(bytes)
+    }
+
+    /// The scope whose bytes these are.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Scope::from_vec(bytes.to_vec())
+    }
+
+    fn from_vec(bytes: Vec<u8>) -> Self {
         // Scopes come from rule authors, not from callers: an unkeyed hash will do, and every process agrees on it.
         let digest = [0, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();

@@ -3,7 +3,12 @@
 //! Prints nanoseconds per decision for one hot key and for a million random string keys, on one thread and on two, bytes
 //! per key, and the ratio to governor. Both sides take a string key and a limit that never refuses within the run.
 
-#![expect(clippy::print_stdout, clippy::disallowed_methods, clippy::ptr_arg, reason = "a bench measures time and prints it")]
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::ptr_arg,
+    reason = "a bench measures time and prints it"
+)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;

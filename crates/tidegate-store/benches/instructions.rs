@@ -4,11 +4,14 @@
 #![expect(clippy::print_stdout, reason = "a bench prints")]
 
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::process::Command;
 
+use governor::{Quota, RateLimiter};
+use smallvec::SmallVec;
 use tidegate_core::{
-    Ask, Cell, FixedWindow, LeakyBucket, Limit, Micros, Rate, RefusedHits, Scope, SlidingLog, SlidingWindow, Stance,
-    Timestamp, TokenBucket, Touch,
+    Ask, Cell, FixedWindow, LeakyBucket, Limit, Micros, Rate, RefusedHits, Scope, SlidingLog, SlidingWindow,
+    Stance, Timestamp, TokenBucket, Touch,
 };
 use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
@@ -32,7 +35,8 @@ fn main() {
     }
 }
 
-const CASES: [&str; 8] = [
+const CASES: [&str; 9] = [
+    "governor keyed",
     "core token_bucket",
     "core fixed_window",
     "core sliding_window",
@@ -58,6 +62,9 @@ fn count(name: &str, times: u64) -> Option<u64> {
 
 fn run_case(name: &str, times: u64) {
     let (layer, algorithm) = name.split_once(' ').expect("a layer and an algorithm");
+    if layer == "governor" {
+        return run_governor(times);
+    }
     let limits = limits(algorithm);
     if layer == "core" {
         let mut cell = Cell::Vacant;
@@ -73,7 +80,7 @@ fn run_case(name: &str, times: u64) {
     let key = b"user-0123456789abcdef";
     for _ in 0..times {
         store.clock().advance(Micros::new(10));
-        let spends: Vec<Spend<'_>> = limits
+        let spends: SmallVec<[Spend<'_>; 2]> = limits
             .iter()
             .zip(&scopes)
             .map(|(limit, scope)| Spend {
@@ -86,6 +93,15 @@ fn run_case(name: &str, times: u64) {
     }
 }
 
+/// The same decision by governor, for comparison.
+fn run_governor(times: u64) {
+    let governor = RateLimiter::keyed(Quota::per_second(NonZeroU32::MAX));
+    let key = String::from("user-0123456789abcdef");
+    for _ in 0..times {
+        black_box(governor.check_key(black_box(&key))).expect("far below the quota");
+    }
+}
+
 fn limits(algorithm: &str) -> Vec<Limit> {
     let second = Micros::from_secs(1);
     let rate = Rate::new(1_000_000, second).expect("a fine rate");
@@ -95,9 +111,9 @@ fn limits(algorithm: &str) -> Vec<Limit> {
         "token_bucket" => token,
         "fixed_window" => Limit::FixedWindow(FixedWindow::new(1_000_000, second).expect("fine")),
         "sliding_window" => sliding,
-        "sliding_log" => {
-            Limit::SlidingLog(SlidingLog::new(1_000, second, Micros::ZERO, RefusedHits::Forget).expect("fine"))
-        }
+        "sliding_log" => Limit::SlidingLog(
+            SlidingLog::new(1_000, second, Micros::ZERO, RefusedHits::Forget).expect("fine"),
+        ),
         "leaky_bucket" => Limit::LeakyBucket(LeakyBucket::new(rate, second).expect("fine")),
         "two limits" => return vec![token, sliding],
         other => panic!("no such case: {other}"),

@@ -48,22 +48,22 @@ impl Shard {
         self.counters.bytes() + self.logs.bytes() + self.leases.bytes()
     }
 
-    /// Decides one touch on its own, the way most requests are: without copying the cell out and in again.
+    /// Decides one touch on its own, the way most requests are: a counter is read and written where it lies.
     #[inline]
     pub(super) fn decide(&mut self, tag: Tag, touch: Touch<'_>, now: Moment, bounds: Bounds) -> Outcome {
-        if !holds_counter(touch.limit) {
-            let mut cell = self.take(tag, touch.limit);
-            let outcome = touch.limit.decide(&mut cell, now.time, touch.ask);
-            if !outcome.is_admitted() {
-                touch.limit.note_refused(&mut cell, now.time, touch.ask);
-            }
-            self.put(tag, cell, touch.limit, now, bounds);
+        if touch.limit.is_counter() {
+            let place = self.counters.find(tag);
+            let bits = place.map(|place| *self.counters.cell(place));
+            let (outcome, bits) = touch.limit.decide_counter(bits, now.time, touch.ask.hits);
+            self.keep_counter(tag, place, bits, outcome, now, bounds);
             return outcome;
         }
-        let place = self.counters.find(tag);
-        let mut cell = place.map_or(Cell::Vacant, |place| touch.limit.unpack(*self.counters.cell(place)));
+        let mut cell = self.take(tag, touch.limit);
         let outcome = touch.limit.decide(&mut cell, now.time, touch.ask);
-        self.keep_counter(tag, place, &cell, outcome, now, bounds);
+        if !outcome.is_admitted() {
+            touch.limit.note_refused(&mut cell, now.time, touch.ask);
+        }
+        self.put(tag, cell, touch.limit, now, bounds);
         outcome
     }
 
@@ -80,9 +80,10 @@ impl Shard {
                 self.heap_bytes -= leases.as_ref().map_or(0, Leases::heap_bytes);
                 leases.map_or(Cell::Vacant, Cell::Leases)
             }
-            _ => {
-                self.counters.find(tag).map_or(Cell::Vacant, |place| limit.unpack(*self.counters.cell(place)))
-            }
+            _ => self
+                .counters
+                .find(tag)
+                .map_or(Cell::Vacant, |place| Cell::Counter(*self.counters.cell(place))),
         }
     }
 
@@ -100,11 +101,11 @@ impl Shard {
                 self.make_room(now, bounds, Room::for_heap(self.leases.find(tag).is_none()));
                 keep(&mut self.leases, tag, leases, note(look, now));
             }
-            cell if holds_counter(limit) => {
+            Cell::Counter(bits) => {
                 let place = self.counters.find(tag);
-                self.keep_counter(tag, place, &cell, look, now, bounds);
+                self.keep_counter(tag, place, Some(bits), look, now, bounds);
             }
-            _ => self.forget(tag, limit),
+            Cell::Vacant => self.forget(tag, limit),
         }
     }
 
@@ -155,12 +156,12 @@ impl Shard {
         &mut self,
         tag: Tag,
         place: Option<Place>,
-        cell: &Cell,
+        bits: Option<CounterBits>,
         outcome: Outcome,
         now: Moment,
         bounds: Bounds,
     ) {
-        match (place, cell.pack()) {
+        match (place, bits) {
             (Some(place), Some(bits)) => {
                 *self.counters.cell_mut(place) = bits;
                 self.counters.set_note(place, note(outcome, now));
@@ -255,10 +256,6 @@ impl Evictions {
             Evicted::Spent => self.spent += 1,
         }
     }
-}
-
-fn holds_counter(limit: &Limit) -> bool {
-    !matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency)
 }
 
 fn note(outcome: Outcome, now: Moment) -> Note {

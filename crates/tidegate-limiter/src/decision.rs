@@ -1,0 +1,258 @@
+//! What the limiter answers, and which of its numbers a caller is told.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::{Micros, Outcome};
+use tidegate_rules::{Mode, OnMissingKey, Rule};
+use tidegate_store::Outcomes;
+
+use crate::lease::LeaseToken;
+use crate::observer::RuleResult;
+use crate::plan::{Asks, Entry, Plan};
+use crate::snapshot::Snapshot;
+
+/// The answer to one request.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Whether it may pass.
+    pub allowed: bool,
+    /// Who answered.
+    pub source: Source,
+    /// How long the caller must wait before it goes on (leaky buckets).
+    pub delay: Micros,
+    /// To be given back when the request is done, where a concurrency limit was taken.
+    pub lease: Option<LeaseToken>,
+    /// What each matched rule said, in the order of the descriptors.
+    pub reports: SmallVec<[Report; 4]>,
+    snapshot: Arc<Snapshot>,
+}
+
+/// Who answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The store.
+    Store,
+    /// This node, which remembers that the store refused a moment ago.
+    DenyCache,
+    /// This node, within the bound of an approximate rule.
+    Approximate,
+    /// This node alone, as the rule asks.
+    Local,
+    /// The store failed; the rule lets pass.
+    FallbackOpen,
+    /// The store failed; the rule refuses.
+    FallbackClosed,
+    /// The store failed; this node decided alone.
+    FallbackLocal,
+    /// Nobody had to be asked.
+    None,
+}
+
+impl Source {
+    /// All there are, for those who count them one by one.
+    pub const ALL: [Source; 8] = [
+        Source::Store,
+        Source::DenyCache,
+        Source::Approximate,
+        Source::Local,
+        Source::FallbackOpen,
+        Source::FallbackClosed,
+        Source::FallbackLocal,
+        Source::None,
+    ];
+
+    /// Its name in answers and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Store => "store",
+            Source::DenyCache => "deny_cache",
+            Source::Approximate => "approximate",
+            Source::Local => "local",
+            Source::FallbackOpen => "fallback_open",
+            Source::FallbackClosed => "fallback_closed",
+            Source::FallbackLocal => "fallback_local",
+            Source::None => "none",
+        }
+    }
+}
+
+/// What one matched rule said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Which descriptor it matched.
+    pub descriptor: usize,
+    /// The rule's index in the snapshot; none for a limit that the caller brought along.
+    pub rule: Option<usize>,
+    /// Whether it may refuse.
+    pub mode: Mode,
+    /// What it said.
+    pub kind: ReportKind,
+}
+
+/// What a matched rule said, by what it asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportKind {
+    /// One of its limits decided.
+    Limited(LimitReport),
+    /// It has no limit for this request.
+    Unlimited,
+    /// The request lacks an attribute of the key.
+    KeyMissing(OnMissingKey),
+}
+
+/// What one limit said, with the numbers a caller may be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitReport {
+    /// What it said.
+    pub outcome: Outcome,
+    /// The limit's number.
+    pub quota: u64,
+    /// The time in which the quota comes back, where that is a span.
+    pub window: Option<Micros>,
+}
+
+/// What the rules said to one descriptor of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorDecision {
+    /// Whether its rules refuse it.
+    pub over_limit: bool,
+    /// Whether a rule matched that has no limit.
+    pub unlimited: bool,
+    /// The report whose numbers stand for it.
+    pub governing: Option<Report>,
+}
+
+impl Decision {
+    pub(crate) fn new(snapshot: Arc<Snapshot>, plan: &Plan<'_>, outcomes: &Outcomes, source: Source) -> Self {
+        let reports: SmallVec<[Report; 4]> =
+            plan.entries.iter().map(|entry| report(entry, outcomes)).collect();
+        let refused = reports.iter().any(Report::refuses_request) || every_quota_is_spent(&reports);
+        let delay =
+            if refused { Micros::ZERO } else { reports.iter().map(Report::delay).max().unwrap_or_default() };
+        let source = if plan.spends.is_empty() { Source::None } else { source };
+        Decision { allowed: !refused, source, delay, lease: None, reports, snapshot }
+    }
+
+    /// The report whose numbers the caller is told. Refused: the one with the longest wait. Allowed: the one with the
+    /// least left, of those the one that resets last. Shadow rules tell nothing.
+    #[must_use]
+    pub fn governing(&self) -> Option<&Report> {
+        let told = self.reports.iter().filter(|report| report.mode != Mode::Shadow);
+        if self.allowed { least_left(told) } else { longest_wait(told) }
+    }
+
+    /// The rule that a report is about; none for a limit that the caller brought along.
+    #[must_use]
+    pub fn rule_of(&self, report: &Report) -> Option<&Rule> {
+        report.rule.and_then(|index| self.snapshot.rules().rules().nth(index))
+    }
+
+    /// What the rules said to the descriptor at this place in the request.
+    #[must_use]
+    pub fn descriptor(&self, descriptor: usize) -> DescriptorDecision {
+        let own = || self.reports.iter().filter(move |report| report.descriptor == descriptor);
+        let enforced = || own().filter(|report| report.mode != Mode::Shadow);
+        let over_limit = enforced().any(Report::is_refusal);
+        let governing = if over_limit { longest_wait(enforced()) } else { least_left(enforced()) };
+        let unlimited = own().any(|report| report.kind == ReportKind::Unlimited);
+        // A descriptor that only shadow rules matched still shows their numbers: that is what one looks at them for.
+        DescriptorDecision {
+            over_limit,
+            unlimited,
+            governing: governing.or_else(|| least_left(own())).copied(),
+        }
+    }
+
+    pub(crate) fn is_refused_by_quotas_alone(&self) -> bool {
+        !self.allowed && !self.reports.iter().any(Report::refuses_request)
+    }
+
+    pub(crate) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+}
+
+impl Report {
+    /// The numbers, where a limit decided.
+    #[must_use]
+    pub fn limit(&self) -> Option<&LimitReport> {
+        match &self.kind {
+            ReportKind::Limited(limit) => Some(limit),
+            ReportKind::Unlimited | ReportKind::KeyMissing(_) => None,
+        }
+    }
+
+    /// Whether this rule said no, whether or not it may.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match &self.kind {
+            ReportKind::Limited(limit) => !limit.outcome.is_admitted(),
+            ReportKind::KeyMissing(then) => *then == OnMissingKey::Refuse,
+            ReportKind::Unlimited => false,
+        }
+    }
+
+    /// What metrics call this.
+    #[must_use]
+    pub fn result(&self) -> RuleResult {
+        match (&self.kind, self.is_refusal()) {
+            (ReportKind::Unlimited, _) => RuleResult::Unlimited,
+            (ReportKind::KeyMissing(OnMissingKey::Skip), _) => RuleResult::KeyMissingSkipped,
+            (_, true) if self.mode == Mode::Shadow => RuleResult::ShadowRefused,
+            (ReportKind::KeyMissing(OnMissingKey::Refuse), _) => RuleResult::KeyMissingRefused,
+            (ReportKind::Limited(_), true) => RuleResult::Refused,
+            (ReportKind::Limited(_), false) => RuleResult::Allowed,
+        }
+    }
+
+    fn refuses_request(&self) -> bool {
+        self.mode == Mode::Enforce && self.is_refusal()
+    }
+
+    fn delay(&self) -> Micros {
+        let enforced = self.limit().filter(|_| self.mode != Mode::Shadow);
+        enforced.map_or(Micros::ZERO, |limit| limit.outcome.delay())
+    }
+}
+
+fn report(entry: &Entry<'_>, outcomes: &Outcomes) -> Report {
+    let kind = match entry.asks {
+        Asks::Unlimited => ReportKind::Unlimited,
+        Asks::KeyMissing(then) => ReportKind::KeyMissing(then),
+        Asks::Limit { limit, spend } => ReportKind::Limited(LimitReport {
+            outcome: outcomes[spend],
+            quota: limit.limit.quota(),
+            window: limit.limit.quota_window(),
+        }),
+    };
+    Report {
+        descriptor: entry.descriptor,
+        rule: entry.rule.map(Rule::index),
+        mode: entry.rule.map_or(Mode::Enforce, Rule::mode),
+        kind,
+    }
+}
+
+/// Quotas refuse together: as long as one of them has something left, the request passes.
+fn every_quota_is_spent(reports: &[Report]) -> bool {
+    let mut quotas = reports.iter().filter(|report| report.mode == Mode::Quota).peekable();
+    quotas.peek().is_some() && quotas.all(Report::is_refusal)
+}
+
+fn longest_wait<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {
+    // What never passes, and a missing key, wait longest of all.
+    let wait = |report: &Report| {
+        report.limit().and_then(|limit| limit.outcome.retry_after()).unwrap_or(Micros::new(u64::MAX))
+    };
+    reports.filter(|report| report.is_refusal()).max_by_key(|report| wait(report))
+}
+
+fn least_left<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {
+    let numbers = |report: &Report| {
+        report.limit().map(|limit| (limit.outcome.remaining, Reverse(limit.outcome.reset_after)))
+    };
+    reports.filter(|report| report.limit().is_some()).min_by_key(|report| numbers(report))
+}

@@ -1,0 +1,85 @@
+//! Who hears of decisions: metrics, logs, top offenders. The limiter knows none of them.
+
+use std::sync::Arc;
+
+use tidegate_rules::Rule;
+use tidegate_store::StoreError;
+
+use crate::decision::Source;
+
+/// Hears what the limiter does.
+pub trait Observer: Send + Sync + 'static {
+    /// Called once per rule when a rule set comes into use, so that nothing need be looked up per request.
+    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher>;
+
+    /// A request came for a domain that no rule speaks of.
+    fn unknown_domain(&self) {}
+
+    /// No rule matched a request.
+    fn no_rule_matched(&self) {}
+
+    /// The store did not answer.
+    fn store_failed(&self, _error: &StoreError) {}
+}
+
+/// Hears what becomes of the requests that one rule matched.
+pub trait RuleWatcher: Send + Sync {
+    /// The rule was part of a decision.
+    fn decided(&self, result: RuleResult, source: Source);
+}
+
+/// What one rule said to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RuleResult {
+    /// Its limits let the request pass.
+    Allowed,
+    /// One of its limits refused.
+    Refused,
+    /// One of its limits would have refused, had the rule not been a shadow.
+    ShadowRefused,
+    /// It matched, and has no limit for this request.
+    Unlimited,
+    /// It was skipped because an attribute of its key is missing.
+    KeyMissingSkipped,
+    /// It refused because an attribute of its key is missing.
+    KeyMissingRefused,
+}
+
+impl RuleResult {
+    /// All there are, for those who count them one by one.
+    pub const ALL: [RuleResult; 6] = [
+        RuleResult::Allowed,
+        RuleResult::Refused,
+        RuleResult::ShadowRefused,
+        RuleResult::Unlimited,
+        RuleResult::KeyMissingSkipped,
+        RuleResult::KeyMissingRefused,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RuleResult::Allowed => "allowed",
+            RuleResult::Refused => "refused",
+            RuleResult::ShadowRefused => "shadow_refused",
+            RuleResult::Unlimited => "unlimited",
+            RuleResult::KeyMissingSkipped => "key_missing_skipped",
+            RuleResult::KeyMissingRefused => "key_missing_refused",
+        }
+    }
+}
+
+/// Hears nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct NoObserver;
+
+impl Observer for NoObserver {
+    fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
+        Arc::new(NoObserver)
+    }
+}
+
+impl RuleWatcher for NoObserver {
+    fn decided(&self, _result: RuleResult, _source: Source) {}
+}

@@ -1,0 +1,51 @@
+//! What a transport asks of the limiter.
+
+use tidegate_core::{FixedWindow, Hits, Limit, LimitError, Micros, Scope};
+use tidegate_rules::{Descriptor, RuleLimit};
+
+/// One request to decide: it passes as a whole, or spends nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckRequest<'a> {
+    /// Whose rules apply.
+    pub domain: &'a str,
+    /// What the request says of itself; several where a gateway asks several questions at once.
+    pub descriptors: &'a [DescriptorAsk<'a>],
+}
+
+/// One descriptor, and what is asked for it.
+#[derive(Clone, Copy, Debug)]
+pub struct DescriptorAsk<'a> {
+    /// The attributes.
+    pub descriptor: Descriptor<'a>,
+    /// What to spend; none looks without spending.
+    pub cost: Hits,
+    /// A limit that the caller brings along, which replaces what the rules say for this descriptor.
+    pub limit: Option<&'a LimitOverride>,
+}
+
+impl<'a> DescriptorAsk<'a> {
+    /// One hit for these attributes.
+    #[must_use]
+    pub fn one(entries: &'a [(&'a str, &'a [u8])]) -> Self {
+        DescriptorAsk { descriptor: Descriptor { entries }, cost: Hits::ONE, limit: None }
+    }
+}
+
+/// A limit that a caller brings along: so many hits per fixed window, counted per descriptor.
+#[derive(Debug)]
+pub struct LimitOverride {
+    pub(crate) limit: RuleLimit,
+}
+
+impl LimitOverride {
+    /// `limit` hits per `window` for descriptors of `domain`.
+    ///
+    /// # Errors
+    /// When the window is zero or the limit cannot be counted.
+    pub fn new(domain: &str, limit: u64, window: Micros) -> Result<Self, LimitError> {
+        let name = format!("override/{window}");
+        let scope = Scope::new(&[domain.as_bytes(), b"", name.as_bytes()]);
+        let limit = Limit::FixedWindow(FixedWindow::new(limit, window)?);
+        Ok(LimitOverride { limit: RuleLimit { limit, name, scope } })
+    }
+}
