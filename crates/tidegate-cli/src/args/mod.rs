@@ -58,7 +58,9 @@ pub(crate) struct ValidateArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// Show which rules a request matches, the counters they keep, and why the other rules do not match
+/// Show which rules a request matches, and why the others do not
+///
+/// For each rule: the limits that apply and whose counters they are, or the reason why it does not count.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  tidegate explain --rules rules/ --domain api user=42 method=POST path=/v1/items\n  \

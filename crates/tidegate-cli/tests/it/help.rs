@@ -15,7 +15,9 @@ fn every_command_explains_itself_with_examples() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     let commands =
         listed.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    // What is indented deeper goes on from the line before.
+    let commands = commands.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
+    let commands: Vec<&str> = commands.filter_map(|line| line.split(' ').next()).collect();
     assert!(commands.len() > 5, "{commands:?}");
     for command in commands.into_iter().filter(|command| *command != "help") {
         let help = run(&["help", command]);

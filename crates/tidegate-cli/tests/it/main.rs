@@ -1,6 +1,7 @@
 //! Runs the real binary, as a person or a script would, and looks at its exit code and what it prints.
 
 mod bench;
+mod bench_grpc;
 mod check;
 mod explain;
 mod generated;
