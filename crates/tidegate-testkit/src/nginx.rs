@@ -56,7 +56,12 @@ impl Nginx {
         command.arg("-p").arg(dir.path()).arg("-c").arg(&config);
         // Its workers outlive a master that is killed, and not one that is asked to end.
         let mut process = Process::spawn_bound(Bond::Asked, "nginx", &command, dir.path());
-        process.ready(START_PATIENCE, |_| TcpStream::connect(port.addr()).ok())?;
+        // It writes its number only once it listens; until then a stranger on the port might answer us.
+        let listens = |process: &Process| {
+            let pid = fs::read_to_string(dir.path().join("nginx.pid")).ok()?;
+            (pid.trim() == process.pid().to_string()).then(|| TcpStream::connect(port.addr()).ok()).flatten()
+        };
+        process.ready(START_PATIENCE, listens)?;
         Ok(Self { process, port, _dir: dir })
     }
 }

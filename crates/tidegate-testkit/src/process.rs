@@ -282,3 +282,35 @@ fn log_file(dir: &Path, name: &str, stream: &str) -> File {
     let file = File::options().create(true).append(true).open(&path);
     file.unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(message: &str) -> StartFailure {
+        StartFailure { message: message.to_owned() }
+    }
+
+    #[test]
+    fn a_server_whose_port_was_taken_is_started_again() {
+        let mut tries = 0;
+        let started = start_on_free_ports(|| {
+            tries += 1;
+            if tries < 3 { Err(failure("redis exited: bind: Address already in use")) } else { Ok(tries) }
+        });
+        assert_eq!(started, 3);
+    }
+
+    #[test]
+    fn a_server_that_fails_otherwise_is_not_started_again() {
+        let mut tries = 0;
+        let attempt = std::panic::AssertUnwindSafe(|| {
+            start_on_free_ports(|| -> Result<(), _> {
+                tries += 1;
+                Err(failure("redis exited: bad configuration"))
+            });
+        });
+        std::panic::catch_unwind(attempt).expect_err("there is nothing to return");
+        assert_eq!(tries, 1);
+    }
+}

@@ -1,5 +1,6 @@
 //! One real Redis, in its variants, and several independent ones.
 
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
@@ -33,6 +34,14 @@ fn a_pipeline_is_answered_in_order() {
 fn a_line_of_configuration_is_obeyed() {
     let redis = Redis::builder().config("maxmemory 3mb").start();
     assert_eq!(redis.cmd(&["CONFIG", "GET", "maxmemory"]).array()[1].text(), "3145728");
+}
+
+#[test]
+#[should_panic(expected = "Address already in use")]
+fn a_taken_port_is_named_as_such() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let _ = Redis::builder().config(format!("port {port}")).start();
 }
 
 #[test]
