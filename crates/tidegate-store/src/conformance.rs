@@ -1,1 +1,91 @@
-//! Suite.
+//! The suite that every store must pass: what fails it is not a store.
+//!
+//! It plays generated histories, requests over several cells, refunds, charges, resets and leases at given times, against
+//! the store and against a model made of nothing but [`tidegate_core`] and a map, and compares every answer. A failure
+//! names the seed; the same seed plays the same history.
+
+mod history;
+mod model;
+
+use tidegate_core::Timestamp;
+
+use crate::contract::Store;
+use history::{History, Operation};
+use model::Model;
+
+/// A store whose time the suite sets.
+pub trait Subject {
+    /// The store.
+    fn store(&self) -> &dyn Store;
+
+    /// From now on the store's time is `now`.
+    fn set_time(&self, now: Timestamp);
+}
+
+/// Plays the histories of `seeds` and panics at the first answer that is not the model's.
+///
+/// # Panics
+/// When the store is not one.
+pub async fn check(subject: &dyn Subject, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        play(subject, &History::generate(seed)).await;
+    }
+}
+
+async fn play(subject: &dyn Subject, history: &History) {
+    let mut model = Model::default();
+    let mut now = history.start;
+    for (turn, step) in history.steps.iter().enumerate() {
+        now = step.time_after(now);
+        subject.set_time(now);
+        let (given, expected) = match &step.operation {
+            Operation::Decide(requests) => {
+                let spends = history.spends(requests, turn);
+                let batch: Vec<_> = spends.iter().map(|spends| crate::Request { spends }).collect();
+                let given =
+                    subject.store().decide(&batch).answer().await.map(|outcomes| format!("{outcomes:?}"));
+                (given, format!("{:?}", model.decide(&batch, now)))
+            }
+            Operation::Refund { cell, hits, age } => {
+                let refunds = [history.refund(*cell, *hits, *age)];
+                let given = subject.store().refund(&refunds).answer().await;
+                model.refund(&refunds[0], now);
+                (given.map(|()| String::new()), String::new())
+            }
+            Operation::Charge { cell, hits } => {
+                let spends = [history.spend(*cell, *hits, turn)];
+                let given = subject.store().charge(&spends).answer().await;
+                model.charge(&spends[0], now);
+                (given.map(|()| String::new()), String::new())
+            }
+            Operation::Reset { cell } => {
+                let (key, limit) = history.cell(*cell);
+                let given = subject.store().reset(key, limit).answer().await;
+                model.reset(key);
+                (given.map(|()| String::new()), String::new())
+            }
+            Operation::Renew { cell, turn: taken } => {
+                let lease = history.lease(*cell, *taken);
+                let given = subject.store().renew(lease).answer().await;
+                (given.map(|held| held.to_string()), model.renew(lease, now).to_string())
+            }
+            Operation::Release { cell, turn: taken } => {
+                let lease = history.lease(*cell, *taken);
+                let given = subject.store().release(lease).answer().await;
+                (given.map(|held| held.to_string()), model.release(lease, now).to_string())
+            }
+        };
+        let context = || {
+            format!(
+                "seed {}, turn {turn}, at {now:?}: {:?}\ncells: {:#?}",
+                history.seed,
+                step.operation,
+                history.limits()
+            )
+        };
+        match given {
+            Ok(given) => assert!(given == expected, "{}\n   given {given}\nexpected {expected}", context()),
+            Err(error) => panic!("{}\nthe store failed: {error:?}", context()),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Histories to play: a few cells of any algorithm, and operations on them at moments that matter.
+
+use std::num::NonZeroU64;
+
+use tidegate_core::{
+    Ask, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Rate, RefusedHits, Scope,
+    SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
+};
+
+use crate::contract::{CellKey, LeaseRef, Refund, Spend};
+
+/// A history that its seed alone determines.
+#[derive(Debug)]
+pub(super) struct History {
+    pub(super) seed: u64,
+    pub(super) start: Timestamp,
+    pub(super) steps: Vec<Step>,
+    cells: Vec<Planned>,
+}
+
+#[derive(Debug)]
+struct Planned {
+    scope: Scope,
+    key: Vec<u8>,
+    tag: Vec<u8>,
+    limit: Limit,
+    stance: Stance,
+}
+
+#[derive(Debug)]
+pub(super) struct Step {
+    wait: Wait,
+    pub(super) operation: Operation,
+}
+
+#[derive(Debug)]
+enum Wait {
+    Forward(Micros),
+    /// The store's clock steps back, as after a failover.
+    Back(Micros),
+}
+
+impl Step {
+    pub(super) fn time_after(&self, now: Timestamp) -> Timestamp {
+        match self.wait {
+            Wait::Forward(span) => now + span,
+            Wait::Back(span) => now.back(span),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Operation {
+    /// A batch of requests, each over some cells for so many hits.
+    Decide(Vec<(Vec<usize>, u64)>),
+    Refund {
+        cell: usize,
+        hits: u64,
+        age: Micros,
+    },
+    Charge {
+        cell: usize,
+        hits: u64,
+    },
+    Reset {
+        cell: usize,
+    },
+    Renew {
+        cell: usize,
+        turn: usize,
+    },
+    Release {
+        cell: usize,
+        turn: usize,
+    },
+}
+
+const CELLS: u64 = 4;
+const STEPS: u64 = 40;
+
+impl History {
+    pub(super) fn generate(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let scale = *random.pick(&[1_000, 1_000_000, 60_000_000, 5_000_000_000]);
+        let start = Timestamp::from_micros(1_800_000_000_000_000 + random.below(1_000_000_000_000));
+        let cells =
+            (0..CELLS).map(|number| Planned::generate(seed, number, scale, start, &mut random)).collect();
+        let mut history = History { seed, start, steps: vec![], cells };
+        for turn in 0..STEPS {
+            let step = history.any_step(turn, scale, &mut random);
+            history.steps.push(step);
+        }
+        history
+    }
+
+    fn any_step(&self, turn: u64, scale: u64, random: &mut Random) -> Step {
+        let wait = match random.below(20) {
+            0 => Wait::Back(Micros::new(random.below(scale * 2))),
+            1..=6 => Wait::Forward(Micros::ZERO),
+            7..=12 => Wait::Forward(Micros::new(random.below(scale / 10 + 1))),
+            13..=18 => Wait::Forward(Micros::new(random.below(scale))),
+            _ => Wait::Forward(Micros::new(random.below(scale * 5))),
+        };
+        let cell = random.index(self.cells.len());
+        let earlier = random.below(turn + 1) as usize;
+        let operation = match random.below(20) {
+            0 => Operation::Refund { cell, hits: random.below(6), age: Micros::new(random.below(scale)) },
+            1 => Operation::Charge { cell, hits: random.below(30) },
+            2 => Operation::Reset { cell },
+            3 | 4 => Operation::Renew { cell: self.a_concurrency(random), turn: earlier },
+            5 | 6 => Operation::Release { cell: self.a_concurrency(random), turn: earlier },
+            _ => Operation::Decide((0..=random.below(3)).map(|_| self.any_request(random)).collect()),
+        };
+        Step { wait, operation }
+    }
+
+    fn any_request(&self, random: &mut Random) -> (Vec<usize>, u64) {
+        let cells = (0..self.cells.len()).filter(|_| random.below(2) == 0).collect();
+        let hits = match random.below(12) {
+            0 => 0,
+            1 => random.below(20),
+            2 => u64::MAX,
+            3..=5 => 1 + random.below(4),
+            _ => 1,
+        };
+        (cells, hits)
+    }
+
+    /// A cell of a concurrency limit if there is one, else any: releasing what is no lease must do no harm.
+    fn a_concurrency(&self, random: &mut Random) -> usize {
+        let is_one = |cell: &Planned| matches!(cell.limit, Limit::Concurrency(_));
+        self.cells.iter().position(is_one).unwrap_or_else(|| random.index(self.cells.len()))
+    }
+
+    pub(super) fn spends(&self, requests: &[(Vec<usize>, u64)], turn: usize) -> Vec<Vec<Spend<'_>>> {
+        let of = |cells: &[usize], hits| cells.iter().map(|cell| self.spend(*cell, hits, turn)).collect();
+        requests.iter().map(|(cells, hits)| of(cells, *hits)).collect()
+    }
+
+    pub(super) fn spend(&self, cell: usize, hits: u64, turn: usize) -> Spend<'_> {
+        let ask = Ask { hits: Hits::new(hits), lease: Some(lease_id(turn)) };
+        let planned = &self.cells[cell];
+        Spend { cell: planned.key(), touch: Touch { limit: &planned.limit, ask, stance: planned.stance } }
+    }
+
+    pub(super) fn refund(&self, cell: usize, hits: u64, age: Micros) -> Refund<'_> {
+        Refund { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, hits: Hits::new(hits), age }
+    }
+
+    pub(super) fn cell(&self, cell: usize) -> (CellKey<'_>, &Limit) {
+        (self.cells[cell].key(), &self.cells[cell].limit)
+    }
+
+    pub(super) fn lease(&self, cell: usize, turn: usize) -> LeaseRef<'_> {
+        LeaseRef { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, id: lease_id(turn) }
+    }
+
+    pub(super) fn limits(&self) -> Vec<(&Limit, Stance)> {
+        self.cells.iter().map(|cell| (&cell.limit, cell.stance)).collect()
+    }
+}
+
+impl Planned {
+    fn generate(seed: u64, number: u64, scale: u64, start: Timestamp, random: &mut Random) -> Self {
+        let limit = any_limit(scale, start, random);
+        let scope = Scope::new(&[
+            b"conformance",
+            &seed.to_be_bytes(),
+            &number.to_be_bytes(),
+            limit.algorithm().name().as_bytes(),
+        ]);
+        // Binary keys, some of which share a tag.
+        let key = vec![0, b'{', 0xff, b'}', number as u8, seed as u8];
+        let tag = if random.below(2) == 0 { key.clone() } else { b"together".to_vec() };
+        let stance = if random.below(5) == 0 { Stance::Advisory } else { Stance::Enforced };
+        Planned { scope, key, tag, limit, stance }
+    }
+
+    fn key(&self) -> CellKey<'_> {
+        CellKey { scope: &self.scope, key: &self.key, tag: &self.tag }
+    }
+}
+
+fn any_limit(scale: u64, start: Timestamp, random: &mut Random) -> Limit {
+    let count = *random.pick(&[1, 3, 10, 17, 1_000, 999_983, 10_000_000]);
+    let quota = 1 + random.below(20);
+    let span = Micros::new(scale + random.below(3) * 7);
+    let rate = Rate::new(count, span).expect("neither is zero");
+    let refused = if random.below(4) == 0 { RefusedHits::Count } else { RefusedHits::Forget };
+    match random.below(8) {
+        0 => Limit::TokenBucket(TokenBucket::new(rate, quota).expect("a small burst fits")),
+        // Too much to count in microseconds: the unit of work is coarser.
+        1 => Limit::TokenBucket(TokenBucket::new(rate, 50_000_000).unwrap_or_else(|_| small_bucket(rate))),
+        2 => Limit::LeakyBucket(
+            LeakyBucket::new(rate, Micros::new(span.get() * quota / count)).expect("a short queue fits"),
+        ),
+        3 => Limit::FixedWindow(FixedWindow::new(quota - 1, span).expect("a fine window")),
+        4 => Limit::FixedWindow(any_calendar(quota, span, start, random)),
+        5 => Limit::SlidingWindow(SlidingWindow::new(quota, span).expect("a fine window")),
+        6 => {
+            let min_interval = Micros::new(random.below(2) * span.get() / 30);
+            Limit::SlidingLog(SlidingLog::new(quota, span, min_interval, refused).expect("a fine log"))
+        }
+        _ => Limit::Concurrency(Concurrency::new(1 + random.below(4), span, refused).expect("a fine limit")),
+    }
+}
+
+fn small_bucket(rate: Rate) -> TokenBucket {
+    TokenBucket::new(rate, 3).expect("a small burst fits")
+}
+
+/// Windows of uneven length around the time of the history.
+fn any_calendar(quota: u64, span: Micros, start: Timestamp, random: &mut Random) -> FixedWindow {
+    let mut at = start.back(Micros::new(span.get() * 3));
+    let boundaries: Vec<Timestamp> = (0..200)
+        .map(|_| {
+            at = at + Micros::new(span.get() / 2 + 1 + random.below(span.get()));
+            at
+        })
+        .collect();
+    FixedWindow::calendar(quota, boundaries.into()).expect("they ascend")
+}
+
+fn lease_id(turn: usize) -> LeaseId {
+    LeaseId(NonZeroU64::new(turn as u64 + 1).expect("one or more"))
+}
+
+/// A small generator of its own, so that a seed means the same history for ever.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`, which is not zero.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.index(from.len())]
+    }
+}

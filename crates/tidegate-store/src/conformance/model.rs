@@ -1,0 +1,51 @@
+//! The simplest store there is: a map of cells and core's own transitions.
+
+use std::collections::HashMap;
+
+use tidegate_core::{Cell, Outcome, Timestamp, decide_request};
+
+use crate::contract::{CellKey, LeaseRef, Refund, Request, Spend};
+
+/// Cells by scope and key.
+#[derive(Debug, Default)]
+pub(super) struct Model(HashMap<(Vec<u8>, Vec<u8>), Cell>);
+
+impl Model {
+    pub(super) fn decide(&mut self, batch: &[Request<'_>], now: Timestamp) -> Vec<Outcome> {
+        let mut outcomes = vec![];
+        for request in batch {
+            let mut cells: Vec<Cell> =
+                request.spends.iter().map(|spend| self.get(spend.cell).clone()).collect();
+            let touches = request.spends.iter().map(|spend| spend.touch).enumerate();
+            decide_request(touches, &mut cells, now, |outcome| outcomes.push(outcome));
+            for (spend, cell) in request.spends.iter().zip(cells) {
+                *self.get(spend.cell) = cell;
+            }
+        }
+        outcomes
+    }
+
+    pub(super) fn refund(&mut self, refund: &Refund<'_>, now: Timestamp) {
+        refund.limit.refund(self.get(refund.cell), now, refund.hits, refund.age);
+    }
+
+    pub(super) fn charge(&mut self, spend: &Spend<'_>, now: Timestamp) {
+        spend.touch.limit.charge(self.get(spend.cell), now, spend.touch.ask.hits);
+    }
+
+    pub(super) fn reset(&mut self, cell: CellKey<'_>) {
+        *self.get(cell) = Cell::Vacant;
+    }
+
+    pub(super) fn renew(&mut self, lease: LeaseRef<'_>, now: Timestamp) -> bool {
+        lease.limit.renew(self.get(lease.cell), now, lease.id)
+    }
+
+    pub(super) fn release(&mut self, lease: LeaseRef<'_>, now: Timestamp) -> bool {
+        lease.limit.release(self.get(lease.cell), now, lease.id)
+    }
+
+    fn get(&mut self, cell: CellKey<'_>) -> &mut Cell {
+        self.0.entry((cell.scope.as_bytes().to_vec(), cell.key.to_vec())).or_default()
+    }
+}
