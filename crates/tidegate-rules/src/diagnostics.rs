@@ -64,7 +64,7 @@ pub struct Diagnostic {
     /// What is wrong.
     pub message: String,
     /// What to do about it.
-    pub hint: Option<String>,
+    pub hint: String,
     /// The place itself, then other places that explain it.
     #[serde(skip)]
     marks: Vec<render::Mark>,
@@ -125,21 +125,14 @@ pub(crate) struct Finding {
     severity: Severity,
     span: Span,
     message: String,
-    hint: Option<String>,
+    hint: String,
     related: Vec<(Span, String)>,
 }
 
 impl Finding {
     /// Adds another place that explains this one.
-    pub(crate) fn related(&mut self, span: Span, label: impl Into<String>) -> &mut Self {
+    pub(crate) fn related(&mut self, span: Span, label: impl Into<String>) {
         self.related.push((span, label.into()));
-        self
-    }
-
-    /// Says what to do.
-    pub(crate) fn hint(&mut self, hint: impl Into<String>) -> &mut Self {
-        self.hint = Some(hint.into());
-        self
     }
 }
 
@@ -148,21 +141,26 @@ impl<'s> Report<'s> {
         Report { files, findings: Vec::new(), errors: 0 }
     }
 
-    /// Notes a mistake at `span`; what it returns takes the hint.
-    pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) -> &mut Finding {
+    /// Notes a mistake at `span`, and what to do about it.
+    pub(crate) fn error(
+        &mut self,
+        span: Span,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> &mut Finding {
         self.errors += 1;
-        self.add(Severity::Error, span, message.into())
+        self.add(Severity::Error, span, message.into(), hint.into())
     }
 
     /// Notes what is accepted but looks wrong.
-    pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>) -> &mut Finding {
-        self.add(Severity::Warning, span, message.into())
+    pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
+        self.add(Severity::Warning, span, message.into(), hint.into());
     }
 
-    fn add(&mut self, severity: Severity, span: Span, message: String) -> &mut Finding {
+    fn add(&mut self, severity: Severity, span: Span, message: String, hint: String) -> &mut Finding {
         // A mapping of many unknown fields is reported in one go.
         self.findings.truncate(2 * MOST_FINDINGS);
-        self.findings.push(Finding { severity, span, message, hint: None, related: Vec::new() });
+        self.findings.push(Finding { severity, span, message, hint, related: Vec::new() });
         self.findings.last_mut().expect("one was pushed")
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn compile(document: &Node, compiling: &mut Compiling, report: &mut R
     let name = match text_of(&fields, "domain", report) {
         Some(name) if !name.is_empty() => name,
         _ => {
-            report.error(fields.key_span("domain"), "the domain is empty").hint(hint);
+            report.error(fields.key_span("domain"), "the domain is empty", hint);
             "unnamed".into()
         }
     };
@@ -100,17 +100,14 @@ impl File<'_> {
             let Some(step) = step(&fields, report) else { continue };
             if let Some(first) = seen.insert(step.joined(), fields.key_span("key")) {
                 let message = format!("two descriptors here are `{}`", step.joined());
-                report
-                    .error(fields.key_span("key"), message)
-                    .related(first, "the first one")
-                    .hint("remove one");
+                report.error(fields.key_span("key"), message, "remove one").related(first, "the first one");
                 continue;
             }
             let share = flag(&fields, "share_threshold", report);
             if share && !step.joined().contains('*') {
                 let hint = "add a `*` to the value, or remove share_threshold";
                 let message = "share_threshold is for values with a wildcard";
-                report.error(fields.key_span("share_threshold"), message).hint(hint);
+                report.error(fields.key_span("share_threshold"), message, hint);
             }
             check_metadata(&fields, report);
             path.push(step.clone());
@@ -166,7 +163,7 @@ impl File<'_> {
         let mut calendars = Calendars::default();
         let reader = LimitReader { domain: &self.domain, rule: "", calendars: &mut calendars };
         let limit = FixedWindow::new(count?, window).map_err(|error| {
-            report.error(fields.span, error.problem).hint(error.hint);
+            report.error(fields.span, error.problem, error.hint);
         });
         Some(LimitSet::Enforce([reader.rule_limit(Limit::FixedWindow(limit.ok()?), None)].into()))
     }
@@ -178,12 +175,12 @@ impl File<'_> {
             match text_of(&fields, "name", report) {
                 Some(name) if Some(&*name) == own => {
                     let hint = "name another limit, or remove this entry";
-                    report.error(fields.span, format!("the limit `{name}` replaces itself")).hint(hint);
+                    report.error(fields.span, format!("the limit `{name}` replaces itself"), hint);
                 }
                 Some(name) if !name.is_empty() => replaced.push(self.label(name)),
                 _ => {
                     let hint = "name the limit that is replaced: `- name: other`";
-                    report.error(fields.span, "this entry of replaces names nothing").hint(hint);
+                    report.error(fields.span, "this entry of replaces names nothing", hint);
                 }
             }
         }
@@ -213,9 +210,9 @@ fn read<'n>(node: &'n Node, what: &str, known: &[&str], report: &mut Report<'_>)
         let hint = did_you_mean(&key.text, known.iter().copied())
             .unwrap_or_else(|| format!("its fields are {}", known.join(", ")));
         if everywhere().contains(&&*key.text) {
-            report.warning(key.span, format!("`{}` has no effect in {what}", key.text)).hint(hint);
+            report.warning(key.span, format!("`{}` has no effect in {what}", key.text), hint);
         } else {
-            report.error(key.span, format!("unknown field `{}` in {what}", key.text)).hint(hint);
+            report.error(key.span, format!("unknown field `{}` in {what}", key.text), hint);
         }
     }
     Some(fields)
@@ -224,7 +221,7 @@ fn read<'n>(node: &'n Node, what: &str, known: &[&str], report: &mut Report<'_>)
 fn step(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Step> {
     let key = text_of(fields, "key", report).filter(|key| !key.is_empty());
     let Some(key) = key else {
-        report.error(fields.span, "a descriptor has an empty key").hint("begin it with `key:`");
+        report.error(fields.span, "a descriptor has an empty key", "begin it with `key:`");
         return None;
     };
     let value = text_of(fields, "value", report).filter(|value| !value.is_empty());
@@ -234,9 +231,11 @@ fn step(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Step> {
 fn unlimited_set(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<LimitSet> {
     let unit = text_of(fields, "unit", report).unwrap_or_default();
     if span_of(&unit).is_some() {
-        report
-            .error(fields.key_span("unit"), "an unlimited limit has no unit")
-            .hint("remove `unit` or `unlimited`");
+        report.error(
+            fields.key_span("unit"),
+            "an unlimited limit has no unit",
+            "remove `unit` or `unlimited`",
+        );
         return None;
     }
     Some(LimitSet::Unlimited)
@@ -246,17 +245,18 @@ fn requests_per_unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u64
     let what = "requests_per_unit";
     let Some(node) = fields.get(what).filter(|node| !matches!(node.value, Value::Null)) else {
         let message = "requests_per_unit is missing, which counts as zero: everything is refused";
-        report.warning(fields.span, message).hint("write `requests_per_unit: 0` if that is meant");
+        report.warning(fields.span, message, "write `requests_per_unit: 0` if that is meant");
         return Some(0);
     };
     let Value::Scalar(Scalar { text, quoted: false }) = &node.value else {
-        report.error(node.span, format!("{what} must be a whole number, not {}", node.describe()));
+        let message = format!("{what} must be a whole number, not {}", node.describe());
+        report.error(node.span, message, "write digits alone, such as 100");
         return None;
     };
     let count = fields::quantity(parse_count(text), node, what, report)?;
     if u32::try_from(count).is_err() {
         let hint = format!("use at most {}", u32::MAX);
-        report.error(node.span, format!("{what}: {count} is more than the format can hold")).hint(hint);
+        report.error(node.span, format!("{what}: {count} is more than the format can hold"), hint);
         return None;
     }
     Some(count)
@@ -265,7 +265,7 @@ fn requests_per_unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u64
 fn unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Micros> {
     let hint = || UNITS.map(|(name, _)| name).join(", ");
     let Some(node) = fields.get("unit") else {
-        report.error(fields.span, "a rate limit needs a `unit`").hint(format!("it is one of {}", hint()));
+        report.error(fields.span, "`unit` is missing in a rate limit", format!("it is one of {}", hint()));
         return None;
     };
     let text = text_of(fields, "unit", report)?;
@@ -273,7 +273,7 @@ fn unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Micros> {
     if span.is_none() {
         let hint = did_you_mean(&text, UNITS.map(|(name, _)| name))
             .unwrap_or_else(|| format!("it is one of {}", hint()));
-        report.error(node.span, format!("unknown unit {}", node.describe())).hint(hint);
+        report.error(node.span, format!("unknown unit {}", node.describe()), hint);
     }
     span
 }
@@ -308,7 +308,7 @@ fn flag(fields: &Fields<'_>, name: &str, report: &mut Report<'_>) -> bool {
         }
     }
     let message = format!("{name} must be true or false, not {}", node.describe());
-    report.error(node.span, message).hint("write true or false");
+    report.error(node.span, message, "write true or false");
     false
 }
 

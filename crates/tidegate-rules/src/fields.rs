@@ -25,7 +25,7 @@ impl<'n> Fields<'n> {
         for (key, _) in fields.entries.iter().filter(|(key, _)| !known.contains(&&*key.text)) {
             let hint = did_you_mean(&key.text, known.iter().copied())
                 .unwrap_or_else(|| format!("its fields are {}", known.join(", ")));
-            report.error(key.span, format!("unknown field `{}` in {what}", key.text)).hint(hint);
+            report.error(key.span, format!("unknown field `{}` in {what}", key.text), hint);
         }
         Some(fields)
     }
@@ -34,7 +34,7 @@ impl<'n> Fields<'n> {
     pub(crate) fn read_any(node: &'n Node, what: &str, report: &mut Report<'_>) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             let hint = "write fields and their values, such as `name: value`";
-            report.error(node.span, format!("{what} must be a mapping, not {}", node.describe())).hint(hint);
+            report.error(node.span, format!("{what} must be a mapping, not {}", node.describe()), hint);
             return None;
         };
         Some(Fields { span: node.span, entries })
@@ -59,7 +59,7 @@ impl<'n> Fields<'n> {
     ) -> Option<&'n Node> {
         let node = self.get(name);
         if node.is_none() {
-            report.error(self.span, format!("{what} needs a `{name}`")).hint(hint);
+            report.error(self.span, format!("`{name}` is missing in {what}"), hint);
         }
         node
     }
@@ -70,11 +70,15 @@ pub(crate) fn text(node: &Node, what: &str, report: &mut Report<'_>) -> Option<R
     match &node.value {
         Value::Scalar(Scalar { text, .. }) => Some(text.clone()),
         Value::Null => {
-            report.error(node.span, format!("{what} is empty")).hint("write a value, or \"\" for empty text");
+            report.error(node.span, format!("{what} is empty"), "write a value, or \"\" for empty text");
             None
         }
         _ => {
-            report.error(node.span, format!("{what} must be text, not {}", node.describe()));
+            report.error(
+                node.span,
+                format!("{what} must be text, not {}", node.describe()),
+                "write one value",
+            );
             None
         }
     }
@@ -93,7 +97,7 @@ pub(crate) fn name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<R
     } else {
         return Some(text);
     };
-    report.error(node.span, problem).hint("use a short name");
+    report.error(node.span, problem, "use a short name");
     None
 }
 
@@ -117,7 +121,7 @@ pub(crate) fn flag(node: &Node, what: &str, report: &mut Report<'_>) -> Option<b
         "false" | "False" | "FALSE" => Some(false),
         _ => {
             let message = format!("{what} must be true or false, not {}", node.describe());
-            report.error(node.span, message).hint("write true or false");
+            report.error(node.span, message, "write true or false");
             None
         }
     }
@@ -137,7 +141,7 @@ pub(crate) fn choice<T: Copy>(
     let names: Vec<&str> = options.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(&text, names.iter().copied())
         .unwrap_or_else(|| format!("it is one of {}", names.join(", ")));
-    report.error(node.span, format!("unknown {what} {}", node.describe())).hint(hint);
+    report.error(node.span, format!("unknown {what} {}", node.describe()), hint);
     None
 }
 
@@ -149,7 +153,7 @@ pub(crate) fn list<'n>(
     report: &mut Report<'_>,
 ) -> Option<&'n [Node]> {
     let Value::List(items) = &node.value else {
-        report.error(node.span, format!("{what} must be a list, not {}", node.describe())).hint(hint);
+        report.error(node.span, format!("{what} must be a list, not {}", node.describe()), hint);
         return None;
     };
     Some(items)
@@ -164,7 +168,7 @@ pub(crate) fn quantity<T>(
 ) -> Option<T> {
     result
         .map_err(|error| {
-            report.error(node.span, format!("{what}: {}", error.problem)).hint(error.hint);
+            report.error(node.span, format!("{what}: {}", error.problem), error.hint);
         })
         .ok()
 }
@@ -187,11 +191,12 @@ fn unquoted(node: &Node, what: &str, expected: &str, report: &mut Report<'_>) ->
         Value::Scalar(Scalar { text, quoted: false }) => Some(text.clone()),
         Value::Scalar(Scalar { quoted: true, .. }) => {
             let message = format!("{what} must be {expected}, not quoted text");
-            report.error(node.span, message).hint("remove the quotes");
+            report.error(node.span, message, "remove the quotes");
             None
         }
         _ => {
-            report.error(node.span, format!("{what} must be {expected}, not {}", node.describe()));
+            let message = format!("{what} must be {expected}, not {}", node.describe());
+            report.error(node.span, message, format!("write {expected}"));
             None
         }
     }

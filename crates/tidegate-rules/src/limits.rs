@@ -88,7 +88,7 @@ impl LimitReader<'_> {
             let problem =
                 if items.is_empty() { "no limits".into() } else { format!("{} limits", items.len()) };
             let hint = format!("list 1 to {MOST_LIMITS} limits, or write `unlimited`");
-            report.error(node.span, format!("{what} has {problem}")).hint(hint);
+            report.error(node.span, format!("{what} {problem}"), hint);
             return None;
         }
         let mut limits: Vec<RuleLimit> = Vec::new();
@@ -97,9 +97,12 @@ impl LimitReader<'_> {
             let Some(limit) = self.limit(item, report) else { continue };
             if let Some(first) = limits.iter().position(|other| other.name == limit.name) {
                 report
-                    .error(item.span, format!("two limits are called `{}`", limit.name))
-                    .related(places[first], "the first one")
-                    .hint("they would share one counter: remove one, or give one a `name`");
+                    .error(
+                        item.span,
+                        format!("two limits are called `{}`", limit.name),
+                        "they would share one counter: remove one, or give one a `name`",
+                    )
+                    .related(places[first], "the first one");
             }
             limits.push(limit);
             places.push(item.span);
@@ -112,7 +115,7 @@ impl LimitReader<'_> {
             return self.long_form(node, report);
         }
         let Value::Scalar(Scalar { text, .. }) = &node.value else {
-            report.error(node.span, format!("a limit cannot be {}", node.describe())).hint(SHORTHAND_HINT);
+            report.error(node.span, format!("a limit cannot be {}", node.describe()), SHORTHAND_HINT);
             return None;
         };
         let (count, window) = fields::quantity(count_per_period(text), node, "limit", report)?;
@@ -167,7 +170,7 @@ impl LimitReader<'_> {
             (_, Some(_)) => {
                 let hint = format!("use a calendar unit ({}), or remove tz", CalendarUnit::NAMES.join(", "));
                 let message = format!("a time zone does not change how long {} is", window.describe());
-                report.error(fields.key_span("tz"), message).hint(hint);
+                report.error(fields.key_span("tz"), message, hint);
                 None
             }
             (_, None) => {
@@ -216,7 +219,7 @@ impl Made {
 
 /// Reports what core refuses, at the field that core names.
 fn refused(error: LimitError, at: impl Fn(&str) -> Span, report: &mut Report<'_>) {
-    report.error(at(error.field), format!("{}: {}", error.field, error.problem)).hint(error.hint);
+    report.error(at(error.field), format!("{}: {}", error.field, error.problem), error.hint);
 }
 
 fn check_fields(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Report<'_>) {
@@ -225,7 +228,7 @@ fn check_fields(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Report<'
         let name = &*key.text;
         if LIMIT_FIELDS.contains(&name) && !["algorithm", "name"].contains(&name) && !own.contains(&name) {
             let hint = format!("its fields are {}", own.join(", "));
-            report.error(key.span, format!("`{name}` does not belong to {}", algorithm.name())).hint(hint);
+            report.error(key.span, format!("`{name}` does not belong to {}", algorithm.name()), hint);
         }
     }
 }
@@ -308,7 +311,7 @@ fn zone(node: &Node, report: &mut Report<'_>) -> Option<Zone> {
         Err(known) => {
             let hint = did_you_mean(&text, known.iter().map(String::as_str))
                 .unwrap_or_else(|| "use a name of the IANA database, such as Europe/Paris or UTC".into());
-            report.error(node.span, format!("unknown time zone {}", node.describe())).hint(hint);
+            report.error(node.span, format!("unknown time zone {}", node.describe()), hint);
             None
         }
     }

@@ -80,7 +80,7 @@ impl File {
                     None => {
                         let hint = did_you_mean(name, self.names.keys().map(|name| &**name))
                             .unwrap_or_else(|| "name a rule of this file".into());
-                        report.error(*span, format!("there is no rule `{name}` to override")).hint(hint);
+                        report.error(*span, format!("there is no rule `{name}` to override"), hint);
                     }
                 }
             }
@@ -134,9 +134,11 @@ impl File {
         if names.len() > MOST_NAMES {
             names.splice(MOST_NAMES / 2..names.len() - 1, ["…".to_owned()]);
         }
-        report
-            .error(span, format!("rules override each other in a circle: {}", names.join(" overrides ")))
-            .hint("none of them would count: remove one of these overrides");
+        report.error(
+            span,
+            format!("rules override each other in a circle: {}", names.join(" overrides ")),
+            "none of them would count: remove one of these overrides",
+        );
     }
 }
 

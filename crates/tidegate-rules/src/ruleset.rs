@@ -177,9 +177,12 @@ impl Compiling {
     pub(crate) fn claim(&mut self, name: &str, span: Span, report: &mut Report<'_>) {
         if let Some(first) = self.claimed.get(name) {
             report
-                .error(span, format!("the domain `{name}` is already given by another file"))
-                .related(*first, "first given here")
-                .hint("keep all rules of a domain in one file, or use another domain");
+                .error(
+                    span,
+                    format!("the domain `{name}` is already given by another file"),
+                    "keep all rules of a domain in one file, or use another domain",
+                )
+                .related(*first, "first given here");
             return;
         }
         self.claimed.insert(name.into(), span);

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Tag};
+use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, StructureStyle, Tag};
 
 use crate::diagnostics::{Report, Span};
 
@@ -69,13 +69,11 @@ impl Node {
 pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Option<Node> {
     if text.len() > MOST_BYTES {
         let message = format!("the file has {} bytes, more than the {MOST_BYTES} that are read", text.len());
-        report.error(Span::at(file, 0), message).hint("split it into several files, one domain each");
+        report.error(Span::at(file, 0), message, "split it into several files, one domain each");
         return None;
     }
     let mut options = Options::default();
     options.set_emit_comments(false);
-    options.flow_nesting_limit = DEEPEST;
-    options.block_nesting_limit = DEEPEST;
     let mut reader = Reader {
         file,
         end: text.len(),
@@ -87,16 +85,13 @@ pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Option<No
     match reader.document() {
         Ok(Some(node)) => Some(node),
         Ok(None) => {
-            report.error(Span::at(file, 0), "the file is empty").hint("a rule file begins with `domain:`");
+            report.error(Span::at(file, 0), "the file is empty", "a rule file begins with `domain:`");
             None
         }
         Err(problem) => {
-            let error = report.error(problem.span, problem.message);
+            let error = report.error(problem.span, problem.message, problem.hint);
             if let Some((span, label)) = problem.related {
                 error.related(span, label);
-            }
-            if let Some(hint) = problem.hint {
-                error.hint(hint);
             }
             None
         }
@@ -115,17 +110,13 @@ struct Reader<'t> {
 struct Problem {
     span: Span,
     message: String,
+    hint: &'static str,
     related: Option<(Span, &'static str)>,
-    hint: Option<&'static str>,
 }
 
 impl Problem {
-    fn new(span: Span, message: impl Into<String>) -> Self {
-        Problem { span, message: message.into(), related: None, hint: None }
-    }
-
-    fn hint(self, hint: &'static str) -> Self {
-        Problem { hint: Some(hint), ..self }
+    fn new(span: Span, message: impl Into<String>, hint: &'static str) -> Self {
+        Problem { span, message: message.into(), hint, related: None }
     }
 }
 
@@ -143,7 +134,7 @@ impl<'t> Reader<'t> {
                 Event::StreamStart | Event::DocumentEnd => {}
                 Event::DocumentStart(..) if document.is_some() => {
                     let hint = "keep one document per file: remove what follows the `---`";
-                    return Err(Problem::new(span, "a second document begins here").hint(hint));
+                    return Err(Problem::new(span, "a second document begins here", hint));
                 }
                 Event::DocumentStart(..) => {}
                 event => document = Some(self.node(event, span, 0)?),
@@ -165,10 +156,18 @@ impl<'t> Reader<'t> {
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Read<Node> {
         self.values += 1;
         if self.values > MOST_VALUES {
-            return Err(Problem::new(span, format!("more than {MOST_VALUES} values in one file")));
+            return Err(Problem::new(
+                span,
+                format!("more than {MOST_VALUES} values in one file"),
+                "split the file: one domain each",
+            ));
         }
         if depth > DEEPEST {
-            return Err(Problem::new(span, format!("nested more than {DEEPEST} deep")));
+            return Err(Problem::new(
+                span,
+                format!("nested more than {DEEPEST} deep"),
+                "rules need less: check brackets and indentation",
+            ));
         }
         let (anchor, node) = match event {
             Event::Alias(anchor) => return self.alias(anchor, span),
@@ -176,15 +175,15 @@ impl<'t> Reader<'t> {
                 let quoted = check_tag(tag.as_deref(), span)? || style != ScalarStyle::Plain;
                 (anchor, scalar(&text, quoted, span))
             }
-            Event::SequenceStart(_, anchor, tag) => {
+            Event::SequenceStart(style, anchor, tag) => {
                 check_tag(tag.as_deref(), span)?;
-                (anchor, self.list(span, depth)?)
+                (anchor, self.list(span, style, depth)?)
             }
-            Event::MappingStart(_, anchor, tag) => {
+            Event::MappingStart(style, anchor, tag) => {
                 check_tag(tag.as_deref(), span)?;
-                (anchor, self.map(span, depth)?)
+                (anchor, self.map(span, style, depth)?)
             }
-            _ => return Err(Problem::new(span, "this is not a value")),
+            _ => return Err(Problem::new(span, "this is not a value", "write text, a list or a mapping")),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
@@ -192,12 +191,12 @@ impl<'t> Reader<'t> {
         Ok(node)
     }
 
-    fn list(&mut self, span: Span, depth: usize) -> Read<Node> {
+    fn list(&mut self, span: Span, style: StructureStyle, depth: usize) -> Read<Node> {
         let mut items = Vec::new();
         loop {
             let (event, at) = self.next()?;
             if matches!(event, Event::SequenceEnd) {
-                let end = items.last().map_or(at.end, |last: &Node| last.span.end);
+                let end = end_of(style, at, items.last());
                 let weight = 1 + items.iter().map(|item| item.weight).sum::<usize>();
                 return Ok(Node { span: span.until(end), value: Value::List(items.into()), weight });
             }
@@ -205,14 +204,14 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn map(&mut self, span: Span, depth: usize) -> Read<Node> {
+    fn map(&mut self, span: Span, style: StructureStyle, depth: usize) -> Read<Node> {
         let mut entries: Vec<(Key, Node)> = Vec::new();
         let mut merged = Vec::new();
         let mut seen: HashMap<Rc<str>, Span> = HashMap::new();
-        loop {
+        let end = loop {
             let (event, at) = self.next()?;
             if matches!(event, Event::MappingEnd) {
-                break;
+                break end_of(style, at, entries.last().map(|(_, last)| last));
             }
             let key = self.node(event, at, depth + 1)?;
             let (event, value_at) = self.next()?;
@@ -221,18 +220,20 @@ impl<'t> Reader<'t> {
                 Value::Scalar(Scalar { text, quoted: false }) if &*text == "<<" => merged.push(value),
                 Value::Scalar(Scalar { text, .. }) => {
                     if let Some(first) = seen.insert(text.clone(), key.span) {
-                        let problem = Problem::new(key.span, format!("`{text}` is given twice"));
+                        let problem =
+                            Problem::new(key.span, format!("`{text}` is given twice"), "remove one of them");
                         return Err(Problem { related: Some((first, "first given here")), ..problem });
                     }
                     entries.push((Key { text, span: key.span }, value));
                 }
-                _ => return Err(Problem::new(key.span, "a field's name must be text")),
+                _ => {
+                    return Err(Problem::new(key.span, "a field's name must be text", "write `name: value`"));
+                }
             }
-        }
+        };
         for value in merged {
             self.merge(&value, &mut entries, &mut seen)?;
         }
-        let end = entries.last().map_or(span.end, |(_, last)| last.span.end);
         let weight = 1 + entries.iter().map(|(_, value)| 1 + value.weight).sum::<usize>();
         Ok(Node { span: span.until(end), value: Value::Map(entries.into()), weight })
     }
@@ -257,14 +258,22 @@ impl<'t> Reader<'t> {
             Value::List(items) if items.iter().all(|item| matches!(item.value, Value::Map(_))) => {
                 items.iter().try_for_each(|item| self.merge(item, entries, seen))
             }
-            _ => Err(Problem::new(from.span, "`<<` takes a mapping, or a list of them")),
+            _ => Err(Problem::new(
+                from.span,
+                "`<<` takes a mapping, or a list of them",
+                "write `<<: *name`, where `&name` marks a mapping",
+            )),
         }
     }
 
     fn alias(&mut self, anchor: usize, span: Span) -> Read<Node> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
             // An alias within its own anchor.
-            return Err(Problem::new(span, "this alias refers to a value that contains it"));
+            return Err(Problem::new(
+                span,
+                "this alias refers to a value that contains it",
+                "write the value out",
+            ));
         };
         self.repeat(&node)?;
         Ok(node)
@@ -275,9 +284,7 @@ impl<'t> Reader<'t> {
         self.repeated += node.weight;
         if self.repeated > MOST_REPEATED {
             let message = format!("aliases repeat more than {MOST_REPEATED} values");
-            return Err(
-                Problem::new(node.span, message).hint("write the values out instead of repeating them")
-            );
+            return Err(Problem::new(node.span, message, "write the values out instead of repeating them"));
         }
         Ok(())
     }
@@ -289,8 +296,15 @@ impl<'t> Reader<'t> {
     fn syntax_error(&self, error: &ScanError) -> Problem {
         let at = error.marker().byte_offset().unwrap_or(self.end);
         let message = format!("this is not valid YAML: {}", error.kind());
-        Problem::new(Span::at(self.file, at), message)
-            .hint("check indentation, quotes and colons around here")
+        Problem::new(Span::at(self.file, at), message, "check indentation, quotes and colons around here")
+    }
+}
+
+/// Where a collection ends: with its bracket, or with the last value in it.
+fn end_of(style: StructureStyle, closing: Span, last: Option<&Node>) -> usize {
+    match (style, last) {
+        (StructureStyle::Block, Some(last)) => last.span.end,
+        _ => closing.end,
     }
 }
 
@@ -305,6 +319,6 @@ fn check_tag(tag: Option<&Tag>, span: Span) -> Read<bool> {
     match tag {
         None => Ok(false),
         Some(tag) if tag.core_suffix().is_some() => Ok(tag.is_yaml_core_schema_tag("str")),
-        Some(tag) => Err(Problem::new(span, format!("the tag `{tag}` means nothing here")).hint("remove it")),
+        Some(tag) => Err(Problem::new(span, format!("the tag `{tag}` means nothing here"), "remove it")),
     }
 }

@@ -90,10 +90,7 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
         let kind = if at == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
         group = group.element(mark.snippet(kind));
     }
-    if let Some(hint) = &diagnostic.hint {
-        group = group.element(Level::HELP.with_name("hint").message(hint.as_str()));
-    }
-    group
+    group.element(Level::HELP.with_name("hint").message(diagnostic.hint.as_str()))
 }
 
 /// The last character boundary at or before `at`.

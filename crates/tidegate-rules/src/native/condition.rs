@@ -20,7 +20,7 @@ impl File {
         let mut conditions = Vec::new();
         for (key, value) in fields.entries {
             if key.text.is_empty() {
-                report.error(key.span, "an attribute's name is empty").hint("name it, such as `path`");
+                report.error(key.span, "an attribute's name is empty", "name it, such as `path`");
             }
             if let Some((test, written)) = test(value, &key.text, report) {
                 let attribute = self.attributes.number(&key.text);
@@ -57,11 +57,11 @@ fn test(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<(Test, 
         (None, Some(false)) => Some((Test::Absent, "absent".into())),
         (Some(_), Some(false)) => {
             let hint = "an absent attribute is never that: remove one of the two";
-            report.error(fields.key_span("not"), "`not` says nothing of an absent attribute").hint(hint);
+            report.error(fields.key_span("not"), "`not` says nothing of an absent attribute", hint);
             None
         }
         (None, None) => {
-            report.error(node.span, format!("the condition on `{attribute}` is empty")).hint(HINT);
+            report.error(node.span, format!("the condition on `{attribute}` is empty"), HINT);
             None
         }
     }
@@ -73,7 +73,7 @@ fn patterns(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<(Bo
         _ => std::slice::from_ref(node),
     };
     if items.is_empty() {
-        report.error(node.span, format!("the list of patterns for `{attribute}` is empty")).hint(HINT);
+        report.error(node.span, format!("the list of patterns for `{attribute}` is empty"), HINT);
         return None;
     }
     let texts: Vec<Rc<str>> = items.iter().filter_map(|item| pattern(item, attribute, report)).collect();
@@ -86,12 +86,12 @@ fn pattern(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Rc<s
     match &node.value {
         Value::Map(_) | Value::List(_) => {
             let message = format!("a pattern for `{attribute}` cannot be {}", node.describe());
-            report.error(node.span, message).hint(HINT);
+            report.error(node.span, message, HINT);
             None
         }
         Value::Null => {
             let hint = "write \"\" for the empty value, or { present: false } for an absent attribute";
-            report.error(node.span, format!("there is no pattern for `{attribute}`")).hint(hint);
+            report.error(node.span, format!("there is no pattern for `{attribute}`"), hint);
             None
         }
         Value::Scalar(_) => fields::text(node, "a pattern", report),

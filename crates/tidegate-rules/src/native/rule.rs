@@ -116,9 +116,12 @@ impl File {
         let name = fields::name(node, "the rule's name", report)?;
         if let Some((_, first)) = self.names.get(&name) {
             report
-                .error(node.span, format!("two rules are called `{name}`"))
-                .related(*first, "the first one")
-                .hint("they would share counters: give one another name");
+                .error(
+                    node.span,
+                    format!("two rules are called `{name}`"),
+                    "they would share counters: give one another name",
+                )
+                .related(*first, "the first one");
             return None;
         }
         self.names.insert(name.clone(), (number, node.span));
@@ -132,7 +135,7 @@ impl File {
         let key: Vec<Rc<str>> = listed.iter().map(|(name, _)| name.clone()).collect();
         for (at, (name, span)) in listed.iter().enumerate() {
             if key[..at].contains(name) {
-                report.error(*span, format!("the key names `{name}` twice")).hint("remove one");
+                report.error(*span, format!("the key names `{name}` twice"), "remove one");
             }
         }
         key
@@ -146,21 +149,24 @@ fn usual_limits(
     report: &mut Report<'_>,
 ) -> Option<UsualLimits> {
     match (fields.get("limits"), fields.get("tiers")) {
-        (Some(limits), None) => reader.limit_set(limits, "limits", report).map(UsualLimits::Same),
+        (Some(limits), None) => reader.limit_set(limits, "`limits`", report).map(UsualLimits::Same),
         (None, Some(tiers)) => reader.tiers(tiers, attributes, report).map(UsualLimits::ByTier),
         (None, None) => {
             let hint = "add `limits: [100/minute]`, `limits: unlimited`, or `tiers`";
-            report.error(rule_name_span(fields), "a rule needs `limits` or `tiers`").hint(hint);
+            report.error(rule_name_span(fields), "a rule needs `limits` or `tiers`", hint);
             None
         }
         (Some(limits), Some(tiers)) => {
             // Both are read all the same, for the mistakes in them.
-            reader.limit_set(limits, "limits", report);
+            reader.limit_set(limits, "`limits`", report);
             reader.tiers(tiers, attributes, report);
             report
-                .error(fields.key_span("tiers"), "a rule has `limits` or `tiers`, not both")
-                .related(fields.key_span("limits"), "limits given here")
-                .hint("put limits for everybody into a rule of their own");
+                .error(
+                    fields.key_span("tiers"),
+                    "a rule has `limits` or `tiers`, not both",
+                    "put limits for everybody into a rule of their own",
+                )
+                .related(fields.key_span("limits"), "limits given here");
             None
         }
     }
@@ -179,16 +185,14 @@ fn coordination(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Coordina
     let Some(node) = fields.get("sync_every") else { return Some(chosen) };
     let Coordination::Approximate { .. } = chosen else {
         let hint = "add `coordination: approximate`, or remove it";
-        report
-            .error(fields.key_span("sync_every"), "`sync_every` is for approximate coordination")
-            .hint(hint);
+        report.error(fields.key_span("sync_every"), "`sync_every` is for approximate coordination", hint);
         return None;
     };
     let sync_every = fields::duration(node, "sync_every", report)?;
     let [shortest, longest] = SYNC_EVERY;
     if sync_every < shortest || sync_every > longest {
         let hint = format!("use {shortest} to {longest}");
-        report.error(node.span, format!("sync_every: {sync_every} is too short or too long")).hint(hint);
+        report.error(node.span, format!("sync_every: {sync_every} is too short or too long"), hint);
         return None;
     }
     Some(Coordination::Approximate { sync_every })

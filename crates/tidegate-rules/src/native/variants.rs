@@ -52,7 +52,7 @@ impl LimitReader<'_> {
                 let known: Vec<&str> = tiers().map(|(key, _)| &*key.text).collect();
                 format!("tiers here: {}", if known.is_empty() { "none".into() } else { known.join(", ") })
             });
-            report.error(node.span, format!("there is no tier `{default}`")).hint(hint);
+            report.error(node.span, format!("there is no tier `{default}`"), hint);
             return None;
         }
         if !all_read {
@@ -96,7 +96,7 @@ impl LimitReader<'_> {
             fields.require("when", what, WHEN_HINT, report).and_then(|node| when(node, attributes, report));
         let limits = fields
             .require("limits", what, "what these callers get: [5000/minute], or `unlimited`", report)
-            .and_then(|node| self.limit_set(node, "limits", report));
+            .and_then(|node| self.limit_set(node, "`limits`", report));
         let until = match fields.get("until") {
             Some(node) => Some(moment(node, report)?),
             None => None,
@@ -110,7 +110,7 @@ impl LimitReader<'_> {
 fn when(node: &Node, attributes: &mut Attributes, report: &mut Report<'_>) -> Option<When> {
     let fields = Fields::read_any(node, "when", report)?;
     if fields.entries.is_empty() {
-        report.error(node.span, "`when` is empty, so this would be for everybody").hint(WHEN_HINT);
+        report.error(node.span, "`when` is empty, so this would be for everybody", WHEN_HINT);
         return None;
     }
     let mut values = Vec::new();
@@ -125,7 +125,7 @@ fn moment(node: &Node, report: &mut Report<'_>) -> Option<Timestamp> {
     let text = fields::text(node, "until", report)?;
     let hint = "write date, time and zone, such as 2027-01-01T00:00:00Z";
     let Ok(moment) = text.parse::<jiff::Timestamp>() else {
-        report.error(node.span, format!("until: {} is not a moment", node.describe())).hint(hint);
+        report.error(node.span, format!("until: {} is not a moment", node.describe()), hint);
         return None;
     };
     // What ended before 1970 has ended.

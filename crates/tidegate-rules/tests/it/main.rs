@@ -1,3 +1,4 @@
 //! Rule files in, matches or diagnostics out.
 
 mod native_matching;
+mod suite;

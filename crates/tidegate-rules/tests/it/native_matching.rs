@@ -15,7 +15,7 @@ fn found(rules: &RuleSet, entries: &[(&str, &str)]) -> Vec<String> {
     let entries: Vec<(&str, &[u8])> = entries.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
     let mut found = Matches::new();
     let now = Timestamp::from_micros(1_800_000_000_000_000);
-    rules.matches("api", &[Descriptor { entries: &entries }], now, &mut found).unwrap();
+    rules.matches("api", &[Descriptor { entries: &entries }], now, &mut found).expect("a known domain");
     let describe = |limits: Limits<'_>| match limits {
         Limits::Enforce(limits) => {
             limits.iter().map(|one| one.limit.quota().to_string()).collect::<Vec<_>>().join("+")
