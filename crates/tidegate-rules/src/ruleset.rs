@@ -16,7 +16,7 @@ use crate::matching::native::NativeDomain;
 use crate::matching::{Descriptor, Matches};
 use crate::native;
 use crate::rule::Rule;
-use crate::yaml;
+use crate::yaml::{self, Value};
 
 /// How a rule file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,20 @@ pub enum Format {
     Native,
     /// envoyproxy/ratelimit's: `domain` and nested `descriptors`.
     EnvoyRatelimit,
+}
+
+impl Format {
+    /// The format that a file seems to be in: `descriptors` is envoyproxy/ratelimit's, anything else is taken for ours.
+    #[must_use]
+    pub fn of(source: &Source) -> Format {
+        let document = yaml::parse(0, &source.text, &mut Report::new(&[source]));
+        let fields = document.as_ref().and_then(|document| match &document.value {
+            Value::Map(fields) => Some(fields),
+            _ => None,
+        });
+        let has = |name| fields.is_some_and(|fields| fields.iter().any(|(key, _)| &*key.text == name));
+        if has("descriptors") && !has("rules") { Format::EnvoyRatelimit } else { Format::Native }
+    }
 }
 
 /// A compiled set of rules.

@@ -1,4 +1,11 @@
 //! Rule files in, matches or diagnostics out.
 
+mod envoy_matching;
+mod envoy_oracle;
+mod explaining;
+mod harness;
+mod hostile;
+mod loading;
 mod native_matching;
+mod native_oracle;
 mod suite;

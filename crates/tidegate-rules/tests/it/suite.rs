@@ -87,7 +87,8 @@ fn a_file_full_of_mistakes_shows_the_first_and_says_that_there_are_more() {
 
 #[test]
 fn mistakes_can_be_read_by_a_program() {
-    let source = Source::new("rules.yaml", "domain: api\nrules:\n  - { name: a, limts: [1/s], limits: [1/s] }\n");
+    let source =
+        Source::new("rules.yaml", "domain: api\nrules:\n  - { name: a, limts: [1/s], limits: [1/s] }\n");
     let wrong = RuleSet::compile(&[source], Format::Native).expect_err("a field is misspelled");
     let expected = serde_json::json!([{
         "severity": "error",

@@ -1,0 +1,74 @@
+//! Why a rule counts, or does not.
+
+use tidegate_rules::{Descriptor, RuleSet};
+
+use crate::harness::{NOW, envoy, native};
+
+fn explained(rules: &RuleSet, entries: &[(&str, &str)]) -> String {
+    let entries: Vec<(&str, &[u8])> = entries.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+    rules.explain("api", &Descriptor { entries: &entries }, NOW).expect("a known domain").to_string()
+}
+
+#[test]
+fn each_rule_says_whether_it_counts_and_why_not() {
+    let rules = native(
+        "{ domain: api, rules: [
+            { name: everybody, limits: [1000/s] },
+            { name: per-user, key: [user], limits: [100/minute, { algorithm: token_bucket, rate: 10/s, burst: 50 }], overrides: [everybody] },
+            { name: per-key, key: [api_key], limits: [1/s] },
+            { name: writes, match: { method: [POST, PUT] }, limits: [1/s] },
+            { name: reads, match: { method: { not: POST, present: true }, path: '/v1/*' }, limits: [1/s] },
+            { name: plan, shadow: true, tiers: { on: plan, default: free, free: [1/s], staff: unlimited } },
+            { name: staff, tiers: { on: plan, default: free, free: [1/s], pro: unlimited },
+              key_overrides: [{ when: { user: '42' }, limits: unlimited }] } ] }",
+    );
+    let request = [("user", "42"), ("method", "GET"), ("path", "/v2/x")];
+    assert_eq!(
+        explained(&rules, &request),
+        "\
+everybody: overridden by per-user
+per-user: counts, one cell for user=42 (from limits)
+  sliding_window/1m: 100 by sliding_window in 1m
+  token_bucket/1s: 50 by token_bucket in 5s
+per-key: skipped: the key needs `api_key`
+writes: does not match: `method` is `GET`, and must be `POST` or `PUT`
+reads: does not match: `path` is `/v2/x`, and must be `/v1/*`
+plan: counts, but never refuses, one cell for everybody (from tier free)
+  sliding_window/1s: 1 by sliding_window in 1s
+staff: passes uncounted (from key_overrides, number 1)
+"
+    );
+}
+
+#[test]
+fn an_envoyproxy_ratelimit_limit_says_where_the_descriptor_left_its_path() {
+    let rules = envoy(
+        "{ domain: api, descriptors: [
+            { key: path, value: '/v1/*', rate_limit: { unit: day, requests_per_unit: 5 } },
+            { key: path, value: '/v1/a*', rate_limit: { unit: day, requests_per_unit: 6 } },
+            { key: path, value: /v2, rate_limit: { unit: day, requests_per_unit: 7 } },
+            { key: path, descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 8 } }] } ] }",
+    );
+    assert_eq!(
+        explained(&rules, &[("path", "/v1/a")]),
+        "\
+path_/v1/*: counts, one cell for path=/v1/a (from rate_limit)
+  fixed_window/1d: 5 by fixed_window in 1d
+path_/v1/a*: does not match: a more exact descriptor, or one earlier in the file, comes first
+path_/v2: does not match: entry 1 is `path=/v1/a`, and must be `path=/v2`
+path.user: does not match: it is 2 entries deep, the descriptor 1
+"
+    );
+}
+
+#[test]
+fn an_explanation_can_be_read_by_a_program() {
+    let rules = native("{ domain: api, rules: [{ name: a, key: [user], limits: [5/s] }] }");
+    let explanation =
+        rules.explain("api", &Descriptor { entries: &[("user", b"\xff")] }, NOW).expect("a known domain");
+    let expected = serde_json::json!({ "domain": "api", "rules": [{
+        "rule": "a", "outcome": "counts", "mode": "enforce", "from": "limits", "key": ["user=\u{fffd}"],
+        "limits": [{ "name": "sliding_window/1s", "algorithm": "sliding_window", "limit": 5, "window": "1s" }],
+    }] });
+    assert_eq!(serde_json::to_value(&explanation).expect("it is plain data"), expected);
+}
