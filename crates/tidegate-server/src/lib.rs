@@ -11,6 +11,7 @@ pub mod connection;
 mod generated;
 pub mod grpc;
 pub mod headers;
+pub mod json;
 pub mod problem;
 pub mod rls;
 pub mod runtime;

@@ -1,0 +1,72 @@
+//! What clients read.
+
+use serde::Serialize;
+
+/// The answer to one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision<'a> {
+    /// Whether the request may pass.
+    pub allowed: bool,
+    /// `rate_limit_exceeded` in a refusal, else left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<&'static str>,
+    /// The rule whose numbers follow; none where no rule matched.
+    pub rule: Option<&'a str>,
+    /// Its limit.
+    pub limit: Option<u64>,
+    /// What is left of it.
+    pub remaining: Option<u64>,
+    /// Until the full quota is back.
+    pub reset_after_ms: Option<u64>,
+    /// Until this request would pass; none where it passes, or never would.
+    pub retry_after_ms: Option<u64>,
+    /// Who answered.
+    pub source: &'static str,
+    /// To be released when the request is done, where a concurrency limit was taken.
+    pub lease: Option<&'a str>,
+    /// How long to wait before going on (leaky buckets).
+    pub delay_ms: u64,
+}
+
+/// The `error` of a refusal.
+pub const RATE_LIMIT_EXCEEDED: &str = "rate_limit_exceeded";
+
+/// The answer to a batch: one decision per check, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Batch<'a> {
+    /// The decisions.
+    pub decisions: Vec<Decision<'a>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: Decision<'_> = Decision {
+        allowed: true,
+        error: None,
+        rule: Some("per-user"),
+        limit: Some(100),
+        remaining: Some(99),
+        reset_after_ms: Some(60_000),
+        retry_after_ms: None,
+        source: "store",
+        lease: None,
+        delay_ms: 0,
+    };
+
+    #[test]
+    fn an_admission_reads_as_documented() {
+        assert_eq!(
+            serde_json::to_string(&ALLOWED).unwrap(),
+            r#"{"allowed":true,"rule":"per-user","limit":100,"remaining":99,"reset_after_ms":60000,"retry_after_ms":null,"source":"store","lease":null,"delay_ms":0}"#
+        );
+    }
+
+    #[test]
+    fn a_refusal_also_has_an_error() {
+        let refused = Decision { allowed: false, error: Some(RATE_LIMIT_EXCEEDED), ..ALLOWED };
+        let batch = serde_json::to_value(Batch { decisions: vec![refused] }).unwrap();
+        assert_eq!(batch["decisions"][0]["error"], "rate_limit_exceeded");
+    }
+}

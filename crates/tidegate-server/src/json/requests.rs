@@ -1,0 +1,91 @@
+//! What clients send.
+
+use super::fields::{Attributes, Count, Object, Text};
+use super::{MAX_CHECKS, MAX_DOMAIN_BYTES, MAX_LEASE_BYTES, MAX_REQUEST_ID_BYTES};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use std::fmt;
+
+/// `POST /v1/check`: may this request pass?
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check<'a> {
+    /// Whose rules apply.
+    #[serde(borrow)]
+    pub domain: Text<'a, MAX_DOMAIN_BYTES>,
+    /// What the request says of itself.
+    #[serde(borrow, default)]
+    pub attributes: Attributes<'a>,
+    /// Hits to spend; 0 looks without spending.
+    #[serde(default = "one")]
+    pub cost: Count,
+    /// Makes a repeated request safe.
+    #[serde(borrow, default)]
+    pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,
+}
+
+fn one() -> Count {
+    Count(1)
+}
+
+/// `POST /v1/check/batch`: several checks, each decided by itself, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Batch<'a> {
+    /// At most [`MAX_CHECKS`].
+    #[serde(borrow, deserialize_with = "at_most_max_checks")]
+    pub checks: Vec<Check<'a>>,
+}
+
+/// `POST /v1/release` and `POST /v1/renew`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lease<'a> {
+    /// The `lease` of a check's answer.
+    #[serde(borrow)]
+    pub lease: Text<'a, MAX_LEASE_BYTES>,
+}
+
+/// `POST /v1/refund`: gives hits back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refund<'a> {
+    /// Whose rules apply.
+    #[serde(borrow)]
+    pub domain: Text<'a, MAX_DOMAIN_BYTES>,
+    /// What the refunded request said of itself.
+    #[serde(borrow, default)]
+    pub attributes: Attributes<'a>,
+    /// Hits to give back.
+    pub amount: Count,
+    /// Makes a repeated request safe.
+    #[serde(borrow, default)]
+    pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,
+}
+
+fn at_most_max_checks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Check<'de>>, D::Error> {
+    deserializer.deserialize_seq(ChecksVisitor)
+}
+
+struct ChecksVisitor;
+
+impl<'de> Visitor<'de> for ChecksVisitor {
+    type Value = Vec<Check<'de>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of checks")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
+        let mut checks = Vec::new();
+        while let Some(Object(check)) = sequence.next_element()? {
+            if checks.len() == MAX_CHECKS {
+                return Err(A::Error::custom(format_args!(
+                    "expected at most {MAX_CHECKS} checks; hint: send several batches"
+                )));
+            }
+            checks.push(check);
+        }
+        Ok(checks)
+    }
+}
