@@ -151,6 +151,10 @@ impl History {
         (self.cells[cell].key(), &self.cells[cell].limit)
     }
 
+    pub(super) fn cells(&self) -> impl Iterator<Item = (CellKey<'_>, &Limit)> {
+        self.cells.iter().map(|cell| (cell.key(), &cell.limit))
+    }
+
     pub(super) fn lease(&self, cell: usize, turn: usize) -> LeaseRef<'_> {
         LeaseRef { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, id: lease_id(turn) }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::{Cell, Outcome, Timestamp, decide_request};
+use tidegate_core::{Ask, Cell, Limit, Outcome, Timestamp, decide_request};
 
 use crate::contract::{CellKey, LeaseRef, Refund, Request, Spend};
 
@@ -35,6 +35,10 @@ impl Model {
 
     pub(super) fn reset(&mut self, cell: CellKey<'_>) {
         *self.get(cell) = Cell::Vacant;
+    }
+
+    pub(super) fn is_idle(&mut self, cell: CellKey<'_>, limit: &Limit, now: Timestamp) -> bool {
+        limit.look(self.get(cell), now, Ask::look()).remaining == limit.quota()
     }
 
     pub(super) fn renew(&mut self, lease: LeaseRef<'_>, now: Timestamp) -> bool {

@@ -164,7 +164,7 @@ impl Shard {
         match (place, bits) {
             (Some(place), Some(bits)) => {
                 *self.counters.cell_mut(place) = bits;
-                self.counters.set_note(place, note(outcome, now));
+                self.counters.renew_note(place, note(outcome, now));
             }
             (Some(place), None) => {
                 self.counters.remove(place);
@@ -268,7 +268,7 @@ fn keep<P: Default + Clone>(table: &mut Table<P>, tag: Tag, cell: P, note: Note)
     match table.find(tag) {
         Some(place) => {
             *table.cell_mut(place) = cell;
-            table.set_note(place, note);
+            table.renew_note(place, note);
         }
         None => table.insert(tag, cell, note),
     }

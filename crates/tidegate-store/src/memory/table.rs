@@ -127,8 +127,11 @@ impl<P: Default + Clone> Table<P> {
         Note(self.buckets[place.bucket].notes[place.slot])
     }
 
-    pub(super) fn set_note(&mut self, place: Place, note: Note) {
-        self.buckets[place.bucket].notes[place.slot] = note.0;
+    /// Notes what a cell has become. Its end never moves to an earlier time: after a clock stepped back, a cell may live longer than
+    /// it looks from there.
+    pub(super) fn renew_note(&mut self, place: Place, note: Note) {
+        let kept = &mut self.buckets[place.bucket].notes[place.slot];
+        *kept = note.second().max(Note(*kept).second()) | (note.0 & SPENT);
     }
 
     /// Adds a cell that is not there yet.
@@ -154,7 +157,7 @@ impl<P: Default + Clone> Table<P> {
             bucket = self.after(bucket);
         }
         self.len -= 1;
-        self.set_note(place, Note::VACANT);
+        self.buckets[place.bucket].notes[place.slot] = Note::VACANT.0;
         std::mem::take(self.cell_mut(place))
     }
 
