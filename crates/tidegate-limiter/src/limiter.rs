@@ -222,7 +222,10 @@ impl Limiter {
     }
 
     /// Asks the store for all `plans` at once.
-    async fn spend_batch<'s, 'p: 's>(&self, plans: impl Iterator<Item = &'s Plan<'p>> + Clone) -> Vec<(Outcomes, Source)> {
+    async fn spend_batch<'s, 'p: 's>(
+        &self,
+        plans: impl Iterator<Item = &'s Plan<'p>> + Clone,
+    ) -> Vec<(Outcomes, Source)> {
         let batch: Vec<Request<'_>> = plans.clone().map(|plan| Request { spends: &plan.spends }).collect();
         let answer = self.store.decide(&batch).answer().await;
         let mut answers = Vec::with_capacity(batch.len());

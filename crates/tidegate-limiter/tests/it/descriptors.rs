@@ -1,0 +1,54 @@
+use tidegate_core::{Hits, Micros};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride};
+use tidegate_rules::Descriptor;
+
+use crate::world::{World, at_once};
+
+const BY_PATH: &str = "- { name: a, match: { path: a }, key: [path], limits: [{ algorithm: fixed_window, limit: 2, window: 1m }] }\n\
+                       - { name: b, match: { path: b }, key: [path], limits: [{ algorithm: fixed_window, limit: 1, window: 1m }] }";
+
+fn remaining(decision: &tidegate_limiter::Decision, descriptor: usize) -> (bool, u64) {
+    let of = decision.descriptor(descriptor);
+    (of.over_limit, of.governing.unwrap().limit().unwrap().outcome.remaining)
+}
+
+#[test]
+fn one_descriptor_over_its_limit_refuses_the_request_and_spends_nothing_of_the_others() {
+    let world = World::new(BY_PATH);
+    let both: [(&[(&str, &str)], u64); 2] = [(&[("path", "a")], 1), (&[("path", "b")], 1)];
+    assert!(world.check_descriptors(&both).allowed);
+    let refused = world.check_descriptors(&both);
+    assert!(!refused.allowed);
+    assert_eq!(remaining(&refused, 0), (false, 1));
+    assert_eq!(remaining(&refused, 1), (true, 0));
+    assert!(world.check(&[("path", "a")]).allowed);
+}
+
+#[test]
+fn two_descriptors_for_one_cell_ask_for_the_sum() {
+    let world = World::new(BY_PATH);
+    let twice: [(&[(&str, &str)], u64); 2] = [(&[("path", "a")], 1), (&[("path", "a")], 2)];
+    assert!(!world.check_descriptors(&twice).allowed);
+    let exactly: [(&[(&str, &str)], u64); 2] = [(&[("path", "a")], 1), (&[("path", "a")], 1)];
+    let decision = world.check_descriptors(&exactly);
+    assert!(decision.allowed);
+    assert_eq!((remaining(&decision, 0), remaining(&decision, 1)), ((false, 0), (false, 0)));
+}
+
+#[test]
+fn a_limit_that_the_caller_brings_replaces_the_rules_of_its_descriptor_only() {
+    let world = World::new(BY_PATH);
+    let own = LimitOverride::new("api", 5, Micros::from_secs(60)).unwrap();
+    let entries: [(&str, &[u8]); 1] = [("path", b"b")];
+    let ask =
+        DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost: Hits::ONE, limit: Some(&own) };
+    let request = CheckRequest { domain: "api", descriptors: &[ask] };
+    for left in [4, 3, 2, 1, 0] {
+        let decision = at_once(world.limiter.check(&request)).unwrap();
+        assert!(decision.allowed);
+        assert_eq!(remaining(&decision, 0), (false, left));
+    }
+    assert!(!at_once(world.limiter.check(&request)).unwrap().allowed);
+    // The rule's own counter was not touched.
+    assert!(world.check(&[("path", "b")]).allowed);
+}

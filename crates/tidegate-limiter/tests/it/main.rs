@@ -1,0 +1,10 @@
+//! The limiter on the memory store: which decision, which numbers, which rule.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod check;
+mod descriptors;
+mod failure;
+mod leases;
+mod live_rules;
+mod world;
