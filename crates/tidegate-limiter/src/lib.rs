@@ -16,7 +16,7 @@ mod snapshot;
 pub use decision::{Decision, DescriptorDecision, LimitReport, Report, ReportKind, Source};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use limiter::{LeaseError, Limiter, LimiterConfig, RefundError};
-pub use observer::{NoObserver, Observer, RuleResult, RuleWatcher};
+pub use observer::{NoObserver, Observer, RuleResult, RuleWatcher, Transport};
 pub use replay::{FirstTime, ReplayCache, ReplayError, RequestId};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride};
 pub use snapshot::Snapshot;

@@ -1,6 +1,7 @@
 //! Who hears of decisions: metrics, logs, top offenders. The limiter knows none of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_rules::Rule;
 use tidegate_store::StoreError;
@@ -20,6 +21,51 @@ pub trait Observer: Send + Sync + 'static {
 
     /// The store did not answer.
     fn store_failed(&self, _error: &StoreError) {}
+
+    /// A transport answered a request, so long after it had the whole of it. Transports call this, not the limiter.
+    fn answered(&self, _transport: Transport, _took: Duration) {}
+}
+
+/// How a request came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Envoy's rate limit service.
+    Grpc,
+    /// JSON over HTTP.
+    Http,
+    /// The Redis protocol.
+    Resp,
+    /// Forward-auth.
+    Auth,
+    /// The reverse proxy.
+    Proxy,
+    /// Middleware inside a Rust service.
+    Tower,
+}
+
+impl Transport {
+    /// All there are, for those who count them one by one.
+    pub const ALL: [Transport; 6] = [
+        Transport::Grpc,
+        Transport::Http,
+        Transport::Resp,
+        Transport::Auth,
+        Transport::Proxy,
+        Transport::Tower,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Grpc => "grpc",
+            Transport::Http => "http",
+            Transport::Resp => "resp",
+            Transport::Auth => "auth",
+            Transport::Proxy => "proxy",
+            Transport::Tower => "tower",
+        }
+    }
 }
 
 /// Hears what becomes of the requests that one rule matched.
