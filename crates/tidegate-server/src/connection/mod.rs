@@ -109,7 +109,6 @@ where
         .header_read_timeout(limits.head_timeout)
         .max_headers(limits.max_headers)
         .max_header_size(limits.max_head_bytes as usize)
-        .pipeline_flush(true)
         .serve_connection(io, service);
     let mut connection = pin!(connection);
     tokio::select! {
