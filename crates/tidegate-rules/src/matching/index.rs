@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::Present;
 use super::anchors::{Anchors, End};
-use super::condition::{Condition, Test};
+use super::condition::Condition;
 use crate::glob::Pattern;
 
 /// Numbers of rules that may match.
@@ -69,13 +69,19 @@ impl Index {
         let mut found = Candidates::from_slice(&self.always);
         for (attribute, value) in present.iter() {
             let index = &self.by_attribute[attribute as usize];
-            found.extend_from_slice(index.exact.get(value).map_or(&[], |rules| rules.as_slice()));
+            if let Some(rules) = index.exact.get(value) {
+                found.extend_from_slice(rules);
+            }
             index.prefixes.each(value, |rule| found.push(rule));
             index.suffixes.each(value, |rule| found.push(rule));
-            found.extend_from_slice(&index.present);
+            if !index.present.is_empty() {
+                found.extend_from_slice(&index.present);
+            }
         }
-        found.sort_unstable();
-        found.dedup();
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
         found
     }
 }
@@ -119,13 +125,8 @@ fn places_of(condition: &Condition, shared: &Shared) -> Option<Vec<Place>> {
 
 /// For each pattern of the condition, the places that would find it.
 fn options_of(condition: &Condition) -> Vec<Vec<Place>> {
-    match &condition.test {
-        Test::AnyOf(patterns) => {
-            patterns.iter().map(|pattern| options_of_pattern(condition.attribute, pattern)).collect()
-        }
-        Test::PresentButNot(_) => vec![vec![Place::Present(condition.attribute)]],
-        Test::NoneOf(_) | Test::Absent => Vec::new(),
-    }
+    let patterns = condition.is.iter().flatten();
+    patterns.map(|pattern| options_of_pattern(condition.attribute, pattern)).collect()
 }
 
 fn options_of_pattern(attribute: u32, pattern: &Pattern) -> Vec<Place> {

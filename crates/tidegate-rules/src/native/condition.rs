@@ -6,12 +6,12 @@ use super::File;
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields};
 use crate::glob::Pattern;
-use crate::matching::condition::{Condition, Test};
+use crate::matching::condition::Condition;
 use crate::yaml::{Node, Value};
 
-pub(crate) const CONDITION_FIELDS: [&str; 2] = ["not", "present"];
+pub(crate) const CONDITION_FIELDS: [&str; 2] = ["is", "not"];
 
-const HINT: &str = "write a pattern, a list of patterns, or { not: … }";
+const HINT: &str = "write a pattern, a list of patterns, or { is: …, not: … }";
 
 impl File {
     /// All conditions that hold where the rule matches.
@@ -22,48 +22,40 @@ impl File {
             if key.text.is_empty() {
                 report.error(key.span, "an attribute's name is empty", "name it, such as `path`");
             }
-            if let Some((test, written)) = test(value, &key.text, report) {
-                let attribute = self.attributes.number(&key.text);
-                conditions.push(Condition { attribute, test, written: written.into() });
-            }
+            conditions.extend(self.condition(value, &key.text, report));
         }
         Some(conditions)
     }
-}
 
-/// What an attribute must be, and the same in words.
-fn test(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<(Test, String)> {
-    let Value::Map(_) = node.value else {
-        let (patterns, written) = patterns(node, attribute, report)?;
-        return Some((Test::AnyOf(patterns), written));
-    };
-    let fields = Fields::read(node, "a condition", &CONDITION_FIELDS, report)?;
-    let present = match fields.get("present") {
-        Some(node) => Some(fields::flag(node, "present", report)?),
-        None => None,
-    };
-    let not = match fields.get("not") {
-        Some(node) => Some(patterns(node, attribute, report)?),
-        None => None,
-    };
-    match (not, present) {
-        (Some((patterns, written)), None) => {
-            Some((Test::NoneOf(patterns), format!("anything but {written}")))
-        }
-        (Some((patterns, written)), Some(true)) => {
-            Some((Test::PresentButNot(patterns), format!("present, and anything but {written}")))
-        }
-        (None, Some(true)) => Some((Test::AnyOf([Pattern::parse("*")].into()), "present".into())),
-        (None, Some(false)) => Some((Test::Absent, "absent".into())),
-        (Some(_), Some(false)) => {
-            let hint = "an absent attribute is never that: remove one of the two";
-            report.error(fields.key_span("not"), "`not` says nothing of an absent attribute", hint);
-            None
-        }
-        (None, None) => {
-            report.error(node.span, format!("the condition on `{attribute}` is empty"), HINT);
-            None
-        }
+    fn condition(&mut self, node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Condition> {
+        let (is, not) = match &node.value {
+            Value::Map(_) => {
+                let fields = Fields::read(node, "a condition", &CONDITION_FIELDS, report)?;
+                if fields.entries.is_empty() {
+                    report.error(node.span, format!("the condition on `{attribute}` is empty"), HINT);
+                }
+                (fields.get("is"), fields.get("not"))
+            }
+            _ => (Some(node), None),
+        };
+        let is = is.map(|node| patterns(node, attribute, report));
+        let not = not.map(|node| patterns(node, attribute, report));
+        let (is, not) =
+            (is.map_or(Some(None), |is| is.map(Some))?, not.map_or(Some(None), |not| not.map(Some))?);
+        let written = match (&is, &not) {
+            (Some((_, is)), None) => is.clone(),
+            (None, Some((_, not))) if not == "`*`" => "absent".into(),
+            (None, Some((_, not))) => format!("anything but {not}"),
+            (Some((_, is)), Some((_, not))) => format!("{is}, but not {not}"),
+            // Reported above, as empty or for its unknown fields.
+            (None, None) => return None,
+        };
+        Some(Condition {
+            attribute: self.attributes.number(attribute),
+            is: is.map(|(patterns, _)| patterns),
+            not: not.map(|(patterns, _)| patterns).unwrap_or_default(),
+            written: written.into(),
+        })
     }
 }
 
@@ -90,7 +82,7 @@ fn pattern(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Rc<s
             None
         }
         Value::Null => {
-            let hint = "write \"\" for the empty value, or { present: false } for an absent attribute";
+            let hint = "write \"\" for the empty value, or { not: \"*\" } for an absent attribute";
             report.error(node.span, format!("there is no pattern for `{attribute}`"), hint);
             None
         }

@@ -17,7 +17,7 @@ fn each_rule_says_whether_it_counts_and_why_not() {
             { name: per-user, key: [user], limits: [100/minute, { algorithm: token_bucket, rate: 10/s, burst: 50 }], overrides: [everybody] },
             { name: per-key, key: [api_key], limits: [1/s] },
             { name: writes, match: { method: [POST, PUT] }, limits: [1/s] },
-            { name: reads, match: { method: { not: POST, present: true }, path: '/v1/*' }, limits: [1/s] },
+            { name: reads, match: { method: { is: '*', not: POST }, path: '/v1/*' }, limits: [1/s] },
             { name: plan, shadow: true, tiers: { on: plan, default: free, free: [1/s], staff: unlimited } },
             { name: staff, tiers: { on: plan, default: free, free: [1/s], pro: unlimited },
               key_overrides: [{ when: { user: '42' }, limits: unlimited }] } ] }",

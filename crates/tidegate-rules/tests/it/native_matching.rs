@@ -25,9 +25,9 @@ fn an_absent_attribute_is_not_what_it_must_not_be() {
     let rules = native(
         "{ domain: api, rules: [
             { name: not, match: { plan: { not: [pro, 'ent*'] } }, limits: [1/s] },
-            { name: present-but-not, match: { plan: { not: pro, present: true } }, limits: [1/s] },
-            { name: absent, match: { plan: { present: false } }, limits: [1/s] },
-            { name: present, match: { plan: { present: true } }, limits: [1/s] } ] }",
+            { name: present-but-not, match: { plan: { is: '*', not: pro } }, limits: [1/s] },
+            { name: absent, match: { plan: { not: '*' } }, limits: [1/s] },
+            { name: present, match: { plan: '*' }, limits: [1/s] } ] }",
     );
     assert_eq!(found(&rules, &[]), ["not 1", "absent 1"]);
     assert_eq!(found(&rules, &[("plan", "pro")]), ["present 1"]);
