@@ -87,8 +87,8 @@ fn write_text(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
         "{protocol} {endpoint}: {pace}, {connections} connections x {in_flight} in flight, {keys} keys, \
          {duration:?} after {warm_up:?} of warm-up\n"
     )?;
-    writeln!(out, "{}\n", rates(report))?;
-    writeln!(out, "{}", latencies(tally))?;
+    writeln!(out, "{}\n", rates(report).trim_fmt())?;
+    writeln!(out, "{}", latencies(tally).trim_fmt())?;
     if let Pace::Closed = plan.pace {
         writeln!(
             out,
