@@ -149,6 +149,7 @@ impl Limit {
     /// # Panics
     /// If this limit is not [a counter](Limit::is_counter).
     #[must_use]
+    #[inline]
     pub fn decide_counter(
         &self,
         bits: Option<CounterBits>,

@@ -126,26 +126,31 @@ impl Meter {
     }
 
     /// The caller makes sure that `hits` is at most what the meter was made for.
+    #[inline]
     pub(crate) fn work_of(&self, hits: u64) -> u64 {
         hits * self.work_per_hit
     }
 
+    #[inline]
     pub(crate) fn whole_hits_in(&self, work: u64) -> u64 {
         work / self.work_per_hit
     }
 
     /// The time in which `work` drains, rounded up: never early.
+    #[inline]
     pub(crate) fn time_to_drain(&self, work: u64) -> Micros {
         Micros::new(work.div_ceil(self.drained_per_us))
     }
 
     /// Work that drains within `span`, at most what the exact range holds.
+    #[inline]
     pub(crate) fn drained_in(&self, span: Micros) -> u64 {
         let drained = u128::from(span.get()) * u128::from(self.drained_per_us);
         u64::try_from(drained).unwrap_or(u64::MAX).min(EXACT_MAX)
     }
 
     /// The backlog that is left of `cell` at `now`.
+    #[inline]
     pub(crate) fn backlog_at(&self, cell: Option<MeterCell>, now: Timestamp) -> u64 {
         let Some(cell) = cell else { return 0 };
         let backlog = self.in_this_unit(cell);
@@ -161,11 +166,13 @@ impl Meter {
     }
 
     /// The cell for `backlog` at `now`; none when nothing is left to remember.
+    #[inline]
     pub(crate) fn cell(&self, backlog: u64, now: Timestamp) -> Option<MeterCell> {
         (backlog > 0).then_some(MeterCell { backlog, as_of: now, coarseness: self.coarseness })
     }
 
     /// The cell's backlog in this meter's unit, whole hits rounded up where the unit differs.
+    #[inline]
     fn in_this_unit(&self, cell: MeterCell) -> u64 {
         let ceiling = EXACT_MAX - 1 - self.drained_per_us;
         if cell.coarseness == self.coarseness {

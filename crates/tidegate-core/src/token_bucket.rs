@@ -52,6 +52,7 @@ impl TokenBucket {
     ///
     /// A refusal leaves the cell as it was, so retrying never pushes a caller further back.
     #[must_use]
+    #[inline]
     pub fn decide(
         &self,
         cell: Option<MeterCell>,
@@ -76,6 +77,7 @@ impl TokenBucket {
         }
     }
 
+    #[inline]
     fn admitted(&self, backlog: u64, capacity: u64) -> Outcome {
         Outcome::admitted(self.meter.whole_hits_in(capacity - backlog), self.meter.time_to_drain(backlog))
     }
