@@ -131,10 +131,10 @@ mod tests {
     #[test]
     fn a_closed_connection_gives_its_place_back() {
         let loads = loads(2, 100);
-        let (first, place) = loads.take_place(0).unwrap();
-        let _other = loads.take_place(0).unwrap();
+        let _first = loads.take_place(0).unwrap();
+        let (second, place) = loads.take_place(0).unwrap();
         drop(place);
-        assert_eq!(loads.take_place(0).unwrap().0, first);
+        assert_eq!(loads.take_place(0).unwrap().0, second);
     }
 
     #[test]

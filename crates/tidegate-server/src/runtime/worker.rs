@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 /// A connection on its way from the acceptor to a worker.
@@ -47,7 +47,8 @@ pub(super) fn spawn(
     drain: Drain,
 ) -> io::Result<Handle> {
     // Every dealt connection holds a place, so no listener can have more than this many waiting.
-    let (queue, dealt) = mpsc::channel(settings.max_connections.get() * makers.len().max(1));
+    let most = settings.max_connections.get().saturating_mul(makers.len().max(1));
+    let (queue, dealt) = mpsc::channel(most.min(Semaphore::MAX_PERMITS));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let metrics = runtime.metrics();
     let deadline = settings.drain_deadline;
