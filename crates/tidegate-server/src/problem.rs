@@ -55,6 +55,12 @@ pub enum Kind {
     /// A request that a rule refused, where the client gets no other body.
     #[serde(rename = "https://iana.org/assignments/http-problem-types#quota-exceeded")]
     QuotaExceeded,
+    /// A name stands for another request, or for one that is still being decided.
+    #[serde(rename = "urn:tidegate:problem:conflict")]
+    Conflict,
+    /// A lease that was to be renewed is over.
+    #[serde(rename = "urn:tidegate:problem:lease-ended")]
+    LeaseEnded,
     /// A rule that must not decide without its store has none.
     #[serde(rename = "urn:tidegate:problem:store-unavailable")]
     StoreUnavailable,
@@ -73,6 +79,8 @@ impl Kind {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::Conflict => StatusCode::CONFLICT,
+            Self::LeaseEnded => StatusCode::GONE,
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -87,6 +95,8 @@ impl Kind {
             Self::NotFound => "There is nothing here",
             Self::MethodNotAllowed => "The method is not allowed here",
             Self::QuotaExceeded => "The quota is exceeded",
+            Self::Conflict => "The request conflicts with an earlier one",
+            Self::LeaseEnded => "The lease has ended",
             Self::StoreUnavailable => "The limit cannot be checked now",
         }
     }

@@ -3,6 +3,7 @@
 //! `ShouldRateLimit` is the hot path and goes straight from HTTP/2 to the service: tonic's codec, boxed futures and
 //! router took a quarter of a request. Everything else is tonic's, as it is.
 
+mod rate_limits;
 mod unary;
 
 use crate::connection::{self, HttpLimits, Speaks};

@@ -1,0 +1,46 @@
+//! `/v1/release` and `/v1/renew`.
+
+use http::StatusCode;
+use tidegate_limiter::{LeaseError, LeaseToken};
+
+use super::{Answer, JSON, Shared, answer};
+use crate::json;
+use crate::problem::{Kind, Problem};
+
+impl Shared {
+    pub(super) async fn release(&self, body: &[u8]) -> Result<Answer, Problem> {
+        let lease = parse(body)?;
+        match self.service.limiter.release(&lease).await {
+            Ok(()) => Ok(answer(StatusCode::OK, JSON, r#"{"released":true}"#)),
+            // It no longer counts, which is what the caller wants: ending it twice does no harm.
+            Err(LeaseError::Ended) => Ok(answer(StatusCode::OK, JSON, r#"{"released":false}"#)),
+            Err(LeaseError::Store(error)) => Err(unavailable(&error)),
+        }
+    }
+
+    pub(super) async fn renew(&self, body: &[u8]) -> Result<Answer, Problem> {
+        let lease = parse(body)?;
+        match self.service.limiter.renew(&lease).await {
+            Ok(()) => {
+                let body = serde_json::json!({ "renewed": true, "ttl_ms": lease.ttl().as_millis_ceil() });
+                Ok(answer(StatusCode::OK, JSON, body.to_string()))
+            }
+            Err(LeaseError::Ended) => Err(Problem::new(Kind::LeaseEnded, "the lease has ended")
+                .at("lease")
+                .hint("check again for a new one, and renew well before its time to live is over")),
+            Err(LeaseError::Store(error)) => Err(unavailable(&error)),
+        }
+    }
+}
+
+fn parse(body: &[u8]) -> Result<LeaseToken, Problem> {
+    let request: json::Lease<'_> = json::parse(body)?;
+    request.lease.as_str().parse().map_err(|error: tidegate_limiter::LeaseTokenError| {
+        Problem::new(Kind::InvalidField, error.to_string()).at("lease")
+    })
+}
+
+fn unavailable(error: &tidegate_store::StoreError) -> Problem {
+    Problem::new(Kind::StoreUnavailable, error.to_string())
+        .hint("try again; a lease ends by itself if nobody does")
+}

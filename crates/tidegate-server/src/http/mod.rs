@@ -1,0 +1,162 @@
+//! HTTP/JSON: `/v1/check` and its kin, `/json` in envoyproxy/ratelimit's form, and health.
+//!
+//! Paths are few and fixed, so they are matched by hand: a router took longer than a decision. Whatever is wrong with a
+//! request is answered with a problem that names the field, and nothing is spent.
+
+mod check;
+mod leases;
+mod media;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tidegate_limiter::ReplayCache;
+
+use crate::connection::{self, BodyError, Speaks, read_body};
+use crate::grpc::RateLimits;
+use crate::json;
+use crate::problem::{Kind, Problem};
+use crate::runtime::{Connection, Protocol, Serving};
+use crate::service::Service;
+
+/// The answers this transport gives.
+pub(crate) type Answer = Response<Full<Bytes>>;
+
+/// The HTTP protocol; one for all workers, or one each.
+#[derive(Clone)]
+pub struct Http {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    service: Arc<Service>,
+    /// What was answered to checks and refunds that named themselves.
+    replays: ReplayCache<check::Replayable>,
+}
+
+/// How many named requests are remembered for a minute.
+const MAX_REPLAYS: usize = 65_536;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+impl Http {
+    /// Serves `service`. Workers must share one, so that a named request is recognised on whichever it comes in.
+    #[must_use]
+    pub fn new(service: Arc<Service>) -> Self {
+        Self { shared: Arc::new(Shared { service, replays: ReplayCache::new(MAX_REPLAYS) }) }
+    }
+}
+
+impl Protocol for Http {
+    fn serve(&self, connection: Connection) -> Serving {
+        let limits = self.shared.service.settings.limits;
+        let shared = Arc::clone(&self.shared);
+        let service = hyper::service::service_fn(move |request| {
+            let shared = Arc::clone(&shared);
+            async move { Ok::<_, Infallible>(shared.answer(request).await) }
+        });
+        Box::pin(connection::serve(connection, Speaks::Http1And2, limits, service))
+    }
+}
+
+impl Shared {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        self.route(request).await.unwrap_or_else(|problem| problem_answer(&problem))
+    }
+
+    async fn route(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
+        let post = request.method() == Method::POST;
+        let get = request.method() == Method::GET || request.method() == Method::HEAD;
+        match request.uri().path() {
+            "/v1/check" if post => self.check(&self.body(request).await?).await,
+            "/v1/check/batch" if post => self.check_batch(&self.body(request).await?).await,
+            "/v1/refund" if post => self.refund(&self.body(request).await?).await,
+            "/v1/release" if post => self.release(&self.body(request).await?).await,
+            "/v1/renew" if post => self.renew(&self.body(request).await?).await,
+            "/json" if post => self.rls_json(&self.body(request).await?).await,
+            "/healthz" if get => Ok(text(StatusCode::OK, "ok\n")),
+            "/readyz" if get => Ok(self.ready()),
+            "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
+            "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew" | "/json" => {
+                Ok(wrong_method(&request, "POST"))
+            }
+            "/healthz" | "/readyz" | "/openapi.json" => Ok(wrong_method(&request, "GET, HEAD")),
+            path => Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))
+                .hint("POST /v1/check decides a request; GET /openapi.json lists everything")),
+        }
+    }
+
+    /// The whole body of a request that says it is JSON.
+    async fn body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
+        media::check(request.headers())?;
+        let limits = self.service.settings.limits;
+        read_body(request.into_body(), limits.max_body_bytes, limits.body_timeout).await.map_err(|error| {
+            let kind = match error {
+                BodyError::TooLarge { .. } => Kind::BodyTooLarge,
+                BodyError::TooSlow { .. } => Kind::BodyTooSlow,
+                BodyError::Broken(_) => Kind::MalformedJson,
+            };
+            Problem::new(kind, error.to_string())
+        })
+    }
+
+    /// envoyproxy/ratelimit's JSON form: the gRPC question and answer, with its status codes.
+    async fn rls_json(&self, body: &[u8]) -> Result<Answer, Problem> {
+        let question = json::parse_rls(body)?;
+        let reply = self
+            .service
+            .should_rate_limit(question)
+            .await
+            .map_err(|status| Problem::new(Kind::InvalidField, status.message().to_owned()))?;
+        let status = match reply.overall_code() {
+            crate::rls::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            crate::rls::Code::Ok | crate::rls::Code::Unknown => StatusCode::OK,
+        };
+        Ok(answer(status, JSON, json::write_rls(&reply)))
+    }
+
+    fn ready(&self) -> Answer {
+        if self.service.limiter.snapshot().rules().domains().next().is_none() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "no rules\n");
+        }
+        text(StatusCode::OK, "ready\n")
+    }
+}
+
+/// What every path takes and answers, for clients and their tools.
+const OPENAPI: &str = include_str!("openapi.json");
+
+pub(crate) fn answer(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+fn text(status: StatusCode, body: &'static str) -> Answer {
+    answer(status, TEXT, body)
+}
+
+fn problem_answer(problem: &Problem) -> Answer {
+    answer(problem.kind().status(), HeaderValue::from_static("application/problem+json"), problem.to_json())
+}
+
+fn wrong_method(request: &Request<Incoming>, allowed: &'static str) -> Answer {
+    let path = shown(request.uri().path());
+    let problem = Problem::new(Kind::MethodNotAllowed, format!("{path} takes {allowed}"));
+    let mut answer = problem_answer(&problem);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    answer
+}
+
+/// A path as a message may hold it: it comes from the peer.
+fn shown(path: &str) -> &str {
+    const LONGEST: usize = 200;
+    path.get(..LONGEST).unwrap_or(path)
+}
