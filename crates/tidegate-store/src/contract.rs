@@ -38,6 +38,33 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ends a lease; false if it had ended already.
     fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool>;
+
+    /// Over how many nodes its cells are spread. Each may fail while the others go on. The number stays what it was at
+    /// the start; a store that grows later lets nodes share one.
+    fn nodes(&self) -> usize {
+        1
+    }
+
+    /// The node, below [`Store::nodes`], that holds the cells of this tag.
+    fn node_of(&self, _tag: &[u8]) -> usize {
+        0
+    }
+
+    /// The node's name, as an operator knows it.
+    fn endpoint(&self, _node: usize) -> String {
+        "memory".to_owned()
+    }
+
+    /// Answers once `node` can decide: it reads and writes there what a request would. That a connection stands is not
+    /// enough, nor that a replica answers.
+    fn probe(&self, _node: usize) -> Reply<'_, ()> {
+        Reply::Now(Ok(()))
+    }
+
+    /// Says that the limiter called `member` is alive for another `ttl`, and answers how many are, itself included.
+    fn heartbeat(&self, _member: u64, _ttl: Micros) -> Reply<'_, usize> {
+        Reply::Now(Ok(1))
+    }
 }
 
 /// One request: what it spends, from cells that are all different (a caller that would touch one twice asks for the sum).
