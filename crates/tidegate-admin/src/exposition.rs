@@ -1,0 +1,197 @@
+//! All metrics together, as the text that Prometheus reads.
+//!
+//! Metrics are read when they are asked for; nothing is kept up to date for a scraper that may never come. What is not
+//! given (a store without cells of its own, no data plane) has no metrics: a zero would be a lie.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use tidegate_store::MemoryStats;
+
+use crate::classic;
+use crate::metrics::{Metrics, Reader};
+use crate::process::Process;
+
+/// Everything there is to tell, read anew each time.
+#[derive(Debug)]
+pub struct Exposition {
+    ours: Registry,
+    /// Metrics that every process has go by names that every dashboard knows, without our prefix.
+    process: Registry,
+}
+
+/// How the text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' own, version 0.0.4, which everything reads.
+    Classic,
+    /// OpenMetrics 1.0, for those who ask for it.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What an `Accept` header asks for.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Format {
+        let asked =
+            accept.split(',').any(|range| range.trim_start().starts_with("application/openmetrics-text"));
+        if asked { Format::OpenMetrics } else { Format::Classic }
+    }
+
+    /// Its `Content-Type`.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Classic => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// The connections of one listener of the data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerConnections {
+    /// Its name: `http`, `grpc`.
+    pub listener: &'static str,
+    /// Open now.
+    pub open: u64,
+    /// Accepted since the process began.
+    pub accepted: u64,
+    /// Closed at once because the listener was full.
+    pub refused: u64,
+}
+
+impl Exposition {
+    /// Tells what `metrics` counts, and of this process.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        let mut ours = Registry::with_prefix("tidegate");
+        ours.register_collector(Box::new(Reader(metrics)));
+        ours.register_collector(Box::new(Build));
+        let mut process = Registry::default();
+        process.register_collector(Box::new(Process::starting_now()));
+        Exposition { ours, process }
+    }
+
+    /// Also tells what a memory store holds.
+    #[must_use]
+    pub fn with_store(mut self, stats: impl Fn() -> MemoryStats + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(stats, encode_store)));
+        self
+    }
+
+    /// Also tells who is connected.
+    #[must_use]
+    pub fn with_connections(
+        mut self,
+        listeners: impl Fn() -> Vec<ListenerConnections> + Send + Sync + 'static,
+    ) -> Self {
+        self.ours.register_collector(Box::new(Asks(listeners, encode_connections)));
+        self
+    }
+
+    /// The text, as things are now.
+    #[must_use]
+    pub fn text(&self, format: Format) -> String {
+        let mut text = String::new();
+        let written = encode_registry(&mut text, &self.ours)
+            .and_then(|()| encode_registry(&mut text, &self.process))
+            .and_then(|()| encode_eof(&mut text));
+        written.expect("a string takes all that is written to it");
+        match format {
+            Format::Classic => classic::from_open_metrics(&text),
+            Format::OpenMetrics => text,
+        }
+    }
+}
+
+/// Asks somebody at each reading, and tells what they say.
+struct Asks<Ask, Answer>(Ask, fn(&Answer, &mut DescriptorEncoder<'_>) -> fmt::Result);
+
+impl<Ask, Answer> Collector for Asks<Ask, Answer>
+where
+    Ask: Fn() -> Answer + Send + Sync + 'static,
+    Answer: 'static,
+{
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Asks(ask, encode) = self;
+        encode(&ask(), &mut encoder)
+    }
+}
+
+impl<Ask, Answer> fmt::Debug for Asks<Ask, Answer> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asks")
+    }
+}
+
+fn encode_store(stats: &MemoryStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    gauge(encoder, "cells", "Cells held in memory.", stats.cells as u64)?;
+    let help = "Memory that cells take, tables and logs together.";
+    let bytes = encoder.encode_descriptor("store_memory", help, Some(&Unit::Bytes), MetricType::Gauge)?;
+    ConstGauge::new(stats.bytes as u64).encode(bytes)?;
+    let help = "Cells dropped: idle ones lose nothing; in_use and spent ones were dropped at the bound, with their count.";
+    let mut family = encoder.encode_descriptor("cell_evictions", help, None, MetricType::Counter)?;
+    let reasons =
+        [("idle", stats.dropped_idle), ("in_use", stats.evicted_in_use), ("spent", stats.evicted_spent)];
+    for (reason, count) in reasons {
+        ConstCounter::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
+    }
+    Ok(())
+}
+
+fn encode_connections(
+    listeners: &Vec<ListenerConnections>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let help = "Open connections.";
+    let mut family = encoder.encode_descriptor("connections", help, None, MetricType::Gauge)?;
+    for each in listeners {
+        ConstGauge::new(each.open).encode(family.encode_family(&[("listener", each.listener)])?)?;
+    }
+    let help = "Connections accepted.";
+    let mut family = encoder.encode_descriptor("connections_accepted", help, None, MetricType::Counter)?;
+    for each in listeners {
+        ConstCounter::new(each.accepted).encode(family.encode_family(&[("listener", each.listener)])?)?;
+    }
+    let help = "Connections closed at once because their listener was full.";
+    let mut family = encoder.encode_descriptor("connections_refused", help, None, MetricType::Counter)?;
+    for each in listeners {
+        ConstCounter::new(each.refused).encode(family.encode_family(&[("listener", each.listener)])?)?;
+    }
+    Ok(())
+}
+
+/// Which program this is.
+#[derive(Debug)]
+struct Build;
+
+impl Collector for Build {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "The version that runs.";
+        let mut info = encoder.encode_descriptor("build", help, None, MetricType::Info)?;
+        info.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
+    }
+}
+
+/// Writes a counter without labels.
+pub(crate) fn counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    count: u64,
+) -> fmt::Result {
+    ConstCounter::new(count).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+}
+
+/// Writes a gauge without labels.
+pub(crate) fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}

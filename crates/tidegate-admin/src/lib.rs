@@ -1,0 +1,18 @@
+//! The control plane: what operators look at. It begins with metrics.
+//!
+//! [`Metrics`] hears what the limiter decides, [`Exposition`] puts that and what others can tell (the store, the
+//! connections, the process) into Prometheus' words, and [`Admin`] serves it on a listener of its own. None of it runs
+//! on the data plane's threads but [`Metrics`], which there takes no lock, looks nothing up and waits for nobody.
+//!
+//! No client's key ever becomes a label: labels come from rule files and from this source code alone.
+
+mod classic;
+mod exposition;
+mod listener;
+mod metrics;
+mod pages;
+mod process;
+
+pub use exposition::{Exposition, Format, ListenerConnections};
+pub use listener::{Admin, BindError};
+pub use metrics::{MOST_RULE_SERIES, Metrics};

@@ -1,0 +1,87 @@
+//! How long transports took to answer: a histogram whose recording is two additions.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+use tidegate_limiter::Transport;
+
+use super::Lane;
+use super::lanes::Lanes;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+
+/// Upper ends of the buckets, in nanoseconds. From a decision in memory, over a round trip to Redis and the 10 ms after
+/// which a store is given up, to the 20 ms after which Envoy gives *us* up, and beyond.
+const BOUNDS_NS: [u64; 17] = [
+    5 * US,
+    10 * US,
+    25 * US,
+    50 * US,
+    100 * US,
+    250 * US,
+    500 * US,
+    MS,
+    2_500 * US,
+    5 * MS,
+    10 * MS,
+    20 * MS,
+    50 * MS,
+    100 * MS,
+    250 * MS,
+    1_000 * MS,
+    5_000 * MS,
+];
+
+/// The durations that one lane saw on one transport.
+#[derive(Default)]
+pub(super) struct Durations {
+    /// How many fell into each bucket, not into those before it too; the last is for all above the last bound.
+    buckets: [AtomicU64; BOUNDS_NS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl Durations {
+    pub(super) fn record(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        // Wraps after 584 years spent answering.
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+/// Tells of every transport that has answered something.
+pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -> fmt::Result {
+    let help = "From the whole request being there to the answer being ready, by transport.";
+    let mut family =
+        encoder.encode_descriptor("decision_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for transport in Transport::ALL {
+        let of_transport = || lanes.iter().map(|lane| &lane.durations[transport as usize]);
+        let bounds = BOUNDS_NS.iter().map(|ns| seconds(*ns)).chain([f64::INFINITY]);
+        let counts = (0..=BOUNDS_NS.len())
+            .map(|bucket| of_transport().map(|lane| lane.buckets[bucket].load(Ordering::Relaxed)).sum());
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        // Not a counter of its own: it must agree with the buckets, and a scrape races with those who record.
+        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
+        if count > 0 {
+            let sum_ns = of_transport().map(|lane| lane.sum_ns.load(Ordering::Relaxed)).sum();
+            let labels = [("transport", transport.name())];
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                seconds(sum_ns),
+                count,
+                &buckets,
+                None,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

@@ -1,0 +1,174 @@
+//! What happened since the process began, counted by whoever did it.
+//!
+//! Counting costs a thread one relaxed addition to memory that few others write to. Reading adds the lanes up; it is
+//! the scraper's business and may take its time.
+
+mod durations;
+mod lanes;
+mod rules;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use tidegate_limiter::{Observer, RuleWatcher, Snapshot, Transport};
+use tidegate_rules::Rule;
+use tidegate_store::StoreError;
+
+use crate::exposition::{counter, gauge};
+use durations::Durations;
+use lanes::Lanes;
+use rules::RuleTable;
+
+pub use rules::MOST_RULE_SERIES;
+
+/// Counts what the limiter and the transports do.
+///
+/// One for the whole process: give it to the limiter as its observer, and to an
+/// [`Exposition`](crate::Exposition) to be read. A count never goes down.
+#[derive(Default)]
+pub struct Metrics {
+    rules: Mutex<RuleTable>,
+    lanes: Lanes<Lane>,
+    config: Config,
+}
+
+/// What one lane of threads counts besides rules.
+#[derive(Default)]
+struct Lane {
+    unknown_domain: AtomicU64,
+    no_rule_matched: AtomicU64,
+    /// By place in [`STORE_ERRORS`].
+    store_errors: [AtomicU64; STORE_ERRORS.len()],
+    /// By transport, in the order of [`Transport::ALL`].
+    durations: [Durations; Transport::ALL.len()],
+}
+
+/// What is known of the rules in use.
+#[derive(Default)]
+struct Config {
+    version: AtomicU64,
+    rules: AtomicU64,
+    reloads: AtomicU64,
+    failed_reloads: AtomicU64,
+    last_reload_failed: AtomicU64,
+}
+
+const STORE_ERRORS: [&str; 3] = ["not_applied", "fate_unknown", "timed_out"];
+
+impl Metrics {
+    /// All at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Metrics::default()
+    }
+
+    /// The rules that a process begins with, or has been given by hand, are in use.
+    pub fn rules_in_use(&self, snapshot: &Snapshot) {
+        self.config.version.store(snapshot.version(), Ordering::Relaxed);
+        self.config.rules.store(snapshot.rules().rules().len() as u64, Ordering::Relaxed);
+    }
+
+    /// Changed rules were taken into use.
+    pub fn reloaded(&self, snapshot: &Snapshot) {
+        self.rules_in_use(snapshot);
+        self.config.last_reload_failed.store(0, Ordering::Relaxed);
+        self.config.reloads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Changed rules were refused, and the old ones go on.
+    pub fn reload_failed(&self) {
+        self.config.last_reload_failed.store(1, Ordering::Relaxed);
+        self.config.failed_reloads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn total(&self, count: impl Fn(&Lane) -> &AtomicU64) -> u64 {
+        self.lanes.iter().map(|lane| count(lane).load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Observer for Metrics {
+    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+        self.rules.lock().watch(rule)
+    }
+
+    fn unknown_domain(&self) {
+        self.lanes.mine().unknown_domain.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn no_rule_matched(&self) {
+        self.lanes.mine().no_rule_matched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn store_failed(&self, error: &StoreError) {
+        let reason = match error {
+            StoreError::NotApplied { .. } => 0,
+            StoreError::FateUnknown { .. } => 1,
+            StoreError::TimedOut { .. } => 2,
+        };
+        self.lanes.mine().store_errors[reason].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn answered(&self, transport: Transport, took: Duration) {
+        self.lanes.mine().durations[transport as usize].record(took);
+    }
+}
+
+/// Lets a registry read what others go on counting.
+#[derive(Debug)]
+pub(crate) struct Reader(pub(crate) Arc<Metrics>);
+
+impl Collector for Reader {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &*self.0;
+        metrics.rules.lock().encode(&mut encoder)?;
+        durations::encode(&mut encoder, &metrics.lanes)?;
+        metrics.encode_store_errors(&mut encoder)?;
+        let unknown = metrics.total(|lane| &lane.unknown_domain);
+        counter(&mut encoder, "unknown_domain", "Requests for a domain that no rule speaks of.", unknown)?;
+        let unmatched = metrics.total(|lane| &lane.no_rule_matched);
+        counter(&mut encoder, "no_rule_matched", "Requests that no rule matched.", unmatched)?;
+        metrics.config.encode(&mut encoder)
+    }
+}
+
+impl Metrics {
+    fn encode_store_errors(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Calls that the store did not answer; only not_applied certainly spent nothing.";
+        let mut family = encoder.encode_descriptor("store_errors", help, None, MetricType::Counter)?;
+        for (place, reason) in STORE_ERRORS.into_iter().enumerate() {
+            let errors = self.total(|lane| &lane.store_errors[place]);
+            ConstCounter::new(errors).encode(family.encode_family(&[("reason", reason)])?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let help = "The rule set in use: one more with each that was taken into use.";
+        gauge(encoder, "config_version", help, read(&self.version))?;
+        gauge(encoder, "config_rules", "Rules in use.", read(&self.rules))?;
+        let help = "1, or 0 while the rules on offer are refused and older ones are in use.";
+        gauge(encoder, "config_last_reload_success", help, 1 - read(&self.last_reload_failed))?;
+        let help = "Rule sets that were offered after the first.";
+        let mut family = encoder.encode_descriptor("config_reloads", help, None, MetricType::Counter)?;
+        for (result, count) in [("success", &self.reloads), ("failure", &self.failed_reloads)] {
+            ConstCounter::new(read(count)).encode(family.encode_family(&[("result", result)])?)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

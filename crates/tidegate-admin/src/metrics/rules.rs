@@ -1,0 +1,166 @@
+//! What each rule said, and how often.
+//!
+//! A rule's counters are found when its rule set comes into use, and kept by the rule's name, so that a reload goes on
+//! counting where the last set stopped. The number of rules that have counters of their own is bounded, because every
+//! one costs this process, each scrape and the Prometheus behind it; rules beyond the bound share one set.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use tidegate_limiter::{RuleResult, RuleWatcher, Source};
+use tidegate_rules::Rule;
+
+use super::lanes::{LANES, mine};
+use crate::exposition::gauge;
+
+/// How many rules have series of their own.
+pub const MOST_RULE_SERIES: usize = 10_000;
+
+/// The longest name that becomes a label. Our own format allows no longer one; envoyproxy/ratelimit's has no bound.
+const LONGEST_LABEL: usize = 256;
+
+/// What the shared series is called. No domain has an empty name, so no rule can be taken for it.
+const SHARED: (&str, &str) = ("", "others");
+
+/// The counters of every rule that is in use, and of some that were.
+#[derive(Default)]
+pub(super) struct RuleTable {
+    series: BTreeMap<RuleName, Arc<RuleSeries>>,
+    shared: Arc<RuleSeries>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct RuleName {
+    domain: Box<str>,
+    rule: Box<str>,
+}
+
+impl RuleTable {
+    /// The counters for `rule`: those it had before, if it had any.
+    pub(super) fn watch(&mut self, rule: &Rule) -> Arc<RuleSeries> {
+        // With its first rule a new set begins: once for each is often enough to look for rules that are gone.
+        if rule.index() == 0 && self.series.len() > MOST_RULE_SERIES / 2 {
+            self.drop_unused();
+        }
+        let name = RuleName { domain: rule.domain().into(), rule: rule.name().into() };
+        if let Some(known) = self.series.get(&name) {
+            return Arc::clone(known);
+        }
+        let too_long = name.domain.len().max(name.rule.len()) > LONGEST_LABEL;
+        if too_long || self.series.len() >= MOST_RULE_SERIES {
+            return Arc::clone(&self.shared);
+        }
+        Arc::clone(self.series.entry(name).or_default())
+    }
+
+    /// Adds the counts of rules that no rule set in use has to the shared ones, so that no sum ever goes down.
+    fn drop_unused(&mut self) {
+        let shared = &self.shared;
+        self.series.retain(|_, series| {
+            // Only this table hands them out, and it is locked: a count of one cannot grow meanwhile.
+            let unused = Arc::strong_count(series) == 1;
+            if unused {
+                shared.absorb(series);
+            }
+            !unused
+        });
+    }
+
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "What each rule said to the requests it matched, and who answered.";
+        let mut family = encoder.encode_descriptor("decisions", help, None, MetricType::Counter)?;
+        for (name, series) in &self.series {
+            series.encode(&mut family, (&name.domain, &name.rule))?;
+        }
+        let sharing = Arc::strong_count(&self.shared) as u64 - 1;
+        if sharing > 0 || self.shared.is_used() {
+            self.shared.encode(&mut family, SHARED)?;
+        }
+        let help = "Rules in use that share the series called \"others\", for there are too many or a name is too long.";
+        gauge(encoder, "rules_sharing_series", help, sharing)
+    }
+}
+
+/// The counters of one rule. Those of a lane come into being with its first decision: most rules of a large set are
+/// seldom used, and by few threads.
+#[derive(Default)]
+pub(super) struct RuleSeries {
+    lanes: [OnceLock<Box<Counts>>; LANES],
+}
+
+/// By result, then by source, in the order of their lists.
+#[repr(align(128))]
+#[derive(Default)]
+struct Counts([[AtomicU64; Source::ALL.len()]; RuleResult::ALL.len()]);
+
+impl RuleWatcher for RuleSeries {
+    fn decided(&self, result: RuleResult, source: Source) {
+        self.lane(mine()).0[result as usize][source as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl RuleSeries {
+    fn lane(&self, lane: usize) -> &Counts {
+        self.lanes[lane].get_or_init(Box::default)
+    }
+
+    fn count(&self, result: RuleResult, source: Source) -> u64 {
+        let used = self.lanes.iter().filter_map(OnceLock::get);
+        used.map(|counts| counts.0[result as usize][source as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    fn is_used(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.get().is_some())
+    }
+
+    fn absorb(&self, other: &RuleSeries) {
+        for (result, source) in pairs() {
+            let count = other.count(result, source);
+            if count > 0 {
+                self.lane(0).0[result as usize][source as usize].fetch_add(count, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn encode(&self, family: &mut MetricEncoder<'_>, (domain, rule): (&str, &str)) -> fmt::Result {
+        for (result, source) in pairs() {
+            let count = self.count(result, source);
+            if count > 0 || is_expected(result, source) {
+                let labels = [
+                    ("domain", domain),
+                    ("rule", rule),
+                    ("result", result.name()),
+                    ("source", source.name()),
+                ];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether to tell of this pair before it has happened. A series that appears with its first count hides that count
+/// from `increase()`; to tell of all pairs would be 48 lines for each rule.
+fn is_expected(result: RuleResult, source: Source) -> bool {
+    source == Source::Store && matches!(result, RuleResult::Allowed | RuleResult::Refused)
+}
+
+fn pairs() -> impl Iterator<Item = (RuleResult, Source)> {
+    RuleResult::ALL.into_iter().flat_map(|result| Source::ALL.into_iter().map(move |source| (result, source)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_and_sources_number_themselves_as_their_lists_do() {
+        assert!(RuleResult::ALL.into_iter().enumerate().all(|(place, result)| result as usize == place));
+        assert!(Source::ALL.into_iter().enumerate().all(|(place, source)| source as usize == place));
+    }
+}

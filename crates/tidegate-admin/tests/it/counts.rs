@@ -1,0 +1,207 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidegate_core::Limit;
+use tidegate_limiter::{CheckRequest, DescriptorAsk};
+use tidegate_store::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store, StoreError};
+
+use crate::world::{World, at_once};
+
+const EVERY_KIND: &str = "
+domain: api
+rules:
+  - { name: tight, key: [user], limits: [2/hour, 3/day] }
+  - { name: trial, key: [user], limits: [1/hour], shadow: true }
+  - { name: plan, key: [user], tiers: { on: plan, default: free, free: [100/hour], pro: unlimited } }
+  - { name: by-device, key: [device], limits: [100/hour] }
+  - { name: by-card, match: { path: /pay }, key: [card], on_missing_key: refuse, limits: [100/hour] }
+";
+
+#[test]
+fn every_decision_is_counted_by_rule_result_and_source() {
+    let world = World::new(&[EVERY_KIND]);
+    let mut told = BTreeMap::new();
+    let requests: &[&[(&str, &str)]] = &[
+        &[("user", "1")],
+        &[("user", "1"), ("plan", "pro")],
+        &[("user", "1"), ("device", "7")],
+        &[("user", "2"), ("path", "/pay")],
+        &[("user", "2"), ("path", "/pay"), ("card", "9")],
+        &[("user", "1")],
+    ];
+    for attributes in requests {
+        // The oracle: what the callers were told.
+        let decision = world.check(attributes);
+        for report in &decision.reports {
+            let rule = decision.rule_of(report).expect("a rule").name().to_owned();
+            *told.entry((rule, report.result().name(), decision.source.name())).or_insert(0.0) += 1.0;
+        }
+    }
+    let scrape = world.scrape();
+    let counted: BTreeMap<_, f64> = scrape
+        .all("tidegate_decisions_total")
+        .filter(|(_, count)| *count > 0.0)
+        .inspect(|(labels, _)| assert_eq!(labels["domain"], "api"))
+        .map(|(labels, count)| ((labels["rule"].clone(), &*labels["result"], &*labels["source"]), count))
+        .collect();
+    assert_eq!(counted, told);
+    let results: std::collections::BTreeSet<_> = told.keys().map(|(_, result, _)| *result).collect();
+    assert_eq!(results.len(), 6, "not every kind of result came up: {results:?}");
+}
+
+#[test]
+fn rules_of_one_name_in_two_domains_are_counted_apart() {
+    let rules = |domain: &str| format!("{{ domain: {domain}, rules: [{{ name: same, limits: [9/hour] }}] }}");
+    let world = World::new(&[&rules("web"), &rules("mail")]);
+    world.check_in("web", &[]);
+    world.check_in("mail", &[]);
+    world.check_in("mail", &[]);
+    let scrape = world.scrape();
+    let allowed = |domain: &str| {
+        let labels = [("domain", domain), ("rule", "same"), ("result", "allowed"), ("source", "store")];
+        scrape.get("tidegate_decisions_total", &labels)
+    };
+    assert_eq!((allowed("web"), allowed("mail")), (Some(1.0), Some(2.0)));
+}
+
+/// So that `increase()` sees the first refusal: it needs a zero to start from.
+#[test]
+fn a_rule_that_has_refused_nobody_says_so() {
+    let world = World::new(&["{ domain: api, rules: [{ name: quiet, limits: [9/hour] }] }"]);
+    assert_eq!(world.decisions("quiet", "refused"), Some(0.0));
+    assert_eq!(world.decisions("quiet", "allowed"), Some(0.0));
+    assert_eq!(world.decisions("quiet", "shadow_refused"), None, "48 lines a rule would be too many");
+}
+
+#[test]
+fn a_reload_goes_on_counting() {
+    let world = World::new(&["{ domain: api, rules: [{ name: kept, limits: [9/hour] }] }"]);
+    world.check(&[]);
+    world.replace_rules(&[
+        "{ domain: api, rules: [{ name: new, limits: [9/hour] }, { name: kept, limits: [8/hour] }] }",
+    ]);
+    world.check(&[]);
+    assert_eq!(world.decisions("kept", "allowed"), Some(2.0));
+    assert_eq!(world.decisions("new", "allowed"), Some(1.0));
+}
+
+#[test]
+fn a_rule_that_is_taken_out_and_put_back_goes_on_counting() {
+    let rules = "{ domain: api, rules: [{ name: seasonal, limits: [9/hour] }] }";
+    let world = World::new(&[rules]);
+    world.check(&[]);
+    world.replace_rules(&["{ domain: api, rules: [] }"]);
+    world.check(&[]);
+    assert_eq!(
+        world.decisions("seasonal", "allowed"),
+        Some(1.0),
+        "a count that vanishes is a count that went back"
+    );
+    world.replace_rules(&[rules]);
+    world.check(&[]);
+    assert_eq!(world.decisions("seasonal", "allowed"), Some(2.0));
+}
+
+#[test]
+fn requests_that_no_rule_is_for_are_counted() {
+    let world = World::new(&["{ domain: api, rules: [{ name: a, match: { path: /a }, limits: [9/hour] }] }"]);
+    world.check(&[("path", "/b")]);
+    world.check(&[("path", "/c")]);
+    let unknown = CheckRequest { domain: "nowhere", descriptors: &[DescriptorAsk::one(&[])] };
+    at_once(world.limiter.check(&unknown)).expect_err("no such domain");
+    let scrape = world.scrape();
+    assert_eq!(scrape.get("tidegate_no_rule_matched_total", &[]), Some(2.0));
+    assert_eq!(scrape.get("tidegate_unknown_domain_total", &[]), Some(1.0));
+}
+
+#[test]
+fn failures_of_the_store_are_counted_by_what_they_mean() {
+    let rules = "{ domain: api, rules: [{ name: a, on_store_failure: open, limits: [9/hour] }] }";
+    let world = World::on(Arc::new(Failing), &[rules]);
+    for _ in 0..3 {
+        world.check(&[]);
+    }
+    let scrape = world.scrape();
+    let errors = |reason: &str| scrape.get("tidegate_store_errors_total", &[("reason", reason)]);
+    assert_eq!(["not_applied", "fate_unknown", "timed_out"].map(errors), [Some(0.0), Some(0.0), Some(3.0)]);
+    let labels = [("domain", "api"), ("rule", "a"), ("result", "allowed"), ("source", "fallback_open")];
+    assert_eq!(scrape.get("tidegate_decisions_total", &labels), Some(3.0));
+}
+
+#[test]
+fn no_clients_key_ever_becomes_a_label() {
+    let world = World::new(&[EVERY_KIND]);
+    world.check(&[("user", "alice@example.com"), ("device", "alice-phone"), ("path", "/alice")]);
+    assert!(!world.text().contains("alice"));
+}
+
+#[test]
+fn names_from_rule_files_are_escaped() {
+    let native = r#"{ domain: 'a "quoted" \ domain', rules: [{ name: 'per "user"\n', limits: [9/hour] }] }"#;
+    let envoy = "{ domain: envoy, descriptors: [{ key: k, value: \"line\\nbreak, } = \\\"\", \
+                 rate_limit: { unit: hour, requests_per_unit: 9 } }] }";
+    let scrape = World::new(&[native, envoy]).scrape();
+    let names: Vec<_> = scrape
+        .all("tidegate_decisions_total")
+        .filter(|(labels, _)| labels["result"] == "allowed")
+        .map(|(labels, _)| (&*labels["domain"], &*labels["rule"]))
+        .collect();
+    assert_eq!(names, [("a \"quoted\" \\ domain", "per \"user\"\\n"), ("envoy", "k_line\nbreak, } = \"")]);
+}
+
+#[test]
+fn a_scrape_while_others_decide_never_sees_a_count_go_back_and_none_is_lost() {
+    const EACH: u32 = 20_000;
+    let world = World::new(&["{ domain: api, rules: [{ name: busy, key: [user], limits: [10/hour] }] }"]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let decider = |user: &'static str| {
+            let world = &world;
+            move || (0..EACH).for_each(|_| drop(world.check(&[("user", user)])))
+        };
+        let deciders = [scope.spawn(decider("1")), scope.spawn(decider("2"))];
+        let scraper = scope.spawn(|| {
+            let mut last = 0.0;
+            while !done.load(Ordering::Relaxed) {
+                let sum = world.scrape().sum("tidegate_decisions_total");
+                assert!(sum >= last, "{last} then {sum}");
+                last = sum;
+            }
+        });
+        deciders.into_iter().for_each(|decider| decider.join().expect("decided"));
+        done.store(true, Ordering::Relaxed);
+        scraper.join().expect("scraped");
+    });
+    assert_eq!(world.decisions("busy", "allowed"), Some(20.0));
+    assert_eq!(world.decisions("busy", "refused"), Some(f64::from(2 * EACH - 20)));
+}
+
+/// A store that never answers in time.
+struct Failing;
+
+fn late<T>() -> Reply<'static, T> {
+    Reply::Now(Err(StoreError::TimedOut { endpoint: "far".into(), waited: Duration::from_millis(10) }))
+}
+
+impl Store for Failing {
+    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        late()
+    }
+    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        late()
+    }
+    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        late()
+    }
+    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
+        late()
+    }
+    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        late()
+    }
+    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        late()
+    }
+}

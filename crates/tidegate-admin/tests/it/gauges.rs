@@ -1,0 +1,85 @@
+use std::sync::Arc;
+
+use tidegate_admin::{Exposition, Format, ListenerConnections, Metrics};
+use tidegate_store::MemoryStats;
+
+use crate::scrape::Scrape;
+use crate::world::World;
+
+fn read(exposition: &Exposition) -> Scrape {
+    Scrape::parse(&exposition.text(Format::OpenMetrics), Format::OpenMetrics)
+}
+
+#[test]
+fn what_the_store_holds_is_read_anew_at_each_scrape() {
+    let cells = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = cells.clone();
+    let exposition = Exposition::new(Arc::new(Metrics::new())).with_store(move || MemoryStats {
+        cells: counted.fetch_add(10, std::sync::atomic::Ordering::SeqCst),
+        bytes: 4_096,
+        dropped_idle: 1,
+        evicted_in_use: 2,
+        evicted_spent: 3,
+    });
+    assert_eq!(read(&exposition).get("tidegate_cells", &[]), Some(0.0));
+    let scrape = read(&exposition);
+    assert_eq!(scrape.get("tidegate_cells", &[]), Some(10.0));
+    assert_eq!(scrape.get("tidegate_store_memory_bytes", &[]), Some(4_096.0));
+    let evicted = |reason: &str| scrape.get("tidegate_cell_evictions_total", &[("reason", reason)]);
+    assert_eq!(["idle", "in_use", "spent"].map(evicted), [Some(1.0), Some(2.0), Some(3.0)]);
+}
+
+#[test]
+fn connections_are_told_by_listener() {
+    let listeners = || {
+        vec![
+            ListenerConnections { listener: "http", open: 3, accepted: 10, refused: 1 },
+            ListenerConnections { listener: "grpc", open: 4, accepted: 20, refused: 0 },
+        ]
+    };
+    let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_connections(listeners));
+    let told =
+        |name: &str| ["http", "grpc"].map(|listener| scrape.get(name, &[("listener", listener)]).unwrap());
+    assert_eq!(told("tidegate_connections"), [3.0, 4.0]);
+    assert_eq!(told("tidegate_connections_accepted_total"), [10.0, 20.0]);
+    assert_eq!(told("tidegate_connections_refused_total"), [1.0, 0.0]);
+}
+
+#[test]
+fn reloads_say_which_rules_are_in_use_and_whether_the_last_was_taken() {
+    let world = World::new(&["{ domain: api, rules: [{ name: a, limits: [9/hour] }] }"]);
+    let config = || {
+        let scrape = world.scrape();
+        let gauge = |name: &str| scrape.get(&format!("tidegate_config_{name}"), &[]).unwrap();
+        let reloads = |result| scrape.get("tidegate_config_reloads_total", &[("result", result)]).unwrap();
+        let gauges = [gauge("version"), gauge("rules"), gauge("last_reload_success")];
+        (gauges, [reloads("success"), reloads("failure")])
+    };
+    world.metrics.rules_in_use(&world.limiter.snapshot());
+    assert_eq!(config(), ([1.0, 1.0, 1.0], [0.0, 0.0]));
+    world.metrics.reload_failed();
+    assert_eq!(config(), ([1.0, 1.0, 0.0], [0.0, 1.0]));
+    world.replace_rules(&["{ domain: api, rules: [] }"]);
+    world.metrics.reloaded(&world.limiter.snapshot());
+    assert_eq!(config(), ([2.0, 0.0, 1.0], [1.0, 1.0]));
+}
+
+#[test]
+fn what_nobody_feeds_is_not_told() {
+    let scrape = World::new(&["{ domain: api, rules: [] }"]).scrape();
+    let names = scrape.names();
+    assert!(!names.contains("tidegate_cells") && !names.contains("tidegate_connections"), "{names:?}");
+}
+
+#[test]
+fn the_process_tells_its_version_its_start_and_what_it_uses() {
+    let scrape = World::new(&["{ domain: api, rules: [] }"]).scrape();
+    assert_eq!(scrape.get("tidegate_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), Some(1.0));
+    let started = scrape.get("process_start_time_seconds", &[]).unwrap();
+    assert!(started > 1_700_000_000.0, "began at {started}");
+    assert!(scrape.get("process_cpu_seconds_total", &[]).unwrap() > 0.0);
+    if cfg!(target_os = "linux") {
+        let resident = scrape.get("process_resident_memory_bytes", &[]).unwrap();
+        assert!((1e6..1e12).contains(&resident), "{resident} bytes");
+    }
+}

@@ -1,0 +1,11 @@
+//! What the control plane tells, asked from outside, and read by a parser that is not its own.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod bounds;
+mod counts;
+mod durations;
+mod gauges;
+mod http;
+mod scrape;
+mod world;
