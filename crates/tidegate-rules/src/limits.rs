@@ -121,7 +121,7 @@ impl LimitReader<'_> {
         let (count, window) = fields::quantity(count_per_period(text), node, "limit", report)?;
         let made = SlidingWindow::new(count, window).map(|limit| Made::of(Limit::SlidingWindow(limit)));
         let made = made.map_err(|error| refused(error, |_| node.span, report)).ok()?;
-        Some(self.rule_limit(made, None))
+        Some(self.named(made, None))
     }
 
     fn long_form(&mut self, node: &Node, report: &mut Report<'_>) -> Option<RuleLimit> {
@@ -143,7 +143,7 @@ impl LimitReader<'_> {
         };
         let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
         let made = made?.map_err(|error| refused(error, at, report)).ok()?;
-        (report.errors() == before).then(|| self.rule_limit(made, given.as_deref()))
+        (report.errors() == before).then(|| self.named(made, given.as_deref()))
     }
 
     fn fixed_window(
@@ -180,40 +180,31 @@ impl LimitReader<'_> {
         }
     }
 
-    /// Names the limit, and says which cells are its.
-    pub(crate) fn rule_limit(&self, made: impl Into<NamedPeriod>, given: Option<&str>) -> RuleLimit {
-        let NamedPeriod { limit, period } = made.into();
-        let algorithm = limit.algorithm().name();
-        let parts = [self.domain, self.rule, given.unwrap_or_default(), algorithm, &period];
-        let scope = Scope::new(&parts.map(str::as_bytes));
-        let by_default =
-            || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
-        RuleLimit { limit, name: given.map_or_else(by_default, str::to_owned), scope }
+    fn named(&self, made: Made, given: Option<&str>) -> RuleLimit {
+        made.named(self.domain, self.rule, given)
     }
 }
 
-/// A limit with the text of its window.
-pub(crate) struct NamedPeriod {
-    limit: Limit,
-    period: String,
-}
-
-impl From<Made> for NamedPeriod {
-    fn from(made: Made) -> Self {
-        NamedPeriod { limit: made.limit, period: made.period }
-    }
-}
-
-impl From<Limit> for NamedPeriod {
-    fn from(limit: Limit) -> Self {
-        Made::of(limit).into()
-    }
+/// The limit of a rule, under the name it has by default.
+pub(crate) fn rule_limit(domain: &str, rule: &str, limit: Limit) -> RuleLimit {
+    Made::of(limit).named(domain, rule, None)
 }
 
 impl Made {
     fn of(limit: Limit) -> Self {
         let period = limit.period().map(|period| period.to_string()).unwrap_or_default();
         Made { limit, period }
+    }
+
+    /// Names the limit, and says which cells are its.
+    fn named(self, domain: &str, rule: &str, given: Option<&str>) -> RuleLimit {
+        let Made { limit, period } = self;
+        let algorithm = limit.algorithm().name();
+        let scope =
+            Scope::new(&[domain, rule, given.unwrap_or_default(), algorithm, &period].map(str::as_bytes));
+        let by_default =
+            || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
+        RuleLimit { limit, name: given.map_or_else(by_default, str::to_owned), scope }
     }
 }
 

@@ -15,6 +15,13 @@ use crate::matching::native::{NativeDomain, Selector};
 use crate::ruleset::{Compiling, Domain};
 use crate::yaml::Node;
 
+#[cfg(test)]
+pub(crate) use {
+    condition::CONDITION_FIELDS,
+    rule::{COORDINATION, ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY, RULE_FIELDS},
+    variants::KEY_OVERRIDE_FIELDS,
+};
+
 pub(crate) const FILE_FIELDS: [&str; 2] = ["domain", "rules"];
 
 /// Adds the file's domain to the set, or reports why not.

@@ -31,8 +31,8 @@ impl Format {
     /// The format that a file seems to be in: `descriptors` is envoyproxy/ratelimit's, anything else is taken for ours.
     #[must_use]
     pub fn of(source: &Source) -> Format {
-        let document = yaml::parse(0, &source.text, &mut Report::new(&[source]));
-        let fields = document.as_ref().and_then(|document| match &document.value {
+        let documents = yaml::parse(0, &source.text, &mut Report::new(&[source]));
+        let fields = documents.first().and_then(|document| match &document.value {
             Value::Map(fields) => Some(fields),
             _ => None,
         });
@@ -93,8 +93,9 @@ impl RuleSet {
         RuleSet::compile_all(&[(sources, format)])
     }
 
-    /// Compiles rule files of several formats into one set. A domain belongs to one file: two files that both speak of it
-    /// would depend on each other without showing it, and a copy left behind would double every limit.
+    /// Compiles rule files of several formats into one set. A domain is given in one place: two files that both speak of
+    /// it would depend on each other without showing it, and a copy left behind would double every limit. One file may
+    /// hold several domains, as documents with `---` between them.
     ///
     /// # Errors
     /// With every mistake that was found, if there is any.
@@ -104,11 +105,14 @@ impl RuleSet {
         let mut report = Report::new(&files);
         let mut compiling = Compiling::default();
         for ((number, source), format) in (0..).zip(&files).zip(formats) {
-            if let Some(document) = yaml::parse(number, &source.text, &mut report) {
-                match format {
-                    Format::Native => native::compile(&document, &mut compiling, &mut report),
-                    Format::EnvoyRatelimit => envoy::compile(&document, &mut compiling, &mut report),
+            let documents = yaml::parse(number, &source.text, &mut report);
+            match format {
+                Format::Native => {
+                    documents
+                        .iter()
+                        .for_each(|document| native::compile(document, &mut compiling, &mut report));
                 }
+                Format::EnvoyRatelimit => envoy::compile_first(&documents, &mut compiling, &mut report),
             }
         }
         let warnings = report.finish()?;
@@ -187,14 +191,14 @@ pub(crate) struct Compiling {
 }
 
 impl Compiling {
-    /// Takes `name` for one file; reports a second file that wants it.
+    /// Takes `name` for one document; reports a second one that wants it.
     pub(crate) fn claim(&mut self, name: &str, span: Span, report: &mut Report<'_>) {
         if let Some(first) = self.claimed.get(name) {
             report
                 .error(
                     span,
-                    format!("the domain `{name}` is already given by another file"),
-                    "keep all rules of a domain in one file, or use another domain",
+                    format!("the domain `{name}` is given twice"),
+                    "keep all rules of a domain in one place, or use another domain",
                 )
                 .related(*first, "first given here");
             return;

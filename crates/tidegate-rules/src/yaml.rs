@@ -1,7 +1,7 @@
 //! YAML text as a tree of values that know where they stand.
 //!
 //! Scalars stay text (a reader decides what `on` or `0x10` means), and every input is bounded: size, nesting, number of
-//! values, and what aliases multiply. Tags beyond YAML's own and several documents in one file are refused.
+//! values, and what aliases multiply. Tags beyond YAML's own are refused.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -65,12 +65,12 @@ impl Node {
     }
 }
 
-/// The one document in `text`, or nothing and a report of why not.
-pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Option<Node> {
+/// The documents in `text`, without empty ones; none, and a report of why, if there is nothing to read.
+pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Vec<Node> {
     if text.len() > MOST_BYTES {
         let message = format!("the file has {} bytes, more than the {MOST_BYTES} that are read", text.len());
-        report.error(Span::at(file, 0), message, "split it into several files, one domain each");
-        return None;
+        report.error(Span::at(file, 0), message, "split it into several files");
+        return Vec::new();
     }
     let mut options = Options::default();
     options.set_emit_comments(false);
@@ -82,18 +82,19 @@ pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Option<No
         values: 0,
         repeated: 0,
     };
-    match reader.document() {
-        Ok(Some(node)) => Some(node),
-        Ok(None) => {
-            report.error(Span::at(file, 0), "the file is empty", "a rule file begins with `domain:`");
-            None
+    match reader.documents() {
+        Ok(documents) => {
+            if documents.is_empty() {
+                report.error(Span::at(file, 0), "the file is empty", "a rule file begins with `domain:`");
+            }
+            documents
         }
         Err(problem) => {
             let error = report.error(problem.span, problem.message, problem.hint);
             if let Some((span, label)) = problem.related {
                 error.related(span, label);
             }
-            None
+            Vec::new()
         }
     }
 }
@@ -123,21 +124,19 @@ impl Problem {
 type Read<T> = Result<T, Problem>;
 
 impl<'t> Reader<'t> {
-    fn document(&mut self) -> Read<Option<Node>> {
-        let mut document = None;
+    fn documents(&mut self) -> Read<Vec<Node>> {
+        let mut documents = Vec::new();
         loop {
             let (event, span) = self.next()?;
             match event {
-                Event::StreamEnd => {
-                    return Ok(document.filter(|node: &Node| !matches!(node.value, Value::Null)));
-                }
+                Event::StreamEnd => return Ok(documents),
+                // Anchors end with the document that they are in.
+                Event::DocumentStart(..) => self.anchors.clear(),
                 Event::StreamStart | Event::DocumentEnd => {}
-                Event::DocumentStart(..) if document.is_some() => {
-                    let hint = "keep one document per file: remove what follows the `---`";
-                    return Err(Problem::new(span, "a second document begins here", hint));
+                event => {
+                    let document = self.node(event, span, 0)?;
+                    documents.extend((!matches!(document.value, Value::Null)).then_some(document));
                 }
-                Event::DocumentStart(..) => {}
-                event => document = Some(self.node(event, span, 0)?),
             }
         }
     }

@@ -5,6 +5,7 @@ mod envoy_oracle;
 mod explaining;
 mod harness;
 mod hostile;
+mod importing;
 mod loading;
 mod native_matching;
 mod native_oracle;

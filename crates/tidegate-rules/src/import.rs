@@ -1,0 +1,105 @@
+//! Other services' rule files, written anew in our format.
+//!
+//! What comes out compiles and decides as the original does, as far as our format can say it; every difference and
+//! everything left out is a [`Note`]. A limit that cannot be said exactly is left out rather than made wider: a limit
+//! that refuses the wrong callers is worse than one that a person has still to write.
+
+mod cel;
+mod draft;
+mod envoy;
+mod limitador;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::diagnostics::{Diagnostics, Report, Span};
+use crate::load::Source;
+use crate::yaml;
+
+use draft::DraftFile;
+
+/// Rules in our format, and what became of the rest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Import {
+    /// A rule file; where there are several domains, one document each.
+    pub rules: String,
+    /// What did not map, and why.
+    pub notes: Vec<Note>,
+}
+
+/// Something that did not map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// The file, by the name its [`Source`] has.
+    pub file: String,
+    /// The line, counted from one.
+    pub line: usize,
+    /// What it is, and why it did not map.
+    pub message: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.message)
+    }
+}
+
+/// Rewrites envoyproxy/ratelimit files.
+///
+/// # Errors
+/// With the mistakes in them, if that service would refuse them.
+pub fn envoy(sources: &[Source]) -> Result<Import, Diagnostics> {
+    import(sources, |documents, notes, report| {
+        let file = crate::envoy::parse::parse(documents.first()?, report)?;
+        Some(vec![envoy::convert(file, notes)])
+    })
+}
+
+/// Rewrites Limitador files.
+///
+/// # Errors
+/// With the mistakes in them, if they are not lists of limits.
+pub fn limitador(sources: &[Source]) -> Result<Import, Diagnostics> {
+    import(sources, |documents, notes, report| limitador::convert(documents.first()?, notes, report))
+}
+
+type Convert = fn(&[yaml::Node], &mut Notes<'_>, &mut Report<'_>) -> Option<Vec<DraftFile>>;
+
+fn import(sources: &[Source], convert: Convert) -> Result<Import, Diagnostics> {
+    let files: Vec<&Source> = sources.iter().collect();
+    let mut report = Report::new(&files);
+    let mut notes = Notes { files: &files, list: Vec::new() };
+    let mut drafts: Vec<DraftFile> = Vec::new();
+    for (number, source) in (0..).zip(sources) {
+        let documents = yaml::parse(number, &source.text, &mut report);
+        for draft in convert(&documents, &mut notes, &mut report).unwrap_or_default() {
+            match (drafts.iter_mut().find(|known| known.domain == draft.domain), draft.once) {
+                (Some(known), Some(span)) => {
+                    let message = format!("the domain `{}` is given twice", known.domain);
+                    report.error(span, message, "keep all descriptors of a domain in one file");
+                }
+                (Some(known), None) => known.rules.extend(draft.rules),
+                (None, _) => drafts.push(draft),
+            }
+        }
+    }
+    report.finish()?;
+    let texts: Vec<String> = drafts.into_iter().map(DraftFile::write).collect();
+    Ok(Import { rules: texts.join("---\n"), notes: notes.list })
+}
+
+/// Gathers what did not map.
+struct Notes<'s> {
+    files: &'s [&'s Source],
+    list: Vec<Note>,
+}
+
+impl Notes<'_> {
+    fn add(&mut self, span: Span, message: impl Into<String>) {
+        let source = self.files[span.file as usize];
+        let before = source.text.get(..span.start).unwrap_or_default();
+        let line = 1 + before.matches('\n').count();
+        self.list.push(Note { file: source.name.clone(), line, message: message.into() });
+    }
+}

@@ -1,0 +1,217 @@
+//! envoyproxy/ratelimit's nested descriptors as rules.
+//!
+//! There one limit at most is found for a descriptor, the most exact one; here every rule that matches counts. So each
+//! rule says what its neighbours would have caught before it, and that the keys of other limits are absent.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::Notes;
+use super::draft::{DraftCondition, DraftFile, DraftLimit, DraftRule, literal};
+use crate::diagnostics::Span;
+use crate::envoy::parse::{Amount, EnvoyDescriptor, EnvoyFile, EnvoyLimit};
+use crate::glob::Pattern;
+use crate::matching::envoy::Step;
+
+/// The longest attribute name that our format takes in a key.
+const LONGEST_KEY: usize = 256;
+
+pub(super) fn convert(file: EnvoyFile, notes: &mut Notes<'_>) -> DraftFile {
+    let mut keys = BTreeSet::new();
+    collect_keys(&file.descriptors, &mut keys);
+    let mut converter = Converter { keys, notes, path: Vec::new(), found: Vec::new() };
+    converter.level(&file.descriptors);
+    let found = converter.found;
+    if !found.is_empty() {
+        let message = "the order of a descriptor's entries no longer matters, nor do entries whose key is not in this file";
+        notes.add(file.span, message);
+    }
+    DraftFile { domain: file.domain.to_string(), once: Some(file.span), rules: replace(found, notes) }
+}
+
+fn collect_keys(level: &[EnvoyDescriptor], keys: &mut BTreeSet<String>) {
+    for descriptor in level {
+        if !descriptor.step.key.contains('*') {
+            keys.insert(descriptor.step.key.to_string());
+        }
+        collect_keys(&descriptor.below, keys);
+    }
+}
+
+struct Converter<'n, 's> {
+    /// Every key of the domain that has no wildcard.
+    keys: BTreeSet<String>,
+    notes: &'n mut Notes<'s>,
+    /// How the present level is reached.
+    path: Vec<Reached>,
+    found: Vec<(DraftRule, Labels)>,
+}
+
+struct Reached {
+    step: Step,
+    condition: DraftCondition,
+    shared: bool,
+}
+
+/// What a limit is called, and what it replaces.
+struct Labels {
+    span: Span,
+    label: Option<String>,
+    replaces: Vec<String>,
+}
+
+impl Converter<'_, '_> {
+    fn level(&mut self, level: &[EnvoyDescriptor]) {
+        for (place, descriptor) in level.iter().enumerate() {
+            let key = &*descriptor.step.key;
+            let problem = if key.contains('*') {
+                "a wildcard in a key cannot be said in rules"
+            } else if key.len() > LONGEST_KEY || key.chars().any(char::is_control) {
+                "its key is too long, or holds control characters"
+            } else if self.path.iter().any(|reached| *reached.step.key == *key) {
+                "a rule looks at each attribute once, and this key occurs above"
+            } else {
+                self.path.push(Reached {
+                    step: descriptor.step.clone(),
+                    condition: condition(level, place),
+                    shared: descriptor.shared,
+                });
+                self.descriptor(descriptor);
+                self.path.pop();
+                continue;
+            };
+            let name = descriptor.step.joined();
+            self.notes.add(descriptor.span, format!("`{name}` and what is below it are left out: {problem}"));
+        }
+    }
+
+    fn descriptor(&mut self, descriptor: &EnvoyDescriptor) {
+        for field in &descriptor.unused {
+            let name = descriptor.step.joined();
+            self.notes.add(
+                descriptor.span,
+                format!("`{field}` of `{name}` is left out: it does not decide anything"),
+            );
+        }
+        if let Some(limit) = &descriptor.limit {
+            self.limit(descriptor, limit);
+        }
+        self.level(&descriptor.below);
+    }
+
+    fn limit(&mut self, descriptor: &EnvoyDescriptor, limit: &EnvoyLimit) {
+        let name = self.path.iter().map(|reached| reached.step.joined()).collect::<Vec<_>>().join(".");
+        if descriptor.quota && !descriptor.shadow {
+            let message = format!(
+                "`{name}` is a quota there, and an ordinary limit here: it refuses even if others have room"
+            );
+            self.notes.add(descriptor.span, message);
+        }
+        if descriptor.shadow && !limit.replaces.is_empty() {
+            let message =
+                format!("`{name}` is in shadow mode: here it replaces only limits that are so as well");
+            self.notes.add(descriptor.span, message);
+        }
+        let mut conditions: Vec<(String, DraftCondition)> = self
+            .path
+            .iter()
+            .map(|reached| (reached.step.key.to_string(), reached.condition.clone()))
+            .collect();
+        let absent = || DraftCondition { is: Vec::new(), not: vec!["*".into()] };
+        let others =
+            self.keys.iter().filter(|key| !self.path.iter().any(|reached| *reached.step.key == ***key));
+        conditions.extend(others.map(|key| (key.clone(), absent())));
+        let counted = self.path.iter().filter(|reached| !reached.shared);
+        let rule = DraftRule {
+            name,
+            conditions,
+            key: counted.map(|reached| reached.step.key.to_string()).collect(),
+            limit: match limit.amount {
+                Amount::Unlimited => DraftLimit::Unlimited,
+                Amount::Requests { count, unit } => {
+                    DraftLimit::FixedWindow { count: count.into(), window: unit }
+                }
+            },
+            shadow: descriptor.shadow,
+            overrides: Vec::new(),
+        };
+        let labels = Labels {
+            span: descriptor.span,
+            label: limit.name.as_deref().map(str::to_owned),
+            replaces: limit.replaces.iter().map(|name| name.to_string()).collect(),
+        };
+        self.found.push((rule, labels));
+    }
+}
+
+/// What the value must be for a descriptor to be chosen, and not one of its neighbours.
+fn condition(level: &[EnvoyDescriptor], place: usize) -> DraftCondition {
+    let Step { key, value } = &level[place].step;
+    let is_wild = |value: &str| value.contains('*');
+    // In its patterns a backslash is a backslash, and every star a wildcard.
+    let pattern = |value: &str| value.replace('\\', r"\\");
+    let neighbours = level.iter().enumerate().filter(|(other, one)| *other != place && one.step.key == *key);
+    let values = || neighbours.clone().filter_map(|(other, one)| Some((other, one.step.value.as_deref()?)));
+    let exact = values().map(|(_, value)| value).filter(|value| !is_wild(value));
+    let wild = values().filter(|(_, value)| is_wild(value));
+    match value.as_deref() {
+        None => DraftCondition {
+            is: vec!["*".into()],
+            not: exact.map(literal).chain(wild.map(|(_, value)| pattern(value))).collect(),
+        },
+        Some(own) if is_wild(own) => {
+            let matcher = Pattern::parse_unescaped(own);
+            let caught = exact.filter(|value| matcher.matches(value.as_bytes()));
+            let earlier = wild.filter(|(other, _)| *other < place).map(|(_, value)| pattern(value));
+            DraftCondition { is: vec![pattern(own)], not: caught.map(literal).chain(earlier).collect() }
+        }
+        Some(own) => DraftCondition { is: vec![literal(own)], not: Vec::new() },
+    }
+}
+
+/// Turns `replaces` into `overrides`, as far as our format allows.
+fn replace(found: Vec<(DraftRule, Labels)>, notes: &mut Notes<'_>) -> Vec<DraftRule> {
+    let (rules, found): (Vec<DraftRule>, Vec<Labels>) = found.into_iter().unzip();
+    // Overrides go by the names that will be written.
+    let mut file = DraftFile { domain: String::new(), once: None, rules };
+    file.name_rules();
+    let mut by_label: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (number, one) in found.iter().enumerate() {
+        if let Some(label) = &one.label {
+            by_label.entry(label).or_default().push(number);
+        }
+    }
+    let mut edges: Vec<Vec<usize>> = vec![Vec::new(); found.len()];
+    for (number, one) in found.iter().enumerate() {
+        for target in one.replaces.iter().filter_map(|name| by_label.get(name.as_str())).flatten().copied() {
+            if reaches(&edges, target, number) {
+                let message = format!(
+                    "`{}` and `{}` replace each other there, which would leave neither: only one direction is kept",
+                    file.rules[number].name, file.rules[target].name
+                );
+                notes.add(one.span, message);
+            } else if !edges[number].contains(&target) {
+                edges[number].push(target);
+            }
+        }
+    }
+    let names: Vec<String> = file.rules.iter().map(|rule| rule.name.clone()).collect();
+    for (rule, targets) in file.rules.iter_mut().zip(&edges) {
+        rule.overrides = targets.iter().map(|target| names[*target].clone()).collect();
+    }
+    file.rules
+}
+
+/// Whether the edges lead from one rule to another, or it is that one.
+fn reaches(edges: &[Vec<usize>], from: usize, to: usize) -> bool {
+    let mut seen = vec![false; edges.len()];
+    let mut open = vec![from];
+    while let Some(at) = open.pop() {
+        if at == to {
+            return true;
+        }
+        if !std::mem::replace(&mut seen[at], true) {
+            open.extend(&edges[at]);
+        }
+    }
+    false
+}
