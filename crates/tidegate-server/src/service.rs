@@ -47,10 +47,17 @@ impl Service {
         self.observer.answered(transport, Duration::from_micros(took.get()));
     }
 
-    /// Appends the headers of `sets`, and `Retry-After` to a refusal.
-    pub(crate) fn write_headers(&self, decision: &Decision, sets: HeaderSets, headers: &mut http::HeaderMap) {
+    /// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later
+    /// time, the second in which a window ends would be told now as that one and now as the next.
+    pub(crate) fn write_headers(
+        &self,
+        decision: &Decision,
+        sets: HeaderSets,
+        asked_at: Timestamp,
+        headers: &mut http::HeaderMap,
+    ) {
         let Some((report, limit)) = governing_limit(decision) else { return };
-        reported(decision, report, limit).write(sets, span(since_epoch(self.clock.now())), headers);
+        reported(decision, report, limit).write(sets, span(since_epoch(asked_at)), headers);
         if let Some(retry_after) = limit.outcome.retry_after().filter(|_| !decision.allowed) {
             write_retry_after(span(retry_after), headers);
         }

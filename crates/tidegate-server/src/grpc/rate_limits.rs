@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Micros};
+use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, DescriptorDecision, LimitOverride, LimitReport, Transport,
 };
@@ -46,7 +46,7 @@ impl RateLimits for Arc<Service> {
         let question = CheckRequest { domain: &request.domain, descriptors: &asks };
         // An unknown domain passes, as Envoy's users expect; the limiter has told the observer.
         let answer = match self.limiter.check(&question).await {
-            Ok(decision) => self.response(&decision, asks.len()),
+            Ok(decision) => self.response(&decision, asks.len(), began),
             Err(_) => all_ok(asks.len()),
         };
         self.answered(Transport::Grpc, began);
@@ -69,7 +69,7 @@ impl Service {
         }
     }
 
-    fn response(&self, decision: &Decision, descriptors: usize) -> RateLimitResponse {
+    fn response(&self, decision: &Decision, descriptors: usize, began: Timestamp) -> RateLimitResponse {
         // A gateway cannot hold a request back, so what would have to wait is refused.
         let overall =
             if decision.allowed && decision.delay == Micros::ZERO { Code::Ok } else { Code::OverLimit };
@@ -80,7 +80,7 @@ impl Service {
         };
         if let Some(set) = self.settings.rls_headers {
             let mut headers = http::HeaderMap::new();
-            self.write_headers(decision, HeaderSets::from_iter([set]), &mut headers);
+            self.write_headers(decision, HeaderSets::from_iter([set]), began, &mut headers);
             response.response_headers_to_add = headers.iter().map(header_value).collect();
         }
         response

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Micros};
+use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, FirstTime, RefundError, ReplayError, RequestId, Transport,
 };
@@ -32,10 +32,11 @@ impl Shared {
         let began = self.service.clock.now();
         let check: Check<'_> = json::parse(body)?;
         let answer = match &check.request_id {
-            None => self.decide(&check).await?.into_answer(),
+            None => self.decide(&check, began).await?.into_answer(),
             Some(id) => {
                 let asked = ("check", check.cost.0, fingerprint(&check.attributes));
-                self.once(&named(id.as_str(), check.domain.as_str(), &asked), self.decide(&check)).await?
+                self.once(&named(id.as_str(), check.domain.as_str(), &asked), self.decide(&check, began))
+                    .await?
             }
         };
         self.service.answered(Transport::Http, began);
@@ -66,7 +67,7 @@ impl Shared {
             .filter(|(_, body)| body.is_none())
             .map(|(check, _)| check)
             .collect();
-        let decided = self.decide_all(&open).await?;
+        let decided = self.decide_all(&open, began).await?;
         let open_bodies = bodies.iter_mut().filter(|body| body.is_none());
         for ((body, answer), first_time) in open_bodies.zip(decided).zip(first_times) {
             *body = Some(answer.body.clone());
@@ -79,7 +80,7 @@ impl Shared {
         Ok(answer)
     }
 
-    async fn decide_all(&self, checks: &[&Check<'_>]) -> Result<Vec<Replayable>, Problem> {
+    async fn decide_all(&self, checks: &[&Check<'_>], began: Timestamp) -> Result<Vec<Replayable>, Problem> {
         let entries: Vec<Entries<'_>> = checks.iter().map(|check| entries(&check.attributes)).collect();
         let asks: Vec<DescriptorAsk<'_>> =
             checks.iter().zip(&entries).map(|(check, entries)| ask(entries, check.cost.0)).collect();
@@ -92,7 +93,8 @@ impl Shared {
             })
             .collect();
         let decisions = self.service.limiter.check_batch(&requests).await;
-        let told = decisions.into_iter().map(|decision| decision.map(|decision| self.replayable(&decision)));
+        let told =
+            decisions.into_iter().map(|decision| decision.map(|decision| self.replayable(&decision, began)));
         told.collect::<Result<_, _>>().map_err(|error| self.unknown_domain(&error, "checks"))
     }
 
@@ -121,7 +123,7 @@ impl Shared {
         }
     }
 
-    async fn decide(&self, check: &Check<'_>) -> Result<Replayable, Problem> {
+    async fn decide(&self, check: &Check<'_>, began: Timestamp) -> Result<Replayable, Problem> {
         let entries = entries(&check.attributes);
         let asks = [ask(&entries, check.cost.0)];
         let request = CheckRequest { domain: check.domain.as_str(), descriptors: &asks };
@@ -131,12 +133,12 @@ impl Shared {
             .check(&request)
             .await
             .map_err(|error| self.unknown_domain(&error, "domain"))?;
-        Ok(self.replayable(&decision))
+        Ok(self.replayable(&decision, began))
     }
 
-    fn replayable(&self, decision: &Decision) -> Replayable {
+    fn replayable(&self, decision: &Decision, began: Timestamp) -> Replayable {
         let mut headers = HeaderMap::new();
-        self.service.write_headers(decision, self.service.settings.headers, &mut headers);
+        self.service.write_headers(decision, self.service.settings.headers, began, &mut headers);
         let lease = decision.lease.as_ref().map(ToString::to_string);
         let body =
             serde_json::to_vec(&told(decision, lease.as_deref())).expect("a decision always serialises");
