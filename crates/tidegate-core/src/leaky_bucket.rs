@@ -13,6 +13,8 @@ use crate::units::{Hits, Micros, Timestamp};
 pub struct LeakyBucket {
     meter: Meter,
     max_delay: Micros,
+    /// The work that the queue holds when it takes one hit more.
+    queue: u64,
     capacity: u64,
 }
 
@@ -38,8 +40,14 @@ impl LeakyBucket {
         // Twice, because the last request admitted lies beyond `max_delay` by its own length.
         let meter = Meter::new(rate, capacity.checked_mul(2).ok_or_else(too_long)?).ok_or_else(too_long)?;
         // A coarse meter drains a little slower than `rate`; what it holds is counted by how it really drains.
-        let capacity = meter.whole_hits_in(meter.drained_in(max_delay)) + 1;
-        Ok(LeakyBucket { meter, max_delay, capacity })
+        let queue = meter.drained_in(max_delay);
+        Ok(LeakyBucket { meter, max_delay, queue, capacity: meter.whole_hits_in(queue) + 1 })
+    }
+
+    /// The same queue for a caller that cannot wait: what would have to is refused, and takes no slot.
+    #[must_use]
+    pub fn without_waiting(&self) -> Self {
+        LeakyBucket { max_delay: Micros::ZERO, ..*self }
     }
 
     /// The longest that a request is asked to wait.
@@ -60,8 +68,8 @@ impl LeakyBucket {
         self.capacity
     }
 
-    /// Decides `hits` against `cell` at `now`, and says what the cell becomes. All hits must find a slot within
-    /// `max_delay`; the request goes when its first slot comes.
+    /// Decides `hits` against `cell` at `now`, and says what the cell becomes. All hits must find a slot in the queue; the
+    /// request goes when its first slot comes.
     #[must_use]
     pub fn decide(
         &self,
@@ -76,7 +84,7 @@ impl LeakyBucket {
         if wanted > self.capacity {
             return (Outcome::refused(None, remaining, reset_after), cell);
         }
-        let highest_backlog = self.queue() - self.meter.work_of(wanted - 1);
+        let highest_backlog = (self.queue - self.meter.work_of(wanted - 1)).min(self.longest_wait());
         if backlog > highest_backlog {
             let retry_after = self.meter.time_to_drain(backlog - highest_backlog);
             return (Outcome::refused(Some(retry_after), remaining, reset_after), cell);
@@ -109,15 +117,15 @@ impl LeakyBucket {
         self.meter.time_to_drain(self.meter.work_of(self.capacity))
     }
 
-    /// The work that drains within `max_delay`.
-    fn queue(&self) -> u64 {
+    /// The work ahead of a request that waits as long as it may.
+    fn longest_wait(&self) -> u64 {
         self.meter.drained_in(self.max_delay)
     }
 
     fn remaining(&self, backlog: u64) -> u64 {
-        match self.queue().checked_sub(backlog) {
-            Some(room) => self.meter.whole_hits_in(room) + 1,
-            None => 0,
+        if backlog > self.longest_wait() {
+            return 0;
         }
+        self.meter.whole_hits_in(self.queue - backlog) + 1
     }
 }

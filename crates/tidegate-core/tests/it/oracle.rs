@@ -228,6 +228,44 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// Whoever cannot wait is admitted exactly where the queue asks for no wait, takes the same slots then, and none
+    /// otherwise: those who can wait never notice the others' refusals.
+    #[test]
+    fn a_caller_that_cannot_wait_goes_at_once_or_takes_no_slot(
+        limit in crate::generate::any_leaky_bucket(),
+        steps in proptest::collection::vec((0..3_000_000u64, 0..30u64, any::<bool>()), 1..60),
+    ) {
+        let patient = Limit::LeakyBucket(limit);
+        let impatient = Limit::LeakyBucket(limit.without_waiting());
+        // The second queue is only ever asked by those who can wait, and by others when there is no wait.
+        let (mut shared, mut alone) = (Cell::Vacant, Cell::Vacant);
+        let mut now = START;
+        for (turn, (wait, hits, waits)) in steps.into_iter().enumerate() {
+            now = now + Micros::new(wait);
+            let expected = patient.look(&alone, now, ask(hits, turn));
+            let goes_now = expected.is_admitted() && expected.delay() == Micros::ZERO;
+            let outcome = if waits { &patient } else { &impatient }.decide(&mut shared, now, ask(hits, turn));
+            if waits || goes_now {
+                patient.decide(&mut alone, now, ask(hits, turn));
+            }
+            prop_assert_eq!(&shared, &alone);
+            if waits {
+                prop_assert_eq!(outcome.verdict, expected.verdict);
+            } else {
+                prop_assert_eq!(outcome.is_admitted(), goes_now);
+                prop_assert_eq!(outcome.delay(), Micros::ZERO);
+                if let Some(retry_after) = outcome.retry_after() {
+                    prop_assert!(impatient.look(&shared, now + retry_after, ask(hits, turn)).is_admitted());
+                    prop_assert!(!impatient.look(&shared, (now + retry_after).back(Micros::ONE), ask(hits, turn)).is_admitted());
+                }
+            }
+        }
+    }
+}
+
 fn ask_nothing(turn: usize) -> tidegate_core::Ask {
     ask(0, turn)
 }
