@@ -8,6 +8,7 @@ mod clock;
 mod commands;
 mod endpoint;
 mod failure;
+mod logging;
 mod reload;
 mod rules;
 mod settings;
@@ -33,7 +34,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Check(args) => commands::check::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
+        Command::Import(args) => commands::import::run(&args),
         Command::Man(args) => commands::man::run(&args),
+        Command::Schema(args) => commands::schema::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Validate(args) => commands::validate::run(&args),
     }
 }

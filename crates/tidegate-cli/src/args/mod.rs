@@ -32,10 +32,13 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Serve(ServeArgs),
     Validate(ValidateArgs),
     Explain(ExplainArgs),
     Check(CheckArgs),
+    Import(ImportArgs),
     Bench(BenchArgs),
+    Schema(SchemaArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -123,6 +126,8 @@ pub(crate) struct ImportArgs {
     /// The file, or for envoy its configuration directory
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

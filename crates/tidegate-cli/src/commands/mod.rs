@@ -4,5 +4,8 @@ pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod explain;
+pub(crate) mod import;
 pub(crate) mod man;
+pub(crate) mod schema;
+pub(crate) mod serve;
 pub(crate) mod validate;

@@ -5,14 +5,13 @@
 //! misreads its configuration fails in the dark.
 
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::diagnose;
-use super::values::{HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Span};
+use super::values::{Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Span};
 use crate::failure::Failure;
 
 /// Larger files are not configuration.
@@ -35,8 +34,8 @@ pub(crate) struct Config {
     /// Bounds
     pub(crate) limits: Limits,
     /// Threads that serve requests: one per core by default
-    pub(crate) workers: Option<NonZeroUsize>,
-    /// How long requests in flight may take to finish when the server is told to stop
+    pub(crate) workers: Option<Count>,
+    /// How long requests in flight may take to finish when the server is told to stop: 10s by default
     pub(crate) drain: Option<Span>,
     /// What is logged, and how
     pub(crate) log: Log,
@@ -87,13 +86,13 @@ pub(crate) struct Rls {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
     /// The most counters in memory: 10,000,000 by default, about 45 bytes each
-    pub(crate) max_cells: Option<NonZeroUsize>,
+    pub(crate) max_cells: Option<Count>,
     /// The most bytes for sliding logs and leases in memory: 512 MiB by default
-    pub(crate) max_log_bytes: Option<NonZeroUsize>,
-    /// The most bytes in a request's body: 1 MiB by default
-    pub(crate) max_body: Option<NonZeroUsize>,
-    /// The most connections on each listener
-    pub(crate) max_connections: Option<NonZeroUsize>,
+    pub(crate) max_log_bytes: Option<Count>,
+    /// The most bytes in a request's body: 256 KiB by default
+    pub(crate) max_body: Option<Count>,
+    /// The most connections on each listener: 10,000 by default
+    pub(crate) max_connections: Option<Count>,
 }
 
 /// What is logged, and how
@@ -195,7 +194,7 @@ mod tests {
         let config = Config::parse("a.yaml", text).unwrap();
         // Nothing is left for a weaker source to say.
         let mut loud = config.clone();
-        loud.workers = NonZeroUsize::new(99);
+        loud.workers = Some("99".parse().unwrap());
         assert_eq!(config.clone().or(loud), config);
         assert_eq!(Config::default().or(config.clone()), config);
     }

@@ -38,6 +38,9 @@ fn explain(error: &Error) -> (String, Option<String>) {
             let key = key.as_deref().unwrap_or("a field");
             (format!("`{key}` is given twice"), Some("keep one of them".to_owned()))
         }
+        Error::Unexpected { expected: "string scalar", .. } => {
+            ("expected a single value here".to_owned(), None)
+        }
         other => {
             // A value's own complaint may bring its hint along, after a line break.
             let text = UserMessageFormatter.format_message(other).into_owned();

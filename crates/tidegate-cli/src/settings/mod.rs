@@ -20,16 +20,13 @@ use crate::failure::Failure;
 use crate::rules::RuleFiles;
 pub(crate) use config::Config;
 pub(crate) use diagnose::suggest;
+use values::{Count, ListenAddr, Span};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};
-use values::{ListenAddr, Span};
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 const DEFAULT_GRPC: &str = "127.0.0.1:8081";
 const DEFAULT_ADMIN: &str = "127.0.0.1:8082";
 const DEFAULT_LOG: &str = "info";
-/// Kubernetes kills after 30 s.
-const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
-const DEFAULT_MAX_BODY: usize = 1 << 20;
 
 /// How to run the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +40,7 @@ pub(crate) struct Settings {
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) bounds: Bounds,
     pub(crate) workers: Option<NonZeroUsize>,
-    pub(crate) drain: Duration,
+    pub(crate) drain: Option<Duration>,
     pub(crate) log_filter: LogFilter,
     pub(crate) log_format: LogFormat,
 }
@@ -79,7 +76,7 @@ pub(crate) struct Bounds {
     pub(crate) max_cells: Option<NonZeroUsize>,
     pub(crate) max_log_bytes: Option<NonZeroUsize>,
     pub(crate) max_connections: Option<NonZeroUsize>,
-    pub(crate) max_body: usize,
+    pub(crate) max_body: Option<NonZeroUsize>,
 }
 
 impl Settings {
@@ -97,22 +94,28 @@ impl Settings {
 
     fn decide(config: Config) -> Result<Settings, Failure> {
         let Config { listen, store, rules, headers, rls, limits, workers, drain, log } = config;
+        let http = resolve("http", listen.http, DEFAULT_HTTP)?;
+        let grpc = resolve("grpc", listen.grpc, DEFAULT_GRPC)?;
+        if http.is_none() && grpc.is_none() {
+            return Err(Failure::new("there is nothing to serve: http and grpc are both off")
+                .hint("leave one of them on, for example with --http 127.0.0.1:8080"));
+        }
         Ok(Settings {
-            http: resolve("http", listen.http, DEFAULT_HTTP)?,
-            grpc: resolve("grpc", listen.grpc, DEFAULT_GRPC)?,
+            http,
+            grpc,
             admin: resolve("admin", listen.admin, DEFAULT_ADMIN)?,
             store: store.url.as_deref().map_or(Ok(StoreUrl::Memory), str::parse)?,
             rules: RuleFiles { native: rules.paths.unwrap_or_default(), envoy: rules.envoy_config },
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
             rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
             bounds: Bounds {
-                max_cells: limits.max_cells,
-                max_log_bytes: limits.max_log_bytes,
-                max_connections: limits.max_connections,
-                max_body: limits.max_body.map_or(DEFAULT_MAX_BODY, NonZeroUsize::get),
+                max_cells: limits.max_cells.map(|Count(most)| most),
+                max_log_bytes: limits.max_log_bytes.map(|Count(most)| most),
+                max_connections: limits.max_connections.map(|Count(most)| most),
+                max_body: limits.max_body.map(|Count(most)| most),
             },
-            workers,
-            drain: drain.map_or(DEFAULT_DRAIN, |Span(drain)| drain),
+            workers: workers.map(|Count(workers)| workers),
+            drain: drain.map(|Span(drain)| drain),
             log_filter: log.level.unwrap_or_else(|| DEFAULT_LOG.parse().expect("the default is valid")),
             log_format: log.format.unwrap_or(LogFormat::Text),
         })
@@ -175,6 +178,13 @@ mod tests {
     #[test]
     fn a_listener_can_be_switched_off() {
         assert_eq!(http_of(Some("off"), None, Some("127.0.0.1:3")), None);
+    }
+
+    #[test]
+    fn a_server_with_nothing_to_serve_is_refused() {
+        let off = || Some("off".to_owned());
+        let args = ServeArgs { http: off(), grpc: off(), ..ServeArgs::default() };
+        assert!(Settings::gather(&args, std::iter::empty()).is_err());
     }
 
     #[test]

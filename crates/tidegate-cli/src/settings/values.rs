@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -156,6 +157,22 @@ impl FromStr for LogFilter {
     }
 }
 
+/// A whole number above zero, perhaps with underscores between its digits: `10_000_000`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "NonZeroUsize")]
+pub(crate) struct Count(pub(crate) NonZeroUsize);
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.replace('_', "").parse();
+        number
+            .map(Count)
+            .map_err(|_| format!("`{text}` is not a whole number above 0\nwrite it as 10000 or 10_000"))
+    }
+}
+
 /// A span of time, written as 200ms, 10s, 2m.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(with = "String")]
@@ -211,7 +228,7 @@ macro_rules! deserialize_from_text {
     };
 }
 
-deserialize_from_text!(ListenAddr, RulesSource, HeaderSet, RlsHeaders, LogFormat, LogFilter, Span);
+deserialize_from_text!(ListenAddr, RulesSource, HeaderSet, RlsHeaders, LogFormat, LogFilter, Count, Span);
 
 #[cfg(test)]
 mod tests {
@@ -234,6 +251,14 @@ mod tests {
         let address: ListenAddr = "[::1]:81".parse().unwrap();
         assert_eq!(address.resolve(), Ok(Some("[::1]:81".parse().unwrap())));
         assert_eq!(ListenAddr::Off.resolve(), Ok(None));
+    }
+
+    #[test]
+    fn a_count_is_above_zero() {
+        assert_eq!("10_000".parse(), Ok(Count(NonZeroUsize::new(10_000).unwrap())));
+        for bad in ["0", "-1", "1.5", "many", "", "99999999999999999999"] {
+            assert!(bad.parse::<Count>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -54,3 +54,13 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let ran = std::process::Command::new("bash").args(["-c", &pipeline]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&ran.stdout).trim(), "0", "{}", String::from_utf8_lossy(&ran.stderr));
 }
+
+#[test]
+fn the_schemas_are_json_and_know_our_fields() {
+    for (of, field) in [("rules", "domain"), ("config", "listen")] {
+        let output = tidegate(&["schema", of]).output().unwrap();
+        let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(schema.to_string().contains(&format!("\"{field}\"")), "{schema:#}");
+        assert!(schema["$schema"].is_string(), "{schema:#}");
+    }
+}

@@ -3,9 +3,12 @@
 mod bench;
 mod bench_grpc;
 mod check;
+mod envoy;
 mod explain;
 mod generated;
 mod help;
+mod import;
+mod serve;
 mod stub;
 mod validate;
 

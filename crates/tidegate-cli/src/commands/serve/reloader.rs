@@ -1,0 +1,107 @@
+//! Keeps the limiter's rules as the files have them.
+//!
+//! Rules with a mistake change nothing: the old ones go on, and the log and the metrics say so.
+
+use std::sync::Arc;
+
+use tidegate_admin::Metrics;
+use tidegate_limiter::Limiter;
+use tidegate_rules::{Diagnostics, Severity};
+use tokio::signal::unix::Signal;
+use tokio::time::sleep;
+
+use crate::reload::{Look, Watch};
+use crate::rules::{RuleFiles, RulesError};
+
+pub(super) struct Reloader {
+    files: RuleFiles,
+    watch: Watch,
+    limiter: Arc<Limiter>,
+    metrics: Arc<Metrics>,
+}
+
+/// Why the reloader got up.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    /// It is time to look at the files.
+    Time,
+    /// Somebody sent SIGHUP.
+    Hangup,
+}
+
+impl Reloader {
+    /// `watch` must be older than the limiter's rules, so that no change between the two is missed.
+    pub(super) fn new(files: RuleFiles, watch: Watch, limiter: Arc<Limiter>, metrics: Arc<Metrics>) -> Self {
+        Reloader { files, watch, limiter, metrics }
+    }
+
+    /// Runs until dropped.
+    pub(super) async fn run(mut self, mut hangup: Signal) {
+        let mut found = Look::Same;
+        loop {
+            let cause = tokio::select! {
+                _ = hangup.recv() => Cause::Hangup,
+                () = sleep(Watch::pause_after(found)) => Cause::Time,
+            };
+            // Reading and compiling may take a while, and others live on this runtime.
+            let step = tokio::task::spawn_blocking(move || {
+                let found = self.step(cause);
+                (self, found)
+            });
+            (self, found) = step.await.expect("reloading does not panic");
+        }
+    }
+
+    fn step(&mut self, cause: Cause) -> Look {
+        let found = match cause {
+            Cause::Time => self.watch.look(),
+            Cause::Hangup => {
+                self.watch.forget_changes();
+                Look::Changed
+            }
+        };
+        if found == Look::Changed {
+            self.reload();
+        }
+        found
+    }
+
+    fn reload(&self) {
+        match self.files.load() {
+            Ok(loaded) => {
+                if let Some(warnings) = loaded.rules.warnings() {
+                    log_each(warnings);
+                }
+                let rules = loaded.rules.rules().len();
+                let version = self.limiter.replace_rules(loaded.rules);
+                self.metrics.reloaded(&self.limiter.snapshot());
+                tracing::info!(version, rules, files = loaded.files, "rules reloaded");
+            }
+            Err(error) => {
+                self.metrics.reload_failed();
+                let version = self.limiter.snapshot().version();
+                tracing::error!(version, "rules not reloaded, the old ones go on");
+                log_reasons(&error);
+            }
+        }
+    }
+}
+
+/// Says why there are no new rules.
+fn log_reasons(error: &RulesError) {
+    match error {
+        RulesError::Unreadable(_) => tracing::error!("{error}"),
+        RulesError::Invalid(found) => log_each(found),
+    }
+}
+
+/// One line per finding: a collector takes lines, and a person reads the first few.
+pub(super) fn log_each(found: &Diagnostics) {
+    for one in found.iter() {
+        let hint = one.hint.as_str();
+        match one.severity {
+            Severity::Error => tracing::error!(hint, "{one}"),
+            Severity::Warning => tracing::warn!(hint, "{one}"),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `tidegate import`
+
+use std::fs;
+
+use insta::assert_snapshot;
+use tempfile::TempDir;
+
+use crate::{run_in, tidegate};
+
+const ENVOY: &str = "\
+domain: edge
+descriptors:
+  - key: path
+    value: /login
+    detailed_metric: true
+    descriptors:
+      - key: remote_address
+        rate_limit: { unit: minute, requests_per_unit: 5 }
+";
+
+const LIMITADOR: &str = "\
+- namespace: shop
+  max_value: 100
+  seconds: 60
+  conditions: [\"method == 'POST'\"]
+  variables: [user_id]
+- namespace: shop
+  max_value: 1
+  seconds: 1
+  conditions: [\"size(path) > 3\"]
+  variables: []
+";
+
+fn dir() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("envoy")).unwrap();
+    fs::write(dir.path().join("envoy/edge.yaml"), ENVOY).unwrap();
+    fs::write(dir.path().join("limits.yaml"), LIMITADOR).unwrap();
+    dir
+}
+
+#[test]
+fn an_envoy_directory_becomes_rules() {
+    assert_snapshot!(run_in(dir().path(), &["import", "envoy", "envoy"]));
+}
+
+#[test]
+fn a_limitador_file_becomes_rules_and_a_note_for_what_did_not_map() {
+    assert_snapshot!(run_in(dir().path(), &["import", "limitador", "limits.yaml"]));
+}
+
+#[test]
+fn a_program_gets_rules_and_notes_as_json() {
+    let output = tidegate(&["import", "limitador", "limits.yaml", "--output", "json"])
+        .current_dir(dir().path())
+        .output();
+    let json: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    assert!(json["rules"].as_str().unwrap().contains("domain: shop"), "{json:#}");
+    let notes = json["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|note| note["file"] == "limits.yaml" && note["line"] == 6), "{json:#}");
+}
+
+#[test]
+fn what_was_imported_is_valid() {
+    for (format, path) in [("envoy", "envoy"), ("limitador", "limits.yaml")] {
+        let dir = dir();
+        let output = tidegate(&["import", format, path]).current_dir(dir.path()).output().unwrap();
+        fs::write(dir.path().join("imported.yaml"), &output.stdout).unwrap();
+        let ran = run_in(dir.path(), &["validate", "imported.yaml"]);
+        assert!(ran.starts_with("exit 0"), "{format}: {ran}");
+    }
+}
+
+#[test]
+fn what_the_other_limiter_would_refuse_is_an_error() {
+    let dir = dir();
+    fs::write(dir.path().join("envoy/edge.yaml"), "domain: edge\ndescriptors: [{ kye: path }]\n").unwrap();
+    let ran = run_in(dir.path(), &["import", "envoy", "envoy"]);
+    assert!(ran.starts_with("exit 1") && ran.contains("envoy/edge.yaml:2:"), "{ran}");
+}
+
+#[test]
+fn an_unknown_format_names_the_known_ones() {
+    let ran = run_in(dir().path(), &["import", "kong", "limits.yaml"]);
+    assert!(ran.starts_with("exit 2") && ran.contains("[possible values: envoy, limitador]"), "{ran}");
+}

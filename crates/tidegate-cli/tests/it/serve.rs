@@ -1,0 +1,267 @@
+//! `tidegate serve`: the real process, asked over its sockets and by signals.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tidegate_testkit::{Process, TidegateServer, eventually, http};
+
+use crate::{run, run_in};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+const FREE_PORTS: [&str; 6] = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+/// Far longer than any of this takes, for machines that are busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn start(args: &[&str]) -> TidegateServer {
+    TidegateServer::start(BINARY, &[&FREE_PORTS[..], args].concat())
+}
+
+/// Rules that let each user pass `limit` times a day.
+fn rules(limit: u32) -> String {
+    let limit = format!("{{ algorithm: fixed_window, limit: {limit}, window: 1d }}");
+    format!("domain: api\nrules:\n  - name: per-user\n    key: [user]\n    limits: [{limit}]\n")
+}
+
+fn rule_file(limit: u32) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yaml"), rules(limit)).unwrap();
+    dir
+}
+
+fn check(http: SocketAddr, user: &str) -> Value {
+    let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
+    http::post_json(http, "/v1/check", &body).json()
+}
+
+/// The limit that the server goes by now, asked without spending.
+fn limit_now(http: SocketAddr) -> Option<u64> {
+    let body = r#"{"domain":"api","attributes":{"user":"somebody"},"cost":0}"#;
+    http::post_json(http, "/v1/check", body).json()["limit"].as_u64()
+}
+
+fn metric(admin: SocketAddr, name: &str) -> f64 {
+    let text = http::get(admin, "/metrics").text();
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn with_no_arguments_it_serves_the_starter_rules_and_its_curl_line_works() {
+    let mut server = start(&[]);
+    let http = server.addr("http");
+    eventually("the curl line is printed", PATIENCE, || server.stdout().contains("curl "));
+    let stdout = server.stdout();
+    let line = stdout.lines().find(|line| line.trim_start().starts_with("curl ")).unwrap();
+    assert!(line.contains(&http.to_string()), "{line}");
+    let ran = Command::new("bash").args(["-c", line]).output().unwrap();
+    let reply: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!((&reply["allowed"], &reply["rule"]), (&true.into(), &"per-user".into()));
+}
+
+#[test]
+fn it_says_where_it_listens_one_line_each() {
+    let mut server = start(&[]);
+    let lines = ["http", "grpc", "admin"].map(|name| format!("listening {name} {}", server.addr(name)));
+    assert_eq!(server.stdout().lines().take(3).collect::<Vec<_>>(), lines);
+}
+
+#[test]
+fn a_listener_that_is_off_is_not_opened() {
+    let server = TidegateServer::start(BINARY, &["--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off"]);
+    assert_eq!(server.stdout().matches("listening ").count(), 1);
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_with_0() {
+    for signal in [tidegate_testkit::Signal::TERM, tidegate_testkit::Signal::INT] {
+        let mut server = start(&[]);
+        server.process().signal(signal);
+        let status = server.process().wait_exit(PATIENCE).expect("it ends");
+        assert_eq!(status.code(), Some(0), "{signal:?}: {}", server.stderr());
+    }
+}
+
+#[test]
+fn check_and_bench_agree_with_the_server() {
+    let dir = rule_file(2);
+    let mut server = start(&["--rules", &path(dir.path(), "rules.yaml")]);
+    let (http, grpc) = (server.addr("http").to_string(), server.addr("grpc").to_string());
+    let check = || run(&["check", "--server", &http, "--domain", "api", "user=42"]);
+    let codes: Vec<String> = (0..3).map(|_| check().lines().next().unwrap().to_owned()).collect();
+    assert_eq!(codes, ["exit 0", "exit 0", "exit 1"]);
+    let short =
+        ["--rate", "200", "--duration", "100ms", "--warm-up", "0s", "--keys", "1", "--output", "json"];
+    for (protocol, address, allowed) in [("http", &http, 2), ("grpc", &grpc, 0)] {
+        let args = ["bench", "--protocol", protocol, "--address", address];
+        let ran = crate::tidegate(&[&args[..], &short].concat()).output().unwrap();
+        let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        let counts = (&report["allowed"], &report["refused"], &report["errors"]);
+        assert_eq!(counts, (&allowed.into(), &(20 - allowed).into(), &0.into()), "{protocol}: {report:#}");
+    }
+}
+
+#[test]
+fn sighup_reloads_and_keeps_the_counters() {
+    let dir = rule_file(1);
+    let mut server = start(&["--rules", &path(dir.path(), "rules.yaml")]);
+    let (http, admin) = (server.addr("http"), server.addr("admin"));
+    assert_eq!(check(http, "42")["allowed"], true);
+    assert_eq!(check(http, "42")["allowed"], false);
+    fs::write(dir.path().join("rules.yaml"), rules(3)).unwrap();
+    server.reload();
+    eventually("the new limit applies", PATIENCE, || limit_now(http) == Some(3));
+    let again: Vec<Value> = (0..3).map(|_| check(http, "42")["allowed"].clone()).collect();
+    assert_eq!(again, [true, true, false], "one of three was spent before the reload");
+    assert_eq!(metric(admin, "tidegate_config_last_reload_success"), 1.0);
+}
+
+#[test]
+fn a_changed_file_is_noticed_without_a_signal() {
+    let dir = rule_file(1);
+    let mut server = start(&["--rules", dir.path().to_str().unwrap()]);
+    let http = server.addr("http");
+    fs::write(dir.path().join("rules.yaml"), rules(7)).unwrap();
+    eventually("a rewrite applies", PATIENCE, || limit_now(http) == Some(7));
+    fs::write(dir.path().join(".new"), rules(8)).unwrap();
+    fs::rename(dir.path().join(".new"), dir.path().join("rules.yaml")).unwrap();
+    eventually("a rename applies", PATIENCE, || limit_now(http) == Some(8));
+}
+
+#[test]
+fn the_symlink_swap_of_kubernetes_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for (generation, limit) in [("..1", 1), ("..2", 2)] {
+        fs::create_dir(at(generation)).unwrap();
+        fs::write(at(generation).join("rules.yaml"), rules(limit)).unwrap();
+    }
+    symlink("..1", at("..data")).unwrap();
+    symlink("..data/rules.yaml", at("rules.yaml")).unwrap();
+    let mut server = start(&["--rules", dir.path().to_str().unwrap()]);
+    let http = server.addr("http");
+    assert_eq!(limit_now(http), Some(1));
+    symlink("..2", at("..data_tmp")).unwrap();
+    fs::rename(at("..data_tmp"), at("..data")).unwrap();
+    fs::remove_dir_all(at("..1")).unwrap();
+    eventually("the new limit applies", PATIENCE, || limit_now(http) == Some(2));
+}
+
+#[test]
+fn a_mistake_in_a_changed_file_keeps_the_old_rules_and_says_why() {
+    let dir = rule_file(5);
+    let file = path(dir.path(), "rules.yaml");
+    let mut server = start(&["--rules", &file]);
+    let (http, admin) = (server.addr("http"), server.addr("admin"));
+    fs::write(&file, rules(6).replace("limits", "limtis")).unwrap();
+    eventually("it complains", PATIENCE, || server.stderr().contains("did you mean"));
+    assert!(server.stderr().contains(&format!("{file}:5:5: ")), "{}", server.stderr());
+    assert_eq!(limit_now(http), Some(5));
+    assert_eq!(metric(admin, "tidegate_config_last_reload_success"), 0.0);
+    fs::write(&file, rules(6)).unwrap();
+    eventually("the corrected file applies", PATIENCE, || limit_now(http) == Some(6));
+    assert_eq!(metric(admin, "tidegate_config_last_reload_success"), 1.0);
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_over_the_file() {
+    let dir = rule_file(1);
+    fs::write(dir.path().join("more.yaml"), rules(2)).unwrap();
+    fs::write(dir.path().join("most.yaml"), rules(3)).unwrap();
+    let config = "rules: { paths: [rules.yaml] }\nlisten: { grpc: 'off', admin: 'off' }\n";
+    fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
+    let limit_with = |flag: Option<&str>, variable: Option<&str>| {
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--config", &path(dir.path(), "tidegate.yaml"), "--http", "127.0.0.1:0"]);
+        if let Some(file) = flag {
+            command.args(["--rules", &path(dir.path(), file)]);
+        }
+        if let Some(file) = variable {
+            command.env("TIDEGATE_RULES__PATHS", path(dir.path(), file));
+        }
+        let logs = tempfile::tempdir().unwrap();
+        let mut process = Process::spawn("tidegate", &command, logs.path());
+        let http = process.ready(PATIENCE, |process| {
+            let stdout = process.stdout();
+            let line = stdout.split_inclusive('\n').find(|line| line.ends_with('\n'))?;
+            line.trim_end().strip_prefix("listening http ")?.parse().ok()
+        });
+        limit_now(http.unwrap())
+    };
+    assert_eq!(limit_with(Some("most.yaml"), Some("more.yaml")), Some(3));
+    assert_eq!(limit_with(None, Some("more.yaml")), Some(2));
+    assert_eq!(limit_with(None, None), Some(1), "the file's path is relative to the file");
+}
+
+#[test]
+fn a_taken_port_is_an_error_with_a_way_out() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ran = run(&["serve", "--http", &address, "--grpc", "off", "--admin", "off"]);
+    assert_snapshot!(ran.replace(&address, "HOST:PORT"));
+}
+
+#[test]
+fn rules_with_a_mistake_stop_it_from_starting() {
+    let dir = rule_file(1);
+    fs::write(dir.path().join("rules.yaml"), rules(1).replace("1d", "0d")).unwrap();
+    assert_snapshot!(run_in(dir.path(), &["serve", "--rules", "rules.yaml"]));
+}
+
+#[test]
+fn a_mistake_in_the_configuration_is_shown_with_its_place_and_a_way_out() {
+    let configs = [
+        "listen:\n  htpp: 127.0.0.1:80\n",
+        "listen:\n  http: 8080\n",
+        "log: { level: inof }\n",
+        "headers: [x-ratelimit, rfc]\n",
+        "drain: soon\n",
+        "limits:\n  max_cells: 0\n",
+        "workers: [1]\n",
+        "listen: { http: a:1 }\nlisten: { grpc: a:2 }\n",
+        "listen: {\n",
+        "proxy: { listen: a:1 }\n",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let shown = configs.map(|config| {
+        fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
+        run_in(dir.path(), &["serve", "--config", "tidegate.yaml"])
+    });
+    assert_snapshot!(shown.join("\n"));
+}
+
+#[test]
+fn other_mistakes_at_the_start_say_what_to_do() {
+    let shown = [
+        &["serve", "--config", "absent.yaml"][..],
+        &["serve", "--rules", "absent.yaml"],
+        &["serve", "--store", "redis://user:secret@127.0.0.1"],
+        &["serve", "--store", "etcd://127.0.0.1"],
+        &["serve", "--http", ":8080"],
+        &["serve", "--log-level", "loud"],
+        &["serve", "--http", "off", "--grpc", "off", "--admin", "off"],
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    assert_snapshot!(shown.map(|args| run_in(dir.path(), args)).join("\n"));
+}
+
+#[test]
+fn json_logs_are_one_document_a_line() {
+    let dir = rule_file(1);
+    let file = path(dir.path(), "rules.yaml");
+    let mut server = start(&["--rules", &file, "--log-format", "json"]);
+    server.reload();
+    eventually("it logs", PATIENCE, || server.stderr().contains("rules reloaded"));
+    for line in server.stderr().lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+    }
+}
