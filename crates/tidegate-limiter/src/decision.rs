@@ -238,7 +238,8 @@ fn report(entry: &Entry<'_>, outcomes: &Outcomes) -> Report {
 
 /// Quotas refuse together: as long as one of them has something left, the request passes.
 fn every_quota_is_spent(reports: &[Report]) -> bool {
-    let mut quotas = reports.iter().filter(|report| report.mode == Mode::Quota).peekable();
+    let is_quota = |report: &&Report| report.mode == Mode::Quota && report.kind != ReportKind::Unlimited;
+    let mut quotas = reports.iter().filter(is_quota).peekable();
     quotas.peek().is_some() && quotas.all(Report::is_refusal)
 }
 

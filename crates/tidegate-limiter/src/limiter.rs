@@ -17,7 +17,7 @@ use crate::decision::{Decision, Source};
 use crate::failure::decide_without_store;
 use crate::lease::LeaseToken;
 use crate::observer::Observer;
-use crate::plan::{OverrideKeys, Plan, override_keys};
+use crate::plan::{OverrideKeys, Plan, WithoutWaiting, override_keys, without_waiting};
 use crate::request::CheckRequest;
 use crate::snapshot::Snapshot;
 
@@ -197,14 +197,20 @@ impl Limiter {
         snapshot: &'r Snapshot,
         request: &CheckRequest<'_>,
     ) -> Result<Matched<'r>, UnknownDomain> {
-        let descriptors: SmallVec<[Descriptor<'_>; 2]> =
-            request.descriptors.iter().map(|ask| ask.descriptor).collect();
+        // A descriptor that brings its own limit is no business of the rules: they neither limit nor replace for it.
+        let by_rules = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_none());
+        let (places, descriptors): (SmallVec<[usize; 2]>, SmallVec<[Descriptor<'_>; 2]>) =
+            by_rules.map(|(place, ask)| (place, ask.descriptor)).unzip();
         let mut matches = Matches::new();
         snapshot
             .rules()
             .matches(request.domain, &descriptors, self.clock.now(), &mut matches)
             .inspect_err(|_| self.observer.unknown_domain())?;
-        Ok(Matched { matches, overrides: override_keys(request) })
+        for found in &mut matches {
+            found.descriptor = places[found.descriptor];
+        }
+        let without_waiting = without_waiting(request, &matches);
+        Ok(Matched { matches, overrides: override_keys(request), without_waiting })
     }
 
     /// Asks the store, or where it fails, each rule's policy.
@@ -299,11 +305,13 @@ pub enum RefundError {
 struct Matched<'r> {
     matches: Matches<'r>,
     overrides: OverrideKeys,
+    without_waiting: WithoutWaiting<'r>,
 }
 
 impl Matched<'_> {
     fn plan<'p>(&'p self, request: &'p CheckRequest<'p>, lease: LeaseId) -> Plan<'p> {
         let mut plan = Plan::new(request, &self.matches, &self.overrides, lease);
+        plan.go_now(&self.without_waiting);
         if plan.is_refused_for_a_missing_key() {
             plan.only_look();
         }

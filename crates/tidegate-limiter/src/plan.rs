@@ -6,7 +6,7 @@ use tidegate_rules::{CellKeyBytes, Limits, Match, Mode, OnMissingKey, Rule, Rule
 use tidegate_store::{CellKey, Spend};
 
 use crate::decision::Decision;
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, Patience};
 
 /// Every rule that a request matches, and the cells it touches because of them, each once.
 pub(crate) struct Plan<'p> {
@@ -44,6 +44,25 @@ pub(crate) enum Asks<'p> {
 /// The keys of descriptors that bring their own limit: the whole descriptor.
 pub(crate) type OverrideKeys = SmallVec<[(usize, CellKeyBytes); 1]>;
 
+/// Leaky buckets, each with what it is to a caller that cannot wait.
+pub(crate) type WithoutWaiting<'r> = SmallVec<[(&'r Limit, Limit); 1]>;
+
+/// The leaky buckets among the limits of `matches`, for a request that cannot wait; none for one that can.
+pub(crate) fn without_waiting<'r>(request: &CheckRequest<'_>, matches: &[Match<'r>]) -> WithoutWaiting<'r> {
+    let mut buckets = WithoutWaiting::new();
+    if request.patience == Patience::MustGoNow {
+        for found in matches {
+            let Limits::Enforce(limits) = found.limits else { continue };
+            for RuleLimit { limit, .. } in limits {
+                if let Limit::LeakyBucket(bucket) = limit {
+                    buckets.push((limit, Limit::LeakyBucket(bucket.without_waiting())));
+                }
+            }
+        }
+    }
+    buckets
+}
+
 /// The keys of the descriptors in `request` that bring their own limit.
 pub(crate) fn override_keys(request: &CheckRequest<'_>) -> OverrideKeys {
     let own_limits = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_some());
@@ -67,7 +86,7 @@ impl<'p> Plan<'p> {
         lease: LeaseId,
     ) -> Self {
         let mut plan = Plan { entries: SmallVec::new(), spends: SmallVec::new() };
-        for found in matches.iter().filter(|found| request.descriptors[found.descriptor].limit.is_none()) {
+        for found in matches {
             plan.add_match(request, found, lease);
         }
         for (descriptor, key) in overrides {
@@ -138,6 +157,14 @@ impl<'p> Plan<'p> {
     pub(crate) fn only_look(&mut self) {
         for spend in &mut self.spends {
             spend.touch.ask.hits = Hits::ZERO;
+        }
+    }
+
+    /// Asks `buckets` for a place at their front alone.
+    pub(crate) fn go_now(&mut self, buckets: &'p [(&'p Limit, Limit)]) {
+        for spend in &mut self.spends {
+            let own = buckets.iter().find(|(limit, _)| std::ptr::eq(*limit, spend.touch.limit));
+            spend.touch.limit = own.map_or(spend.touch.limit, |(_, without_waiting)| without_waiting);
         }
     }
 

@@ -10,6 +10,17 @@ pub struct CheckRequest<'a> {
     pub domain: &'a str,
     /// What the request says of itself; several where a gateway asks several questions at once.
     pub descriptors: &'a [DescriptorAsk<'a>],
+    /// Whether it may be asked to wait.
+    pub patience: Patience,
+}
+
+/// Whether a caller can hold its request back for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It can: a leaky bucket may ask it to wait.
+    Waits,
+    /// It cannot: what would have to wait is refused, and takes no place in the queue.
+    MustGoNow,
 }
 
 /// One descriptor, and what is asked for it.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate_admin::{Exposition, Format, Metrics};
 use tidegate_core::Timestamp;
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Patience};
 use tidegate_rules::{RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore, Store};
 
@@ -46,7 +46,12 @@ impl World {
         let entries: Vec<(&str, &[u8])> =
             attributes.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         let descriptors = [DescriptorAsk::one(&entries)];
-        at_once(self.limiter.check(&CheckRequest { domain, descriptors: &descriptors })).unwrap()
+        at_once(self.limiter.check(&CheckRequest {
+            domain,
+            descriptors: &descriptors,
+            patience: Patience::Waits,
+        }))
+        .unwrap()
     }
 
     pub(crate) fn text(&self) -> String {

@@ -1,5 +1,5 @@
 use tidegate_core::Micros;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, RuleResult, Source};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, RuleResult, Source};
 
 use crate::world::{World, at_once, told};
 
@@ -43,7 +43,7 @@ fn a_request_that_no_rule_matches_passes_and_says_that_nobody_was_asked() {
 fn an_unknown_domain_is_an_error_that_names_it() {
     let world = World::new(PER_USER);
     let descriptors = [DescriptorAsk::one(&[])];
-    let request = CheckRequest { domain: "shop", descriptors: &descriptors };
+    let request = CheckRequest { domain: "shop", descriptors: &descriptors, patience: Patience::Waits };
     assert_eq!(at_once(world.limiter.check(&request)).unwrap_err().domain, "shop");
 }
 
@@ -147,11 +147,33 @@ fn a_leaky_bucket_asks_for_a_delay() {
 }
 
 #[test]
+fn a_caller_that_cannot_wait_is_refused_instead_and_takes_no_slot() {
+    let world =
+        World::new("- { name: calm, limits: [{ algorithm: leaky_bucket, rate: 5/s, max_delay: 2s }] }");
+    let descriptors = [DescriptorAsk::one(&[])];
+    let gateway = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::MustGoNow };
+    let ask = || at_once(world.limiter.check(&gateway)).unwrap();
+    let retry_after = |decision: &tidegate_limiter::Decision| {
+        decision.governing().unwrap().limit().unwrap().outcome.retry_after()
+    };
+    assert!(ask().allowed);
+    for _ in 0..3 {
+        let refused = ask();
+        assert!(!refused.allowed);
+        assert_eq!(retry_after(&refused), Some(Micros::from_millis(200)));
+    }
+    // The next slot is still the first free one: the refused took none.
+    assert_eq!(world.check(&[]).delay, Micros::from_millis(200));
+    world.advance(Micros::from_millis(200));
+    assert_eq!(retry_after(&ask()), Some(Micros::from_millis(200)));
+}
+
+#[test]
 fn a_refund_gives_back_what_a_check_took() {
     let world = World::new(PER_USER);
     world.check_cost(&[("user", "1")], 3);
     let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
-    let request = CheckRequest { domain: "api", descriptors: &descriptors };
+    let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
     at_once(world.limiter.refund(&request, tidegate_core::Hits::new(2))).unwrap();
     assert_eq!(told(&world.check(&[("user", "1")])).2, 1);
 }
@@ -160,8 +182,8 @@ fn a_refund_gives_back_what_a_check_took() {
 fn a_batch_decides_each_request_in_order_and_an_unknown_domain_spoils_only_itself() {
     let world = World::new(PER_USER);
     let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
-    let known = CheckRequest { domain: "api", descriptors: &descriptors };
-    let unknown = CheckRequest { domain: "shop", descriptors: &descriptors };
+    let known = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+    let unknown = CheckRequest { domain: "shop", descriptors: &descriptors, patience: Patience::Waits };
     let decisions = at_once(world.limiter.check_batch(&[known, unknown, known, known, known]));
     let allowed: Vec<Option<bool>> =
         decisions.iter().map(|one| one.as_ref().ok().map(|one| one.allowed)).collect();

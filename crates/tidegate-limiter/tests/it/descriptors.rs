@@ -1,5 +1,5 @@
 use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
 use tidegate_rules::Descriptor;
 
 use crate::world::{World, at_once};
@@ -42,7 +42,7 @@ fn a_limit_that_the_caller_brings_replaces_the_rules_of_its_descriptor_only() {
     let entries: [(&str, &[u8]); 1] = [("path", b"b")];
     let ask =
         DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost: Hits::ONE, limit: Some(&own) };
-    let request = CheckRequest { domain: "api", descriptors: &[ask] };
+    let request = CheckRequest { domain: "api", descriptors: &[ask], patience: Patience::Waits };
     for left in [4, 3, 2, 1, 0] {
         let decision = at_once(world.limiter.check(&request)).unwrap();
         assert!(decision.allowed);
@@ -51,4 +51,37 @@ fn a_limit_that_the_caller_brings_replaces_the_rules_of_its_descriptor_only() {
     assert!(!at_once(world.limiter.check(&request)).unwrap().allowed);
     // The rule's own counter was not touched.
     assert!(world.check(&[("path", "b")]).allowed);
+}
+
+#[test]
+fn an_own_limit_keeps_the_rule_of_its_descriptor_from_replacing_others() {
+    let world = World::envoy(
+        "domain: api\n\
+         descriptors:\n\
+         - { key: a, rate_limit: { name: wide, unit: minute, requests_per_unit: 1 } }\n\
+         - { key: b, rate_limit: { unit: minute, requests_per_unit: 9, replaces: [{ name: wide }] } }\n",
+    );
+    let own = LimitOverride::new("api", 5, Micros::from_secs(60)).unwrap();
+    let (a, b): ([(&str, &[u8]); 1], [(&str, &[u8]); 1]) = ([("a", b"1")], [("b", b"1")]);
+    let brings_limit =
+        DescriptorAsk { descriptor: Descriptor { entries: &b }, cost: Hits::ONE, limit: Some(&own) };
+    let asks = [brings_limit, DescriptorAsk::one(&a)];
+    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+    let first = at_once(world.limiter.check(&request)).unwrap();
+    assert_eq!((remaining(&first, 0), remaining(&first, 1)), ((false, 4), (false, 0)));
+    let second = at_once(world.limiter.check(&request)).unwrap();
+    assert_eq!((remaining(&second, 0), remaining(&second, 1)), ((false, 4), (true, 0)));
+}
+
+#[test]
+fn an_unlimited_quota_is_no_quota() {
+    let world = World::envoy(
+        "domain: api\n\
+         descriptors:\n\
+         - { key: a, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 1 } }\n\
+         - { key: b, quota_mode: true, rate_limit: { unlimited: true } }\n",
+    );
+    let both: [(&[(&str, &str)], u64); 2] = [(&[("a", "1")], 1), (&[("b", "1")], 1)];
+    assert!(world.check_descriptors(&both).allowed);
+    assert!(!world.check_descriptors(&both).allowed);
 }

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Observer, RuleResult, RuleWatcher, Source,
+    CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Observer, Patience, RuleResult,
+    RuleWatcher, Source,
 };
 use tidegate_rules::{Descriptor, Format, Rule, RuleSet};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore, Store};
@@ -30,6 +31,16 @@ impl World {
             clock.clone(),
         );
         World::on(Arc::new(store), clock, rules)
+    }
+
+    /// A limiter with these rules in envoyproxy/ratelimit's format.
+    pub(crate) fn envoy(rules: &str) -> Self {
+        let world = World::new("- { name: unused, limits: [1/minute] }");
+        let source = tidegate_rules::Source::new("envoy.yaml", rules);
+        world.limiter.replace_rules(
+            RuleSet::compile(&[source], Format::EnvoyRatelimit).unwrap_or_else(|error| panic!("{error}")),
+        );
+        world
     }
 
     pub(crate) fn on(store: Arc<dyn Store>, clock: Arc<ManualClock>, rules: &str) -> Self {
@@ -62,7 +73,7 @@ impl World {
                 limit: None,
             })
             .collect();
-        let request = CheckRequest { domain: "api", descriptors: &asks };
+        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
         at_once(self.limiter.check(&request)).unwrap()
     }
 

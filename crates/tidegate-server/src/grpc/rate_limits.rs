@@ -9,7 +9,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, DescriptorDecision, LimitOverride, LimitReport, Transport,
+    CheckRequest, Decision, DescriptorAsk, DescriptorDecision, LimitOverride, LimitReport, Patience,
+    Transport,
 };
 use tidegate_rules::Descriptor;
 use tonic::Status;
@@ -43,7 +44,9 @@ impl RateLimits for Arc<Service> {
             });
         }
         self.refund_negative_hits(&request, &asks).await;
-        let question = CheckRequest { domain: &request.domain, descriptors: &asks };
+        // A gateway cannot hold a request back.
+        let patience = Patience::MustGoNow;
+        let question = CheckRequest { domain: &request.domain, descriptors: &asks, patience };
         // An unknown domain passes, as Envoy's users expect; the limiter has told the observer.
         let answer = match self.limiter.check(&question).await {
             Ok(decision) => self.response(&decision, asks.len(), began),
@@ -59,8 +62,11 @@ impl Service {
     async fn refund_negative_hits(&self, request: &RateLimitRequest, asks: &[DescriptorAsk<'_>]) {
         for (descriptor, ask) in request.descriptors.iter().zip(asks) {
             if descriptor.is_negative_hits {
-                let question =
-                    CheckRequest { domain: &request.domain, descriptors: std::slice::from_ref(ask) };
+                let question = CheckRequest {
+                    domain: &request.domain,
+                    descriptors: std::slice::from_ref(ask),
+                    patience: Patience::MustGoNow,
+                };
                 let amount = Hits::new(hits(request, descriptor));
                 if let Err(error) = self.limiter.refund(&question, amount).await {
                     tracing::debug!(domain = request.domain, %error, "negative hits were not given back");
@@ -70,9 +76,7 @@ impl Service {
     }
 
     fn response(&self, decision: &Decision, descriptors: usize, began: Timestamp) -> RateLimitResponse {
-        // A gateway cannot hold a request back, so what would have to wait is refused.
-        let overall =
-            if decision.allowed && decision.delay == Micros::ZERO { Code::Ok } else { Code::OverLimit };
+        let overall = if decision.allowed { Code::Ok } else { Code::OverLimit };
         let mut response = RateLimitResponse {
             overall_code: overall.into(),
             statuses: (0..descriptors).map(|number| status(decision, decision.descriptor(number))).collect(),
@@ -89,8 +93,7 @@ impl Service {
 
 fn status(decision: &Decision, descriptor: DescriptorDecision) -> DescriptorStatus {
     let limit = descriptor.governing.as_ref().and_then(|report| Some((report, report.limit()?)));
-    let delayed = limit.is_some_and(|(_, limit)| limit.outcome.delay() > Micros::ZERO);
-    let code = if descriptor.over_limit || delayed { Code::OverLimit } else { Code::Ok };
+    let code = if descriptor.over_limit { Code::OverLimit } else { Code::Ok };
     let mut status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
     match limit {
         Some((report, limit)) => {

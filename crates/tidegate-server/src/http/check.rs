@@ -8,7 +8,8 @@ use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, FirstTime, RefundError, ReplayError, RequestId, Transport,
+    CheckRequest, Decision, DescriptorAsk, FirstTime, Patience, RefundError, ReplayError, RequestId,
+    Transport,
 };
 use tidegate_rules::{Descriptor, UnknownDomain};
 
@@ -90,6 +91,7 @@ impl Shared {
             .map(|(check, ask)| CheckRequest {
                 domain: check.domain.as_str(),
                 descriptors: std::slice::from_ref(ask),
+                patience: Patience::Waits,
             })
             .collect();
         let decisions = self.service.limiter.check_batch(&requests).await;
@@ -103,7 +105,11 @@ impl Shared {
         let give_back = async {
             let entries = entries(&refund.attributes);
             let asks = [ask(&entries, 0)];
-            let request = CheckRequest { domain: refund.domain.as_str(), descriptors: &asks };
+            let request = CheckRequest {
+                domain: refund.domain.as_str(),
+                descriptors: &asks,
+                patience: Patience::Waits,
+            };
             self.service.limiter.refund(&request, Hits::new(refund.amount.0)).await.map_err(|error| {
                 match error {
                     RefundError::UnknownDomain(error) => self.unknown_domain(&error, "domain"),
@@ -126,7 +132,8 @@ impl Shared {
     async fn decide(&self, check: &Check<'_>, began: Timestamp) -> Result<Replayable, Problem> {
         let entries = entries(&check.attributes);
         let asks = [ask(&entries, check.cost.0)];
-        let request = CheckRequest { domain: check.domain.as_str(), descriptors: &asks };
+        let request =
+            CheckRequest { domain: check.domain.as_str(), descriptors: &asks, patience: Patience::Waits };
         let decision = self
             .service
             .limiter

@@ -1,0 +1,249 @@
+//! Every command there is: what it is called, what it takes, and how `COMMAND` tells of it.
+
+use std::ops::RangeInclusive;
+
+use super::reply::Replies;
+
+/// What a client may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Throttle,
+    Check,
+    Release,
+    Renew,
+    Ping,
+    Echo,
+    Hello,
+    Auth,
+    Reset,
+    Quit,
+    Select,
+    Client,
+    Info,
+    Command,
+}
+
+/// One command, as `COMMAND` tells of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) command: Command,
+    pub(crate) name: &'static str,
+    pub(crate) arguments: &'static str,
+    /// How many words it has, its name included.
+    words: RangeInclusive<usize>,
+    /// The place of its key: what a client of a cluster would route by.
+    key: Option<i64>,
+    flags: &'static [&'static str],
+    summary: &'static str,
+}
+
+const WRITES: &[&str] = &["write", "denyoom", "fast"];
+const PLAIN: &[&str] = &["fast", "loading", "stale"];
+const BEFORE_AUTH: &[&str] = &["fast", "loading", "no_auth", "noscript", "stale"];
+const MANY: usize = usize::MAX;
+
+/// The most frequent first: they are looked for in this order.
+static COMMANDS: [Entry; 15] = [
+    Entry {
+        command: Command::Throttle,
+        name: "cl.throttle",
+        arguments: "key max_burst count period [quantity]",
+        words: 5..=6,
+        key: Some(1),
+        flags: WRITES,
+        summary: "Spends from a token bucket that the caller describes",
+    },
+    Entry {
+        command: Command::Throttle,
+        name: "throttle",
+        arguments: "key max_burst count period [quantity]",
+        words: 5..=6,
+        key: Some(1),
+        flags: WRITES,
+        summary: "Another name of CL.THROTTLE",
+    },
+    Entry {
+        command: Command::Check,
+        name: "tg.check",
+        arguments: "domain [COST n] attribute value [attribute value ...]",
+        words: 2..=MANY,
+        key: None,
+        flags: WRITES,
+        summary: "Decides a request by the rules of a domain",
+    },
+    Entry {
+        command: Command::Release,
+        name: "tg.release",
+        arguments: "lease",
+        words: 2..=2,
+        key: None,
+        flags: WRITES,
+        summary: "Ends a lease that TG.CHECK gave",
+    },
+    Entry {
+        command: Command::Renew,
+        name: "tg.renew",
+        arguments: "lease",
+        words: 2..=2,
+        key: None,
+        flags: WRITES,
+        summary: "Gives a lease another time to live",
+    },
+    Entry {
+        command: Command::Ping,
+        name: "ping",
+        arguments: "[message]",
+        words: 1..=2,
+        key: None,
+        flags: PLAIN,
+        summary: "Answers PONG, or the message",
+    },
+    Entry {
+        command: Command::Echo,
+        name: "echo",
+        arguments: "message",
+        words: 2..=2,
+        key: None,
+        flags: PLAIN,
+        summary: "Answers the message",
+    },
+    Entry {
+        command: Command::Hello,
+        name: "hello",
+        arguments: "[2|3 [AUTH username password] [SETNAME name]]",
+        words: 1..=7,
+        key: None,
+        flags: BEFORE_AUTH,
+        summary: "Chooses the version of the protocol, and tells of the server",
+    },
+    Entry {
+        command: Command::Auth,
+        name: "auth",
+        arguments: "[username] password",
+        words: 2..=3,
+        key: None,
+        flags: BEFORE_AUTH,
+        summary: "Says who the client is",
+    },
+    Entry {
+        command: Command::Reset,
+        name: "reset",
+        arguments: "",
+        words: 1..=1,
+        key: None,
+        flags: BEFORE_AUTH,
+        summary: "Makes the connection as good as new",
+    },
+    Entry {
+        command: Command::Quit,
+        name: "quit",
+        arguments: "",
+        words: 1..=MANY,
+        key: None,
+        flags: BEFORE_AUTH,
+        summary: "Closes the connection",
+    },
+    Entry {
+        command: Command::Select,
+        name: "select",
+        arguments: "index",
+        words: 2..=2,
+        key: None,
+        flags: PLAIN,
+        summary: "Chooses database 0, the only one",
+    },
+    Entry {
+        command: Command::Client,
+        name: "client",
+        arguments: "SETINFO|SETNAME|GETNAME|ID|INFO|NO-EVICT|NO-TOUCH [argument ...]",
+        words: 2..=MANY,
+        key: None,
+        flags: PLAIN,
+        summary: "Names the connection, and tells of it",
+    },
+    Entry {
+        command: Command::Info,
+        name: "info",
+        arguments: "[section ...]",
+        words: 1..=MANY,
+        key: None,
+        flags: &["loading", "stale"],
+        summary: "Tells of the server",
+    },
+    Entry {
+        command: Command::Command,
+        name: "command",
+        arguments: "[COUNT|LIST|INFO|DOCS [name ...]]",
+        words: 1..=MANY,
+        key: None,
+        flags: &["loading", "stale"],
+        summary: "Tells of the commands",
+    },
+];
+
+/// The command of this name, in any case.
+#[inline]
+pub(crate) fn find(name: &[u8]) -> Option<&'static Entry> {
+    COMMANDS.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+pub(crate) fn all() -> &'static [Entry] {
+    &COMMANDS
+}
+
+impl Entry {
+    /// Whether a command of so many words can be this one.
+    #[inline]
+    pub(crate) fn takes(&self, words: usize) -> bool {
+        self.words.contains(&words)
+    }
+
+    /// Whether a client may ask for it before it says who it is.
+    pub(crate) fn is_open_to_strangers(&self) -> bool {
+        self.flags.contains(&"no_auth")
+    }
+
+    /// Its row in the reply to `COMMAND` and `COMMAND INFO`.
+    pub(crate) fn write_info(&self, to: &mut Replies) {
+        to.array(10);
+        to.bulk(self.name.as_bytes());
+        to.integer(self.arity());
+        to.array(self.flags.len());
+        self.flags.iter().for_each(|flag| to.simple(flag));
+        // First key, last key, step.
+        let key = self.key.unwrap_or(0);
+        [key, key, self.key.map_or(0, |_| 1)].into_iter().for_each(|number| to.integer(number));
+        // Access categories, tips, key specifications, subcommands: there are none.
+        (0..4).for_each(|_| to.array(0));
+    }
+
+    /// Its entry in the reply to `COMMAND DOCS`: name, then a map.
+    pub(crate) fn write_docs(&self, to: &mut Replies) {
+        to.bulk(self.name.as_bytes());
+        let facts = [
+            ("summary", self.summary),
+            ("since", env!("CARGO_PKG_VERSION")),
+            ("group", self.group()),
+            ("complexity", "O(1)"),
+        ];
+        to.map(facts.len());
+        for (name, text) in facts {
+            to.bulk(name.as_bytes());
+            to.bulk(text.as_bytes());
+        }
+    }
+
+    /// Words where the number is fixed; where it is not, the least, negative.
+    fn arity(&self) -> i64 {
+        let least = i64::try_from(*self.words.start()).unwrap_or(i64::MAX);
+        if self.words.start() == self.words.end() { least } else { -least }
+    }
+
+    fn group(&self) -> &'static str {
+        match self.command {
+            Command::Throttle | Command::Check | Command::Release | Command::Renew => "module",
+            Command::Info | Command::Command => "server",
+            _ => "connection",
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Reads commands from bytes: arrays of bulk strings, and the lines that a person types.
+//!
+//! [`parse`] looks at the front of a buffer and says whether a whole command is there. It keeps nothing between calls,
+//! never recurses, never believes a length before the bytes are there, and copies nothing but the words of a typed line.
+//! Words are bytes: nothing here asks whether they are text.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+/// What one command may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Words of a command, its name included.
+    pub max_words: usize,
+    /// Bytes of one word.
+    pub max_word_bytes: usize,
+    /// Bytes of a whole command as it is sent.
+    pub max_command_bytes: usize,
+    /// Bytes of a typed line.
+    pub max_line_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            // A check with 64 attributes has 132.
+            max_words: 256,
+            // The longest lease.
+            max_word_bytes: 64 * 1024,
+            max_command_bytes: 128 * 1024,
+            max_line_bytes: 16 * 1024,
+        }
+    }
+}
+
+impl Bounds {
+    /// For a peer that has yet to say who it is: enough for that, and no more.
+    #[must_use]
+    pub fn for_stranger(self) -> Self {
+        let word = self.max_word_bytes.min(4 * 1024);
+        Self {
+            max_words: self.max_words.min(16),
+            max_word_bytes: word,
+            max_command_bytes: self.max_command_bytes.min(16 * 1024),
+            max_line_bytes: self.max_line_bytes.min(word),
+        }
+    }
+}
+
+/// The words of a command, where they lie in the buffer.
+pub type Words<'b> = SmallVec<[&'b [u8]; 8]>;
+
+/// What the front of a buffer holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed<'b> {
+    /// A command; an empty one is to be passed over.
+    Command {
+        /// Its words.
+        words: Words<'b>,
+        /// The bytes it takes, up to the next command.
+        length: usize,
+    },
+    /// A command as a person types it, its quotes undone.
+    Line {
+        /// Its words.
+        words: Vec<Vec<u8>>,
+        /// The bytes it takes, up to the next command.
+        length: usize,
+    },
+    /// The beginning of a command.
+    Incomplete {
+        /// The buffer cannot hold all of it before it is this long.
+        at_least: usize,
+    },
+    /// Nothing that could become a command: where the next one begins is anybody's guess.
+    Malformed(Malformed),
+}
+
+/// What is wrong with the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// The number of words is not a number.
+    WordCount,
+    /// More words than allowed.
+    TooManyWords {
+        /// What is allowed.
+        most: usize,
+    },
+    /// A word does not begin as one.
+    NotAWord {
+        /// Its first byte.
+        found: u8,
+    },
+    /// The length of a word is not a number.
+    WordLength,
+    /// A longer word than allowed.
+    WordTooLong {
+        /// What is allowed.
+        most: usize,
+    },
+    /// A word goes on after its length.
+    WordEnd,
+    /// A longer command than allowed.
+    CommandTooLong {
+        /// What is allowed.
+        most: usize,
+    },
+    /// A longer line than allowed.
+    LineTooLong {
+        /// What is allowed.
+        most: usize,
+    },
+    /// A quote that is never closed, or is followed by more of the same word.
+    Quotes,
+    /// An HTTP request. A web page may make a browser send one here with commands in its body, so none is read.
+    Http,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::WordCount => f.write_str("invalid multibulk length"),
+            Self::TooManyWords { most } => {
+                write!(f, "invalid multibulk length, at most {most} arguments are allowed")
+            }
+            Self::NotAWord { found } => write!(f, "expected '$', got '{}'", found.escape_ascii()),
+            Self::WordLength => f.write_str("invalid bulk length"),
+            Self::WordTooLong { most } => write!(f, "invalid bulk length, at most {most} bytes are allowed"),
+            Self::WordEnd => f.write_str("expected CRLF after an argument"),
+            Self::CommandTooLong { most } => write!(f, "too big request, at most {most} bytes are allowed"),
+            Self::LineTooLong { most } => {
+                write!(f, "too big inline request, at most {most} bytes are allowed")
+            }
+            Self::Quotes => f.write_str("unbalanced quotes in request"),
+            Self::Http => f.write_str("this is not an HTTP port"),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Reads the command at the front of `buffer`.
+#[must_use]
+#[inline]
+pub fn parse<'b>(buffer: &'b [u8], bounds: &Bounds) -> Parsed<'b> {
+    let parsed = match buffer.first() {
+        None => return Parsed::Incomplete { at_least: 1 },
+        Some(b'*') => parse_array(buffer, bounds),
+        Some(_) => parse_line(buffer, bounds),
+    };
+    parsed.unwrap_or_else(|stop| match stop {
+        Stop::Short { at_least } => Parsed::Incomplete { at_least },
+        Stop::Bad(what) => Parsed::Malformed(what),
+    })
+}
+
+/// Why there is no command.
+enum Stop {
+    Short { at_least: usize },
+    Bad(Malformed),
+}
+
+/// More digits make no length that is allowed.
+const MAX_DIGITS: usize = 10;
+
+#[inline]
+fn parse_array<'b>(buffer: &'b [u8], bounds: &Bounds) -> Result<Parsed<'b>, Stop> {
+    let mut words = Words::new();
+    let (count, mut at) = read_number(buffer, 1, Malformed::WordCount)?;
+    if count > bounds.max_words {
+        return Err(Stop::Bad(Malformed::TooManyWords { most: bounds.max_words }));
+    }
+    for _ in 0..count {
+        match buffer.get(at) {
+            Some(b'$') => {}
+            Some(&found) => return Err(Stop::Bad(Malformed::NotAWord { found })),
+            None => return Err(Stop::Short { at_least: at + 1 }),
+        }
+        let (length, start) = read_number(buffer, at + 1, Malformed::WordLength)?;
+        if length > bounds.max_word_bytes {
+            return Err(Stop::Bad(Malformed::WordTooLong { most: bounds.max_word_bytes }));
+        }
+        let end = start + length;
+        if end + 2 > bounds.max_command_bytes {
+            return Err(Stop::Bad(Malformed::CommandTooLong { most: bounds.max_command_bytes }));
+        }
+        match buffer.get(end..end + 2) {
+            Some(b"\r\n") => {}
+            Some(_) => return Err(Stop::Bad(Malformed::WordEnd)),
+            None => return Err(Stop::Short { at_least: end + 2 }),
+        }
+        words.push(&buffer[start..end]);
+        at = end + 2;
+    }
+    Ok(Parsed::Command { words, length: at })
+}
+
+/// The number at `at`, and where the line after it begins.
+#[inline]
+fn read_number(buffer: &[u8], at: usize, wrong: Malformed) -> Result<(usize, usize), Stop> {
+    let mut number = 0;
+    for place in at..=at + MAX_DIGITS {
+        match buffer.get(place) {
+            Some(digit @ b'0'..=b'9') => number = number * 10 + usize::from(digit - b'0'),
+            Some(b'\r') if place > at => {
+                return match buffer.get(place + 1) {
+                    Some(b'\n') => Ok((number, place + 2)),
+                    Some(_) => Err(Stop::Bad(wrong)),
+                    None => Err(Stop::Short { at_least: place + 2 }),
+                };
+            }
+            Some(_) => return Err(Stop::Bad(wrong)),
+            None => return Err(Stop::Short { at_least: place + 1 }),
+        }
+    }
+    Err(Stop::Bad(wrong))
+}
+
+fn parse_line<'b>(buffer: &'b [u8], bounds: &Bounds) -> Result<Parsed<'b>, Stop> {
+    let too_long = Stop::Bad(Malformed::LineTooLong { most: bounds.max_line_bytes });
+    let within = &buffer[..buffer.len().min(bounds.max_line_bytes + 1)];
+    let Some(end) = within.iter().position(|byte| *byte == b'\n') else {
+        let is_full = within.len() > bounds.max_line_bytes;
+        return Err(if is_full { too_long } else { Stop::Short { at_least: buffer.len() + 1 } });
+    };
+    let line = &buffer[..end];
+    let words = split_line(line.strip_suffix(b"\r").unwrap_or(line), bounds).map_err(Stop::Bad)?;
+    let first = words.first().map_or(&[][..], Vec::as_slice);
+    if first.eq_ignore_ascii_case(b"post") || first.eq_ignore_ascii_case(b"host:") {
+        return Err(Stop::Bad(Malformed::Http));
+    }
+    Ok(Parsed::Line { words, length: end + 1 })
+}
+
+/// The words of a line. `"…"` may hold escapes, `'…'` only `\'`.
+fn split_line(line: &[u8], bounds: &Bounds) -> Result<Vec<Vec<u8>>, Malformed> {
+    let mut words = Vec::new();
+    let mut rest = line.trim_ascii_start();
+    while !rest.is_empty() {
+        if words.len() == bounds.max_words {
+            return Err(Malformed::TooManyWords { most: bounds.max_words });
+        }
+        let (word, after) = take_word(rest)?;
+        words.push(word);
+        rest = after.trim_ascii_start();
+    }
+    Ok(words)
+}
+
+fn take_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), Malformed> {
+    let mut word = Vec::new();
+    let mut rest = line;
+    loop {
+        match *rest {
+            [] => return Ok((word, rest)),
+            [quote @ (b'"' | b'\''), ref after @ ..] => {
+                rest = take_quoted(after, quote, &mut word)?;
+                // A quote ends its word.
+                return match rest.first() {
+                    Some(next) if !next.is_ascii_whitespace() => Err(Malformed::Quotes),
+                    _ => Ok((word, rest)),
+                };
+            }
+            [space, ..] if space.is_ascii_whitespace() => return Ok((word, rest)),
+            [byte, ref after @ ..] => {
+                word.push(byte);
+                rest = after;
+            }
+        }
+    }
+}
+
+/// Appends what is quoted at the front of `text` to `word`; what is left begins after the closing quote.
+fn take_quoted<'t>(text: &'t [u8], quote: u8, word: &mut Vec<u8>) -> Result<&'t [u8], Malformed> {
+    let mut rest = text;
+    loop {
+        rest = match (quote, rest) {
+            (_, []) => return Err(Malformed::Quotes),
+            (b'"', [b'\\', b'x', high, low, after @ ..])
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                word.push(hex_value(*high) << 4 | hex_value(*low));
+                after
+            }
+            (b'"', [b'\\', escaped, after @ ..]) => {
+                word.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 0x08,
+                    b'a' => 0x07,
+                    other => *other,
+                });
+                after
+            }
+            (b'\'', [b'\\', b'\'', after @ ..]) => {
+                word.push(b'\'');
+                after
+            }
+            (_, [byte, after @ ..]) if *byte == quote => return Ok(after),
+            (_, [byte, after @ ..]) => {
+                word.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+fn hex_value(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit - b'A' + 10,
+    }
+}

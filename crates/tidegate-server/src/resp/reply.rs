@@ -1,0 +1,158 @@
+//! Writes replies, in either version of the protocol.
+
+/// Which version a client asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Version {
+    #[default]
+    Resp2,
+    Resp3,
+}
+
+/// Replies, one after another.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    bytes: Vec<u8>,
+    version: Version,
+}
+
+impl Replies {
+    /// Writes behind what is in `bytes`.
+    pub(crate) fn new(bytes: Vec<u8>, version: Version) -> Self {
+        Self { bytes, version }
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Replies from here on are in `version`.
+    pub(crate) fn set_version(&mut self, version: Version) {
+        self.version = version;
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// A short text of ours.
+    pub(crate) fn simple(&mut self, text: &str) {
+        self.line(b'+', text);
+    }
+
+    /// An error: its first word is a code that clients tell errors apart by.
+    pub(crate) fn error(&mut self, text: &str) {
+        self.line(b'-', text);
+    }
+
+    pub(crate) fn integer(&mut self, number: i64) {
+        self.header(b':', number);
+    }
+
+    /// Bytes of any kind.
+    pub(crate) fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', signed(bytes.len()));
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// No value.
+    pub(crate) fn nil(&mut self) {
+        self.bytes.extend_from_slice(match self.version {
+            Version::Resp2 => b"$-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// An array; its items follow.
+    pub(crate) fn array(&mut self, items: usize) {
+        self.header(b'*', signed(items));
+    }
+
+    /// A map; keys and values follow in turn.
+    pub(crate) fn map(&mut self, pairs: usize) {
+        match self.version {
+            Version::Resp2 => self.array(2 * pairs),
+            Version::Resp3 => self.header(b'%', signed(pairs)),
+        }
+    }
+
+    /// An array of integers.
+    #[inline]
+    pub(crate) fn integers<const N: usize>(&mut self, numbers: [i64; N]) {
+        self.array(N);
+        numbers.into_iter().for_each(|number| self.integer(number));
+    }
+
+    #[inline]
+    fn header(&mut self, kind: u8, number: i64) {
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(number).as_bytes();
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(digits);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn line(&mut self, kind: u8, text: &str) {
+        self.bytes.push(kind);
+        // A line end inside would be the end of the reply, and what follows another: a peer's bytes may be quoted here.
+        self.bytes.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A few bytes of a peer's, as an error may quote them.
+pub(crate) fn quoted(bytes: &[u8]) -> String {
+    const LONGEST: usize = 64;
+    let more = if bytes.len() > LONGEST { "…" } else { "" };
+    format!("'{}{more}'", bytes[..bytes.len().min(LONGEST)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(version: Version, write: impl FnOnce(&mut Replies)) -> String {
+        let mut replies = Replies::new(Vec::new(), version);
+        write(&mut replies);
+        String::from_utf8(replies.into_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_peers_line_end_in_an_error_does_not_end_the_reply() {
+        assert_eq!(written(Version::Resp2, |to| to.error("ERR a\r\n+OK")), "-ERR a  +OK\r\n");
+        assert_eq!(quoted(b"a\r\n\xff"), r"'a\r\n\xff'");
+    }
+
+    #[test]
+    fn maps_and_nothing_differ_between_the_versions() {
+        let write = |to: &mut Replies| {
+            to.map(1);
+            to.bulk(b"proto");
+            to.nil();
+        };
+        assert_eq!(written(Version::Resp2, write), "*2\r\n$5\r\nproto\r\n$-1\r\n");
+        assert_eq!(written(Version::Resp3, write), "%1\r\n$5\r\nproto\r\n_\r\n");
+    }
+
+    #[test]
+    fn integers_are_written_with_their_sign() {
+        let write = |to: &mut Replies| to.integers([0, 16, -1, i64::MAX]);
+        assert_eq!(written(Version::Resp2, write), "*4\r\n:0\r\n:16\r\n:-1\r\n:9223372036854775807\r\n");
+    }
+}

@@ -1,0 +1,225 @@
+//! `CL.THROTTLE`: a token bucket that the caller describes with every call, as redis-cell has it.
+//!
+//! Numbers and replies are redis-cell's. Three things are not: a negative quantity is an error and gives nothing back,
+//! numbers that cannot be counted are an error and never wrap, and a key whose *period* changes begins anew (a changed
+//! burst or count goes on from what was spent).
+
+use std::sync::Arc;
+
+use tidegate_core::{Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, TokenBucket};
+
+use super::reply::quoted;
+use crate::json::MAX_VALUE_BYTES;
+
+/// What one call asks.
+#[derive(Debug)]
+pub(crate) struct Ask<'b> {
+    pub(crate) key: &'b [u8],
+    pub(crate) quota: Quota,
+    pub(crate) hits: Hits,
+}
+
+/// The numbers that describe a bucket, as the caller gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quota {
+    max_burst: u64,
+    count: u64,
+    period_s: u64,
+}
+
+impl<'b> Ask<'b> {
+    /// Reads `key max_burst count period [quantity]`, which are as many words as there should be.
+    ///
+    /// # Errors
+    /// What is wrong, for the client to read.
+    #[inline]
+    pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
+        let [key, max_burst, count, period, quantity @ ..] = words else {
+            return Err("expected key max_burst count period [quantity]".to_owned());
+        };
+        if key.len() > MAX_VALUE_BYTES {
+            return Err(format!("key is longer than {MAX_VALUE_BYTES} bytes"));
+        }
+        let quota = Quota {
+            max_burst: read_number("max_burst", max_burst)?,
+            count: read_number("count", count)?,
+            period_s: read_number("period", period)?,
+        };
+        let hits = quantity.first().map_or(Ok(1), |quantity| read_number("quantity", quantity))?;
+        Ok(Ask { key, quota, hits: Hits::new(hits) })
+    }
+}
+
+/// A whole number from 0 to what a signed one can hold: more does not fit into a reply.
+#[inline]
+pub(crate) fn read_number(name: &str, word: &[u8]) -> Result<u64, String> {
+    // Nineteen digits always fit.
+    let plain = (1..=19).contains(&word.len()) && word.iter().all(u8::is_ascii_digit);
+    let number = word.iter().fold(0u64, |number, digit| {
+        number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0')))
+    });
+    if plain && i64::try_from(number).is_ok() { Ok(number) } else { Err(not_a_number(name, word)) }
+}
+
+#[cold]
+fn not_a_number(name: &str, word: &[u8]) -> String {
+    let is_number = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    match word {
+        [b'-', digits @ ..] if is_number(digits) => format!("{name} must not be negative"),
+        digits if is_number(digits) => format!("{name} is out of range, at most {} is allowed", i64::MAX),
+        _ => format!("{name} is not a whole number: {}", quoted(word)),
+    }
+}
+
+/// A bucket that a caller described.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    quota: Quota,
+    pub(crate) limit: Limit,
+    pub(crate) scope: Scope,
+    size: u64,
+    refill_time: Micros,
+}
+
+/// Where these cells live, beside the domains of rules.
+const DOMAIN: &[u8] = b"cl.throttle";
+
+impl Bucket {
+    fn new(quota: Quota) -> Result<Self, String> {
+        for (name, number) in [("count", quota.count), ("period", quota.period_s)] {
+            if number == 0 {
+                return Err(format!("{name} must be at least 1"));
+            }
+        }
+        let size = quota.max_burst.saturating_add(1);
+        let period = Micros::from_secs(quota.period_s);
+        let bucket = Rate::new(quota.count, period).and_then(|rate| TokenBucket::new(rate, size));
+        let bucket = bucket.map_err(|LimitError { problem, hint, .. }| format!("{problem}, {hint}"))?;
+        let limit = Limit::TokenBucket(bucket);
+        // As rules name their cells: domain, rule, limit name, algorithm, period.
+        let period = period.to_string();
+        let scope =
+            Scope::new(&[DOMAIN, b"", b"", limit.algorithm().name().as_bytes(), period.as_bytes()]);
+        Ok(Bucket { quota, limit, scope, size, refill_time: bucket.refill_time() })
+    }
+
+    /// Limited, limit, remaining, seconds to wait (-1: none, or for ever), seconds until all is back.
+    #[inline]
+    pub(crate) fn reply(&self, hits: Hits, outcome: &Outcome) -> [i64; 5] {
+        let wait = match hits {
+            // No tokens always fit, unless the bucket was larger when it was filled.
+            Hits::ZERO => Some(outcome.reset_after.saturating_sub(self.refill_time)),
+            _ if outcome.is_admitted() => Some(Micros::ZERO),
+            _ => outcome.retry_after(),
+        };
+        let (limited, retry_after) = match wait {
+            Some(Micros::ZERO) => (0, -1),
+            Some(wait) => (1, signed(wait.as_secs_ceil())),
+            None => (1, -1),
+        };
+        let reset_after = signed(outcome.reset_after.as_secs_ceil());
+        [limited, signed(self.size), signed(outcome.remaining), retry_after, reset_after]
+    }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The buckets that a connection described lately: most describe one, over and over.
+#[derive(Debug, Default)]
+pub(crate) struct Buckets {
+    known: Vec<Arc<Bucket>>,
+    /// Where the one asked for last is.
+    latest: usize,
+    /// Who has to go when there is one too many.
+    next_out: usize,
+}
+
+const MOST_BUCKETS: usize = 32;
+
+impl Buckets {
+    /// The bucket of `quota`, made only if it is not among the last few.
+    ///
+    /// # Errors
+    /// What is wrong with the numbers, for the client to read.
+    #[inline]
+    pub(crate) fn get(&mut self, quota: Quota) -> Result<&Arc<Bucket>, String> {
+        let is_latest = self.known.get(self.latest).is_some_and(|bucket| bucket.quota == quota);
+        if !is_latest {
+            self.latest = self.find_or_make(quota)?;
+        }
+        Ok(&self.known[self.latest])
+    }
+
+    fn find_or_make(&mut self, quota: Quota) -> Result<usize, String> {
+        if let Some(place) = self.known.iter().position(|bucket| bucket.quota == quota) {
+            return Ok(place);
+        }
+        let bucket = Arc::new(Bucket::new(quota)?);
+        if self.known.len() < MOST_BUCKETS {
+            self.known.push(bucket);
+            return Ok(self.known.len() - 1);
+        }
+        let place = self.next_out;
+        self.next_out = (place + 1) % MOST_BUCKETS;
+        self.known[place] = bucket;
+        Ok(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(words: &str) -> Result<Bucket, String> {
+        let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        Ask::read(&words).and_then(|ask| Bucket::new(ask.quota))
+    }
+
+    #[test]
+    fn numbers_that_make_no_bucket_are_told_apart() {
+        for (words, problem) in [
+            ("k -1 1 1", "max_burst must not be negative"),
+            ("k 1 1 1 -5", "quantity must not be negative"),
+            ("k 1 x 1", "count is not a whole number: 'x'"),
+            ("k 1 1.5 1", "count is not a whole number: '1.5'"),
+            ("k 1  1", "count is not a whole number: ''"),
+            ("k 1 1 9223372036854775808", "period is out of range, at most 9223372036854775807 is allowed"),
+            ("k 1 0 1", "count must be at least 1"),
+            ("k 1 1 0", "period must be at least 1"),
+            ("k 1 1 316224001", "a period of 316224001s is too long, use at most 3660d"),
+        ] {
+            assert_eq!(ask(words).unwrap_err(), problem, "{words}");
+        }
+    }
+
+    #[test]
+    fn the_largest_numbers_are_refused_and_not_wrapped() {
+        for words in ["k 4000000000 1 9000000000000", "k 9223372036854775807 1 1", "k 1 9223372036854775807 1"] {
+            assert!(ask(words).is_err(), "{words}");
+        }
+        assert_eq!(ask("k 4000000000 1 1").unwrap().size, 4_000_000_001);
+    }
+
+    #[test]
+    fn a_repeated_bucket_is_not_made_again() {
+        let mut buckets = Buckets::default();
+        let quota = |max_burst| Quota { max_burst, count: 1, period_s: 1 };
+        let first = Arc::clone(buckets.get(quota(0)).unwrap());
+        for other in 1..MOST_BUCKETS as u64 {
+            buckets.get(quota(other)).unwrap();
+        }
+        assert!(Arc::ptr_eq(&first, buckets.get(quota(0)).unwrap()));
+    }
+
+    #[test]
+    fn a_client_that_never_repeats_itself_is_remembered_in_bounds() {
+        let mut buckets = Buckets::default();
+        for max_burst in 0..1_000 {
+            let quota = Quota { max_burst, count: 1, period_s: 1 };
+            assert_eq!(buckets.get(quota).unwrap().quota, quota);
+        }
+        assert_eq!(buckets.known.len(), MOST_BUCKETS);
+    }
+}
