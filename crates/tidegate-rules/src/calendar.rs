@@ -92,16 +92,21 @@ impl Zone {
 const FIRST_DAY: Date = date(1970, 1, 1);
 const LAST_DAY: Date = date(2100, 1, 1);
 
+/// The most calendars in a set of rules: each takes up to 400 kB.
+pub(crate) const MOST_CALENDARS: usize = 64;
+
 /// The boundaries that were needed so far.
 #[derive(Default)]
 pub(crate) struct Calendars(HashMap<(CalendarUnit, String), Arc<[Timestamp]>>);
 
 impl Calendars {
-    /// When each `unit` begins in `zone`.
-    pub(crate) fn boundaries(&mut self, unit: CalendarUnit, zone: &Zone) -> Arc<[Timestamp]> {
-        let boundaries =
-            self.0.entry((unit, zone.name().to_owned())).or_insert_with(|| boundaries(unit, zone));
-        Arc::clone(boundaries)
+    /// When each `unit` begins in `zone`; none if that would be one calendar too many.
+    pub(crate) fn boundaries(&mut self, unit: CalendarUnit, zone: &Zone) -> Option<Arc<[Timestamp]>> {
+        let wanted = (unit, zone.name().to_owned());
+        if self.0.len() >= MOST_CALENDARS && !self.0.contains_key(&wanted) {
+            return None;
+        }
+        Some(Arc::clone(self.0.entry(wanted).or_insert_with(|| boundaries(unit, zone))))
     }
 }
 
@@ -124,7 +129,7 @@ mod tests {
     use super::*;
 
     fn starts(unit: CalendarUnit, zone: &str) -> Arc<[Timestamp]> {
-        Calendars::default().boundaries(unit, &Zone::find(zone).unwrap())
+        Calendars::default().boundaries(unit, &Zone::find(zone).unwrap()).unwrap()
     }
 
     fn moment(text: &str) -> Timestamp {

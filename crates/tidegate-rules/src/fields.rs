@@ -84,14 +84,16 @@ pub(crate) fn text(node: &Node, what: &str, report: &mut Report<'_>) -> Option<R
     }
 }
 
+/// The longest name, in bytes.
+const LONGEST_NAME: usize = 256;
+
 /// A name: text that is not empty, not overlong and has no control characters.
 pub(crate) fn name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
-    const LONGEST: usize = 256;
     let text = text(node, what, report)?;
     let problem = if text.is_empty() {
         format!("{what} is empty")
-    } else if text.len() > LONGEST {
-        format!("{what} is {} bytes long, more than {LONGEST}", text.len())
+    } else if text.len() > LONGEST_NAME {
+        format!("{what} is {} bytes long, more than {LONGEST_NAME}", text.len())
     } else if text.chars().any(char::is_control) {
         format!("{what} holds a control character")
     } else {
@@ -99,6 +101,11 @@ pub(crate) fn name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<R
     };
     report.error(node.span, problem, "use a short name");
     None
+}
+
+/// Whether [`name`] takes it.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= LONGEST_NAME && !text.chars().any(char::is_control)
 }
 
 /// A whole number, zero included.

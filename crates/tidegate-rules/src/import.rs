@@ -52,7 +52,7 @@ impl fmt::Display for Note {
 pub fn envoy(sources: &[Source]) -> Result<Import, Diagnostics> {
     import(sources, |documents, notes, report| {
         let file = crate::envoy::parse::parse(documents.first()?, report)?;
-        Some(vec![envoy::convert(file, notes)])
+        envoy::convert(file, notes).map(|draft| vec![draft])
     })
 }
 

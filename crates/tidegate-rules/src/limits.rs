@@ -2,14 +2,12 @@
 //!
 //! Whether the numbers make sense is for `tidegate_core` to say; what it refuses is reported at the field it names.
 
-use std::sync::Arc;
-
 use tidegate_core::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Micros, Rate, RefusedHits, Scope,
     SlidingLog, SlidingWindow, TokenBucket,
 };
 
-use crate::calendar::{CalendarUnit, Calendars, Zone};
+use crate::calendar::{CalendarUnit, Calendars, MOST_CALENDARS, Zone};
 use crate::choice::LimitSet;
 use crate::diagnostics::{Report, Span};
 use crate::fields::{self, Fields, did_you_mean};
@@ -160,7 +158,12 @@ impl LimitReader<'_> {
             // A day without a zone is one of UTC, and those are all alike.
             (Some(unit), zone) if unit != CalendarUnit::Day || zone.is_some() => {
                 let zone = zone.unwrap_or_else(|| Some(Zone::utc()))?;
-                let boundaries: Arc<[_]> = self.calendars.boundaries(unit, &zone);
+                let Some(boundaries) = self.calendars.boundaries(unit, &zone) else {
+                    let message =
+                        format!("more than {MOST_CALENDARS} different calendars in one set of rules");
+                    report.error(window.span, message, "use fewer time zones, or windows such as 30d");
+                    return None;
+                };
                 let period = format!("{}@{}", unit.name(), zone.name());
                 Some(
                     FixedWindow::calendar(count?, boundaries)

@@ -104,6 +104,9 @@ impl File {
     fn report_circles(&self, edges: &[Vec<(u32, Span)>], report: &mut Report<'_>) {
         let mut state = vec![Visit::Not; edges.len()];
         for start in 0..edges.len() {
+            if report.is_full() {
+                return;
+            }
             // Where we are, and which of its targets comes next: a list, since a chain may be as long as the file.
             let mut path: Vec<(usize, usize)> = vec![];
             if state[start] == Visit::Not {
@@ -132,20 +135,16 @@ impl File {
 
     fn report_circle(&self, path: &[(usize, usize)], back_to: usize, span: Span, report: &mut Report<'_>) {
         const MOST_NAMES: usize = 8;
-        let circle = path.iter().map(|(at, _)| *at).skip_while(|at| *at != back_to).chain([back_to]);
-        let name_of = |number: usize| {
-            let named = self.names.iter().find(|(_, (other, _))| *other as usize == number);
+        let circle = path.iter().map(|(at, _)| *at).skip_while(|at| *at != back_to);
+        let circle: Vec<usize> = circle.chain([back_to]).collect();
+        let name_of = |number: &usize| {
+            let named = self.names.iter().find(|(_, (other, _))| *other as usize == *number);
             named.map_or_else(|| "?".to_owned(), |(name, _)| format!("`{name}`"))
         };
-        let mut names: Vec<String> = circle.map(name_of).collect();
-        if names.len() > MOST_NAMES {
-            names.splice(MOST_NAMES / 2..names.len() - 1, ["…".to_owned()]);
-        }
-        report.error(
-            span,
-            format!("rules override each other in a circle: {}", names.join(" overrides ")),
-            "none of them would count: remove one of these overrides",
-        );
+        let first: Vec<String> = circle.iter().take(MOST_NAMES).map(name_of).collect();
+        let rest = if circle.len() > MOST_NAMES { " overrides …" } else { "" };
+        let message = format!("rules override each other in a circle: {}{rest}", first.join(" overrides "));
+        report.error(span, message, "none of them would count: remove one of these overrides");
     }
 }
 

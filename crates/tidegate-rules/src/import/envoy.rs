@@ -9,13 +9,16 @@ use super::Notes;
 use super::draft::{DraftCondition, DraftFile, DraftLimit, DraftRule, literal};
 use crate::diagnostics::Span;
 use crate::envoy::parse::{Amount, EnvoyDescriptor, EnvoyFile, EnvoyLimit};
+use crate::fields::is_name;
 use crate::glob::Pattern;
 use crate::matching::envoy::Step;
 
-/// The longest attribute name that our format takes in a key.
-const LONGEST_KEY: usize = 256;
-
-pub(super) fn convert(file: EnvoyFile, notes: &mut Notes<'_>) -> DraftFile {
+/// The file's limits as rules; nothing if its domain cannot be one here.
+pub(super) fn convert(file: EnvoyFile, notes: &mut Notes<'_>) -> Option<DraftFile> {
+    if !is_name(&file.domain) {
+        notes.add(file.span, "the file is left out: its domain is too long, or holds control characters");
+        return None;
+    }
     let mut keys = BTreeSet::new();
     collect_keys(&file.descriptors, &mut keys);
     let mut converter = Converter { keys, notes, path: Vec::new(), found: Vec::new() };
@@ -25,7 +28,7 @@ pub(super) fn convert(file: EnvoyFile, notes: &mut Notes<'_>) -> DraftFile {
         let message = "the order of a descriptor's entries no longer matters, nor do entries whose key is not in this file";
         notes.add(file.span, message);
     }
-    DraftFile { domain: file.domain.to_string(), once: Some(file.span), rules: replace(found, notes) }
+    Some(DraftFile { domain: file.domain.to_string(), once: Some(file.span), rules: replace(found, notes) })
 }
 
 fn collect_keys(level: &[EnvoyDescriptor], keys: &mut BTreeSet<String>) {
@@ -65,7 +68,7 @@ impl Converter<'_, '_> {
             let key = &*descriptor.step.key;
             let problem = if key.contains('*') {
                 "a wildcard in a key cannot be said in rules"
-            } else if key.len() > LONGEST_KEY || key.chars().any(char::is_control) {
+            } else if !is_name(key) {
                 "its key is too long, or holds control characters"
             } else if self.path.iter().any(|reached| *reached.step.key == *key) {
                 "a rule looks at each attribute once, and this key occurs above"

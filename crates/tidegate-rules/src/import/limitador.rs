@@ -8,7 +8,7 @@ use super::Notes;
 use super::cel::{self, Reference};
 use super::draft::{DraftCondition, DraftFile, DraftLimit, DraftRule};
 use crate::diagnostics::{Report, Span};
-use crate::fields::{self, Fields};
+use crate::fields::{self, Fields, is_name};
 use crate::yaml::{Node, Scalar, Value};
 
 const LIMIT_FIELDS: [&str; 7] =
@@ -69,8 +69,8 @@ fn limit(node: &Node, number: usize, notes: &mut Notes<'_>) -> Result<(String, D
     for (key, _) in entries.iter().filter(|(key, _)| !LIMIT_FIELDS.contains(&&*key.text)) {
         notes.add(key.span, format!("`{}` of limit {number} means nothing there, and is left out", key.text));
     }
-    let namespace =
-        text(&fields, "namespace").filter(|name| !name.is_empty()).ok_or("it has no namespace")?;
+    let namespace = text(&fields, "namespace").filter(|name| is_name(name));
+    let namespace = namespace.ok_or("it has no namespace, or one that cannot be a domain")?;
     let seconds = count(&fields, "seconds")?.ok_or("it has no seconds")?;
     let max_value = count(&fields, "max_value")?.unwrap_or(0);
     let window = Micros::from_secs(seconds);
@@ -136,9 +136,6 @@ fn variables(fields: &Fields<'_>, descriptor: &mut Option<u32>) -> Result<Vec<St
         let reference = cel::variable(&variable).map_err(|why| format!("in `{variable}`, {why}"))?;
         same_descriptor(&reference, descriptor)?;
         let attribute = reference.attribute;
-        if attribute.is_empty() || attribute.len() > 256 || attribute.chars().any(char::is_control) {
-            return Err("the name of a variable cannot be an attribute's".into());
-        }
         if !key.contains(&attribute) {
             key.push(attribute);
         }
@@ -154,8 +151,8 @@ fn same_descriptor(reference: &Reference, descriptor: &mut Option<u32>) -> Resul
     if descriptor.get_or_insert(index) != &index {
         return Err("it looks at several descriptors at once".into());
     }
-    if reference.attribute.is_empty() {
-        return Err("an attribute's name is empty".into());
+    if !is_name(&reference.attribute) {
+        return Err("an attribute's name is empty, too long, or holds control characters".into());
     }
     Ok(())
 }

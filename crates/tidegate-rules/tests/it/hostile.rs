@@ -122,3 +122,37 @@ fn ten_thousand_attributes_are_read_once_each() {
     let entries: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
     assert_eq!(found(&rules, &entries), ["r 1"]);
 }
+
+#[test]
+fn time_zones_cannot_fill_the_memory() {
+    let zones: Vec<String> = jiff::tz::db().available().take(100).map(|zone| zone.to_string()).collect();
+    let rules: String = zones
+        .iter()
+        .map(|zone| {
+            format!("  - {{ name: '{zone}', limits: [{{ algorithm: fixed_window, limit: 1, window: year, tz: {zone} }}] }}\n")
+        })
+        .collect();
+    let source = Source::new("zones.yaml", format!("domain: api\nrules:\n{rules}"));
+    let wrong = RuleSet::compile(&[source], Format::Native).expect_err("there are too many");
+    let first = wrong.iter().next().expect("at least one mistake");
+    assert_eq!(first.message, "more than 64 different calendars in one set of rules");
+}
+
+#[test]
+fn a_circle_through_every_rule_is_found_without_walking_it_for_each() {
+    let rules: String = (0..20_000)
+        .map(|number| {
+            let next = (number + 1) % 20_000;
+            format!("  - {{ name: r{number}, limits: [1/s], overrides: [r{next}] }}\n")
+        })
+        .collect();
+    let source = Source::new("circle.yaml", format!("domain: api\nrules:\n{rules}"));
+    let wrong = RuleSet::compile(&[source], Format::Native).expect_err("nothing would count");
+    assert_eq!(wrong.iter().len(), 1);
+}
+
+#[test]
+fn a_set_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    shared::<RuleSet>();
+}
