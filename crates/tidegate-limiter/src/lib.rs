@@ -4,6 +4,7 @@
 //! answers where the store does not, and observers hear of it. It knows no transport and no concrete store.
 
 mod decision;
+mod direct;
 mod failure;
 mod lease;
 mod limiter;
@@ -14,6 +15,7 @@ mod request;
 mod snapshot;
 
 pub use decision::{Decision, DescriptorDecision, LimitReport, Report, ReportKind, Source};
+pub use direct::Direct;
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use limiter::{LeaseError, Limiter, LimiterConfig, RefundError};
 pub use observer::{NoObserver, Observer, RuleResult, RuleWatcher, Transport};

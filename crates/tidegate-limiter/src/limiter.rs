@@ -24,10 +24,10 @@ use crate::snapshot::Snapshot;
 /// Decides requests by rules that may change at any time, on a store that may fail at any time.
 pub struct Limiter {
     snapshot: ArcSwap<Snapshot>,
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     /// Where rules decide that must go on without the store.
-    fallback: MemoryStore,
-    observer: Arc<dyn Observer>,
+    pub(crate) fallback: MemoryStore,
+    pub(crate) observer: Arc<dyn Observer>,
     clock: Arc<dyn Clock>,
     lease_ids: LeaseIds,
 }

@@ -19,11 +19,19 @@ pub trait Observer: Send + Sync + 'static {
     /// No rule matched a request.
     fn no_rule_matched(&self) {}
 
+    /// A limit decided that no rule states: the caller brought it along.
+    fn decided_directly(&self, _result: RuleResult, _source: Source) {}
+
     /// The store did not answer.
     fn store_failed(&self, _error: &StoreError) {}
 
     /// A transport answered a request, so long after it had the whole of it. Transports call this, not the limiter.
     fn answered(&self, _transport: Transport, _took: Duration) {}
+
+    /// A transport answered `requests` at once, each of them so long after it had them all.
+    fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
+        (0..requests).for_each(|_| self.answered(transport, took));
+    }
 }
 
 /// How a request came in.

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
-use tidegate_core::Limit;
+use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, TokenBucket, Touch};
 use tidegate_limiter::Source;
 use tidegate_store::{
     CellKey, LeaseRef, ManualClock, Outcomes, Refund, Reply, Request, Spend, Store, StoreError,
 };
 
-use crate::world::{START, World};
+use crate::world::{START, World, at_once};
 
 /// A store that nobody can reach.
 struct Away;
@@ -62,4 +62,23 @@ fn a_closed_rule_refuses() {
 fn a_local_rule_decides_on_this_node() {
     let (yes, no) = ((true, Source::FallbackLocal), (false, Source::FallbackLocal));
     assert_eq!(decide(&world("local"), 3), [yes, yes, no]);
+}
+
+/// Three hits, one after another, on a bucket of two that no rule states.
+fn decide_directly(world: &World) -> Vec<(bool, Source)> {
+    let rate = Rate::new(1, Micros::from_secs(3_600)).unwrap();
+    let limit = Limit::TokenBucket(TokenBucket::new(rate, 2).unwrap());
+    let scope = Scope::new(&[b"direct"]);
+    let cell = CellKey { scope: &scope, key: b"\x01k", tag: b"\x01k" };
+    let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+    let spend = [Spend { cell, touch }];
+    let (outcomes, source) = at_once(world.limiter.decide_direct(&[Request { spends: &spend }; 3]).answer());
+    outcomes.iter().map(|outcome| (outcome.is_admitted(), source)).collect()
+}
+
+#[test]
+fn a_limit_that_no_rule_states_is_decided_by_the_store_or_else_on_this_node() {
+    let decided = |source| [(true, source), (true, source), (false, source)];
+    assert_eq!(decide_directly(&World::new("- { name: a, limits: [2/hour] }")), decided(Source::Store));
+    assert_eq!(decide_directly(&world("closed")), decided(Source::FallbackLocal));
 }
