@@ -27,6 +27,12 @@ const BENCHES: &[Bench] = &[
         target: "instructions",
     },
     Bench {
+        name: "check",
+        shows: "a whole check on the memory store beside the bare store call and governor",
+        package: "tidegate-limiter",
+        target: "check",
+    },
+    Bench {
         name: "matching",
         shows: "finding the rules of a request among 10 and among 10,000",
         package: "tidegate-rules",

@@ -1,0 +1,200 @@
+//! `Limiter::check` on the memory store, beside the bare store call and governor's keyed check, in one run:
+//! `cargo bench -p tidegate-limiter`.
+//!
+//! Prints nanoseconds and, where valgrind is installed, instructions per decision (those are the same on a busy machine).
+//! The limiter matches rules, names the cell, asks the store, and tells an observer; the store call is its last part.
+
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints it")]
+
+use std::future::Future;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::process::Command;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, TokenBucket, Touch};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
+use tidegate_rules::{Format, RuleSet, Source};
+use tidegate_store::{CellKey, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
+
+const KEYS: usize = 1_000_000;
+const ROUNDS: usize = 9;
+const COUNTED: usize = 10_000;
+
+/// Each is one decision on one key.
+const CASES: [(&str, fn() -> Box<dyn Checks>); 5] = [
+    ("governor keyed", || Box::new(Governor::new())),
+    ("store, token bucket", || Box::new(BareStore::new())),
+    ("check, one rule, one limit", || Box::new(Whole::new(ONE))),
+    ("check, one rule, two limits", || Box::new(Whole::new(TWO_LIMITS))),
+    ("check, two of ten rules", || Box::new(Whole::new(TEN))),
+];
+
+const ONE: &str = "- { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }] }";
+const TWO_LIMITS: &str = "- { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }, 100000000/minute] }";
+const TEN: &str = "
+- { name: posts, match: { method: POST, path: /v1/items }, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }] }
+- { name: all, match: { path: '/v1/*' }, key: [user], limits: [100000000/minute] }
+- { name: a, match: { path: /a }, limits: [1/minute] }
+- { name: b, match: { path: /b }, limits: [1/minute] }
+- { name: c, match: { path: /c }, limits: [1/minute] }
+- { name: d, match: { path: /d }, limits: [1/minute] }
+- { name: e, match: { path: /e }, limits: [1/minute] }
+- { name: f, match: { path: /f }, limits: [1/minute] }
+- { name: g, match: { path: /g }, limits: [1/minute] }
+- { name: h, match: { path: /h }, limits: [1/minute] }";
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if let [_, run, case, times] = &args[..]
+        && run == "run"
+    {
+        return run_case(case, times.parse().expect("a number of times"));
+    }
+    let keys: Vec<String> = (0..KEYS).map(|i| format!("user-{:016x}", scramble(i as u64))).collect();
+    let order: Vec<u32> = (0..KEYS).map(|i| (scramble(i as u64 ^ 0xabcd) % KEYS as u64) as u32).collect();
+    println!(
+        "{:<30} {:>9} {:>7} {:>12} {:>7} {:>13}",
+        "", "hot, ns", "ratio", "1 M keys, ns", "ratio", "instructions"
+    );
+    let mut governor = None;
+    for (name, make) in CASES {
+        let subject = make();
+        keys.iter().for_each(|key| drop(black_box(subject.check(key))));
+        let hot = rounds(|| nanos(2_000_000, |_| subject.check(black_box(&keys[7]))));
+        let many = rounds(|| nanos(order.len(), |i| subject.check(&keys[order[i] as usize])));
+        let (hot_base, many_base) = *governor.get_or_insert((hot, many));
+        let counted = instructions(name).map_or("no valgrind".to_owned(), |each| each.to_string());
+        println!(
+            "{name:<30} {hot:>9.1} {:>7.2} {many:>12.1} {:>7.2} {counted:>13}",
+            hot / hot_base,
+            many / many_base
+        );
+    }
+}
+
+trait Checks {
+    fn check(&self, key: &String) -> bool;
+}
+
+struct Governor(DefaultKeyedRateLimiter<String>);
+
+impl Governor {
+    fn new() -> Self {
+        Governor(RateLimiter::keyed(Quota::per_second(NonZeroU32::new(1_000_000).expect("not zero"))))
+    }
+}
+
+impl Checks for Governor {
+    fn check(&self, key: &String) -> bool {
+        self.0.check_key(key).is_ok()
+    }
+}
+
+struct BareStore {
+    store: MemoryStore,
+    limit: Limit,
+    scope: Scope,
+}
+
+impl BareStore {
+    fn new() -> Self {
+        let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a fine rate");
+        BareStore {
+            store: MemoryStore::new(MemoryConfig::default()),
+            limit: Limit::TokenBucket(TokenBucket::new(rate, 1_000_000).expect("a fine bucket")),
+            scope: Scope::new(&[b"bench", b"per-user", b"token_bucket"]),
+        }
+    }
+}
+
+impl Checks for BareStore {
+    fn check(&self, key: &String) -> bool {
+        let cell = CellKey { scope: &self.scope, key: key.as_bytes(), tag: key.as_bytes() };
+        let touch = Touch { limit: &self.limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        match self.store.decide(&[Request { spends: &[Spend { cell, touch }] }]) {
+            Reply::Now(Ok(outcomes)) => outcomes[0].is_admitted(),
+            _ => false,
+        }
+    }
+}
+
+struct Whole(Limiter);
+
+impl Whole {
+    fn new(rules: &str) -> Self {
+        let text = format!("domain: api\nrules:\n{rules}");
+        let rules = RuleSet::compile(&[Source::new("rules.yaml", text)], Format::Native).expect("fine rules");
+        let store = MemoryStore::new(MemoryConfig::default());
+        Whole(Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver))))
+    }
+}
+
+impl Checks for Whole {
+    fn check(&self, key: &String) -> bool {
+        let entries: [(&str, &[u8]); 3] =
+            [("user", key.as_bytes()), ("path", b"/v1/items"), ("method", b"POST")];
+        let descriptors = [DescriptorAsk::one(&entries)];
+        let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+        at_once(self.0.check(&request)).is_ok_and(|decision| decision.allowed)
+    }
+}
+
+/// Memory answers at once: no runtime is needed, and none is measured.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("memory answers at once"),
+    }
+}
+
+fn run_case(name: &str, times: usize) {
+    let (_, make) = CASES.iter().find(|(case, _)| *case == name).expect("a case of the table");
+    let (subject, key) = (make(), String::from("user-0123456789abcdef"));
+    for _ in 0..times {
+        black_box(subject.check(black_box(&key)));
+    }
+}
+
+/// Instructions per decision; what starting up costs is what a run without decisions costs.
+fn instructions(name: &str) -> Option<u64> {
+    let count = |times: usize| {
+        let output = Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(std::env::current_exe().ok()?)
+            .args(["run", name, &times.to_string()])
+            .output()
+            .ok()?;
+        let report = String::from_utf8_lossy(&output.stderr).into_owned();
+        let line = report.lines().find(|line| line.contains("Collected"))?;
+        line.rsplit(' ').next()?.trim().parse::<u64>().ok()
+    };
+    Some((count(COUNTED)? - count(0)?) / COUNTED as u64)
+}
+
+fn nanos(times: usize, mut once: impl FnMut(usize) -> bool) -> f64 {
+    let began = Instant::now();
+    for i in 0..times {
+        black_box(once(i));
+    }
+    began.elapsed().as_nanos() as f64 / times as f64
+}
+
+/// The median of several rounds: these machines are shared.
+fn rounds(mut once: impl FnMut() -> f64) -> f64 {
+    let mut all: Vec<f64> = (0..ROUNDS).map(|_| once()).collect();
+    all.sort_by(f64::total_cmp);
+    all[ROUNDS / 2]
+}
+
+/// A fixed scrambling, so that every run asks for the same keys in the same order.
+fn scramble(seed: u64) -> u64 {
+    let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
