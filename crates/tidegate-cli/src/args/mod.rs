@@ -13,6 +13,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::settings::env;
+
 pub(crate) use bench::{BenchArgs, Pace, Protocol};
 pub(crate) use serve::ServeArgs;
 pub(crate) use values::{Attribute, parse_duration};
@@ -52,11 +54,14 @@ pub(crate) enum Command {
 )]
 pub(crate) struct ValidateArgs {
     /// Rule files, or directories of them
-    #[arg(value_name = "PATH", required_unless_present = "envoy_config")]
+    #[arg(value_name = "PATH", required_unless_present_any = ["envoy_config", "config"])]
     pub(crate) paths: Vec<PathBuf>,
     /// Configuration directory of envoyproxy/ratelimit
     #[arg(long, value_name = "DIR")]
     pub(crate) envoy_config: Option<PathBuf>,
+    /// The server's configuration file, and the rules that it names
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "envoy_config"])]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -95,7 +100,7 @@ pub(crate) struct ExplainArgs {
     if tidegate check --domain jobs queue=mail; then send-mail; fi")]
 pub(crate) struct CheckArgs {
     /// Where the server's HTTP listener is
-    #[arg(long, value_name = "URL", env = "TIDEGATE_SERVER", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, value_name = "URL", env = env::SERVER, default_value = "http://127.0.0.1:8080")]
     pub(crate) server: String,
     /// The domain to ask in
     #[arg(long, value_name = "DOMAIN")]

@@ -103,7 +103,7 @@ fn span(millis: u64) -> String {
     let seconds = millis / 1000;
     match seconds {
         0 => format!("{millis}ms"),
-        1..60 if millis % 1000 == 0 => format!("{seconds}s"),
+        1..60 if millis.is_multiple_of(1000) => format!("{seconds}s"),
         1..60 => format!("{seconds}.{}s", millis % 1000 / 100),
         60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
         3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),

@@ -9,9 +9,13 @@ use tidegate_rules::Colour;
 use crate::args::{Output, ValidateArgs};
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, RuleFiles, RulesError};
+use crate::settings::Settings;
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
-    let files = RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() };
+    let files = match &args.config {
+        Some(config) => Settings::of_file(config)?.rules,
+        None => RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() },
+    };
     match (files.load(), args.output.output) {
         (Ok(loaded), output) => {
             write_good(&loaded, output)?;

@@ -17,7 +17,9 @@ use crate::failure::Failure;
 /// Larger files are not configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What one source says about how to run the server
+/// How to run `tidegate serve`
+///
+/// Every field may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {

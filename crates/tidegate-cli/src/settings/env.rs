@@ -21,6 +21,9 @@ const FILE_SUFFIX: &str = "_FILE";
 /// The configuration file itself, which is no field of it.
 pub(crate) const CONFIG: &str = "TIDEGATE_CONFIG";
 
+/// Which server `check` asks: no business of `serve`, but on the list of what there is.
+pub(crate) const SERVER: &str = "TIDEGATE_SERVER";
+
 /// A variable and the field it sets.
 struct Variable {
     name: &'static str,
@@ -105,6 +108,7 @@ pub(crate) fn help() -> String {
             lines.push(format!("  {:34} the same, in a file", format!("{}{FILE_SUFFIX}", variable.name)));
         }
     }
+    lines.push(format!("  {SERVER:34} for `tidegate check`: the server to ask"));
     format!("Environment:\n{}", lines.join("\n"))
 }
 

@@ -11,7 +11,7 @@ mod values;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -90,6 +90,11 @@ impl Settings {
         let file: Option<PathBuf> = args.config.clone().or_else(named_by_env);
         let file = file.map(|path| Config::read(&path)).transpose()?.unwrap_or_default();
         Settings::decide(flags(args)?.or(env::read(environment)?).or(file))
+    }
+
+    /// What a file alone adds up to.
+    pub(crate) fn of_file(path: &Path) -> Result<Settings, Failure> {
+        Settings::decide(Config::read(path)?)
     }
 
     fn decide(config: Config) -> Result<Settings, Failure> {

@@ -1,5 +1,7 @@
 //! Runs the real binary, as a person or a script would, and looks at its exit code and what it prints.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
 mod bench;
 mod bench_grpc;
 mod check;

@@ -1,7 +1,8 @@
 //! `tidegate serve`: the real process, asked over its sockets and by signals.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use tidegate_testkit::{Process, TidegateServer, eventually, http};
+use tidegate_testkit::{Process, Signal, TidegateServer, eventually, http};
 
 use crate::{run, run_in};
 
@@ -83,12 +84,69 @@ fn a_listener_that_is_off_is_not_opened() {
 
 #[test]
 fn sigterm_and_sigint_end_it_with_0() {
-    for signal in [tidegate_testkit::Signal::TERM, tidegate_testkit::Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT] {
         let mut server = start(&[]);
         server.process().signal(signal);
         let status = server.process().wait_exit(PATIENCE).expect("it ends");
         assert_eq!(status.code(), Some(0), "{signal:?}: {}", server.stderr());
     }
+}
+
+/// A connection that has sent all of a request but the last byte.
+fn begin_request(http: SocketAddr) -> TcpStream {
+    let body = r#"{"domain":"api","attributes":{"user":"late"}}"#;
+    let mut stream = TcpStream::connect(http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json";
+    let unfinished = &body[..body.len() - 1];
+    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{unfinished}", body.len()).unwrap();
+    stream
+}
+
+fn wait_for_connection(admin: SocketAddr) {
+    let open = "tidegate_connections{listener=\"http\"}";
+    eventually("the connection is there", PATIENCE, || metric(admin, open) == 1.0);
+}
+
+#[test]
+fn a_request_in_flight_is_answered_before_it_ends() {
+    let mut server = start(&[]);
+    let (http, admin) = (server.addr("http"), server.addr("admin"));
+    let mut late = begin_request(http);
+    wait_for_connection(admin);
+    server.process().signal(Signal::TERM);
+    eventually("it stops accepting", PATIENCE, || TcpStream::connect(http).is_err());
+    late.write_all(b"}").unwrap();
+    let mut reply = String::new();
+    late.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+    assert_eq!(server.process().wait_exit(PATIENCE).unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_the_wait_for_a_request_in_flight() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("tidegate.yaml"), "drain: 10m").unwrap();
+    let mut server = start(&["--config", &path(dir.path(), "tidegate.yaml")]);
+    let _never_finished = begin_request(server.addr("http"));
+    wait_for_connection(server.addr("admin"));
+    server.process().signal(Signal::TERM);
+    eventually("it stops", PATIENCE, || server.stderr().contains("requests in flight may finish"));
+    server.process().signal(Signal::INT);
+    assert_eq!(server.process().wait_exit(PATIENCE).expect("it ends at once").code(), Some(0));
+}
+
+#[test]
+fn an_envoy_configuration_is_served_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = "rate_limit: { unit: day, requests_per_unit: 2 }";
+    fs::write(dir.path().join("edge.yaml"), format!("domain: edge\ndescriptors: [{{ key: ip, {limit} }}]\n"))
+        .unwrap();
+    let mut server = start(&["--envoy-config", dir.path().to_str().unwrap()]);
+    let http = server.addr("http");
+    let body = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"ip","value":"203.0.113.7"}]}]}"#;
+    let codes = [0; 3].map(|_| http::post_json(http, "/json", body).json()["overallCode"].clone());
+    assert_eq!(codes, ["OK", "OK", "OVER_LIMIT"]);
 }
 
 #[test]

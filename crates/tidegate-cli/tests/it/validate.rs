@@ -57,6 +57,20 @@ fn a_directory_without_rules_is_an_error() {
 }
 
 #[test]
+fn a_configuration_is_validated_with_the_rules_it_names() {
+    let dir = files(&[("a.yaml", GOOD), ("bad.yaml", BAD)]);
+    let validate = |config: &str| {
+        fs::write(dir.path().join("tidegate.yml"), config).unwrap();
+        run_in(dir.path(), &["validate", "--config", "tidegate.yml"])
+    };
+    assert!(validate("rules: { paths: [a.yaml] }").starts_with("exit 0\n--- stdout\nok: 1 rule in 1 file"));
+    let bad_rules = validate("rules: { paths: [bad.yaml] }");
+    assert!(bad_rules.starts_with("exit 1") && bad_rules.contains("bad.yaml:4:5"), "{bad_rules}");
+    let bad_config = validate("rulse: { paths: [a.yaml] }");
+    assert!(bad_config.starts_with("exit 1") && bad_config.contains("tidegate.yml:1:1"), "{bad_config}");
+}
+
+#[test]
 fn nothing_to_validate_is_a_usage_error() {
     let dir = files(&[]);
     assert!(run_in(dir.path(), &["validate"]).starts_with("exit 2"));

@@ -37,8 +37,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let environment: Vec<_> = std::env::vars_os().collect();
     let settings = Settings::gather(args, environment.into_iter())?;
     logging::start(&settings.log_filter, settings.log_format);
-    let control = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    control.map_err(cannot_start)?.block_on(serve(settings))
+    let control = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
+    let ended = control.block_on(serve(settings));
+    // Who was told to stop at once does not wait for a drain that is still under way.
+    control.shutdown_background();
+    ended
 }
 
 async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
@@ -50,6 +53,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     if let Some(warnings) = rules.rules.warnings() {
         reloader::log_each(warnings);
     }
+    let files = rules.files;
     let store = match settings.store {
         StoreUrl::Memory => Arc::new(MemoryStore::new(memory_bounds(&settings.bounds))),
     };
@@ -65,6 +69,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
         .transpose()
         .map_err(|error| data_plane::cannot_bind("admin", error.address, &error.source))?;
     announce_all(&settings, &plane, admin.as_ref());
+    tracing::info!(rules = limiter.snapshot().rules().rules().len(), files, "serving");
 
     let (stop_admin, admin_stops) = oneshot::channel::<()>();
     let exposition = exposition(&metrics, &store, &plane);
@@ -81,24 +86,27 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     let signal = stop.next().await;
     tracing::info!(signal, "stopping: requests in flight may finish");
     health.set_service_status("", ServingStatus::NotServing).await;
-    drain(plane, &mut stop).await;
-    // Last, so that the drain can be watched.
-    drop(stop_admin);
-    let _ = serving_admin.await;
+    let finish = async {
+        drain(plane).await;
+        // Last, so that the drain can be watched.
+        drop(stop_admin);
+        let _ = serving_admin.await;
+    };
+    tokio::select! {
+        () = finish => {}
+        signal = stop.next() => tracing::warn!(signal, "stopping at once"),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets requests in flight finish; a second signal ends the wait.
-async fn drain(plane: DataPlane, stop: &mut StopSignals) {
-    let draining = tokio::task::spawn_blocking(move || plane.drain());
-    tokio::select! {
-        drained = draining => {
-            let cut = drained.map_or(0, |drained| drained.cut);
-            if cut > 0 {
-                tracing::warn!(connections = cut, "connections were cut: they took longer than `drain` allows");
-            }
-        }
-        signal = stop.next() => tracing::warn!(signal, "stopping at once"),
+/// Lets requests in flight finish.
+async fn drain(plane: DataPlane) {
+    let drained = tokio::task::spawn_blocking(move || plane.drain()).await.expect("a drain does not panic");
+    if drained.cut > 0 {
+        tracing::warn!(
+            connections = drained.cut,
+            "connections were cut: they took longer than `drain` allows"
+        );
     }
 }
 
