@@ -81,7 +81,8 @@ impl RuleTable {
         if sharing > 0 || self.shared.is_used() {
             self.shared.encode(&mut family, SHARED)?;
         }
-        let help = "Rules in use that share the series called \"others\", for there are too many or a name is too long.";
+        let help =
+            "Rules in use that share the series called others: there are too many, or a name is too long.";
         gauge(encoder, "rules_sharing_series", help, sharing)
     }
 }

@@ -6,6 +6,7 @@ mod bounds;
 mod counts;
 mod durations;
 mod gauges;
+mod guides;
 mod http;
 mod scrape;
 mod world;

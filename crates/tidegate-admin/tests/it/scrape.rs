@@ -48,6 +48,7 @@ impl Scrape {
         match (word(), word(), word()) {
             ("HELP", name, text) => {
                 assert!(is_name(name) && !text.is_empty(), "{comment:?}");
+                assert!(!text.contains(['"', '\\']), "would need escaping: {comment:?}");
             }
             ("TYPE", name, kind) => {
                 assert!(["counter", "gauge", "histogram", "info"].contains(&kind), "{comment:?}");
