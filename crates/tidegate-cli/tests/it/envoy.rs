@@ -45,13 +45,17 @@ struct Edge {
 
 impl Edge {
     fn start() -> Self {
-        Edge::with_grpc(SocketAddr::from(([127, 0, 0, 1], 0)))
+        Edge::with(SocketAddr::from(([127, 0, 0, 1], 0)), "{}")
     }
 
-    fn with_grpc(grpc: SocketAddr) -> Self {
+    /// With the server's gRPC at this address, and this server configuration.
+    fn with(grpc: SocketAddr, config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("edge.yaml"), LIMITS).unwrap();
-        let mut server = serve(dir.path().to_str().unwrap(), grpc);
+        let (limits, config_file) = (dir.path().join("limits"), dir.path().join("tidegate.yaml"));
+        fs::create_dir(&limits).unwrap();
+        fs::write(limits.join("edge.yaml"), LIMITS).unwrap();
+        fs::write(&config_file, config).unwrap();
+        let mut server = serve(limits.to_str().unwrap(), config_file.to_str().unwrap(), grpc);
         let upstream = Upstream::start();
         let envoy = Envoy::start(&envoy_config(server.addr("grpc"), upstream.addr()));
         Edge { upstream, envoy, server, _dir: dir }
@@ -70,10 +74,10 @@ impl Edge {
     }
 }
 
-fn serve(limits: &str, grpc: SocketAddr) -> TidegateServer {
+fn serve(limits: &str, config: &str, grpc: SocketAddr) -> TidegateServer {
     let grpc = grpc.to_string();
-    let args = ["--http", "127.0.0.1:0", "--grpc", &grpc, "--admin", "127.0.0.1:0", "--envoy-config", limits];
-    TidegateServer::start(BINARY, &args)
+    let listeners = ["--http", "127.0.0.1:0", "--grpc", &grpc, "--admin", "127.0.0.1:0"];
+    TidegateServer::start(BINARY, &[&listeners[..], &["--envoy-config", limits, "--config", config]].concat())
 }
 
 /// Routes: `/plain` asks with the user; `/plans` with user and plan; `/trial` in shadow; `/heavy` for two hits; `/own` with a
@@ -89,11 +93,17 @@ fn envoy_config(grpc: SocketAddr, upstream: SocketAddr) -> String {
         format!("{{ match: {{ prefix: {path} }}, route: {{ cluster: upstream, rate_limits: [{limit}] }} }}")
     };
     let own = "limit: { dynamic_metadata: { metadata_key: { key: own, path: [{ key: limit }] } } }";
+    // Envoy takes hits only from the filter's own configuration of a route.
+    let heavy = format!(
+        "{{ match: {{ prefix: /heavy }}, route: {{ cluster: upstream }}, typed_per_filter_config: {{ envoy.filters.http.ratelimit: \
+         {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute, \
+         rate_limits: [{{ actions: [{weight}], hits_addend: {{ number: 2 }} }}] }} }} }}"
+    );
     let routes = [
         route("/plain", &format!("{{ actions: [{user}] }}")),
         route("/plans", &format!("{{ actions: [{user}, {plan}] }}")),
         route("/trial", &format!("{{ actions: [{trial}] }}")),
-        route("/heavy", &format!("{{ actions: [{weight}], hits_addend: {{ number: 2 }} }}")),
+        heavy,
         route("/light", &format!("{{ actions: [{weight}] }}")),
         route("/own", &format!("{{ actions: [{user}], {own} }}")),
     ]
@@ -167,6 +177,24 @@ fn requests_pass_up_to_the_limit_and_a_refused_one_reaches_no_upstream() {
 }
 
 #[test]
+fn envoy_passes_our_headers_on_to_its_caller_where_that_is_configured() {
+    let edge = Edge::with(SocketAddr::from(([127, 0, 0, 1], 0)), "rls: { response_headers: x-ratelimit }");
+    let first = edge.get("/plain", &[("x-user", "42")]);
+    assert_eq!(first.status, 200);
+    assert_eq!(
+        [first.header("x-ratelimit-limit"), first.header("x-ratelimit-remaining")],
+        [Some("3"), Some("2")]
+    );
+    assert_eq!(first.header("retry-after"), None);
+    edge.statuses("/plain", &[("x-user", "42")], 2);
+    let refused = edge.get("/plain", &[("x-user", "42")]);
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("x-ratelimit-remaining"), Some("0"));
+    let wait: u64 = refused.header("retry-after").expect("a refusal says when").parse().unwrap();
+    assert!((1..=365 * 86_400).contains(&wait), "{wait}");
+}
+
+#[test]
 fn nested_descriptors_wildcards_bans_and_unlimited_keys_decide_as_the_file_says() {
     let edge = Edge::start();
     let plan = |user: &'static str, plan: &'static str| [("x-user", user), ("x-plan", plan)];
@@ -207,8 +235,10 @@ fn a_limit_that_the_route_brings_along_replaces_the_file() {
 fn envoy_lets_pass_while_the_server_is_away_and_limits_again_when_it_is_back() {
     // Reserved until the end, so that the server comes back to the same place.
     let port = Port::reserve();
-    let Edge { upstream, envoy, mut server, _dir } = Edge::with_grpc(port.addr());
-    let get = |user: &str| http::request(envoy.listener("edge"), "GET", "/plain", &[("x-user", user)], b"").unwrap().status;
+    let Edge { upstream, envoy, mut server, _dir } = Edge::with(port.addr(), "{}");
+    let get = |user: &str| {
+        http::request(envoy.listener("edge"), "GET", "/plain", &[("x-user", user)], b"").unwrap().status
+    };
     assert_eq!([get("1"), get("1"), get("1"), get("1")], [200, 200, 200, 429]);
 
     assert_eq!(server.terminate().code(), Some(0));
