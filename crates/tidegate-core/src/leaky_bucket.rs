@@ -62,6 +62,12 @@ impl LeakyBucket {
         self.meter.rate()
     }
 
+    /// The numbers by which it counts.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
     /// The most hits that an empty queue takes.
     #[must_use]
     pub fn capacity(&self) -> u64 {

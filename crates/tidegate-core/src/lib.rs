@@ -41,7 +41,7 @@ pub use error::LimitError;
 pub use fixed_window::{FixedWindow, WindowCell};
 pub use leaky_bucket::LeakyBucket;
 pub use limit::{Algorithm, Cell, CounterBits, Limit};
-pub use meter::{MeterCell, Rate};
+pub use meter::{Meter, MeterCell, Rate};
 pub use outcome::{Outcome, Verdict};
 pub use request::{Ask, Stance, Touch, decide_in_order, decide_request};
 pub use scope::{Scope, append_part};

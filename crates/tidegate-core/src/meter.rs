@@ -83,8 +83,10 @@ pub struct MeterCell {
 }
 
 /// Turns hits into work and time into drained work.
+///
+/// Its numbers are public for the twins in Lua, which count by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meter {
+pub struct Meter {
     rate: Rate,
     coarseness: u8,
     work_per_hit: u64,
@@ -123,6 +125,24 @@ impl Meter {
 
     pub(crate) fn rate(&self) -> Rate {
         self.rate
+    }
+
+    /// Work that one hit adds.
+    #[must_use]
+    pub fn work_per_hit(&self) -> u64 {
+        self.work_per_hit
+    }
+
+    /// Work that drains in a microsecond.
+    #[must_use]
+    pub fn drained_per_us(&self) -> u64 {
+        self.drained_per_us
+    }
+
+    /// Names the unit of work, as [`MeterCell::coarseness`] does.
+    #[must_use]
+    pub fn coarseness(&self) -> u8 {
+        self.coarseness
     }
 
     /// The caller makes sure that `hits` is at most what the meter was made for.

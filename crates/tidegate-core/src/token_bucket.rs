@@ -48,6 +48,12 @@ impl TokenBucket {
         self.meter.rate()
     }
 
+    /// The numbers by which it counts.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
     /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
     ///
     /// A refusal leaves the cell as it was, so retrying never pushes a caller further back.
