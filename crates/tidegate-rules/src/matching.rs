@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
+use tidegate_core::append_part;
 
 use crate::rule::{OnMissingKey, Rule, RuleLimit};
 
@@ -53,6 +54,20 @@ impl Match<'_> {
     pub fn tag(&self) -> &[u8] {
         self.tag.clone().map_or(&self.key, |tag| &self.key[tag])
     }
+}
+
+/// Appends a part to a key, its length before it, and says where it stands.
+fn append_to_key(key: &mut CellKeyBytes, part: &[u8]) -> Range<usize> {
+    let start = key.len();
+    match u8::try_from(part.len()) {
+        // What `append_part` writes for short parts, as almost all are, in one copy instead of byte by byte.
+        Ok(length @ 0..0x80) => {
+            key.push(length);
+            key.extend_from_slice(part);
+        }
+        _ => append_part(key, part),
+    }
+    start..key.len()
 }
 
 /// What a rule asks of a request that it matches.
@@ -121,5 +136,22 @@ impl Attributes {
 
     pub(crate) fn len(&self) -> usize {
         self.names.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_every_length_are_written_as_core_writes_them() {
+        for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0x4000] {
+            let part = vec![7; length];
+            let mut ours = CellKeyBytes::from_slice(b"before");
+            let mut cores = ours.clone();
+            append_part(&mut cores, &part);
+            assert_eq!(append_to_key(&mut ours, &part), 6..cores.len());
+            assert_eq!(ours, cores, "{length}");
+        }
     }
 }

@@ -10,11 +10,11 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
-use tidegate_core::{Timestamp, append_part};
+use tidegate_core::Timestamp;
 
 use super::anchors::{Anchors, End};
 use super::replacing::drop_replaced;
-use super::{CellKeyBytes, Descriptor, Limits, Match, Matches};
+use super::{CellKeyBytes, Descriptor, Limits, Match, Matches, append_to_key};
 use crate::choice::LimitSet;
 use crate::glob::{Glob, Pattern};
 use crate::rule::Rule;
@@ -150,8 +150,8 @@ impl Level {
 
 impl Node {
     fn append_entry(&self, name: &str, value: &[u8], key: &mut CellKeyBytes) {
-        append_part(key, name.as_bytes());
-        append_part(key, self.shared.as_deref().unwrap_or(value));
+        append_to_key(key, name.as_bytes());
+        append_to_key(key, self.shared.as_deref().unwrap_or(value));
     }
 }
 

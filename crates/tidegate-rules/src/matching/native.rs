@@ -1,13 +1,11 @@
 //! The rules of one domain in our own format: every rule that matches counts, unless another one replaces it.
 
-use std::ops::Range;
-
-use tidegate_core::{Timestamp, append_part};
+use tidegate_core::Timestamp;
 
 use super::condition::Condition;
 use super::index::Index;
 use super::replacing::drop_replaced;
-use super::{Attributes, CellKeyBytes, Descriptor, Limits, Match, Matches, Present};
+use super::{Attributes, CellKeyBytes, Descriptor, Limits, Match, Matches, Present, append_to_key};
 use crate::choice::LimitSet;
 use crate::rule::{Mode, OnMissingKey, Rule};
 
@@ -92,7 +90,7 @@ impl Selector {
                 let limits = Limits::KeyMissing(self.on_missing_key);
                 return Match { descriptor, rule, limits, key: CellKeyBytes::new(), tag: None };
             };
-            let part = append(&mut key, value);
+            let part = append_to_key(&mut key, value);
             if self.colocate == Some(*attribute) {
                 tag = Some(part);
             }
@@ -102,7 +100,7 @@ impl Selector {
         if tag.is_none()
             && let Some(value) = self.colocate.and_then(|attribute| present.get(attribute))
         {
-            tag = Some(append(&mut key, value));
+            tag = Some(append_to_key(&mut key, value));
         }
         let limits = match rule.limits.of(present, now) {
             LimitSet::Unlimited => Limits::Unlimited,
@@ -110,13 +108,6 @@ impl Selector {
         };
         Match { descriptor, rule, limits, key, tag }
     }
-}
-
-/// Appends a part to the key, and says where it stands.
-fn append(key: &mut CellKeyBytes, value: &[u8]) -> Range<usize> {
-    let start = key.len();
-    append_part(key, value);
-    start..key.len()
 }
 
 /// Whether `by` may switch `one` off where it says so.
