@@ -132,19 +132,18 @@ impl Parser {
             if self.word("in") {
                 return self.present(text);
             }
-            let is = self.take("==");
-            if !is {
-                self.expect("!=")?;
+            if self.take("==") {
+                return Ok(Statement::is(self.reference()?, literal(&text)));
             }
-            let about = self.reference()?;
-            return Ok(statement(about, is, literal(&text)));
+            self.expect("!=")?;
+            return Ok(Statement::is_not(self.reference()?, literal(&text)));
         }
         let about = self.reference()?;
         if self.take("==") {
-            return Ok(statement(about, true, literal(&self.text()?)));
+            return Ok(Statement::is(about, literal(&self.text()?)));
         }
         if self.take("!=") {
-            return Ok(statement(about, false, literal(&self.text()?)));
+            return Ok(Statement::is_not(about, literal(&self.text()?)));
         }
         if self.word("in") {
             let condition = DraftCondition { is: self.texts()?, not: Vec::new() };
@@ -159,7 +158,7 @@ impl Parser {
             return Err("`in` is understood with `descriptors[0]` or a list of texts".into());
         }
         let descriptor = Some(self.index()?);
-        Ok(statement(Reference { descriptor, attribute }, true, "*".into()))
+        Ok(Statement::is(Reference { descriptor, attribute }, "*".into()))
     }
 
     /// `.startsWith('/v1')` and the like.
@@ -176,7 +175,7 @@ impl Parser {
         self.expect("(")?;
         let text = self.text()?;
         self.expect(")")?;
-        Ok(statement(about, true, pattern(literal(&text))))
+        Ok(Statement::is(about, pattern(literal(&text))))
     }
 
     /// `descriptors[0]['key']`, `descriptors[0].key`, or a name by itself.
@@ -258,13 +257,14 @@ impl Parser {
     }
 }
 
-fn statement(about: Reference, is: bool, pattern: String) -> Statement {
-    let condition = if is {
-        DraftCondition { is: vec![pattern], not: Vec::new() }
-    } else {
-        DraftCondition { is: Vec::new(), not: vec![pattern] }
-    };
-    Statement { about, condition }
+impl Statement {
+    fn is(about: Reference, pattern: String) -> Self {
+        Statement { about, condition: DraftCondition { is: vec![pattern], not: Vec::new() } }
+    }
+
+    fn is_not(about: Reference, pattern: String) -> Self {
+        Statement { about, condition: DraftCondition { is: Vec::new(), not: vec![pattern] } }
+    }
 }
 
 fn tokens(text: &str) -> Result<Vec<Token>, String> {
