@@ -1,4 +1,4 @@
-//! How long transports took to answer: a histogram whose recording is two additions.
+//! How long transports took to answer: a histogram into which a batch is recorded by two additions.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,12 +46,13 @@ pub(super) struct Durations {
 }
 
 impl Durations {
-    pub(super) fn record(&self, took: Duration) {
+    /// Notes `requests` that took this long each.
+    pub(super) fn record(&self, took: Duration, requests: u64) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
-        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.buckets[bucket].fetch_add(requests, Ordering::Relaxed);
         // Wraps after 584 years spent answering.
-        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns.wrapping_mul(requests), Ordering::Relaxed);
     }
 }
 

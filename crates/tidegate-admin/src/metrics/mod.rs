@@ -17,14 +17,14 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use tidegate_limiter::{Observer, RuleWatcher, Snapshot, Transport};
+use tidegate_limiter::{Observer, RuleResult, RuleWatcher, Snapshot, Source, Transport};
 use tidegate_rules::Rule;
 use tidegate_store::StoreError;
 
 use crate::exposition::{counter, gauge};
 use durations::Durations;
 use lanes::Lanes;
-use rules::RuleTable;
+use rules::{RuleSeries, RuleTable};
 
 pub use rules::MOST_RULE_SERIES;
 
@@ -35,6 +35,8 @@ pub use rules::MOST_RULE_SERIES;
 #[derive(Default)]
 pub struct Metrics {
     rules: Mutex<RuleTable>,
+    /// Limits that no rule states.
+    direct: RuleSeries,
     lanes: Lanes<Lane>,
     config: Config,
 }
@@ -115,8 +117,16 @@ impl Observer for Metrics {
         self.lanes.mine().store_errors[reason].fetch_add(1, Ordering::Relaxed);
     }
 
+    fn decided_directly(&self, result: RuleResult, source: Source) {
+        self.direct.decided(result, source);
+    }
+
     fn answered(&self, transport: Transport, took: Duration) {
-        self.lanes.mine().durations[transport as usize].record(took);
+        self.answered_together(transport, took, 1);
+    }
+
+    fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
+        self.lanes.mine().durations[transport as usize].record(took, requests);
     }
 }
 
@@ -127,7 +137,7 @@ pub(crate) struct Reader(pub(crate) Arc<Metrics>);
 impl Collector for Reader {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &*self.0;
-        metrics.rules.lock().encode(&mut encoder)?;
+        metrics.rules.lock().encode(&metrics.direct, &mut encoder)?;
         durations::encode(&mut encoder, &metrics.lanes)?;
         metrics.encode_store_errors(&mut encoder)?;
         let unknown = metrics.total(|lane| &lane.unknown_domain);

@@ -24,8 +24,10 @@ pub const MOST_RULE_SERIES: usize = 10_000;
 /// The longest name that becomes a label. Our own format allows no longer one; envoyproxy/ratelimit's has no bound.
 const LONGEST_LABEL: usize = 256;
 
-/// What the shared series is called. No domain has an empty name, so no rule can be taken for it.
+/// What the shared series is called, and that of limits which no rule states because the caller brought them along. No
+/// domain has an empty name, so no rule can be taken for either.
 const SHARED: (&str, &str) = ("", "others");
+const DIRECT: (&str, &str) = ("", "direct");
 
 /// The counters of every rule that is in use, and of some that were.
 #[derive(Default)]
@@ -71,7 +73,7 @@ impl RuleTable {
         });
     }
 
-    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "What each rule said to the requests it matched, and who answered.";
         let mut family = encoder.encode_descriptor("decisions", help, None, MetricType::Counter)?;
         for (name, series) in &self.series {
@@ -80,6 +82,9 @@ impl RuleTable {
         let sharing = Arc::strong_count(&self.shared) as u64 - 1;
         if sharing > 0 || self.shared.is_used() {
             self.shared.encode(&mut family, SHARED)?;
+        }
+        if direct.is_used() {
+            direct.encode(&mut family, DIRECT)?;
         }
         let help =
             "Rules in use that share the series called others: there are too many, or a name is too long.";

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_core::Limit;
+use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, Stance, Touch};
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience};
 use tidegate_store::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store, StoreError};
 
@@ -118,6 +118,25 @@ fn requests_that_no_rule_is_for_are_counted() {
     let scrape = world.scrape();
     assert_eq!(scrape.get("tidegate_no_rule_matched_total", &[]), Some(2.0));
     assert_eq!(scrape.get("tidegate_unknown_domain_total", &[]), Some(1.0));
+}
+
+#[test]
+fn limits_that_the_caller_brought_along_are_counted_apart_from_rules() {
+    let world = World::new(&["{ domain: api, rules: [{ name: direct, limits: [9/hour] }] }"]);
+    let limit = Limit::FixedWindow(FixedWindow::new(2, Micros::from_secs(60)).unwrap());
+    let scope = Scope::new(&[b"theirs"]);
+    let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+    let spends = [Spend { cell: CellKey { scope: &scope, key: b"k", tag: b"k" }, touch }];
+    for _ in 0..3 {
+        at_once(world.limiter.decide_direct(&[Request { spends: &spends }]).answer());
+    }
+    let scrape = world.scrape();
+    let said = |result: &str| {
+        let labels = [("domain", ""), ("rule", "direct"), ("result", result), ("source", "store")];
+        scrape.get("tidegate_decisions_total", &labels)
+    };
+    assert_eq!((said("allowed"), said("refused")), (Some(2.0), Some(1.0)));
+    assert_eq!(world.decisions("direct", "allowed"), Some(0.0), "the rule of that name said nothing");
 }
 
 #[test]

@@ -32,6 +32,18 @@ fn durations_fall_into_the_buckets_that_hold_them() {
 }
 
 #[test]
+fn requests_that_were_answered_together_count_one_by_one() {
+    let world = world();
+    world.metrics.answered_together(Transport::Resp, Duration::from_millis(2), 64);
+    let scrape = world.scrape();
+    let told = |what: &str| {
+        let name = format!("tidegate_decision_duration_seconds_{what}");
+        scrape.get(&name, &[("transport", "resp")]).unwrap()
+    };
+    assert_eq!((told("count"), told("sum")), (64.0, 0.128));
+}
+
+#[test]
 fn transports_are_told_apart_and_those_that_never_answered_are_not_told_of() {
     let world = world();
     world.metrics.answered(Transport::Http, Duration::from_micros(80));
