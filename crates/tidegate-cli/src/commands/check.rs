@@ -164,11 +164,15 @@ fn read_reply(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<De
     {
         return Ok(Decision { reply: reply.clone(), parts });
     }
-    let detail = reply.as_ref().and_then(|problem| problem["detail"].as_str().or(problem["title"].as_str()));
-    Err(match detail {
-        Some(detail) => Failure::new(format!("{endpoint} answered {status}: {detail}")),
-        None => Failure::new(format!("{endpoint} answered {status}, which is no decision"))
-            .hint("--server must name tidegate's HTTP listener"),
+    let told = |member: &str| reply.as_ref().and_then(|problem| problem[member].as_str());
+    let Some(detail) = told("detail").or(told("title")) else {
+        return Err(Failure::new(format!("{endpoint} answered {status}, which is no decision"))
+            .hint("--server must name tidegate's HTTP listener"));
+    };
+    let failure = Failure::new(format!("{endpoint} answered {status}: {detail}"));
+    Err(match told("hint") {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     })
 }
 

@@ -67,7 +67,7 @@ fn a_server_that_is_not_there_exits_with_2() {
 #[test]
 fn a_problem_exits_with_2_and_the_servers_own_words() {
     let problem =
-        json!({ "title": "unknown domain", "status": 404, "detail": "unknown domain `api`; known: web" });
+        json!({ "title": "unknown domain", "detail": "unknown domain `api`", "hint": "known: web" });
     let stub = Stub::start(move |_, _| reply("404 Not Found", &problem.to_string()));
     assert_snapshot!(ask(&stub, &[]));
 }
