@@ -68,6 +68,12 @@ impl LeakyBucket {
         &self.meter
     }
 
+    /// The work that the queue holds when it takes one hit more.
+    #[must_use]
+    pub fn queue(&self) -> u64 {
+        self.queue
+    }
+
     /// The most hits that an empty queue takes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -124,7 +130,8 @@ impl LeakyBucket {
     }
 
     /// The work ahead of a request that waits as long as it may.
-    fn longest_wait(&self) -> u64 {
+    #[must_use]
+    pub fn longest_wait(&self) -> u64 {
         self.meter.drained_in(self.max_delay)
     }
 
