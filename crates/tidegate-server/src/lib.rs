@@ -14,6 +14,7 @@ pub mod headers;
 pub mod http;
 pub mod json;
 pub mod problem;
+pub mod resp;
 pub mod rls;
 pub mod runtime;
 pub mod service;

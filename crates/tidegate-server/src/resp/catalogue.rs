@@ -20,7 +20,7 @@ pub(crate) enum Command {
     Select,
     Client,
     Info,
-    Command,
+    Commands,
 }
 
 /// One command, as `COMMAND` tells of it.
@@ -171,7 +171,7 @@ static COMMANDS: [Entry; 15] = [
         summary: "Tells of the server",
     },
     Entry {
-        command: Command::Command,
+        command: Command::Commands,
         name: "command",
         arguments: "[COUNT|LIST|INFO|DOCS [name ...]]",
         words: 1..=MANY,
@@ -242,7 +242,7 @@ impl Entry {
     fn group(&self) -> &'static str {
         match self.command {
             Command::Throttle | Command::Check | Command::Release | Command::Renew => "module",
-            Command::Info | Command::Command => "server",
+            Command::Info | Command::Commands => "server",
             _ => "connection",
         }
     }

@@ -16,9 +16,14 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
-    /// Writes behind what is in `bytes`.
-    pub(crate) fn new(bytes: Vec<u8>, version: Version) -> Self {
-        Self { bytes, version }
+    /// Goes on writing into `buffer`, which is empty.
+    pub(crate) fn lend(&mut self, buffer: Vec<u8>) {
+        self.bytes = buffer;
+    }
+
+    /// Gives the buffer back, with what was written.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
     }
 
     pub(crate) fn version(&self) -> Version {
@@ -40,10 +45,6 @@ impl Replies {
 
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
-    }
-
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
     }
 
     /// A short text of ours.
@@ -128,9 +129,10 @@ mod tests {
     use super::*;
 
     fn written(version: Version, write: impl FnOnce(&mut Replies)) -> String {
-        let mut replies = Replies::new(Vec::new(), version);
+        let mut replies = Replies::default();
+        replies.set_version(version);
         write(&mut replies);
-        String::from_utf8(replies.into_bytes()).unwrap()
+        String::from_utf8(replies.take()).unwrap()
     }
 
     #[test]

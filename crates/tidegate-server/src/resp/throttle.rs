@@ -6,14 +6,15 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, TokenBucket};
+use tidegate_core::{Ask, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, Stance, TokenBucket, Touch};
+use tidegate_store::{CellKey, Spend};
 
 use super::reply::quoted;
 use crate::json::MAX_VALUE_BYTES;
 
 /// What one call asks.
 #[derive(Debug)]
-pub(crate) struct Ask<'b> {
+pub(crate) struct Throttle<'b> {
     pub(crate) key: &'b [u8],
     pub(crate) quota: Quota,
     pub(crate) hits: Hits,
@@ -27,7 +28,7 @@ pub(crate) struct Quota {
     period_s: u64,
 }
 
-impl<'b> Ask<'b> {
+impl<'b> Throttle<'b> {
     /// Reads `key max_burst count period [quantity]`, which are as many words as there should be.
     ///
     /// # Errors
@@ -46,7 +47,7 @@ impl<'b> Ask<'b> {
             period_s: read_number("period", period)?,
         };
         let hits = quantity.first().map_or(Ok(1), |quantity| read_number("quantity", quantity))?;
-        Ok(Ask { key, quota, hits: Hits::new(hits) })
+        Ok(Throttle { key, quota, hits: Hits::new(hits) })
     }
 }
 
@@ -75,8 +76,8 @@ fn not_a_number(name: &str, word: &[u8]) -> String {
 #[derive(Debug)]
 pub(crate) struct Bucket {
     quota: Quota,
-    pub(crate) limit: Limit,
-    pub(crate) scope: Scope,
+    limit: Limit,
+    scope: Scope,
     size: u64,
     refill_time: Micros,
 }
@@ -98,9 +99,17 @@ impl Bucket {
         let limit = Limit::TokenBucket(bucket);
         // As rules name their cells: domain, rule, limit name, algorithm, period.
         let period = period.to_string();
-        let scope =
-            Scope::new(&[DOMAIN, b"", b"", limit.algorithm().name().as_bytes(), period.as_bytes()]);
+        let scope = Scope::new(&[DOMAIN, b"", b"", limit.algorithm().name().as_bytes(), period.as_bytes()]);
         Ok(Bucket { quota, limit, scope, size, refill_time: bucket.refill_time() })
+    }
+
+    /// What spends `hits` of it; `key` has its length before it.
+    #[inline]
+    pub(crate) fn spend<'a>(&'a self, key: &'a [u8], hits: Hits) -> Spend<'a> {
+        Spend {
+            cell: CellKey { scope: &self.scope, key, tag: key },
+            touch: Touch { limit: &self.limit, ask: Ask { hits, lease: None }, stance: Stance::Enforced },
+        }
     }
 
     /// Limited, limit, remaining, seconds to wait (-1: none, or for ever), seconds until all is back.
@@ -174,7 +183,7 @@ mod tests {
 
     fn ask(words: &str) -> Result<Bucket, String> {
         let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        Ask::read(&words).and_then(|ask| Bucket::new(ask.quota))
+        Throttle::read(&words).and_then(|throttle| Bucket::new(throttle.quota))
     }
 
     #[test]
@@ -196,7 +205,9 @@ mod tests {
 
     #[test]
     fn the_largest_numbers_are_refused_and_not_wrapped() {
-        for words in ["k 4000000000 1 9000000000000", "k 9223372036854775807 1 1", "k 1 9223372036854775807 1"] {
+        for words in
+            ["k 4000000000 1 9000000000000", "k 9223372036854775807 1 1", "k 1 9223372036854775807 1"]
+        {
             assert!(ask(words).is_err(), "{words}");
         }
         assert_eq!(ask("k 4000000000 1 1").unwrap().size, 4_000_000_001);

@@ -5,5 +5,6 @@
 mod connection;
 mod generated;
 mod grpc;
+mod resp;
 mod runtime;
 mod wire;

@@ -1,0 +1,252 @@
+//! Answers pipelined commands in their order.
+//!
+//! Where the store answers at once, so do we, command by command. Where it takes time, neighbouring commands of a kind
+//! are gathered and decided by one call, so that a pipeline of sixty-four waits once and not sixty-four times.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidegate_core::append_part;
+use tidegate_limiter::Direct;
+use tidegate_store::Request;
+
+use super::Worker;
+use super::catalogue::{self, Command, Entry};
+use super::check::{self, Check};
+use super::gather::Gathered;
+use super::parse::{Bounds, Parsed, Words, parse};
+use super::reply::{Replies, quoted};
+use super::session::{Access, Session, Then};
+use super::throttle::{Buckets, Throttle};
+
+/// Answers one connection's commands.
+pub(crate) struct Answerer {
+    worker: Arc<Worker>,
+    session: Session,
+    buckets: Buckets,
+    /// Where the key of the command at hand is written.
+    key: Vec<u8>,
+    /// Decisions since this was last asked.
+    decisions: u64,
+}
+
+/// How far answering got.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// The bytes that were answered.
+    pub(crate) used: usize,
+    pub(crate) commands: u64,
+    /// How many of them were decisions.
+    pub(crate) decisions: u64,
+    pub(crate) why: Pause,
+}
+
+/// Why answering paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// What is left is no whole command.
+    NeedsMore,
+    /// There is more to answer, but others wait for their turn, or the replies for being sent.
+    TurnOver,
+    /// The client said goodbye, or nonsense.
+    Close,
+}
+
+/// Commands that are answered before it is another connection's turn.
+pub(crate) const COMMANDS_PER_TURN: u64 = 256;
+/// Bytes of replies after which they are sent before more is answered.
+const MAX_OUTPUT_BYTES: usize = 64 * 1024;
+
+impl Answerer {
+    pub(crate) fn new(worker: Arc<Worker>, number: u64) -> Self {
+        let session = Session::new(number, worker.settings.password.as_ref());
+        Answerer { worker, session, buckets: Buckets::default(), key: Vec::new(), decisions: 0 }
+    }
+
+    /// Answers the commands at the front of `input`.
+    pub(crate) async fn answer(&mut self, input: &[u8], to: &mut Replies) -> Progress {
+        let (mut used, mut commands, mut why) = (0, 0, Pause::TurnOver);
+        let mut gathered = Gathered::Nothing;
+        while commands < COMMANDS_PER_TURN && to.len() < MAX_OUTPUT_BYTES {
+            let then = match parse(&input[used..], self.bounds()) {
+                Parsed::Command { words, length } => {
+                    used += length;
+                    self.command(&words, &mut gathered, to).await
+                }
+                Parsed::Line { words, length } => {
+                    used += length;
+                    gathered.decide(&self.worker.service.limiter, to).await;
+                    // These words do not lie in `input`, so nothing that holds them may be put off.
+                    let words: Words<'_> = words.iter().map(Vec::as_slice).collect();
+                    let mut alone = Gathered::Nothing;
+                    let then = self.command(&words, &mut alone, to).await;
+                    alone.decide(&self.worker.service.limiter, to).await;
+                    then
+                }
+                Parsed::Incomplete { .. } => {
+                    why = Pause::NeedsMore;
+                    break;
+                }
+                Parsed::Malformed(what) => {
+                    gathered.decide(&self.worker.service.limiter, to).await;
+                    to.error(&format!("ERR Protocol error: {what}"));
+                    Then::Close
+                }
+            };
+            commands += 1;
+            if then == Then::Close {
+                why = Pause::Close;
+                break;
+            }
+        }
+        gathered.decide(&self.worker.service.limiter, to).await;
+        Progress { used, commands, decisions: std::mem::take(&mut self.decisions), why }
+    }
+
+    fn bounds(&self) -> &Bounds {
+        match self.session.access() {
+            Access::Granted => &self.worker.settings.bounds,
+            Access::Stranger => &self.worker.bounds_of_strangers,
+        }
+    }
+
+    async fn command<'b>(
+        &mut self,
+        words: &[&'b [u8]],
+        gathered: &mut Gathered<'b>,
+        to: &mut Replies,
+    ) -> Then {
+        let [name, arguments @ ..] = words else { return Then::GoOn };
+        let wrong = match self.admit(name, words.len()) {
+            Ok(Command::Throttle) => match Throttle::read(arguments) {
+                Ok(throttle) => self.throttle(throttle, gathered, to).await,
+                Err(error) => Some(error),
+            },
+            Ok(Command::Check) => match Check::read(arguments) {
+                Ok(check) => {
+                    self.check(check, gathered, to).await;
+                    None
+                }
+                Err(error) => Some(error),
+            },
+            Ok(command) => {
+                gathered.decide(&self.worker.service.limiter, to).await;
+                return self.other(command, words, to).await;
+            }
+            Err(error) => {
+                gathered.decide(&self.worker.service.limiter, to).await;
+                to.error(&error);
+                None
+            }
+        };
+        if let Some(error) = wrong {
+            gathered.decide(&self.worker.service.limiter, to).await;
+            to.error(&format!("ERR {error}"));
+        }
+        Then::GoOn
+    }
+
+    /// Which command it is, if the client may ask for it.
+    #[inline]
+    fn admit(&self, name: &[u8], words: usize) -> Result<Command, String> {
+        match catalogue::find(name) {
+            Some(entry) if self.session.access() == Access::Stranger && !entry.is_open_to_strangers() => {
+                Err("NOAUTH Authentication required.".to_owned())
+            }
+            Some(entry) if entry.takes(words) => Ok(entry.command),
+            Some(entry) => Err(wrong_number(entry)),
+            None => Err(format!("ERR unknown command {}, COMMAND LIST names those there are", quoted(name))),
+        }
+    }
+
+    /// Decides at once where that can be done; what is wrong with the numbers otherwise.
+    #[inline]
+    async fn throttle<'b>(
+        &mut self,
+        throttle: Throttle<'b>,
+        gathered: &mut Gathered<'b>,
+        to: &mut Replies,
+    ) -> Option<String> {
+        let bucket = match self.buckets.get(throttle.quota) {
+            Ok(bucket) => bucket,
+            Err(error) => return Some(error),
+        };
+        self.decisions += 1;
+        if self.worker.store_takes_time.load(Ordering::Relaxed) {
+            let bucket = Arc::clone(bucket);
+            if !gathered.takes_a_throttle() {
+                gathered.decide(&self.worker.service.limiter, to).await;
+            }
+            gathered.add_throttle(throttle, bucket);
+            return None;
+        }
+        self.key.clear();
+        append_part(&mut self.key, throttle.key);
+        let spends = [bucket.spend(&self.key, throttle.hits)];
+        let batch = [Request { spends: &spends }];
+        let (outcomes, _) = match self.worker.service.limiter.decide_direct(&batch) {
+            Direct::Now(outcomes, source) => (outcomes, source),
+            Direct::Later(answer) => {
+                self.worker.store_takes_time.store(true, Ordering::Relaxed);
+                answer.await
+            }
+        };
+        to.integers(bucket.reply(throttle.hits, &outcomes[0]));
+        None
+    }
+
+    async fn check<'b>(&mut self, check: Check<'b>, gathered: &mut Gathered<'b>, to: &mut Replies) {
+        self.decisions += 1;
+        if self.worker.store_takes_time.load(Ordering::Relaxed) {
+            if !gathered.takes_a_check() {
+                gathered.decide(&self.worker.service.limiter, to).await;
+            }
+            return gathered.add_check(check);
+        }
+        let limiter = &self.worker.service.limiter;
+        let ask = check.ask();
+        let request = check.request(&ask);
+        let decision = self.noting_waits(limiter.check(&request)).await;
+        check::write(limiter, &decision, to);
+    }
+
+    /// Answers a command that is neither put off nor in a hurry.
+    async fn other(&mut self, command: Command, words: &[&[u8]], to: &mut Replies) -> Then {
+        let limiter = &self.worker.service.limiter;
+        match command {
+            Command::Release | Command::Renew => match check::read_lease(words[1]) {
+                Ok(lease) if command == Command::Release => {
+                    check::write_lease(self.noting_waits(limiter.release(&lease)).await, to);
+                }
+                Ok(lease) => check::write_lease(self.noting_waits(limiter.renew(&lease)).await, to),
+                Err(error) => to.error(&format!("ERR {error}")),
+            },
+            _ => {
+                let Worker { settings, stats, .. } = &*self.worker;
+                return self.session.answer(command, words, settings.password.as_ref(), stats, to);
+            }
+        }
+        Then::GoOn
+    }
+
+    /// Waits for `answer`, and remembers if that took a wait.
+    async fn noting_waits<T>(&self, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        poll_fn(|context| {
+            let poll = answer.as_mut().poll(context);
+            if poll.is_pending() {
+                self.worker.store_takes_time.store(true, Ordering::Relaxed);
+            }
+            poll
+        })
+        .await
+    }
+}
+
+fn wrong_number(entry: &Entry) -> String {
+    let Entry { name, arguments, .. } = entry;
+    let usage = format!("{} {arguments}", name.to_ascii_uppercase());
+    format!("ERR wrong number of arguments for '{name}' command, expected {}", usage.trim_end())
+}

@@ -1,0 +1,146 @@
+//! `TG.CHECK`, `TG.RELEASE` and `TG.RENEW`: the rules, asked over the Redis protocol.
+
+use std::str;
+
+use smallvec::SmallVec;
+use tidegate_core::{Hits, Micros};
+use tidegate_limiter::{
+    CheckRequest, Decision, DescriptorAsk, LeaseError, LeaseToken, LeaseTokenError, Limiter, Patience,
+};
+use tidegate_rules::{Descriptor, UnknownDomain};
+
+use super::reply::{Replies, quoted};
+use super::throttle::read_number;
+use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
+use crate::service::{governing_limit, rule_name};
+
+/// What one call asks.
+#[derive(Debug)]
+pub(crate) struct Check<'b> {
+    domain: &'b str,
+    cost: Hits,
+    entries: SmallVec<[(&'b str, &'b [u8]); 4]>,
+}
+
+impl<'b> Check<'b> {
+    /// Reads `domain [COST n] attribute value …`.
+    ///
+    /// # Errors
+    /// What is wrong, for the client to read.
+    pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
+        let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
+        let domain = read_text("domain", domain, MAX_DOMAIN_BYTES)?;
+        let (cost, pairs) = match rest {
+            [option, cost, pairs @ ..] if option.eq_ignore_ascii_case(b"cost") => {
+                (read_number("COST", cost)?, pairs)
+            }
+            pairs => (1, pairs),
+        };
+        if pairs.len() > 2 * MAX_ATTRIBUTES {
+            return Err(format!("at most {MAX_ATTRIBUTES} attributes are allowed"));
+        }
+        let (pairs, left_over) = pairs.as_chunks();
+        if let [name] = left_over {
+            return Err(format!("attribute {} has no value", quoted(name)));
+        }
+        let mut entries = SmallVec::new();
+        for [name, value] in pairs {
+            let name = read_text("attribute", name, MAX_NAME_BYTES)?;
+            if value.len() > MAX_VALUE_BYTES {
+                return Err(format!(
+                    "the value of attribute '{name}' is longer than {MAX_VALUE_BYTES} bytes"
+                ));
+            }
+            // At most 64 names: a scan beats a set.
+            if entries.iter().any(|(earlier, _)| *earlier == name) {
+                return Err(format!("attribute '{name}' is given twice"));
+            }
+            entries.push((name, *value));
+        }
+        Ok(Check { domain, cost: Hits::new(cost), entries })
+    }
+
+    pub(crate) fn ask(&self) -> DescriptorAsk<'_> {
+        DescriptorAsk { descriptor: Descriptor { entries: &self.entries }, cost: self.cost, limit: None }
+    }
+
+    /// The question, about what [`Check::ask`] gave.
+    pub(crate) fn request<'a>(&'a self, ask: &'a DescriptorAsk<'a>) -> CheckRequest<'a> {
+        CheckRequest {
+            domain: self.domain,
+            descriptors: std::slice::from_ref(ask),
+            // The reply has no place for a delay.
+            patience: Patience::MustGoNow,
+        }
+    }
+}
+
+/// Text of ours to be: names of domains and attributes. Values may be any bytes.
+fn read_text<'b>(what: &str, word: &'b [u8], most: usize) -> Result<&'b str, String> {
+    if word.len() > most {
+        return Err(format!("{what} {} is longer than {most} bytes", quoted(word)));
+    }
+    str::from_utf8(word).map_err(|_| format!("{what} {} is not UTF-8", quoted(word)))
+}
+
+/// Writes what was decided: allowed, limit, remaining, retry_after_ms, reset_after_ms, rule, source, lease.
+pub(crate) fn write(limiter: &Limiter, decision: &Result<Decision, UnknownDomain>, to: &mut Replies) {
+    let decision = match decision {
+        Ok(decision) => decision,
+        Err(error) => return to.error(&unknown_domain(limiter, error)),
+    };
+    let limit = governing_limit(decision).map(|(_, limit)| limit);
+    let retry_after = limit.and_then(|limit| limit.outcome.retry_after());
+    to.array(8);
+    to.integer(i64::from(decision.allowed));
+    write_number(limit.map(|limit| limit.quota), to);
+    write_number(limit.map(|limit| limit.outcome.remaining), to);
+    write_number(retry_after.map(Micros::as_millis_ceil), to);
+    write_number(limit.map(|limit| limit.outcome.reset_after.as_millis_ceil()), to);
+    match decision.governing() {
+        Some(report) => to.bulk(rule_name(decision, report).as_bytes()),
+        None => to.nil(),
+    }
+    to.bulk(decision.source.name().as_bytes());
+    match &decision.lease {
+        Some(lease) => to.bulk(lease.to_string().as_bytes()),
+        None => to.nil(),
+    }
+}
+
+fn write_number(number: Option<u64>, to: &mut Replies) {
+    match number {
+        Some(number) => to.integer(i64::try_from(number).unwrap_or(i64::MAX)),
+        None => to.nil(),
+    }
+}
+
+fn unknown_domain(limiter: &Limiter, error: &UnknownDomain) -> String {
+    const MOST_NAMED: usize = 20;
+    let snapshot = limiter.snapshot();
+    let mut known: Vec<&str> = snapshot.rules().domains().collect();
+    known.sort_unstable();
+    let more = if known.len() > MOST_NAMED { " and more" } else { "" };
+    known.truncate(MOST_NAMED);
+    format!("ERR {error}, known domains: {}{more}", known.join(", "))
+}
+
+/// A lease as its holder gives it back.
+///
+/// # Errors
+/// What is wrong, for the client to read.
+pub(crate) fn read_lease(word: &[u8]) -> Result<LeaseToken, String> {
+    let token = str::from_utf8(word).map_err(|_| LeaseTokenError).and_then(str::parse);
+    token.map_err(|error| error.to_string())
+}
+
+/// Writes what became of a lease: 1, or 0 if it had ended already.
+pub(crate) fn write_lease(outcome: Result<(), LeaseError>, to: &mut Replies) {
+    match outcome {
+        Ok(()) => to.integer(1),
+        Err(LeaseError::Ended) => to.integer(0),
+        Err(LeaseError::Store(error)) => {
+            to.error(&format!("ERR {error}, try again: a lease ends by itself if nobody does"));
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! One connection's socket: reads, has answered, writes, and gives way to others.
+//!
+//! A read is answered with one write. Nothing is read while a peer does not take its replies, so what it costs is
+//! bounded by one read and the replies to it.
+
+use std::future::poll_fn;
+use std::io::{self, ErrorKind, Read as _};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tidegate_core::Timestamp;
+use tidegate_limiter::Transport;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+use super::Worker;
+use super::answer::{Answerer, COMMANDS_PER_TURN, Pause, Progress};
+use super::buffers::{Buffers, READ_BYTES};
+use super::reply::Replies;
+use crate::runtime::Connection;
+use crate::service::span;
+
+/// Serves a connection to its end.
+pub(super) async fn serve(worker: Arc<Worker>, connection: Connection) {
+    let connected = worker.stats.connected();
+    let mut drained = pin!(connection.drain.requested());
+    let answerer = Answerer::new(Arc::clone(&worker), connected.number);
+    let mut socket = Socket::new(worker, connection.stream, answerer);
+    loop {
+        let came = tokio::select! {
+            came = socket.read() => came,
+            () = &mut drained => return socket.answer_what_came().await,
+        };
+        match came {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        match socket.answer().await {
+            Ok(Open::Yes) => {}
+            Ok(Open::No) => return socket.hear_out().await,
+            Err(_) => return,
+        }
+    }
+}
+
+struct Socket {
+    worker: Arc<Worker>,
+    stream: TcpStream,
+    answerer: Answerer,
+    /// What came and is not answered; no memory at all while nothing is there.
+    input: Vec<u8>,
+    replies: Replies,
+    /// Commands answered since this connection last had to wait.
+    streak: u64,
+    /// Runs out when half a command has been here for too long.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+/// Whether the connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Yes,
+    No,
+}
+
+/// Reads that are answered after the server was asked to end: what a peer had sent by then is there already.
+const LAST_READS: usize = 4;
+
+/// How long, and how much, is read to no purpose from a peer that is told why its connection ends. Closing at once would
+/// take the reply back that it has yet to read.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_WORDS_BYTES: usize = 1 << 20;
+
+impl Socket {
+    fn new(worker: Arc<Worker>, stream: TcpStream, answerer: Answerer) -> Self {
+        let (input, replies) = (Vec::new(), Replies::default());
+        Socket { worker, stream, answerer, input, replies, streak: 0, late: None }
+    }
+
+    /// Waits for more bytes; how many came.
+    async fn read(&mut self) -> io::Result<usize> {
+        poll_fn(|context| {
+            self.take_buffers();
+            let poll = pin!(self.stream.read_buf(&mut self.input)).poll(context);
+            if poll.is_pending() {
+                self.streak = 0;
+                return self.poll_patience(context);
+            }
+            poll
+        })
+        .await
+    }
+
+    /// Nothing came. Without half a command there is nothing to keep; with one, its time is running.
+    fn poll_patience<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if self.input.is_empty() {
+            self.give_buffers_back();
+            return Poll::Pending;
+        }
+        let timeout = self.worker.settings.command_timeout;
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        late.as_mut().poll(context).map(|()| Err(ErrorKind::TimedOut.into()))
+    }
+
+    /// Answers all whole commands that are here.
+    async fn answer(&mut self) -> io::Result<Open> {
+        let mut used = 0;
+        let open = loop {
+            let began = self.worker.service.clock.now();
+            let progress = self.answerer.answer(&self.input[used..], &mut self.replies).await;
+            used += progress.used;
+            self.report(&progress, began);
+            self.stream.write_all(self.replies.as_bytes()).await?;
+            self.replies.clear();
+            self.streak += progress.commands;
+            if progress.why == Pause::TurnOver || self.streak >= COMMANDS_PER_TURN {
+                self.streak = 0;
+                tokio::task::yield_now().await;
+            }
+            match progress.why {
+                Pause::TurnOver => {}
+                Pause::NeedsMore => break Open::Yes,
+                Pause::Close => break Open::No,
+            }
+        };
+        if used > 0 {
+            self.input.drain(..used);
+            self.late = None;
+        }
+        Ok(open)
+    }
+
+    fn report(&self, progress: &Progress, began: Timestamp) {
+        let Worker { service, stats, .. } = &*self.worker;
+        stats.count_commands(progress.commands);
+        if progress.decisions > 0 {
+            let took = span(service.clock.now().since(began));
+            service.observer.answered_together(Transport::Resp, took, progress.decisions);
+        }
+    }
+
+    /// Answers what has come by now.
+    async fn answer_what_came(&mut self) {
+        for _ in 0..LAST_READS {
+            self.take_buffers();
+            // Nothing more, the end, or an error: in any case there is nothing more to do.
+            let Ok(1..) = self.read_now() else { return };
+            let Ok(Open::Yes) = self.answer().await else { return };
+        }
+    }
+
+    /// Reads what the system has. The runtime may not know yet that there is something.
+    fn read_now(&mut self) -> io::Result<usize> {
+        let known = self.input.len();
+        self.input.resize(known + READ_BYTES, 0);
+        let came = (&*SockRef::from(&self.stream)).read(&mut self.input[known..]);
+        self.input.truncate(known + came.as_ref().copied().unwrap_or(0));
+        came
+    }
+
+    /// Ends the connection so that a peer which is still sending can read all that it was sent.
+    async fn hear_out(&mut self) {
+        let last_words = async {
+            self.stream.shutdown().await?;
+            let mut heard = 0;
+            while heard < LAST_WORDS_BYTES {
+                self.input.clear();
+                match self.stream.read_buf(&mut self.input).await? {
+                    0 => break,
+                    more => heard += more,
+                }
+            }
+            io::Result::Ok(())
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, last_words).await;
+    }
+
+    fn take_buffers(&mut self) {
+        if self.input.capacity() == 0 {
+            let Buffers { input, output } = self.worker.pool.take();
+            self.input = input;
+            self.replies.lend(output);
+        } else if self.input.capacity() - self.input.len() < READ_BYTES / 4 {
+            // Bounded by what a command may take: one that is longer is refused as soon as it says so.
+            self.input.reserve(READ_BYTES);
+        }
+    }
+
+    fn give_buffers_back(&mut self) {
+        let buffers = Buffers { input: std::mem::take(&mut self.input), output: self.replies.take() };
+        self.worker.pool.give_back(buffers);
+    }
+}

@@ -1,0 +1,304 @@
+//! What a connection is: who is at its other end, and the commands that only speak of that.
+//!
+//! Nothing here decides a request or touches a socket.
+
+use super::catalogue::{self, Command, Entry};
+use super::password::Password;
+use super::reply::{Replies, Version, quoted};
+use super::stats::Stats;
+
+/// One connection's state.
+#[derive(Debug)]
+pub(crate) struct Session {
+    id: u64,
+    access: Access,
+    name: Vec<u8>,
+    library: [Vec<u8>; 2],
+}
+
+/// Whether the peer may ask for everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Granted,
+    /// It has yet to give the password.
+    Stranger,
+}
+
+/// What becomes of the connection after a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    GoOn,
+    Close,
+}
+
+/// A client's name, and those of its library, are kept: so they have a bound.
+const MAX_LABEL_BYTES: usize = 256;
+
+impl Session {
+    pub(crate) fn new(id: u64, password: Option<&Password>) -> Self {
+        Session { id, access: Access::of_newcomer(password), name: Vec::new(), library: Default::default() }
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Answers a command that is about the connection or the server.
+    pub(crate) fn answer(
+        &mut self,
+        command: Command,
+        words: &[&[u8]],
+        password: Option<&Password>,
+        stats: &Stats,
+        to: &mut Replies,
+    ) -> Then {
+        let arguments = &words[1..];
+        match command {
+            Command::Ping => match arguments.first() {
+                Some(message) => to.bulk(message),
+                None => to.simple("PONG"),
+            },
+            Command::Echo => to.bulk(arguments[0]),
+            Command::Hello => self.hello(arguments, password, to),
+            Command::Auth => self.auth(arguments, password, to),
+            Command::Reset => {
+                let id = self.id;
+                *self = Session::new(id, password);
+                to.set_version(Version::Resp2);
+                to.simple("RESET");
+            }
+            Command::Quit => {
+                to.simple("OK");
+                return Then::Close;
+            }
+            Command::Select => match arguments[0] {
+                b"0" => to.simple("OK"),
+                _ => to.error("ERR DB index is out of range, there is only 0"),
+            },
+            Command::Client => self.client(arguments, to),
+            Command::Info => to.bulk(stats.report(arguments).as_bytes()),
+            Command::Commands => tell_commands(arguments, to),
+            Command::Throttle | Command::Check | Command::Release | Command::Renew => {
+                unreachable!("decisions are the limiter's")
+            }
+        }
+        Then::GoOn
+    }
+
+    fn hello(&mut self, arguments: &[&[u8]], password: Option<&Password>, to: &mut Replies) {
+        let wanted = match Hello::read(arguments, to.version()) {
+            Ok(wanted) => wanted,
+            Err(error) => return to.error(&error),
+        };
+        if let Some((user, given)) = wanted.credentials
+            && !self.log_in(user, given, password, to)
+        {
+            return;
+        }
+        if self.access == Access::Stranger {
+            return to
+                .error("NOAUTH authentication is required, with AUTH or with HELLO 3 AUTH default password");
+        }
+        if let Some(name) = wanted.name {
+            self.name = name.to_vec();
+        }
+        to.set_version(wanted.version);
+        let proto = match wanted.version {
+            Version::Resp2 => 2,
+            Version::Resp3 => 3,
+        };
+        to.map(7);
+        tell(to, "server", "tidegate");
+        tell(to, "version", env!("CARGO_PKG_VERSION"));
+        to.bulk(b"proto");
+        to.integer(proto);
+        to.bulk(b"id");
+        to.integer(i64::try_from(self.id).unwrap_or(i64::MAX));
+        tell(to, "mode", "standalone");
+        tell(to, "role", "master");
+        to.bulk(b"modules");
+        to.array(0);
+    }
+
+    fn auth(&mut self, arguments: &[&[u8]], password: Option<&Password>, to: &mut Replies) {
+        let (user, given) = match arguments {
+            [user, given, ..] => (*user, *given),
+            [given] => (DEFAULT_USER, *given),
+            [] => return,
+        };
+        if self.log_in(user, given, password, to) {
+            to.simple("OK");
+        }
+    }
+
+    /// Whether the password was right; the reply says so if not.
+    fn log_in(&mut self, user: &[u8], given: &[u8], password: Option<&Password>, to: &mut Replies) -> bool {
+        let Some(password) = password else {
+            // Client libraries know an optional password by these words.
+            to.error(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            );
+            return false;
+        };
+        // The password is compared whoever asks, so that time does not tell which users there are.
+        let is_right = password.is(given) && user == DEFAULT_USER;
+        if is_right {
+            self.access = Access::Granted;
+        } else {
+            to.error("WRONGPASS invalid username-password pair or user is disabled.");
+        }
+        is_right
+    }
+
+    fn client(&mut self, arguments: &[&[u8]], to: &mut Replies) {
+        let subcommand = arguments[0].to_ascii_uppercase();
+        match (&subcommand[..], &arguments[1..]) {
+            (b"ID", []) => to.integer(i64::try_from(self.id).unwrap_or(i64::MAX)),
+            (b"GETNAME", []) if self.name.is_empty() => to.nil(),
+            (b"GETNAME", []) => to.bulk(&self.name),
+            (b"SETNAME", [name]) => match check_label(name) {
+                Ok(()) => {
+                    self.name = name.to_vec();
+                    to.simple("OK");
+                }
+                Err(error) => to.error(error),
+            },
+            (b"SETINFO", [what, value]) => self.set_library(what, value, to),
+            (b"INFO", []) => to.bulk(&self.described(to.version())),
+            (b"NO-EVICT" | b"NO-TOUCH", [on]) if is_on_or_off(on) => to.simple("OK"),
+            _ => to.error(&format!(
+                "ERR unknown subcommand or wrong number of arguments for CLIENT {}, known are ID, INFO, GETNAME, \
+                 SETNAME name, SETINFO LIB-NAME|LIB-VER value, NO-EVICT ON|OFF and NO-TOUCH ON|OFF",
+                quoted(arguments[0])
+            )),
+        }
+    }
+
+    fn set_library(&mut self, what: &[u8], value: &[u8], to: &mut Replies) {
+        let place = match &what.to_ascii_uppercase()[..] {
+            b"LIB-NAME" => 0,
+            b"LIB-VER" => 1,
+            _ => return to.error(&format!("ERR unrecognized option {}", quoted(what))),
+        };
+        match check_label(value) {
+            Ok(()) => {
+                self.library[place] = value.to_vec();
+                to.simple("OK");
+            }
+            Err(error) => to.error(error),
+        }
+    }
+
+    fn described(&self, version: Version) -> Vec<u8> {
+        let resp = if version == Version::Resp3 { 3 } else { 2 };
+        let shown = |label: &[u8]| label.escape_ascii().to_string();
+        let [library, library_version] = &self.library;
+        format!(
+            "id={} name={} db=0 user=default lib-name={} lib-ver={} resp={resp}\n",
+            self.id,
+            shown(&self.name),
+            shown(library),
+            shown(library_version)
+        )
+        .into_bytes()
+    }
+}
+
+impl Access {
+    fn of_newcomer(password: Option<&Password>) -> Self {
+        if password.is_some() { Access::Stranger } else { Access::Granted }
+    }
+}
+
+const DEFAULT_USER: &[u8] = b"default";
+
+/// What a client says in `HELLO`.
+struct Hello<'w> {
+    version: Version,
+    credentials: Option<(&'w [u8], &'w [u8])>,
+    name: Option<&'w [u8]>,
+}
+
+impl<'w> Hello<'w> {
+    fn read(arguments: &[&'w [u8]], current: Version) -> Result<Self, String> {
+        let (version, mut options) = match arguments {
+            [] => (current, arguments),
+            [b"2", options @ ..] => (Version::Resp2, options),
+            [b"3", options @ ..] => (Version::Resp3, options),
+            _ => return Err("NOPROTO unsupported protocol version, 2 and 3 are known".to_owned()),
+        };
+        let mut hello = Hello { version, credentials: None, name: None };
+        while let [option, rest @ ..] = options {
+            options = match (&option.to_ascii_uppercase()[..], rest) {
+                (b"AUTH", [user, given, rest @ ..]) => {
+                    hello.credentials = Some((user, given));
+                    rest
+                }
+                (b"SETNAME", [name, rest @ ..]) => {
+                    check_label(name)?;
+                    hello.name = Some(name);
+                    rest
+                }
+                _ => return Err(format!("ERR syntax error in HELLO option {}", quoted(option))),
+            };
+        }
+        Ok(hello)
+    }
+}
+
+fn check_label(label: &[u8]) -> Result<(), &'static str> {
+    if label.len() > MAX_LABEL_BYTES {
+        return Err("ERR names are at most 256 bytes long");
+    }
+    if !label.iter().all(u8::is_ascii_graphic) {
+        return Err("ERR names cannot hold spaces, newlines or special characters");
+    }
+    Ok(())
+}
+
+fn is_on_or_off(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"on") || word.eq_ignore_ascii_case(b"off")
+}
+
+fn tell(to: &mut Replies, name: &str, value: &str) {
+    to.bulk(name.as_bytes());
+    to.bulk(value.as_bytes());
+}
+
+fn tell_commands(arguments: &[&[u8]], to: &mut Replies) {
+    let subcommand = arguments.first().map(|word| word.to_ascii_uppercase());
+    let names = arguments.get(1..).unwrap_or_default();
+    match subcommand.as_deref() {
+        None => write_all(to, Entry::write_info),
+        Some(b"COUNT") => to.integer(i64::try_from(catalogue::all().len()).unwrap_or(i64::MAX)),
+        Some(b"LIST") => write_all(to, |entry, to| to.bulk(entry.name.as_bytes())),
+        Some(b"INFO") if names.is_empty() => write_all(to, Entry::write_info),
+        Some(b"INFO") => {
+            to.array(names.len());
+            for name in names {
+                match catalogue::find(name) {
+                    Some(entry) => entry.write_info(to),
+                    None => to.nil(),
+                }
+            }
+        }
+        Some(b"DOCS") => {
+            let wanted = |entry: &&Entry| {
+                names.is_empty() || names.iter().any(|name| name.eq_ignore_ascii_case(entry.name.as_bytes()))
+            };
+            let entries: Vec<&Entry> = catalogue::all().iter().filter(wanted).collect();
+            to.map(entries.len());
+            entries.iter().for_each(|entry| entry.write_docs(to));
+        }
+        Some(other) => to.error(&format!(
+            "ERR unknown subcommand {} of COMMAND, known are COUNT, LIST, INFO and DOCS",
+            quoted(other)
+        )),
+    }
+}
+
+fn write_all(to: &mut Replies, write: impl Fn(&Entry, &mut Replies)) {
+    to.array(catalogue::all().len());
+    catalogue::all().iter().for_each(|entry| write(entry, to));
+}

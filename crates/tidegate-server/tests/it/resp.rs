@@ -1,0 +1,9 @@
+//! The Redis protocol as clients see it.
+
+mod check;
+mod commands;
+mod hostile;
+mod order;
+mod parser;
+mod throttle;
+mod world;

@@ -1,0 +1,135 @@
+//! `TG.CHECK` and leases.
+
+use tidegate_core::Micros;
+use tidegate_testkit::resp::Value;
+
+use super::world::{World, ask};
+
+fn bulk(text: &str) -> Value {
+    Value::Bulk(text.into())
+}
+
+#[test]
+fn a_check_spends_until_the_limit_and_then_says_when_to_come_back() {
+    let world = World::new();
+    let mut client = world.client();
+    for remaining in [2, 1, 0] {
+        let reply = ask(&mut client, "TG.CHECK api user 42");
+        let expected = [
+            Value::Int(1),
+            Value::Int(3),
+            Value::Int(remaining),
+            Value::Nil,
+            Value::Int(reply.array()[4].int()),
+            bulk("per-user"),
+            bulk("store"),
+            Value::Nil,
+        ];
+        assert_eq!(reply.array(), expected);
+    }
+    let reply = ask(&mut client, "TG.CHECK api user 42");
+    let [allowed, limit, remaining, retry_after, reset_after, rule, ..] = reply.array() else { panic!() };
+    assert_eq!([allowed, limit, remaining].map(Value::int), [0, 3, 0]);
+    assert_eq!(rule, &bulk("per-user"));
+    assert!(retry_after.int() > 0 && reset_after.int() >= retry_after.int(), "{reply:?}");
+    world.advance(Micros::from_millis(u64::try_from(retry_after.int()).unwrap()));
+    assert_eq!(ask(&mut client, "TG.CHECK api user 42").array()[0].int(), 1);
+}
+
+#[test]
+fn a_cost_is_spent_at_once_and_none_only_looks() {
+    let world = World::new();
+    let mut client = world.client();
+    let remaining = |reply: Value| reply.array()[2].int();
+    assert_eq!(remaining(ask(&mut client, "TG.CHECK api COST 2 user 42")), 1);
+    assert_eq!(remaining(ask(&mut client, "TG.CHECK api cost 0 user 42")), 1);
+    assert_eq!(
+        ask(&mut client, "TG.CHECK api COST 4 user 42").array()[..4],
+        [Value::Int(0), Value::Int(3), Value::Int(1), Value::Nil]
+    );
+}
+
+#[test]
+fn what_no_rule_matches_is_allowed_without_numbers() {
+    let world = World::new();
+    let nil = || Value::Nil;
+    let expected = [Value::Int(1), nil(), nil(), nil(), nil(), nil(), bulk("none"), nil()];
+    assert_eq!(ask(&mut world.client(), "TG.CHECK api").array(), expected);
+}
+
+#[test]
+fn values_may_be_any_bytes() {
+    let world = World::new();
+    let mut client = world.client();
+    for remaining in [2, 1] {
+        let reply = client.cmd(&[b"TG.CHECK", &b"api"[..], b"user", b"\xff\x00\r\n"]);
+        assert_eq!(reply.array()[2].int(), remaining);
+    }
+}
+
+#[test]
+fn a_check_that_is_not_one_says_why_and_spends_nothing() {
+    let world = World::new();
+    let mut client = world.client();
+    for (command, error) in [
+        (
+            "TG.CHECK",
+            "wrong number of arguments for 'tg.check' command, expected TG.CHECK domain [COST n] \
+                      attribute value [attribute value ...]",
+        ),
+        ("TG.CHECK nowhere user 42", "unknown domain `nowhere`, known domains: api, smooth"),
+        ("TG.CHECK api user", "attribute 'user' has no value"),
+        ("TG.CHECK api COST -1 user 42", "COST must not be negative"),
+        ("TG.CHECK api COST x user 42", "COST is not a whole number: 'x'"),
+        ("TG.CHECK api user 42 user 43", "attribute 'user' is given twice"),
+        ("TG.RELEASE nonsense", "not a lease: pass the `lease` of a check's answer as it is"),
+        ("TG.RENEW \u{e9}", "not a lease: pass the `lease` of a check's answer as it is"),
+    ] {
+        assert_eq!(ask(&mut client, command).text(), format!("ERR {error}"), "{command}");
+    }
+    let not_text = client.cmd(&[b"TG.CHECK", &b"api"[..], b"us\xffer", b"42"]);
+    assert_eq!(not_text.text(), r"ERR attribute 'us\xffer' is not UTF-8");
+    let many: Vec<String> = (0..65).flat_map(|number| [format!("a{number}"), "v".to_owned()]).collect();
+    let words: Vec<&str> = ["TG.CHECK", "api"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    assert_eq!(client.cmd(&words).text(), "ERR at most 64 attributes are allowed");
+    let long = "x".repeat(4_097);
+    let reply = client.cmd(&["TG.CHECK", "api", "user", &long]).text();
+    assert_eq!(reply, "ERR the value of attribute 'user' is longer than 4096 bytes");
+    assert_eq!(ask(&mut client, "TG.CHECK api user 42").array()[2].int(), 2);
+}
+
+#[test]
+fn a_lease_holds_its_place_until_it_is_released_or_runs_out() {
+    let world = World::new();
+    let mut client = world.client();
+    let upload = "TG.CHECK api user 42 path /upload";
+    let first = ask(&mut client, upload);
+    let lease = first.array()[7].text();
+    let refused = ask(&mut client, upload);
+    assert_eq!((refused.array()[0].int(), refused.array()[5].text()), (0, "uploads".to_owned()));
+    assert_eq!(refused.array()[7], Value::Nil);
+
+    world.advance(Micros::from_secs(59));
+    assert_eq!(ask(&mut client, &format!("TG.RENEW {lease}")).int(), 1);
+    world.advance(Micros::from_secs(59));
+    assert_eq!(ask(&mut client, upload).array()[0].int(), 0);
+    assert_eq!(ask(&mut client, &format!("TG.RELEASE {lease}")).int(), 1);
+    assert_eq!(ask(&mut client, &format!("TG.RELEASE {lease}")).int(), 0);
+    assert_eq!(ask(&mut client, &format!("TG.RENEW {lease}")).int(), 0);
+
+    let second = ask(&mut client, upload);
+    assert_eq!(second.array()[0].int(), 1);
+    world.advance(Micros::from_secs(61));
+    assert_eq!(ask(&mut client, upload).array()[0].int(), 1);
+}
+
+#[test]
+fn a_request_that_would_have_to_wait_is_refused_for_the_reply_cannot_say_so() {
+    let world = World::new();
+    let mut client = world.client();
+    assert_eq!(ask(&mut client, "TG.CHECK smooth").array()[0].int(), 1);
+    let refused = ask(&mut client, "TG.CHECK smooth");
+    assert_eq!((refused.array()[0].int(), refused.array()[3].int()), (0, 1_000));
+    world.advance(Micros::from_secs(1));
+    assert_eq!(ask(&mut client, "TG.CHECK smooth").array()[0].int(), 1);
+}

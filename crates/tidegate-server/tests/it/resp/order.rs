@@ -1,0 +1,128 @@
+//! A store that takes its time: replies keep their order, and a pipeline waits once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tidegate_core::{Limit, Timestamp};
+use tidegate_server::resp::RespSettings;
+use tidegate_store::{
+    CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request, Spend, Store,
+};
+use tidegate_testkit::resp::Value;
+
+use super::world::{World, ask, integers};
+
+/// Memory behind a wait: a store that is a network away.
+struct Distant {
+    memory: MemoryStore<Arc<ManualClock>>,
+    /// How many requests each call carried.
+    calls: Mutex<Vec<usize>>,
+    waits: AtomicUsize,
+}
+
+impl Store for Distant {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        self.calls.lock().unwrap().push(batch.len());
+        // Later calls wait less: whoever answers as answers come in answers in the wrong order.
+        let turns = 40usize.saturating_sub(self.waits.fetch_add(1, Ordering::Relaxed)).max(1);
+        Reply::Later(Box::pin(async move {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            self.memory.decide(batch).answer().await
+        }))
+    }
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        self.memory.refund(refunds)
+    }
+    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        self.memory.charge(spends)
+    }
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+        self.memory.reset(cell, limit)
+    }
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.memory.renew(lease)
+    }
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.memory.release(lease)
+    }
+}
+
+fn distant() -> (World, Arc<Distant>) {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_800_057_600_000_000)));
+    let memory =
+        MemoryStore::with_clock(MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 }, clock.clone());
+    let store = Arc::new(Distant { memory, calls: Mutex::default(), waits: AtomicUsize::new(0) });
+    (World::on(store.clone(), clock, RespSettings::default()), store)
+}
+
+fn words(command: &str) -> Vec<String> {
+    command.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn replies_come_in_the_order_of_their_commands_whatever_they_wait_for() {
+    let (world, _) = distant();
+    let mut client = world.client();
+    let mut commands = Vec::new();
+    for number in 0..20 {
+        commands.push(words("CL.THROTTLE k 99 1 60"));
+        commands.push(words(&format!("ECHO {number}")));
+        commands.push(words("CL.THROTTLE k 99 1 60"));
+        commands.push(words(&format!("TG.CHECK api user {number}")));
+        commands.push(words("CL.THROTTLE k -1 1 60"));
+        commands.push(words("NONSENSE"));
+        commands.push(words(&format!("TG.CHECK api user {number}")));
+        commands.push(words(&format!("TG.CHECK nowhere user {number}")));
+    }
+    let replies = client.pipeline(&commands);
+    for (number, replies) in replies.chunks(8).enumerate() {
+        let number = i64::try_from(number).unwrap();
+        let [first, echo, second, check, negative, nonsense, again, nowhere] = replies else { panic!() };
+        assert_eq!(integers(first)[..3], [0, 100, 99 - 2 * number]);
+        assert_eq!(echo.text(), number.to_string());
+        assert_eq!(integers(second)[..3], [0, 100, 98 - 2 * number]);
+        assert_eq!(check.array()[2], Value::Int(2));
+        assert_eq!(negative.text(), "ERR max_burst must not be negative");
+        assert!(nonsense.text().starts_with("ERR unknown command"));
+        assert_eq!(again.array()[2], Value::Int(1));
+        assert!(nowhere.text().starts_with("ERR unknown domain"), "{nowhere:?}");
+    }
+}
+
+#[test]
+fn a_pipeline_waits_once_for_all_its_throttles_and_once_for_all_its_checks() {
+    let (world, store) = distant();
+    let mut client = world.client();
+    // The first one finds out that the store takes time.
+    ask(&mut client, "CL.THROTTLE k 99 1 60");
+    store.calls.lock().unwrap().clear();
+    let throttles: Vec<_> = (0..64).map(|number| words(&format!("CL.THROTTLE k{number} 9 1 60"))).collect();
+    client.pipeline(&throttles);
+    let checks: Vec<_> = (0..64).map(|number| words(&format!("TG.CHECK api user {number}"))).collect();
+    client.pipeline(&checks);
+    assert_eq!(*store.calls.lock().unwrap(), [64, 64]);
+}
+
+#[test]
+fn a_long_pipeline_is_asked_for_in_parts() {
+    let (world, store) = distant();
+    let mut client = world.client();
+    ask(&mut client, "CL.THROTTLE k 999 1 60");
+    store.calls.lock().unwrap().clear();
+    let replies = client.pipeline(&vec![words("CL.THROTTLE k 999 1 60"); 500]);
+    let remaining: Vec<i64> = replies.iter().map(|reply| integers(reply)[2]).collect();
+    assert_eq!(remaining, (499..999).rev().collect::<Vec<_>>());
+    let calls = store.calls.lock().unwrap();
+    assert_eq!((calls.iter().sum::<usize>(), calls.iter().max()), (500, Some(&128)));
+}
+
+#[test]
+fn a_typed_line_waits_too() {
+    let (world, _) = distant();
+    world
+        .raw()
+        .send("CL.THROTTLE k 1 1 60\r\nCL.THROTTLE 'k' 1 1 60\r\nPING\r\n")
+        .expect("*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:60\r\n*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:120\r\n+PONG\r\n");
+}
