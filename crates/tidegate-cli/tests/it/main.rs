@@ -9,6 +9,7 @@ mod envoy;
 mod explain;
 mod generated;
 mod help;
+mod http;
 mod import;
 mod serve;
 mod stub;
