@@ -19,6 +19,6 @@ pub use direct::Direct;
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use limiter::{LeaseError, Limiter, LimiterConfig, RefundError};
 pub use observer::{NoObserver, Observer, RuleResult, RuleWatcher, Transport};
-pub use replay::{FirstTime, ReplayCache, ReplayError, RequestId};
+pub use replay::{FirstTime, ReplayBounds, ReplayCache, ReplayError, RequestId};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
 pub use snapshot::Snapshot;

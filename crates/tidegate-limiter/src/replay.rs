@@ -34,40 +34,64 @@ pub enum ReplayError {
 #[derive(Debug)]
 pub struct ReplayCache<T> {
     inner: Mutex<Inner<T>>,
-    capacity: usize,
+    bounds: ReplayBounds,
+}
+
+/// How much is remembered. Where there is no room, the oldest is forgotten before its minute is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayBounds {
+    /// So many named requests.
+    pub requests: usize,
+    /// So many bytes of names and answers, as those who answer count them.
+    pub bytes: usize,
 }
 
 #[derive(Debug)]
 struct Inner<T> {
-    known: HashMap<(String, String), Known<T>>,
-    /// In the order in which they are forgotten.
-    order: VecDeque<(Timestamp, (String, String))>,
+    known: HashMap<Arc<Name>, Known<T>>,
+    /// In the order in which they are forgotten. One that was dropped without an answer keeps its place until then.
+    order: VecDeque<Turn>,
+    next_turn: u64,
+    bytes: usize,
+}
+
+/// Domain and id.
+type Name = (String, String);
+
+/// One use of a name.
+#[derive(Clone, Debug)]
+struct Turn {
+    /// Tells it from other uses of the same name.
+    number: u64,
+    name: Arc<Name>,
+    until: Timestamp,
 }
 
 #[derive(Debug)]
 struct Known<T> {
+    turn: u64,
     fingerprint: u64,
     /// None while it is being decided.
     answer: Option<Arc<T>>,
-    until: Timestamp,
+    bytes: usize,
 }
 
 /// A named request that must be decided now. Dropped without an answer, it is forgotten.
 #[derive(Debug)]
 pub struct FirstTime<'c, T> {
     cache: &'c ReplayCache<T>,
-    name: Option<(String, String)>,
+    turn: Option<Turn>,
 }
 
 /// How long an answer is remembered.
 const KEPT: Micros = Micros::from_secs(60);
 
 impl<T> ReplayCache<T> {
-    /// Remembers at most `capacity` answers.
+    /// Remembers as much as `bounds` say.
     #[must_use]
-    pub fn new(capacity: usize) -> Self {
-        let inner = Inner { known: HashMap::new(), order: VecDeque::new() };
-        ReplayCache { inner: Mutex::new(inner), capacity: capacity.max(1) }
+    pub fn new(bounds: ReplayBounds) -> Self {
+        let inner = Inner { known: HashMap::new(), order: VecDeque::new(), next_turn: 0, bytes: 0 };
+        ReplayCache { inner: Mutex::new(inner), bounds }
     }
 
     /// The answer that was given to `request`, or leave to decide it.
@@ -80,55 +104,76 @@ impl<T> ReplayCache<T> {
         now: Timestamp,
     ) -> Result<Result<Arc<T>, FirstTime<'_, T>>, ReplayError> {
         let mut inner = self.inner.lock();
-        inner.forget(now, self.capacity);
+        inner.forget_while(|_, oldest| oldest.until <= now);
         let name = (request.domain.clone(), request.id.clone());
         match inner.known.get(&name) {
             Some(known) if known.fingerprint != request.fingerprint => Err(ReplayError::UsedForAnother),
             Some(Known { answer: Some(answer), .. }) => Ok(Ok(answer.clone())),
             Some(_) => Err(ReplayError::UnderWay),
             None => {
-                let until = now + KEPT;
-                inner.order.push_back((until, name.clone()));
-                inner
-                    .known
-                    .insert(name.clone(), Known { fingerprint: request.fingerprint, answer: None, until });
-                Ok(Err(FirstTime { cache: self, name: Some(name) }))
+                let ReplayBounds { requests, bytes } = self.bounds;
+                inner.forget_while(|inner, _| inner.order.len() >= requests || inner.bytes >= bytes);
+                let turn = inner.add(name, request.fingerprint, now + KEPT);
+                Ok(Err(FirstTime { cache: self, turn: Some(turn) }))
             }
         }
     }
 }
 
 impl<T> Inner<T> {
-    /// Forgets what is over, and the oldest where there is no room for one more.
-    fn forget(&mut self, now: Timestamp, capacity: usize) {
-        while let Some((until, name)) = self.order.front() {
-            if *until > now && self.known.len() < capacity {
-                return;
-            }
-            // A name may have been forgotten and used again since: then a later place in the order is its own.
-            if self.known.get(name).is_some_and(|known| known.until == *until) {
-                self.known.remove(name);
-            }
-            self.order.pop_front();
+    /// Forgets the oldest while `over` says so.
+    fn forget_while(&mut self, over: impl Fn(&Self, &Turn) -> bool) {
+        while let Some(oldest) = self.order.front()
+            && over(self, oldest)
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.remove(&oldest);
         }
+    }
+
+    fn add(&mut self, name: Name, fingerprint: u64, until: Timestamp) -> Turn {
+        let turn = Turn { number: self.next_turn, name: Arc::new(name), until };
+        self.next_turn += 1;
+        let known = Known { turn: turn.number, fingerprint, answer: None, bytes: 0 };
+        self.known.insert(turn.name.clone(), known);
+        self.order.push_back(turn.clone());
+        turn
+    }
+
+    /// Forgets one use of a name, unless it is forgotten already and the name used anew.
+    fn remove(&mut self, turn: &Turn) {
+        if let Some(known) = self.of(turn) {
+            let bytes = known.bytes;
+            self.known.remove(&turn.name);
+            self.bytes -= bytes;
+        }
+    }
+
+    fn of(&mut self, turn: &Turn) -> Option<&mut Known<T>> {
+        self.known.get_mut(&turn.name).filter(|known| known.turn == turn.number)
     }
 }
 
 impl<T> FirstTime<'_, T> {
-    /// Remembers the answer.
-    pub fn answered(mut self, answer: Arc<T>) {
-        if let Some(name) = self.name.take()
-            && let Some(known) = self.cache.inner.lock().known.get_mut(&name)
+    /// Remembers the answer, which takes so many bytes.
+    pub fn answered(mut self, answer: T, bytes: usize) -> Arc<T> {
+        let answer = Arc::new(answer);
+        let mut inner = self.cache.inner.lock();
+        if let Some(turn) = self.turn.take()
+            && let Some(known) = inner.of(&turn)
         {
-            known.answer = Some(answer);
+            known.answer = Some(answer.clone());
+            known.bytes = bytes;
+            inner.bytes += bytes;
         }
+        answer
     }
 }
 
 impl<T> Drop for FirstTime<'_, T> {
     fn drop(&mut self) {
-        if let Some(name) = self.name.take() {
-            self.cache.inner.lock().known.remove(&name);
+        if let Some(turn) = self.turn.take() {
+            self.cache.inner.lock().remove(&turn);
         }
     }
 }
@@ -136,6 +181,8 @@ impl<T> Drop for FirstTime<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const BOUNDS: ReplayBounds = ReplayBounds { requests: 10, bytes: 1_000 };
 
     fn named(id: &str, fingerprint: u64) -> RequestId {
         RequestId { id: id.into(), domain: "api".into(), fingerprint }
@@ -146,12 +193,16 @@ mod tests {
     }
 
     fn answer(cache: &ReplayCache<u32>, id: &str, answer: u32, now: Timestamp) {
-        cache.look_up(&named(id, 7), now).unwrap().unwrap_err().answered(Arc::new(answer));
+        cache.look_up(&named(id, 7), now).unwrap().unwrap_err().answered(answer, 100);
+    }
+
+    fn remembers(cache: &ReplayCache<u32>, id: &str, now: Timestamp) -> bool {
+        cache.look_up(&named(id, 7), now).unwrap().is_ok()
     }
 
     #[test]
     fn a_retry_within_a_minute_gets_the_same_answer_and_a_later_one_is_decided_anew() {
-        let cache = ReplayCache::new(10);
+        let cache = ReplayCache::new(BOUNDS);
         answer(&cache, "a", 1, at(0));
         assert_eq!(*cache.look_up(&named("a", 7), at(59)).unwrap().unwrap(), 1);
         assert!(cache.look_up(&named("a", 7), at(60)).unwrap().is_err());
@@ -159,14 +210,14 @@ mod tests {
 
     #[test]
     fn a_name_used_for_another_request_is_an_error() {
-        let cache = ReplayCache::new(10);
+        let cache = ReplayCache::new(BOUNDS);
         answer(&cache, "a", 1, at(0));
         assert_eq!(cache.look_up(&named("a", 8), at(1)).unwrap_err(), ReplayError::UsedForAnother);
     }
 
     #[test]
     fn a_request_still_under_way_is_not_decided_twice() {
-        let cache: ReplayCache<u32> = ReplayCache::new(10);
+        let cache: ReplayCache<u32> = ReplayCache::new(BOUNDS);
         let first = cache.look_up(&named("a", 7), at(0)).unwrap().unwrap_err();
         assert_eq!(cache.look_up(&named("a", 7), at(0)).unwrap_err(), ReplayError::UnderWay);
         drop(first);
@@ -174,12 +225,48 @@ mod tests {
     }
 
     #[test]
-    fn at_capacity_the_oldest_is_forgotten() {
-        let cache = ReplayCache::new(2);
-        for (id, number) in [("a", 1), ("b", 2), ("c", 3)] {
-            answer(&cache, id, number, at(0));
+    fn where_there_is_no_room_the_oldest_is_forgotten() {
+        let requests = ReplayCache::new(ReplayBounds { requests: 2, ..BOUNDS });
+        let bytes = ReplayCache::new(ReplayBounds { bytes: 200, ..BOUNDS });
+        for cache in [requests, bytes] {
+            for (id, number) in [("a", 1), ("b", 2), ("c", 3)] {
+                answer(&cache, id, number, at(0));
+            }
+            let inner = cache.inner.lock();
+            let known = |id: &str| inner.known.contains_key(&("api".to_owned(), id.to_owned()));
+            assert_eq!([known("a"), known("b"), known("c")], [false, true, true]);
         }
-        assert!(cache.look_up(&named("c", 7), at(0)).unwrap().is_ok());
-        assert!(cache.look_up(&named("a", 7), at(0)).unwrap().is_err());
+    }
+
+    #[test]
+    fn requests_that_come_to_nothing_take_no_more_room_than_others() {
+        let cache: ReplayCache<u32> = ReplayCache::new(BOUNDS);
+        for number in 0..100 {
+            drop(cache.look_up(&named(&number.to_string(), 7), at(0)));
+        }
+        assert!(cache.inner.lock().order.len() <= BOUNDS.requests);
+    }
+
+    #[test]
+    fn an_answer_that_comes_when_its_name_stands_for_another_request_is_not_taken_for_its() {
+        let cache: ReplayCache<u32> = ReplayCache::new(ReplayBounds { requests: 1, ..BOUNDS });
+        let slow = cache.look_up(&named("a", 7), at(0)).unwrap().unwrap_err();
+        answer(&cache, "b", 2, at(0));
+        assert!(remembers(&cache, "b", at(0)));
+        let newer = cache.look_up(&named("a", 8), at(0)).unwrap().unwrap_err();
+        slow.answered(1, 100);
+        newer.answered(3, 100);
+        assert_eq!(*cache.look_up(&named("a", 8), at(0)).unwrap().unwrap(), 3);
+    }
+
+    #[test]
+    fn what_is_forgotten_gives_its_bytes_back() {
+        let cache = ReplayCache::new(BOUNDS);
+        for minute in 0..5 {
+            for id in ["a", "b", "c"] {
+                answer(&cache, id, 1, at(60 * minute));
+            }
+        }
+        assert_eq!(cache.inner.lock().bytes, 300);
     }
 }

@@ -71,9 +71,11 @@ pub(crate) fn governing_limit(decision: &Decision) -> Option<(&Report, &LimitRep
 
 /// The name that a caller knows a rule by.
 pub(crate) fn rule_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
-    // A limit that the caller brought along has no rule.
-    decision.rule_of(report).map_or("override", Rule::name)
+    decision.rule_of(report).map_or(OVERRIDE, Rule::name)
 }
+
+/// What a limit is called that the caller brought along: it has no rule.
+pub(crate) const OVERRIDE: &str = "override";
 
 /// Whether a rule that must not decide without its store refused for that reason.
 pub(crate) fn is_unavailable(decision: &Decision) -> bool {

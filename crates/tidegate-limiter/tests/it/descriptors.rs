@@ -62,10 +62,8 @@ fn an_own_limit_keeps_the_rule_of_its_descriptor_from_replacing_others() {
          - { key: b, rate_limit: { unit: minute, requests_per_unit: 9, replaces: [{ name: wide }] } }\n",
     );
     let own = LimitOverride::new("api", 5, Micros::from_secs(60)).unwrap();
-    let (a, b): ([(&str, &[u8]); 1], [(&str, &[u8]); 1]) = ([("a", b"1")], [("b", b"1")]);
-    let brings_limit =
-        DescriptorAsk { descriptor: Descriptor { entries: &b }, cost: Hits::ONE, limit: Some(&own) };
-    let asks = [brings_limit, DescriptorAsk::one(&a)];
+    let brings_limit = DescriptorAsk { limit: Some(&own), ..DescriptorAsk::one(&[("b", b"1")]) };
+    let asks = [brings_limit, DescriptorAsk::one(&[("a", b"1")])];
     let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
     let first = at_once(world.limiter.check(&request)).unwrap();
     assert_eq!((remaining(&first, 0), remaining(&first, 1)), ((false, 4), (false, 0)));

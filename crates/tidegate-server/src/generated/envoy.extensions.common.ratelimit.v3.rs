@@ -48,7 +48,7 @@
 pub struct RateLimitDescriptor {
     /// Descriptor entries.
     #[prost(message, repeated, tag = "1")]
-    pub entries: ::prost::alloc::vec::Vec<rate_limit_descriptor::Entry>,
+    pub entries: ::prost::alloc::vec::Vec<crate::rls::Entry>,
     /// Optional rate limit override to supply to the ratelimit service.
     #[prost(message, optional, tag = "2")]
     pub limit: ::core::option::Option<rate_limit_descriptor::RateLimitOverride>,
@@ -64,17 +64,6 @@ pub struct RateLimitDescriptor {
 }
 /// Nested message and enum types in `RateLimitDescriptor`.
 pub mod rate_limit_descriptor {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-    pub struct Entry {
-        /// Descriptor key.
-        #[prost(string, tag = "1")]
-        pub key: ::prost::alloc::string::String,
-        /// Descriptor value. Blank value is treated as wildcard to create dynamic token buckets for each unique value.
-        /// Blank Values as wild card is currently supported only with envoy server instance level HTTP local rate limiting
-        /// and will not work if HTTP local rate limiting is enabled per connection level.
-        #[prost(string, tag = "2")]
-        pub value: ::prost::alloc::string::String,
-    }
     /// Override rate limit to apply to this descriptor instead of the limit
     /// configured in the rate limit service. See :ref:`rate limit override  <config_http_filters_rate_limit_rate_limit_override>` for more information.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,21 +3,23 @@
 //! `ShouldRateLimit` is the hot path and goes straight from HTTP/2 to the service: tonic's codec, boxed futures and
 //! router took a quarter of a request. Everything else is tonic's, as it is.
 
-mod rate_limits;
 mod unary;
 
 use crate::connection::{self, HttpLimits, Speaks};
-use crate::rls::{DESCRIPTORS, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
+use crate::rls::{Code, DESCRIPTORS, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
 use crate::runtime::{Connection, Protocol, Serving};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::sync::Arc;
+use tidegate_limiter::Transport;
 use tonic::Status;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
-use unary::GrpcBody;
+use unary::{GrpcBody, Unread};
+
+use crate::service::Service;
 
 /// What answers `ShouldRateLimit`.
 pub trait RateLimits: Send + Sync + 'static {
@@ -26,6 +28,15 @@ pub trait RateLimits: Send + Sync + 'static {
         &self,
         request: RateLimitRequest,
     ) -> impl Future<Output = Result<RateLimitResponse, Status>> + Send;
+}
+
+impl RateLimits for Arc<Service> {
+    async fn should_rate_limit(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let began = self.clock.now();
+        let answer = Service::should_rate_limit(self, &request).await;
+        self.answered(Transport::Grpc, began);
+        answer.map_err(|mistake| Status::invalid_argument(mistake.to_string()))
+    }
 }
 
 /// The gRPC protocol of one worker.
@@ -67,15 +78,21 @@ impl<S: RateLimits> Services<S> {
         if !unary::is_grpc(request.headers()) {
             return unary::unsupported_media_type();
         }
-        let decided = async {
-            let message = unary::read(request, &self.limits).await?;
-            self.rate_limits.should_rate_limit(message).await
+        let answered = match unary::read(request, &self.limits).await {
+            Ok(message) => self.rate_limits.should_rate_limit(message).await,
+            // On an error Envoy would let the request pass: whoever wants past a limit could make the message too large.
+            Err(Unread::TooLarge) => Ok(over_limit()),
+            Err(Unread::Wrong(status)) => Err(status),
         };
-        match decided.await {
+        match answered {
             Ok(reply) => unary::reply(&reply),
             Err(status) => status.into_http(),
         }
     }
+}
+
+fn over_limit() -> RateLimitResponse {
+    RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
 }
 
 /// The health and reflection services, and the handle that sets what health says.

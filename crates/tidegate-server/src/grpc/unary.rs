@@ -3,7 +3,7 @@
 //! No compression: a rate limit request is smaller than its headers. A peer that compresses is told so.
 
 use crate::connection::{BodyError, HttpLimits, read_body};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
@@ -31,37 +31,47 @@ pub(super) fn unsupported_media_type() -> Response<GrpcBody> {
     response
 }
 
+/// Why there is no message.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// It is larger than the limit.
+    TooLarge,
+    /// It is no message, or came too slowly.
+    Wrong(Status),
+}
+
 pub(super) async fn read<Q: Message + Default>(
     request: Request<Incoming>,
     limits: &HttpLimits,
-) -> Result<Q, Status> {
+) -> Result<Q, Unread> {
     if let Some(encoding) = request.headers().get(GRPC_ENCODING)
         && encoding != "identity"
     {
-        return Err(compressed());
+        return Err(Unread::Wrong(compressed()));
     }
     let limit = limits.max_body_bytes.saturating_add(FRAME_HEAD);
     let body =
         read_body(request.into_body(), limit, limits.body_timeout).await.map_err(|error| match error {
-            BodyError::TooLarge { .. } => Status::resource_exhausted(error.to_string()),
-            BodyError::TooSlow { .. } => Status::deadline_exceeded(error.to_string()),
-            BodyError::Broken(_) => Status::internal(error.to_string()),
+            BodyError::TooLarge { .. } => Unread::TooLarge,
+            BodyError::TooSlow { .. } => Unread::Wrong(Status::deadline_exceeded(error.to_string())),
+            BodyError::Broken(_) => Unread::Wrong(Status::internal(error.to_string())),
         })?;
-    decode(&body)
+    decode(body).map_err(Unread::Wrong)
 }
 
-fn decode<Q: Message + Default>(body: &[u8]) -> Result<Q, Status> {
-    let Some((&[flag, length @ ..], message)) = body.split_first_chunk::<FRAME_HEAD>() else {
+/// Bytes in the message keep `body` instead of being copied out of it.
+fn decode<Q: Message + Default>(mut body: Bytes) -> Result<Q, Status> {
+    let Some(&[flag, length @ ..]) = body.first_chunk::<FRAME_HEAD>() else {
         return Err(Status::internal("the call has no message"));
     };
     if flag != 0 {
         return Err(compressed());
     }
-    if u32::from_be_bytes(length) as usize != message.len() {
+    body.advance(FRAME_HEAD);
+    if u32::from_be_bytes(length) as usize != body.len() {
         return Err(Status::internal("the message's length is not what its frame says"));
     }
-    Q::decode(message)
-        .map_err(|error| Status::invalid_argument(format!("cannot decode the message: {error}")))
+    Q::decode(body).map_err(|error| Status::invalid_argument(format!("cannot decode the message: {error}")))
 }
 
 fn compressed() -> Status {
@@ -137,7 +147,8 @@ mod tests {
     use tonic::Code;
 
     fn check_refused(body: &[u8], code: Code) {
-        assert_eq!(decode::<RateLimitRequest>(body).unwrap_err().code(), code, "{body:?}");
+        let body = Bytes::copy_from_slice(body);
+        assert_eq!(decode::<RateLimitRequest>(body.clone()).unwrap_err().code(), code, "{body:?}");
     }
 
     #[test]
@@ -161,6 +172,7 @@ mod tests {
 
     #[test]
     fn an_empty_message_is_a_request_of_defaults() {
-        assert_eq!(decode::<RateLimitRequest>(&[0; 5]).unwrap(), RateLimitRequest::default());
+        let body = Bytes::from_static(&[0; 5]);
+        assert_eq!(decode::<RateLimitRequest>(body).unwrap(), RateLimitRequest::default());
     }
 }

@@ -14,7 +14,7 @@ impl Shared {
             Ok(()) => Ok(answer(StatusCode::OK, JSON, r#"{"released":true}"#)),
             // It no longer counts, which is what the caller wants: ending it twice does no harm.
             Err(LeaseError::Ended) => Ok(answer(StatusCode::OK, JSON, r#"{"released":false}"#)),
-            Err(LeaseError::Store(error)) => Err(unavailable(&error)),
+            Err(LeaseError::Store(error)) => Err(super::store_unavailable(&error)),
         }
     }
 
@@ -28,7 +28,7 @@ impl Shared {
             Err(LeaseError::Ended) => Err(Problem::new(Kind::LeaseEnded, "the lease has ended")
                 .at("lease")
                 .hint("check again for a new one, and renew well before its time to live is over")),
-            Err(LeaseError::Store(error)) => Err(unavailable(&error)),
+            Err(LeaseError::Store(error)) => Err(super::store_unavailable(&error)),
         }
     }
 }
@@ -38,9 +38,4 @@ fn parse(body: &[u8]) -> Result<LeaseToken, Problem> {
     request.lease.as_str().parse().map_err(|error: tidegate_limiter::LeaseTokenError| {
         Problem::new(Kind::InvalidField, error.to_string()).at("lease")
     })
-}
-
-fn unavailable(error: &tidegate_store::StoreError) -> Problem {
-    Problem::new(Kind::StoreUnavailable, error.to_string())
-        .hint("try again; a lease ends by itself if nobody does")
 }

@@ -3,9 +3,11 @@
 //! Paths are few and fixed, so they are matched by hand: a router took longer than a decision. Whatever is wrong with a
 //! request is answered with a problem that names the field, and nothing is spent.
 
+mod batch;
 mod check;
 mod leases;
 mod media;
+mod named;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,10 +17,10 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tidegate_limiter::ReplayCache;
+use tidegate_limiter::{ReplayBounds, ReplayCache, Transport};
+use tidegate_store::StoreError;
 
 use crate::connection::{self, BodyError, Speaks, read_body};
-use crate::grpc::RateLimits;
 use crate::json;
 use crate::problem::{Kind, Problem};
 use crate::runtime::{Connection, Protocol, Serving};
@@ -36,11 +38,11 @@ pub struct Http {
 pub(crate) struct Shared {
     service: Arc<Service>,
     /// What was answered to checks and refunds that named themselves.
-    replays: ReplayCache<check::Replayable>,
+    replays: ReplayCache<named::Told>,
 }
 
-/// How many named requests are remembered for a minute.
-const MAX_REPLAYS: usize = 65_536;
+/// What is remembered of requests that named themselves.
+const REPLAYS: ReplayBounds = ReplayBounds { requests: 65_536, bytes: 64 << 20 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -49,7 +51,7 @@ impl Http {
     /// Serves `service`. Workers must share one, so that a named request is recognised on whichever it comes in.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
-        Self { shared: Arc::new(Shared { service, replays: ReplayCache::new(MAX_REPLAYS) }) }
+        Self { shared: Arc::new(Shared { service, replays: ReplayCache::new(REPLAYS) }) }
     }
 }
 
@@ -79,7 +81,7 @@ impl Shared {
             "/v1/refund" if post => self.refund(&self.body(request).await?).await,
             "/v1/release" if post => self.release(&self.body(request).await?).await,
             "/v1/renew" if post => self.renew(&self.body(request).await?).await,
-            "/json" if post => self.rls_json(&self.body(request).await?).await,
+            "/json" if post => self.rls_json(&self.any_body(request).await?).await,
             "/healthz" if get => Ok(text(StatusCode::OK, "ok\n")),
             "/readyz" if get => Ok(self.ready()),
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
@@ -95,6 +97,11 @@ impl Shared {
     /// The whole body of a request that says it is JSON.
     async fn body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
         media::check(request.headers())?;
+        self.any_body(request).await
+    }
+
+    /// The whole body of a request, whatever it says it is.
+    async fn any_body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
         let limits = self.service.settings.limits;
         read_body(request.into_body(), limits.max_body_bytes, limits.body_timeout).await.map_err(|error| {
             let kind = match error {
@@ -106,14 +113,17 @@ impl Shared {
         })
     }
 
-    /// envoyproxy/ratelimit's JSON form: the gRPC question and answer, with its status codes.
+    /// envoyproxy/ratelimit's JSON form: the gRPC question and answer, with its status codes. As there, the content type
+    /// does not matter: its guide posts with plain `curl --data`.
     async fn rls_json(&self, body: &[u8]) -> Result<Answer, Problem> {
+        let began = self.service.clock.now();
         let question = json::parse_rls(body)?;
         let reply = self
             .service
-            .should_rate_limit(question)
+            .should_rate_limit(&question)
             .await
-            .map_err(|status| Problem::new(Kind::InvalidField, status.message().to_owned()))?;
+            .map_err(|mistake| Problem::new(Kind::InvalidField, mistake.to_string()).at(mistake.field))?;
+        self.service.answered(Transport::Http, began);
         let status = match reply.overall_code() {
             crate::rls::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             crate::rls::Code::Ok | crate::rls::Code::Unknown => StatusCode::OK,
@@ -143,6 +153,10 @@ fn text(status: StatusCode, body: &'static str) -> Answer {
     answer(status, TEXT, body)
 }
 
+fn store_unavailable(error: &StoreError) -> Problem {
+    Problem::new(Kind::StoreUnavailable, error.to_string()).hint("try again in a moment")
+}
+
 fn problem_answer(problem: &Problem) -> Answer {
     answer(problem.kind().status(), HeaderValue::from_static("application/problem+json"), problem.to_json())
 }
@@ -158,5 +172,5 @@ fn wrong_method(request: &Request<Incoming>, allowed: &'static str) -> Answer {
 /// A path as a message may hold it: it comes from the peer.
 fn shown(path: &str) -> &str {
     const LONGEST: usize = 200;
-    path.get(..LONGEST).unwrap_or(path)
+    &path[..path.floor_char_boundary(LONGEST)]
 }

@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn a_request_is_read_in_either_spelling() {
         let descriptor = RateLimitDescriptor {
-            entries: vec![Entry { key: "user".to_owned(), value: "42".to_owned() }],
+            entries: vec![Entry { key: "user".to_owned(), value: "42".into() }],
             hits_addend: Some(5),
             is_negative_hits: true,
             ..RateLimitDescriptor::default()

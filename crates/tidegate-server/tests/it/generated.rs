@@ -43,6 +43,7 @@ fn generate() -> BTreeMap<String, Vec<u8>> {
     tonic_prost_build::configure()
         .build_transport(false)
         .bytes(".")
+        .extern_path(".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry", "crate::rls::Entry")
         .emit_rerun_if_changed(false)
         .include_file("mod.rs")
         .out_dir(&out)

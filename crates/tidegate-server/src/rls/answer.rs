@@ -1,0 +1,101 @@
+//! The limiter's decisions as Envoy's answers: one status per descriptor, in order.
+//!
+//! One difference to envoyproxy/ratelimit is meant: a request that is refused spends nothing, not even from the
+//! descriptors that would have passed. Their statuses say OK, and what is left unspent.
+
+use tidegate_core::{Micros, Timestamp};
+use tidegate_limiter::{Decision, DescriptorDecision, LimitReport, Report};
+use tidegate_rules::Rule;
+
+use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
+use crate::headers::HeaderSets;
+use crate::service::{OVERRIDE, Service, span};
+
+/// The answer to a request of so many descriptors, which came at `began`.
+pub(super) fn response(
+    service: &Service,
+    decision: &Decision,
+    descriptors: usize,
+    began: Timestamp,
+) -> RateLimitResponse {
+    let overall = if decision.allowed { Code::Ok } else { Code::OverLimit };
+    let mut response = RateLimitResponse {
+        overall_code: overall.into(),
+        statuses: (0..descriptors).map(|number| status(decision, decision.descriptor(number))).collect(),
+        ..RateLimitResponse::default()
+    };
+    if let Some(set) = service.settings.rls_headers {
+        let mut headers = http::HeaderMap::new();
+        service.write_headers(decision, HeaderSets::from_iter([set]), began, &mut headers);
+        response.response_headers_to_add = headers.iter().map(header_value).collect();
+    }
+    response
+}
+
+/// The answer where there are no rules: every descriptor passes, and no limit is told.
+pub(super) fn all_ok(descriptors: usize) -> RateLimitResponse {
+    let ok = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+    RateLimitResponse {
+        overall_code: Code::Ok.into(),
+        statuses: vec![ok; descriptors],
+        ..RateLimitResponse::default()
+    }
+}
+
+fn status(decision: &Decision, descriptor: DescriptorDecision) -> DescriptorStatus {
+    let code = if descriptor.over_limit { Code::OverLimit } else { Code::Ok };
+    let mut status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
+    match descriptor.governing.as_ref().and_then(|report| Some((report, report.limit()?))) {
+        Some((report, limit)) => {
+            status.current_limit = Some(RateLimit {
+                requests_per_unit: narrow(limit.quota),
+                name: limit_name(decision, report).to_owned(),
+                ..unit_of(limit)
+            });
+            status.limit_remaining = narrow(limit.outcome.remaining);
+            status.duration_until_reset =
+                prost_types::Duration::try_from(span(limit.outcome.reset_after)).ok();
+        }
+        None if descriptor.unlimited => status.limit_remaining = u32::MAX,
+        None => {}
+    }
+    status
+}
+
+/// The name that the limit itself has, as envoyproxy/ratelimit tells it; else its rule's.
+fn limit_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
+    let rule = decision.rule_of(report);
+    rule.map_or(OVERRIDE, |rule| rule.label().unwrap_or_else(|| Rule::name(rule)))
+}
+
+/// The limit's window in Envoy's units: the largest that divides it.
+fn unit_of(limit: &LimitReport) -> RateLimit {
+    const DAY: u64 = 86_400;
+    const UNITS: [(u64, Unit); 7] = [
+        (365 * DAY, Unit::Year),
+        (30 * DAY, Unit::Month),
+        (7 * DAY, Unit::Week),
+        (DAY, Unit::Day),
+        (3_600, Unit::Hour),
+        (60, Unit::Minute),
+        (1, Unit::Second),
+    ];
+    let window = limit.window.map_or(0, Micros::get);
+    let fits = |(seconds, _): &&(u64, Unit)| window > 0 && window.is_multiple_of(seconds * 1_000_000);
+    let Some((seconds, unit)) = UNITS.iter().find(fits) else { return RateLimit::default() };
+    let times = narrow(window / (seconds * 1_000_000));
+    RateLimit { unit: (*unit).into(), unit_multiplier: (times > 1).then_some(times), ..RateLimit::default() }
+}
+
+fn header_value((name, value): (&http::HeaderName, &http::HeaderValue)) -> HeaderValue {
+    HeaderValue {
+        key: name.as_str().to_owned(),
+        value: String::from_utf8_lossy(value.as_bytes()).into_owned(),
+        ..HeaderValue::default()
+    }
+}
+
+/// Envoy's counts are 32 bits wide; more than that is told as the most there is.
+fn narrow(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
