@@ -8,6 +8,7 @@ use tidegate_core::{Micros, Outcome};
 use tidegate_rules::{Mode, OnMissingKey, Rule};
 use tidegate_store::Outcomes;
 
+use crate::layer::Answer;
 use crate::lease::LeaseToken;
 use crate::observer::RuleResult;
 use crate::plan::{Asks, Entry, Plan};
@@ -62,6 +63,21 @@ impl Source {
         Source::FallbackLocal,
         Source::None,
     ];
+
+    /// Who answered a request of which this one and `other` decided parts: the one that promises least.
+    pub(crate) fn or_weaker(self, other: Source) -> Source {
+        let weakness = |source: Source| match source {
+            Source::None => 0,
+            Source::Local => 1,
+            Source::Approximate => 2,
+            Source::Store => 3,
+            Source::DenyCache => 4,
+            Source::FallbackOpen => 5,
+            Source::FallbackLocal => 6,
+            Source::FallbackClosed => 7,
+        };
+        if weakness(other) > weakness(self) { other } else { self }
+    }
 
     /// Its name in answers and metrics.
     #[must_use]
@@ -126,14 +142,23 @@ pub struct DescriptorDecision {
 }
 
 impl Decision {
-    pub(crate) fn new(snapshot: Arc<Snapshot>, plan: &Plan<'_>, outcomes: &Outcomes, source: Source) -> Self {
-        let reports: SmallVec<[Report; 4]> =
-            plan.entries.iter().map(|entry| report(entry, outcomes)).collect();
-        let refused = reports.iter().any(Report::refuses_request) || every_quota_is_spent(&reports);
-        let delay =
-            if refused { Micros::ZERO } else { reports.iter().map(Report::delay).max().unwrap_or_default() };
-        let source = if plan.spends.is_empty() { Source::None } else { source };
-        Decision { allowed: !refused, source, delay, lease: None, reports, snapshot }
+    pub(crate) fn new(snapshot: Arc<Snapshot>, plan: &Plan<'_>, answer: &Answer) -> Self {
+        let mut decision = Decision {
+            allowed: true,
+            source: if plan.spends.is_empty() { Source::None } else { answer.source },
+            delay: Micros::ZERO,
+            lease: None,
+            reports: SmallVec::new(),
+            snapshot,
+        };
+        decision.reports.extend(plan.entries.iter().map(|entry| report(entry, &answer.outcomes)));
+        let reports = &decision.reports;
+        decision.allowed = !(reports.iter().any(Report::refuses_request) || every_quota_is_spent(reports));
+        if decision.allowed {
+            decision.delay = decision.reports.iter().map(Report::delay).max().unwrap_or_default();
+            decision.lease = plan.lease.and_then(|lease| LeaseToken::new(lease, plan.leases()));
+        }
+        decision
     }
 
     /// The report whose numbers the caller is told. Refused: the one with the longest wait. Allowed: the one with the

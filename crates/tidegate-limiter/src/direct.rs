@@ -1,14 +1,16 @@
 //! Limits that no rule states: the caller names the cells and the limits itself (`CL.THROTTLE`).
 //!
-//! There is nothing to match and nothing to report by rule. What is left of the way is the store, and this node's memory
-//! where the store fails.
+//! There is nothing to match and nothing to report by rule. What is left of the way is the local layer, the store, and this
+//! node's memory where the store fails.
 
 use std::future::Future;
 use std::pin::Pin;
 
-use tidegate_store::{Outcomes, Reply, Request, Store, StoreError};
+use tidegate_store::{Outcomes, Reply, Request, StoreError};
 
 use crate::decision::Source;
+use crate::failure::without_the_store;
+use crate::layer::{Answer, LocalLayer, Terms, local_layer_of_a_caller, settle_together};
 use crate::limiter::Limiter;
 use crate::observer::RuleResult;
 
@@ -45,40 +47,68 @@ impl Limiter {
     ///
     /// The scopes of their cells must not be those of a rule.
     pub fn decide_direct<'a>(&'a self, batch: &'a [Request<'a>]) -> Direct<'a> {
-        match self.store.decide(batch) {
-            Reply::Now(answer) => {
-                let (outcomes, source) = self.direct_or_local(batch, answer);
-                Direct::Now(outcomes, source)
-            }
-            Reply::Later(answer) => {
-                Direct::Later(Box::pin(async move { self.direct_or_local(batch, answer.await) }))
-            }
+        let Some(remote) = &self.remote else {
+            return match self.store.decide(batch) {
+                Reply::Now(answer) => {
+                    let (outcomes, source) = self.direct_in_memory(batch, answer);
+                    Direct::Now(outcomes, source)
+                }
+                Reply::Later(answer) => {
+                    Direct::Later(Box::pin(async move { self.direct_in_memory(batch, answer.await) }))
+                }
+            };
+        };
+        let layers: Vec<LocalLayer<'a>> =
+            batch.iter().map(|request| local_layer_of_a_caller(remote, request.spends)).collect();
+        if layers.iter().any(|layer| matches!(layer, LocalLayer::Ask(_))) {
+            return Direct::Later(Box::pin(async move {
+                self.direct_answer(settle_together(remote, layers).await.into_iter())
+            }));
         }
+        let decided = layers.into_iter().filter_map(|layer| match layer {
+            LocalLayer::Decided(answer) => Some(answer),
+            LocalLayer::Ask(_) => None,
+        });
+        let (outcomes, source) = self.direct_answer(decided);
+        Direct::Now(outcomes, source)
     }
 
-    fn direct_or_local(
+    fn direct_in_memory(
         &self,
         batch: &[Request<'_>],
         answer: Result<Outcomes, StoreError>,
     ) -> (Outcomes, Source) {
-        let (outcomes, source) = match answer {
-            Ok(outcomes) => (outcomes, Source::Store),
-            Err(error) => {
-                self.observer.store_failed(&error);
-                (self.decide_locally(batch), Source::FallbackLocal)
+        match answer {
+            Ok(outcomes) => {
+                self.tell_direct(&outcomes, Source::Store);
+                (outcomes, Source::Store)
             }
-        };
-        for outcome in &outcomes {
-            let result = if outcome.is_admitted() { RuleResult::Allowed } else { RuleResult::Refused };
-            self.observer.decided_directly(result, source);
+            Err(error) => {
+                self.shared.observer.store_failed(&error);
+                let alone = |request: &Request<'_>| {
+                    let terms = request.spends.iter().map(|_| Terms::OF_A_CALLER);
+                    without_the_store(&self.shared, request.spends, terms)
+                };
+                self.direct_answer(batch.iter().map(alone))
+            }
+        }
+    }
+
+    /// All outcomes, and of those who answered the one to be relied on least.
+    fn direct_answer(&self, answers: impl Iterator<Item = Answer>) -> (Outcomes, Source) {
+        let (mut outcomes, mut source) = (Outcomes::new(), Source::None);
+        for answer in answers {
+            self.tell_direct(&answer.outcomes, answer.source);
+            outcomes.extend(answer.outcomes);
+            source = source.or_weaker(answer.source);
         }
         (outcomes, source)
     }
 
-    fn decide_locally(&self, batch: &[Request<'_>]) -> Outcomes {
-        match self.fallback.decide(batch) {
-            Reply::Now(Ok(outcomes)) => outcomes,
-            Reply::Now(Err(_)) | Reply::Later(_) => unreachable!("memory answers at once"),
+    fn tell_direct(&self, outcomes: &Outcomes, source: Source) {
+        for outcome in outcomes {
+            let result = if outcome.is_admitted() { RuleResult::Allowed } else { RuleResult::Refused };
+            self.shared.observer.decided_directly(result, source);
         }
     }
 }

@@ -1,59 +1,91 @@
-//! What is answered when the store is not there: each rule's own policy.
+//! What is answered when the store does not: each rule's own policy.
+//!
+//! A closed rule refuses the whole request; otherwise open rules let it pass and local ones decide on this node, with its
+//! share of the limit. Rules on trial refuse nothing here either.
 
-use tidegate_core::{Micros, Outcome, Stance, Verdict};
-use tidegate_rules::{OnStoreFailure, Rule};
-use tidegate_store::{Outcomes, Request, Spend, Store};
+use smallvec::SmallVec;
+use tidegate_core::{Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_rules::OnStoreFailure;
+use tidegate_store::Clock;
 
 use crate::decision::Source;
-use crate::plan::Plan;
+use crate::layer::{Answer, Asking, Places, Refused, Terms};
+use crate::own::{Own, Reserved, Why};
+use crate::shared::Shared;
 
-/// Decides `plan` without the store that failed. A closed rule refuses the whole request; otherwise open rules let it
-/// pass and local ones decide on `fallback`, this node's own memory.
-pub(crate) async fn decide_without_store(plan: &Plan<'_>, fallback: &dyn Store) -> (Outcomes, Source) {
-    let policies: Vec<OnStoreFailure> = (0..plan.spends.len()).map(|spend| policy_of(plan, spend)).collect();
-    let closed = |(spend, policy): (&Spend<'_>, &OnStoreFailure)| {
-        *policy == OnStoreFailure::Closed && spend.touch.stance == Stance::Enforced
-    };
-    if plan.spends.iter().zip(&policies).any(closed) {
-        let outcomes = policies.iter().map(|policy| match policy {
-            OnStoreFailure::Closed => unavailable(),
-            OnStoreFailure::Open | OnStoreFailure::Local => passed(),
-        });
-        return (outcomes.collect(), Source::FallbackClosed);
+/// Decides a request none of whose cells can be asked.
+pub(crate) fn without_the_store<'p>(
+    shared: &'p Shared,
+    spends: &'p [tidegate_store::Spend<'p>],
+    terms: impl Iterator<Item = Terms>,
+) -> Answer {
+    let mut asking = Asking::new(shared, spends, terms, 0);
+    asking.ask = (0..spends.len()).collect();
+    asking.without_store()
+}
+
+impl<'p> Asking<'p> {
+    /// The store did not answer for the cells that it was asked.
+    pub(crate) fn without_store(mut self) -> Answer {
+        let now = self.shared.clock.now();
+        let (reserved, away) = (self.reserved.take(), std::mem::take(&mut self.ask));
+        match self.take(&[], &away, now) {
+            Ok(also_reserved) => {
+                also_reserved.keep();
+                reserved.into_iter().for_each(Reserved::keep);
+            }
+            Err(Refused) => self.undo(reserved),
+        }
+        self.answer()
     }
-    let local: Vec<Spend<'_>> = plan
-        .spends
-        .iter()
-        .zip(&policies)
-        .filter(|(_, policy)| **policy == OnStoreFailure::Local)
-        .map(|(spend, _)| *spend)
-        .collect();
-    if local.is_empty() {
-        return (policies.iter().map(|_| passed()).collect(), Source::FallbackOpen);
+
+    /// Spends from `own` cells, and from those whose store is `away` as their rules want it.
+    pub(crate) fn take(
+        &mut self,
+        own: &[Own<'p>],
+        away: &[usize],
+        now: Timestamp,
+    ) -> Result<Reserved<'p, 'p>, Refused> {
+        let shared = self.shared;
+        if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::or_weaker) {
+            self.source = self.source.or_weaker(source);
+            shared.observer.fell_back(source);
+        }
+        let closed: Places =
+            away.iter().copied().filter(|place| self.policy_at(*place) == Source::FallbackClosed).collect();
+        if !closed.is_empty() {
+            closed.iter().for_each(|place| self.outcomes[*place] = UNAVAILABLE);
+            // Nothing is spent, so what was taken out of a share goes back into it.
+            drop(shared.own.reserve(own, shared.fleet.size()));
+            return Err(Refused);
+        }
+        let local = |place: &&usize| self.terms[**place].on_store_failure == OnStoreFailure::Local;
+        let mut all: SmallVec<[Own<'p>; 2]> = own.into();
+        for place in away.iter().filter(local) {
+            let known = &self.known[*place];
+            let left = shared.recall.left(known.cell, known.limit, known.under, now);
+            let last_seen = left.map(|outcome| outcome.remaining);
+            all.push(self.own(*place, Why::StoreIsAway { last_seen }));
+        }
+        let reserved = shared.own.reserve(&all, shared.fleet.size());
+        for (place, outcome) in reserved.outcomes() {
+            self.outcomes[place] = outcome;
+        }
+        if reserved.passes() { Ok(reserved) } else { Err(Refused) }
     }
-    let batch = [Request { spends: &local }];
-    let mut decided = match fallback.decide(&batch).answer().await {
-        Ok(outcomes) => outcomes.into_iter(),
-        Err(_) => return (policies.iter().map(|_| passed()).collect(), Source::FallbackOpen),
-    };
-    let outcomes = policies.iter().map(|policy| match policy {
-        OnStoreFailure::Local => decided.next().unwrap_or_else(passed),
-        OnStoreFailure::Open | OnStoreFailure::Closed => passed(),
-    });
-    (outcomes.collect(), Source::FallbackLocal)
+
+    /// What decides for a cell whose store is away.
+    fn policy_at(&self, place: usize) -> Source {
+        match self.terms[place].on_store_failure {
+            OnStoreFailure::Closed if self.spends[place].touch.stance == Stance::Enforced => {
+                Source::FallbackClosed
+            }
+            OnStoreFailure::Closed | OnStoreFailure::Open => Source::FallbackOpen,
+            OnStoreFailure::Local => Source::FallbackLocal,
+        }
+    }
 }
 
-/// The policy of the rule that a spend is for: a cell belongs to one rule. A limit that the caller brought along is
-/// decided locally.
-fn policy_of(plan: &Plan<'_>, spend: usize) -> OnStoreFailure {
-    let entry = plan.entries.iter().find(|entry| entry.is_for(spend));
-    entry.and_then(|entry| entry.rule).map_or(OnStoreFailure::Local, Rule::on_store_failure)
-}
-
-fn passed() -> Outcome {
-    Outcome { verdict: Verdict::Admitted { delay: Micros::ZERO }, remaining: 0, reset_after: Micros::ZERO }
-}
-
-fn unavailable() -> Outcome {
-    Outcome { verdict: Verdict::Refused { retry_after: None }, remaining: 0, reset_after: Micros::ZERO }
-}
+/// How a closed rule refuses: nobody knows until when.
+const UNAVAILABLE: Outcome =
+    Outcome { verdict: Verdict::Refused { retry_after: None }, remaining: 0, reset_after: Micros::ZERO };

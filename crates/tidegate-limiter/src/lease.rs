@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use smallvec::SmallVec;
 use tidegate_core::{Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, append_part};
 use tidegate_store::{CellKey, LeaseRef, Spend};
 
@@ -14,7 +13,8 @@ use tidegate_store::{CellKey, LeaseRef, Spend};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseToken {
     id: LeaseId,
-    cells: SmallVec<[LeasedCell; 1]>,
+    /// Outside the token, for most decisions have none and all are moved about.
+    cells: Box<[LeasedCell]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ const MOST_CELLS: usize = 64;
 impl LeaseToken {
     /// The leases that `spends` took; none if they took none.
     pub(crate) fn new<'s, 'p: 's>(id: LeaseId, spends: impl Iterator<Item = &'s Spend<'p>>) -> Option<Self> {
-        let cells: SmallVec<[LeasedCell; 1]> = spends
+        let cells: Box<[LeasedCell]> = spends
             .map(|spend| LeasedCell {
                 scope: spend.cell.scope.clone(),
                 key: spend.cell.key.into(),
@@ -96,7 +96,7 @@ impl FromStr for LeaseToken {
 fn parse(bytes: &[u8]) -> Option<LeaseToken> {
     let rest = bytes.strip_prefix(&[LAYOUT])?;
     let (id, mut rest) = take_u64(rest)?;
-    let mut cells = SmallVec::new();
+    let mut cells = Vec::new();
     while !rest.is_empty() && cells.len() < MOST_CELLS {
         let (ttl, after) = take_u64(rest)?;
         let (scope, after) = take_part(after)?;
@@ -112,7 +112,7 @@ fn parse(bytes: &[u8]) -> Option<LeaseToken> {
         rest = after;
     }
     let id = LeaseId(NonZeroU64::new(id)?);
-    (rest.is_empty() && !cells.is_empty()).then_some(LeaseToken { id, cells })
+    (rest.is_empty() && !cells.is_empty()).then(|| LeaseToken { id, cells: cells.into() })
 }
 
 fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {

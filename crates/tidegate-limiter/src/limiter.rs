@@ -1,84 +1,73 @@
 //! The limiter: one request, top to bottom.
 
+use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use smallvec::SmallVec;
-use tidegate_core::{Hits, LeaseId, Micros};
-use tidegate_rules::{Descriptor, Matches, RuleSet, UnknownDomain};
-use tidegate_store::{
-    Clock, MemoryConfig, MemoryStore, Outcomes, Refund, Request, Store, StoreError, SystemClock,
-};
+use tidegate_rules::{RuleSet, UnknownDomain};
+use tidegate_store::{Outcomes, Reply, Request, Store};
 
+use crate::breaker::{BreakerConfig, Breakers};
+use crate::cell_hash::CellHasher;
+use crate::config::LimiterConfig;
 use crate::decision::{Decision, Source};
-use crate::failure::decide_without_store;
-use crate::lease::LeaseToken;
-use crate::observer::Observer;
-use crate::plan::{OverrideKeys, Plan, WithoutWaiting, override_keys, without_waiting};
+use crate::failure::without_the_store;
+use crate::health::{Health, RemoteStats};
+use crate::layer::{Answer, LocalLayer, local_layer, settle_together};
+use crate::matched::Matched;
+use crate::node_clock::NodeClock;
+use crate::own::OwnCells;
+use crate::plan::Plan;
+use crate::recall::Recall;
+use crate::remote::{Orphans, Remote};
 use crate::request::CheckRequest;
+use crate::runtime::Runtime;
+use crate::shared::{Fleet, LeaseIds, Shared};
 use crate::snapshot::Snapshot;
 
 /// Decides requests by rules that may change at any time, on a store that may fail at any time.
 pub struct Limiter {
-    snapshot: ArcSwap<Snapshot>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) store: Arc<dyn Store>,
-    /// Where rules decide that must go on without the store.
-    pub(crate) fallback: MemoryStore,
-    pub(crate) observer: Arc<dyn Observer>,
-    clock: Arc<dyn Clock>,
-    lease_ids: LeaseIds,
-}
-
-/// What a limiter is made of.
-pub struct LimiterConfig {
-    /// The rules to begin with.
-    pub rules: RuleSet,
-    /// Where cells live.
-    pub store: Arc<dyn Store>,
-    /// Who hears of decisions.
-    pub observer: Arc<dyn Observer>,
-    /// This node's clock. It only tells whether a rule's `until` has passed; cells go by the store's.
-    pub clock: Arc<dyn Clock>,
-    /// Bounds of the memory in which rules decide while the store is away.
-    pub fallback: MemoryConfig,
-}
-
-impl LimiterConfig {
-    /// `rules` on `store`, heard by `observer`, with the machine's clock.
-    #[must_use]
-    pub fn new(rules: RuleSet, store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
-        let fallback = MemoryConfig { max_cells: 1_000_000, max_log_bytes: 64 << 20 };
-        LimiterConfig { rules, store, observer, clock: Arc::new(SystemClock::new()), fallback }
-    }
-}
-
-/// Why a lease could not be renewed or released.
-#[derive(Debug, thiserror::Error)]
-pub enum LeaseError {
-    /// It had ended already, by its time to live or by a release.
-    #[error("the lease has ended")]
-    Ended,
-    /// The store did not answer.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    /// The way to a store over a network; none where the store is this process's memory.
+    pub(crate) remote: Option<Arc<Remote>>,
 }
 
 impl Limiter {
     /// A limiter made of these parts.
     #[must_use]
     pub fn new(config: LimiterConfig) -> Self {
-        let snapshot = Snapshot::new(config.rules, 1, &*config.observer);
-        Limiter {
-            snapshot: ArcSwap::from_pointee(snapshot),
-            store: config.store,
-            fallback: MemoryStore::new(config.fallback),
-            observer: config.observer,
-            clock: config.clock,
+        let LimiterConfig { rules, store, remote, observer, clock, fallback } = config;
+        let clock = NodeClock(clock);
+        let random = RandomState::new();
+        let (secret, recalled, booked, breaker) = match &remote {
+            Some(remote) => (remote.secret, remote.recalled_cells, remote.booked_cells, remote.breaker),
+            None => ([random.hash_one(0), random.hash_one(1)], 0, 0, BreakerConfig::default()),
+        };
+        let shared = Arc::new(Shared {
+            snapshot: ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer)),
+            observer,
+            clock: clock.clone(),
             lease_ids: LeaseIds::new(),
-        }
+            own: OwnCells::new(fallback, booked, clock),
+            recall: Recall::new(recalled, CellHasher::new(secret)),
+            breakers: Breakers::new(store.nodes(), breaker),
+            fleet: Fleet::new(secret[0] ^ secret[1].rotate_left(32)),
+            orphans: Orphans::new(booked),
+        });
+        let remote = remote.map(|remote| {
+            Remote::new(store.clone(), remote.runtime, shared.clone(), remote.lanes, remote.timeout)
+        });
+        Limiter { shared, store, remote: remote.map(Arc::new) }
+    }
+
+    /// The same limiter for another core: with calls to the store of its own, over connections and a runtime of its own,
+    /// and with everything else in common.
+    #[must_use]
+    pub fn for_core(&self, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>) -> Self {
+        let remote = self.remote.as_ref().map(|remote| Arc::new(remote.for_core(store.clone(), runtime)));
+        Limiter { shared: self.shared.clone(), store, remote }
     }
 
     /// Decides one request.
@@ -86,201 +75,146 @@ impl Limiter {
     /// # Errors
     /// When no rule speaks of the domain. A refusal is a decision, and so is what a rule wants where the store fails.
     pub async fn check(&self, request: &CheckRequest<'_>) -> Result<Decision, UnknownDomain> {
-        let snapshot = self.snapshot.load_full();
-        let matched = self.match_rules(&snapshot, request)?;
-        let lease = self.lease_ids.next();
-        let plan = matched.plan(request, lease);
-        let (outcomes, source) = self.spend(&plan).await;
-        let mut decision = Decision::new(snapshot.clone(), &plan, &outcomes, source);
-        self.settle(&plan, &mut decision, lease).await;
+        let snapshot = self.shared.snapshot.load();
+        let mut matched = Matched::new();
+        matched.find(&snapshot, request, &self.shared)?;
+        let plan = matched.plan(request, &self.shared.lease_ids);
+        let answer = match &self.remote {
+            // A store in memory answers at once and does not fail: nothing is put before it.
+            None => self.ask_memory(&plan).await,
+            Some(remote) => match local_layer(remote, &plan, snapshot.version()) {
+                LocalLayer::Decided(answer) => answer,
+                // The store decides or, where it does not answer, the failure policy of each rule.
+                LocalLayer::Ask(asking) => {
+                    let stored = asking.ask_store(remote).await;
+                    asking.settle(stored)
+                }
+            },
+        };
+        let decision = Decision::new(Arc::clone(&snapshot), &plan, &answer);
+        if decision.is_refused_by_quotas_alone() {
+            self.take_back(&plan, &decision).await;
+        }
         self.tell(&decision);
         Ok(decision)
     }
 
     /// Decides several requests that have nothing to do with each other, in one call to the store.
     pub async fn check_batch(&self, requests: &[CheckRequest<'_>]) -> Vec<Result<Decision, UnknownDomain>> {
-        let snapshot = self.snapshot.load_full();
-        let matched: Vec<_> = requests.iter().map(|request| self.match_rules(&snapshot, request)).collect();
-        let lease_ids: Vec<LeaseId> = requests.iter().map(|_| self.lease_ids.next()).collect();
-        let plans: Vec<_> = matched
+        let snapshot = self.shared.snapshot.load_full();
+        let found: Vec<Result<Matched<'_>, UnknownDomain>> = requests
+            .iter()
+            .map(|request| {
+                let mut matched = Matched::new();
+                matched.find(&snapshot, request, &self.shared).map(|()| matched)
+            })
+            .collect();
+        let plans: Vec<Result<Plan<'_>, &UnknownDomain>> = found
             .iter()
             .zip(requests)
-            .zip(&lease_ids)
-            .map(|((matched, request), lease)| matched.as_ref().map(|matched| matched.plan(request, *lease)))
+            .map(|(found, request)| Ok(found.as_ref()?.plan(request, &self.shared.lease_ids)))
             .collect();
-        let known = || plans.iter().filter_map(|plan| plan.as_ref().ok());
-        let answers = self.spend_batch(known()).await;
+        let known: Vec<&Plan<'_>> = plans.iter().filter_map(|plan| plan.as_ref().ok()).collect();
+        let answers = match &self.remote {
+            None => self.ask_memory_together(&known).await,
+            Some(remote) => {
+                let layers = known.iter().map(|plan| local_layer(remote, plan, snapshot.version()));
+                settle_together(remote, layers.collect()).await
+            }
+        };
         let mut answers = answers.into_iter();
         let mut decisions = Vec::with_capacity(requests.len());
-        for (plan, lease) in plans.iter().zip(&lease_ids) {
-            let plan = match plan {
-                Ok(plan) => plan,
-                Err(unknown) => {
-                    decisions.push(Err((*unknown).clone()));
-                    continue;
-                }
+        for plan in &plans {
+            let Ok(plan) = plan.as_ref().map_err(|unknown| decisions.push(Err((*unknown).clone()))) else {
+                continue;
             };
-            let (outcomes, source) = answers.next().expect("one answer per known domain");
-            let mut decision = Decision::new(snapshot.clone(), plan, &outcomes, source);
-            self.settle(plan, &mut decision, *lease).await;
+            let answer = answers.next().expect("one answer per known domain");
+            let decision = Decision::new(snapshot.clone(), plan, &answer);
+            if decision.is_refused_by_quotas_alone() {
+                self.take_back(plan, &decision).await;
+            }
             self.tell(&decision);
             decisions.push(Ok(decision));
         }
         decisions
     }
 
-    /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter.
-    ///
-    /// # Errors
-    /// When no rule speaks of the domain, or the store did not answer.
-    pub async fn refund(&self, request: &CheckRequest<'_>, amount: Hits) -> Result<(), RefundError> {
-        let snapshot = self.snapshot.load_full();
-        let matched = self.match_rules(&snapshot, request)?;
-        let plan = matched.plan(request, self.lease_ids.next());
-        let refunds: SmallVec<[Refund<'_>; 4]> = plan
-            .spends
-            .iter()
-            .map(|spend| Refund {
-                cell: spend.cell,
-                limit: spend.touch.limit,
-                hits: amount,
-                age: Micros::ZERO,
-            })
-            .collect();
-        Ok(self.store.refund(&refunds).answer().await?)
-    }
-
-    /// Ends the leases of a request that is done.
-    ///
-    /// # Errors
-    /// When they had all ended already, or the store did not answer.
-    pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        let mut ended = false;
-        for lease in token.leases() {
-            ended |= self.store.release(lease).answer().await?;
-            // A lease taken while the store was away lives here.
-            ended |= self.fallback.release(lease).answer().await?;
-        }
-        if ended { Ok(()) } else { Err(LeaseError::Ended) }
-    }
-
-    /// Gives the leases of a request that goes on another time to live.
-    ///
-    /// # Errors
-    /// When one of them had ended already, or the store did not answer.
-    pub async fn renew(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        for lease in token.leases() {
-            let renewed =
-                self.store.renew(lease).answer().await? || self.fallback.renew(lease).answer().await?;
-            if !renewed {
-                return Err(LeaseError::Ended);
-            }
-        }
-        Ok(())
-    }
-
     /// The rules in use.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
+        self.shared.snapshot.load_full()
     }
 
     /// Takes new rules into use. Requests under way finish under the old ones; no counter is lost.
     pub fn replace_rules(&self, rules: RuleSet) -> u64 {
-        let version = self.snapshot.load().version() + 1;
-        self.snapshot.store(Arc::new(Snapshot::new(rules, version, &*self.observer)));
+        let version = self.shared.snapshot.load().version() + 1;
+        self.shared.snapshot.store(Arc::new(Snapshot::new(rules, version, &*self.shared.observer)));
         version
     }
 
-    fn match_rules<'r>(
-        &self,
-        snapshot: &'r Snapshot,
-        request: &CheckRequest<'_>,
-    ) -> Result<Matched<'r>, UnknownDomain> {
-        // A descriptor that brings its own limit is no business of the rules: they neither limit nor replace for it.
-        let by_rules = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_none());
-        let (places, descriptors): (SmallVec<[usize; 2]>, SmallVec<[Descriptor<'_>; 2]>) =
-            by_rules.map(|(place, ask)| (place, ask.descriptor)).unzip();
-        let mut matches = Matches::new();
-        snapshot
-            .rules()
-            .matches(request.domain, &descriptors, self.clock.now(), &mut matches)
-            .inspect_err(|_| self.observer.unknown_domain())?;
-        for found in &mut matches {
-            found.descriptor = places[found.descriptor];
-        }
-        let without_waiting = without_waiting(request, &matches);
-        Ok(Matched { matches, overrides: override_keys(request), without_waiting })
+    /// Whether decisions are made as the rules want them, or as best as can be.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.remote.as_ref().map_or(Health::Healthy, |remote| Health::of(remote))
     }
 
-    /// Asks the store, or where it fails, each rule's policy.
-    async fn spend(&self, plan: &Plan<'_>) -> (Outcomes, Source) {
-        if plan.spends.is_empty() {
-            return (Outcomes::new(), Source::None);
-        }
-        match self.store.decide(&[Request { spends: &plan.spends }]).answer().await {
-            Ok(outcomes) => (outcomes, Source::Store),
-            Err(error) => {
-                self.observer.store_failed(&error);
-                decide_without_store(plan, &self.fallback).await
+    /// What a limiter on a remote store holds; nothing for one on this process's memory.
+    #[must_use]
+    pub fn remote_stats(&self) -> Option<RemoteStats> {
+        self.remote.as_ref().map(|remote| RemoteStats::of(remote))
+    }
+
+    /// Keeps a limiter on a remote store going: heartbeats, health probes, what is owed to a store that is back, the counts
+    /// of approximate rules. Run it on one core, for as long as the limiter is in use; it never ends by itself, unless
+    /// the store is this process's memory.
+    pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
+        let remote = self.remote.clone();
+        async move {
+            if let Some(remote) = remote {
+                remote.maintain().await;
             }
         }
     }
 
-    /// Asks the store for all `plans` at once.
-    async fn spend_batch<'s, 'p: 's>(
-        &self,
-        plans: impl Iterator<Item = &'s Plan<'p>> + Clone,
-    ) -> Vec<(Outcomes, Source)> {
-        let batch: Vec<Request<'_>> = plans.clone().map(|plan| Request { spends: &plan.spends }).collect();
-        let answer = self.store.decide(&batch).answer().await;
-        let mut answers = Vec::with_capacity(batch.len());
+    async fn ask_memory(&self, plan: &Plan<'_>) -> Answer {
+        if plan.spends.is_empty() {
+            return Answer { outcomes: Outcomes::new(), source: Source::None };
+        }
+        let request = [Request { spends: &plan.spends }];
+        let answer = match self.store.decide(&request) {
+            Reply::Now(answer) => answer,
+            Reply::Later(answer) => answer.await,
+        };
         match answer {
+            Ok(outcomes) => Answer { outcomes, source: plan.source_in_memory() },
+            Err(error) => {
+                self.shared.observer.store_failed(&error);
+                without_the_store(&self.shared, &plan.spends, plan.terms())
+            }
+        }
+    }
+
+    async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<Answer> {
+        let requests: Vec<Request<'_>> = plans.iter().map(|plan| Request { spends: &plan.spends }).collect();
+        match self.store.decide(&requests).answer().await {
             Ok(outcomes) => {
                 let mut outcomes = outcomes.into_iter();
-                for plan in plans {
-                    answers.push((outcomes.by_ref().take(plan.spends.len()).collect(), Source::Store));
-                }
+                let answer = |plan: &&Plan<'_>| Answer {
+                    outcomes: outcomes.by_ref().take(plan.spends.len()).collect(),
+                    source: plan.source_in_memory(),
+                };
+                plans.iter().map(answer).collect()
             }
             Err(error) => {
-                self.observer.store_failed(&error);
-                for plan in plans {
-                    answers.push(decide_without_store(plan, &self.fallback).await);
-                }
-            }
-        }
-        answers
-    }
-
-    /// Hands out the leases of a request that passed, and takes back what one that did not has spent after all.
-    async fn settle(&self, plan: &Plan<'_>, decision: &mut Decision, lease: LeaseId) {
-        if decision.allowed {
-            decision.lease = LeaseToken::new(lease, plan.leases());
-            return;
-        }
-        // The store decides limits, not quotas that refuse only together: it let this request spend elsewhere.
-        if decision.is_refused_by_quotas_alone() {
-            let refunds: SmallVec<[Refund<'_>; 4]> = plan
-                .spends
-                .iter()
-                .zip(0..)
-                .filter(|(_, place)| plan.was_admitted(*place, decision))
-                .map(|(spend, _)| Refund {
-                    cell: spend.cell,
-                    limit: spend.touch.limit,
-                    hits: spend.touch.ask.hits,
-                    age: Micros::ZERO,
-                })
-                .collect();
-            if let Err(error) = self.store.refund(&refunds).answer().await {
-                self.observer.store_failed(&error);
+                self.shared.observer.store_failed(&error);
+                plans.iter().map(|plan| without_the_store(&self.shared, &plan.spends, plan.terms())).collect()
             }
         }
     }
 
     fn tell(&self, decision: &Decision) {
         if decision.reports.is_empty() {
-            self.observer.no_rule_matched();
+            self.shared.observer.no_rule_matched();
         }
         for report in &decision.reports {
             if let Some(rule) = decision.rule_of(report) {
@@ -290,54 +224,8 @@ impl Limiter {
     }
 }
 
-/// Why hits could not be given back.
-#[derive(Debug, thiserror::Error)]
-pub enum RefundError {
-    /// No rule speaks of the domain.
-    #[error(transparent)]
-    UnknownDomain(#[from] UnknownDomain),
-    /// The store did not answer.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// What the rules say of a request; a plan borrows from it.
-struct Matched<'r> {
-    matches: Matches<'r>,
-    overrides: OverrideKeys,
-    without_waiting: WithoutWaiting<'r>,
-}
-
-impl Matched<'_> {
-    fn plan<'p>(&'p self, request: &'p CheckRequest<'p>, lease: LeaseId) -> Plan<'p> {
-        let mut plan = Plan::new(request, &self.matches, &self.overrides, lease);
-        plan.go_now(&self.without_waiting);
-        if plan.is_refused_for_a_missing_key() {
-            plan.only_look();
-        }
-        plan
-    }
-}
-
-/// Names leases: random, so that nobody can guess another's, and never zero.
-struct LeaseIds {
-    random: RandomState,
-    next: AtomicU64,
-}
-
-impl LeaseIds {
-    fn new() -> Self {
-        LeaseIds { random: RandomState::new(), next: AtomicU64::new(0) }
-    }
-
-    fn next(&self) -> LeaseId {
-        let hash = self.random.hash_one(self.next.fetch_add(1, Ordering::Relaxed));
-        LeaseId(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
-    }
-}
-
 impl std::fmt::Debug for Limiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Limiter").field("snapshot", &self.snapshot.load()).finish_non_exhaustive()
+        f.debug_struct("Limiter").field("snapshot", &self.shared.snapshot.load()).finish_non_exhaustive()
     }
 }

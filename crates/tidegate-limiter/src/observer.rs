@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::Micros;
 use tidegate_rules::Rule;
 use tidegate_store::StoreError;
 
+use crate::breaker::BreakerState;
 use crate::decision::Source;
 
 /// Hears what the limiter does.
@@ -25,12 +27,87 @@ pub trait Observer: Send + Sync + 'static {
     /// The store did not answer.
     fn store_failed(&self, _error: &StoreError) {}
 
+    /// A store over a network was asked, and answered or failed so long after. Memory is asked too often to tell.
+    fn store_called(&self, _call: StoreCall, _took: Micros) {}
+
+    /// So many requests went to the store in one call.
+    fn batch_sent(&self, _requests: usize) {}
+
+    /// So many requests found no room to wait for the store. Their rules' failure policies decide.
+    fn queue_full(&self, _requests: usize) {}
+
+    /// A request was refused here because the store had refused it a moment ago.
+    fn deny_cache_hit(&self) {}
+
+    /// A node of the store has stopped answering, or answers again.
+    fn breaker_changed(&self, _endpoint: &str, _state: BreakerState) {}
+
+    /// A request was decided, in part at least, by what its rules say for a store that does not answer.
+    fn fell_back(&self, _source: Source) {}
+
+    /// The store counts so many limiters alive, this one included.
+    fn fleet_counted(&self, _limiters: u64) {}
+
+    /// What was spent here while the store was away was charged there: so many hits on so many cells. With an error nobody
+    /// knows whether it was; it is not tried again.
+    fn debts_paid(&self, _cells: usize, _hits: u64, _error: Option<&StoreError>) {}
+
     /// A transport answered a request, so long after it had the whole of it. Transports call this, not the limiter.
     fn answered(&self, _transport: Transport, _took: Duration) {}
 
     /// A transport answered `requests` at once, each of them so long after it had them all.
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
         (0..requests).for_each(|_| self.answered(transport, took));
+    }
+}
+
+/// What a store was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StoreCall {
+    /// To decide requests.
+    Decide,
+    /// To take hits back.
+    Refund,
+    /// To take hits that were spent elsewhere.
+    Charge,
+    /// To forget cells.
+    Reset,
+    /// To prolong leases.
+    Renew,
+    /// To end leases.
+    Release,
+    /// To count who is alive.
+    Heartbeat,
+    /// Whether it answers again.
+    Probe,
+}
+
+impl StoreCall {
+    /// All there are, for those who count them one by one.
+    pub const ALL: [StoreCall; 8] = [
+        StoreCall::Decide,
+        StoreCall::Refund,
+        StoreCall::Charge,
+        StoreCall::Reset,
+        StoreCall::Renew,
+        StoreCall::Release,
+        StoreCall::Heartbeat,
+        StoreCall::Probe,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            StoreCall::Decide => "decide",
+            StoreCall::Refund => "refund",
+            StoreCall::Charge => "charge",
+            StoreCall::Reset => "reset",
+            StoreCall::Renew => "renew",
+            StoreCall::Release => "release",
+            StoreCall::Heartbeat => "heartbeat",
+            StoreCall::Probe => "probe",
+        }
     }
 }
 

@@ -2,16 +2,22 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Hits, LeaseId, Limit, Stance, Touch};
-use tidegate_rules::{CellKeyBytes, Limits, Match, Mode, OnMissingKey, Rule, RuleLimit};
+use tidegate_rules::{CellKeyBytes, Coordination, Limits, Match, Mode, OnMissingKey, Rule, RuleLimit};
 use tidegate_store::{CellKey, Spend};
 
-use crate::decision::Decision;
-use crate::request::{CheckRequest, Patience};
+use crate::decision::{Decision, Source};
+use crate::layer::Terms;
+use crate::request::CheckRequest;
+use crate::shared::LeaseIds;
 
 /// Every rule that a request matches, and the cells it touches because of them, each once.
 pub(crate) struct Plan<'p> {
     pub(crate) entries: SmallVec<[Entry<'p>; 4]>,
     pub(crate) spends: SmallVec<[Spend<'p>; 4]>,
+    /// The name of the leases that it takes if it passes; none if it takes none.
+    pub(crate) lease: Option<LeaseId>,
+    /// A missing key refuses it, whatever the limits say: its spends are looks.
+    pub(crate) lacks_a_key: bool,
 }
 
 /// One matched rule's limit, or its lack of one.
@@ -41,74 +47,51 @@ pub(crate) enum Asks<'p> {
     KeyMissing(OnMissingKey),
 }
 
-/// The keys of descriptors that bring their own limit: the whole descriptor.
-pub(crate) type OverrideKeys = SmallVec<[(usize, CellKeyBytes); 1]>;
-
-/// Leaky buckets, each with what it is to a caller that cannot wait.
-pub(crate) type WithoutWaiting<'r> = SmallVec<[(&'r Limit, Limit); 1]>;
-
-/// The leaky buckets among the limits of `matches`, for a request that cannot wait; none for one that can.
-pub(crate) fn without_waiting<'r>(request: &CheckRequest<'_>, matches: &[Match<'r>]) -> WithoutWaiting<'r> {
-    let mut buckets = WithoutWaiting::new();
-    if request.patience == Patience::MustGoNow {
-        for found in matches {
-            let Limits::Enforce(limits) = found.limits else { continue };
-            for RuleLimit { limit, .. } in limits {
-                if let Limit::LeakyBucket(bucket) = limit {
-                    buckets.push((limit, Limit::LeakyBucket(bucket.without_waiting())));
-                }
-            }
-        }
-    }
-    buckets
-}
-
-/// The keys of the descriptors in `request` that bring their own limit.
-pub(crate) fn override_keys(request: &CheckRequest<'_>) -> OverrideKeys {
-    let own_limits = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_some());
-    own_limits
-        .map(|(number, ask)| {
-            let mut key = CellKeyBytes::new();
-            for (name, value) in ask.descriptor.entries {
-                tidegate_core::append_part(&mut key, name.as_bytes());
-                tidegate_core::append_part(&mut key, value);
-            }
-            (number, key)
-        })
-        .collect()
-}
-
 impl<'p> Plan<'p> {
-    pub(crate) fn new(
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Plan { entries: SmallVec::new(), spends: SmallVec::new(), lease: None, lacks_a_key: false }
+    }
+
+    pub(crate) fn add_all(
+        &mut self,
         request: &'p CheckRequest<'p>,
         matches: &'p [Match<'p>],
         overrides: &'p [(usize, CellKeyBytes)],
-        lease: LeaseId,
-    ) -> Self {
-        let mut plan = Plan { entries: SmallVec::new(), spends: SmallVec::new() };
+        lease_ids: &LeaseIds,
+    ) {
         for found in matches {
-            plan.add_match(request, found, lease);
+            self.add_match(request, found, lease_ids);
         }
         for (descriptor, key) in overrides {
             if let Some(own) = request.descriptors[*descriptor].limit {
                 let cell = CellKey { scope: &own.limit.scope, key, tag: key };
                 let cost = request.descriptors[*descriptor].cost;
-                plan.add_limit(*descriptor, None, &own.limit, cell, Ask { hits: cost, lease: Some(lease) });
+                self.add_limit(*descriptor, None, &own.limit, cell, Ask { hits: cost, lease: None });
             }
         }
-        plan
+        if self.lacks_a_key {
+            self.only_look();
+        }
     }
 
-    fn add_match(&mut self, request: &CheckRequest<'_>, found: &'p Match<'p>, lease: LeaseId) {
+    fn add_match(&mut self, request: &CheckRequest<'_>, found: &'p Match<'p>, lease_ids: &LeaseIds) {
         let (descriptor, rule) = (found.descriptor, Some(found.rule));
         match found.limits {
             Limits::Unlimited => self.entries.push(Entry { descriptor, rule, asks: Asks::Unlimited }),
             Limits::KeyMissing(then) => {
+                self.lacks_a_key |= then == OnMissingKey::Refuse && found.rule.mode() == Mode::Enforce;
                 self.entries.push(Entry { descriptor, rule, asks: Asks::KeyMissing(then) });
             }
             Limits::Enforce(limits) => {
-                let ask = Ask { hits: request.descriptors[descriptor].cost, lease: Some(lease) };
+                let hits = request.descriptors[descriptor].cost;
                 for limit in limits {
+                    let ask = match limit.limit {
+                        Limit::Concurrency(_) => {
+                            Ask { hits, lease: Some(*self.lease.get_or_insert_with(|| lease_ids.next())) }
+                        }
+                        _ => Ask { hits, lease: None },
+                    };
                     let cell = CellKey { scope: &limit.scope, key: &found.key, tag: found.tag() };
                     self.add_limit(descriptor, rule, limit, cell, ask);
                 }
@@ -140,21 +123,33 @@ impl<'p> Plan<'p> {
         self.entries.push(Entry { descriptor, rule, asks: Asks::Limit { limit, spend } });
     }
 
-    /// Whether a missing key refuses this request, whatever the limits say.
-    pub(crate) fn is_refused_for_a_missing_key(&self) -> bool {
-        let enforced = |entry: &Entry<'_>| entry.rule.is_none_or(|rule| rule.mode() == Mode::Enforce);
-        let refuses = |entry: &Entry<'_>| matches!(entry.asks, Asks::KeyMissing(OnMissingKey::Refuse));
-        self.entries.iter().any(|entry| refuses(entry) && enforced(entry))
-    }
-
     /// Whether the limit at this spend let the request pass.
     pub(crate) fn was_admitted(&self, spend: usize, decision: &Decision) -> bool {
         let mut about = self.entries.iter().zip(&decision.reports).filter(|(entry, _)| entry.is_for(spend));
         about.any(|(_, report)| !report.is_refusal())
     }
 
+    /// How the rule behind each spend wants it treated.
+    pub(crate) fn terms(&self) -> impl Iterator<Item = Terms> {
+        (0..self.spends.len()).map(|place| {
+            let entry = self.entries.iter().find(|entry| entry.is_for(place));
+            entry.and_then(|entry| entry.rule).map_or(Terms::OF_A_CALLER, Terms::of)
+        })
+    }
+
+    /// Who answers where the store is this node's memory: what a local rule asks for is what every rule gets.
+    pub(crate) fn source_in_memory(&self) -> Source {
+        let coordination = |entry: &Entry<'_>| entry.rule.map_or(Coordination::Exact, Rule::coordination);
+        let sources = self.entries.iter().map(|entry| match coordination(entry) {
+            Coordination::Exact => Source::Store,
+            Coordination::Approximate { .. } => Source::Approximate,
+            Coordination::Local => Source::Local,
+        });
+        sources.fold(Source::None, Source::or_weaker)
+    }
+
     /// Turns every spend into a look: for a request that is refused already.
-    pub(crate) fn only_look(&mut self) {
+    fn only_look(&mut self) {
         for spend in &mut self.spends {
             spend.touch.ask.hits = Hits::ZERO;
         }

@@ -8,4 +8,5 @@ mod descriptors;
 mod failure;
 mod leases;
 mod live_rules;
+mod sim;
 mod world;

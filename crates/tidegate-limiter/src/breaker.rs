@@ -1,0 +1,267 @@
+//! Circuit breakers, one per node of the store: after a few failures in a row nobody waits for that node until it answers.
+//!
+//! A breaker is told what happened and when; it calls nobody and reads no clock. Late failures of calls that were under
+//! way when it opened do not prolong anything, and one true answer closes it.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tidegate_core::{Micros, Timestamp};
+
+/// When a breaker opens, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// So many failures in a row open it.
+    pub failures: NonZeroU32,
+    /// After this long one request tries again, unless a health probe has closed it before.
+    pub open_for: Micros,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        BreakerConfig {
+            failures: NonZeroU32::new(3).expect("three is not zero"),
+            open_for: Micros::from_secs(30),
+        }
+    }
+}
+
+/// What a breaker lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Everything: the node answers.
+    Closed,
+    /// Nothing: the node does not answer.
+    Open,
+    /// One request, to see whether it answers again.
+    HalfOpen,
+}
+
+impl BreakerState {
+    /// Its name in metrics and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BreakerState::Closed => "closed",
+            BreakerState::Open => "open",
+            BreakerState::HalfOpen => "half_open",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Condition {
+    Closed {
+        failures: u32,
+    },
+    Open {
+        since: Timestamp,
+    },
+    /// A request went to see.
+    Trying {
+        since: Timestamp,
+    },
+}
+
+/// The breaker of one node.
+#[derive(Debug)]
+struct Breaker {
+    condition: Condition,
+    config: BreakerConfig,
+}
+
+/// A request that went to see and was never heard of again (its caller left before it was sent) is replaced after this.
+const PATIENCE: Micros = Micros::from_secs(1);
+
+impl Breaker {
+    fn state(&self) -> BreakerState {
+        match self.condition {
+            Condition::Closed { .. } => BreakerState::Closed,
+            Condition::Open { .. } => BreakerState::Open,
+            Condition::Trying { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    /// Whether one more request may go to this node. Where the time is up, the first to ask goes to see.
+    fn lets_pass(&mut self, now: Timestamp) -> bool {
+        let due = match self.condition {
+            Condition::Closed { .. } => return true,
+            Condition::Open { since } => has_passed(since, self.config.open_for, now),
+            Condition::Trying { since } => has_passed(since, PATIENCE, now),
+        };
+        if due {
+            self.condition = Condition::Trying { since: now };
+        }
+        due
+    }
+
+    fn answered(&mut self) {
+        self.condition = Condition::Closed { failures: 0 };
+    }
+
+    fn failed(&mut self, now: Timestamp) {
+        self.condition = match self.condition {
+            Condition::Closed { failures } if failures + 1 < self.config.failures.get() => {
+                Condition::Closed { failures: failures + 1 }
+            }
+            Condition::Closed { .. } | Condition::Trying { .. } => Condition::Open { since: now },
+            open @ Condition::Open { .. } => open,
+        };
+    }
+}
+
+/// A clock that stepped back must not keep a breaker open for longer than it says.
+fn has_passed(since: Timestamp, span: Micros, now: Timestamp) -> bool {
+    now < since || now.since(since) >= span
+}
+
+/// The breakers of all nodes.
+#[derive(Debug)]
+pub(crate) struct Breakers {
+    nodes: Box<[Mutex<Breaker>]>,
+    /// How many are not closed: none, nearly always, and then nobody takes a lock to pass.
+    not_closed: AtomicUsize,
+}
+
+/// A breaker that has just changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) node: usize,
+    pub(crate) state: BreakerState,
+}
+
+impl Breakers {
+    pub(crate) fn new(nodes: usize, config: BreakerConfig) -> Self {
+        let closed = || Mutex::new(Breaker { condition: Condition::Closed { failures: 0 }, config });
+        Breakers { nodes: (0..nodes.max(1)).map(|_| closed()).collect(), not_closed: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn all_closed(&self) -> bool {
+        self.not_closed.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn state(&self, node: usize) -> BreakerState {
+        self.node(node).lock().state()
+    }
+
+    /// The nodes whose breakers are not closed.
+    pub(crate) fn not_closed(&self) -> impl Iterator<Item = usize> {
+        let none = self.all_closed();
+        (0..self.nodes.len()).filter(move |node| !none && self.state(*node) != BreakerState::Closed)
+    }
+
+    /// Whether one more request may go to `node`, and what that changed.
+    pub(crate) fn lets_pass(&self, node: usize, now: Timestamp) -> (bool, Option<Change>) {
+        if self.all_closed() {
+            return (true, None);
+        }
+        self.change(node, |breaker| breaker.lets_pass(now))
+    }
+
+    pub(crate) fn answered(&self, node: usize) -> Option<Change> {
+        self.change(node, Breaker::answered).1
+    }
+
+    pub(crate) fn failed(&self, node: usize, now: Timestamp) -> Option<Change> {
+        self.change(node, |breaker| breaker.failed(now)).1
+    }
+
+    fn change<T>(&self, node: usize, act: impl FnOnce(&mut Breaker) -> T) -> (T, Option<Change>) {
+        let mut breaker = self.node(node).lock();
+        let before = breaker.state();
+        let told = act(&mut breaker);
+        let state = breaker.state();
+        match (before, state) {
+            (BreakerState::Closed, BreakerState::Closed) => {}
+            (BreakerState::Closed, _) => drop(self.not_closed.fetch_add(1, Ordering::AcqRel)),
+            (_, BreakerState::Closed) => drop(self.not_closed.fetch_sub(1, Ordering::AcqRel)),
+            _ => {}
+        }
+        (told, (before != state).then_some(Change { node, state }))
+    }
+
+    /// A store that grew may name nodes that have no breaker of their own.
+    fn node(&self, node: usize) -> &Mutex<Breaker> {
+        &self.nodes[node % self.nodes.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: BreakerConfig =
+        BreakerConfig { failures: NonZeroU32::new(3).unwrap(), open_for: Micros::from_secs(30) };
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros((1_000 + seconds) * 1_000_000)
+    }
+
+    fn open_at(now: Timestamp) -> Breakers {
+        let breakers = Breakers::new(2, CONFIG);
+        for _ in 0..3 {
+            breakers.failed(0, now);
+        }
+        breakers
+    }
+
+    #[test]
+    fn three_failures_in_a_row_open_it_and_an_answer_in_between_starts_the_count_anew() {
+        let breakers = Breakers::new(1, CONFIG);
+        for failures in [2, 2, 3] {
+            for _ in 0..failures {
+                assert!(breakers.lets_pass(0, at(0)).0);
+                breakers.failed(0, at(0));
+            }
+            if failures < 3 {
+                assert_eq!(breakers.answered(0), None);
+            }
+        }
+        assert_eq!(breakers.state(0), BreakerState::Open);
+        assert!(!breakers.lets_pass(0, at(0)).0);
+    }
+
+    #[test]
+    fn while_one_node_is_open_another_passes() {
+        let breakers = open_at(at(0));
+        assert!(!breakers.lets_pass(0, at(1)).0);
+        assert!(breakers.lets_pass(1, at(1)).0);
+        assert_eq!(breakers.not_closed().collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn after_its_time_one_request_tries_and_the_others_do_not_wait() {
+        let breakers = open_at(at(0));
+        assert!(!breakers.lets_pass(0, at(29)).0);
+        let (passes, change) = breakers.lets_pass(0, at(30));
+        assert!(passes);
+        assert_eq!(change, Some(Change { node: 0, state: BreakerState::HalfOpen }));
+        assert!(!breakers.lets_pass(0, at(30)).0);
+        assert_eq!(breakers.failed(0, at(30)), Some(Change { node: 0, state: BreakerState::Open }));
+        assert!(!breakers.lets_pass(0, at(59)).0);
+        assert!(breakers.lets_pass(0, at(60)).0);
+        assert_eq!(breakers.answered(0), Some(Change { node: 0, state: BreakerState::Closed }));
+        assert!(breakers.all_closed());
+    }
+
+    #[test]
+    fn a_request_that_went_to_see_and_was_lost_is_replaced() {
+        let breakers = open_at(at(0));
+        assert!(breakers.lets_pass(0, at(30)).0);
+        assert!(breakers.lets_pass(0, at(31)).0);
+    }
+
+    #[test]
+    fn failures_of_calls_that_were_under_way_do_not_prolong_it() {
+        let breakers = open_at(at(0));
+        breakers.failed(0, at(20));
+        assert!(breakers.lets_pass(0, at(30)).0);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_does_not_keep_it_open() {
+        let breakers = open_at(at(3_600));
+        assert!(breakers.lets_pass(0, at(0)).0);
+    }
+}

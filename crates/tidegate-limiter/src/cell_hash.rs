@@ -1,0 +1,67 @@
+//! Cells and tags as numbers that a caller cannot foresee: keys are chosen by attackers, the hash's key is not known to
+//! them.
+
+use siphasher::sip128::{Hash128, SipHasher13};
+use tidegate_store::CellKey;
+
+/// Stands for a cell within this process: 128 bits of a keyed hash, so two cells never share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CellHash {
+    high: u64,
+    low: u64,
+}
+
+impl CellHash {
+    /// A number below `bound`.
+    pub(crate) fn below(self, bound: usize) -> usize {
+        scale(self.high, bound)
+    }
+
+    /// Another number below `bound`, which has nothing to do with the first.
+    pub(crate) fn again_below(self, bound: usize) -> usize {
+        scale(self.low, bound)
+    }
+}
+
+/// Stands for the tags of a request: requests with the same tags are carried together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LaneId(pub(crate) u64);
+
+/// Hashes cells with a key of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CellHasher {
+    keys: [u64; 2],
+}
+
+impl CellHasher {
+    pub(crate) fn new(keys: [u64; 2]) -> Self {
+        CellHasher { keys }
+    }
+
+    pub(crate) fn cell(&self, cell: &CellKey<'_>) -> CellHash {
+        // The scope goes into the key of the hash: it is fixed when rules compile and costs nothing here.
+        let digest = cell.scope.digest();
+        let hasher = SipHasher13::new_with_keys(self.keys[0] ^ digest[0], self.keys[1] ^ digest[1]);
+        let Hash128 { h1, h2 } = hasher.hash(cell.key);
+        CellHash { high: h1, low: h2 }
+    }
+
+    /// The lane of a request: that of its tags, in their order. Requests that share only some may fly side by side.
+    pub(crate) fn lane<'t>(&self, tags: impl Iterator<Item = &'t [u8]>) -> LaneId {
+        let mut lane = 0;
+        let mut last: Option<&[u8]> = None;
+        for tag in tags {
+            if last != Some(tag) {
+                lane = SipHasher13::new_with_keys(self.keys[0] ^ lane, self.keys[1]).hash(tag).h1;
+                last = Some(tag);
+            }
+        }
+        LaneId(lane)
+    }
+}
+
+/// Maps a hash onto `0..bound` by its upper half, without a division.
+fn scale(hash: u64, bound: usize) -> usize {
+    let scaled = ((hash >> 32) * bound as u64) >> 32;
+    usize::try_from(scaled).unwrap_or(0)
+}

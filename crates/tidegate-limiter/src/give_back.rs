@@ -1,0 +1,239 @@
+//! What a caller gives back: hits that it did not need, leases that it is done with; and cells that an operator resets.
+//!
+//! Whatever is changed here, this node forgets at once what the store had said of it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::{Hits, Micros};
+use tidegate_rules::{Coordination, UnknownDomain};
+use tidegate_store::{Clock, Refund, StoreError};
+
+use crate::decision::Decision;
+use crate::lease::LeaseToken;
+use crate::limiter::Limiter;
+use crate::matched::Matched;
+use crate::observer::StoreCall;
+use crate::plan::Plan;
+use crate::remote::Remote;
+use crate::remote::owned::{OwnedCell, OwnedLease};
+use crate::request::CheckRequest;
+
+/// Why a lease could not be renewed or released.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// It had ended already, by its time to live or by a release.
+    #[error("the lease has ended")]
+    Ended,
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why hits could not be given back, or cells not be reset.
+#[derive(Debug, thiserror::Error)]
+pub enum RefundError {
+    /// No rule speaks of the domain.
+    #[error(transparent)]
+    UnknownDomain(#[from] UnknownDomain),
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Cells of the store, and how many hits go back to each.
+type GivenBack = SmallVec<[(OwnedCell, Hits); 2]>;
+
+impl Limiter {
+    /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter.
+    ///
+    /// # Errors
+    /// When no rule speaks of the domain, or the store did not answer.
+    pub async fn refund(&self, request: &CheckRequest<'_>, amount: Hits) -> Result<(), RefundError> {
+        let snapshot = self.shared.snapshot.load_full();
+        let mut matched = Matched::new();
+        matched.find(&snapshot, request, &self.shared)?;
+        let plan = matched.plan(request, &self.shared.lease_ids);
+        let all = (0..plan.spends.len()).map(|place| (place, amount));
+        match &self.remote {
+            None => Ok(self.store.refund(&refunds(&plan, all)).answer().await?),
+            Some(remote) => {
+                let stored = self.give_back_here(remote, &plan, all);
+                let refunded = remote.refund(stored).await;
+                self.forget(&plan);
+                Ok(refunded?)
+            }
+        }
+    }
+
+    /// Gives every cell that `request` would touch its full quota back.
+    ///
+    /// # Errors
+    /// When no rule speaks of the domain, or the store did not answer.
+    pub async fn reset(&self, request: &CheckRequest<'_>) -> Result<(), RefundError> {
+        let snapshot = self.shared.snapshot.load_full();
+        let mut matched = Matched::new();
+        matched.find(&snapshot, request, &self.shared)?;
+        let plan = matched.plan(request, &self.shared.lease_ids);
+        for spend in &plan.spends {
+            match &self.remote {
+                None => self.store.reset(spend.cell, spend.touch.limit).answer().await?,
+                Some(remote) => {
+                    self.shared.own.set(*spend, 0);
+                    let reset = remote.reset(OwnedCell::new(&spend.cell, spend.touch.limit)).await;
+                    self.forget(&plan);
+                    reset?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the leases of a request that is done. A store that does not answer is told as soon as it does.
+    ///
+    /// # Errors
+    /// When they had all ended already.
+    pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
+        let mut ended = false;
+        for lease in token.leases() {
+            // One that this node gave itself lives here.
+            ended |= self.shared.own.release(lease)
+                || match &self.remote {
+                    None => self.store.release(lease).answer().await?,
+                    Some(remote) => {
+                        let lease = OwnedLease::new(&lease);
+                        remote.release(lease.clone()).await.unwrap_or_else(|_| {
+                            self.shared.orphans.add([lease]);
+                            true
+                        })
+                    }
+                };
+        }
+        if ended { Ok(()) } else { Err(LeaseError::Ended) }
+    }
+
+    /// Gives the leases of a request that goes on another time to live.
+    ///
+    /// # Errors
+    /// When one of them had ended already, or the store did not answer.
+    pub async fn renew(&self, token: &LeaseToken) -> Result<(), LeaseError> {
+        for lease in token.leases() {
+            let renewed = self.shared.own.renew(lease)
+                || match &self.remote {
+                    None => self.store.renew(lease).answer().await?,
+                    Some(remote) => remote.renew(OwnedLease::new(&lease)).await?,
+                };
+            if !renewed {
+                return Err(LeaseError::Ended);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what a request has spent that only quotas together refused: the store decides limits one by one, and let
+    /// it spend elsewhere.
+    pub(crate) async fn take_back(&self, plan: &Plan<'_>, decision: &Decision) {
+        let spent = (0..plan.spends.len()).filter(|place| plan.was_admitted(*place, decision));
+        let spent = spent.map(|place| (place, plan.spends[place].touch.ask.hits));
+        match &self.remote {
+            None => {
+                if let Err(error) = self.store.refund(&refunds(plan, spent)).answer().await {
+                    self.shared.observer.store_failed(&error);
+                }
+            }
+            Some(remote) => {
+                let stored = self.give_back_here(remote, plan, spent);
+                remote.refund_soon(stored);
+            }
+        }
+    }
+
+    /// Gives back what this node has counted itself; what is left must go back to the store.
+    fn give_back_here(
+        &self,
+        remote: &Remote,
+        plan: &Plan<'_>,
+        hits: impl Iterator<Item = (usize, Hits)>,
+    ) -> GivenBack {
+        let mut stored = GivenBack::new();
+        let terms: SmallVec<[_; 4]> = plan.terms().collect();
+        for (place, hits) in hits {
+            let spend = &plan.spends[place];
+            let left = match terms[place].coordination {
+                Coordination::Exact => hits,
+                Coordination::Local => {
+                    self.shared.own.refund(*spend, hits);
+                    Hits::ZERO
+                }
+                Coordination::Approximate { .. } => {
+                    self.shared.own.refund(*spend, hits);
+                    let hash = remote.shared.recall.hash(&spend.cell);
+                    let here = self.shared.own.approximate.put_back(hash, hits);
+                    Hits::new(hits.get() - here)
+                }
+            };
+            if left > Hits::ZERO {
+                stored.push((OwnedCell::new(&spend.cell, spend.touch.limit), left));
+            }
+        }
+        stored
+    }
+
+    fn forget(&self, plan: &Plan<'_>) {
+        let now = self.shared.clock.now();
+        for spend in &plan.spends {
+            self.shared.recall.forget(self.shared.recall.hash(&spend.cell), now);
+        }
+    }
+}
+
+impl Remote {
+    async fn refund(self: &Arc<Self>, given: GivenBack) -> Result<(), StoreError> {
+        if given.is_empty() {
+            return Ok(());
+        }
+        let nodes = self.nodes_of(given.iter().map(|(cell, _)| cell.key().tag));
+        let store = self.store();
+        let work = async move {
+            let refunds: SmallVec<[Refund<'_>; 2]> =
+                given.iter().map(|(cell, hits)| cell.refund(*hits, Micros::ZERO)).collect();
+            store.refund(&refunds).answer().await
+        };
+        self.run(StoreCall::Refund, nodes, work).await
+    }
+
+    /// Refunds without anybody waiting for it.
+    fn refund_soon(self: &Arc<Self>, given: GivenBack) {
+        let remote = self.clone();
+        self.spawn(Box::pin(async move {
+            // A failure was told to the observer; what was spent stays spent.
+            let _ = remote.refund(given).await;
+        }));
+    }
+
+    async fn reset(self: &Arc<Self>, cell: OwnedCell) -> Result<(), StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([cell.key().tag].into_iter()));
+        let work = async move { store.reset(cell.key(), &cell.limit).answer().await };
+        self.run(StoreCall::Reset, nodes, work).await
+    }
+
+    pub(crate) async fn release(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
+        let work = async move { store.release(lease.as_lease()).answer().await };
+        self.run(StoreCall::Release, nodes, work).await
+    }
+
+    async fn renew(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
+        let work = async move { store.renew(lease.as_lease()).answer().await };
+        self.run(StoreCall::Renew, nodes, work).await
+    }
+}
+
+fn refunds<'p>(plan: &Plan<'p>, hits: impl Iterator<Item = (usize, Hits)>) -> SmallVec<[Refund<'p>; 4]> {
+    let refund = |(place, hits): (usize, Hits)| {
+        let spend = &plan.spends[place];
+        Refund { cell: spend.cell, limit: spend.touch.limit, hits, age: Micros::ZERO }
+    };
+    hits.map(refund).collect()
+}

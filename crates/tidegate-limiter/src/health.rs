@@ -1,0 +1,65 @@
+//! Whether decisions are made as the rules want them, and how much waits behind them.
+
+use crate::remote::Remote;
+
+/// Whether decisions are made as the rules want them, or as best as can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The store answers.
+    Healthy,
+    /// Some of the store does not answer: rules whose cells are there decide by their failure policy.
+    Degraded {
+        /// What is wrong, for an operator.
+        reason: String,
+    },
+}
+
+impl Health {
+    pub(crate) fn of(remote: &Remote) -> Self {
+        let away: Vec<String> =
+            remote.shared.breakers.not_closed().map(|node| remote.endpoint(node)).collect();
+        if !away.is_empty() {
+            let reason = format!("the store does not answer at {}", away.join(", "));
+            return Health::Degraded { reason };
+        }
+        match remote.shared.fleet.why_unheard() {
+            Some(reason) => Health::Degraded { reason },
+            None => Health::Healthy,
+        }
+    }
+}
+
+/// What a limiter on a remote store holds now, and what its bounds have cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteStats {
+    /// Calls of this core that are under way.
+    pub calls: usize,
+    /// Requests of this core that wait for the next call.
+    pub waiting: usize,
+    /// Cells with hits that were spent here and not yet charged to the store.
+    pub debts: usize,
+    /// Leases that nobody holds and that are not yet given back.
+    pub orphans: usize,
+    /// Refusals that could not be repeated for as long as they might, for want of room.
+    pub refusals_evicted: u64,
+    /// Hits that will not be charged to the store, for want of room.
+    pub hits_forgiven: u64,
+    /// Leases that must end by themselves, for want of room.
+    pub leases_lost: u64,
+}
+
+impl RemoteStats {
+    pub(crate) fn of(remote: &Remote) -> Self {
+        let (calls, waiting) = remote.load();
+        let shared = &remote.shared;
+        RemoteStats {
+            calls,
+            waiting,
+            debts: shared.own.ledger.len(),
+            orphans: shared.orphans.len(),
+            refusals_evicted: shared.recall.evicted(),
+            hits_forgiven: shared.own.ledger.forgiven(),
+            leases_lost: shared.orphans.lost(),
+        }
+    }
+}

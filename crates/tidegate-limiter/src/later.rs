@@ -1,0 +1,187 @@
+//! What a limit that was heard a moment ago says now, if nobody asked it in between.
+//!
+//! The store's state is not here, only what it told. For buckets and fixed windows that is enough to know all the rest,
+//! to the microsecond; sliding windows and logs are known at the cost that was asked, and from below for others.
+
+use tidegate_core::{Ask, Cell, Hits, Limit, Micros, Outcome, Timestamp, Verdict};
+
+/// What the store told of a cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) remaining: u64,
+    pub(crate) reset_after: Micros,
+}
+
+impl Told {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
+        Told { remaining: outcome.remaining, reset_after: outcome.reset_after }
+    }
+
+    /// What is left `elapsed` later, and when all is back; nothing if all is back by then.
+    pub(crate) fn left_after(self, limit: &Limit, elapsed: Micros) -> Option<Outcome> {
+        let reset_after = self.reset_after.saturating_sub(elapsed);
+        if reset_after == Micros::ZERO {
+            return None;
+        }
+        let bucket = bucket_after(limit, reset_after, Hits::ZERO);
+        let remaining = bucket.map_or(self.remaining, |bucket| bucket.remaining);
+        Some(Outcome { verdict: Verdict::Admitted { delay: Micros::ZERO }, remaining, reset_after })
+    }
+
+    /// How `wanted` hits are refused `elapsed` later, where `refused` hits, at most as many, are known to be refused for
+    /// another `wait`, or for ever.
+    pub(crate) fn refusal_after(
+        self,
+        limit: &Limit,
+        elapsed: Micros,
+        wanted: Hits,
+        refused: Hits,
+        wait: Option<Micros>,
+    ) -> Outcome {
+        let never = wanted.get() > limit.quota();
+        if elapsed >= self.reset_after {
+            // Everything is back, and still it never fits.
+            let reset_after = next_window_end(limit, elapsed.saturating_sub(self.reset_after));
+            let verdict = Verdict::Refused { retry_after: wait.filter(|_| !never) };
+            return Outcome { verdict, remaining: limit.quota(), reset_after };
+        }
+        let reset_after = self.reset_after.saturating_sub(elapsed);
+        let bucket = bucket_after(limit, reset_after, wanted);
+        let retry_after = match (limit, bucket) {
+            _ if never => None,
+            (Limit::FixedWindow(_), _) => Some(reset_after.max(Micros::ONE)),
+            _ if wanted.get().max(1) == refused.get() => wait,
+            // What was told is rounded to whole microseconds: it is refused, so there is at least one to wait.
+            (_, Some(bucket)) => Some(bucket.retry_after().unwrap_or(Micros::ONE)),
+            (_, None) => wait,
+        };
+        let remaining = match bucket {
+            Some(bucket) => bucket.remaining,
+            None if refused == Hits::ONE && !has_other_reasons(limit) => 0,
+            None => self.remaining,
+        };
+        // More cannot be left than what is known to be refused.
+        let remaining = remaining.min(refused.get().saturating_sub(1).max(self.remaining));
+        Outcome { verdict: Verdict::Refused { retry_after }, remaining, reset_after }
+    }
+}
+
+/// When a window ends that began when the one `since` ended: only fixed windows have an end without a hit in them.
+fn next_window_end(limit: &Limit, since: Micros) -> Micros {
+    match limit {
+        Limit::FixedWindow(limit) => limit
+            .window()
+            .map_or(Micros::ZERO, |window| Micros::new(window.get() - since.get() % window.get())),
+        _ => Micros::ZERO,
+    }
+}
+
+/// Whether one hit may be refused while some are left.
+fn has_other_reasons(limit: &Limit) -> bool {
+    matches!(limit, Limit::SlidingLog(log) if log.min_interval() > Micros::ZERO)
+}
+
+/// What a bucket says to `hits` that is full again in `reset_after`: its level is known from that alone. None for limits
+/// that are no buckets.
+fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcome> {
+    let refill = match limit {
+        Limit::TokenBucket(bucket) => bucket.refill_time(),
+        Limit::LeakyBucket(bucket) => bucket.drain_time(),
+        _ => return None,
+    };
+    // Any moment will do, for nothing but spans comes out again.
+    let now = Timestamp::from_micros(Timestamp::MAX.as_micros() / 2);
+    // A limit that was lowered live may have to drain more than it can hold.
+    let beyond = reset_after.saturating_sub(refill);
+    let mut cell = Cell::Vacant;
+    // Told in whole microseconds: the level is the highest that it may have been, so that never too much is told.
+    let spent_at = now.back(refill.saturating_sub(reset_after + Micros::ONE));
+    limit.charge(&mut cell, spent_at, Hits::new(limit.quota()));
+    let outcome = limit.look(&cell, now, Ask { hits, lease: None });
+    let verdict = match outcome.verdict {
+        Verdict::Refused { retry_after } => {
+            Verdict::Refused { retry_after: retry_after.map(|wait| wait + beyond) }
+        }
+        admitted @ Verdict::Admitted { .. } => admitted,
+    };
+    Some(Outcome { verdict, reset_after, ..outcome })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate_core::{
+        FixedWindow, LeakyBucket, Rate, RefusedHits, SlidingLog, SlidingWindow, TokenBucket,
+    };
+
+    use super::*;
+
+    fn any_limit() -> impl Strategy<Value = Limit> {
+        let (count, quota, span) = (1..2_000u64, 1..50u64, 1_000..5_000_000u64);
+        (0..5, count, quota, span).prop_map(|(kind, count, quota, span)| {
+            let (rate, span) = (Rate::new(count, Micros::new(span)).unwrap(), Micros::new(span));
+            match kind {
+                0 => Limit::TokenBucket(TokenBucket::new(rate, quota).unwrap()),
+                1 => Limit::LeakyBucket(LeakyBucket::new(rate, span).unwrap()),
+                2 => Limit::FixedWindow(FixedWindow::new(quota, span).unwrap()),
+                3 => Limit::SlidingWindow(SlidingWindow::new(quota, span).unwrap()),
+                _ => Limit::SlidingLog(
+                    SlidingLog::new(quota, span, Micros::ZERO, RefusedHits::Forget).unwrap(),
+                ),
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_refusal_told_later_is_what_the_limit_itself_says_then(
+            limit in any_limit(),
+            start in 1_800_000_000_000_000..1_800_000_010_000_000u64,
+            spends in proptest::collection::vec((1..20u64, 0..300_000u64), 1..60),
+            part in 0.0..1.0f64,
+            more in 0..5u64,
+        ) {
+            let mut cell = Cell::Vacant;
+            let mut now = Timestamp::from_micros(start);
+            let refusal = spends.iter().find_map(|(hits, pause)| {
+                now = now + Micros::new(*pause);
+                let outcome = limit.decide(&mut cell, now, Ask::hits(*hits));
+                (!outcome.is_admitted()).then_some((*hits, outcome))
+            });
+            let Some((cost, first)) = refusal else { return Ok(()) };
+            let held = first.retry_after().unwrap_or(Micros::from_secs(1)).get();
+            let elapsed = Micros::new((held as f64 * part) as u64).saturating_sub(Micros::ONE);
+            let wanted = cost + more;
+            let wait = first.retry_after().map(|wait| wait.saturating_sub(elapsed));
+            let told = Told::of(&first).refusal_after(&limit, elapsed, Hits::new(wanted), Hits::new(cost), wait);
+            let truth = limit.look(&cell, now + elapsed, Ask::hits(wanted));
+
+            prop_assert!(!truth.is_admitted(), "the cache may still say no");
+            prop_assert_eq!(told.reset_after, truth.reset_after);
+            match (told.retry_after(), truth.retry_after()) {
+                (Some(told), Some(truth)) if more == 0 => prop_assert_eq!(told, truth),
+                (Some(told), Some(truth)) if limit.is_bucket_or_fixed() => prop_assert!(told.get().abs_diff(truth.get()) <= 2, "{told} for {truth}"),
+                (Some(told), Some(truth)) => prop_assert!(told <= truth, "{told} for {truth}"),
+                (told, truth) => prop_assert_eq!(told, truth),
+            }
+            if limit.is_bucket_or_fixed() {
+                let early = limit.look(&cell, now + elapsed.saturating_sub(Micros::new(2)), Ask::hits(wanted));
+                prop_assert!((early.remaining..=truth.remaining).contains(&told.remaining), "{} for {}", told.remaining, truth.remaining);
+            } else if cost == 1 {
+                prop_assert_eq!(told.remaining, truth.remaining);
+            } else {
+                prop_assert!(told.remaining <= truth.remaining);
+            }
+        }
+    }
+
+    trait Known {
+        fn is_bucket_or_fixed(&self) -> bool;
+    }
+
+    impl Known for Limit {
+        fn is_bucket_or_fixed(&self) -> bool {
+            matches!(self, Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::FixedWindow(_))
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the rules say of a request, in a form that a plan can borrow from.
+
+use smallvec::SmallVec;
+use tidegate_core::{Limit, append_part};
+use tidegate_rules::{CellKeyBytes, Descriptor, Limits, Match, Matches, RuleLimit, UnknownDomain};
+use tidegate_store::Clock;
+
+use crate::plan::Plan;
+use crate::request::{CheckRequest, Patience};
+use crate::shared::{LeaseIds, Shared};
+use crate::snapshot::Snapshot;
+
+/// What the rules say of a request. Large, so it is filled where it stands.
+pub(crate) struct Matched<'r> {
+    matches: Matches<'r>,
+    overrides: OverrideKeys,
+    without_waiting: WithoutWaiting<'r>,
+}
+
+/// The keys of descriptors that bring their own limit: the whole descriptor.
+pub(crate) type OverrideKeys = SmallVec<[(usize, CellKeyBytes); 1]>;
+
+/// Leaky buckets, each with what it is to a caller that cannot wait.
+pub(crate) type WithoutWaiting<'r> = SmallVec<[(&'r Limit, Limit); 1]>;
+
+impl<'r> Matched<'r> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Matched {
+            matches: Matches::new(),
+            overrides: OverrideKeys::new(),
+            without_waiting: WithoutWaiting::new(),
+        }
+    }
+
+    /// Finds what the rules of `snapshot` say of `request`.
+    pub(crate) fn find(
+        &mut self,
+        snapshot: &'r Snapshot,
+        request: &CheckRequest<'_>,
+        shared: &Shared,
+    ) -> Result<(), UnknownDomain> {
+        let now = shared.clock.now();
+        let found = match request.descriptors {
+            [ask] if ask.limit.is_none() => {
+                snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut self.matches)
+            }
+            _ => self.find_several(snapshot, request, now),
+        };
+        found.inspect_err(|_| shared.observer.unknown_domain())?;
+        if request.patience == Patience::MustGoNow {
+            without_waiting(&self.matches, &mut self.without_waiting);
+        }
+        Ok(())
+    }
+
+    fn find_several(
+        &mut self,
+        snapshot: &'r Snapshot,
+        request: &CheckRequest<'_>,
+        now: tidegate_core::Timestamp,
+    ) -> Result<(), UnknownDomain> {
+        // A descriptor that brings its own limit is no business of the rules: they neither limit nor replace for it.
+        let by_rules = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_none());
+        let (places, descriptors): (SmallVec<[usize; 2]>, SmallVec<[Descriptor<'_>; 2]>) =
+            by_rules.map(|(place, ask)| (place, ask.descriptor)).unzip();
+        snapshot.rules().matches(request.domain, &descriptors, now, &mut self.matches)?;
+        for found in &mut self.matches {
+            found.descriptor = places[found.descriptor];
+        }
+        let own_limits = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_some());
+        self.overrides.extend(own_limits.map(|(number, ask)| {
+            let mut key = CellKeyBytes::new();
+            for (name, value) in ask.descriptor.entries {
+                append_part(&mut key, name.as_bytes());
+                append_part(&mut key, value);
+            }
+            (number, key)
+        }));
+        Ok(())
+    }
+
+    /// The cells that `request` touches because of what was found.
+    #[inline(always)]
+    pub(crate) fn plan<'p>(&'p self, request: &'p CheckRequest<'p>, lease_ids: &LeaseIds) -> Plan<'p> {
+        let mut plan = Plan::new();
+        plan.add_all(request, &self.matches, &self.overrides, lease_ids);
+        if !self.without_waiting.is_empty() {
+            plan.go_now(&self.without_waiting);
+        }
+        plan
+    }
+}
+
+/// The leaky buckets among the limits of `matches`, for a request that cannot wait.
+fn without_waiting<'r>(matches: &[Match<'r>], buckets: &mut WithoutWaiting<'r>) {
+    for found in matches {
+        let Limits::Enforce(limits) = found.limits else { continue };
+        for RuleLimit { limit, .. } in limits {
+            if let Limit::LeakyBucket(bucket) = limit {
+                buckets.push((limit, Limit::LeakyBucket(bucket.without_waiting())));
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Approximate rules: each node decides on its own count, which it reconciles with the store's every so often.
+//!
+//! After each word from the store a node may admit `ceil(remaining / fleet)` hits before the next one; when they are used
+//! up it reports them at once, and what does not fit meanwhile is asked of the store, like any exact request. So at no
+//! time does a node hold back more than `ceil(limit / fleet)` unreported hits, and a fleet admits less than twice the
+//! limit and one hit per node, however many nodes there are and whatever they have heard of each other. Where one node
+//! has all the traffic, it gets all of the limit.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use tidegate_core::{Hits, Limit, Micros, Outcome, Timestamp};
+use tidegate_store::Spend;
+
+use crate::cell_hash::CellHash;
+use crate::remote::owned::OwnedCell;
+
+/// The cells of approximate rules that this node has seen.
+pub(crate) struct Approximate {
+    cells: Mutex<HashMap<CellHash, Share, RandomState>>,
+    most: usize,
+}
+
+struct Share {
+    cell: OwnedCell,
+    sync_every: Micros,
+    /// Hits that may still be admitted before the store must be heard.
+    left: u64,
+    /// Hits that were admitted and that the store does not know of.
+    unreported: u64,
+    heard: Timestamp,
+}
+
+/// What became of a spend that a share was asked for.
+pub(crate) enum Taken {
+    /// It fits.
+    Yes,
+    /// It does not; the store must be asked, and told of what the share was used up for.
+    No(Option<Box<Unreported>>),
+}
+
+/// Hits that the store must be told of.
+pub(crate) struct Unreported {
+    pub(crate) hash: CellHash,
+    pub(crate) cell: OwnedCell,
+    pub(crate) hits: u64,
+}
+
+/// What the store said of an approximate cell.
+pub(crate) struct View {
+    /// What this node must take as spent, its own unreported hits included.
+    pub(crate) spent: u64,
+}
+
+impl Approximate {
+    pub(crate) fn new(most: usize) -> Self {
+        Approximate { cells: Mutex::default(), most }
+    }
+
+    /// Takes `spend` out of this node's share. A look takes nothing.
+    pub(crate) fn take(
+        &self,
+        hash: CellHash,
+        spend: &Spend<'_>,
+        sync_every: Micros,
+        fleet: u64,
+        now: Timestamp,
+    ) -> Taken {
+        // Leases end by name, on whichever node: a count alone could not follow them.
+        if matches!(spend.touch.limit, Limit::Concurrency(_)) {
+            return Taken::No(None);
+        }
+        let mut cells = self.cells.lock();
+        let full = cells.len() >= self.most;
+        let share = match cells.entry(hash) {
+            Entry::Occupied(share) => share.into_mut(),
+            Entry::Vacant(_) if full => return Taken::No(None),
+            Entry::Vacant(place) => place.insert(Share {
+                cell: OwnedCell::new(&spend.cell, spend.touch.limit),
+                sync_every,
+                left: spend.touch.limit.quota().div_ceil(fleet.max(1)),
+                unreported: 0,
+                heard: now,
+            }),
+        };
+        let hits = spend.touch.ask.hits.get();
+        if share.cell.limit != *spend.touch.limit {
+            share.cell.limit = spend.touch.limit.clone();
+            share.left = share.left.min(spend.touch.limit.quota().div_ceil(fleet.max(1)));
+        }
+        share.sync_every = sync_every;
+        if share.left < hits {
+            return Taken::No((share.unreported > 0).then(|| Box::new(share.report(hash, now))));
+        }
+        share.left -= hits;
+        share.unreported += hits;
+        Taken::Yes
+    }
+
+    /// Puts back hits that [`Approximate::take`] took and that were not spent after all: as many as the store was not told
+    /// of. Says how many that were.
+    pub(crate) fn put_back(&self, hash: CellHash, hits: Hits) -> u64 {
+        let mut cells = self.cells.lock();
+        let Some(share) = cells.get_mut(&hash) else { return 0 };
+        let hits = hits.get().min(share.unreported);
+        share.unreported -= hits;
+        share.left += hits;
+        hits
+    }
+
+    /// Whether the store was heard of this cell within its time.
+    pub(crate) fn is_fresh(&self, hash: CellHash, now: Timestamp) -> bool {
+        let cells = self.cells.lock();
+        cells.get(&hash).is_some_and(|share| now >= share.heard && now.since(share.heard) < share.sync_every)
+    }
+
+    /// Up to `most` cells with hits that the store should be told of by now. They count as told from here on.
+    pub(crate) fn due(&self, most: usize, now: Timestamp) -> Vec<Unreported> {
+        let mut cells = self.cells.lock();
+        let due = cells.iter_mut().filter(|(_, share)| {
+            let waited = now < share.heard || now.since(share.heard) >= share.sync_every;
+            share.unreported > 0 && waited
+        });
+        due.take(most).map(|(hash, share)| share.report(*hash, now)).collect()
+    }
+
+    /// Hits that [`Approximate::due`] named and that certainly did not reach the store.
+    pub(crate) fn was_not_told(&self, hash: CellHash, hits: u64) {
+        if let Some(share) = self.cells.lock().get_mut(&hash) {
+            share.unreported += hits;
+        }
+    }
+
+    /// Takes over what the store said of a cell; none if this node does not know the cell.
+    pub(crate) fn heard(
+        &self,
+        hash: CellHash,
+        outcome: &Outcome,
+        fleet: u64,
+        now: Timestamp,
+    ) -> Option<View> {
+        let mut cells = self.cells.lock();
+        let share = cells.get_mut(&hash)?;
+        let remaining = outcome.remaining.saturating_sub(share.unreported);
+        // Never more unreported than a share of the whole.
+        let most = share.cell.limit.quota().div_ceil(fleet.max(1)).saturating_sub(share.unreported);
+        share.left = remaining.div_ceil(fleet.max(1)).min(most);
+        share.heard = now;
+        Some(View { spent: share.cell.limit.quota().saturating_sub(remaining) })
+    }
+
+    /// Forgets cells that nobody has spent from for a while.
+    pub(crate) fn sweep(&self, now: Timestamp) {
+        let idle = |share: &Share| {
+            let quiet = share.sync_every + share.cell.limit.quota_window().unwrap_or_default();
+            share.unreported == 0 && now.since(share.heard) > quiet + quiet
+        };
+        self.cells.lock().retain(|_, share| !idle(share));
+    }
+}
+
+impl Share {
+    /// What the store must be told, as if it had been.
+    fn report(&mut self, hash: CellHash, now: Timestamp) -> Unreported {
+        self.heard = now;
+        Unreported { hash, cell: self.cell.clone(), hits: std::mem::take(&mut self.unreported) }
+    }
+}

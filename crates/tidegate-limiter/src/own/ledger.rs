@@ -1,0 +1,98 @@
+//! What this node has spent of cells whose store was away, so that it can be charged there once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use tidegate_store::Spend;
+
+use crate::cell_hash::CellHash;
+use crate::remote::owned::OwnedCell;
+
+/// Debts by cell: at most so many, the rest is forgiven and counted.
+pub(crate) struct Ledger {
+    debts: Mutex<HashMap<CellHash, Debt, RandomState>>,
+    most: usize,
+    forgiven: AtomicU64,
+}
+
+/// What is owed to one cell.
+#[derive(Clone, Debug)]
+pub(crate) struct Debt {
+    pub(crate) cell: OwnedCell,
+    pub(crate) hits: u64,
+}
+
+/// Whether a cell was already decided here since its store went away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Account {
+    New,
+    Known,
+    /// There is no room to remember it.
+    None,
+}
+
+impl Ledger {
+    pub(crate) fn new(most: usize) -> Self {
+        Ledger { debts: Mutex::default(), most, forgiven: AtomicU64::new(0) }
+    }
+
+    /// Opens an account for the cell of `spend`, if it has none.
+    pub(crate) fn open(&self, hash: CellHash, spend: &Spend<'_>) -> Account {
+        let mut debts = self.debts.lock();
+        let full = debts.len() >= self.most;
+        match debts.entry(hash) {
+            Entry::Occupied(_) => Account::Known,
+            Entry::Vacant(_) if full => Account::None,
+            Entry::Vacant(place) => {
+                let cell = OwnedCell::new(&spend.cell, spend.touch.limit);
+                place.insert(Debt { cell, hits: 0 });
+                Account::New
+            }
+        }
+    }
+
+    pub(crate) fn spent(&self, hash: CellHash, hits: u64) {
+        match self.debts.lock().get_mut(&hash) {
+            Some(debt) => debt.hits = debt.hits.saturating_add(hits),
+            None => drop(self.forgiven.fetch_add(hits, Ordering::Relaxed)),
+        }
+    }
+
+    pub(crate) fn gave_back(&self, hash: CellHash, hits: u64) {
+        if let Some(debt) = self.debts.lock().get_mut(&hash) {
+            debt.hits = debt.hits.saturating_sub(hits);
+        }
+    }
+
+    /// Up to `most` accounts whose store is back.
+    pub(crate) fn due(&self, most: usize, is_back: impl Fn(&OwnedCell) -> bool) -> Vec<(CellHash, Debt)> {
+        let debts = self.debts.lock();
+        let due = debts.iter().filter(|(_, debt)| is_back(&debt.cell)).take(most);
+        due.map(|(hash, debt)| (*hash, debt.clone())).collect()
+    }
+
+    /// Takes `hits` off an account; true if that closed it, because nothing was spent meanwhile.
+    pub(crate) fn settle(&self, hash: CellHash, hits: u64) -> bool {
+        let mut debts = self.debts.lock();
+        let Entry::Occupied(mut debt) = debts.entry(hash) else { return false };
+        debt.get_mut().hits = debt.get().hits.saturating_sub(hits);
+        let closed = debt.get().hits == 0;
+        if closed {
+            debt.remove();
+        }
+        closed
+    }
+
+    /// Accounts that are open.
+    pub(crate) fn len(&self) -> usize {
+        self.debts.lock().len()
+    }
+
+    /// Hits that will never be charged because there was no room to remember them.
+    pub(crate) fn forgiven(&self) -> u64 {
+        self.forgiven.load(Ordering::Relaxed)
+    }
+}

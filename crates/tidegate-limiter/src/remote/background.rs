@@ -1,0 +1,234 @@
+//! What goes on behind the requests: heartbeats, health probes, what is owed to a store that is back, approximate counts.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::{Ask, Hits, Micros, Stance, Timestamp};
+use tidegate_rules::{Coordination, Rule};
+use tidegate_store::{Clock, Request, Spend, StoreError};
+
+use super::lanes::LARGEST_BATCH;
+use super::owned::{OwnedCell, OwnedSpend};
+use super::{Nodes, Remote};
+use crate::breaker::BreakerState;
+use crate::cell_hash::CellHash;
+use crate::observer::StoreCall;
+use crate::own::approximate::Unreported;
+use crate::own::ledger::Debt;
+use crate::own::share::share_of;
+use crate::recall::Under;
+use crate::runtime::within;
+
+/// How often a node that does not answer is probed, and debts are looked at.
+const PROBE_EVERY: Micros = Micros::from_millis(500);
+/// How long a limiter counts as alive after a heartbeat; it beats five times as often.
+const MEMBER_TTL: Micros = Micros::from_secs(5);
+/// The shortest time between two reconciliations of approximate counts, however short a rule wants it.
+const SHORTEST_SYNC: Micros = Micros::from_millis(10);
+/// Own cells are swept in so many parts, one per second.
+const SWEEP_PARTS: usize = 60;
+
+impl Remote {
+    /// Keeps this node in touch with its store, for ever.
+    pub(crate) async fn maintain(self: &Arc<Self>) {
+        let mut next_beat = self.shared.clock.now();
+        let mut next_probe = next_beat;
+        let mut next_sync = next_beat + self.sync_every();
+        loop {
+            let now = self.shared.clock.now();
+            if is_due(next_beat, now) {
+                next_beat = now + PROBE_EVERY + PROBE_EVERY;
+                self.beat().await;
+                self.shared.own.memory.sweep(SWEEP_PARTS);
+                self.shared.own.approximate.sweep(now);
+            }
+            if is_due(next_probe, now) {
+                next_probe = now + PROBE_EVERY;
+                self.probe_what_is_away().await;
+                self.pay_debts().await;
+                self.give_orphans_back().await;
+            }
+            if is_due(next_sync, now) {
+                self.reconcile().await;
+                next_sync = self.shared.clock.now() + self.sync_every();
+            }
+            let now = self.shared.clock.now();
+            let next = next_beat.min(next_probe).min(next_sync);
+            self.runtime.sleep(next.since(now).max(Micros::from_millis(1))).await;
+        }
+    }
+
+    /// Tells the store that this limiter is alive, and hears how many are.
+    async fn beat(&self) {
+        let sent = self.shared.clock.now();
+        let heartbeat = self.store.heartbeat(self.shared.fleet.member, MEMBER_TTL).answer();
+        let answer = within(&*self.runtime, self.timeout, heartbeat).await;
+        self.shared.observer.store_called(StoreCall::Heartbeat, self.shared.clock.now().since(sent));
+        match answer {
+            Some(Ok(size)) => {
+                self.shared.fleet.heard(size);
+                self.shared.observer.fleet_counted(self.shared.fleet.size());
+            }
+            Some(Err(error)) => self.shared.fleet.unheard(error.to_string()),
+            None => self.shared.fleet.unheard(self.timed_out(&[], self.timeout).to_string()),
+        }
+    }
+
+    /// Asks every node whose breaker is not closed whether it truly answers again.
+    async fn probe_what_is_away(&self) {
+        let away: Nodes = self.shared.breakers.not_closed().collect();
+        for node in away {
+            let sent = self.shared.clock.now();
+            let answer = within(&*self.runtime, self.timeout, self.store.probe(node).answer()).await;
+            self.shared.observer.store_called(StoreCall::Probe, self.shared.clock.now().since(sent));
+            if let Some(Ok(())) = answer {
+                self.tell(self.shared.breakers.answered(node));
+            }
+        }
+    }
+
+    fn is_back(&self, cell: &OwnedCell) -> bool {
+        self.shared.breakers.state(self.store.node_of(cell.key().tag)) == BreakerState::Closed
+    }
+
+    /// Charges the store with what was spent here while it was away: once, and only what still counts.
+    async fn pay_debts(self: &Arc<Self>) {
+        let own = &self.shared.own;
+        // Bounded, because what is spent meanwhile makes new debts.
+        for _ in 0..own.ledger.len().div_ceil(LARGEST_BATCH) {
+            let due = own.ledger.due(LARGEST_BATCH, |cell| self.is_back(cell));
+            if due.is_empty() {
+                return;
+            }
+            let fleet = self.shared.fleet.size();
+            let charges: Vec<OwnedSpend> =
+                due.iter().filter_map(|debt| self.charge_for(debt, fleet)).collect();
+            let hits = charges.iter().map(|charge| charge.ask.hits.get()).sum();
+            let cells = charges.len();
+            let paid = self.charge(charges).await;
+            if paid.as_ref().is_err_and(StoreError::is_certainly_not_applied) {
+                // It is still owed.
+                return;
+            }
+            for (hash, Debt { cell, hits }) in &due {
+                if own.ledger.settle(*hash, *hits) {
+                    own.set(spend_of(cell, &share_of(&cell.limit, fleet), 0), 0);
+                }
+                self.shared.recall.forget(*hash, self.shared.clock.now());
+            }
+            self.shared.observer.debts_paid(cells, hits, paid.as_ref().err());
+        }
+    }
+
+    /// What is still to be charged of a debt: not what has already left its window.
+    fn charge_for(&self, (hash, debt): &(CellHash, Debt), fleet: u64) -> Option<OwnedSpend> {
+        let share = share_of(&debt.cell.limit, fleet);
+        let left = self.shared.own.look(spend_of(&debt.cell, &share, 0)).remaining;
+        let hits = debt.hits.min(share.quota().saturating_sub(left));
+        (hits > 0).then(|| charge_of(*hash, debt.cell.clone(), hits))
+    }
+
+    /// Tells the store what approximate rules have admitted here, and hears what is left.
+    async fn reconcile(self: &Arc<Self>) {
+        loop {
+            let due = self.shared.own.approximate.due(LARGEST_BATCH, self.shared.clock.now());
+            if due.is_empty() {
+                return;
+            }
+            let more = due.len() == LARGEST_BATCH;
+            if !self.report(due).await || !more {
+                return;
+            }
+        }
+    }
+
+    /// Tells the store of one cell without anybody waiting for it.
+    pub(crate) fn report_soon(self: &Arc<Self>, due: Unreported) {
+        let remote = self.clone();
+        self.runtime.spawn(Box::pin(async move {
+            remote.report(vec![due]).await;
+        }));
+    }
+
+    /// Tells the store of these cells, and hears what is left of each; false if it does not answer.
+    async fn report(self: &Arc<Self>, due: Vec<Unreported>) -> bool {
+        let charges: Vec<OwnedSpend> =
+            due.into_iter().map(|due| charge_of(due.hash, due.cell, due.hits)).collect();
+        match self.charge(charges.clone()).await {
+            Ok(()) => {}
+            Err(error) => {
+                // What may have been counted is not counted again: the fleet may admit so much more.
+                if error.is_certainly_not_applied() {
+                    for charge in &charges {
+                        self.shared.own.approximate.was_not_told(charge.hash, charge.ask.hits.get());
+                    }
+                }
+                return false;
+            }
+        }
+        let looks: Vec<OwnedSpend> =
+            charges.into_iter().map(|charge| OwnedSpend { ask: Ask::look(), ..charge }).collect();
+        let nodes = self.nodes_of(looks.iter().map(|look| look.cell.key().tag));
+        let (remote, asked) = (self.clone(), looks.clone());
+        let heard = self.run(StoreCall::Decide, nodes, async move {
+            let spends: Vec<[Spend<'_>; 1]> = asked.iter().map(|look| [look.as_spend()]).collect();
+            let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+            remote.store.decide(&batch).answer().await
+        });
+        let Ok(outcomes) = heard.await else { return false };
+        for (look, outcome) in looks.iter().zip(&outcomes) {
+            self.shared.hear(look, outcome);
+        }
+        true
+    }
+
+    async fn charge(self: &Arc<Self>, charges: Vec<OwnedSpend>) -> Result<(), StoreError> {
+        if charges.is_empty() {
+            return Ok(());
+        }
+        let nodes = self.nodes_of(charges.iter().map(|charge| charge.cell.key().tag));
+        let remote = self.clone();
+        let work = async move {
+            let spends: SmallVec<[Spend<'_>; 8]> = charges.iter().map(OwnedSpend::as_spend).collect();
+            remote.store.charge(&spends).answer().await
+        };
+        self.run(StoreCall::Charge, nodes, work).await
+    }
+
+    /// Gives back leases that nobody holds. Doing so twice does no harm.
+    async fn give_orphans_back(self: &Arc<Self>) {
+        while let Some(lease) = self.shared.orphans.next() {
+            let node = self.store.node_of(lease.cell.key().tag);
+            let (remote, given) = (self.clone(), lease.clone());
+            let work = async move { remote.store.release(given.as_lease()).answer().await };
+            if self.run(StoreCall::Release, [node].into_iter().collect(), work).await.is_err() {
+                return self.shared.orphans.add([lease]);
+            }
+        }
+    }
+
+    /// How often approximate counts are reconciled: as often as the most impatient rule wants.
+    fn sync_every(&self) -> Micros {
+        let snapshot = self.shared.snapshot.load();
+        let wanted = |rule: &Rule| match rule.coordination() {
+            Coordination::Approximate { sync_every } => Some(sync_every),
+            Coordination::Exact | Coordination::Local => None,
+        };
+        snapshot.rules().rules().filter_map(wanted).min().unwrap_or(PROBE_EVERY).max(SHORTEST_SYNC)
+    }
+}
+
+/// A clock that stepped back must not put anything off.
+fn is_due(when: Timestamp, now: Timestamp) -> bool {
+    now >= when || when.since(now) > MEMBER_TTL
+}
+
+fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64) -> Spend<'c> {
+    let touch = tidegate_core::Touch { limit, ask: Ask::hits(hits), stance: Stance::Enforced };
+    Spend { cell: cell.key(), touch }
+}
+
+fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
+    let ask = Ask { hits: Hits::new(hits), lease: None };
+    OwnedSpend { cell, ask, stance: Stance::Enforced, hash, under: Under::default(), approximate: true }
+}

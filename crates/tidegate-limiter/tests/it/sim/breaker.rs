@@ -1,0 +1,103 @@
+//! A store that does not answer is left alone until it does.
+
+use tidegate_core::Micros;
+use tidegate_limiter::{BreakerState, Health, Source};
+
+use super::store::Weather;
+use super::{Fleet, Node, Setting};
+
+const CLOSED: &str = "- { name: a, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000, window: 1h }] }";
+
+fn states(node: &Node) -> Vec<BreakerState> {
+    node.heard.breaker.lock().unwrap().iter().map(|(_, state)| *state).collect()
+}
+
+fn probes(node: &Node) -> usize {
+    node.link.seen.lock().unwrap().others.iter().filter(|(_, name)| *name == "probe").count()
+}
+
+#[test]
+fn three_failures_open_it_and_then_no_request_waits_or_reaches_the_store() {
+    let fleet = Fleet::new(CLOSED, Setting::default());
+    let node = &fleet.nodes[0];
+    node.link.set(Weather::Hangs);
+    for user in ["a", "b", "c"] {
+        let checked = node.start(user).wait();
+        assert_eq!(
+            (checked.decision.source, checked.took),
+            (Source::FallbackClosed, Micros::from_millis(10))
+        );
+    }
+    assert_eq!(states(node), [BreakerState::Open]);
+    node.link.forget_calls();
+    for user in 0..100 {
+        let checked = node.start(&user.to_string()).wait();
+        assert_eq!((checked.decision.source, checked.took), (Source::FallbackClosed, Micros::ZERO));
+    }
+    assert_eq!(node.link.calls(), 0);
+}
+
+#[test]
+fn after_half_a_minute_one_request_tries() {
+    let fleet = Fleet::new(CLOSED, Setting::default());
+    let node = &fleet.nodes[0];
+    node.link.set(Weather::Hangs);
+    (0..3).for_each(|user| drop(node.check(&user.to_string())));
+    fleet.run_for_millis(30_000);
+    node.link.forget_calls();
+    let herd: Vec<_> = (0..20).map(|user| node.start(&user.to_string())).collect();
+    herd.into_iter().for_each(|one| assert!(!one.wait().decision.allowed));
+    assert_eq!(node.link.calls(), 1);
+    fleet.run_for_millis(30_000);
+    node.link.set(Weather::Fine);
+    assert!(node.check("x").allowed);
+    use BreakerState::{Closed, HalfOpen, Open};
+    assert_eq!(states(node), [Open, HalfOpen, Open, HalfOpen, Closed]);
+    node.assert_idle();
+}
+
+#[test]
+fn a_probe_closes_it_within_half_a_second_of_the_store_answering_and_not_before() {
+    let fleet = Fleet::running(CLOSED, Setting::default());
+    let node = &fleet.nodes[0];
+    node.link.set(Weather::Hangs);
+    (0..3).for_each(|user| drop(node.check(&user.to_string())));
+    fleet.run_for_millis(5_000);
+    assert!((9..=11).contains(&probes(node)), "{} probes in five seconds", probes(node));
+    assert_eq!(states(node), [BreakerState::Open]);
+    // An answer that comes too late for a request is none.
+    node.link.set(Weather::Slow(Micros::from_millis(100)));
+    fleet.run_for_millis(2_000);
+    assert_eq!(states(node), [BreakerState::Open]);
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(520);
+    assert_eq!(states(node), [BreakerState::Open, BreakerState::Closed]);
+    assert_eq!(node.check("x").source, Source::Store);
+}
+
+#[test]
+fn one_node_of_the_store_that_fails_takes_only_its_own_keys_along() {
+    let fleet = Fleet::running(CLOSED, Setting::default());
+    let node = &fleet.nodes[0];
+    *node.link.second_node.lock().unwrap() = Some((b'z', Weather::Hangs));
+    (0..3).for_each(|user| drop(node.check(&format!("z{user}"))));
+    assert_eq!(node.check("z9").source, Source::FallbackClosed);
+    assert_eq!(node.check("a").source, Source::Store);
+    assert_eq!(
+        node.limiter.health(),
+        Health::Degraded { reason: "the store does not answer at model-1".into() }
+    );
+}
+
+#[test]
+fn health_tells_the_truth_also_when_nobody_asks() {
+    let fleet = Fleet::running(CLOSED, Setting::default());
+    let node = &fleet.nodes[0];
+    assert_eq!(node.limiter.health(), Health::Healthy);
+    node.link.set(Weather::Refuses);
+    fleet.run_for_millis(1_100);
+    assert!(matches!(node.limiter.health(), Health::Degraded { .. }));
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(1_100);
+    assert_eq!(node.limiter.health(), Health::Healthy);
+}

@@ -1,0 +1,225 @@
+//! Several limiters on one model store, in virtual time, on one thread: a seed decides who runs when and what gets lost.
+
+mod approximate;
+mod breaker;
+mod deny_cache;
+mod drops;
+mod exact;
+pub(crate) mod executor;
+mod fallback;
+mod faults;
+mod mixed;
+pub(crate) mod store;
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+
+use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_limiter::{
+    BreakerState, CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer,
+    Patience, RemoteConfig, RuleWatcher, Source,
+};
+use tidegate_rules::{Descriptor, Rule};
+use tidegate_store::{Clock, ManualClock};
+
+use crate::world::compile;
+use executor::{Executor, Handle};
+use store::{Link, Truth};
+
+/// Limiters on one store.
+pub(crate) struct Fleet {
+    pub(crate) executor: Executor,
+    pub(crate) truth: Arc<Truth>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// One limiter, and its way to the store.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) heard: Arc<Heard>,
+    executor: Executor,
+}
+
+/// What an observer heard.
+#[derive(Default)]
+pub(crate) struct Heard {
+    pub(crate) breaker: Mutex<Vec<(String, BreakerState)>>,
+    pub(crate) fell_back: Mutex<Vec<Source>>,
+    pub(crate) debts: Mutex<Vec<(usize, u64)>>,
+    pub(crate) queue_full: Mutex<usize>,
+}
+
+/// What became of one request, and how long it took.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    pub(crate) decision: Decision,
+    pub(crate) took: Micros,
+}
+
+/// How a fleet differs from the usual one.
+pub(crate) struct Setting {
+    pub(crate) seed: u64,
+    pub(crate) nodes: usize,
+    /// One way, in microseconds, at least and at most.
+    pub(crate) latency: (u64, u64),
+    /// How far the nodes' clocks are ahead of each other.
+    pub(crate) skew: Micros,
+    pub(crate) change: fn(&mut RemoteConfig),
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Setting { seed: 1, nodes: 1, latency: (100, 400), skew: Micros::ZERO, change: |_| {} }
+    }
+}
+
+impl Fleet {
+    pub(crate) fn new(rules: &str, setting: Setting) -> Self {
+        let executor = Executor::new(setting.seed);
+        let truth = Truth::new(&executor);
+        let nodes = (0..setting.nodes as u64)
+            .map(|number| {
+                let link = Link::new(&truth, &executor, setting.latency);
+                let heard = Arc::new(Heard::default());
+                let mut remote = RemoteConfig::new(Arc::new(executor.clone()));
+                remote.secret = [setting.seed, number];
+                (setting.change)(&mut remote);
+                let mut config =
+                    LimiterConfig::new(compile(rules), link.clone(), Arc::new(Ears(heard.clone())));
+                let ahead = Micros::new(setting.skew.get() * number);
+                config.clock = Arc::new(Skewed { clock: executor.clock(), ahead });
+                let limiter = Arc::new(Limiter::new(config.over_a_network(remote)));
+                Node { limiter, link, heard, executor: executor.clone() }
+            })
+            .collect();
+        Fleet { executor, truth, nodes }
+    }
+
+    /// The same, with what goes on in the background, and after the nodes have heard of each other.
+    pub(crate) fn running(rules: &str, setting: Setting) -> Self {
+        let fleet = Fleet::new(rules, setting);
+        for node in &fleet.nodes {
+            fleet.executor.start(node.limiter.maintain());
+        }
+        fleet.executor.run_for(Micros::from_millis(2_500));
+        fleet.nodes.iter().for_each(|node| node.link.forget_calls());
+        fleet
+    }
+
+    pub(crate) fn run_for_millis(&self, millis: u64) {
+        self.executor.run_for(Micros::from_millis(millis));
+    }
+
+    pub(crate) fn set(&self, weather: store::Weather) {
+        self.nodes.iter().for_each(|node| node.link.set(weather));
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.nodes.iter().map(|node| node.link.calls()).sum()
+    }
+}
+
+impl Node {
+    /// Decides one request, to its end.
+    pub(crate) fn check(&self, user: &str) -> Decision {
+        self.check_cost(user, 1)
+    }
+
+    pub(crate) fn check_cost(&self, user: &str, cost: u64) -> Decision {
+        self.start_cost(user, cost).wait().decision
+    }
+
+    /// Begins to decide one request.
+    pub(crate) fn start(&self, user: &str) -> Handle<Checked> {
+        self.start_cost(user, 1)
+    }
+
+    pub(crate) fn start_cost(&self, user: &str, cost: u64) -> Handle<Checked> {
+        let attributes = vec![("user".to_owned(), user.to_owned())];
+        self.executor.start(self.checking(attributes, cost))
+    }
+
+    pub(crate) fn checking(
+        &self,
+        attributes: Vec<(String, String)>,
+        cost: u64,
+    ) -> impl Future<Output = Checked> + Send + 'static {
+        let (limiter, executor) = (self.limiter.clone(), self.executor.clone());
+        async move {
+            let began = executor.now();
+            let entries: Vec<(&str, &[u8])> =
+                attributes.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+            let descriptor = Descriptor { entries: &entries };
+            let asks = [DescriptorAsk { descriptor, cost: Hits::new(cost), limit: None }];
+            let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+            let decision = limiter.check(&request).await.unwrap();
+            Checked { decision, took: executor.now().since(began) }
+        }
+    }
+
+    pub(crate) fn refund(&self, user: &str, hits: u64) {
+        let (limiter, user) = (self.limiter.clone(), user.to_owned());
+        self.executor.finish(async move {
+            let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
+            let descriptors = [DescriptorAsk::one(&entries)];
+            let request =
+                CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+            limiter.refund(&request, Hits::new(hits)).await.unwrap();
+        });
+    }
+
+    pub(crate) fn reset(&self, user: &str) {
+        let (limiter, user) = (self.limiter.clone(), user.to_owned());
+        self.executor.finish(async move {
+            let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
+            let descriptors = [DescriptorAsk::one(&entries)];
+            let request =
+                CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+            limiter.reset(&request).await.unwrap();
+        });
+    }
+
+    /// Nothing waits, nothing is under way, nothing is owed.
+    pub(crate) fn assert_idle(&self) {
+        let stats = self.limiter.remote_stats().unwrap();
+        assert_eq!((stats.calls, stats.waiting, stats.debts, stats.orphans), (0, 0, 0, 0), "{stats:?}");
+        assert_eq!(self.link.seen.lock().unwrap().under_way_in_all, 0);
+    }
+}
+
+struct Skewed {
+    clock: Arc<ManualClock>,
+    ahead: Micros,
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Timestamp {
+        self.clock.now() + self.ahead
+    }
+}
+
+struct Ears(Arc<Heard>);
+
+impl Observer for Ears {
+    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+        NoObserver.watch_rule(rule)
+    }
+
+    fn breaker_changed(&self, endpoint: &str, state: BreakerState) {
+        self.0.breaker.lock().unwrap().push((endpoint.to_owned(), state));
+    }
+
+    fn fell_back(&self, source: Source) {
+        self.0.fell_back.lock().unwrap().push(source);
+    }
+
+    fn debts_paid(&self, cells: usize, hits: u64, _error: Option<&tidegate_store::StoreError>) {
+        self.0.debts.lock().unwrap().push((cells, hits));
+    }
+
+    fn queue_full(&self, requests: usize) {
+        *self.0.queue_full.lock().unwrap() += requests;
+    }
+}

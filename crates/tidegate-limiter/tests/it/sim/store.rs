@@ -1,0 +1,268 @@
+//! A model of a store over a network: one truth, and one link to it per limiter, each with faults of its own.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tidegate_core::{Limit, Micros, Timestamp};
+use tidegate_limiter::Runtime;
+use tidegate_store::{
+    CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request,
+    Spend, Store, StoreError,
+};
+
+use super::executor::Executor;
+
+/// What all links lead to.
+pub(crate) struct Truth {
+    pub(crate) memory: MemoryStore<Arc<ManualClock>>,
+    members: Mutex<HashMap<u64, Timestamp>>,
+    clock: Arc<ManualClock>,
+    /// Hits that were asked for in decisions that were carried out, admitted or not.
+    pub(crate) asked_hits: AtomicU64,
+}
+
+/// How a link treats what is sent over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// It arrives, and so does the answer.
+    Fine,
+    /// So long each way.
+    Slow(Micros),
+    /// The store says at once that it did nothing.
+    Refuses,
+    /// Nothing arrives, and nobody says so.
+    Hangs,
+    /// Everything is carried out, and no answer comes back.
+    LosesReplies,
+    /// Everything is carried out, and the connection breaks before the answer.
+    Cuts,
+    /// Any of these, by chance: so many in a hundred are fine.
+    Changing { fine: u64 },
+}
+
+/// The way of one limiter to the store.
+pub(crate) struct Link {
+    truth: Arc<Truth>,
+    executor: Executor,
+    weather: Mutex<Weather>,
+    /// One way, at least and at most.
+    latency: (u64, u64),
+    pub(crate) seen: Mutex<Seen>,
+    /// Tags whose first byte is this one are on a second node, with weather of its own.
+    pub(crate) second_node: Mutex<Option<(u8, Weather)>>,
+}
+
+/// What went over a link.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) decides: Vec<(Timestamp, usize)>,
+    pub(crate) others: Vec<(Timestamp, &'static str)>,
+    under_way: HashMap<Vec<Vec<u8>>, usize>,
+    pub(crate) most_at_once_per_lane: usize,
+    pub(crate) under_way_in_all: usize,
+}
+
+impl Truth {
+    pub(crate) fn new(executor: &Executor) -> Arc<Self> {
+        let config = MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 24 };
+        let clock = executor.clock();
+        Arc::new(Truth {
+            memory: MemoryStore::with_clock(config, clock.clone()),
+            members: Mutex::default(),
+            clock,
+            asked_hits: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Link {
+    pub(crate) fn new(truth: &Arc<Truth>, executor: &Executor, latency: (u64, u64)) -> Arc<Self> {
+        Arc::new(Link {
+            truth: truth.clone(),
+            executor: executor.clone(),
+            weather: Mutex::new(Weather::Fine),
+            latency,
+            seen: Mutex::default(),
+            second_node: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn set(&self, weather: Weather) {
+        *self.weather.lock().unwrap() = weather;
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.seen.lock().unwrap().decides.len()
+    }
+
+    pub(crate) fn forget_calls(&self) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.decides.clear();
+        seen.others.clear();
+        seen.most_at_once_per_lane = 0;
+    }
+
+    fn weather_at(&self, node: usize) -> Weather {
+        let weather = match *self.second_node.lock().unwrap() {
+            Some((_, weather)) if node == 1 => weather,
+            _ => *self.weather.lock().unwrap(),
+        };
+        let Weather::Changing { fine } = weather else { return weather };
+        if self.executor.below(100) < fine {
+            return Weather::Fine;
+        }
+        match self.executor.below(6) {
+            0 => Weather::Slow(Micros::from_millis(4)),
+            1 => Weather::Slow(Micros::from_millis(8)),
+            2 => Weather::Refuses,
+            3 => Weather::Hangs,
+            4 => Weather::LosesReplies,
+            _ => Weather::Cuts,
+        }
+    }
+
+    async fn travel(&self, weather: Weather) {
+        let (least, most) = self.latency;
+        let span = match weather {
+            Weather::Slow(span) => span,
+            _ => Micros::new(least + self.executor.below(most - least + 1)),
+        };
+        self.executor.sleep(span).await;
+    }
+
+    /// Carries `work` there and its result back, as the weather permits.
+    async fn carry<T>(
+        &self,
+        node: usize,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let weather = self.weather_at(node);
+        if weather == Weather::Refuses {
+            return Err(StoreError::NotApplied { endpoint: "model".into(), source: "refused".into() });
+        }
+        self.travel(weather).await;
+        if weather == Weather::Hangs {
+            std::future::pending::<()>().await;
+        }
+        let answer = work.await;
+        if weather == Weather::LosesReplies {
+            std::future::pending::<()>().await;
+        }
+        self.travel(weather).await;
+        if weather == Weather::Cuts {
+            return Err(StoreError::FateUnknown { endpoint: "model".into(), source: "cut".into() });
+        }
+        answer
+    }
+
+    fn other<'a, T: Send + 'a>(
+        &'a self,
+        name: &'static str,
+        node: usize,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'a,
+    ) -> Reply<'a, T> {
+        self.seen.lock().unwrap().others.push((self.executor.now(), name));
+        Reply::Later(Box::pin(self.carry(node, work)))
+    }
+}
+
+impl Store for Link {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        let tags =
+            |request: &Request<'_>| request.spends.iter().map(|spend| spend.cell.tag.to_vec()).collect();
+        let lane: Vec<Vec<u8>> = batch.first().map(tags).unwrap_or_default();
+        let node = batch[0].spends.iter().map(|spend| self.node_of(spend.cell.tag)).max().unwrap_or(0);
+        Reply::Later(Box::pin(async move {
+            let _under_way = UnderWay::new(self, lane, batch.len());
+            self.carry(node, async move {
+                let hits: u64 = batch
+                    .iter()
+                    .flat_map(|request| request.spends)
+                    .map(|spend| spend.touch.ask.hits.get())
+                    .sum();
+                self.truth.asked_hits.fetch_add(hits, Ordering::Relaxed);
+                self.truth.memory.decide(batch).answer().await
+            })
+            .await
+        }))
+    }
+
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        self.other("refund", 0, async move { self.truth.memory.refund(refunds).answer().await })
+    }
+
+    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        self.other("charge", 0, async move { self.truth.memory.charge(spends).answer().await })
+    }
+
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+        self.other("reset", 0, async move { self.truth.memory.reset(cell, limit).answer().await })
+    }
+
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.other("renew", 0, async move { self.truth.memory.renew(lease).answer().await })
+    }
+
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.other("release", 0, async move { self.truth.memory.release(lease).answer().await })
+    }
+
+    fn nodes(&self) -> usize {
+        2
+    }
+
+    fn node_of(&self, tag: &[u8]) -> usize {
+        // A tag is a key tuple: a length, then the value.
+        let second = *self.second_node.lock().unwrap();
+        usize::from(second.is_some_and(|(first, _)| tag.get(1) == Some(&first)))
+    }
+
+    fn endpoint(&self, node: usize) -> String {
+        format!("model-{node}")
+    }
+
+    fn probe(&self, node: usize) -> Reply<'_, ()> {
+        self.other("probe", node, async { Ok(()) })
+    }
+
+    fn heartbeat(&self, member: u64, ttl: Micros) -> Reply<'_, usize> {
+        self.other("heartbeat", 0, async move {
+            let mut members = self.truth.members.lock().unwrap();
+            let now = self.truth.clock.now();
+            members.insert(member, now + ttl);
+            members.retain(|_, until| *until > now);
+            Ok(members.len())
+        })
+    }
+}
+
+/// Counts a call for as long as somebody waits for it.
+struct UnderWay<'l> {
+    link: &'l Link,
+    lane: Vec<Vec<u8>>,
+}
+
+impl<'l> UnderWay<'l> {
+    fn new(link: &'l Link, lane: Vec<Vec<u8>>, requests: usize) -> Self {
+        let mut seen = link.seen.lock().unwrap();
+        seen.decides.push((link.executor.now(), requests));
+        let at_once = {
+            let count = seen.under_way.entry(lane.clone()).or_default();
+            *count += 1;
+            *count
+        };
+        seen.most_at_once_per_lane = seen.most_at_once_per_lane.max(at_once);
+        seen.under_way_in_all += 1;
+        UnderWay { link, lane }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut seen = self.link.seen.lock().unwrap();
+        *seen.under_way.get_mut(&self.lane).unwrap() -= 1;
+        seen.under_way_in_all -= 1;
+    }
+}
