@@ -5,6 +5,9 @@
 mod connection;
 mod generated;
 mod grpc;
+mod http;
 mod resp;
+mod rls;
 mod runtime;
 mod wire;
+mod world;

@@ -1,0 +1,178 @@
+//! `/v1/check`: bodies, statuses, headers.
+
+use serde_json::{Value, json};
+use tidegate_core::Micros;
+use tidegate_rules::Format;
+use tidegate_server::headers::HeaderSet;
+use tidegate_server::service::ServiceSettings;
+use tidegate_testkit::http::Response;
+
+use super::PER_USER;
+use crate::world::{START_S, World};
+
+/// The headers that tell of limits, by name.
+fn told(answer: &Response) -> Vec<String> {
+    let about_limits = |name: &str| name.contains("ratelimit") || name == "retry-after";
+    let mut headers: Vec<String> = answer
+        .headers
+        .iter()
+        .filter(|(name, _)| about_limits(name))
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    headers.sort();
+    headers
+}
+
+#[test]
+fn an_admission_is_answered_with_its_numbers() {
+    let world = World::new(PER_USER);
+    world.advance(Micros::from_millis(17_500));
+    let answer = world.check(&json!({ "user": "42" }));
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(
+        answer.text(),
+        r#"{"allowed":true,"rule":"per-user","limit":3,"remaining":2,"reset_after_ms":42500,"retry_after_ms":null,"source":"store","lease":null,"delay_ms":0}"#
+    );
+    assert_eq!(
+        told(&answer),
+        [
+            r#"ratelimit-policy: "per-user";q=3;w=60"#.to_owned(),
+            // Half a second is rounded up: whoever waits as told is never early.
+            r#"ratelimit: "per-user";r=2;t=43"#.to_owned(),
+            "x-ratelimit-limit: 3".to_owned(),
+            "x-ratelimit-remaining: 2".to_owned(),
+            format!("x-ratelimit-reset: {}", START_S + 60),
+        ]
+    );
+}
+
+#[test]
+fn a_refusal_says_when_to_try_again() {
+    let world = World::new(PER_USER);
+    world.post("/v1/check", &json!({ "domain": "api", "attributes": { "user": "42" }, "cost": 3 }));
+    world.advance(Micros::from_millis(17_500));
+    let answer = world.check(&json!({ "user": "42" }));
+    assert_eq!(answer.status, 429);
+    assert_eq!(
+        answer.text(),
+        r#"{"allowed":false,"error":"rate_limit_exceeded","rule":"per-user","limit":3,"remaining":0,"reset_after_ms":42500,"retry_after_ms":42500,"source":"store","lease":null,"delay_ms":0}"#
+    );
+    assert_eq!(answer.header("retry-after"), Some("43"));
+    assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
+    world.advance(Micros::from_millis(42_500));
+    assert_eq!(world.check(&json!({ "user": "42" })).status, 200);
+}
+
+#[test]
+fn only_the_chosen_headers_are_sent_and_retry_after_always() {
+    let with = |sets: &[HeaderSet]| {
+        let settings =
+            ServiceSettings { headers: sets.iter().copied().collect(), ..ServiceSettings::default() };
+        let world = World::with(PER_USER, Format::Native, settings);
+        let full = json!({ "domain": "api", "attributes": { "user": "42" }, "cost": 3 });
+        world.post("/v1/check", &full);
+        let names = |answer: &Response| -> Vec<String> {
+            told(answer).iter().map(|line| line.split(':').next().unwrap().to_owned()).collect()
+        };
+        names(&world.post("/v1/check", &full))
+    };
+    assert_eq!(with(&[]), ["retry-after"]);
+    assert_eq!(with(&[HeaderSet::Ietf]), ["ratelimit-policy", "ratelimit", "retry-after"]);
+    assert_eq!(
+        with(&[HeaderSet::XRatelimit]),
+        ["retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
+    );
+}
+
+#[test]
+fn a_request_that_no_rule_matches_passes_and_is_told_nothing() {
+    let world = World::new("{ domain: api, rules: [{ name: a, match: { path: /a }, limits: [1/minute] }] }");
+    let answer = world.check(&json!({ "path": "/b" }));
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.text(),
+        r#"{"allowed":true,"rule":null,"limit":null,"remaining":null,"reset_after_ms":null,"retry_after_ms":null,"source":"none","lease":null,"delay_ms":0}"#
+    );
+    assert_eq!(told(&answer), [""; 0]);
+}
+
+#[test]
+fn a_cost_of_zero_looks_and_one_above_the_limit_never_passes() {
+    let world = World::new(PER_USER);
+    let cost = |cost: u64| {
+        let body = json!({ "domain": "api", "attributes": { "user": "42" }, "cost": cost });
+        let answer = world.post("/v1/check", &body);
+        let [remaining, retry] = ["remaining", "retry_after_ms"].map(|name| answer.json()[name].clone());
+        (answer.status, remaining, retry, answer.header("retry-after").map(str::to_owned))
+    };
+    assert_eq!(cost(0), (200, json!(3), Value::Null, None));
+    assert_eq!(cost(4), (429, json!(3), Value::Null, None));
+    assert_eq!(cost(u64::MAX), (429, json!(3), Value::Null, None));
+    assert_eq!(cost(3), (200, json!(0), Value::Null, None));
+    // A look answers as one hit would.
+    assert_eq!(cost(0), (429, json!(0), json!(60_000), Some("60".to_owned())));
+}
+
+#[test]
+fn without_a_cost_or_attributes_one_hit_is_asked_of_the_rules_for_everybody() {
+    let world = World::new(
+        "{ domain: api, rules: [{ name: all, limits: [{ algorithm: fixed_window, limit: 2, window: 1m }] }] }",
+    );
+    assert_eq!(world.post("/v1/check", &json!({ "domain": "api" })).json()["remaining"], 1);
+}
+
+#[test]
+fn a_leaky_bucket_tells_the_delay_and_takes_the_slot() {
+    let world = World::new(
+        "{ domain: api, rules: [{ name: calm, limits: [{ algorithm: leaky_bucket, rate: 5/s, max_delay: 300ms }] }] }",
+    );
+    let ask = || {
+        let answer = world.check(&json!({}));
+        (answer.status, answer.json()["delay_ms"].as_u64().unwrap())
+    };
+    assert_eq!([ask(), ask(), ask()], [(200, 0), (200, 200), (429, 0)]);
+}
+
+#[test]
+fn a_closed_rule_without_its_store_is_unavailable_and_others_go_on() {
+    let world = World::without_store(
+        "domain: api\n\
+         rules:\n\
+         - { name: shut, match: { path: /shut }, on_store_failure: closed, limits: [9/minute] }\n\
+         - { name: open, match: { path: /open }, on_store_failure: open, limits: [9/minute] }\n\
+         - { name: local, match: { path: /local }, limits: [9/minute] }\n",
+    );
+    let ask = |path: &str| {
+        let answer = world.check(&json!({ "path": path }));
+        (answer.status, answer.json()["allowed"].clone(), answer.json()["source"].clone())
+    };
+    assert_eq!(ask("/shut"), (503, json!(false), json!("fallback_closed")));
+    assert_eq!(ask("/open"), (200, json!(true), json!("fallback_open")));
+    assert_eq!(ask("/local"), (200, json!(true), json!("fallback_local")));
+}
+
+#[test]
+fn answers_are_timed() {
+    let world = World::new(PER_USER);
+    world.check(&json!({ "user": "42" }));
+    world.post("/v1/check/batch", &json!({ "checks": [{ "domain": "api" }] }));
+    assert_eq!(world.heard.answered(), [0, 2]);
+}
+
+#[test]
+fn http_2_is_spoken_on_the_same_port() {
+    let world = World::new(PER_USER);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let status = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(world.http()).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+        tokio::spawn(connection);
+        let body = http_body_util::Full::new(bytes::Bytes::from(r#"{"domain":"api"}"#));
+        let request = http::Request::post(format!("http://{}/v1/check", world.http())).body(body).unwrap();
+        sender.send_request(request).await.unwrap().status()
+    });
+    assert_eq!(status, 200);
+}

@@ -1,0 +1,79 @@
+//! Health, refunds, and what is not there.
+
+use serde_json::json;
+use tidegate_testkit::http;
+
+use super::PER_USER;
+use crate::world::World;
+
+#[test]
+fn a_process_that_answers_is_healthy_and_ready_with_rules() {
+    let world = World::new(PER_USER);
+    for (path, text) in [("/healthz", "ok\n"), ("/readyz", "ready\n")] {
+        let answer = http::get(world.http(), path);
+        assert_eq!((answer.status, answer.text()), (200, text.to_owned()));
+        let head = http::request(world.http(), "HEAD", path, &[], b"").unwrap();
+        assert_eq!((head.status, head.body), (200, Vec::new()));
+    }
+}
+
+#[test]
+fn without_rules_it_is_healthy_but_not_ready() {
+    let world = World::without_rules();
+    assert_eq!(http::get(world.http(), "/healthz").status, 200);
+    let answer = http::get(world.http(), "/readyz");
+    assert_eq!((answer.status, answer.text()), (503, "no rules\n".to_owned()));
+    let check = world.check(&json!({}));
+    assert_eq!(
+        (check.status, &check.json()["hint"]),
+        (422, &json!("known domains: none: no rules are loaded"))
+    );
+}
+
+#[test]
+fn a_refund_gives_back_at_most_what_was_spent() {
+    let world = World::new(PER_USER);
+    world.check(&json!({ "user": "42" }));
+    let refund = json!({ "domain": "api", "attributes": { "user": "42" }, "amount": u64::MAX });
+    assert_eq!(world.post("/v1/refund", &refund).status, 200);
+    assert_eq!(world.left(), 3);
+}
+
+#[test]
+fn a_refund_that_the_store_did_not_hear_is_an_error() {
+    let world = World::without_store(PER_USER);
+    let refund = json!({ "domain": "api", "attributes": { "user": "42" }, "amount": 1 });
+    let answer = world.post("/v1/refund", &refund);
+    assert_eq!((answer.status, answer.header("content-type")), (503, Some("application/problem+json")));
+}
+
+#[test]
+fn what_is_not_there_says_what_is() {
+    let world = World::new(PER_USER);
+    for path in ["/", "/v1", "/v1/check/", "/V1/check", "/v1/checks", &format!("/{}", "x".repeat(10_000))] {
+        let answer = http::get(world.http(), path);
+        assert_eq!(answer.status, 404, "{path:.20}");
+        assert!(answer.json()["hint"].as_str().unwrap().contains("/openapi.json"));
+        assert!(answer.body.len() < 1_000, "{} bytes", answer.body.len());
+    }
+    // A query changes nothing about where one is.
+    assert_eq!(http::get(world.http(), "/healthz?from=probe").status, 200);
+}
+
+#[test]
+fn a_wrong_method_says_which_is_right() {
+    let world = World::new(PER_USER);
+    let ask = |method: &str, path: &str| {
+        let answer = http::request(world.http(), method, path, &[], b"").unwrap();
+        (answer.status, answer.header("allow").map(str::to_owned))
+    };
+    let paths = ["/v1/check", "/v1/check/batch", "/v1/release", "/v1/renew", "/v1/refund", "/json"];
+    for path in paths {
+        for method in ["GET", "PUT", "DELETE", "OPTIONS"] {
+            assert_eq!(ask(method, path), (405, Some("POST".to_owned())), "{method} {path}");
+        }
+    }
+    for path in ["/healthz", "/readyz", "/openapi.json"] {
+        assert_eq!(ask("POST", path), (405, Some("GET, HEAD".to_owned())), "{path}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Headers that Envoy is asked to add to its responses.
+
+use tidegate_core::Micros;
+use tidegate_rules::Format;
+use tidegate_server::headers::HeaderSet;
+use tidegate_server::service::ServiceSettings;
+
+use crate::world::{START_S, World, descriptor, request};
+
+const RULES: &str = "
+domain: api
+descriptors:
+  - { key: user, rate_limit: { unit: minute, requests_per_unit: 2 } }
+  - { key: path, rate_limit: { unit: hour, requests_per_unit: 1 } }
+";
+
+/// The headers of the first answer and of the first refusal, half a minute into the window.
+async fn headers(set: Option<HeaderSet>) -> [Vec<String>; 2] {
+    let settings = ServiceSettings { rls_headers: set, ..ServiceSettings::default() };
+    let world = World::with(RULES, Format::EnvoyRatelimit, settings);
+    world.advance(Micros::from_secs(30));
+    let ask = async || {
+        let both = request([descriptor(&[("user", "42")]), descriptor(&[("path", "/")])]);
+        let answer = world.ask(both).await.unwrap();
+        assert!(answer.request_headers_to_add.is_empty());
+        answer
+            .response_headers_to_add
+            .iter()
+            .map(|header| format!("{}: {}", header.key, header.value))
+            .collect()
+    };
+    [ask().await, ask().await]
+}
+
+#[tokio::test]
+async fn none_are_added_unless_configured() {
+    assert_eq!(headers(None).await, [vec![], vec![]] as [Vec<String>; 2]);
+}
+
+#[tokio::test]
+async fn x_ratelimit_tells_the_limit_that_is_nearest_and_a_refusal_when_to_retry() {
+    let reset = format!("x-ratelimit-reset: {}", START_S + 3_600);
+    let told = ["x-ratelimit-limit: 1", "x-ratelimit-remaining: 0", &reset];
+    let [passed, refused] = headers(Some(HeaderSet::XRatelimit)).await;
+    assert_eq!(passed, told);
+    assert_eq!(refused, [&told[..], &["retry-after: 3570"]].concat());
+}
+
+#[tokio::test]
+async fn the_ietf_set_names_the_rule() {
+    let told = [r#"ratelimit-policy: "path";q=1;w=3600"#, r#"ratelimit: "path";r=0;t=3570"#];
+    let [passed, refused] = headers(Some(HeaderSet::Ietf)).await;
+    assert_eq!(passed, told);
+    assert_eq!(refused, [&told[..], &["retry-after: 3570"]].concat());
+}

@@ -1,0 +1,204 @@
+//! A data plane with HTTP and gRPC on real sockets, over a real limiter whose clock stands still until told otherwise.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+use tidegate_core::{Limit, Micros, Timestamp};
+use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher, Transport};
+use tidegate_rules::{Format, Rule, RuleSet, Source};
+use tidegate_server::grpc::{Grpc, health_and_reflection};
+use tidegate_server::http::Http;
+use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
+use tidegate_server::rls::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use tidegate_server::runtime::{DataPlane, Listener, Settings};
+use tidegate_server::service::{Service, ServiceSettings};
+use tidegate_store::{
+    CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request, Spend,
+    Store, StoreError,
+};
+use tidegate_testkit::http::{self, Response};
+use tonic::transport::{Channel, Endpoint};
+
+/// The start of a minute, an hour and a day in UTC, in Unix seconds.
+pub(crate) const START_S: u64 = 1_800_057_600;
+const START: Timestamp = Timestamp::from_micros(START_S * 1_000_000);
+
+pub(crate) struct World {
+    pub(crate) plane: DataPlane,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) heard: Arc<Heard>,
+}
+
+impl World {
+    /// Serves these rules in our own format.
+    pub(crate) fn new(rules: &str) -> Self {
+        World::with(rules, Format::Native, ServiceSettings::default())
+    }
+
+    /// Serves these rules in envoyproxy/ratelimit's format.
+    pub(crate) fn envoy(rules: &str) -> Self {
+        World::with(rules, Format::EnvoyRatelimit, ServiceSettings::default())
+    }
+
+    pub(crate) fn with(rules: &str, format: Format, settings: ServiceSettings) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let bounds = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
+        let store = MemoryStore::with_clock(bounds, clock.clone());
+        World::on(Arc::new(store), clock, compile(rules, format), settings)
+    }
+
+    /// Serves these rules on a store that nobody can reach.
+    pub(crate) fn without_store(rules: &str) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        World::on(Arc::new(Away), clock, compile(rules, Format::Native), ServiceSettings::default())
+    }
+
+    /// Serves no rules at all.
+    pub(crate) fn without_rules() -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        World::on(Arc::new(Away), clock, RuleSet::default(), ServiceSettings::default())
+    }
+
+    fn on(store: Arc<dyn Store>, clock: Arc<ManualClock>, rules: RuleSet, settings: ServiceSettings) -> Self {
+        let heard = Arc::new(Heard::default());
+        let mut config = LimiterConfig::new(rules, store, heard.clone());
+        config.clock = clock.clone();
+        let limiter = Arc::new(Limiter::new(config));
+        let service = Arc::new(Service {
+            limiter,
+            observer: heard.clone(),
+            clock: clock.clone(),
+            settings,
+        });
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let http = Http::new(service.clone());
+        let (others, _health) = health_and_reflection();
+        let listeners = vec![
+            Listener::bind("http", any, move |_| Arc::new(http.clone())).unwrap(),
+            Listener::bind("grpc", any, move |_| {
+                Arc::new(Grpc::new(service.clone(), others.clone(), service.settings.limits))
+            })
+            .unwrap(),
+        ];
+        let plane = DataPlane::start(&Settings::default(), listeners).unwrap();
+        World { plane, clock, heard }
+    }
+
+    pub(crate) fn advance(&self, span: Micros) {
+        self.clock.advance(span);
+    }
+
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.plane.addresses()[0].1
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Response {
+        http::post_json(self.http(), path, &body.to_string())
+    }
+
+    /// One hit for these attributes, in the domain `api`.
+    pub(crate) fn check(&self, attributes: &Value) -> Response {
+        self.post("/v1/check", &json!({ "domain": "api", "attributes": attributes }))
+    }
+
+    /// What user 42 has left in the domain `api`, asked without spending.
+    pub(crate) fn left(&self) -> u64 {
+        let look = json!({ "domain": "api", "attributes": { "user": "42" }, "cost": 0 });
+        self.post("/v1/check", &look).json()["remaining"].as_u64().unwrap()
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        Endpoint::from_shared(format!("http://{}", self.plane.addresses()[1].1)).unwrap().connect_lazy()
+    }
+
+    /// Envoy's question, over gRPC.
+    pub(crate) async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
+        let answer = RateLimitServiceClient::new(self.channel()).should_rate_limit(request).await;
+        answer.map(tonic::Response::into_inner)
+    }
+}
+
+#[track_caller]
+fn compile(rules: &str, format: Format) -> RuleSet {
+    RuleSet::compile(&[Source::new("rules.yaml", rules)], format).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A request for these descriptors of the domain `api`.
+pub(crate) fn request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest {
+        domain: "api".to_owned(),
+        descriptors: descriptors.into_iter().collect(),
+        ..RateLimitRequest::default()
+    }
+}
+
+pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |(key, value): &(&str, &str)| Entry {
+        key: (*key).to_owned(),
+        value: value.as_bytes().to_vec().into(),
+    };
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
+}
+
+/// What the observer was told.
+#[derive(Default)]
+pub(crate) struct Heard {
+    unknown_domains: AtomicU64,
+    answered: [AtomicU64; 2],
+}
+
+impl Heard {
+    pub(crate) fn unknown_domains(&self) -> u64 {
+        self.unknown_domains.load(Ordering::SeqCst)
+    }
+
+    /// How many answers over gRPC and over HTTP were timed.
+    pub(crate) fn answered(&self) -> [u64; 2] {
+        [0, 1].map(|place| self.answered[place].load(Ordering::SeqCst))
+    }
+}
+
+impl Observer for Heard {
+    fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
+        Arc::new(NoObserver)
+    }
+
+    fn unknown_domain(&self) {
+        self.unknown_domains.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn answered(&self, transport: Transport, _took: std::time::Duration) {
+        let place = usize::from(transport != Transport::Grpc);
+        self.answered[place].fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A store that nobody can reach.
+struct Away;
+
+fn away<T>() -> Reply<'static, T> {
+    Reply::Now(Err(StoreError::NotApplied { endpoint: "nowhere".into(), source: "unplugged".into() }))
+}
+
+impl Store for Away {
+    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        away()
+    }
+    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        away()
+    }
+    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        away()
+    }
+    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
+        away()
+    }
+    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        away()
+    }
+    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        away()
+    }
+}
