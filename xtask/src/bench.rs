@@ -39,6 +39,12 @@ const BENCHES: &[Bench] = &[
         target: "matching",
     },
     Bench {
+        name: "resp",
+        shows: "CL.THROTTLE over the Redis protocol beside redis-server's own PING, at pipelines 1, 16 and 64",
+        package: "tidegate-server",
+        target: "resp",
+    },
+    Bench {
         name: "server",
         shows: "CPU per request over gRPC and HTTP, beside bare tonic and bare axum",
         package: "tidegate-server",

@@ -69,11 +69,15 @@ impl Answerer {
     pub(crate) async fn answer(&mut self, input: &[u8], to: &mut Replies) -> Progress {
         let (mut used, mut commands, mut why) = (0, 0, Pause::TurnOver);
         let mut gathered = Gathered::Nothing;
+        let mut words = Words::new();
         while commands < COMMANDS_PER_TURN && to.len() < MAX_OUTPUT_BYTES {
-            let then = match parse(&input[used..], self.bounds()) {
-                Parsed::Command { words, length } => {
+            let then = match parse(&input[used..], self.bounds(), &mut words) {
+                Parsed::Command { length } => {
                     used += length;
-                    self.command(&words, &mut gathered, to).await
+                    match self.throttle_at_once(&words) {
+                        Some(throttle) => self.decide_alone(&throttle, to).await,
+                        None => self.command(&words, &mut gathered, to).await,
+                    }
                 }
                 Parsed::Line { words, length } => {
                     used += length;
@@ -161,8 +165,40 @@ impl Answerer {
         }
     }
 
-    /// Decides at once where that can be done; what is wrong with the numbers otherwise.
+    /// The well-formed `CL.THROTTLE` of somebody who may ask, where the store answers at once: then there is nothing to put
+    /// off. Its bucket is the latest.
     #[inline]
+    fn throttle_at_once<'b>(&mut self, words: &[&'b [u8]]) -> Option<Throttle<'b>> {
+        if self.worker.store_takes_time.load(Ordering::Relaxed) {
+            return None;
+        }
+        let [name, arguments @ ..] = words else { return None };
+        let Ok(Command::Throttle) = self.admit(name, words.len()) else { return None };
+        let throttle = Throttle::read(arguments).ok()?;
+        self.buckets.get(throttle.quota).ok()?;
+        Some(throttle)
+    }
+
+    #[inline]
+    async fn decide_alone(&mut self, throttle: &Throttle<'_>, to: &mut Replies) -> Then {
+        let Some(bucket) = self.buckets.latest() else { return Then::GoOn };
+        self.decisions += 1;
+        self.key.clear();
+        append_part(&mut self.key, throttle.key);
+        let spends = [bucket.spend(&self.key, throttle.hits)];
+        let batch = [Request { spends: &spends }];
+        match self.worker.service.limiter.decide_direct(&batch) {
+            Direct::Now(outcomes, _) => bucket.write_reply(throttle.hits, &outcomes[0], to),
+            Direct::Later(answer) => {
+                self.worker.store_takes_time.store(true, Ordering::Relaxed);
+                let (outcomes, _) = answer.await;
+                bucket.write_reply(throttle.hits, &outcomes[0], to);
+            }
+        }
+        Then::GoOn
+    }
+
+    /// Puts a throttle off; what is wrong with its numbers if it cannot be.
     async fn throttle<'b>(
         &mut self,
         throttle: Throttle<'b>,
@@ -170,30 +206,14 @@ impl Answerer {
         to: &mut Replies,
     ) -> Option<String> {
         let bucket = match self.buckets.get(throttle.quota) {
-            Ok(bucket) => bucket,
+            Ok(bucket) => Arc::clone(bucket),
             Err(error) => return Some(error),
         };
         self.decisions += 1;
-        if self.worker.store_takes_time.load(Ordering::Relaxed) {
-            let bucket = Arc::clone(bucket);
-            if !gathered.takes_a_throttle() {
-                gathered.decide(&self.worker.service.limiter, to).await;
-            }
-            gathered.add_throttle(throttle, bucket);
-            return None;
+        if !gathered.takes_a_throttle() {
+            gathered.decide(&self.worker.service.limiter, to).await;
         }
-        self.key.clear();
-        append_part(&mut self.key, throttle.key);
-        let spends = [bucket.spend(&self.key, throttle.hits)];
-        let batch = [Request { spends: &spends }];
-        let (outcomes, _) = match self.worker.service.limiter.decide_direct(&batch) {
-            Direct::Now(outcomes, source) => (outcomes, source),
-            Direct::Later(answer) => {
-                self.worker.store_takes_time.store(true, Ordering::Relaxed);
-                answer.await
-            }
-        };
-        to.integers(bucket.reply(throttle.hits, &outcomes[0]));
+        gathered.add_throttle(throttle, bucket);
         None
     }
 

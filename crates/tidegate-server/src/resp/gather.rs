@@ -83,7 +83,7 @@ async fn decide_throttles(throttles: &[(Throttle<'_>, Arc<Bucket>)], limiter: &L
     let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
     let (outcomes, _) = limiter.decide_direct(&batch).answer().await;
     for ((throttle, bucket), outcome) in throttles.iter().zip(&outcomes) {
-        to.integers(bucket.reply(throttle.hits, outcome));
+        bucket.write_reply(throttle.hits, outcome, to);
     }
 }
 

@@ -53,17 +53,15 @@ pub type Words<'b> = SmallVec<[&'b [u8]; 8]>;
 
 /// What the front of a buffer holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Parsed<'b> {
-    /// A command; an empty one is to be passed over.
+pub enum Parsed {
+    /// A command; one without words is to be passed over.
     Command {
-        /// Its words.
-        words: Words<'b>,
         /// The bytes it takes, up to the next command.
         length: usize,
     },
-    /// A command as a person types it, its quotes undone.
+    /// A command as a person types it.
     Line {
-        /// Its words.
+        /// Its words, their quotes undone.
         words: Vec<Vec<u8>>,
         /// The bytes it takes, up to the next command.
         length: usize,
@@ -140,89 +138,107 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Reads the command at the front of `buffer`.
+/// Reads the command at the front of `buffer`. The words of a [`Parsed::Command`] are left in `words`, whatever was there
+/// before; otherwise what is there means nothing.
 #[must_use]
 #[inline]
-pub fn parse<'b>(buffer: &'b [u8], bounds: &Bounds) -> Parsed<'b> {
-    let parsed = match buffer.first() {
-        None => return Parsed::Incomplete { at_least: 1 },
-        Some(b'*') => parse_array(buffer, bounds),
-        Some(_) => parse_line(buffer, bounds),
+pub fn parse<'b>(buffer: &'b [u8], bounds: &Bounds, words: &mut Words<'b>) -> Parsed {
+    words.clear();
+    let parsed = match buffer {
+        [] => Err(Stop::Short { missing: 1 }),
+        [b'*', array @ ..] => parse_array(buffer, array, bounds, words),
+        _ => parse_line(buffer, bounds),
     };
     parsed.unwrap_or_else(|stop| match stop {
-        Stop::Short { at_least } => Parsed::Incomplete { at_least },
+        Stop::Short { missing } => Parsed::Incomplete { at_least: buffer.len() + missing },
         Stop::Bad(what) => Parsed::Malformed(what),
     })
 }
 
 /// Why there is no command.
 enum Stop {
-    Short { at_least: usize },
+    /// At least so many more bytes are needed.
+    Short {
+        missing: usize,
+    },
     Bad(Malformed),
+}
+
+#[inline]
+fn parse_array<'b>(
+    buffer: &'b [u8],
+    array: &'b [u8],
+    bounds: &Bounds,
+    words: &mut Words<'b>,
+) -> Result<Parsed, Stop> {
+    let (count, mut rest) = read_number(array, Malformed::WordCount)?;
+    if count > bounds.max_words {
+        return Err(Stop::Bad(Malformed::TooManyWords { most: bounds.max_words }));
+    }
+    for _ in 0..count {
+        let header = match rest {
+            [b'$', header @ ..] => header,
+            [found, ..] => return Err(Stop::Bad(Malformed::NotAWord { found: *found })),
+            [] => return Err(Stop::Short { missing: 1 }),
+        };
+        let (length, after) = read_number(header, Malformed::WordLength)?;
+        if length > bounds.max_word_bytes {
+            return Err(Stop::Bad(Malformed::WordTooLong { most: bounds.max_word_bytes }));
+        }
+        let start = buffer.len() - after.len();
+        if start + length + 2 > bounds.max_command_bytes {
+            return Err(Stop::Bad(Malformed::CommandTooLong { most: bounds.max_command_bytes }));
+        }
+        let Some((word, after)) = after.split_at_checked(length) else {
+            return Err(Stop::Short { missing: length + 2 - after.len() });
+        };
+        rest = match after {
+            [b'\r', b'\n', rest @ ..] => rest,
+            [] | [b'\r'] => return Err(Stop::Short { missing: 2 - after.len() }),
+            _ => return Err(Stop::Bad(Malformed::WordEnd)),
+        };
+        words.push(word);
+    }
+    Ok(Parsed::Command { length: buffer.len() - rest.len() })
+}
+
+/// The number on the line at the front of `bytes`, and what follows the line.
+#[inline]
+fn read_number(bytes: &[u8], wrong: Malformed) -> Result<(usize, &[u8]), Stop> {
+    // Almost all numbers are as short as this.
+    match bytes {
+        [one @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => Ok((usize::from(one - b'0'), rest)),
+        [ten @ b'0'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
+            Ok((usize::from(ten - b'0') * 10 + usize::from(one - b'0'), rest))
+        }
+        _ => read_long_number(bytes, wrong),
+    }
 }
 
 /// More digits make no length that is allowed.
 const MAX_DIGITS: usize = 10;
 
-#[inline]
-fn parse_array<'b>(buffer: &'b [u8], bounds: &Bounds) -> Result<Parsed<'b>, Stop> {
-    let mut words = Words::new();
-    let (count, mut at) = read_number(buffer, 1, Malformed::WordCount)?;
-    if count > bounds.max_words {
-        return Err(Stop::Bad(Malformed::TooManyWords { most: bounds.max_words }));
+fn read_long_number(bytes: &[u8], wrong: Malformed) -> Result<(usize, &[u8]), Stop> {
+    let digits = bytes.iter().take(MAX_DIGITS + 1).take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = bytes.split_at(digits);
+    match rest {
+        _ if digits > MAX_DIGITS => Err(Stop::Bad(wrong)),
+        [] => Err(Stop::Short { missing: 1 }),
+        [b'\r'] if digits > 0 => Err(Stop::Short { missing: 1 }),
+        [b'\r', b'\n', rest @ ..] if digits > 0 => {
+            let number = number.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+            Ok((number, rest))
+        }
+        _ => Err(Stop::Bad(wrong)),
     }
-    for _ in 0..count {
-        match buffer.get(at) {
-            Some(b'$') => {}
-            Some(&found) => return Err(Stop::Bad(Malformed::NotAWord { found })),
-            None => return Err(Stop::Short { at_least: at + 1 }),
-        }
-        let (length, start) = read_number(buffer, at + 1, Malformed::WordLength)?;
-        if length > bounds.max_word_bytes {
-            return Err(Stop::Bad(Malformed::WordTooLong { most: bounds.max_word_bytes }));
-        }
-        let end = start + length;
-        if end + 2 > bounds.max_command_bytes {
-            return Err(Stop::Bad(Malformed::CommandTooLong { most: bounds.max_command_bytes }));
-        }
-        match buffer.get(end..end + 2) {
-            Some(b"\r\n") => {}
-            Some(_) => return Err(Stop::Bad(Malformed::WordEnd)),
-            None => return Err(Stop::Short { at_least: end + 2 }),
-        }
-        words.push(&buffer[start..end]);
-        at = end + 2;
-    }
-    Ok(Parsed::Command { words, length: at })
 }
 
-/// The number at `at`, and where the line after it begins.
-#[inline]
-fn read_number(buffer: &[u8], at: usize, wrong: Malformed) -> Result<(usize, usize), Stop> {
-    let mut number = 0;
-    for place in at..=at + MAX_DIGITS {
-        match buffer.get(place) {
-            Some(digit @ b'0'..=b'9') => number = number * 10 + usize::from(digit - b'0'),
-            Some(b'\r') if place > at => {
-                return match buffer.get(place + 1) {
-                    Some(b'\n') => Ok((number, place + 2)),
-                    Some(_) => Err(Stop::Bad(wrong)),
-                    None => Err(Stop::Short { at_least: place + 2 }),
-                };
-            }
-            Some(_) => return Err(Stop::Bad(wrong)),
-            None => return Err(Stop::Short { at_least: place + 1 }),
-        }
-    }
-    Err(Stop::Bad(wrong))
-}
-
-fn parse_line<'b>(buffer: &'b [u8], bounds: &Bounds) -> Result<Parsed<'b>, Stop> {
+fn parse_line(buffer: &[u8], bounds: &Bounds) -> Result<Parsed, Stop> {
     let too_long = Stop::Bad(Malformed::LineTooLong { most: bounds.max_line_bytes });
     let within = &buffer[..buffer.len().min(bounds.max_line_bytes + 1)];
     let Some(end) = within.iter().position(|byte| *byte == b'\n') else {
         let is_full = within.len() > bounds.max_line_bytes;
-        return Err(if is_full { too_long } else { Stop::Short { at_least: buffer.len() + 1 } });
+        return Err(if is_full { too_long } else { Stop::Short { missing: 1 } });
     };
     let line = &buffer[..end];
     let words = split_line(line.strip_suffix(b"\r").unwrap_or(line), bounds).map_err(Stop::Bad)?;

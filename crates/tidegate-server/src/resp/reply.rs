@@ -89,11 +89,16 @@ impl Replies {
         }
     }
 
-    /// An array of integers.
+    /// A reply whose beginning was written before, and which ends with three integers.
     #[inline]
-    pub(crate) fn integers<const N: usize>(&mut self, numbers: [i64; N]) {
-        self.array(N);
-        numbers.into_iter().for_each(|number| self.integer(number));
+    pub(crate) fn opened_with(&mut self, opening: &[u8], numbers: [i64; 3]) {
+        self.bytes.extend_from_slice(opening);
+        let mut block = [0; 3 * LONGEST_INTEGER];
+        let mut at = 0;
+        for number in numbers {
+            at += write_integer(&mut block[at..], number);
+        }
+        self.bytes.extend_from_slice(&block[..at]);
     }
 
     #[inline]
@@ -111,6 +116,25 @@ impl Replies {
         self.bytes.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
         self.bytes.extend_from_slice(b"\r\n");
     }
+}
+
+/// A colon, a sign, nineteen digits and the line end.
+const LONGEST_INTEGER: usize = 23;
+
+/// Writes an integer reply to the front of `to`; how many bytes that took.
+#[inline]
+fn write_integer(to: &mut [u8], number: i64) -> usize {
+    if number == -1 {
+        to[..5].copy_from_slice(b":-1\r\n");
+        return 5;
+    }
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(number).as_bytes();
+    let end = 1 + digits.len();
+    to[0] = b':';
+    to[1..end].copy_from_slice(digits);
+    to[end..end + 2].copy_from_slice(b"\r\n");
+    end + 2
 }
 
 fn signed(count: usize) -> i64 {
@@ -154,7 +178,13 @@ mod tests {
 
     #[test]
     fn integers_are_written_with_their_sign() {
-        let write = |to: &mut Replies| to.integers([0, 16, -1, i64::MAX]);
-        assert_eq!(written(Version::Resp2, write), "*4\r\n:0\r\n:16\r\n:-1\r\n:9223372036854775807\r\n");
+        let write = |to: &mut Replies| {
+            to.opened_with(b"*3\r\n", [0, -1, 10]);
+            to.opened_with(b"*3\r\n", [i64::MAX, i64::MIN, i64::MIN]);
+            to.integer(-10);
+        };
+        let least = ":-9223372036854775808\r\n".repeat(2);
+        let expected = format!("*3\r\n:0\r\n:-1\r\n:10\r\n*3\r\n:9223372036854775807\r\n{least}:-10\r\n");
+        assert_eq!(written(Version::Resp2, write), expected);
     }
 }

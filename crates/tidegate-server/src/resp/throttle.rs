@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidegate_core::{Ask, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, Stance, TokenBucket, Touch};
 use tidegate_store::{CellKey, Spend};
 
-use super::reply::quoted;
+use super::reply::{Replies, quoted};
 use crate::json::MAX_VALUE_BYTES;
 
 /// What one call asks.
@@ -55,11 +55,18 @@ impl<'b> Throttle<'b> {
 #[inline]
 pub(crate) fn read_number(name: &str, word: &[u8]) -> Result<u64, String> {
     // Nineteen digits always fit.
-    let plain = (1..=19).contains(&word.len()) && word.iter().all(u8::is_ascii_digit);
-    let number = word.iter().fold(0u64, |number, digit| {
-        number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0')))
-    });
-    if plain && i64::try_from(number).is_ok() { Ok(number) } else { Err(not_a_number(name, word)) }
+    if word.is_empty() || word.len() > 19 {
+        return Err(not_a_number(name, word));
+    }
+    let mut number = 0u64;
+    for byte in word {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return Err(not_a_number(name, word));
+        }
+        number = number * 10 + u64::from(digit);
+    }
+    if number > i64::MAX.cast_unsigned() { Err(not_a_number(name, word)) } else { Ok(number) }
 }
 
 #[cold]
@@ -78,8 +85,9 @@ pub(crate) struct Bucket {
     quota: Quota,
     limit: Limit,
     scope: Scope,
-    size: u64,
     refill_time: Micros,
+    /// How its replies begin: those that let pass, and those that do not.
+    openings: [Box<[u8]>; 2],
 }
 
 /// Where these cells live, beside the domains of rules.
@@ -100,7 +108,8 @@ impl Bucket {
         // As rules name their cells: domain, rule, limit name, algorithm, period.
         let period = period.to_string();
         let scope = Scope::new(&[DOMAIN, b"", b"", limit.algorithm().name().as_bytes(), period.as_bytes()]);
-        Ok(Bucket { quota, limit, scope, size, refill_time: bucket.refill_time() })
+        let openings = [0, 1].map(|limited| format!("*5\r\n:{limited}\r\n:{size}\r\n").into_bytes().into());
+        Ok(Bucket { quota, limit, scope, refill_time: bucket.refill_time(), openings })
     }
 
     /// What spends `hits` of it; `key` has its length before it.
@@ -112,22 +121,22 @@ impl Bucket {
         }
     }
 
-    /// Limited, limit, remaining, seconds to wait (-1: none, or for ever), seconds until all is back.
+    /// Writes limited, limit, remaining, seconds to wait (-1: none, or for ever), seconds until all is back.
     #[inline]
-    pub(crate) fn reply(&self, hits: Hits, outcome: &Outcome) -> [i64; 5] {
+    pub(crate) fn write_reply(&self, hits: Hits, outcome: &Outcome, to: &mut Replies) {
         let wait = match hits {
             // No tokens always fit, unless the bucket was larger when it was filled.
             Hits::ZERO => Some(outcome.reset_after.saturating_sub(self.refill_time)),
             _ if outcome.is_admitted() => Some(Micros::ZERO),
             _ => outcome.retry_after(),
         };
-        let (limited, retry_after) = match wait {
-            Some(Micros::ZERO) => (0, -1),
-            Some(wait) => (1, signed(wait.as_secs_ceil())),
-            None => (1, -1),
+        let (opening, retry_after) = match wait {
+            Some(Micros::ZERO) => (&self.openings[0], -1),
+            Some(wait) => (&self.openings[1], signed(wait.as_secs_ceil())),
+            None => (&self.openings[1], -1),
         };
         let reset_after = signed(outcome.reset_after.as_secs_ceil());
-        [limited, signed(self.size), signed(outcome.remaining), retry_after, reset_after]
+        to.opened_with(opening, [signed(outcome.remaining), retry_after, reset_after]);
     }
 }
 
@@ -159,6 +168,12 @@ impl Buckets {
             self.latest = self.find_or_make(quota)?;
         }
         Ok(&self.known[self.latest])
+    }
+
+    /// The bucket that was asked for last.
+    #[inline]
+    pub(crate) fn latest(&self) -> Option<&Bucket> {
+        self.known.get(self.latest).map(|bucket| &**bucket)
     }
 
     fn find_or_make(&mut self, quota: Quota) -> Result<usize, String> {
@@ -210,7 +225,7 @@ mod tests {
         {
             assert!(ask(words).is_err(), "{words}");
         }
-        assert_eq!(ask("k 4000000000 1 1").unwrap().size, 4_000_000_001);
+        assert_eq!(ask("k 4000000000 1 1").unwrap().limit.quota(), 4_000_000_001);
     }
 
     #[test]

@@ -2,13 +2,18 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate_server::resp::parse::{Bounds, Malformed, Parsed, parse};
+use tidegate_server::resp::parse::{self, Bounds, Malformed, Parsed};
 
 /// Small, so that random input reaches every one of them.
 const BOUNDS: Bounds =
     Bounds { max_words: 12, max_word_bytes: 300, max_command_bytes: 1_000, max_line_bytes: 200 };
 
 type Words = Vec<Vec<u8>>;
+
+fn parse(bytes: &[u8]) -> (Parsed, parse::Words<'_>) {
+    let mut words = parse::Words::new();
+    (parse::parse(bytes, &BOUNDS, &mut words), words)
+}
 
 fn encoded(words: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
@@ -36,11 +41,12 @@ fn typed(words: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// All commands at the front of `buffer`, and how many bytes they take.
-fn parse_all(buffer: &[u8], bounds: &Bounds) -> (Vec<Words>, usize, Result<(), Malformed>) {
+fn parse_all(buffer: &[u8]) -> (Vec<Words>, usize, Result<(), Malformed>) {
     let (mut commands, mut used) = (Vec::new(), 0);
+    let mut words = parse::Words::new();
     loop {
-        match parse(&buffer[used..], bounds) {
-            Parsed::Command { words, length } => {
+        match parse::parse(&buffer[used..], &BOUNDS, &mut words) {
+            Parsed::Command { length } => {
                 commands.push(words.iter().map(|word| word.to_vec()).collect());
                 used += length;
             }
@@ -71,9 +77,9 @@ proptest! {
         }
         let expected: Vec<Words> = commands.into_iter().map(|(words, _)| words).collect();
         for cut in 0..=bytes.len() {
-            let (mut found, used, end) = parse_all(&bytes[..cut], &BOUNDS);
+            let (mut found, used, end) = parse_all(&bytes[..cut]);
             prop_assert_eq!(end, Ok(()));
-            let (rest, last, end) = parse_all(&bytes[used..], &BOUNDS);
+            let (rest, last, end) = parse_all(&bytes[used..]);
             prop_assert_eq!((end, used + last), (Ok(()), bytes.len()));
             found.extend(rest);
             prop_assert_eq!(&found, &expected);
@@ -84,7 +90,7 @@ proptest! {
     fn an_incomplete_command_says_how_much_it_needs_at_least_and_never_too_much(words in any_command()) {
         let bytes = encoded(&words);
         for cut in 0..bytes.len() {
-            let Parsed::Incomplete { at_least } = parse(&bytes[..cut], &BOUNDS) else {
+            let (Parsed::Incomplete { at_least }, _) = parse(&bytes[..cut]) else {
                 return Err(TestCaseError::fail(format!("{cut} bytes are no command")));
             };
             prop_assert!(at_least > cut && at_least <= bytes.len());
@@ -105,8 +111,9 @@ proptest! {
             }),
         ],
     ) {
-        match parse(&bytes, &BOUNDS) {
-            Parsed::Command { words, length } => {
+        let (parsed, words) = parse(&bytes);
+        match parsed {
+            Parsed::Command { length } => {
                 prop_assert!(length <= bytes.len() && length <= BOUNDS.max_command_bytes);
                 prop_assert!(words.len() <= BOUNDS.max_words);
                 prop_assert!(words.iter().all(|word| word.len() <= BOUNDS.max_word_bytes));
@@ -130,8 +137,8 @@ proptest! {
         bytes in vec(prop_oneof![Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), b'0'..=b'9', Just(b'x')], 1..40),
     ) {
         for cut in 0..bytes.len() {
-            if let Parsed::Malformed(_) = parse(&bytes[..cut], &BOUNDS) {
-                let whole = parse(&bytes, &BOUNDS);
+            if let (Parsed::Malformed(_), _) = parse(&bytes[..cut]) {
+                let (whole, _) = parse(&bytes);
                 prop_assert!(matches!(whole, Parsed::Malformed(_)), "{:?}", whole);
             }
         }
@@ -140,7 +147,7 @@ proptest! {
 
 #[track_caller]
 fn check_malformed(bytes: &[u8], message: &str) {
-    match parse(bytes, &BOUNDS) {
+    match parse(bytes).0 {
         Parsed::Malformed(what) => assert_eq!(what.to_string(), message),
         other => panic!("{other:?}"),
     }
@@ -169,7 +176,7 @@ fn each_mistake_has_a_message_of_its_own() {
 
 #[track_caller]
 fn check_line(line: &str, words: &[&[u8]]) {
-    match parse(line.as_bytes(), &BOUNDS) {
+    match parse(line.as_bytes()).0 {
         Parsed::Line { words: found, length } => {
             assert_eq!(found.iter().map(Vec::as_slice).collect::<Vec<_>>(), words);
             assert_eq!(length, line.len());
@@ -192,6 +199,6 @@ fn a_typed_line_is_split_as_redis_splits_it() {
 
 #[test]
 fn an_array_of_no_words_is_a_command_to_be_passed_over() {
-    let Parsed::Command { words, length } = parse(b"*0\r\nPING", &BOUNDS) else { panic!("a command") };
+    let (Parsed::Command { length }, words) = parse(b"*0\r\nPING") else { panic!("a command") };
     assert_eq!((words.len(), length), (0, 4));
 }
