@@ -1,0 +1,59 @@
+-- Changes cells outside a request: gives hits back, takes hits spent elsewhere, renews and releases leases.
+--
+-- KEYS     the cells
+-- Items    key (2 bytes: its number), algorithm (a letter), what (1 byte: 1 refund, 2 charge, 3 renew, 4 release),
+--          hits, age_us and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the number of
+--          the lease's name in ARGV[2])
+-- Reply    a byte per item: "1", or "0" for a lease that had ended
+
+local REFUND, CHARGE, RENEW = 1, 2, 3
+
+local function charge(letter, key, raw, hits, a, b, c, d, e, f)
+  if letter == "b" then
+    return token_bucket_charge(raw, now, hits, a, b, c, d, e)
+  elseif letter == "w" then
+    return sliding_window_charge(raw, now, hits, a, b, c, d, e)
+  elseif letter == "f" then
+    return fixed_window_charge(raw, now, hits, a, b, c, d, e, f)
+  elseif letter == "q" then
+    return leaky_bucket_charge(raw, now, hits, a, b, c, d, e)
+  elseif letter == "l" then
+    return sliding_log_enter(key, raw, now, hits, a, b, c, d, e)
+  end
+end
+
+local function renew(letter, key, raw, name, a, b, c)
+  if letter == "c" then
+    return concurrency_renew(key, raw, now, name, a, b, c)
+  end
+  return concurrency_large_renew(key, now, name, a, b, c)
+end
+
+local reply = {}
+for index = 1, items do
+  local number, letter, what, hits, age_us, a, b, c, d, e, f
+  number, letter, what, hits, age_us, a, b, c, d, e, f, at = from_bytes("<I2c1I1dddddddd", plan, at)
+  local key, raw = KEYS[number], nil
+  if number <= readable then
+    -- Not GET: it would fail on a sorted set, which a limit that was very large has left.
+    raw = call("MGET", key)[1]
+  end
+  local done, after, expires_s = true, nil, nil
+  if what == REFUND then
+    after, expires_s = refund(letter, key, raw, hits, age_us, a, b, c, d, e, f)
+  elseif what == CHARGE then
+    after, expires_s = charge(letter, key, raw, hits, a, b, c, d, e, f)
+  else
+    local name = sub(ARGV[2], 8 * f - 7, 8 * f)
+    if what == RENEW then
+      done, after, expires_s = renew(letter, key, raw, name, a, b, c)
+    else
+      done, after, expires_s = release(letter, key, raw, name, a, b, c)
+    end
+  end
+  if after and (after ~= "" or raw) then
+    keep(key, after ~= "" and after, expires_s)
+  end
+  reply[index] = done and "1" or "0"
+end
+return table.concat(reply)

@@ -1,0 +1,45 @@
+-- Work that arrives in hits and drains with time: what token bucket and leaky bucket share. Twin of `meter.rs`.
+--
+-- Value  backlog (7 bytes), as_of_us (7), coarseness (1), expires_s (5): when its key expires
+
+-- The backlog at `now`, in this meter's unit, and when the key expires.
+local function meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
+  if not raw then
+    return 0, 0
+  end
+  local backlog, as_of_us, its_coarseness, expires_s = from_bytes("<I7I7I1I5", raw)
+  if its_coarseness ~= coarseness then
+    -- Whole hits, rounded up.
+    backlog = ceil_div(backlog, ceil_div(period_us, 2 ^ its_coarseness)) * work_per_hit
+  end
+  backlog = min(backlog, LATEST - drained_per_us)
+  -- A value from the future is one that a clock, since stepped back, wrote: it drains from now on.
+  if now <= as_of_us then
+    return backlog, expires_s
+  end
+  -- Time beyond the whole backlog must not be multiplied: it might not fit.
+  if now - as_of_us >= ceil_div(backlog, drained_per_us) then
+    return 0, expires_s
+  end
+  return backlog - (now - as_of_us) * drained_per_us, expires_s
+end
+
+local function meter_write(backlog, now, drained_per_us, coarseness, expires_s)
+  if backlog == 0 then
+    return ""
+  end
+  local empty_us = now + ceil_div(backlog, drained_per_us)
+  if empty_us <= expires_s * 1000000 then
+    return to_bytes("<I7I7I1I5", backlog, now, coarseness, expires_s)
+  end
+  expires_s = expiry_beyond(empty_us, now)
+  return to_bytes("<I7I7I1I5", backlog, now, coarseness, expires_s), expires_s
+end
+
+-- A rate that was lowered makes a value last longer than its key would.
+local function meter_outlast(raw, now, reset_after_us, expires_s)
+  if raw and now + reset_after_us > expires_s * 1000000 then
+    expires_s = expiry_beyond(now + reset_after_us, now)
+    return sub(raw, 1, 15) .. to_bytes("<I5", expires_s), expires_s
+  end
+end

@@ -1,0 +1,184 @@
+-- Sliding log: the time of every admitted hit, so never more than `limit` in any window. Twin of `sliding_log.rs`.
+--
+-- Value  newest_us (7 bytes), expires_s (5), head (4): how many of the oldest entries no longer count, then the entries,
+--        `width` bytes each (packed.lua)
+-- Limit  limit, window_us, min_interval_us, width, large (1 or 0)
+--
+-- A large log is read and written in place, a few entries at a time, and rewritten when half of it has gone. It is not
+-- among the readable keys, and `raw` is nil.
+
+local LOG_HEADER = 16
+
+-- How many entries there are, and the numbers of the header.
+local function log_open(key, raw, width, large)
+  local length
+  if large == 1 then
+    length = call("STRLEN", key)
+    raw = length > 0 and call("GETRANGE", key, 0, LOG_HEADER - 1)
+  else
+    length = raw and #raw
+  end
+  if not raw then
+    return 0, 0, 0, 0
+  end
+  local newest, expires_s, head = from_bytes("<I7I5I4", raw)
+  return (length - LOG_HEADER) / width - head, newest, expires_s, head
+end
+
+-- The low bytes of the `index`th entry that counts, from 1.
+local function log_low(key, raw, head, index, width)
+  local offset = LOG_HEADER + (head + index - 1) * width
+  if raw then
+    return from_bytes(packed_form(width), raw, offset + 1)
+  end
+  return (from_bytes(packed_form(width), call("GETRANGE", key, offset, offset + width - 1)))
+end
+
+-- How many entries are at or before `moment`.
+local function log_count_until(key, raw, count, newest, head, width, moment)
+  if count == 0 or newest <= moment then
+    return count
+  end
+  local last_low = log_low(key, raw, head, count, width)
+  local low, high, probe = 0, count - 1, 0
+  while low < high do
+    local gap = packed_gap(last_low, log_low(key, raw, head, probe + 1, width), width)
+    if newest - gap <= moment then
+      low = probe + 1
+    else
+      high = probe
+    end
+    -- Few have gone since the last hit: strides from the oldest on find them sooner than halving does.
+    probe = min(2 * low, floor_div(low + high, 2))
+  end
+  return low
+end
+
+-- How many of the oldest entries, moved back by `ahead`, have left the window.
+local function log_expired(key, raw, count, newest, head, width, now, window_us, ahead)
+  if now < window_us then
+    return 0
+  end
+  return log_count_until(key, raw, count, newest, head, width, min(now - window_us + ahead, LATEST))
+end
+
+local function sliding_log_look(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+  local count, newest, _, head = log_open(key, raw, width, large)
+  -- After the clock stepped back, entries from its future count as if they had just happened, the others keeping their
+  -- distance to them.
+  local ahead = max(newest - now, 0)
+  local gone = log_expired(key, raw, count, newest, head, width, now, window_us, ahead)
+  local live, since_newest = count - gone, now - (newest - ahead)
+  local remaining = max(limit - live, 0)
+  local reset_after_us = live > 0 and max(window_us - since_newest, 0) or 0
+  local wanted = max(hits, 1)
+  if wanted > limit then
+    return -1, remaining, reset_after_us
+  end
+  -- The hits that must leave the window first: all but the newest `limit - wanted`.
+  local in_the_way, retry_after_us = live + wanted - limit, 0
+  if in_the_way > 0 then
+    local last_low = log_low(key, raw, head, count, width)
+    local gap = packed_gap(last_low, log_low(key, raw, head, gone + in_the_way, width), width)
+    retry_after_us = max(window_us - (now - max(newest - gap - ahead, 0)), 0)
+  end
+  if live > 0 then
+    retry_after_us = max(retry_after_us, min_interval_us - since_newest)
+  end
+  if retry_after_us > 0 then
+    return -2 - retry_after_us, remaining, reset_after_us
+  elseif hits == 0 then
+    return 0, remaining, reset_after_us
+  end
+  return 0, remaining - wanted, window_us
+end
+
+-- Writes a large log in place: what is appended, and how many of the oldest no longer count.
+local function log_write_large(key, count, newest, expires_s, later_s, head, added, live, width)
+  local header = to_bytes("<I7I5I4", newest, later_s or expires_s, head)
+  if live == 0 then
+    call("DEL", key)
+    return
+  elseif count == 0 then
+    return keep(key, header .. added, later_s)
+  elseif head > 1000 and head > live then
+    local kept = call("GETRANGE", key, LOG_HEADER + head * width, -1)
+    return keep(key, to_bytes("<I7I5I4", newest, later_s or expires_s, 0) .. kept .. added, later_s)
+  end
+  call("SETRANGE", key, 0, header)
+  if added ~= "" then
+    call("APPEND", key, added)
+  end
+  if later_s and not time_is_given then
+    call("EXPIREAT", key, later_s)
+  end
+end
+
+-- Enters `hits` whether or not they fit; the newest `limit` are all that need remembering.
+local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+  local count, newest, expires_s, head = log_open(key, raw, width, large)
+  newest = min(newest, now)
+  local gone = log_expired(key, raw, count, newest, head, width, now, window_us, 0)
+  local added = min(hits, limit)
+  if added > 0 then
+    gone = max(gone, count + added - limit)
+  end
+  local live = count - min(gone, count) + added
+  if live == 0 then
+    if large == 1 then
+      log_write_large(key, count, newest, expires_s, nil, head, "", 0, width)
+      return
+    end
+    return ""
+  end
+  local entries = ""
+  if added > 0 then
+    local low = 0
+    if count > 0 then
+      low = packed_low(log_low(key, raw, head, count, width), now - newest, width)
+    end
+    entries, newest = rep(to_bytes(packed_form(width), low), added), now
+  end
+  local later_s
+  if newest + window_us > expires_s * 1000000 then
+    later_s = expiry_beyond(newest + window_us, now)
+  end
+  head = head + min(gone, count)
+  if large == 1 then
+    return log_write_large(key, count, newest, expires_s, later_s, head, entries, live, width)
+  end
+  local kept = raw and sub(raw, LOG_HEADER + head * width + 1) or ""
+  return to_bytes("<I7I5I4", newest, later_s or expires_s, 0) .. kept .. entries, later_s
+end
+
+local function sliding_log_decide(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+  local wait, remaining, reset_after_us =
+    sliding_log_look(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+  if wait < 0 or hits == 0 then
+    return wait, remaining, reset_after_us
+  end
+  return wait, remaining, reset_after_us,
+    sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+end
+
+-- Removes the newest `hits`.
+local function sliding_log_refund(key, raw, hits, width, large)
+  local count, newest, expires_s, head = log_open(key, raw, width, large)
+  local left = max(count - hits, 0)
+  if left == count then
+    return
+  end
+  local after = ""
+  if left > 0 then
+    local last_low = log_low(key, raw, head, count, width)
+    newest = max(newest - packed_gap(last_low, log_low(key, raw, head, left, width), width), 0)
+    raw = raw or call("GET", key)
+    after = to_bytes("<I7I5I4", newest, expires_s, 0) ..
+      sub(raw, LOG_HEADER + head * width + 1, LOG_HEADER + (head + left) * width)
+  end
+  if large == 1 then
+    keep(key, after ~= "" and after)
+    return
+  end
+  return after
+end

@@ -1,0 +1,104 @@
+-- Sliding window counter: the previous window's count fades out as the current one goes by. Twin of `sliding_window.rs`.
+--
+-- Value  start_us (7 bytes), current (4), previous (4). The key expires a second after the next window's end.
+-- Limit  limit, window_us, tick_us, ticks (per window, rounded up), most (the count up to which the arithmetic is exact)
+
+local U32_MAX = 4294967295
+
+-- Start, current and previous count as of `now`, the ticks of the previous window that have not faded, and the start of
+-- the window that was.
+local function sliding_window_read(raw, now, window_us, tick_us, ticks, most)
+  local start = now - fmod(now, window_us)
+  -- A tick that has begun has not faded: the weight rounds up.
+  local weight = ticks - floor_div(now - start, tick_us)
+  if not raw then
+    return start, 0, 0, weight
+  end
+  local its_start, current, previous = from_bytes("<I7I4I4", raw)
+  -- A value from a later window is one that a clock, since stepped back, wrote: its hits count here.
+  if its_start < start then
+    previous = min(its_start + window_us, LATEST) == start and current or 0
+    current = 0
+  end
+  return start, min(current, most), min(previous, most), weight, its_start
+end
+
+local function sliding_window_write(start, window_us, current, previous, its_start)
+  if current == 0 and previous == 0 then
+    return ""
+  end
+  local after = to_bytes("<I7I4I4", start, min(current, U32_MAX), min(previous, U32_MAX))
+  if its_start == start then
+    return after
+  end
+  return after, ceil_div(start + 2 * window_us, 1000000) + 1
+end
+
+-- How far into a window `previous` hits weigh at most `room`; nil if not before its end.
+local function faded_enough(previous, room, tick_us, ticks)
+  if previous <= room then
+    return 0
+  end
+  local heaviest = floor_div(room * ticks, previous)
+  if heaviest > 0 then
+    return (ticks - heaviest) * tick_us
+  end
+end
+
+-- The first moment at which `wanted` hits fit, if nobody else asks.
+local function sliding_window_retry_at(start, current, previous, wanted, limit, window_us, tick_us, ticks)
+  local room = limit - current - wanted
+  local offset = room >= 0 and faded_enough(previous, room, tick_us, ticks)
+  if offset then
+    return start + offset
+  end
+  return start + window_us + (faded_enough(current, limit - wanted, tick_us, ticks) or window_us)
+end
+
+local function sliding_window_reset_after(now, start, window_us, current, previous)
+  if current > 0 then
+    return max(min(start + 2 * window_us, LATEST) - now, 0)
+  elseif previous > 0 then
+    return max(min(start + window_us, LATEST) - now, 0)
+  end
+  return 0
+end
+
+local function sliding_window_decide(raw, now, hits, limit, window_us, tick_us, ticks, most)
+  local start, current, previous, weight, its_start = sliding_window_read(raw, now, window_us, tick_us, ticks, most)
+  local remaining = floor_div(max(limit * ticks - (previous * weight + current * ticks), 0), ticks)
+  local wanted = max(hits, 1)
+  if wanted > remaining then
+    local wait = -1
+    if wanted <= limit then
+      local retry_at = sliding_window_retry_at(start, current, previous, wanted, limit, window_us, tick_us, ticks)
+      wait = -2 - max(min(retry_at, LATEST) - now, 0)
+    end
+    return wait, remaining, sliding_window_reset_after(now, start, window_us, current, previous)
+  elseif hits == 0 then
+    return 0, remaining, sliding_window_reset_after(now, start, window_us, current, previous)
+  end
+  current = current + wanted
+  return 0, remaining - wanted, sliding_window_reset_after(now, start, window_us, current, previous),
+    sliding_window_write(start, window_us, current, previous, its_start)
+end
+
+local function sliding_window_refund(raw, now, hits, age_us, limit, window_us, tick_us, ticks, most)
+  local start, current, previous, _, its_start = sliding_window_read(raw, now, window_us, tick_us, ticks, most)
+  local charged = max(now - age_us, 0)
+  local charged_start = charged - fmod(charged, window_us)
+  if charged_start == start then
+    local returned = min(hits, current)
+    current = current - returned
+    previous = max(previous - (hits - returned), 0)
+  elseif charged_start + window_us == start then
+    previous = max(previous - hits, 0)
+  end
+  return sliding_window_write(start, window_us, current, previous, its_start)
+end
+
+local function sliding_window_charge(raw, now, hits, limit, window_us, tick_us, ticks, most)
+  local start, current, previous, _, its_start = sliding_window_read(raw, now, window_us, tick_us, ticks, most)
+  current = current + min(hits, max(limit - current, 0))
+  return sliding_window_write(start, window_us, current, previous, its_start)
+end

@@ -1,0 +1,37 @@
+-- Token bucket: bursts up to `burst`, refilled at a rate, the two independent. Twin of `token_bucket.rs`.
+--
+-- Value  as in meter.lua
+-- Limit  work_per_hit, drained_per_us, period_us, coarseness, burst
+
+local function token_bucket_decide(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)
+  local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
+  local capacity, wanted, wait = burst * work_per_hit, max(hits, 1), -1
+  if wanted <= burst then
+    local highest_backlog = capacity - wanted * work_per_hit
+    if backlog <= highest_backlog and hits > 0 then
+      local filled = backlog + wanted * work_per_hit
+      return 0, floor_div(capacity - filled, work_per_hit), ceil_div(filled, drained_per_us),
+        meter_write(filled, now, drained_per_us, coarseness, expires_s)
+    elseif backlog <= highest_backlog then
+      wait = 0
+    else
+      wait = -2 - ceil_div(backlog - highest_backlog, drained_per_us)
+    end
+  end
+  local reset_after_us = ceil_div(backlog, drained_per_us)
+  return wait, floor_div(max(capacity - backlog, 0), work_per_hit), reset_after_us,
+    meter_outlast(raw, now, reset_after_us, expires_s)
+end
+
+local function token_bucket_refund(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)
+  local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
+  local returned = min(hits, burst) * work_per_hit
+  return meter_write(max(backlog - returned, 0), now, drained_per_us, coarseness, expires_s)
+end
+
+local function token_bucket_charge(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)
+  local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
+  local room = max(burst * work_per_hit - backlog, 0)
+  local taken = min(min(hits, burst) * work_per_hit, room)
+  return meter_write(backlog + taken, now, drained_per_us, coarseness, expires_s)
+end

@@ -1,0 +1,378 @@
+//! Decides batches on servers that a script cannot reach together: sharded ones, and the slots of a cluster.
+//!
+//! Requests that each live in one place are sent there, one call per place, all at once. Where a request spans places,
+//! its parts are reserved and put back as `rounds` says. That goes on to its end whoever still waits for it: a caller
+//! that gives up half-way leaves nothing spent by halves.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tidegate_core::{Ask, Limit, Stance};
+use tidegate_store::{BoxError, Outcomes, Request, Spend, StoreError};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::limits::{self, Encoded};
+use crate::link::Within;
+use crate::observer::Operation;
+use crate::pause::Pause;
+use crate::plan::{self, Mode, Noting, Plan, PlannedSpend, Reservation, Surroundings};
+use crate::rounds::{PartId, PartShape, Question, Rounds, SpendShape, Step, ToAsk, ToUndo, Told};
+use crate::script::{Algorithms, Driver};
+use crate::store::{Inner, Ran, all_or_unknown, nonsense};
+
+/// For how long putting back is tried; Redis forgets a reservation a little later.
+const PUT_BACK_WITHIN: Duration = Duration::from_secs(4);
+/// How long one attempt at that may take: nobody waits for it.
+const PUT_BACK_PATIENCE: Duration = Duration::from_millis(500);
+/// Rounds whose plans were made for another time than the store's, before giving up.
+const MOST_GUESSES: usize = 3;
+
+pub(crate) async fn decide(
+    inner: &Arc<Inner>,
+    batch: &[Request<'_>],
+    within: Within,
+) -> Result<Outcomes, StoreError> {
+    let places: Vec<Option<u16>> = batch.iter().map(|request| one_place(inner, request)).collect();
+    let spans =
+        |(request, place): (&Request<'_>, &Option<u16>)| place.is_none() && !request.spends.is_empty();
+    if !batch.iter().zip(&places).any(spans) {
+        return decide_in_place(inner, batch, &places, within).await;
+    }
+    let (tell, told) = oneshot::channel();
+    let journey = Journey::new(Arc::clone(inner), batch, within);
+    tokio::spawn(journey.travel(tell));
+    told.await.unwrap_or_else(|_| {
+        let source: BoxError = "the runtime is shutting down".into();
+        Err(StoreError::FateUnknown { endpoint: "redis".to_owned(), source })
+    })
+}
+
+/// Where all cells of a request live; none if it has none, or they live apart.
+fn one_place(inner: &Inner, request: &Request<'_>) -> Option<u16> {
+    let mut places = request.spends.iter().map(|spend| inner.client.partition_of(spend.cell.tag));
+    let first = places.next()?;
+    places.all(|place| place == first).then_some(first)
+}
+
+/// Decides requests each of which lives in one place.
+async fn decide_in_place(
+    inner: &Inner,
+    batch: &[Request<'_>],
+    places: &[Option<u16>],
+    within: Within,
+) -> Result<Outcomes, StoreError> {
+    let groups =
+        grouped(places.iter().enumerate().filter_map(|(request, place)| Some((*place.as_ref()?, request))));
+    let run = |(place, requests): (u16, Vec<usize>)| async move {
+        let make = |around: &Surroundings<'_>| {
+            let mut plan = Plan::new(Driver::Decide);
+            for request in &requests {
+                plan.whole_request(batch[*request].spends, around);
+            }
+            plan
+        };
+        let answer = inner.run_made(Operation::Decide, place, make, within).await?;
+        let expected = requests.iter().map(|request| batch[*request].spends.len()).sum::<usize>();
+        let outcomes = plan::outcomes(&answer).filter(|outcomes| outcomes.len() == expected);
+        Ok((requests, outcomes.ok_or_else(|| nonsense("outcomes"))?))
+    };
+    let answers = all_or_unknown(join_all(groups.into_iter().map(run)).await)?;
+    let mut told: Vec<Outcomes> = vec![Outcomes::new(); batch.len()];
+    for (requests, outcomes) in answers {
+        let mut outcomes = outcomes.into_iter();
+        for request in requests {
+            told[request] = outcomes.by_ref().take(batch[request].spends.len()).collect();
+        }
+    }
+    Ok(told.into_iter().flatten().collect())
+}
+
+/// Items by their place, places in the order in which they first come.
+fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec<T>)> {
+    let mut groups: Vec<(u16, Vec<T>)> = Vec::new();
+    let mut known: HashMap<u16, usize> = HashMap::new();
+    for (place, item) in items {
+        let group = *known.entry(place).or_insert_with(|| {
+            groups.push((place, Vec::new()));
+            groups.len() - 1
+        });
+        groups[group].1.push(item);
+    }
+    groups
+}
+
+/// A batch on its way through the places where its cells live. It owns all it needs.
+struct Journey {
+    inner: Arc<Inner>,
+    within: Within,
+    rounds: Rounds,
+    parts: Vec<Vec<Part>>,
+    /// The algorithms of all that is sent to a place: every call there uses one script.
+    algorithms: HashMap<u16, Algorithms>,
+    /// What must be put back, and has not been for certain.
+    undo: Vec<ToUndo>,
+    guesses: usize,
+}
+
+/// Where a cell lives, and in which step it is asked.
+type Whereabouts = (u16, Step);
+
+/// Something to send.
+#[derive(Clone, Copy, Debug)]
+enum Item {
+    /// A question, under this name.
+    Ask(ToAsk, u128),
+    Undo(ToUndo),
+}
+
+/// The cells of one request in one place.
+struct Part {
+    place: u16,
+    mode: Mode,
+    spends: SmallVec<[OwnedSpend; 4]>,
+}
+
+struct OwnedSpend {
+    letter: u8,
+    key: Vec<u8>,
+    tag: Vec<u8>,
+    limit: Limit,
+    ask: Ask,
+    stance: Stance,
+}
+
+impl Journey {
+    fn new(inner: Arc<Inner>, batch: &[Request<'_>], within: Within) -> Self {
+        let mut cells = HashMap::new();
+        let mut algorithms: HashMap<u16, Algorithms> = HashMap::new();
+        let mut shapes = Vec::with_capacity(batch.len());
+        let mut parts = Vec::with_capacity(batch.len());
+        for request in batch {
+            let spends = request.spends.iter().enumerate().map(|(number, spend)| {
+                let place = inner.client.partition_of(spend.cell.tag);
+                ((place, step_of(spend)), (number, spend))
+            });
+            let mut of_request: Vec<(Whereabouts, Vec<(usize, &Spend<'_>)>)> = Vec::new();
+            for (whereabouts, spend) in spends {
+                match of_request.iter_mut().find(|(known, _)| *known == whereabouts) {
+                    Some((_, spends)) => spends.push(spend),
+                    None => of_request.push((whereabouts, vec![spend])),
+                }
+            }
+            let mode = if of_request.len() == 1 { Mode::WholeForNow } else { Mode::Part };
+            let mut shapes_of_request = Vec::new();
+            let mut parts_of_request = Vec::new();
+            for ((place, step), spends) in of_request {
+                let owned: SmallVec<[OwnedSpend; 4]> =
+                    spends.iter().map(|(_, spend)| OwnedSpend::new(&inner, spend)).collect();
+                for spend in &owned {
+                    algorithms.entry(place).or_default().add(spend.letter);
+                }
+                let shape = |((place, spend), owned): (&(usize, &Spend<'_>), &OwnedSpend)| {
+                    let next = u32::try_from(cells.len()).expect("the size of a batch is bounded");
+                    let cell = *cells.entry(owned.key.clone()).or_insert(next);
+                    SpendShape { place: *place, cell, stance: spend.touch.stance }
+                };
+                let shape = PartShape { step, spends: spends.iter().zip(&owned).map(shape).collect() };
+                shapes_of_request.push(shape);
+                parts_of_request.push(Part { place, mode, spends: owned });
+            }
+            shapes.push((request.spends.len(), shapes_of_request));
+            parts.push(parts_of_request);
+        }
+        let rounds = Rounds::new(shapes.into_iter());
+        Journey { inner, within, rounds, parts, algorithms, undo: Vec::new(), guesses: 0 }
+    }
+
+    /// Goes all the way, tells what came of it, and puts back what must be.
+    async fn travel(mut self, tell: oneshot::Sender<Result<Outcomes, StoreError>>) {
+        let answer = loop {
+            if let Err(error) = self.round().await {
+                let everything = self.rounds.everything();
+                self.undo.extend(everything);
+                break Err(error);
+            }
+            if self.rounds.is_settled() {
+                break Ok(self.rounds.outcomes());
+            }
+        };
+        let undo = std::mem::take(&mut self.undo);
+        let mut put_back = pin!(self.put_back(undo));
+        // Begun before the answer is out, it is on its way before anything that the caller sends next.
+        let begun = poll_fn(|context| Poll::Ready(put_back.as_mut().poll(context))).await;
+        let _ = tell.send(answer);
+        if begun.is_pending() {
+            put_back.await;
+        }
+    }
+
+    /// One round: puts back what the last one left, asks, and settles.
+    async fn round(&mut self) -> Result<(), StoreError> {
+        let first = self.rounds.first_step();
+        self.ask(first).await?;
+        let last = self.rounds.last_step();
+        self.ask(last).await?;
+        self.undo = self.rounds.settle();
+        Ok(())
+    }
+
+    /// Asks parts, one call per place, after putting back what is to be undone there.
+    async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<(), StoreError> {
+        let asks: Vec<(ToAsk, u128)> = asks.into_iter().map(|ask| (ask, new_id())).collect();
+        for (ask, id) in &asks {
+            self.rounds.asking(*ask, *id);
+        }
+        let undo = std::mem::take(&mut self.undo);
+        let this = &*self;
+        let undone = undo.iter().map(|undo| (this.part(undo.part).place, Item::Undo(*undo)));
+        let asked = asks.into_iter().map(|(ask, id)| (this.part(ask.part).place, Item::Ask(ask, id)));
+        let groups = grouped(undone.chain(asked));
+        let answers =
+            join_all(groups.into_iter().map(|(place, items)| this.call(place, items, this.within))).await;
+        let answers = all_or_worst(answers).inspect_err(|_| self.undo = undo);
+        let answers: Vec<(PartId, Option<Told>)> = answers?.into_iter().flatten().collect();
+        if answers.iter().any(|(_, told)| told.is_none()) {
+            self.guesses += 1;
+            if self.guesses > MOST_GUESSES {
+                return Err(nonsense("a time near this node's"));
+            }
+        }
+        for (part, told) in answers {
+            self.rounds.answered(part, told);
+        }
+        Ok(())
+    }
+
+    /// Sends items to the place where they live, in order: an answer for each part that is asked, or none if the call was
+    /// made for another time.
+    async fn call(
+        &self,
+        place: u16,
+        items: Vec<Item>,
+        within: Within,
+    ) -> Result<Vec<(PartId, Option<Told>)>, StoreError> {
+        let mut plan = self.inner.around(|around| {
+            let mut plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
+            items.iter().for_each(|item| self.append(&mut plan, item, around));
+            plan
+        });
+        let asked = items.iter().filter_map(|item| match item {
+            Item::Ask(ask, _) => Some(ask.part),
+            Item::Undo(_) => None,
+        });
+        let operation = if asked.clone().next().is_some() { Operation::Decide } else { Operation::Cancel };
+        let answer = match self.inner.run(operation, place, &mut plan, within).await? {
+            Ran::Done(answer) => answer,
+            Ran::OtherTime => return Ok(asked.map(|part| (part, None)).collect()),
+        };
+        let expected: usize = asked.clone().map(|part| 2 * self.part(part).spends.len()).sum();
+        let outcomes = plan::outcomes(&answer).filter(|outcomes| outcomes.len() == expected);
+        let mut outcomes = outcomes.ok_or_else(|| nonsense("outcomes"))?.into_iter();
+        let told = |part: PartId| {
+            let (mut decided, mut unspent) = (Outcomes::new(), Outcomes::new());
+            for _ in &self.part(part).spends {
+                decided.extend(outcomes.next());
+                unspent.extend(outcomes.next());
+            }
+            (part, Some(Told { decided, unspent }))
+        };
+        Ok(asked.map(told).collect())
+    }
+
+    /// Puts back what is to be undone, for as long as it takes or makes sense.
+    async fn put_back(&self, undo: Vec<ToUndo>) {
+        let groups = grouped(undo.into_iter().map(|undo| (self.part(undo.part).place, Item::Undo(undo))));
+        let until = Instant::now() + PUT_BACK_WITHIN;
+        join_all(groups.into_iter().map(|(place, undo)| async move {
+            let mut pause = Pause::default();
+            while Instant::now() < until {
+                // Doing it twice does no harm, so what may have been done is done again.
+                if self.call(place, undo.clone(), Within::from_now(PUT_BACK_PATIENCE)).await.is_ok() {
+                    return;
+                }
+                tokio::time::sleep(pause.next()).await;
+            }
+        }))
+        .await;
+    }
+
+    fn append(&self, plan: &mut Plan, item: &Item, around: &Surroundings<'_>) {
+        let (part, mode, id, noting) = match item {
+            Item::Ask(ToAsk { part, question: Question::Spend }, id) => {
+                (self.part(*part), self.part(*part).mode, *id, Noting::Yes)
+            }
+            Item::Ask(ToAsk { part, question: Question::Look }, id) => {
+                (self.part(*part), Mode::Refused, *id, Noting::Yes)
+            }
+            Item::Undo(ToUndo { part, id, refused: true }) => {
+                (self.part(*part), Mode::Undo, *id, Noting::Yes)
+            }
+            Item::Undo(ToUndo { part, id, refused: false }) => {
+                (self.part(*part), Mode::Undo, *id, Noting::No)
+            }
+        };
+        let reservation = Reservation { tag: &part.spends[0].tag, id };
+        plan.request(part.spends.len(), mode, Some(reservation), around);
+        for OwnedSpend { key, limit, ask, stance, .. } in &part.spends {
+            let append = |out: &mut Vec<u8>, _: u8| out.extend_from_slice(key);
+            plan.spend(PlannedSpend { append, limit, ask: *ask, stance: *stance }, noting, around);
+        }
+    }
+
+    fn part(&self, PartId { request, part }: PartId) -> &Part {
+        &self.parts[request][part]
+    }
+}
+
+impl OwnedSpend {
+    fn new(inner: &Inner, spend: &Spend<'_>) -> Self {
+        let limit = spend.touch.limit;
+        let mut key = Vec::new();
+        let Encoded { letter, key_letter, .. } = limits::encode(limit, Default::default);
+        inner.keys.append(&mut key, key_letter, &spend.cell);
+        OwnedSpend {
+            letter,
+            key,
+            tag: spend.cell.tag.to_vec(),
+            limit: limit.clone(),
+            ask: spend.touch.ask,
+            stance: spend.touch.stance,
+        }
+    }
+}
+
+fn step_of(spend: &Spend<'_>) -> Step {
+    match spend.touch.limit {
+        Limit::LeakyBucket(_) => Step::Last,
+        _ => Step::First,
+    }
+}
+
+/// All answers, or the error that leaves most in doubt: what was done elsewhere is put back.
+fn all_or_worst<T>(answers: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
+    let is_in_doubt = |answer: &Result<T, StoreError>| {
+        answer.as_ref().is_err_and(|error| !error.is_certainly_not_applied())
+    };
+    let mut answers = answers;
+    if let Some(worst) = answers.iter().position(is_in_doubt) {
+        answers.swap(0, worst);
+    }
+    answers.into_iter().collect()
+}
+
+/// A name that no other reservation has.
+fn new_id() -> u128 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let half = || u128::from(RandomState::new().hash_one(number));
+    half() << 64 | half()
+}

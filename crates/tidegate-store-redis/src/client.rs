@@ -1,0 +1,291 @@
+//! Brings a call to the server that holds its cells, and the answer back.
+//!
+//! It repeats a call only where it certainly was not applied: a script that the server did not know, a slot that has
+//! moved. What may have been applied is never sent twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
+use redis::{Cmd, Pipeline, Value};
+use tidegate_store::StoreError;
+use tokio::time::{Instant, sleep};
+
+use crate::cluster::{Cluster, SlotMap};
+use crate::dial::Dialer;
+use crate::failure::{Failure, Redirect};
+use crate::key::slot_of;
+use crate::lanes::Lanes;
+use crate::link::{Link, Target, Within};
+use crate::observer::{Observer, Operation, Reason};
+use crate::sharded::Shards;
+use crate::url::Endpoint;
+
+/// Servers, and the connections to them.
+pub(crate) struct Client {
+    route: Route,
+    dialer: Arc<Dialer>,
+    max_in_flight: usize,
+    observer: Arc<dyn Observer>,
+    lanes: Lanes<Lane>,
+}
+
+/// How a tag leads to a server.
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// There is only one, or one at a time.
+    One { target: Target, name: String },
+    /// Each tag has its server.
+    Sharded { endpoints: Vec<Endpoint>, shards: Shards },
+    /// Each slot has its server, for now.
+    Cluster(Cluster),
+}
+
+/// The connections of one runtime.
+enum Lane {
+    /// One per server of the list.
+    Listed(Box<[Link]>),
+    /// To members of a cluster, as they turn up.
+    Found(Mutex<HashMap<Endpoint, Arc<Link>>>, tokio::sync::Mutex<Option<Instant>>),
+}
+
+/// A command, and the source of the script it names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) command: &'a Cmd,
+    pub(crate) source: Option<&'a str>,
+    /// How many requests or changes it carries.
+    pub(crate) items: usize,
+}
+
+/// Redirects that one call follows; a cluster whose members disagree for longer is not to be followed.
+const MOST_REDIRECTS: usize = 5;
+/// A slot on the move is whole again after about this long.
+const MOVING_PAUSE: Duration = Duration::from_millis(1);
+/// The map of a cluster is learnt at most so often, and waited for no longer than this.
+const LEARNING_PAUSE: Duration = Duration::from_millis(50);
+const LEARNING_PATIENCE: Duration = Duration::from_millis(500);
+/// Members that are asked for the map at once.
+const ASKED_AT_ONCE: usize = 5;
+
+impl Client {
+    pub(crate) fn new(
+        route: Route,
+        dialer: Arc<Dialer>,
+        max_in_flight: usize,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        Client { route, dialer, max_in_flight, observer, lanes: Lanes::new() }
+    }
+
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// What a script can reach in one call: all that has the same number.
+    pub(crate) fn partition_of(&self, tag: &[u8]) -> u16 {
+        match &self.route {
+            Route::One { .. } => 0,
+            Route::Sharded { shards, .. } => u16::try_from(shards.of(tag)).expect("the list is short"),
+            Route::Cluster(_) => slot_of(tag),
+        }
+    }
+
+    /// Runs a call where `partition` is.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        partition: u16,
+        call: Call<'_>,
+        within: Within,
+    ) -> Result<Value, StoreError> {
+        let began = Instant::now();
+        let Some(lane) = self.lanes.get(|| self.new_lane()) else {
+            let why = Failure::NotSent(Reason::Other, "there is no tokio runtime here".into());
+            return Err(why.into_store_error(self.name(partition)));
+        };
+        let answer = match (&self.route, &*lane) {
+            (Route::Cluster(cluster), Lane::Found(..)) => {
+                self.run_in(cluster, &lane, partition, call, within).await
+            }
+            (Route::Sharded { .. }, Lane::Listed(links)) => {
+                run_on(&links[usize::from(partition)], call, Asking::No, within).await
+            }
+            (_, Lane::Listed(links)) => run_on(&links[0], call, Asking::No, within).await,
+            (_, Lane::Found(..)) => unreachable!("only a cluster's members are found"),
+        };
+        let reason = answer.as_ref().err().map(Failure::reason);
+        self.observer.called(call.operation, call.items, began.elapsed(), reason);
+        answer.map_err(|failure| failure.into_store_error(self.name(partition)))
+    }
+
+    /// The server of `partition`, as an operator knows it.
+    fn name(&self, partition: u16) -> String {
+        match &self.route {
+            Route::One { name, .. } => name.clone(),
+            Route::Sharded { endpoints, .. } => endpoints[usize::from(partition)].to_string(),
+            Route::Cluster(cluster) => match cluster.master_of(partition) {
+                Some(master) => master.to_string(),
+                None => format!("slot {partition} of the cluster at {}", cluster.seeds()[0]),
+            },
+        }
+    }
+
+    fn new_lane(&self) -> Lane {
+        let link = |target| Link::new(target, Arc::clone(&self.dialer), self.max_in_flight);
+        match &self.route {
+            Route::One { target, .. } => Lane::Listed([link(target.clone())].into()),
+            Route::Sharded { endpoints, .. } => {
+                Lane::Listed(endpoints.iter().cloned().map(Target::Server).map(link).collect())
+            }
+            Route::Cluster(_) => Lane::Found(Mutex::default(), tokio::sync::Mutex::default()),
+        }
+    }
+
+    /// Runs a call on whichever member of a cluster serves `slot` in the end.
+    async fn run_in(
+        self: &Arc<Self>,
+        cluster: &Cluster,
+        lane: &Arc<Lane>,
+        slot: u16,
+        call: Call<'_>,
+        within: Within,
+    ) -> Result<Value, Failure> {
+        let mut master = cluster.master_of(slot);
+        let mut asking = Asking::No;
+        for _ in 0..MOST_REDIRECTS {
+            let Some(endpoint) = &master else {
+                let _ = tokio::time::timeout_at(within.deadline, self.learn_map(cluster, lane)).await;
+                master = cluster.master_of(slot);
+                if master.is_none() {
+                    return Err(Failure::NotSent(Reason::Cluster, "no member serves the slot".into()));
+                }
+                continue;
+            };
+            let failure = match run_on(&self.link_to(lane, endpoint), call, asking, within).await {
+                Ok(value) => return Ok(value),
+                Err(failure) => failure,
+            };
+            asking = Asking::No;
+            match failure.redirect(endpoint) {
+                Some(Redirect::Moved { slot, to }) => {
+                    cluster.moved(slot, &to);
+                    master = Some(to);
+                }
+                Some(Redirect::Ask { to }) => {
+                    master = Some(to);
+                    asking = Asking::Yes;
+                }
+                None if failure.code() == Some("TRYAGAIN") => sleep(MOVING_PAUSE).await,
+                None if !failure.is_certainly_not_applied() => {
+                    self.learn_map_later(lane);
+                    return Err(failure);
+                }
+                None => {
+                    let _ = tokio::time::timeout_at(within.deadline, self.learn_map(cluster, lane)).await;
+                    let other = cluster.master_of(slot);
+                    if other == master || other.is_none() {
+                        return Err(failure);
+                    }
+                    master = other;
+                }
+            }
+        }
+        Err(Failure::NotSent(Reason::Cluster, "the members do not agree on who serves the slot".into()))
+    }
+
+    fn link_to(&self, lane: &Lane, endpoint: &Endpoint) -> Arc<Link> {
+        let Lane::Found(links, _) = lane else { unreachable!("only a cluster's members are found") };
+        let mut links = links.lock();
+        if let Some(link) = links.get(endpoint) {
+            return Arc::clone(link);
+        }
+        let target = Target::Server(endpoint.clone());
+        let link = Arc::new(Link::new(target, Arc::clone(&self.dialer), self.max_in_flight));
+        links.insert(endpoint.clone(), Arc::clone(&link));
+        link
+    }
+
+    /// Asks the members of a cluster for its map, unless that was done just now.
+    async fn learn_map(&self, cluster: &Cluster, lane: &Lane) {
+        let Lane::Found(links, learnt) = lane else { return };
+        let mut learnt = learnt.lock().await;
+        if learnt.is_some_and(|at| at.elapsed() < LEARNING_PAUSE) {
+            return;
+        }
+        let mut command = Cmd::new();
+        command.arg("CLUSTER").arg("SLOTS");
+        let members = cluster.members();
+        let ask = |member: Endpoint| {
+            let (link, command) = (self.link_to(lane, &member), &command);
+            async move {
+                let answer = link.call(command, Within::from_now(LEARNING_PATIENCE)).await.ok()?;
+                SlotMap::read(&answer, &member)
+            }
+        };
+        let mut waiting = members.iter().cloned();
+        let mut asked: FuturesUnordered<_> = waiting.by_ref().take(ASKED_AT_ONCE).map(ask).collect();
+        while let Some(answer) = asked.next().await {
+            if let Some(map) = answer {
+                cluster.learn(map);
+                break;
+            }
+            asked.extend(waiting.next().map(ask));
+        }
+        *learnt = Some(Instant::now());
+        let members = cluster.members();
+        links.lock().retain(|member, _| members.contains(member));
+    }
+
+    /// The same without waiting for it.
+    fn learn_map_later(self: &Arc<Self>, lane: &Arc<Lane>) {
+        let (client, lane) = (Arc::clone(self), Arc::clone(lane));
+        tokio::spawn(async move {
+            if let Route::Cluster(cluster) = &client.route {
+                client.learn_map(cluster, &lane).await;
+            }
+        });
+    }
+}
+
+/// Whether a member is told that the slot is not its own yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    No,
+    Yes,
+}
+
+/// Runs a call on one server; a script that it does not know is brought along the second time.
+async fn run_on(link: &Link, call: Call<'_>, asking: Asking, within: Within) -> Result<Value, Failure> {
+    let answer = match asking {
+        Asking::No => link.call(call.command, within).await,
+        Asking::Yes => link.call_all(&in_one_go(call.command, None, asking), within).await,
+    };
+    match (answer, call.source) {
+        // It did not run, so running it again is safe.
+        (Err(failure), Some(source)) if failure.is_unknown_script() => {
+            link.call_all(&in_one_go(call.command, Some(source), asking), within).await
+        }
+        (answer, _) => answer,
+    }
+}
+
+fn in_one_go(command: &Cmd, source: Option<&str>, asking: Asking) -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    if let Some(source) = source {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
+    }
+    if asking == Asking::Yes {
+        pipeline.cmd("ASKING");
+    }
+    pipeline.add_command(command.clone());
+    pipeline
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("route", &self.route).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! Redis Cluster: which master serves a slot, as far as this process knows.
+//!
+//! The map is learnt from any member, corrected by every `MOVED`, and learnt anew when a master does not answer. It is
+//! only ever a guess: the member that is asked knows better, and says so.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use redis::Value;
+
+use crate::key::SLOTS;
+use crate::url::Endpoint;
+
+/// Which master serves which slot.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// The members that the URL names.
+    seeds: Vec<Endpoint>,
+    map: ArcSwap<SlotMap>,
+}
+
+/// The masters, and for each slot the place of its master among them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SlotMap {
+    masters: Vec<Endpoint>,
+    slots: Vec<u16>,
+}
+
+const NOBODY: u16 = u16::MAX;
+/// A cluster has at most as many masters as slots; ours is given up on before.
+const MOST_MASTERS: usize = 4_096;
+
+impl Cluster {
+    pub(crate) fn new(seeds: Vec<Endpoint>) -> Self {
+        Cluster { seeds, map: ArcSwap::default() }
+    }
+
+    pub(crate) fn seeds(&self) -> &[Endpoint] {
+        &self.seeds
+    }
+
+    /// Whom to ask about `slot`; nobody before a map was learnt, or while nobody serves it.
+    pub(crate) fn master_of(&self, slot: u16) -> Option<Endpoint> {
+        self.map.load().master_of(slot).cloned()
+    }
+
+    /// The seed that stands for the master of `slot`: itself if it is one, else any, but always the same.
+    pub(crate) fn seed_of(&self, slot: u16) -> usize {
+        let map = self.map.load();
+        let Some(master) = map.master_of(slot) else { return usize::from(slot) % self.seeds.len() };
+        self.seed_for(master, &map)
+    }
+
+    /// A slot whose master `seed` stands for.
+    pub(crate) fn slot_for(&self, seed: usize) -> Option<u16> {
+        let map = self.map.load();
+        let stands_for = |master: &&Endpoint| self.seed_for(master, &map) == seed;
+        let master = map.masters.iter().find(stands_for)?;
+        (0..SLOTS).find(|slot| map.master_of(*slot) == Some(master))
+    }
+
+    /// Everybody who may know the map: masters first.
+    pub(crate) fn members(&self) -> Vec<Endpoint> {
+        let mut members = self.map.load().masters.clone();
+        for seed in &self.seeds {
+            if !members.contains(seed) {
+                members.push(seed.clone());
+            }
+        }
+        members
+    }
+
+    /// `slot` is served by `master` from now on.
+    pub(crate) fn moved(&self, slot: u16, master: &Endpoint) {
+        self.map.rcu(|map| {
+            let mut map = SlotMap::clone(map);
+            map.assign(slot..=slot, master);
+            map
+        });
+    }
+
+    pub(crate) fn learn(&self, map: SlotMap) {
+        self.map.store(Arc::new(map));
+    }
+
+    fn seed_for(&self, master: &Endpoint, map: &SlotMap) -> usize {
+        let named = self.seeds.iter().position(|seed| seed == master);
+        let rank = || map.masters.iter().filter(|other| *other < master).count() % self.seeds.len();
+        named.unwrap_or_else(rank)
+    }
+}
+
+impl SlotMap {
+    /// What `CLUSTER SLOTS` says, asked of `asked`: ranges of slots, each with its master first.
+    pub(crate) fn read(answer: &Value, asked: &Endpoint) -> Option<Self> {
+        let Value::Array(ranges) = answer else { return None };
+        let mut map = SlotMap::default();
+        for range in ranges {
+            let Value::Array(range) = range else { return None };
+            let [Value::Int(from), Value::Int(to), Value::Array(master), ..] = &range[..] else {
+                return None;
+            };
+            let [host, Value::Int(port), ..] = &master[..] else { return None };
+            let host = match host {
+                Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
+                // A member that does not know its own address means the one at which it was asked.
+                _ => asked.host.clone(),
+            };
+            let (from, to) = (u16::try_from(*from).ok()?, u16::try_from(*to).ok()?);
+            if from > to || to >= SLOTS {
+                return None;
+            }
+            map.assign(from..=to, &Endpoint { host, port: u16::try_from(*port).ok()? });
+        }
+        (!map.masters.is_empty()).then_some(map)
+    }
+
+    fn master_of(&self, slot: u16) -> Option<&Endpoint> {
+        self.masters.get(usize::from(*self.slots.get(usize::from(slot))?))
+    }
+
+    fn assign(&mut self, slots: std::ops::RangeInclusive<u16>, master: &Endpoint) {
+        self.slots.resize(usize::from(SLOTS), NOBODY);
+        let known = self.masters.iter().position(|known| known == master);
+        if known.is_none() && self.masters.len() == MOST_MASTERS {
+            return;
+        }
+        let place = known.unwrap_or_else(|| {
+            self.masters.push(master.clone());
+            self.masters.len() - 1
+        });
+        let place = u16::try_from(place).expect("bounded by the most masters");
+        self.slots[usize::from(*slots.start())..=usize::from(*slots.end())].fill(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint { host: "10.0.0.1".to_owned(), port }
+    }
+
+    fn range(from: i64, to: i64, host: &[u8], port: i64) -> Value {
+        let master = Value::Array(vec![Value::BulkString(host.to_vec()), Value::Int(port)]);
+        Value::Array(vec![Value::Int(from), Value::Int(to), master])
+    }
+
+    fn learnt() -> Cluster {
+        let cluster = Cluster::new(vec![endpoint(1), endpoint(2)]);
+        let answer = Value::Array(vec![range(0, 99, b"10.0.0.1", 1), range(100, 16_383, b"", 3)]);
+        cluster.learn(SlotMap::read(&answer, &endpoint(1)).expect("a map"));
+        cluster
+    }
+
+    #[test]
+    fn a_map_names_the_master_of_every_slot() {
+        let cluster = learnt();
+        assert_eq!(cluster.master_of(99), Some(endpoint(1)));
+        assert_eq!(cluster.master_of(100), Some(endpoint(3)));
+        assert_eq!(cluster.members(), [endpoint(1), endpoint(3), endpoint(2)]);
+    }
+
+    #[test]
+    fn a_slot_that_moved_is_found_at_its_new_master() {
+        let cluster = learnt();
+        cluster.moved(7, &endpoint(9));
+        assert_eq!(cluster.master_of(7), Some(endpoint(9)));
+        assert_eq!(cluster.master_of(8), Some(endpoint(1)));
+    }
+
+    #[test]
+    fn a_master_that_the_url_does_not_name_has_a_seed_to_stand_for_it() {
+        let cluster = learnt();
+        assert_eq!(cluster.seed_of(0), 0);
+        assert_eq!(cluster.seed_of(100), 1);
+        assert_eq!(cluster.slot_for(1), Some(100));
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_map_is() {
+        let cluster = Cluster::new(vec![endpoint(1), endpoint(2)]);
+        assert_eq!(cluster.master_of(0), None);
+        assert!(cluster.seed_of(16_383) < 2);
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_no_map() {
+        for answer in [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![range(5, 4, b"h", 1)]),
+            Value::Array(vec![range(0, 16_384, b"h", 1)]),
+            Value::Array(vec![range(0, 1, b"h", 70_000)]),
+            Value::Array(vec![Value::Int(3)]),
+        ] {
+            assert!(SlotMap::read(&answer, &endpoint(1)).is_none(), "{answer:?}");
+        }
+    }
+}

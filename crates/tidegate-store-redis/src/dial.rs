@@ -1,0 +1,215 @@
+//! Making connections: TCP or TLS, log-in, and a first answer, all within one time-out.
+//!
+//! It does not keep connections: `link` does. A server that accepts but does not answer is not connected.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tidegate_store::BoxError;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::config::{ConfigError, RedisConfig, TlsFiles};
+use crate::url::{Credentials, Endpoint, StoreUrl, Transport};
+
+/// Commands that wait to be written; beyond them callers wait.
+const WAITING_COMMANDS: usize = 1_024;
+
+/// How connections are made.
+pub(crate) struct Dialer {
+    tls: Option<TlsConnector>,
+    login: RedisConnectionInfo,
+    timeout: Duration,
+}
+
+/// A connection, and the work that must go on for it to answer.
+pub(crate) struct Dialed {
+    pub(crate) connection: MultiplexedConnection,
+    pub(crate) driver: Driver,
+}
+
+pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a server must show before it counts as connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Greeting {
+    /// That it answers.
+    Answer,
+    /// That it is a master.
+    Master,
+}
+
+impl Dialer {
+    pub(crate) fn new(url: &StoreUrl, config: &RedisConfig) -> Result<Self, ConfigError> {
+        let tls = match url.transport {
+            Transport::Plain => None,
+            Transport::Tls => Some(TlsConnector::from(Arc::new(tls_config(&config.tls)?))),
+        };
+        let login = login(&url.credentials).set_db(i64::from(url.database));
+        Ok(Dialer { tls, login, timeout: config.connect_timeout })
+    }
+
+    /// The same for sentinels, where others may log in and there is no database.
+    pub(crate) fn for_sentinels(&self, credentials: &Credentials) -> Self {
+        Dialer { tls: self.tls.clone(), login: login(credentials), timeout: self.timeout }
+    }
+
+    pub(crate) async fn dial(&self, endpoint: &Endpoint, greeting: Greeting) -> Result<Dialed, BoxError> {
+        let dialed = async {
+            let mut dialed = match &self.tls {
+                None => self.multiplex(tcp(endpoint).await?).await?,
+                Some(tls) => self.multiplex(encrypted(tls, endpoint).await?).await?,
+            };
+            tokio::select! {
+                greeted = greet(&mut dialed.connection, greeting) => greeted.map(|()| dialed),
+                () = &mut dialed.driver => Err("the server hung up".into()),
+            }
+        };
+        tokio::time::timeout(self.timeout, dialed)
+            .await
+            .unwrap_or_else(|_| Err(format!("no connection within {:?}", self.timeout).into()))
+    }
+
+    /// A connection that listens instead of asking.
+    pub(crate) async fn listen(&self, endpoint: &Endpoint, channel: &str) -> Result<PubSub, BoxError> {
+        let listening = async {
+            let mut pubsub = match &self.tls {
+                None => PubSub::new(&self.login, tcp(endpoint).await?).await?,
+                Some(tls) => PubSub::new(&self.login, encrypted(tls, endpoint).await?).await?,
+            };
+            pubsub.subscribe(channel).await?;
+            Ok(pubsub)
+        };
+        tokio::time::timeout(self.timeout, listening)
+            .await
+            .unwrap_or_else(|_| Err(format!("no connection within {:?}", self.timeout).into()))
+    }
+
+    async fn multiplex<S>(&self, stream: S) -> Result<Dialed, BoxError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        // Who calls sets the time-out: it also knows what one means.
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_connection_timeout(None)
+            .set_pipeline_buffer_size(WAITING_COMMANDS);
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
+        Ok(Dialed { connection, driver: Box::pin(driver) })
+    }
+}
+
+fn login(credentials: &Credentials) -> RedisConnectionInfo {
+    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+    if let Some(user) = &credentials.user {
+        login = login.set_username(user);
+    }
+    if let Some(password) = &credentials.password {
+        login = login.set_password(password);
+    }
+    login
+}
+
+async fn greet(connection: &mut MultiplexedConnection, greeting: Greeting) -> Result<(), BoxError> {
+    let command = match greeting {
+        Greeting::Answer => "PING",
+        Greeting::Master => "ROLE",
+    };
+    let mut words = Cmd::new();
+    words.arg(command);
+    let answer = connection.send_packed_command(&words).await?.extract_error()?;
+    match (greeting, answer) {
+        (Greeting::Answer, _) => Ok(()),
+        (Greeting::Master, Value::Array(role))
+            if role.first() == Some(&Value::BulkString(b"master".to_vec())) =>
+        {
+            Ok(())
+        }
+        (Greeting::Master, _) => Err("the server is not a master".into()),
+    }
+}
+
+async fn tcp(endpoint: &Endpoint) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn encrypted(
+    tls: &TlsConnector,
+    endpoint: &Endpoint,
+) -> Result<impl AsyncRead + AsyncWrite + Unpin + use<>, BoxError> {
+    let name = ServerName::try_from(endpoint.host.clone())?;
+    Ok(tls.connect(name, tcp(endpoint).await?).await?)
+}
+
+/// What to trust and what to show. The provider is named here: a library must not choose one for the whole process.
+fn tls_config(files: &TlsFiles) -> Result<ClientConfig, ConfigError> {
+    let mut roots = RootCertStore::empty();
+    match &files.ca {
+        Some(path) => {
+            let unreadable = |problem: String| ConfigError {
+                field: "tls.ca",
+                problem: format!("{}: {problem}", path.display()),
+                hint: "name a PEM file with at least one certificate",
+            };
+            let certificates =
+                CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))?;
+            for certificate in certificates {
+                let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
+                roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    if roots.is_empty() {
+        return Err(ConfigError {
+            field: "tls.ca",
+            problem: "there is no authority to trust".to_owned(),
+            hint: "name a PEM file with the certificate of the authority that signed the server's",
+        });
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider speaks TLS 1.2 and 1.3")
+        .with_root_certificates(roots);
+    match (&files.certificate, &files.key) {
+        (None, None) => Ok(config.with_no_client_auth()),
+        (Some(certificate), Some(key)) => {
+            let unusable = |problem: String| ConfigError {
+                field: "tls.certificate",
+                problem,
+                hint: "name a PEM file with a certificate, and under tls.key one with its private key",
+            };
+            let chain: Result<Vec<_>, _> =
+                CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+            let chain = chain.map_err(|error| unusable(error.to_string()))?;
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(error.to_string()))?;
+            config.with_client_auth_cert(chain, key).map_err(|error| unusable(error.to_string()))
+        }
+        _ => Err(ConfigError {
+            field: "tls.certificate",
+            problem: "a certificate and its key go together".to_owned(),
+            hint: "name both tls.certificate and tls.key, or neither",
+        }),
+    }
+}
+
+impl std::fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dialer").field("tls", &self.tls.is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! What a cell is called in Redis, and where a partitioned Redis puts it.
+//!
+//! ```text
+//! PREFIX : 1 A F {TAG} BODY
+//!          | | |   |    what else names the cell: its scope and its key
+//!          | | |   what cells must share to live together; Redis Cluster hashes what stands between the braces
+//!          | | the form of TAG and BODY, below
+//!          | the algorithm, so that no limit reads what another wrote
+//!          the version of this layout
+//! ```
+//! | F | TAG | BODY |
+//! |---|---|---|
+//! | `k` | the key, which is its own tag | the scope |
+//! | `t` | the tag | the scope with its length before it, then the key |
+//! | `d` | the tag | SHA-256 of both, where they are long |
+//! | `h` | 16 hexadecimal digits of the tag's SHA-256, where it is long, empty, or holds a brace | SHA-256 of tag, scope and key |
+//!
+//! How a tag is written depends on the tag alone, so cells that share one share a slot. Nothing here is ever joined as
+//! text: parts have their length before them, and any bytes may occur in them. Callers choose keys, so where bytes are
+//! replaced by a hash, it is one that nobody can find collisions of.
+
+use sha2::{Digest, Sha256};
+use tidegate_core::append_part;
+use tidegate_store::CellKey;
+
+/// The layout of keys and values; a node of another version sees other cells.
+const LAYOUT: u8 = b'1';
+/// In the place of the algorithm: a reservation, not a cell.
+const RESERVATION: u8 = b'r';
+/// In the place of the algorithm: limiters that are alive.
+const MEMBERS: u8 = b'm';
+
+const LONGEST_TAG: usize = 64;
+const LONGEST_BODY: usize = 160;
+
+/// Writes keys, all with the same prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyWriter {
+    prefix: Box<[u8]>,
+}
+
+impl KeyWriter {
+    /// The caller has made sure that `prefix` holds no brace.
+    pub(crate) fn new(prefix: &str) -> Self {
+        KeyWriter { prefix: prefix.as_bytes().into() }
+    }
+
+    /// Appends the key of `cell`, which belongs to a limit of the algorithm that `letter` names.
+    pub(crate) fn append(&self, out: &mut Vec<u8>, letter: u8, cell: &CellKey<'_>) {
+        let scope = cell.scope.as_bytes();
+        let plain = is_plain(cell.tag);
+        let short = scope.len() + cell.key.len() <= LONGEST_BODY;
+        let form = match (plain, short) {
+            (true, true) if cell.tag == cell.key => b'k',
+            (true, true) => b't',
+            (true, false) => b'd',
+            (false, _) => b'h',
+        };
+        self.append_head(out, letter, form);
+        append_tag(out, cell.tag);
+        match form {
+            b'k' => out.extend_from_slice(scope),
+            b't' => {
+                append_part(out, scope);
+                out.extend_from_slice(cell.key);
+            }
+            _ => {
+                let mut parts = Vec::with_capacity(cell.tag.len() + scope.len() + cell.key.len() + 8);
+                append_part(&mut parts, if plain { b"" } else { cell.tag });
+                append_part(&mut parts, scope);
+                parts.extend_from_slice(cell.key);
+                out.extend_from_slice(&Sha256::digest(&parts));
+            }
+        }
+    }
+
+    /// Appends the key under which what reservation `id` spent on the node of `tag` is remembered.
+    pub(crate) fn append_reservation(&self, out: &mut Vec<u8>, tag: &[u8], id: u128) {
+        self.append_head(out, RESERVATION, b'k');
+        append_tag(out, tag);
+        out.extend_from_slice(&id.to_le_bytes());
+    }
+
+    /// Appends the key under which limiters say that they are alive.
+    pub(crate) fn append_members(&self, out: &mut Vec<u8>, tag: &[u8]) {
+        self.append_head(out, MEMBERS, b'k');
+        append_tag(out, tag);
+    }
+
+    fn append_head(&self, out: &mut Vec<u8>, letter: u8, form: u8) {
+        out.extend_from_slice(&self.prefix);
+        out.extend_from_slice(&[b':', LAYOUT, letter, form]);
+    }
+}
+
+/// The slot of Redis Cluster in which cells of this tag live.
+pub(crate) fn slot_of(tag: &[u8]) -> u16 {
+    let mut written = Vec::with_capacity(LONGEST_TAG + 2);
+    append_tag(&mut written, tag);
+    crc16(&written[1..written.len() - 1]) % SLOTS
+}
+
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+fn is_plain(tag: &[u8]) -> bool {
+    (1..=LONGEST_TAG).contains(&tag.len()) && !tag.contains(&b'}')
+}
+
+fn append_tag(out: &mut Vec<u8>, tag: &[u8]) {
+    out.push(b'{');
+    if is_plain(tag) {
+        out.extend_from_slice(tag);
+    } else {
+        for byte in &Sha256::digest(tag)[..8] {
+            out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 0xf)]]);
+        }
+    }
+    out.push(b'}');
+}
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// CRC-16/XMODEM, by which Redis Cluster assigns slots.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate_core::Scope;
+
+    use super::*;
+
+    fn written(scope: &[u8], key: &[u8], tag: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let scope = Scope::from_bytes(scope);
+        KeyWriter::new("tg").append(&mut out, b'b', &CellKey { scope: &scope, key, tag });
+        out
+    }
+
+    #[test]
+    fn a_key_that_is_its_own_tag_is_written_once() {
+        assert_eq!(written(b"scope", b"key", b"key"), b"tg:1bk{key}scope");
+    }
+
+    #[test]
+    fn a_long_key_is_hashed() {
+        let key = [7; 10_000];
+        assert!(written(b"scope", &key, &key).len() < 64);
+        assert_ne!(written(b"scope", &key, &key), written(b"scope", &key[1..], &key[1..]));
+    }
+
+    #[test]
+    fn a_slot_is_what_the_cluster_specification_says() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"123456789"), 0x31c3 % SLOTS);
+    }
+
+    /// Short byte strings of the bytes that could confuse, and some long ones.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop::sample::select(b"{}:ab\x00\x01\x02".to_vec());
+        prop_oneof![
+            8 => prop::collection::vec(byte.clone(), 0..4),
+            1 => prop::collection::vec(byte, 60..200),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn different_cells_have_different_keys(one in (part(), part(), part()), other in (part(), part(), part())) {
+            prop_assume!(one != other);
+            prop_assert_ne!(written(&one.0, &one.1, &one.2), written(&other.0, &other.1, &other.2));
+        }
+
+        #[test]
+        fn cells_of_one_tag_share_a_slot_with_each_other_and_their_reservations(
+            tag in part(), one in (part(), part()), other in (part(), part())
+        ) {
+            let slot = tidegate_testkit::slot_of(&written(&one.0, &one.1, &tag));
+            prop_assert_eq!(slot, slot_of(&tag));
+            prop_assert_eq!(slot, tidegate_testkit::slot_of(&written(&other.0, &other.1, &tag)));
+            let mut reservation = Vec::new();
+            KeyWriter::new("tg").append_reservation(&mut reservation, &tag, 7);
+            prop_assert_eq!(slot, tidegate_testkit::slot_of(&reservation));
+        }
+    }
+}

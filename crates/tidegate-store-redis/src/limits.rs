@@ -1,0 +1,185 @@
+//! A limit as its Lua twin sees it: a letter and six numbers.
+//!
+//! All numbers are integers that a double holds exactly: core refuses limits whose are not.
+
+use tidegate_core::{Concurrency, FixedWindow, Limit, Meter, Micros, RefusedHits, SlidingWindow, Timestamp};
+
+/// A sliding log of more hits than these is read and written in place.
+const LARGE_LOG: u64 = 1_000;
+/// A concurrency limit of more leases than these keeps them in a sorted set.
+const LARGE_LEASES: u64 = 500;
+
+/// A limit in a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Encoded {
+    /// The algorithm as the scripts know it.
+    pub(crate) letter: u8,
+    /// The algorithm as keys name it.
+    pub(crate) key_letter: u8,
+    /// What the header of the algorithm's Lua file lists under "Limit".
+    pub(crate) numbers: [f64; 6],
+    /// Whether its value is a string that fits a reply.
+    pub(crate) readable: bool,
+    /// The store's time, from and until, for which the numbers hold.
+    pub(crate) valid: (f64, f64),
+}
+
+/// Always valid.
+pub(crate) const ALWAYS: (f64, f64) = (0.0, f64::INFINITY);
+
+/// Encodes `limit`; of a calendar, the windows around `about`, which is what this node takes the store's time for.
+pub(crate) fn encode(limit: &Limit, about: impl FnOnce() -> Timestamp) -> Encoded {
+    let plain =
+        |letter, numbers| Encoded { letter, key_letter: letter, numbers, readable: true, valid: ALWAYS };
+    match limit {
+        Limit::TokenBucket(limit) => {
+            let [work, drained, period, coarseness] = meter(limit.meter(), limit.rate().period());
+            plain(b'b', [work, drained, period, coarseness, number(limit.burst()), 0.0])
+        }
+        Limit::LeakyBucket(limit) => {
+            let [work, drained, period, coarseness] = meter(limit.meter(), limit.rate().period());
+            let (queue, longest_wait) = (number(limit.queue()), number(limit.longest_wait()));
+            plain(b'q', [work, drained, period, coarseness, queue, longest_wait])
+        }
+        Limit::FixedWindow(limit) => fixed_window(limit, about),
+        Limit::SlidingWindow(limit) => plain(b'w', sliding_window(limit)),
+        Limit::SlidingLog(limit) => {
+            let large = limit.limit() > LARGE_LOG;
+            let [count, window, interval] =
+                [limit.limit(), limit.window().get(), limit.min_interval().get()].map(number);
+            let numbers = [count, window, interval, width(limit.window()), f64::from(u8::from(large)), 0.0];
+            Encoded { readable: !large, ..plain(b'l', numbers) }
+        }
+        Limit::Concurrency(limit) => concurrency(limit),
+    }
+}
+
+/// A count as the scripts count it. What is above 2^53 is above every limit, and so is 2^53.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+pub(crate) fn number(count: u64) -> f64 {
+    count.min(tidegate_core::EXACT_MAX) as f64
+}
+
+fn meter(meter: &Meter, period: Micros) -> [f64; 4] {
+    [
+        number(meter.work_per_hit()),
+        number(meter.drained_per_us()),
+        number(period.get()),
+        f64::from(meter.coarseness()),
+    ]
+}
+
+fn sliding_window(limit: &SlidingWindow) -> [f64; 6] {
+    let ticks = limit.window().get().div_ceil(limit.tick().get());
+    let most = tidegate_core::EXACT_MAX / 2 / ticks;
+    let numbers = [limit.limit(), limit.window().get(), limit.tick().get(), ticks, most, 0];
+    numbers.map(number)
+}
+
+fn concurrency(limit: &Concurrency) -> Encoded {
+    let large = limit.limit() > LARGE_LEASES && limit.refused_hits() == RefusedHits::Forget;
+    let numbers = [number(limit.limit()), number(limit.ttl().get()), width(limit.ttl()), 0.0, 0.0, 0.0];
+    let letter = if large { b'z' } else { b'c' };
+    Encoded { letter, key_letter: b'c', numbers, readable: !large, valid: ALWAYS }
+}
+
+/// The bytes that tell moments apart which lie within `span` of each other.
+fn width(span: Micros) -> f64 {
+    match span.get() {
+        0..=0x1_0000_0000 => 4.0,
+        0x1_0000_0001..=0x100_0000_0000 => 5.0,
+        0x100_0000_0001..=0x1_0000_0000_0000 => 6.0,
+        _ => 7.0,
+    }
+}
+
+fn fixed_window(limit: &FixedWindow, about: impl FnOnce() -> Timestamp) -> Encoded {
+    let count = number(limit.limit());
+    let (window, boundaries, valid) = match (limit.window(), limit.boundaries()) {
+        (Some(window), _) => (number(window.get()), [0.0; 4], ALWAYS),
+        (None, boundaries) => {
+            let calendar = boundaries.expect("a fixed window has a length or boundaries");
+            let Slice { boundaries, is_first, valid } = Slice::around(calendar, about());
+            (if is_first { -1.0 } else { 0.0 }, boundaries, valid)
+        }
+    };
+    let [b1, b2, b3, b4] = boundaries;
+    Encoded {
+        letter: b'f',
+        key_letter: b'f',
+        numbers: [count, window, b1, b2, b3, b4],
+        readable: true,
+        valid,
+    }
+}
+
+/// Four boundaries of a calendar.
+#[derive(Debug, PartialEq)]
+struct Slice {
+    boundaries: [f64; 4],
+    /// Whether they begin with the calendar's first.
+    is_first: bool,
+    valid: (f64, f64),
+}
+
+impl Slice {
+    /// One window before the one around `about`, that one, and one after.
+    fn around(calendar: &[Timestamp], about: Timestamp) -> Self {
+        let after = calendar.partition_point(|boundary| *boundary <= about);
+        let first = after.saturating_sub(2).min(calendar.len() - 2);
+        let at = |index: usize| number(calendar[index].as_micros());
+        // After the last boundary, windows as long as the last one follow.
+        let last = calendar.len() - 1;
+        let step = at(last) - at(last - 1);
+        let mut boundaries = [0.0; 4];
+        for (place, boundary) in boundaries.iter_mut().enumerate() {
+            let index = first + place;
+            let beyond = u32::try_from(index.saturating_sub(last)).expect("at most three");
+            *boundary = at(index.min(last)) + step * f64::from(beyond);
+        }
+        let from = if first == 0 { 0.0 } else { boundaries[0] };
+        let until = if first + 3 >= last { f64::INFINITY } else { boundaries[3] };
+        Slice { boundaries, is_first: first == 0, valid: (from, until) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calendar(boundaries: &[u64]) -> Vec<Timestamp> {
+        boundaries.iter().copied().map(Timestamp::from_micros).collect()
+    }
+
+    fn slice(boundaries: &[u64], about: u64) -> Slice {
+        Slice::around(&calendar(boundaries), Timestamp::from_micros(about))
+    }
+
+    #[test]
+    fn a_slice_holds_the_window_around_a_moment_and_its_neighbours() {
+        let slice = slice(&[10, 20, 30, 40, 50, 60], 35);
+        assert_eq!(slice.boundaries, [20.0, 30.0, 40.0, 50.0]);
+        assert_eq!((slice.is_first, slice.valid), (false, (20.0, 50.0)));
+    }
+
+    #[test]
+    fn a_slice_at_the_end_goes_on_with_windows_as_long_as_the_last() {
+        let slice = slice(&[10, 20, 27], 1_000);
+        assert_eq!(slice.boundaries, [20.0, 27.0, 34.0, 41.0]);
+        assert_eq!((slice.is_first, slice.valid), (false, (20.0, f64::INFINITY)));
+    }
+
+    #[test]
+    fn a_slice_before_the_first_boundary_holds_since_ever() {
+        let slice = slice(&[10, 20, 30, 40, 50], 3);
+        assert_eq!(slice.boundaries, [10.0, 20.0, 30.0, 40.0]);
+        assert_eq!((slice.is_first, slice.valid), (true, (0.0, 40.0)));
+    }
+
+    #[test]
+    fn a_calendar_of_two_boundaries_is_a_slice() {
+        let slice = slice(&[10, 20], 15);
+        assert_eq!(slice.boundaries, [10.0, 20.0, 30.0, 40.0]);
+        assert_eq!((slice.is_first, slice.valid), (true, (0.0, f64::INFINITY)));
+    }
+}

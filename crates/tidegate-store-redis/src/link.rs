@@ -1,0 +1,270 @@
+//! One connection to one server, kept up for the tasks of one runtime.
+//!
+//! A task of its own, the keeper, makes the connection, runs it, and makes it again when it is lost, after pauses that
+//! grow to a second. While the server is away, calls fail at once instead of waiting. No lock is held across an await.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisError, Value};
+use tidegate_store::BoxError;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::dial::{Dialed, Dialer, Greeting};
+use crate::failure::Failure;
+use crate::observer::Reason;
+use crate::pause::Pause;
+use crate::sentinel::Sentinels;
+use crate::url::Endpoint;
+
+/// Calls in a row without an answer, after which the connection is given up: the server, or the way to it, may be gone
+/// without a word.
+const SILENT_CALLS: u32 = 3;
+/// A connection that lived shorter than this is no reason to be hopeful.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+/// A connection that is made on first use and kept up.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+}
+
+/// Which server a link leads to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// Always this one.
+    Server(Endpoint),
+    /// Whichever the sentinels call master.
+    Master(Arc<Sentinels>),
+}
+
+struct Shared {
+    target: Target,
+    dialer: Arc<Dialer>,
+    max_in_flight: usize,
+    state: Mutex<State>,
+    /// The state has changed.
+    news: Notify,
+    /// The connection is no good.
+    give_up: Notify,
+    in_flight: AtomicUsize,
+    silent_calls: AtomicU32,
+}
+
+struct State {
+    status: Status,
+    keeper: Option<AbortHandle>,
+}
+
+enum Status {
+    Connecting,
+    Up(MultiplexedConnection),
+    Down(Arc<str>),
+}
+
+impl Link {
+    pub(crate) fn new(target: Target, dialer: Arc<Dialer>, max_in_flight: usize) -> Self {
+        let shared = Shared {
+            target,
+            dialer,
+            max_in_flight,
+            state: Mutex::new(State { status: Status::Connecting, keeper: None }),
+            news: Notify::new(),
+            give_up: Notify::new(),
+            in_flight: AtomicUsize::new(0),
+            silent_calls: AtomicU32::new(0),
+        };
+        Link { shared: Arc::new(shared) }
+    }
+
+    /// Sends one command and waits for its answer.
+    pub(crate) async fn call(&self, command: &Cmd, within: Within) -> Result<Value, Failure> {
+        let _place = self.place()?;
+        let mut connection = self.connection(within).await?;
+        let answer = timeout_at(within.deadline, connection.send_packed_command(command)).await;
+        match self.heard(answer, within)? {
+            Value::ServerError(error) => Err(self.refused(Failure::Answered(error))),
+            value => Ok(value),
+        }
+    }
+
+    /// Sends commands in one go, and waits for the answer to the last.
+    pub(crate) async fn call_all(&self, commands: &Pipeline, within: Within) -> Result<Value, Failure> {
+        let _place = self.place()?;
+        let mut connection = self.connection(within).await?;
+        let answers = connection.send_packed_commands(commands, 0, commands.len());
+        let answers = self.heard(timeout_at(within.deadline, answers).await, within)?;
+        match answers.into_iter().last() {
+            Some(Value::ServerError(error)) => Err(self.refused(Failure::Answered(error))),
+            Some(value) => Ok(value),
+            None => Err(Failure::Lost("an empty answer".into())),
+        }
+    }
+
+    /// Gives the connection up: another server is to be found.
+    pub(crate) fn give_up(&self) {
+        self.shared.give_up.notify_waiters();
+    }
+
+    /// The connection, if need be after waiting for it to be made the first time.
+    async fn connection(&self, within: Within) -> Result<MultiplexedConnection, Failure> {
+        loop {
+            let mut news = std::pin::pin!(self.shared.news.notified());
+            news.as_mut().enable();
+            {
+                let mut state = self.shared.state.lock();
+                self.look_after_keeper(&mut state);
+                match &state.status {
+                    Status::Up(connection) => return Ok(connection.clone()),
+                    Status::Down(why) => return Err(unreachable(why.as_ref().into())),
+                    Status::Connecting => {}
+                }
+            }
+            if timeout_at(within.deadline, news).await.is_err() {
+                return Err(unreachable("the connection is still being made".into()));
+            }
+        }
+    }
+
+    /// Starts the keeper; again if its runtime ended, as tests' do, and another took its number.
+    fn look_after_keeper(&self, state: &mut State) {
+        if state.keeper.as_ref().is_none_or(AbortHandle::is_finished) {
+            state.status = Status::Connecting;
+            state.keeper = Some(tokio::spawn(keep_up(Arc::clone(&self.shared))).abort_handle());
+        }
+    }
+
+    fn heard<T>(
+        &self,
+        answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
+        within: Within,
+    ) -> Result<T, Failure> {
+        let silent_calls = &self.shared.silent_calls;
+        match answer {
+            Ok(Ok(answer)) => {
+                if silent_calls.load(Ordering::Relaxed) != 0 {
+                    silent_calls.store(0, Ordering::Relaxed);
+                }
+                Ok(answer)
+            }
+            Ok(Err(error)) => Err(Failure::Lost(error.into())),
+            Err(_) => {
+                if silent_calls.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT_CALLS {
+                    self.give_up();
+                }
+                Err(Failure::TimedOut(within.span))
+            }
+        }
+    }
+
+    fn refused(&self, failure: Failure) -> Failure {
+        // Sentinels know who is master instead.
+        if failure.is_from_a_replica() && matches!(self.shared.target, Target::Master(_)) {
+            self.give_up();
+        }
+        failure
+    }
+
+    /// A place among the calls under way, until it is dropped.
+    fn place(&self) -> Result<impl Drop + use<'_>, Failure> {
+        struct Place<'a>(&'a AtomicUsize);
+        impl Drop for Place<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let shared = &self.shared;
+        let place = Place(&shared.in_flight);
+        if shared.in_flight.fetch_add(1, Ordering::Relaxed) >= shared.max_in_flight {
+            let why = format!("{} calls are under way already", shared.max_in_flight);
+            return Err(Failure::NotSent(Reason::Overload, why.into()));
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(keeper) = &self.shared.state.lock().keeper {
+            keeper.abort();
+        }
+    }
+}
+
+/// Until when a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Within {
+    pub(crate) span: Duration,
+    pub(crate) deadline: Instant,
+}
+
+impl Within {
+    pub(crate) fn from_now(span: Duration) -> Self {
+        Within { span, deadline: Instant::now() + span }
+    }
+}
+
+fn unreachable(why: BoxError) -> Failure {
+    Failure::NotSent(Reason::Unreachable, why)
+}
+
+/// The keeper: connects, runs the connection, and begins again.
+async fn keep_up(shared: Arc<Shared>) {
+    let mut pause = Pause::default();
+    loop {
+        let began = Instant::now();
+        match shared.dial().await {
+            Ok((Dialed { connection, mut driver }, endpoint)) => {
+                shared.silent_calls.store(0, Ordering::Relaxed);
+                shared.become_(Status::Up(connection));
+                let ended = tokio::select! {
+                    () = &mut driver => Status::Connecting,
+                    () = shared.give_up.notified() => Status::Down("the server did not answer".into()),
+                    () = shared.target.moves_from(&endpoint) => Status::Connecting,
+                };
+                shared.become_(ended);
+            }
+            Err(error) => shared.become_(Status::Down(error.to_string().into())),
+        }
+        if began.elapsed() > SHORT_LIFE {
+            pause = Pause::default();
+        }
+        tokio::time::sleep(pause.next()).await;
+    }
+}
+
+impl Shared {
+    async fn dial(&self) -> Result<(Dialed, Endpoint), BoxError> {
+        let (endpoint, greeting) = match &self.target {
+            Target::Server(endpoint) => (endpoint.clone(), Greeting::Answer),
+            Target::Master(sentinels) => (sentinels.master().await?, Greeting::Master),
+        };
+        let dialed = self.dialer.dial(&endpoint, greeting).await;
+        dialed.map(|dialed| (dialed, endpoint.clone())).map_err(|error| format!("{endpoint}: {error}").into())
+    }
+
+    fn become_(&self, status: Status) {
+        self.state.lock().status = status;
+        self.news.notify_waiters();
+    }
+}
+
+impl Target {
+    /// Waits until another server than `endpoint` is the one.
+    async fn moves_from(&self, endpoint: &Endpoint) {
+        match self {
+            Target::Server(_) => std::future::pending().await,
+            Target::Master(sentinels) => sentinels.master_moves_from(endpoint).await,
+        }
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("target", &self.shared.target).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,363 @@
+//! What a script is sent, and what it answers: the bytes that `lua/prelude.lua` and the drivers describe.
+
+use redis::Cmd;
+use smallvec::SmallVec;
+use std::hash::BuildHasher;
+use tidegate_core::{Ask, Hits, Limit, Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_store::{CellKey, Outcomes, Spend};
+
+use crate::key::KeyWriter;
+use crate::limits::{self, ALWAYS, Encoded, number};
+use crate::script::{Algorithms, Driver, Script, script};
+
+/// A call in the making: the keys it names and the items it carries.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    driver: Driver,
+    algorithms: Algorithms,
+    valid: (f64, f64),
+    /// Cells whose values are read at once, cells that are read in place, reservations: in this order in `KEYS`.
+    keys: [Keys; 3],
+    items: Vec<u8>,
+    item_count: u16,
+    /// Where `items` holds the number of a key that is not among the first, and so not known until the end.
+    unnumbered: SmallVec<[Unnumbered; 2]>,
+    lease_names: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unnumbered {
+    at: usize,
+    section: usize,
+    place: u16,
+}
+
+const READABLE: usize = 0;
+const IN_PLACE: usize = 1;
+const RESERVATIONS: usize = 2;
+
+const HEADER: usize = 28;
+const ENFORCED: u8 = 1;
+const COUNTS_REFUSED: u8 = 2;
+
+/// What a spend is told, in bytes.
+const OUTCOME: usize = 24;
+/// What the script answers when the plan was made for another time.
+const OTHER_TIME: (usize, u8) = (9, b'T');
+
+/// What an item of a decision is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A whole request.
+    Whole = 0,
+    /// A part of a request whose other parts are decided elsewhere.
+    Part = 1,
+    /// A part of a request that is refused elsewhere.
+    Refused = 2,
+    /// A whole request that may have to be undone.
+    WholeForNow = 3,
+    /// Any of these, to be undone.
+    Undo = 4,
+}
+
+/// Whether a refusal is noted, where refused requests count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Noting {
+    Yes,
+    No,
+}
+
+/// What a request asks of one cell, whose key `append` writes.
+pub(crate) struct PlannedSpend<'a, K> {
+    pub(crate) append: K,
+    pub(crate) limit: &'a Limit,
+    pub(crate) ask: Ask,
+    pub(crate) stance: Stance,
+}
+
+/// A change of one cell outside a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Refund { hits: Hits, age: Micros },
+    Charge { hits: Hits },
+    Renew { name: u64 },
+    Release { name: u64 },
+}
+
+/// The name under which what an item changes is remembered, beside the cells of `tag`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation<'a> {
+    pub(crate) tag: &'a [u8],
+    pub(crate) id: u128,
+}
+
+/// Where and when plans are made: how keys are written, and what this node takes the store's time for.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) keys: &'a KeyWriter,
+    pub(crate) about: &'a dyn Fn() -> Timestamp,
+}
+
+impl Plan {
+    pub(crate) fn new(driver: Driver) -> Self {
+        let mut items = Vec::with_capacity(HEADER + 128);
+        items.resize(HEADER, 0);
+        Plan {
+            driver,
+            algorithms: Algorithms::default(),
+            valid: ALWAYS,
+            keys: Default::default(),
+            items,
+            item_count: 0,
+            unnumbered: SmallVec::new(),
+            lease_names: Vec::new(),
+        }
+    }
+
+    /// Makes the script one that also has `algorithms`.
+    pub(crate) fn with(mut self, algorithms: Algorithms) -> Self {
+        self.algorithms.add_all(algorithms);
+        self
+    }
+
+    /// Begins a request, or a part of one, over so many spends, which must follow.
+    pub(crate) fn request(
+        &mut self,
+        spends: usize,
+        mode: Mode,
+        reservation: Option<Reservation<'_>>,
+        around: &Surroundings<'_>,
+    ) {
+        self.item_count += 1;
+        let count = u16::try_from(spends).expect("the size of a batch is bounded");
+        self.items.extend_from_slice(&count.to_le_bytes());
+        self.items.push(mode as u8);
+        match reservation {
+            None => self.items.extend_from_slice(&[0, 0]),
+            Some(Reservation { tag, id }) => {
+                let place =
+                    self.keys[RESERVATIONS].place_of(|out| around.keys.append_reservation(out, tag, id));
+                self.push_key(RESERVATIONS, place);
+            }
+        }
+    }
+
+    /// Appends a whole request.
+    pub(crate) fn whole_request(&mut self, spends: &[Spend<'_>], around: &Surroundings<'_>) {
+        self.request(spends.len(), Mode::Whole, None, around);
+        for Spend { cell, touch } in spends {
+            let append = |out: &mut Vec<u8>, letter| around.keys.append(out, letter, cell);
+            let planned = PlannedSpend { append, limit: touch.limit, ask: touch.ask, stance: touch.stance };
+            self.spend(planned, Noting::Yes, around);
+        }
+    }
+
+    pub(crate) fn spend(
+        &mut self,
+        spend: PlannedSpend<'_, impl FnOnce(&mut Vec<u8>, u8)>,
+        noting: Noting,
+        around: &Surroundings<'_>,
+    ) {
+        let PlannedSpend { append, limit, ask, stance } = spend;
+        let mut encoded = limits::encode(limit, around.about);
+        self.push_cell(append, &encoded);
+        let mut flags = if stance == Stance::Enforced { ENFORCED } else { 0 };
+        if limit.counts_refused() && ask.hits > Hits::ZERO && noting == Noting::Yes {
+            flags |= COUNTS_REFUSED;
+        }
+        if let (Limit::Concurrency(_), Some(lease)) = (limit, ask.lease) {
+            encoded.numbers[5] = self.name_of_lease(lease.0.get());
+        }
+        self.items.push(flags);
+        self.push_numbers(&[number(ask.hits.get())]);
+        self.push_numbers(&encoded.numbers);
+    }
+
+    /// Appends a change of one cell.
+    pub(crate) fn change(
+        &mut self,
+        cell: &CellKey<'_>,
+        limit: &Limit,
+        change: Change,
+        around: &Surroundings<'_>,
+    ) {
+        self.item_count += 1;
+        let mut limit = limits::encode(limit, around.about);
+        self.push_cell(|out, letter| around.keys.append(out, letter, cell), &limit);
+        let (what, hits, age) = match change {
+            Change::Refund { hits, age } => (1, number(hits.get()), number(age.get())),
+            Change::Charge { hits } => (2, number(hits.get()), 0.0),
+            Change::Renew { name } => {
+                limit.numbers[5] = self.name_of_lease(name);
+                (3, 0.0, 0.0)
+            }
+            Change::Release { name } => {
+                limit.numbers[5] = self.name_of_lease(name);
+                (4, 0.0, 0.0)
+            }
+        };
+        self.items.push(what);
+        self.push_numbers(&[hits, age]);
+        self.push_numbers(&limit.numbers);
+    }
+
+    /// How many items it carries.
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.item_count)
+    }
+
+    pub(crate) fn script(&self) -> &'static Script {
+        script(self.driver, self.algorithms)
+    }
+
+    /// Writes the header: from here on the plan can only be sent. `now` is for tests; otherwise Redis's time counts.
+    pub(crate) fn seal(&mut self, now: Option<Timestamp>) {
+        let readable = self.keys[READABLE].len();
+        let offsets = [0, readable, readable + self.keys[IN_PLACE].len()];
+        for Unnumbered { at, section, place } in std::mem::take(&mut self.unnumbered) {
+            let number = offsets[section] + place;
+            self.items[at..at + 2].copy_from_slice(&number.to_le_bytes());
+        }
+        let now = now.map_or(-1.0, |now| number(now.as_micros()));
+        for (place, value) in [now, self.valid.0, self.valid.1].into_iter().enumerate() {
+            self.items[8 * place..8 * place + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        self.items[24..26].copy_from_slice(&readable.to_le_bytes());
+        self.items[26..28].copy_from_slice(&self.item_count.to_le_bytes());
+    }
+
+    /// The command that runs a sealed plan.
+    pub(crate) fn command(&self) -> Cmd {
+        let keys = self.keys.iter().map(Keys::len).sum::<u16>();
+        let bytes: usize = self.keys.iter().map(|keys| keys.bytes.len()).sum();
+        let mut command = Cmd::with_capacity(5 + usize::from(keys), bytes + self.items.len() + 64);
+        command.arg("EVALSHA").arg(&self.script().name).arg(keys);
+        for key in self.keys.iter().flat_map(Keys::iter) {
+            command.arg(key);
+        }
+        command.arg(&self.items[..]);
+        if !self.lease_names.is_empty() {
+            command.arg(&self.lease_names[..]);
+        }
+        command
+    }
+
+    fn push_cell(&mut self, append: impl FnOnce(&mut Vec<u8>, u8), limit: &Encoded) {
+        self.algorithms.add(limit.letter);
+        self.valid = (self.valid.0.max(limit.valid.0), self.valid.1.min(limit.valid.1));
+        let section = if limit.readable { READABLE } else { IN_PLACE };
+        let place = self.keys[section].place_of(|out| append(out, limit.key_letter));
+        self.push_key(section, place);
+        self.items.push(limit.letter);
+    }
+
+    fn push_key(&mut self, section: usize, place: u16) {
+        if section != READABLE {
+            self.unnumbered.push(Unnumbered { at: self.items.len(), section, place });
+        }
+        self.items.extend_from_slice(&place.to_le_bytes());
+    }
+
+    fn push_numbers(&mut self, numbers: &[f64]) {
+        for value in numbers {
+            self.items.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    fn name_of_lease(&mut self, name: u64) -> f64 {
+        self.lease_names.extend_from_slice(&name.to_le_bytes());
+        number(self.lease_names.len() as u64 / 8)
+    }
+}
+
+/// Different keys, numbered from 1 in the order in which they were first named.
+#[derive(Clone, Debug, Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    /// Where each ends, and its hash, so that thousands are told apart in no time.
+    ends: SmallVec<[(u32, u64); 4]>,
+}
+
+impl Keys {
+    fn len(&self) -> u16 {
+        u16::try_from(self.ends.len()).expect("the size of a batch is bounded")
+    }
+
+    fn place_of(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> u16 {
+        let start = self.bytes.len();
+        append(&mut self.bytes);
+        let hash = foldhash::fast::FixedState::with_seed(0).hash_one(&self.bytes[start..]);
+        let same = |(place, (_, other)): (usize, &(u32, u64))| {
+            *other == hash && self.get(place) == &self.bytes[start..]
+        };
+        let place = self.ends.iter().enumerate().position(same);
+        match place {
+            Some(_) => self.bytes.truncate(start),
+            None => {
+                let end = u32::try_from(self.bytes.len()).expect("the size of a batch is bounded");
+                self.ends.push((end, hash));
+            }
+        }
+        place.map_or(self.len(), |place| u16::try_from(place + 1).expect("one of the keys"))
+    }
+
+    fn get(&self, place: usize) -> &[u8] {
+        let start = place.checked_sub(1).map_or(0, |before| self.ends[before].0 as usize);
+        &self.bytes[start..self.ends[place].0 as usize]
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.ends.len()).map(|place| self.get(place))
+    }
+}
+
+/// What a script answered.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Answer<'a> {
+    /// What the driver says.
+    Done(&'a [u8]),
+    /// The plan's calendar windows are not those of the store's time, which is this. Nothing was done.
+    OtherTime(Timestamp),
+}
+
+pub(crate) fn read(reply: &[u8]) -> Answer<'_> {
+    match reply.split_first() {
+        Some((&first, rest)) if (reply.len(), first) == OTHER_TIME => {
+            Answer::OtherTime(Timestamp::from_micros(whole(float(rest))))
+        }
+        _ => Answer::Done(reply),
+    }
+}
+
+/// The outcomes that a decision answered; none if it is not a list of outcomes.
+pub(crate) fn outcomes(answer: &[u8]) -> Option<Outcomes> {
+    answer.len().is_multiple_of(OUTCOME).then(|| answer.chunks_exact(OUTCOME).map(outcome).collect())
+}
+
+fn outcome(bytes: &[u8]) -> Outcome {
+    let wait = float(&bytes[..8]);
+    let verdict = if wait >= 0.0 {
+        Verdict::Admitted { delay: Micros::new(whole(wait)) }
+    } else if wait == -1.0 {
+        Verdict::Refused { retry_after: None }
+    } else {
+        Verdict::Refused { retry_after: Some(Micros::new(whole(-2.0 - wait))) }
+    };
+    Outcome {
+        verdict,
+        remaining: whole(float(&bytes[8..16])),
+        reset_after: Micros::new(whole(float(&bytes[16..]))),
+    }
+}
+
+fn float(bytes: &[u8]) -> f64 {
+    f64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "scripts answer whole numbers up to 2^53"
+)]
+fn whole(value: f64) -> u64 {
+    value as u64
+}

@@ -1,0 +1,144 @@
+//! The Lua scripts: assembled from the files under `lua/`, each script with only the algorithms it is sent for.
+//!
+//! Lua makes every function of a script anew on every call, so a script with all algorithms would spend more time on
+//! making functions than on a decision. There are at most 128 scripts per driver, and in practice a handful.
+
+use std::sync::OnceLock;
+
+/// What a script does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// Decides requests.
+    Decide,
+    /// Decides parts of requests, and undoes that. One script for both: who could decide can undo.
+    DecideAndUndo,
+    /// Changes cells outside requests.
+    Change,
+}
+
+/// A set of algorithms, by the letters that scripts know them by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Algorithms(u8);
+
+/// A script as Redis knows it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) source: String,
+    /// SHA-1 of the source, in hexadecimal digits: its name for `EVALSHA`.
+    pub(crate) name: String,
+}
+
+struct Source {
+    letter: u8,
+    files: &'static [&'static str],
+}
+
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("../lua/", $name, ".lua"))
+    };
+}
+
+/// The files that each algorithm needs; one that several need is written once.
+const SOURCES: [Source; 7] = [
+    Source { letter: b'b', files: &[lua!("meter"), lua!("token_bucket")] },
+    Source { letter: b'q', files: &[lua!("meter"), lua!("leaky_bucket")] },
+    Source { letter: b'f', files: &[lua!("fixed_window")] },
+    Source { letter: b'w', files: &[lua!("sliding_window")] },
+    Source { letter: b'l', files: &[lua!("packed"), lua!("sliding_log")] },
+    Source { letter: b'c', files: &[lua!("packed"), lua!("concurrency")] },
+    Source { letter: b'z', files: &[lua!("packed"), lua!("concurrency"), lua!("concurrency_large")] },
+];
+
+impl Algorithms {
+    pub(crate) fn add_all(&mut self, others: Algorithms) {
+        self.0 |= others.0;
+    }
+
+    pub(crate) fn add(&mut self, letter: u8) {
+        let place = SOURCES.iter().position(|source| source.letter == letter);
+        self.0 |= 1 << place.expect("every letter has its files");
+    }
+
+    fn files(self) -> Vec<&'static str> {
+        let wanted = SOURCES.iter().enumerate().filter(|(place, _)| self.0 & (1 << place) != 0);
+        let mut files = Vec::new();
+        for file in wanted.flat_map(|(_, source)| source.files) {
+            if !files.contains(file) {
+                files.push(*file);
+            }
+        }
+        files
+    }
+}
+
+impl Driver {
+    fn files(self) -> &'static [&'static str] {
+        match self {
+            Driver::Decide => &[lua!("note_refused"), lua!("cells"), lua!("decide")],
+            Driver::DecideAndUndo => {
+                &[lua!("note_refused"), lua!("give_back"), lua!("cells"), lua!("cancel"), lua!("decide")]
+            }
+            Driver::Change => &[lua!("give_back"), lua!("change")],
+        }
+    }
+}
+
+/// The script of `driver` for `algorithms`, assembled once.
+pub(crate) fn script(driver: Driver, algorithms: Algorithms) -> &'static Script {
+    const SETS: usize = 1 << SOURCES.len();
+    static SCRIPTS: [[OnceLock<Script>; SETS]; 3] = [const { [const { OnceLock::new() }; SETS] }; 3];
+    SCRIPTS[driver as usize][usize::from(algorithms.0)].get_or_init(|| assemble(driver, algorithms))
+}
+
+/// The script by which limiters say that they are alive.
+pub(crate) fn heartbeat() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("heartbeat")].into_iter()))
+}
+
+fn assemble(driver: Driver, algorithms: Algorithms) -> Script {
+    Script::new([lua!("prelude")].into_iter().chain(algorithms.files()).chain(driver.files().iter().copied()))
+}
+
+impl Script {
+    fn new(files: impl Iterator<Item = &'static str>) -> Self {
+        let mut source = String::new();
+        for line in files.flat_map(str::lines) {
+            // Redis keeps the source of every script: it need not keep the comments.
+            if !line.starts_with("--") && !line.is_empty() {
+                source.push_str(line);
+                source.push('\n');
+            }
+        }
+        let name = redis::Script::new(&source).get_hash().to_owned();
+        Script { source, name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(letters: &[u8]) -> Algorithms {
+        let mut algorithms = Algorithms::default();
+        letters.iter().for_each(|letter| algorithms.add(*letter));
+        algorithms
+    }
+
+    #[test]
+    fn a_script_holds_the_algorithms_it_is_for_and_no_other() {
+        let source = &script(Driver::Decide, of(b"bq")).source;
+        assert_eq!(source.matches("local function meter_read").count(), 1);
+        assert_eq!(source.matches("local function token_bucket_decide").count(), 1);
+        assert_eq!(source.matches("local function leaky_bucket_decide").count(), 1);
+        assert_eq!(source.matches("local function sliding_log_decide").count(), 0);
+    }
+
+    #[test]
+    fn the_name_of_a_script_is_the_sha1_of_its_source() {
+        let script = script(Driver::Change, of(b"l"));
+        assert_eq!(script.name.len(), 40);
+        assert_ne!(script.name, super::script(Driver::Change, of(b"lb")).name);
+    }
+}

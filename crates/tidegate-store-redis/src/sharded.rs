@@ -1,0 +1,95 @@
+//! Servers that know nothing of each other: which of them a tag lives on.
+//!
+//! Rendezvous hashing: every server draws a number for the tag, the highest wins. Taking one of N away moves its own tags
+//! and no other; adding one moves about 1/N, all to it. The order of the list does not matter, names do.
+
+use siphasher::sip::SipHasher13;
+
+use crate::url::Endpoint;
+
+/// The servers' draws.
+#[derive(Debug)]
+pub(crate) struct Shards(Box<[u64]>);
+
+impl Shards {
+    pub(crate) fn new(endpoints: &[Endpoint]) -> Self {
+        // A fixed key: all limiters must agree, whatever their version.
+        Shards(endpoints.iter().map(|endpoint| hash(endpoint.to_string().as_bytes())).collect())
+    }
+
+    /// The place in the list of the server on which `tag` lives.
+    pub(crate) fn of(&self, tag: &[u8]) -> usize {
+        let tag = hash(tag);
+        let draws = self.0.iter().map(|server| mixed(tag ^ server));
+        let highest = draws.enumerate().max_by_key(|(_, draw)| *draw);
+        highest.map_or(0, |(place, _)| place)
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    SipHasher13::new_with_keys(0, 0).hash(bytes)
+}
+
+/// Spreads every bit over all others (the finaliser of SplitMix64).
+fn mixed(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAGS: u32 = 100_000;
+
+    fn servers(ports: std::ops::Range<u16>) -> Vec<Endpoint> {
+        ports.map(|port| Endpoint { host: "127.0.0.1".to_owned(), port }).collect()
+    }
+
+    fn tags() -> impl Iterator<Item = [u8; 4]> {
+        (0..TAGS).map(u32::to_be_bytes)
+    }
+
+    #[test]
+    fn tags_are_spread_evenly() {
+        let shards = Shards::new(&servers(7000..7005));
+        let mut counts = [0_u32; 5];
+        tags().for_each(|tag| counts[shards.of(&tag)] += 1);
+        for count in counts {
+            assert!(count.abs_diff(TAGS / 5) < TAGS / 100, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_added_takes_its_share_and_moves_nothing_else() {
+        let (five, six) = (Shards::new(&servers(7000..7005)), Shards::new(&servers(7000..7006)));
+        let mut moved = 0;
+        for tag in tags() {
+            let (before, after) = (five.of(&tag), six.of(&tag));
+            assert!(after == before || after == 5);
+            moved += u32::from(after != before);
+        }
+        assert!(moved.abs_diff(TAGS / 6) < TAGS / 100, "{moved} of {TAGS}");
+    }
+
+    #[test]
+    fn the_order_of_the_list_does_not_matter() {
+        let mut list = servers(7000..7005);
+        let before = Shards::new(&list);
+        let names = list.clone();
+        list.rotate_left(2);
+        let after = Shards::new(&list);
+        for tag in tags() {
+            assert_eq!(names[before.of(&tag)], list[after.of(&tag)]);
+        }
+    }
+
+    #[test]
+    fn a_tag_lives_where_it_lived_in_earlier_versions() {
+        let shards = Shards::new(&servers(7000..7005));
+        let places: Vec<usize> = tags().take(8).map(|tag| shards.of(&tag)).collect();
+        // Another hash would move every cell of a fleet that is being upgraded.
+        assert_eq!(places, [3, 0, 1, 1, 0, 4, 3, 4]);
+    }
+}

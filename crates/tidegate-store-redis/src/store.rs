@@ -1,0 +1,444 @@
+//! The Store contract, on whatever the URL names.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
+use tidegate_store::{
+    BoxError, CellKey, Clock, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store, StoreError,
+    SystemClock,
+};
+
+use crate::client::{Call, Client, Route};
+use crate::cluster::Cluster;
+use crate::config::{ConfigError, RedisConfig, TimeSource};
+use crate::dial::Dialer;
+use crate::key::{KeyWriter, slot_of};
+use crate::limits;
+use crate::link::{Target, Within};
+use crate::observer::Operation;
+use crate::plan::{self, Answer, Change, Plan, Surroundings};
+use crate::script::{self, Driver};
+use crate::sentinel::Sentinels;
+use crate::sharded::Shards;
+use crate::url::{StoreUrl, Topology};
+
+/// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
+///
+/// Making one connects to nothing: connections are made when a runtime first asks, each runtime its own, and made again
+/// whenever they are lost. It must be used within a tokio runtime.
+#[derive(Debug)]
+pub struct RedisStore {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) client: Arc<Client>,
+    pub(crate) keys: KeyWriter,
+    pub(crate) timeout: Duration,
+    time: TimeSource,
+    /// Only to guess which calendar windows a script will need; the script goes by its own time.
+    node_clock: SystemClock,
+    /// What to add to this node's clock to have the store's, as far as was noticed.
+    ahead_us: AtomicI64,
+}
+
+/// The most cells that one batch may touch.
+pub(crate) const MOST_SPENDS: usize = 8_192;
+/// Plans that are made for a time that was not the store's, before giving up.
+const MOST_GUESSES: usize = 3;
+
+impl RedisStore {
+    /// A store at `url`, used as `config` says.
+    ///
+    /// # Errors
+    /// When `config` makes no sense, or names files that cannot be used.
+    pub fn new(url: &StoreUrl, config: &RedisConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        let dialer = Arc::new(Dialer::new(url, config)?);
+        let route = route(url, config, &dialer);
+        let client = Client::new(route, dialer, config.max_in_flight, Arc::clone(&config.observer));
+        let inner = Inner {
+            client: Arc::new(client),
+            keys: KeyWriter::new(&config.key_prefix),
+            timeout: config.timeout,
+            time: config.time.clone(),
+            node_clock: SystemClock::new(),
+            ahead_us: AtomicI64::new(0),
+        };
+        Ok(RedisStore { inner: Arc::new(inner) })
+    }
+}
+
+fn route(url: &StoreUrl, config: &RedisConfig, dialer: &Arc<Dialer>) -> Route {
+    let endpoints = url.endpoints.clone();
+    match &url.topology {
+        Topology::Single => {
+            let name = endpoints[0].to_string();
+            Route::One {
+                target: Target::Server(endpoints.into_iter().next().expect("a URL names a server")),
+                name,
+            }
+        }
+        Topology::Sentinel { service } => {
+            let dialer = Arc::new(dialer.for_sentinels(&config.sentinel_credentials));
+            let name = format!("{service} of the sentinels at {}", endpoints[0]);
+            let sentinels = Sentinels::new(endpoints, service.clone(), dialer);
+            Route::One { target: Target::Master(Arc::new(sentinels)), name }
+        }
+        Topology::Cluster => Route::Cluster(Cluster::new(endpoints)),
+        Topology::Sharded => Route::Sharded { shards: Shards::new(&endpoints), endpoints },
+    }
+}
+
+impl Inner {
+    /// Decides a batch whose cells are all within reach of one script.
+    async fn decide_together(&self, batch: &[Request<'_>], within: Within) -> Result<Outcomes, StoreError> {
+        let make = |around: &Surroundings<'_>| {
+            let mut plan = Plan::new(Driver::Decide);
+            for request in batch.iter().filter(|request| !request.spends.is_empty()) {
+                plan.whole_request(request.spends, around);
+            }
+            plan
+        };
+        let answer = self.run_made(Operation::Decide, 0, make, within).await?;
+        plan::outcomes(&answer).ok_or_else(|| nonsense("outcomes"))
+    }
+
+    /// Makes a plan and runs it; again if it was made for a time that is not the store's.
+    pub(crate) async fn run_made(
+        &self,
+        operation: Operation,
+        partition: u16,
+        make: impl Fn(&Surroundings<'_>) -> Plan,
+        within: Within,
+    ) -> Result<Vec<u8>, StoreError> {
+        for _ in 0..MOST_GUESSES {
+            let mut plan = self.around(&make);
+            match self.run(operation, partition, &mut plan, within).await? {
+                Ran::Done(answer) => return Ok(answer),
+                Ran::OtherTime => {}
+            }
+        }
+        let source: BoxError = "the store's clock jumps about".into();
+        Err(StoreError::NotApplied { endpoint: "redis".to_owned(), source })
+    }
+
+    /// Makes something with what this node knows: how keys are written, and about what time it is.
+    pub(crate) fn around<T>(&self, make: impl Fn(&Surroundings<'_>) -> T) -> T {
+        make(&Surroundings { keys: &self.keys, about: &|| self.about() })
+    }
+
+    /// Runs a plan once.
+    pub(crate) async fn run(
+        &self,
+        operation: Operation,
+        partition: u16,
+        plan: &mut Plan,
+        within: Within,
+    ) -> Result<Ran, StoreError> {
+        plan.seal(self.given_time());
+        let script = plan.script();
+        let call =
+            Call { operation, command: &plan.command(), source: Some(&script.source), items: plan.len() };
+        let answer = match self.client.run(partition, call, within).await? {
+            Value::BulkString(answer) => answer,
+            _ => return Err(nonsense("a string")),
+        };
+        match plan::read(&answer) {
+            Answer::Done(_) => Ok(Ran::Done(answer)),
+            Answer::OtherTime(now) => {
+                let ahead = now.as_micros().cast_signed() - self.node_clock.now().as_micros().cast_signed();
+                self.ahead_us.store(ahead, Ordering::Relaxed);
+                Ok(Ran::OtherTime)
+            }
+        }
+    }
+
+    /// Changes cells outside requests, all servers at once: an answer per change, in order.
+    async fn change(
+        &self,
+        operation: Operation,
+        changes: &[(CellKey<'_>, &Limit, Change)],
+    ) -> Result<Vec<bool>, StoreError> {
+        let within = Within::from_now(self.timeout);
+        check_size(changes.len())?;
+        let mut groups: Vec<(u16, Vec<usize>)> = Vec::new();
+        for (place, (cell, ..)) in changes.iter().enumerate() {
+            let partition = self.client.partition_of(cell.tag);
+            match groups.iter_mut().find(|(known, _)| *known == partition) {
+                Some((_, places)) => places.push(place),
+                None => groups.push((partition, vec![place])),
+            }
+        }
+        let run = |(partition, places): (u16, Vec<usize>)| async move {
+            let make = |around: &Surroundings<'_>| {
+                let mut plan = Plan::new(Driver::Change);
+                for place in &places {
+                    let (cell, limit, change) = &changes[*place];
+                    plan.change(cell, limit, *change, around);
+                }
+                plan
+            };
+            let answer = self.run_made(operation, partition, make, within).await?;
+            if answer.len() != places.len() {
+                return Err(nonsense("an answer per change"));
+            }
+            Ok((places, answer))
+        };
+        let mut answers = vec![false; changes.len()];
+        for group in all_or_unknown(join_all(groups.into_iter().map(run)).await)? {
+            let (places, answer) = group;
+            for (place, done) in places.into_iter().zip(answer) {
+                answers[place] = done == b'1';
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn change_one(
+        &self,
+        operation: Operation,
+        lease: &LeaseRef<'_>,
+        change: Change,
+    ) -> Result<bool, StoreError> {
+        if !matches!(lease.limit, Limit::Concurrency(_)) {
+            return Ok(false);
+        }
+        Ok(self.change(operation, &[(lease.cell, lease.limit, change)]).await?[0])
+    }
+
+    async fn forget(&self, cell: &CellKey<'_>, limit: &Limit) -> Result<(), StoreError> {
+        let mut key = Vec::new();
+        let letter = limits::encode(limit, Timestamp::default).key_letter;
+        self.keys.append(&mut key, letter, cell);
+        let mut command = Cmd::new();
+        command.arg("UNLINK").arg(key);
+        let call = Call { operation: Operation::Reset, command: &command, source: None, items: 1 };
+        let within = Within::from_now(self.timeout);
+        self.client.run(self.client.partition_of(cell.tag), call, within).await.map(drop)
+    }
+
+    /// Spends from a cell that nobody else uses, on the server of `partition`.
+    async fn probe(&self, partition: u16, tag: &[u8]) -> Result<(), StoreError> {
+        let scope = Scope::new(&[b"probe"]);
+        let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a fine rate");
+        let limit = Limit::TokenBucket(TokenBucket::new(rate, 1_000_000).expect("a fine burst"));
+        let touch = Touch { limit: &limit, ask: tidegate_core::Ask::hits(1), stance: Stance::Enforced };
+        let spends = [Spend { cell: CellKey { scope: &scope, key: tag, tag }, touch }];
+        let make = |around: &Surroundings<'_>| {
+            let mut plan = Plan::new(Driver::Decide);
+            plan.whole_request(&spends, around);
+            plan
+        };
+        self.run_made(Operation::Probe, partition, make, Within::from_now(self.timeout)).await.map(drop)
+    }
+
+    async fn probe_node(&self, node: usize) -> Result<(), StoreError> {
+        match self.client.route() {
+            Route::One { .. } => self.probe(0, PROBE).await,
+            Route::Sharded { .. } => {
+                self.probe(u16::try_from(node).expect("below the number of nodes"), PROBE).await
+            }
+            Route::Cluster(cluster) => {
+                let Some(slot) = cluster.slot_for(node) else {
+                    // It serves no slot as far as is known; asking about any slot brings the map up to date.
+                    return self.probe(slot_of(PROBE), PROBE).await;
+                };
+                self.probe(slot, &tag_in(slot)).await
+            }
+        }
+    }
+
+    async fn heartbeat(&self, member: u64, ttl: Micros) -> Result<usize, StoreError> {
+        let script = script::heartbeat();
+        let mut key = Vec::new();
+        self.keys.append_members(&mut key, MEMBERS);
+        let now = self.given_time().map_or(-1, |now| now.as_micros().cast_signed());
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(key);
+        command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
+        let call = Call {
+            operation: Operation::Heartbeat,
+            command: &command,
+            source: Some(&script.source),
+            items: 1,
+        };
+        let within = Within::from_now(self.timeout);
+        match self.client.run(self.client.partition_of(MEMBERS), call, within).await? {
+            Value::Int(alive) => usize::try_from(alive).map_err(|_| nonsense("a count")),
+            _ => Err(nonsense("a count")),
+        }
+    }
+
+    pub(crate) fn given_time(&self) -> Option<Timestamp> {
+        match &self.time {
+            TimeSource::Redis => None,
+            TimeSource::Given(clock) => Some(clock.now()),
+        }
+    }
+
+    fn about(&self) -> Timestamp {
+        self.given_time().unwrap_or_else(|| {
+            let now = self.node_clock.now().as_micros();
+            Timestamp::from_micros(now.saturating_add_signed(self.ahead_us.load(Ordering::Relaxed)))
+        })
+    }
+}
+
+/// What became of a plan that ran.
+pub(crate) enum Ran {
+    Done(Vec<u8>),
+    /// It was made for another time; nothing was done.
+    OtherTime,
+}
+
+/// The tag of cells that only tell whether a server works.
+const PROBE: &[u8] = b"probe";
+/// The tag under which limiters say that they are alive.
+const MEMBERS: &[u8] = b"members";
+
+/// A tag whose cells live in `slot`.
+fn tag_in(slot: u16) -> Vec<u8> {
+    let tags = (0_u32..).map(|number| format!("probe{number}").into_bytes());
+    tags.into_iter().find(|tag| slot_of(tag) == slot).expect("names enough for every slot")
+}
+
+pub(crate) fn nonsense(expected: &str) -> StoreError {
+    let source: BoxError = format!("the server answered something else than {expected}").into();
+    StoreError::FateUnknown { endpoint: "redis".to_owned(), source }
+}
+
+pub(crate) fn check_size(cells: usize) -> Result<(), StoreError> {
+    if cells <= MOST_SPENDS {
+        return Ok(());
+    }
+    let source: BoxError =
+        format!("a batch over {cells} cells is too large, use at most {MOST_SPENDS}").into();
+    Err(StoreError::NotApplied { endpoint: "redis".to_owned(), source })
+}
+
+/// All answers, or one error. Where some calls were applied, those that were not make the whole of unknown fate.
+pub(crate) fn all_or_unknown<T>(answers: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
+    let all_failed = answers.iter().all(Result::is_err);
+    let mut done = Vec::with_capacity(answers.len());
+    let mut failure: Option<StoreError> = None;
+    for answer in answers {
+        match answer {
+            Ok(answer) => done.push(answer),
+            Err(error) => {
+                if failure.as_ref().is_none_or(StoreError::is_certainly_not_applied) {
+                    failure = Some(error);
+                }
+            }
+        }
+    }
+    match failure {
+        None => Ok(done),
+        Some(StoreError::NotApplied { endpoint, source }) if !all_failed => {
+            Err(StoreError::FateUnknown { endpoint, source })
+        }
+        Some(failure) => Err(failure),
+    }
+}
+
+impl Store for RedisStore {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        let spends: usize = batch.iter().map(|request| request.spends.len()).sum();
+        if spends == 0 {
+            return Reply::Now(Ok(Outcomes::new()));
+        }
+        if let Err(error) = check_size(spends) {
+            return Reply::Now(Err(error));
+        }
+        Reply::Later(Box::pin(async move {
+            let within = Within::from_now(self.inner.timeout);
+            match self.inner.client.route() {
+                Route::One { .. } => self.inner.decide_together(batch, within).await,
+                Route::Sharded { .. } | Route::Cluster(_) => {
+                    crate::apart::decide(&self.inner, batch, within).await
+                }
+            }
+        }))
+    }
+
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        let is_refundable =
+            |refund: &&Refund<'_>| !matches!(refund.limit, Limit::LeakyBucket(_) | Limit::Concurrency(_));
+        let change = |refund: &Refund<'a>| {
+            (refund.cell, refund.limit, Change::Refund { hits: refund.hits, age: refund.age })
+        };
+        let changes: Vec<_> = refunds.iter().filter(is_refundable).map(change).collect();
+        if changes.is_empty() {
+            return Reply::Now(Ok(()));
+        }
+        Reply::Later(Box::pin(async move { self.inner.change(Operation::Refund, &changes).await.map(drop) }))
+    }
+
+    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        let is_chargeable = |spend: &&Spend<'_>| !matches!(spend.touch.limit, Limit::Concurrency(_));
+        let change = |spend: &Spend<'a>| {
+            (spend.cell, spend.touch.limit, Change::Charge { hits: spend.touch.ask.hits })
+        };
+        let changes: Vec<_> = spends.iter().filter(is_chargeable).map(change).collect();
+        if changes.is_empty() {
+            return Reply::Now(Ok(()));
+        }
+        Reply::Later(Box::pin(async move { self.inner.change(Operation::Charge, &changes).await.map(drop) }))
+    }
+
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+        Reply::Later(Box::pin(async move { self.inner.forget(&cell, limit).await }))
+    }
+
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        let change = Change::Renew { name: lease.id.0.get() };
+        Reply::Later(Box::pin(async move { self.inner.change_one(Operation::Renew, &lease, change).await }))
+    }
+
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        let change = Change::Release { name: lease.id.0.get() };
+        Reply::Later(Box::pin(async move { self.inner.change_one(Operation::Release, &lease, change).await }))
+    }
+
+    fn nodes(&self) -> usize {
+        match self.inner.client.route() {
+            Route::One { .. } => 1,
+            Route::Sharded { endpoints, .. } => endpoints.len(),
+            Route::Cluster(cluster) => cluster.seeds().len(),
+        }
+    }
+
+    fn node_of(&self, tag: &[u8]) -> usize {
+        match self.inner.client.route() {
+            Route::One { .. } => 0,
+            Route::Sharded { shards, .. } => shards.of(tag),
+            Route::Cluster(cluster) => cluster.seed_of(slot_of(tag)),
+        }
+    }
+
+    fn endpoint(&self, node: usize) -> String {
+        match self.inner.client.route() {
+            Route::One { name, .. } => name.clone(),
+            Route::Sharded { endpoints, .. } => endpoints[node].to_string(),
+            Route::Cluster(cluster) => cluster.seeds()[node].to_string(),
+        }
+    }
+
+    fn probe(&self, node: usize) -> Reply<'_, ()> {
+        Reply::Later(Box::pin(self.inner.probe_node(node)))
+    }
+
+    fn heartbeat(&self, member: u64, ttl: Micros) -> Reply<'_, usize> {
+        Reply::Later(Box::pin(self.inner.heartbeat(member, ttl)))
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("client", &self.client).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,4 @@
+//! The store on real Redis servers.
+
+mod conformance;
+mod subject;
