@@ -17,7 +17,7 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tidegate_limiter::{ReplayBounds, ReplayCache, Transport};
+use tidegate_limiter::{Health, ReplayBounds, ReplayCache, Transport};
 use tidegate_store::StoreError;
 
 use crate::connection::{self, BodyError, Speaks, read_body};
@@ -29,7 +29,7 @@ use crate::service::Service;
 /// The answers this transport gives.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
-/// The HTTP protocol; one for all workers, or one each.
+/// The HTTP protocol of one worker, or of all.
 #[derive(Clone)]
 pub struct Http {
     shared: Arc<Shared>,
@@ -38,7 +38,7 @@ pub struct Http {
 pub(crate) struct Shared {
     service: Arc<Service>,
     /// What was answered to checks and refunds that named themselves.
-    replays: ReplayCache<named::Told>,
+    replays: Arc<ReplayCache<named::Told>>,
 }
 
 /// What is remembered of requests that named themselves.
@@ -48,10 +48,16 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 impl Http {
-    /// Serves `service`. Workers must share one, so that a named request is recognised on whichever it comes in.
+    /// Serves `service`.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
-        Self { shared: Arc::new(Shared { service, replays: ReplayCache::new(REPLAYS) }) }
+        Self { shared: Arc::new(Shared { service, replays: Arc::new(ReplayCache::new(REPLAYS)) }) }
+    }
+
+    /// The same for a worker that has a service of its own: a named request is recognised on whichever it comes in.
+    #[must_use]
+    pub fn for_worker(&self, service: Arc<Service>) -> Self {
+        Self { shared: Arc::new(Shared { service, replays: Arc::clone(&self.shared.replays) }) }
     }
 }
 
@@ -135,7 +141,11 @@ impl Shared {
         if self.service.limiter.snapshot().rules().domains().next().is_none() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "no rules\n");
         }
-        text(StatusCode::OK, "ready\n")
+        match self.service.limiter.health() {
+            Health::Healthy => text(StatusCode::OK, "ready\n"),
+            // Still ready: every rule says what to do without the store. Taking the node away would help nobody.
+            Health::Degraded { reason } => text(StatusCode::OK, format!("degraded\n{reason}\n")),
+        }
     }
 }
 
@@ -149,7 +159,7 @@ pub(crate) fn answer(status: StatusCode, kind: HeaderValue, body: impl Into<Byte
     answer
 }
 
-fn text(status: StatusCode, body: &'static str) -> Answer {
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer(status, TEXT, body)
 }
 

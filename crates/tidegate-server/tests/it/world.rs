@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tidegate_core::{Limit, Micros, Timestamp};
-use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher, Transport};
+use tidegate_limiter::{
+    Limiter, LimiterConfig, NoObserver, Observer, RemoteConfig, RuleWatcher, TokioRuntime, Transport,
+};
 use tidegate_rules::{Format, Rule, RuleSet, Source};
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::http::Http;
@@ -46,37 +48,32 @@ impl World {
         let clock = Arc::new(ManualClock::at(START));
         let bounds = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
         let store = MemoryStore::with_clock(bounds, clock.clone());
-        World::on(Arc::new(store), clock, compile(rules, format), settings)
+        World::on(clock, settings, LimiterConfig::new(compile(rules, format), Arc::new(store), nobody()))
     }
 
     /// Serves these rules on a store that nobody can reach.
     pub(crate) fn without_store(rules: &str) -> Self {
-        let clock = Arc::new(ManualClock::at(START));
-        World::on(Arc::new(Away), clock, compile(rules, Format::Native), ServiceSettings::default())
+        let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(Away), nobody())
+            .over_a_network(RemoteConfig::new(Arc::new(TokioRuntime)));
+        World::on(Arc::new(ManualClock::at(START)), ServiceSettings::default(), config)
     }
 
     /// Serves no rules at all.
     pub(crate) fn without_rules() -> Self {
-        let clock = Arc::new(ManualClock::at(START));
-        World::on(Arc::new(Away), clock, RuleSet::default(), ServiceSettings::default())
+        let config = LimiterConfig::new(RuleSet::default(), Arc::new(Away), nobody());
+        World::on(Arc::new(ManualClock::at(START)), ServiceSettings::default(), config)
     }
 
-    fn on(store: Arc<dyn Store>, clock: Arc<ManualClock>, rules: RuleSet, settings: ServiceSettings) -> Self {
+    fn on(clock: Arc<ManualClock>, settings: ServiceSettings, config: LimiterConfig) -> Self {
         let heard = Arc::new(Heard::default());
-        let mut config = LimiterConfig::new(rules, store, heard.clone());
-        config.clock = clock.clone();
+        let config = LimiterConfig { clock: clock.clone(), observer: heard.clone(), ..config };
         let limiter = Arc::new(Limiter::new(config));
-        let service = Arc::new(Service {
-            limiter,
-            observer: heard.clone(),
-            clock: clock.clone(),
-            settings,
-        });
+        let service = Arc::new(Service { limiter, observer: heard.clone(), clock: clock.clone(), settings });
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let http = Http::new(service.clone());
+        let (http, for_http) = (Http::new(service.clone()), service.clone());
         let (others, _health) = health_and_reflection();
         let listeners = vec![
-            Listener::bind("http", any, move |_| Arc::new(http.clone())).unwrap(),
+            Listener::bind("http", any, move |_| Arc::new(http.for_worker(for_http.clone()))).unwrap(),
             Listener::bind("grpc", any, move |_| {
                 Arc::new(Grpc::new(service.clone(), others.clone(), service.settings.limits))
             })
@@ -118,6 +115,11 @@ impl World {
         let answer = RateLimitServiceClient::new(self.channel()).should_rate_limit(request).await;
         answer.map(tonic::Response::into_inner)
     }
+}
+
+/// Stands where the world's own observer will.
+fn nobody() -> Arc<NoObserver> {
+    Arc::new(NoObserver)
 }
 
 #[track_caller]

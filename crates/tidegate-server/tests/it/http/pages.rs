@@ -31,6 +31,18 @@ fn without_rules_it_is_healthy_but_not_ready() {
 }
 
 #[test]
+fn while_the_store_is_away_it_is_ready_but_degraded_and_says_why() {
+    let world = World::without_store(PER_USER);
+    assert_eq!(http::get(world.http(), "/readyz").text(), "ready\n");
+    for _ in 0..3 {
+        world.check(&json!({ "user": "42" }));
+    }
+    let answer = http::get(world.http(), "/readyz");
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.text(), "degraded\nthe store does not answer at memory\n");
+}
+
+#[test]
 fn a_refund_gives_back_at_most_what_was_spent() {
     let world = World::new(PER_USER);
     world.check(&json!({ "user": "42" }));
