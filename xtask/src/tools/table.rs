@@ -93,13 +93,13 @@ pub(crate) const TOOLS: &[Tool] = &[
     Tool {
         name: "redis-py",
         used_by: "tests of our RESP front end with Python's client",
-        wanted: Wanted::Later,
+        wanted: Wanted::Now,
         source: Source::Pip { pin: "redis==8.1.0", gives: Gives::Interpreter },
     },
     Tool {
         name: "ioredis",
         used_by: "tests of our RESP front end with Node's client",
-        wanted: Wanted::Later,
+        wanted: Wanted::Now,
         source: Source::Npm { pin: "ioredis@6.0.0" },
     },
     Tool {

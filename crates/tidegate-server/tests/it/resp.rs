@@ -1,6 +1,7 @@
 //! The Redis protocol as clients see it.
 
 mod check;
+mod clients;
 mod commands;
 mod hostile;
 mod order;
