@@ -24,8 +24,8 @@ pub(crate) struct Options {
     /// Connections.
     #[arg(long, default_value_t = 32)]
     connections: usize,
-    /// Commands in one measurement at pipeline 64; fewer at shorter ones, so that all take about as long.
-    #[arg(long, default_value_t = 4_000_000)]
+    /// Commands in one measurement at an endless pipeline; fewer at shorter ones, so that all take about as long.
+    #[arg(long, default_value_t = 6_000_000)]
     commands: usize,
     /// The servers' core.
     #[arg(long, default_value_t = 0)]
@@ -98,8 +98,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 }
 
 fn measure(options: &Options, pipeline: usize, load: &Load, server: &Server) -> Result<Run, Box<dyn Error>> {
-    // A short pipeline takes about 8 us of the server per batch, whatever is in it.
-    let commands = options.commands * pipeline.min(48) / 48 / (1 + 16 / pipeline.max(1) / 4);
+    // Reading and writing a batch takes about as long as answering forty commands.
+    let commands = options.commands * pipeline / (pipeline + 40);
     let mut command = pinned(options.client_core, &find_tool("redis-benchmark"));
     command.args(["-h", "127.0.0.1", "-p", &server.address.port().to_string(), "--csv", "-r", KEYS]);
     command.args(["-n", &commands.to_string(), "-P", &pipeline.to_string()]);

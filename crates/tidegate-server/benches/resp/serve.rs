@@ -18,14 +18,14 @@ pub(crate) const RULES: &str =
 pub(crate) fn run(address: SocketAddr) -> Result<(), Box<dyn Error>> {
     let rules = RuleSet::compile(&[Source::new("rules", RULES)], Format::Native)?;
     let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
-    let service = Service {
+    let service = Arc::new(Service {
         limiter: Arc::new(Limiter::new(LimiterConfig::new(rules, store, Arc::new(NoObserver)))),
         observer: Arc::new(NoObserver),
         clock: Arc::new(SystemClock::new()),
         settings: ServiceSettings::default(),
-    };
-    let resp = Resp::new(Arc::new(service), RespSettings::default());
-    let listener = Listener::bind("resp", address, move |_| Arc::new(resp.for_worker()))?;
+    });
+    let resp = Resp::new(service.clone(), RespSettings::default());
+    let listener = Listener::bind("resp", address, move |_| Arc::new(resp.for_worker(service.clone())))?;
     let plane = DataPlane::start(&Settings::default(), vec![listener])?;
     for (name, address) in plane.addresses() {
         println!("listening {name} {address}");

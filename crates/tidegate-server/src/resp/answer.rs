@@ -270,3 +270,63 @@ fn wrong_number(entry: &Entry) -> String {
     let usage = format!("{} {arguments}", name.to_ascii_uppercase());
     format!("ERR wrong number of arguments for '{name}' command, expected {}", usage.trim_end())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use tidegate_limiter::{Limiter, LimiterConfig, NoObserver};
+    use tidegate_rules::{Format, RuleSet, Source};
+    use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
+
+    use super::super::{RespSettings, Stats};
+    use super::*;
+    use crate::service::{Service, ServiceSettings};
+
+    /// Answers once, on memory, where nothing has to be waited for.
+    fn answer_once(input: &[u8]) -> (Progress, usize) {
+        let clock = Arc::new(ManualClock::default());
+        let rules = Source::new("rules", "{ domain: api, rules: [] }");
+        let rules = RuleSet::compile(&[rules], Format::Native).unwrap();
+        let store = MemoryStore::new(MemoryConfig { max_cells: 100, max_log_bytes: 0 });
+        let limiter = Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)));
+        let service = Service {
+            limiter: Arc::new(limiter),
+            observer: Arc::new(NoObserver),
+            clock: clock.clone(),
+            settings: ServiceSettings::default(),
+        };
+        let stats = Arc::new(Stats::new(clock));
+        let worker = Worker::new(Arc::new(service), RespSettings::default(), stats);
+        let mut answerer = Answerer::new(Arc::new(worker), 1);
+        let mut replies = Replies::default();
+        let answered =
+            pin!(answerer.answer(input, &mut replies)).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(progress) = answered else { panic!("somebody had to wait") };
+        (progress, replies.len())
+    }
+
+    #[test]
+    fn a_long_pipeline_is_answered_in_turns() {
+        let pings = b"*1\r\n$4\r\nPING\r\n".repeat(1_000);
+        let (progress, _) = answer_once(&pings);
+        assert_eq!((progress.commands, progress.used), (COMMANDS_PER_TURN, 256 * 14));
+        assert_eq!(progress.why, Pause::TurnOver);
+    }
+
+    #[test]
+    fn no_more_is_answered_than_may_wait_to_be_sent() {
+        let echo = format!("*2\r\n$4\r\nECHO\r\n$30000\r\n{}\r\n", "x".repeat(30_000));
+        let (progress, written) = answer_once(echo.repeat(10).as_bytes());
+        assert_eq!((progress.commands, progress.why), (3, Pause::TurnOver));
+        assert!(written < MAX_OUTPUT_BYTES + 30_100);
+    }
+
+    #[test]
+    fn decisions_are_told_from_other_commands() {
+        let (progress, _) = answer_once(b"PING\r\nTHROTTLE k 1 1 1\r\nTG.CHECK api\r\n*1\r\n$4\r\nPI");
+        assert_eq!((progress.commands, progress.decisions, progress.why), (3, 2, Pause::NeedsMore));
+    }
+}

@@ -230,10 +230,20 @@ impl Entry {
             ("group", self.group()),
             ("complexity", "O(1)"),
         ];
-        to.map(facts.len());
+        let has_arguments = !self.arguments.is_empty();
+        to.map(facts.len() + usize::from(has_arguments));
         for (name, text) in facts {
             to.bulk(name.as_bytes());
             to.bulk(text.as_bytes());
+        }
+        if has_arguments {
+            // One for all of them: redis-cli shows its name as it is.
+            to.bulk(b"arguments");
+            to.array(1);
+            to.map(2);
+            for text in ["name", self.arguments, "type", "string"] {
+                to.bulk(text.as_bytes());
+            }
         }
     }
 

@@ -46,9 +46,7 @@ impl Default for RespSettings {
     }
 }
 
-/// The Redis protocol.
-///
-/// One serves all workers; [`Resp::for_worker`] gives each its own buffers, which is faster.
+/// The Redis protocol of one worker, or of all.
 #[derive(Clone)]
 pub struct Resp {
     worker: Arc<Worker>,
@@ -73,11 +71,12 @@ impl Resp {
         Self { worker: Arc::new(Worker::new(service, settings, stats)) }
     }
 
-    /// The same, with buffers for one worker alone.
+    /// The same for a worker that has a service of its own, with buffers of its own too. `CLIENT ID` and `INFO` tell of
+    /// all workers together.
     #[must_use]
-    pub fn for_worker(&self) -> Self {
-        let Worker { service, settings, stats, .. } = &*self.worker;
-        Self { worker: Arc::new(Worker::new(Arc::clone(service), settings.clone(), Arc::clone(stats))) }
+    pub fn for_worker(&self, service: Arc<Service>) -> Self {
+        let Worker { settings, stats, .. } = &*self.worker;
+        Self { worker: Arc::new(Worker::new(service, settings.clone(), Arc::clone(stats))) }
     }
 }
 

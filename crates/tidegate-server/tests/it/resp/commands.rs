@@ -171,7 +171,11 @@ fn commands_are_counted_listed_and_documented() {
 
     let reply = ask(&mut client, "COMMAND DOCS throttle nothing");
     let [name, facts] = reply.array() else { panic!("{reply:?}") };
-    assert_eq!((name.text().as_str(), facts.array()[0].text().as_str()), ("throttle", "summary"));
+    assert_eq!(name.text(), "throttle");
+    let [_, summary, .., arguments] = facts.array() else { panic!("{facts:?}") };
+    assert_eq!(summary.text(), "Another name of CL.THROTTLE");
+    let usage = &arguments.array()[0].array()[1];
+    assert_eq!(usage.text(), "key max_burst count period [quantity]");
     assert!(ask(&mut client, "COMMAND NONSENSE").is_error());
 }
 

@@ -57,9 +57,11 @@ impl World {
             clock: clock.clone(),
             settings: ServiceSettings::default(),
         };
-        let resp = Resp::new(Arc::new(service), settings);
+        let service = Arc::new(service);
+        let resp = Resp::new(service.clone(), settings);
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = Listener::bind("resp", any, move |_| Arc::new(resp.for_worker())).unwrap();
+        let listener =
+            Listener::bind("resp", any, move |_| Arc::new(resp.for_worker(service.clone()))).unwrap();
         // One worker, so that connections must share it.
         let settings = Settings {
             workers: NonZeroUsize::MIN,
