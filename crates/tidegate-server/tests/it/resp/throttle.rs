@@ -101,6 +101,15 @@ fn a_burst_that_shrinks_keeps_what_was_spent() {
 }
 
 #[test]
+fn a_changed_count_keeps_what_was_spent_and_a_changed_period_begins_anew() {
+    let world = World::new();
+    let mut client = world.client();
+    assert_eq!(integers(&ask(&mut client, "CL.THROTTLE k 1 1 60 2")), [0, 2, 0, -1, 120]);
+    assert_eq!(integers(&ask(&mut client, "CL.THROTTLE k 1 2 60")), [1, 2, 0, 30, 60]);
+    assert_eq!(integers(&ask(&mut client, "CL.THROTTLE k 1 1 30")), [0, 2, 1, -1, 30]);
+}
+
+#[test]
 fn keys_are_bytes_and_share_nothing() {
     let world = World::new();
     let mut client = world.client();
