@@ -49,6 +49,11 @@ impl Limiter {
     pub fn decide_direct<'a>(&'a self, batch: &'a [Request<'a>]) -> Direct<'a> {
         let Some(remote) = &self.remote else {
             return match self.store.decide(batch) {
+                // What almost always happens, with as little moved about as can be.
+                Reply::Now(Ok(outcomes)) => {
+                    self.tell_direct(&outcomes, Source::Store);
+                    Direct::Now(outcomes, Source::Store)
+                }
                 Reply::Now(answer) => {
                     let (outcomes, source) = self.direct_in_memory(batch, answer);
                     Direct::Now(outcomes, source)
