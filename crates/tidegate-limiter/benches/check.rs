@@ -2,7 +2,8 @@
 //! `cargo bench -p tidegate-limiter`.
 //!
 //! Prints nanoseconds and, where valgrind is installed, instructions per decision (those are the same on a busy machine).
-//! The limiter matches rules, names the cell, asks the store, and tells an observer; the store call is its last part.
+//! The limiter matches rules, names the cell, asks the store, and tells an observer; the store call is its last part. The
+//! remote store is one that answers in the first poll: what is measured is the way to it, not the network.
 
 #![expect(
     clippy::print_stdout,
@@ -22,10 +23,13 @@ use std::time::Instant;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
+use tidegate_limiter::{
+    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, RemoteConfig, Runtime, Task,
+};
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{
-    CellKey, Clock, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store, SystemClock,
+    CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request,
+    Spend, Store, SystemClock,
 };
 
 const KEYS: usize = 1_000_000;
@@ -33,12 +37,14 @@ const ROUNDS: usize = 9;
 const COUNTED: usize = 50_000;
 
 /// Each is one decision on one key.
-const CASES: [(&str, Make); 5] = [
+const CASES: [(&str, Make); 7] = [
     ("governor keyed", |_| Box::new(Governor::new())),
     ("store, token bucket", |clock| Box::new(BareStore::new(clock))),
     ("check, one rule, one limit", |clock| Box::new(Whole::new(ONE, clock))),
     ("check, one rule, two limits", |clock| Box::new(Whole::new(TWO_LIMITS, clock))),
     ("check, two of ten rules", |clock| Box::new(Whole::new(TEN, clock))),
+    ("check, remote store", |clock| Box::new(Whole::remote(ONE, clock))),
+    ("check, refused by deny cache", |clock| Box::new(Whole::remote(BAN, clock))),
 ];
 
 type Make = fn(ReadClock) -> Box<dyn Checks>;
@@ -55,6 +61,8 @@ impl Clock for ReadClock {
 }
 
 const ONE: &str = "- { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }] }";
+const BAN: &str =
+    "- { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 0, window: 1h }] }";
 const TWO_LIMITS: &str = "- { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }, 100000000/minute] }";
 const TEN: &str = "
 - { name: posts, match: { method: POST, path: /v1/items }, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }] }
@@ -149,12 +157,59 @@ struct Whole(Limiter);
 
 impl Whole {
     fn new(rules: &str, clock: ReadClock) -> Self {
-        let text = format!("domain: api\nrules:\n{rules}");
-        let rules = RuleSet::compile(&[Source::new("rules.yaml", text)], Format::Native).expect("fine rules");
         let store = MemoryStore::with_clock(MemoryConfig::default(), clock.clone());
-        let mut config = LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver));
-        config.clock = clock.0;
-        Whole(Limiter::new(config))
+        Whole(Limiter::new(config(rules, Arc::new(store), clock)))
+    }
+
+    fn remote(rules: &str, clock: ReadClock) -> Self {
+        let store = MemoryStore::with_clock(MemoryConfig::default(), clock.clone());
+        let remote = RemoteConfig::new(Arc::new(AtOnce));
+        Whole(Limiter::new(config(rules, Arc::new(Soon(store)), clock).over_a_network(remote)))
+    }
+}
+
+fn config(rules: &str, store: Arc<dyn Store>, clock: ReadClock) -> LimiterConfig {
+    let text = format!("domain: api\nrules:\n{rules}");
+    let rules = RuleSet::compile(&[Source::new("rules.yaml", text)], Format::Native).expect("fine rules");
+    let mut config = LimiterConfig::new(rules, store, Arc::new(NoObserver));
+    config.clock = clock.0;
+    config
+}
+
+/// Memory behind a reply that must be awaited.
+struct Soon(MemoryStore<ReadClock>);
+
+impl Store for Soon {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        Reply::Later(Box::pin(async move { self.0.decide(batch).answer().await }))
+    }
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        self.0.refund(refunds)
+    }
+    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        self.0.charge(spends)
+    }
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+        self.0.reset(cell, limit)
+    }
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.0.renew(lease)
+    }
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.0.release(lease)
+    }
+}
+
+/// Runs a task while it is being spawned: the store does not let it wait.
+struct AtOnce;
+
+impl Runtime for AtOnce {
+    fn spawn(&self, task: Task) {
+        at_once(task);
+    }
+
+    fn sleep(&self, _span: Micros) -> Task {
+        Box::pin(std::future::pending())
     }
 }
 

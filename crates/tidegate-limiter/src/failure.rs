@@ -9,7 +9,7 @@ use tidegate_rules::OnStoreFailure;
 use tidegate_store::Clock;
 
 use crate::decision::Source;
-use crate::layer::{Answer, Asking, Places, Refused, Terms};
+use crate::layer::{Answer, Asking, Places, Refused, Terms, known_of};
 use crate::own::{Own, Reserved, Why};
 use crate::shared::Shared;
 
@@ -19,14 +19,14 @@ pub(crate) fn without_the_store<'p>(
     spends: &'p [tidegate_store::Spend<'p>],
     terms: impl Iterator<Item = Terms>,
 ) -> Answer {
-    let mut asking = Asking::new(shared, spends, terms, 0);
+    let mut asking = Asking::new(shared, spends, known_of(shared, spends, 0), terms);
     asking.ask = (0..spends.len()).collect();
     asking.without_store()
 }
 
 impl<'p> Asking<'p> {
     /// The store did not answer for the cells that it was asked.
-    pub(crate) fn without_store(mut self) -> Answer {
+    pub(crate) fn without_store(&mut self) -> Answer {
         let now = self.shared.clock.now();
         let (reserved, away) = (self.reserved.take(), std::mem::take(&mut self.ask));
         match self.take(&[], &away, now) {
@@ -47,6 +47,10 @@ impl<'p> Asking<'p> {
         now: Timestamp,
     ) -> Result<Reserved<'p, 'p>, Refused> {
         let shared = self.shared;
+        if self.outcomes.is_empty() {
+            // Until somebody decides, each cell says what it said last.
+            self.outcomes = shared.all_last_seen(&self.known);
+        }
         if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::or_weaker) {
             self.source = self.source.or_weaker(source);
             shared.observer.fell_back(source);

@@ -141,10 +141,7 @@ impl Limiter {
                     self.shared.observer.store_failed(&error);
                 }
             }
-            Some(remote) => {
-                let stored = self.give_back_here(remote, plan, spent);
-                remote.refund_soon(stored);
-            }
+            Some(remote) => remote.refund_soon(self.give_back_here(remote, plan, spent)),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::own::{Own, Reserved, Why};
 use crate::plan::Plan;
 use crate::recall::{Certainty, Under};
 use crate::remote::owned::{OwnedSpend, OwnedSpends};
-use crate::remote::{Remote, Stored, Waiter};
+use crate::remote::{Remote, StoreWaiter, Stored, TakenLeases};
 use crate::shared::{Known, Shared};
 
 /// What all the cells of a request said, and who answered.
@@ -46,12 +46,11 @@ impl Terms {
 }
 
 /// What is left to do after the local layer.
-#[expect(clippy::large_enum_variant, reason = "taken apart where it is made: a box would only cost")]
 pub(crate) enum LocalLayer<'p> {
     /// Nothing: it is decided.
     Decided(Answer),
-    /// The store must be asked.
-    Ask(Asking<'p>),
+    /// The store must be asked. In a box, so that a check on memory, which never has one, stays small.
+    Ask(Box<Asking<'p>>),
 }
 
 /// A request for which the store must be asked. Dropped before it is settled, it gives back what it has spent here.
@@ -63,6 +62,7 @@ pub(crate) struct Asking<'p> {
     /// Which of its spends the store decides.
     pub(crate) ask: Places,
     pub(crate) reserved: Option<Reserved<'p, 'p>>,
+    /// What each cell says, once some of them have been decided here.
     pub(crate) outcomes: Outcomes,
     pub(crate) source: Source,
 }
@@ -72,13 +72,13 @@ pub(crate) type Places = SmallVec<[usize; 4]>;
 
 /// Begins to decide the request of `plan`: all that this node can do by itself.
 pub(crate) fn local_layer<'p>(remote: &'p Arc<Remote>, plan: &'p Plan<'_>, rules: u64) -> LocalLayer<'p> {
-    let shared: &'p Shared = &remote.shared;
-    let asking = Asking::new(shared, &plan.spends, plan.terms(), rules);
+    let known = known_of(&remote.shared, &plan.spends, rules);
     if plan.lacks_a_key || plan.spends.is_empty() {
         // Refused whatever the store says, or nothing to say: the store is spared the question.
-        return LocalLayer::Decided(Answer { outcomes: asking.outcomes, source: Source::None });
+        let outcomes = remote.shared.all_last_seen(&known);
+        return LocalLayer::Decided(Answer { outcomes, source: Source::None });
     }
-    asking.begin(remote)
+    begin(remote, &plan.spends, known, plan.terms())
 }
 
 /// Begins to decide a request whose limits the caller brought along.
@@ -86,16 +86,46 @@ pub(crate) fn local_layer_of_a_caller<'p>(
     remote: &'p Arc<Remote>,
     spends: &'p [Spend<'p>],
 ) -> LocalLayer<'p> {
-    let terms = spends.iter().map(|_| Terms::OF_A_CALLER);
     // No rule set has anything to say of it.
-    Asking::new(&remote.shared, spends, terms, 0).begin(remote)
+    let known = known_of(&remote.shared, spends, 0);
+    begin(remote, spends, known, spends.iter().map(|_| Terms::OF_A_CALLER))
 }
+
+/// Refuses what is known to be refused, and spends from the cells that this node decides itself.
+fn begin<'p>(
+    remote: &'p Arc<Remote>,
+    spends: &'p [Spend<'p>],
+    known: KnownCells<'p>,
+    terms: impl Iterator<Item = Terms>,
+) -> LocalLayer<'p> {
+    let now = remote.shared.clock.now();
+    if let Some(outcomes) = remote.shared.refusal(known.iter().copied(), (now, Certainty::Known)) {
+        remote.shared.observer.deny_cache_hit();
+        return LocalLayer::Decided(Answer { outcomes, source: Source::DenyCache });
+    }
+    Box::new(Asking::new(&remote.shared, spends, known, terms)).reserve(remote, now)
+}
+
+/// Where to look for what is known of each cell.
+pub(crate) fn known_of<'p>(shared: &Shared, spends: &'p [Spend<'p>], rules: u64) -> KnownCells<'p> {
+    let known = |Spend { cell, touch }: &Spend<'p>| Known {
+        cell: shared.recall.hash(cell),
+        under: Under::new(rules, touch.limit),
+        limit: touch.limit,
+        hits: touch.ask.hits,
+        stance: touch.stance,
+    };
+    spends.iter().map(known).collect()
+}
+
+/// What may be known of each cell of a request.
+pub(crate) type KnownCells<'p> = SmallVec<[Known<'p>; 4]>;
 
 /// Asks the store for several requests in one call, and settles each.
 pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, layers: Vec<LocalLayer<'p>>) -> Vec<Answer> {
     let asked = || {
         layers.iter().filter_map(|layer| match layer {
-            LocalLayer::Ask(asking) => Some(asking),
+            LocalLayer::Ask(asking) => Some(&**asking),
             LocalLayer::Decided(_) => None,
         })
     };
@@ -106,7 +136,7 @@ pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, layers: Vec<Loc
     for layer in layers {
         answers.push(match layer {
             LocalLayer::Decided(answer) => answer,
-            LocalLayer::Ask(asking) => {
+            LocalLayer::Ask(mut asking) => {
                 let stored = waiters.next().expect("one for each that asks").await;
                 asking.settle(stored)
             }
@@ -119,34 +149,15 @@ impl<'p> Asking<'p> {
     pub(crate) fn new(
         shared: &'p Shared,
         spends: &'p [Spend<'p>],
+        known: KnownCells<'p>,
         terms: impl Iterator<Item = Terms>,
-        rules: u64,
     ) -> Self {
-        let now = shared.clock.now();
-        let known: SmallVec<[Known<'p>; 4]> = spends
-            .iter()
-            .map(|Spend { cell, touch }| Known {
-                cell: shared.recall.hash(cell),
-                under: Under::new(rules, touch.limit),
-                limit: touch.limit,
-                hits: touch.ask.hits,
-                stance: touch.stance,
-            })
-            .collect();
-        // Until somebody decides, each cell says what it said last.
-        let outcomes = known.iter().map(|known| shared.last_seen(known, now)).collect();
-        let terms = terms.collect();
-        let (ask, reserved, source) = (Places::new(), None, Source::None);
-        Asking { shared, spends, known, terms, ask, reserved, outcomes, source }
+        let (ask, reserved, outcomes, source) = (Places::new(), None, Outcomes::new(), Source::None);
+        Asking { shared, spends, known, terms: terms.collect(), ask, reserved, outcomes, source }
     }
 
-    /// Refuses what is known to be refused, and spends from the cells that this node decides itself.
-    fn begin(mut self, remote: &Arc<Remote>) -> LocalLayer<'p> {
-        let now = self.shared.clock.now();
-        if let Some(outcomes) = self.shared.refusal(self.known.iter().copied(), (now, Certainty::Known)) {
-            self.shared.observer.deny_cache_hit();
-            return LocalLayer::Decided(Answer { outcomes, source: Source::DenyCache });
-        }
+    /// Spends from the cells that this node decides itself.
+    fn reserve(mut self: Box<Self>, remote: &Arc<Remote>, now: Timestamp) -> LocalLayer<'p> {
         let mut own: SmallVec<[Own<'p>; 2]> = SmallVec::new();
         let mut away = Places::new();
         for place in 0..self.spends.len() {
@@ -163,6 +174,9 @@ impl<'p> Asking<'p> {
                 }
             }
         }
+        if own.is_empty() && away.is_empty() {
+            return LocalLayer::Ask(self);
+        }
         self.source = own.iter().fold(Source::None, |source, own| source.or_weaker(own.why.source()));
         match self.take(&own, &away, now) {
             Ok(reserved) if self.ask.is_empty() => {
@@ -178,20 +192,25 @@ impl<'p> Asking<'p> {
     }
 
     /// Asks the store; nothing if it does not answer in time.
-    pub(crate) fn ask_store(&self, remote: &Arc<Remote>) -> Waiter<Stored> {
+    pub(crate) fn ask_store(&self, remote: &Arc<Remote>) -> StoreWaiter {
         let mut waiters = remote.ask(self.lane(), std::iter::once(self.owned()));
         waiters.pop().expect("one request, one waiter")
     }
 
     /// The store has answered, or not.
-    pub(crate) fn settle(self, stored: Option<Stored>) -> Answer {
+    pub(crate) fn settle(&mut self, stored: Option<Stored>) -> Answer {
         match stored {
             Some(stored) => self.after(stored),
             None => self.without_store(),
         }
     }
 
-    fn after(mut self, stored: Stored) -> Answer {
+    fn after(&mut self, stored: Stored) -> Answer {
+        // It gives leases only to a request that passes, and then nobody is left to refuse it.
+        stored.leases.into_iter().for_each(TakenLeases::keep);
+        if self.ask.len() == self.spends.len() {
+            return Answer { outcomes: stored.outcomes, source: stored.source };
+        }
         let mut passes = true;
         for (place, outcome) in self.ask.iter().zip(&stored.outcomes) {
             passes &= outcome.is_admitted() || self.spends[*place].touch.stance == Stance::Advisory;
@@ -201,7 +220,6 @@ impl<'p> Asking<'p> {
         if passes {
             self.source = self.source.or_weaker(stored.source);
             reserved.into_iter().for_each(Reserved::keep);
-            stored.leases.into_iter().for_each(|leases| leases.keep());
         } else {
             self.source = stored.source;
             self.undo(reserved);

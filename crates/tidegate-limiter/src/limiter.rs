@@ -85,7 +85,7 @@ impl Limiter {
             Some(remote) => match local_layer(remote, &plan, snapshot.version()) {
                 LocalLayer::Decided(answer) => answer,
                 // The store decides or, where it does not answer, the failure policy of each rule.
-                LocalLayer::Ask(asking) => {
+                LocalLayer::Ask(mut asking) => {
                     let stored = asking.ask_store(remote).await;
                     asking.settle(stored)
                 }

@@ -95,8 +95,14 @@ impl Shared {
         Some(spends.map(|known| refused(known).unwrap_or_else(|| self.last_seen(&known, now))).collect())
     }
 
+    /// What is left of each cell as far as is known.
+    pub(crate) fn all_last_seen(&self, cells: &[Known<'_>]) -> Outcomes {
+        let now = self.clock.now();
+        cells.iter().map(|known| self.last_seen(known, now)).collect()
+    }
+
     /// What is left of a cell as far as is known; an unknown one is full.
-    pub(crate) fn last_seen(&self, known: &Known<'_>, now: Timestamp) -> Outcome {
+    fn last_seen(&self, known: &Known<'_>, now: Timestamp) -> Outcome {
         let seen = self.recall.left(known.cell, known.limit, known.under, now);
         seen.unwrap_or(Outcome {
             verdict: Verdict::Admitted { delay: Micros::ZERO },

@@ -4,11 +4,11 @@
 //! time, and answers everybody in it. So a request that is dropped takes nobody else's answer along. Nothing that may
 //! have been applied is sent again.
 
+mod asked;
 mod background;
 pub(crate) mod lanes;
 mod orphans;
 pub(crate) mod owned;
-mod slot;
 
 pub use lanes::LaneBounds;
 pub(crate) use orphans::{Orphans, TakenLeases};
@@ -27,26 +27,29 @@ use crate::observer::StoreCall;
 use crate::recall::{Answer, Certainty};
 use crate::runtime::{Runtime, Task, within};
 use crate::shared::Shared;
+use asked::{Asked, Waiter};
 use lanes::{Batch, Joined, Lanes};
 use owned::OwnedSpends;
-pub(crate) use slot::Waiter;
-use slot::{Slot, slot};
 
 /// The way to the store from one core.
 pub(crate) struct Remote {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     pub(crate) shared: Arc<Shared>,
-    lanes: Lanes<Asked>,
+    lanes: Lanes<Question>,
     timeout: Micros,
 }
 
-/// A request on its way.
-struct Asked {
+/// What one request asks, and since when.
+pub(crate) struct Ask {
     spends: OwnedSpends,
     arrived: Timestamp,
-    slot: Slot<Stored>,
 }
+
+type Question = Asked<Ask, Stored>;
+
+/// Waits for what the store says to one request.
+pub(crate) type StoreWaiter = Waiter<Ask, Stored>;
 
 /// What the store said, or what it is known to say.
 pub(crate) struct Stored {
@@ -81,14 +84,14 @@ impl Remote {
         self: &Arc<Self>,
         lane: LaneId,
         requests: impl Iterator<Item = OwnedSpends>,
-    ) -> SmallVec<[Waiter<Stored>; 1]> {
+    ) -> SmallVec<[StoreWaiter; 1]> {
         let arrived = self.shared.clock.now();
         let mut waiters = SmallVec::new();
-        let asked: Batch<Asked> = requests
+        let asked: Batch<Question> = requests
             .map(|spends| {
-                let (slot, waiter) = slot();
+                let (asked, waiter) = Asked::new(Ask { spends, arrived });
                 waiters.push(waiter);
-                Asked { spends, arrived, slot }
+                asked
             })
             .collect();
         match self.lanes.join(lane, asked) {
@@ -101,11 +104,11 @@ impl Remote {
 
     /// There is no room to wait. Those that were refused a moment ago still are, as far as anybody knows: a flood must not
     /// win what an open rule gives to those whose store is away.
-    fn turn_away(&self, requests: &[Asked]) {
+    fn turn_away(&self, requests: &[Question]) {
         self.shared.observer.queue_full(requests.len());
         for asked in requests {
-            if let Some(outcomes) = self.shared.known_refusal(&asked.spends, Certainty::Likely) {
-                asked.slot.fill(Stored { outcomes, source: Source::DenyCache, leases: None });
+            if let Some(outcomes) = self.shared.known_refusal(&asked.question().spends, Certainty::Likely) {
+                asked.fill(Stored { outcomes, source: Source::DenyCache, leases: None });
             }
         }
     }
@@ -128,11 +131,11 @@ impl Remote {
         if let Some(away) = nodes.iter().find(|node| !self.lets_pass(**node)) {
             return Err(self.breaker_is_open(*away));
         }
-        let (slot, waiter) = slot();
+        let (asked, waiter) = Asked::new(());
         let remote = self.clone();
         self.runtime.spawn(Box::pin(async move {
             let answer = remote.call(call, &nodes, work).await;
-            slot.fill(answer);
+            asked.fill(answer);
         }));
         match waiter.await {
             Some(answer) => answer,
@@ -160,9 +163,11 @@ impl Remote {
     }
 
     /// Carries one batch to the store and answers everybody in it; false if the store did not answer.
-    async fn carry(self: &Arc<Self>, batch: &Batch<Asked>) -> bool {
-        let spends: SmallVec<[SmallVec<[Spend<'_>; 2]>; 1]> =
-            batch.iter().map(|asked| asked.spends.iter().map(|spend| spend.as_spend()).collect()).collect();
+    async fn carry(self: &Arc<Self>, batch: &[Question]) -> bool {
+        let spends: SmallVec<[SmallVec<[Spend<'_>; 2]>; 1]> = batch
+            .iter()
+            .map(|asked| asked.question().spends.iter().map(|spend| spend.as_spend()).collect())
+            .collect();
         let requests: SmallVec<[Request<'_>; 1]> = spends.iter().map(|spends| Request { spends }).collect();
         let nodes = self.nodes_of(spends.iter().flatten().map(|spend| spend.cell.tag));
         let sent = self.shared.clock.now();
@@ -170,15 +175,15 @@ impl Remote {
 
         let mut call = pin!(self.store.decide(&requests).answer());
         // Each has its own deadline, and the next one to pass is that of the first who still waits.
-        let mut waiting = &batch[..];
+        let mut waiting = batch;
         let answer = loop {
             let Some(next) = waiting.first() else { break Err(self.timed_out(&nodes, self.timeout)) };
             let now = self.shared.clock.now();
-            let left = self.timeout.saturating_sub(now.since(next.arrived));
+            let left = self.timeout.saturating_sub(now.since(next.question().arrived));
             match within(&*self.runtime, left, call.as_mut()).await {
                 Some(answer) => break answer,
                 None => {
-                    next.slot.give_up();
+                    next.give_up();
                     waiting = &waiting[1..];
                 }
             }
@@ -192,47 +197,47 @@ impl Remote {
     }
 
     /// Answers everybody in `batch`, whether or not they are still there.
-    fn answer(self: &Arc<Self>, batch: &[Asked], outcomes: Outcomes, sent: Timestamp) -> bool {
+    fn answer(self: &Arc<Self>, batch: &[Question], outcomes: Outcomes, sent: Timestamp) -> bool {
         let mut outcomes = outcomes.into_iter();
         for asked in batch {
-            let outcomes: Outcomes = outcomes.by_ref().take(asked.spends.len()).collect();
+            let outcomes: Outcomes = outcomes.by_ref().take(asked.question().spends.len()).collect();
             let mut passes = true;
-            for (spend, outcome) in asked.spends.iter().zip(&outcomes) {
+            for (spend, outcome) in asked.question().spends.iter().zip(&outcomes) {
                 passes &= outcome.is_admitted() || spend.stance == Stance::Advisory;
                 let (limit, under, hits) = (&spend.cell.limit, spend.under, spend.ask.hits);
                 let answer = Answer { limit, under, hits, outcome: *outcome, sent };
                 self.shared.learn(spend, &answer);
             }
-            let leases = if passes { TakenLeases::of(&asked.spends, &self.shared) } else { None };
-            asked.slot.fill(Stored { outcomes, source: Source::Store, leases });
+            let leases = if passes { TakenLeases::of(&asked.question().spends, &self.shared) } else { None };
+            asked.fill(Stored { outcomes, source: Source::Store, leases });
         }
         true
     }
 
     /// Nobody in `batch` is answered. Leases that may have been taken nevertheless go back by their names.
-    fn lose(&self, batch: &[Asked], error: &StoreError) -> bool {
+    fn lose(&self, batch: &[Question], error: &StoreError) -> bool {
         if !error.is_certainly_not_applied() {
             for asked in batch {
-                drop(TakenLeases::of(&asked.spends, &self.shared));
+                drop(TakenLeases::of(&asked.question().spends, &self.shared));
             }
         }
-        batch.iter().for_each(|asked| asked.slot.give_up());
+        batch.iter().for_each(|asked| asked.give_up());
         false
     }
 
     /// Those of `batch` that must still be asked: not who has left or is too late, nor who is refused for a reason that
     /// has become known while they waited.
-    fn still_to_ask(&self, batch: Batch<Asked>) -> Batch<Asked> {
+    fn still_to_ask(&self, batch: Batch<Question>) -> Batch<Question> {
         let now = self.shared.clock.now();
-        let must_be_asked = |asked: &Asked| {
-            if asked.slot.is_over() || now.since(asked.arrived) >= self.timeout {
+        let must_be_asked = |asked: &Question| {
+            if asked.is_over() || now.since(asked.question().arrived) >= self.timeout {
                 return false;
             }
-            let Some(outcomes) = self.shared.known_refusal(&asked.spends, Certainty::Known) else {
+            let Some(outcomes) = self.shared.known_refusal(&asked.question().spends, Certainty::Known) else {
                 return true;
             };
             self.shared.observer.deny_cache_hit();
-            asked.slot.fill(Stored { outcomes, source: Source::DenyCache, leases: None });
+            asked.fill(Stored { outcomes, source: Source::DenyCache, leases: None });
             false
         };
         batch.into_iter().filter(must_be_asked).collect()
@@ -319,7 +324,7 @@ impl Remote {
 }
 
 /// Carries what gathers in `lane` to the store, call after call, until nobody waits.
-async fn drive(remote: Arc<Remote>, lane: LaneId, first: Batch<Asked>) {
+async fn drive(remote: Arc<Remote>, lane: LaneId, first: Batch<Question>) {
     // A runtime that ends drops this task: those who wait must hear of it.
     let mut closing = CloseLane { remote: &remote, lane: Some(lane) };
     let mut batch = first;

@@ -1,4 +1,5 @@
-//! A place for one answer: one task fills it, another waits for it, and either may go away first.
+//! A question on its way, and the place for its answer: one task carries it, another waits for it, and either may go away
+//! first.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,11 +8,17 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-/// The side that answers. Dropped without an answer, it lets the other side know.
-pub(crate) struct Slot<T>(Arc<Mutex<State<T>>>);
+/// A question as the task holds it that carries it. Dropped without an answer, it lets the one who waits know.
+pub(crate) struct Asked<Q, T>(Arc<Shared<Q, T>>);
 
 /// The side that waits: for an answer, or for nothing if there will be none. An answer that it is dropped with is dropped.
-pub(crate) struct Waiter<T>(Arc<Mutex<State<T>>>);
+pub(crate) struct Waiter<Q, T>(Arc<Shared<Q, T>>);
+
+/// Both in one allocation, so that a question is moved about as a pointer.
+struct Shared<Q, T> {
+    question: Q,
+    state: Mutex<State<T>>,
+}
 
 enum State<T> {
     Waiting(Option<Waker>),
@@ -20,15 +27,19 @@ enum State<T> {
     Over,
 }
 
-pub(crate) fn slot<T>() -> (Slot<T>, Waiter<T>) {
-    let state = Arc::new(Mutex::new(State::Waiting(None)));
-    (Slot(state.clone()), Waiter(state))
-}
+impl<Q, T> Asked<Q, T> {
+    pub(crate) fn new(question: Q) -> (Self, Waiter<Q, T>) {
+        let shared = Arc::new(Shared { question, state: Mutex::new(State::Waiting(None)) });
+        (Asked(shared.clone()), Waiter(shared))
+    }
 
-impl<T> Slot<T> {
+    pub(crate) fn question(&self) -> &Q {
+        &self.0.question
+    }
+
     /// Whether nobody waits any more, or the answer was given.
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(*self.0.lock(), State::Waiting(_))
+        !matches!(*self.0.state.lock(), State::Waiting(_))
     }
 
     /// Gives the answer. If nobody waits for it, it is dropped.
@@ -42,7 +53,7 @@ impl<T> Slot<T> {
     }
 
     fn finish(&self, end: State<T>) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         let State::Waiting(waker) = &mut *state else {
             drop(state);
             // Outside the lock: what an answer does when it is dropped is its own business.
@@ -57,17 +68,17 @@ impl<T> Slot<T> {
     }
 }
 
-impl<T> Drop for Slot<T> {
+impl<Q, T> Drop for Asked<Q, T> {
     fn drop(&mut self) {
         self.give_up();
     }
 }
 
-impl<T> Future for Waiter<T> {
+impl<Q, T> Future for Waiter<Q, T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         match std::mem::replace(&mut *state, State::Over) {
             State::Filled(answer) => Poll::Ready(Some(answer)),
             State::Over => Poll::Ready(None),
@@ -80,9 +91,9 @@ impl<T> Future for Waiter<T> {
     }
 }
 
-impl<T> Drop for Waiter<T> {
+impl<Q, T> Drop for Waiter<Q, T> {
     fn drop(&mut self) {
-        let unheard = std::mem::replace(&mut *self.0.lock(), State::Over);
+        let unheard = std::mem::replace(&mut *self.0.state.lock(), State::Over);
         drop(unheard);
     }
 }
@@ -93,37 +104,41 @@ mod tests {
 
     use super::*;
 
-    fn poll<T>(waiter: &mut Pin<&mut Waiter<T>>) -> Poll<Option<T>> {
+    fn asked<T>() -> (Asked<(), T>, Waiter<(), T>) {
+        Asked::new(())
+    }
+
+    fn poll<T>(waiter: &mut Pin<&mut Waiter<(), T>>) -> Poll<Option<T>> {
         waiter.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
     fn an_answer_comes_once_and_to_the_one_who_waits() {
-        let (slot, waiter) = slot();
+        let (asked, waiter) = asked();
         let mut waiter = pin!(waiter);
         assert!(poll(&mut waiter).is_pending());
-        slot.fill(7);
-        slot.fill(8);
+        asked.fill(7);
+        asked.fill(8);
         assert_eq!(poll(&mut waiter), Poll::Ready(Some(7)));
     }
 
     #[test]
     fn who_waits_hears_that_nobody_will_answer() {
-        let (slot, waiter) = slot::<u32>();
+        let (asked, waiter) = asked::<u32>();
         let mut waiter = pin!(waiter);
         assert!(poll(&mut waiter).is_pending());
-        drop(slot);
+        drop(asked);
         assert_eq!(poll(&mut waiter), Poll::Ready(None));
     }
 
     #[test]
     fn an_answer_that_nobody_takes_is_dropped_whenever_they_leave() {
         let answer = Arc::new(());
-        let (before, waiter) = slot();
+        let (before, waiter) = asked();
         drop(waiter);
         assert!(before.is_over());
         before.fill(answer.clone());
-        let (after, waiter) = slot();
+        let (after, waiter) = asked();
         after.fill(answer.clone());
         drop(waiter);
         assert_eq!(Arc::strong_count(&answer), 1);
