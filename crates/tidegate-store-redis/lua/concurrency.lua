@@ -16,7 +16,7 @@ local function leases_pack(names_and_ends, width)
   local latest, packed = tonumber(names_and_ends[2 * count]), {}
   for index = 1, count do
     local low = packed_low(0, tonumber(names_and_ends[2 * index]) - latest, width)
-    packed[index] = names_and_ends[2 * index - 1] .. to_bytes(packed_form(width), low)
+    packed[index] = sub(names_and_ends[2 * index - 1], 1, 8) .. to_bytes(packed_form(width), low)
   end
   return table.concat(packed), latest
 end

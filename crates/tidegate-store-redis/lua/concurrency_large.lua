@@ -1,9 +1,10 @@
 -- Concurrency where very many are served at once: leases in a sorted set, written in place. Twin of `concurrency.rs`.
 --
--- Value  a sorted set: name (8 bytes) by its end in us
+-- Value  a sorted set: name (8 bytes) by its end in us. Leases without a name, left from when the limit was smaller and
+--        counted refused requests, have a number after it.
 -- Limit  limit, ttl_us, width (of the packed form, see concurrency.lua)
 --
--- Not for limits that count refused requests: those have no names.
+-- Not for limits that count refused requests.
 
 -- Unpacks what the limit held while it was smaller.
 local function leases_large_open(key, width)
@@ -14,7 +15,11 @@ local function leases_large_open(key, width)
   call("DEL", key)
   for index = 1, count do
     local name_at = (index - 1) * (8 + width) + 1
-    call("ZADD", key, lease_end(leases, index, count, latest, width), sub(leases, name_at, name_at + 7))
+    local name = sub(leases, name_at, name_at + 7)
+    if name == NAMELESS then
+      name = name .. to_bytes("<I4", index)
+    end
+    call("ZADD", key, lease_end(leases, index, count, latest, width), name)
   end
 end
 

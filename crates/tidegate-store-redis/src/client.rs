@@ -122,7 +122,7 @@ impl Client {
     }
 
     /// The server of `partition`, as an operator knows it.
-    fn name(&self, partition: u16) -> String {
+    pub(crate) fn name(&self, partition: u16) -> String {
         match &self.route {
             Route::One { name, .. } => name.clone(),
             Route::Sharded { endpoints, .. } => endpoints[usize::from(partition)].to_string(),

@@ -59,6 +59,13 @@ impl Cluster {
         (0..SLOTS).find(|slot| map.master_of(*slot) == Some(master))
     }
 
+    /// For each master one of its slots.
+    pub(crate) fn slot_per_master(&self) -> Vec<u16> {
+        let map = self.map.load();
+        let slot_of = |master: &Endpoint| (0..SLOTS).find(|slot| map.master_of(*slot) == Some(master));
+        map.masters.iter().filter_map(slot_of).collect()
+    }
+
     /// Everybody who may know the map: masters first.
     pub(crate) fn members(&self) -> Vec<Endpoint> {
         let mut members = self.map.load().masters.clone();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_store::Clock;
+use tidegate_store::{Clock, SystemClock};
 
 use crate::observer::{NoObserver, Observer};
 use crate::url::Credentials;
@@ -28,6 +28,9 @@ pub struct RedisConfig {
     pub observer: Arc<dyn Observer>,
     /// Whose time counts.
     pub time: TimeSource,
+    /// This node's clock. It only helps to guess which calendar windows a script will need; what it shows makes no
+    /// difference to any decision.
+    pub node_clock: Arc<dyn Clock>,
 }
 
 /// PEM files for TLS.
@@ -61,6 +64,7 @@ impl Default for RedisConfig {
             sentinel_credentials: Credentials::default(),
             observer: Arc::new(NoObserver),
             time: TimeSource::Redis,
+            node_clock: Arc::new(SystemClock::new()),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Every algorithm is a Lua script that mirrors its Rust twin in [`tidegate_core`]; Redis's own time is the only clock.
 
 mod apart;
+mod checks;
 mod client;
 mod cluster;
 mod config;
@@ -22,6 +23,7 @@ mod sharded;
 mod store;
 mod url;
 
+pub use checks::{Finding, ServerReport};
 pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};
 pub use observer::{NoObserver, Observer, Operation, Reason};
 pub use store::RedisStore;

@@ -9,7 +9,6 @@ use redis::{Cmd, Value};
 use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
     BoxError, CellKey, Clock, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store, StoreError,
-    SystemClock,
 };
 
 use crate::client::{Call, Client, Route};
@@ -39,9 +38,9 @@ pub(crate) struct Inner {
     pub(crate) client: Arc<Client>,
     pub(crate) keys: KeyWriter,
     pub(crate) timeout: Duration,
+    connect_timeout: Duration,
     time: TimeSource,
-    /// Only to guess which calendar windows a script will need; the script goes by its own time.
-    node_clock: SystemClock,
+    node_clock: Arc<dyn Clock>,
     /// What to add to this node's clock to have the store's, as far as was noticed.
     ahead_us: AtomicI64,
 }
@@ -65,8 +64,9 @@ impl RedisStore {
             client: Arc::new(client),
             keys: KeyWriter::new(&config.key_prefix),
             timeout: config.timeout,
+            connect_timeout: config.connect_timeout,
             time: config.time.clone(),
-            node_clock: SystemClock::new(),
+            node_clock: Arc::clone(&config.node_clock),
             ahead_us: AtomicI64::new(0),
         };
         Ok(RedisStore { inner: Arc::new(inner) })
@@ -272,6 +272,11 @@ impl Inner {
             Value::Int(alive) => usize::try_from(alive).map_err(|_| nonsense("a count")),
             _ => Err(nonsense("a count")),
         }
+    }
+
+    /// How long to wait where nobody else does: for a connection too, and an answer after that.
+    pub(crate) fn patience(&self) -> Duration {
+        self.connect_timeout + self.timeout
     }
 
     pub(crate) fn given_time(&self) -> Option<Timestamp> {

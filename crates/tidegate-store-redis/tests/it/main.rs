@@ -1,4 +1,20 @@
 //! The store on real Redis servers.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod apart;
+mod calendar;
+mod checks;
+mod cluster;
 mod conformance;
+mod expiry;
+mod failures;
+mod login;
+mod memory;
+mod random;
+mod runtimes;
+mod scripts;
+mod sentinel;
+mod sharded;
 mod subject;
+mod twins;

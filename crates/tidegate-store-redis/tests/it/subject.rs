@@ -1,11 +1,13 @@
-//! Stores as the tests use them.
+//! Stores as the tests use them, and requests to put to them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::Timestamp;
+use tidegate_core::{
+    Ask, FixedWindow, Limit, Micros, Outcome, Rate, Scope, Stance, Timestamp, TokenBucket, Touch, append_part,
+};
 use tidegate_store::conformance::Subject;
-use tidegate_store::{ManualClock, Store};
+use tidegate_store::{CellKey, ManualClock, Request, Spend, Store, StoreError};
 use tidegate_store_redis::{RedisConfig, RedisStore, StoreUrl, TimeSource};
 
 /// A store whose time the test sets.
@@ -21,6 +23,11 @@ pub(crate) fn patient() -> RedisConfig {
         connect_timeout: Duration::from_secs(10),
         ..RedisConfig::default()
     }
+}
+
+/// As a limiter would use it, with room for a busy machine.
+pub(crate) fn prompt() -> RedisConfig {
+    RedisConfig { timeout: Duration::from_millis(200), ..RedisConfig::default() }
 }
 
 pub(crate) fn url(text: &str) -> StoreUrl {
@@ -46,5 +53,72 @@ impl Subject for Timed {
 
     fn set_time(&self, now: Timestamp) {
         self.clock.set(now);
+    }
+}
+
+/// One cell, and the limit that guards it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) scope: Scope,
+    pub(crate) key: Vec<u8>,
+    pub(crate) limit: Limit,
+}
+
+impl Target {
+    pub(crate) fn new(rule: &str, value: &str, limit: Limit) -> Self {
+        let mut key = Vec::new();
+        append_part(&mut key, value.as_bytes());
+        let scope = Scope::new(&[b"test", rule.as_bytes(), limit.algorithm().name().as_bytes()]);
+        Target { scope, key, limit }
+    }
+
+    pub(crate) fn cell(&self) -> CellKey<'_> {
+        CellKey { scope: &self.scope, key: &self.key, tag: &self.key }
+    }
+
+    pub(crate) fn spend(&self, hits: u64) -> Spend<'_> {
+        let touch = Touch { limit: &self.limit, ask: Ask::hits(hits), stance: Stance::Enforced };
+        Spend { cell: self.cell(), touch }
+    }
+}
+
+/// A limit of `count` that nobody gets back within a test.
+pub(crate) fn a_day(count: u64) -> Limit {
+    Limit::FixedWindow(FixedWindow::new(count, Micros::from_secs(86_400)).unwrap())
+}
+
+pub(crate) fn a_bucket(burst: u64) -> Limit {
+    let rate = Rate::new(1, Micros::from_secs(86_400)).unwrap();
+    Limit::TokenBucket(TokenBucket::new(rate, burst).unwrap())
+}
+
+/// One request over `spends`.
+pub(crate) async fn ask(store: &RedisStore, spends: &[Spend<'_>]) -> Result<Vec<Outcome>, StoreError> {
+    let outcomes = store.decide(&[Request { spends }]).answer().await?;
+    Ok(outcomes.to_vec())
+}
+
+/// Spends one hit; whether it was admitted.
+pub(crate) async fn spend(store: &RedisStore, target: &Target) -> Result<bool, StoreError> {
+    Ok(ask(store, &[target.spend(1)]).await?[0].is_admitted())
+}
+
+/// Hits left.
+pub(crate) async fn left(store: &RedisStore, target: &Target) -> u64 {
+    ask(store, &[target.spend(0)]).await.unwrap()[0].remaining
+}
+
+/// Repeats `attempt` until it succeeds, for a while.
+pub(crate) async fn eventually<T, E: std::fmt::Debug>(
+    what: &str,
+    mut attempt: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        match attempt().await {
+            Ok(value) => return value,
+            Err(error) if tokio::time::Instant::now() > deadline => panic!("not in time: {what}: {error:?}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
     }
 }

@@ -1,0 +1,169 @@
+//! What to look at before serving: servers that are too old, or that would forget who has spent what.
+
+use std::fmt;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+use tidegate_store::StoreError;
+
+use crate::client::{Call, Route};
+use crate::link::Within;
+use crate::observer::Operation;
+use crate::store::{Inner, RedisStore, nonsense};
+
+/// What a look at one server found.
+#[derive(Debug)]
+pub struct ServerReport {
+    /// The server, as an operator knows it.
+    pub endpoint: String,
+    /// What was found.
+    pub finding: Finding,
+}
+
+/// What a look at a server found.
+#[derive(Debug)]
+pub enum Finding {
+    /// It does not answer now. The store goes on trying.
+    Away(StoreError),
+    /// It is too old to run the scripts.
+    TooOld {
+        /// Its version.
+        version: String,
+    },
+    /// It will do.
+    Usable {
+        /// Its version.
+        version: String,
+        /// What an operator should change.
+        warnings: Vec<String>,
+    },
+}
+
+/// The oldest version with all that the scripts use (`SET … EXAT`).
+const OLDEST: (u32, u32) = (6, 2);
+
+impl RedisStore {
+    /// Looks at every server once.
+    pub async fn check_servers(&self) -> Vec<ServerReport> {
+        let inner = &self.inner;
+        let partitions = match inner.client.route() {
+            Route::One { .. } => vec![0],
+            Route::Sharded { endpoints, .. } => (0..).take(endpoints.len()).collect(),
+            Route::Cluster(cluster) => {
+                // Asking about any slot brings the map of a cluster.
+                let asked = info(inner, 0).await;
+                let slots = cluster.slot_per_master();
+                if let (true, Err(error)) = (slots.is_empty(), asked) {
+                    let endpoint = cluster.seeds()[0].to_string();
+                    return vec![ServerReport { endpoint, finding: Finding::Away(error) }];
+                }
+                slots
+            }
+        };
+        let look = |partition| async move {
+            let finding = match info(inner, partition).await {
+                Ok(text) => finding(&text),
+                Err(error) => Finding::Away(error),
+            };
+            ServerReport { endpoint: inner.client.name(partition), finding }
+        };
+        join_all(partitions.into_iter().map(look)).await
+    }
+}
+
+async fn info(inner: &Inner, partition: u16) -> Result<String, StoreError> {
+    let mut command = Cmd::new();
+    command.arg("INFO");
+    let call = Call { operation: Operation::Probe, command: &command, source: None, items: 1 };
+    match inner.client.run(partition, call, Within::from_now(inner.patience())).await? {
+        Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        Value::VerbatimString { text, .. } => Ok(text),
+        _ => Err(nonsense("information")),
+    }
+}
+
+fn finding(info: &str) -> Finding {
+    let field = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(|value| value.trim())
+    };
+    // Valkey says which Redis it is compatible with, and its own version beside it.
+    let compatible = field("redis_version").unwrap_or_default();
+    let version = match field("valkey_version") {
+        Some(version) => format!("Valkey {version}"),
+        None => format!("Redis {compatible}"),
+    };
+    if !is_recent(compatible) {
+        return Finding::TooOld { version };
+    }
+    let mut warnings = Vec::new();
+    let policy = field("maxmemory_policy").unwrap_or("noeviction");
+    if policy != "noeviction" {
+        let when = match field("maxmemory") {
+            None | Some("0") => "once `maxmemory` is set and reached",
+            Some(_) => "when memory is full",
+        };
+        warnings
+            .push(format!("`maxmemory-policy {policy}` forgets who has spent what {when}: use `noeviction`"));
+    }
+    Finding::Usable { version, warnings }
+}
+
+fn is_recent(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= OLDEST,
+        _ => false,
+    }
+}
+
+impl fmt::Display for ServerReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoint = &self.endpoint;
+        match &self.finding {
+            Finding::Away(error) => {
+                write!(f, "{endpoint}: does not answer: {error}")?;
+                std::error::Error::source(error).map_or(Ok(()), |source| write!(f, ": {source}"))
+            }
+            Finding::TooOld { version } => {
+                write!(f, "{endpoint}: {version} is too old, use Redis 6.2 or later, or Valkey")
+            }
+            Finding::Usable { version, warnings } if warnings.is_empty() => {
+                write!(f, "{endpoint}: {version}")
+            }
+            Finding::Usable { version, warnings } => {
+                write!(f, "{endpoint}: {version}, but {}", warnings.join("; "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(info: &str) -> String {
+        ServerReport { endpoint: "h:1".to_owned(), finding: finding(info) }.to_string()
+    }
+
+    #[test]
+    fn a_server_that_is_too_old_is_named_with_its_version() {
+        let info = "redis_version:6.0.16\r\nmaxmemory_policy:noeviction\r\n";
+        assert_eq!(shown(info), "h:1: Redis 6.0.16 is too old, use Redis 6.2 or later, or Valkey");
+        assert!(shown("redis_version:nonsense\r\n").contains("too old"));
+    }
+
+    #[test]
+    fn a_recent_server_will_do() {
+        assert_eq!(shown("redis_version:6.2.0\r\nmaxmemory_policy:noeviction\r\n"), "h:1: Redis 6.2.0");
+        assert_eq!(shown("redis_version:7.2.4\r\nvalkey_version:8.1.0\r\n"), "h:1: Valkey 8.1.0");
+        assert_eq!(shown("redis_version:10.0.1\r\n"), "h:1: Redis 10.0.1");
+    }
+
+    #[test]
+    fn a_policy_that_evicts_is_warned_about() {
+        let info = "redis_version:7.0.15\r\nmaxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
+        let warning =
+            "`maxmemory-policy allkeys-lru` forgets who has spent what when memory is full: use `noeviction`";
+        assert_eq!(shown(info), format!("h:1: Redis 7.0.15, but {warning}"));
+    }
+}

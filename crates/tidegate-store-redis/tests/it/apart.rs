@@ -1,0 +1,142 @@
+//! Requests whose cells live on different servers.
+
+use std::sync::Arc;
+
+use tidegate_core::{Limit, Micros, Rate, Stance, Touch};
+use tidegate_store::{Request, Spend, Store};
+use tidegate_store_redis::RedisStore;
+use tidegate_testkit::{RedisCluster, ShardedRedis};
+
+use crate::subject::{Target, a_bucket, a_day, ask, left, patient, store};
+
+/// A user, a tenant and everybody, on three servers or slots.
+struct Rules {
+    user: Target,
+    tenant: Target,
+    everybody: Target,
+}
+
+impl Rules {
+    fn new(user: u64, tenant: u64, everybody: u64) -> Self {
+        Rules {
+            user: Target::new("user", "u-17", a_day(user)),
+            tenant: Target::new("tenant", "acme", a_bucket(tenant)),
+            everybody: Target::new("everybody", "", a_day(everybody)),
+        }
+    }
+
+    fn spends(&self) -> [Spend<'_>; 3] {
+        [self.user.spend(1), self.tenant.spend(1), self.everybody.spend(1)]
+    }
+
+    async fn left(&self, store: &RedisStore) -> [u64; 3] {
+        [left(store, &self.user).await, left(store, &self.tenant).await, left(store, &self.everybody).await]
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_by_one_server_spends_on_none() {
+    let sharded = ShardedRedis::start(5);
+    let store = store(&sharded.url(), &patient());
+    let rules = Rules::new(10, 1, 10);
+    assert!(ask(&store, &rules.spends()).await.unwrap().iter().all(|outcome| outcome.is_admitted()));
+    for _ in 0..5 {
+        let outcomes = ask(&store, &rules.spends()).await.unwrap();
+        let admitted: Vec<bool> = outcomes.iter().map(|outcome| outcome.is_admitted()).collect();
+        assert_eq!(admitted, [true, false, true]);
+        assert_eq!([outcomes[0].remaining, outcomes[2].remaining], [9, 9], "what is left unspent");
+    }
+    assert_eq!(rules.left(&store).await, [9, 0, 9]);
+}
+
+/// Nodes that ask at once, several requests in flight each, some in batches: the number of requests that passed.
+async fn flood(stores: &[Arc<RedisStore>], rules: &Arc<Rules>, calls: usize) -> usize {
+    let tasks = stores.iter().cycle().take(calls).enumerate().map(|(number, store)| {
+        let (store, rules) = (Arc::clone(store), Arc::clone(rules));
+        tokio::spawn(async move {
+            let spends = rules.spends();
+            let batch = vec![Request { spends: &spends }; 1 + number % 8];
+            let outcomes = store.decide(&batch).answer().await.unwrap();
+            outcomes.chunks(3).filter(|outcomes| outcomes.iter().all(|outcome| outcome.is_admitted())).count()
+        })
+    });
+    let passed = futures_util::future::join_all(tasks).await;
+    passed.into_iter().map(|passed| passed.unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_limit_is_exceeded_and_all_that_was_not_used_comes_back() {
+    let cluster = RedisCluster::start();
+    let stores: Vec<_> = (0..2).map(|_| Arc::new(store(&cluster.url(), &patient()))).collect();
+    // The tenant is the one that runs out; the others must end where the tenant does.
+    let rules = Arc::new(Rules::new(10_000, 500, 20_000));
+    let passed = flood(&stores, &rules, 400).await;
+    assert!(passed <= 500, "{passed} passed");
+    // What was put back may still be on its way when the last answer comes.
+    let expected = [10_000 - passed as u64, 500 - passed as u64, 20_000 - passed as u64];
+    crate::subject::eventually("all reservations are put back", async || {
+        let left = rules.left(&stores[0]).await;
+        if left == expected { Ok(()) } else { Err((left, expected)) }
+    })
+    .await;
+    // Alone, the rest is there to the last hit.
+    let mut alone = 0;
+    while ask(&stores[0], &rules.spends()).await.unwrap().iter().all(|outcome| outcome.is_admitted()) {
+        alone += 1;
+    }
+    assert_eq!(passed + alone, 500);
+}
+
+#[tokio::test]
+async fn a_batch_is_decided_in_order_across_servers() {
+    let sharded = ShardedRedis::start(5);
+    let store = store(&sharded.url(), &patient());
+    let rules = Rules::new(100, 3, 100);
+    let spends = rules.spends();
+    let batch = vec![Request { spends: &spends }; 8];
+    let outcomes = store.decide(&batch).answer().await.unwrap();
+    let left_for_tenant: Vec<(bool, u64)> =
+        outcomes.chunks(3).map(|told| (told[1].is_admitted(), told[1].remaining)).collect();
+    let expected =
+        [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0), (false, 0), (false, 0), (false, 0)];
+    assert_eq!(left_for_tenant, expected);
+    assert!(outcomes.chunks(3).skip(3).all(|told| told[0].remaining == 97), "refused ones spend nothing");
+    assert_eq!(rules.left(&store).await, [97, 0, 97]);
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_leaves_nothing_spent_by_halves() {
+    let sharded = ShardedRedis::start(5);
+    let store = store(&sharded.url(), &patient());
+    let rules = Rules::new(1_000, 1_000, 0);
+    for _ in 0..100 {
+        let spends = rules.spends();
+        let batch = [Request { spends: &spends }];
+        // Polled a few times at most: wherever it stands, it is dropped.
+        let asked = store.decide(&batch).answer();
+        let _ = tokio::time::timeout(std::time::Duration::ZERO, asked).await;
+    }
+    crate::subject::eventually("all reservations are put back", async || match rules.left(&store).await {
+        [1_000, 1_000, 0] => Ok(()),
+        left => Err(left),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leaky_bucket_gives_no_slot_to_a_request_that_another_server_refuses() {
+    use tidegate_core::{Ask, LeakyBucket};
+    let sharded = ShardedRedis::start(5);
+    let store = store(&sharded.url(), &patient());
+    let rate = Rate::new(1, Micros::from_secs(600)).unwrap();
+    let queue = LeakyBucket::new(rate, Micros::from_secs(600)).unwrap();
+    let queue = Target::new("queue", "q", Limit::LeakyBucket(queue));
+    let full: Vec<Target> = (0..10).map(|n| Target::new("full", &n.to_string(), a_day(0))).collect();
+    for full in &full {
+        let touch = Touch { limit: &queue.limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let spends = [Spend { cell: queue.cell(), touch }, full.spend(1)];
+        assert!(!ask(&store, &spends).await.unwrap()[1].is_admitted());
+    }
+    let outcomes = ask(&store, &[queue.spend(1)]).await.unwrap();
+    assert_eq!(outcomes[0].delay(), Micros::ZERO, "the queue is empty");
+}

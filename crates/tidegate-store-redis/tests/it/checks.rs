@@ -1,0 +1,49 @@
+//! What a look at the servers finds before serving.
+
+use tidegate_store_redis::{Finding, RedisConfig};
+use tidegate_testkit::{Redis, RedisCluster, SentinelGroup, ShardedRedis};
+
+use crate::subject::{patient, store};
+
+#[tokio::test]
+async fn a_policy_that_evicts_is_warned_about() {
+    let redis = Redis::builder().config("maxmemory 100mb").config("maxmemory-policy allkeys-lru").start();
+    let reports = store(&redis.url(), &patient()).check_servers().await;
+    let [report] = &reports[..] else { panic!("one server, not {reports:?}") };
+    let text = report.to_string();
+    assert!(text.contains("allkeys-lru") && text.contains("noeviction"), "{text}");
+    assert_eq!(report.endpoint, redis.addr().to_string());
+}
+
+#[tokio::test]
+async fn a_server_with_default_settings_will_do() {
+    let redis = Redis::start();
+    let reports = store(&redis.url(), &patient()).check_servers().await;
+    let version = redis.info("redis_version").unwrap();
+    assert!(
+        matches!(&reports[0].finding, Finding::Usable { version: found, warnings }
+            if *found == format!("Redis {version}") && warnings.is_empty()),
+        "{reports:?}"
+    );
+}
+
+#[tokio::test]
+async fn every_server_of_a_topology_is_looked_at() {
+    let (sharded, sentinels, cluster) =
+        (ShardedRedis::start(3), SentinelGroup::start(), RedisCluster::start());
+    for (url, expected) in [(sharded.url(), 3), (sentinels.url(), 1), (cluster.url(), 3)] {
+        let reports = store(&url, &patient()).check_servers().await;
+        let usable = reports.iter().filter(|report| matches!(report.finding, Finding::Usable { .. }));
+        assert_eq!(usable.count(), expected, "{url}: {reports:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_said_to_be() {
+    let redis = Redis::start();
+    let store = store(&redis.url(), &RedisConfig::default());
+    redis.kill();
+    let reports = store.check_servers().await;
+    assert!(matches!(reports[0].finding, Finding::Away(_)), "{reports:?}");
+    assert!(reports[0].to_string().contains("does not answer"), "{}", reports[0]);
+}

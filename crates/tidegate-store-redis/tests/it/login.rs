@@ -1,0 +1,89 @@
+//! TLS, users, passwords, databases.
+
+use tidegate_store_redis::{RedisConfig, RedisStore, TlsFiles};
+use tidegate_testkit::Redis;
+
+use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
+
+/// What a user must be allowed, as the guide for operators lists it.
+const RIGHTS: &str = "~tidegate:* +evalsha +script|load +unlink +ping +info +time +get +mget +set +del +exists +type \
+    +strlen +getrange +setrange +append +expireat +pexpire +zadd +zcard +zcount +zrange +zrangebyscore +zrem \
+    +zremrangebyscore +zscore";
+
+#[tokio::test]
+async fn a_connection_is_encrypted_where_the_url_says_so() {
+    let redis = Redis::builder().tls().start();
+    let tls = TlsFiles { ca: Some(redis.certificates().ca.clone()), ..TlsFiles::default() };
+    let store = store(&redis.tls_url(), &RedisConfig { tls, ..patient() });
+    assert!(spend(&store, &Target::new("rule", "42", a_day(1))).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_nobody_trusts_is_not_used() {
+    let redis = Redis::builder().tls().start();
+    let stranger = Redis::builder().tls().start();
+    let tls = TlsFiles { ca: Some(stranger.certificates().ca.clone()), ..TlsFiles::default() };
+    let store = store(&redis.tls_url(), &RedisConfig { tls, ..patient() });
+    let error = spend(&store, &Target::new("rule", "42", a_day(1))).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+    assert!(format!("{error:?}").contains("certificate"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_client_shows_its_certificate_where_the_server_asks() {
+    let redis = Redis::builder().tls().start();
+    assert_eq!(redis.cmd(&["CONFIG", "SET", "tls-auth-clients", "yes"]).text(), "OK");
+    let files = redis.certificates();
+    let anonymous = TlsFiles { ca: Some(files.ca.clone()), ..TlsFiles::default() };
+    let known =
+        TlsFiles { certificate: Some(files.cert.clone()), key: Some(files.key.clone()), ..anonymous.clone() };
+    let target = Target::new("rule", "42", a_day(1));
+    let stranger = store(&redis.tls_url(), &RedisConfig { tls: anonymous, ..patient() });
+    spend(&stranger, &target).await.unwrap_err();
+    let store = store(&redis.tls_url(), &RedisConfig { tls: known, ..patient() });
+    assert!(spend(&store, &target).await.unwrap());
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_named() {
+    let redis = Redis::builder().tls().start();
+    let missing = TlsFiles { ca: Some("/no/such/file".into()), ..TlsFiles::default() };
+    let half = TlsFiles { certificate: Some(redis.certificates().cert.clone()), ..TlsFiles::default() };
+    for (tls, field) in [(missing, "tls.ca"), (half, "tls.certificate")] {
+        let config = RedisConfig { tls, ..RedisConfig::default() };
+        let error = RedisStore::new(&url(&redis.tls_url()), &config).unwrap_err();
+        assert_eq!(error.field, field, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
+    use tidegate_store::conformance;
+    let redis = Redis::builder().user("limiter", "p%40ss", RIGHTS).start();
+    let at = redis.url().replace("p%40ss", "p%2540ss");
+    conformance::check(&crate::subject::Timed::new(&at), 0..50).await;
+    let reports = store(&at, &patient()).check_servers().await;
+    assert!(reports[0].to_string().contains("Redis"), "{}", reports[0]);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_no_connection() {
+    let redis = Redis::builder().user("limiter", "right", RIGHTS).start();
+    let store = store(&redis.url().replace("right", "wrong"), &patient());
+    let error = spend(&store, &Target::new("rule", "42", a_day(1))).await.unwrap_err();
+    assert!(error.is_certainly_not_applied(), "{error:?}");
+}
+
+#[tokio::test]
+async fn prefixes_and_databases_keep_fleets_apart() {
+    let redis = Redis::start();
+    let target = Target::new("rule", "42", a_day(5));
+    let mine = store(&redis.url(), &patient());
+    let other_prefix = store(&redis.url(), &RedisConfig { key_prefix: "other".to_owned(), ..patient() });
+    let other_database = store(&format!("{}/3", redis.url()), &patient());
+    ask(&mine, &[target.spend(3)]).await.unwrap();
+    for store in [&other_prefix, &other_database] {
+        assert_eq!(left(store, &target).await, 5);
+    }
+    assert_eq!(left(&mine, &target).await, 2);
+}

@@ -1,0 +1,77 @@
+//! Following the master that the sentinels name.
+
+use std::time::Duration;
+
+use tidegate_store::Store;
+use tidegate_store_redis::RedisStore;
+use tidegate_testkit::SentinelGroup;
+use tokio::time::Instant;
+
+use crate::subject::{Target, a_day, eventually, prompt, spend, store};
+
+fn target() -> Target {
+    Target::new("rule", "42", a_day(1_000_000))
+}
+
+/// Asks until it works, and says how long that took.
+async fn recovers(store: &RedisStore) -> Duration {
+    let began = Instant::now();
+    eventually("the store has found the new master", async || spend(store, &target()).await).await;
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn when_the_master_dies_the_promoted_replica_is_used() {
+    let group = SentinelGroup::start();
+    let store = store(&group.url(), &prompt());
+    spend(&store, &target()).await.unwrap();
+    let old = group.master();
+    let (old_addr, replica) =
+        (old.addr(), group.nodes().iter().find(|node| node.addr() != old.addr()).unwrap());
+    old.kill();
+    let promoted = group.wait_for_failover_from(old_addr).addr();
+    assert_eq!(promoted, replica.addr());
+    let took = recovers(&store).await;
+    assert!(took < Duration::from_secs(2), "{took:?} after the failover");
+    assert!(replica.cmd(&["DBSIZE"]).int() > 0);
+    store.probe(0).answer().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_master_that_is_demoted_while_it_lives_is_left() {
+    let group = SentinelGroup::start();
+    let store = store(&group.url(), &prompt());
+    spend(&store, &target()).await.unwrap();
+    let old = group.master().addr();
+    group.sentinels()[0].cmd(&["SENTINEL", "FAILOVER", group.service()]);
+    let new = group.wait_for_failover_from(old);
+    recovers(&store).await;
+    let before = calls(new);
+    for _ in 0..10 {
+        eventually("the new master decides", async || spend(&store, &target()).await).await;
+    }
+    assert!(calls(new) >= before + 10, "all calls go to the new master");
+}
+
+fn calls(node: &tidegate_testkit::Redis) -> u64 {
+    let stats = node.cmd(&["INFO", "commandstats"]).text();
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[tokio::test]
+async fn sentinels_that_are_gone_do_no_harm_while_one_is_left() {
+    let group = SentinelGroup::start();
+    group.sentinels()[..2].iter().for_each(tidegate_testkit::Redis::kill);
+    let store = store(&group.url(), &crate::subject::patient());
+    assert!(spend(&store, &target()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_service_that_no_sentinel_knows_is_said_so() {
+    let group = SentinelGroup::start();
+    let store = store(&group.url().replace(group.service(), "other"), &crate::subject::patient());
+    let error = spend(&store, &target()).await.unwrap_err();
+    assert!(error.is_certainly_not_applied());
+    assert!(format!("{error:?}").contains("No such master"), "{error:?}");
+}
