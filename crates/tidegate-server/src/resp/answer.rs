@@ -187,8 +187,10 @@ impl Answerer {
         append_part(&mut self.key, throttle.key);
         let spends = [bucket.spend(&self.key, throttle.hits)];
         let batch = [Request { spends: &spends }];
-        match self.worker.service.limiter.decide_direct(&batch) {
-            Direct::Now(outcomes, _) => bucket.write_reply(throttle.hits, &outcomes[0], to),
+        let decided = self.worker.service.limiter.decide_direct(&batch);
+        match decided {
+            // By reference: outcomes are large to move.
+            Direct::Now(ref outcomes, _) => bucket.write_reply(throttle.hits, &outcomes[0], to),
             Direct::Later(answer) => {
                 self.worker.store_takes_time.store(true, Ordering::Relaxed);
                 let (outcomes, _) = answer.await;
