@@ -9,4 +9,5 @@ mod failure;
 mod leases;
 mod live_rules;
 mod sim;
+mod threads;
 mod world;
