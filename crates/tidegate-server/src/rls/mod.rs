@@ -1,7 +1,7 @@
 //! Envoy's rate limit service, version 3: its messages under short names, and what they mean.
 //!
-//! The messages are generated from `proto/` and committed; `tests/it/generated.rs` keeps both equal. [`question`] and
-//! [`answer`] hold envoyproxy/ratelimit's rules for them, whichever transport carries them. Nothing here decides anything.
+//! The messages are generated from `proto/` and committed; `tests/it/generated.rs` keeps both equal. `question` and
+//! `answer` hold envoyproxy/ratelimit's rules for them, whichever transport carries them. Nothing here decides anything.
 
 mod answer;
 mod question;
