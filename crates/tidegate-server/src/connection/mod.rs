@@ -22,9 +22,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prefix::{Prefixed, Version};
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 use streams::Streams;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -76,6 +78,24 @@ where
     B::Error: Into<BoxError>,
 {
     let Connection { stream, peer, drain } = connection;
+    serve_stream(stream, peer, drain, speaks, limits, service).await;
+}
+
+/// The same on any stream, such as one that was decrypted.
+pub(crate) async fn serve_stream<T, S, B>(
+    stream: T,
+    peer: SocketAddr,
+    drain: Drain,
+    speaks: Speaks,
+    limits: HttpLimits,
+    service: S,
+) where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let detected = tokio::time::timeout(limits.head_timeout, prefix::detect(stream)).await;
     let Ok(Ok((version, stream))) = detected else {
         return tracing::debug!(%peer, "closed: no request came");
@@ -93,13 +113,14 @@ where
     }
 }
 
-async fn serve_http1<S, B>(
-    io: TokioIo<Prefixed>,
+async fn serve_http1<T, S, B>(
+    io: TokioIo<Prefixed<T>>,
     limits: &HttpLimits,
     service: S,
     drain: Drain,
 ) -> hyper::Result<()>
 where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     B: Body + 'static,
     B::Error: Into<BoxError>,
@@ -109,7 +130,8 @@ where
         .header_read_timeout(limits.head_timeout)
         .max_headers(limits.max_headers)
         .max_header_size(limits.max_head_bytes as usize)
-        .serve_connection(io, service);
+        .serve_connection(io, service)
+        .with_upgrades();
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
@@ -119,13 +141,14 @@ where
     connection.await
 }
 
-async fn serve_http2<S, B>(
-    io: TokioIo<Prefixed>,
+async fn serve_http2<T, S, B>(
+    io: TokioIo<Prefixed<T>>,
     limits: &HttpLimits,
     service: S,
     drain: Drain,
 ) -> hyper::Result<()>
 where
+    T: AsyncRead + AsyncWrite + Unpin,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,

@@ -4,7 +4,6 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// What every HTTP/2 connection begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -18,7 +17,7 @@ pub(super) enum Version {
 /// Reads until the first bytes are, or can no longer become, the HTTP/2 preface.
 ///
 /// The caller bounds the time: a peer may send half a preface and stop.
-pub(super) async fn detect(mut stream: TcpStream) -> io::Result<(Version, Prefixed)> {
+pub(super) async fn detect<T: AsyncRead + Unpin>(mut stream: T) -> io::Result<(Version, Prefixed<T>)> {
     let mut head = [0; PREFACE.len()];
     let mut filled = 0;
     let version = loop {
@@ -37,13 +36,13 @@ pub(super) async fn detect(mut stream: TcpStream) -> io::Result<(Version, Prefix
 }
 
 /// A stream whose first bytes were read already and are given out once more.
-pub(super) struct Prefixed {
+pub(super) struct Prefixed<T> {
     head: [u8; PREFACE.len()],
     unread: std::ops::Range<usize>,
-    stream: TcpStream,
+    stream: T,
 }
 
-impl AsyncRead for Prefixed {
+impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -60,7 +59,7 @@ impl AsyncRead for Prefixed {
     }
 }
 
-impl AsyncWrite for Prefixed {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Prefixed<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
