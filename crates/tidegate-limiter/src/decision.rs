@@ -191,6 +191,20 @@ impl Decision {
         }
     }
 
+    /// What each matched rule said, once, whatever the number of its limits and of the descriptors it matched.
+    pub(crate) fn rule_results(&self) -> impl Iterator<Item = (&Rule, RuleResult)> {
+        let reports = &self.reports[..];
+        reports.iter().enumerate().filter_map(move |(place, first)| {
+            let same = |report: &&Report| report.rule == first.rule;
+            if reports[..place].iter().any(|report| same(&report)) {
+                return None;
+            }
+            let later = reports[place + 1..].iter().filter(same);
+            let result = later.map(Report::result).fold(first.result(), RuleResult::or_graver);
+            Some((self.rule_of(first)?, result))
+        })
+    }
+
     pub(crate) fn is_refused_by_quotas_alone(&self) -> bool {
         !self.allowed && !self.reports.iter().any(Report::refuses_request)
     }

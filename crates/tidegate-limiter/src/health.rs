@@ -1,5 +1,8 @@
 //! Whether decisions are made as the rules want them, and how much waits behind them.
 
+use tidegate_store::MemoryStats;
+
+use crate::breaker::BreakerState;
 use crate::remote::Remote;
 
 /// Whether decisions are made as the rules want them, or as best as can be.
@@ -29,6 +32,25 @@ impl Health {
     }
 }
 
+/// A node of a remote store, as this limiter sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeHealth {
+    /// Its name, as an operator knows it.
+    pub endpoint: String,
+    /// What its breaker lets through: all while it answers.
+    pub breaker: BreakerState,
+}
+
+impl NodeHealth {
+    pub(crate) fn of_all(remote: &Remote) -> Vec<Self> {
+        let node = |node| NodeHealth {
+            endpoint: remote.endpoint(node),
+            breaker: remote.shared.breakers.state(node),
+        };
+        (0..remote.nodes()).map(node).collect()
+    }
+}
+
 /// What a limiter on a remote store holds now, and what its bounds have cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteStats {
@@ -36,6 +58,10 @@ pub struct RemoteStats {
     pub calls: usize,
     /// Requests of this core that wait for the next call.
     pub waiting: usize,
+    /// How many limiters share the store, this one included, as far as is known.
+    pub fleet: u64,
+    /// The cells that this node decides itself.
+    pub own: MemoryStats,
     /// Cells with hits that were spent here and not yet charged to the store.
     pub debts: usize,
     /// Leases that nobody holds and that are not yet given back.
@@ -55,6 +81,8 @@ impl RemoteStats {
         RemoteStats {
             calls,
             waiting,
+            fleet: shared.fleet.size(),
+            own: shared.own.memory.stats(),
             debts: shared.own.ledger.len(),
             orphans: shared.orphans.len(),
             refusals_evicted: shared.recall.evicted(),

@@ -33,7 +33,7 @@ pub use config::{LimiterConfig, RemoteConfig};
 pub use decision::{Decision, DescriptorDecision, LimitReport, Report, ReportKind, Source};
 pub use direct::Direct;
 pub use give_back::{LeaseError, RefundError};
-pub use health::{Health, RemoteStats};
+pub use health::{Health, NodeHealth, RemoteStats};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use limiter::Limiter;
 pub use observer::{NoObserver, Observer, RuleResult, RuleWatcher, StoreCall, Transport};

@@ -13,7 +13,7 @@ use crate::cell_hash::CellHasher;
 use crate::config::LimiterConfig;
 use crate::decision::{Decision, Source};
 use crate::failure::without_the_store;
-use crate::health::{Health, RemoteStats};
+use crate::health::{Health, NodeHealth, RemoteStats};
 use crate::layer::{Answer, LocalLayer, local_layer, settle_together};
 use crate::matched::Matched;
 use crate::node_clock::NodeClock;
@@ -164,6 +164,12 @@ impl Limiter {
         self.remote.as_ref().map(|remote| RemoteStats::of(remote))
     }
 
+    /// The nodes of a remote store; none where the store is this process's memory.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeHealth> {
+        self.remote.as_ref().map_or_else(Vec::new, |remote| NodeHealth::of_all(remote))
+    }
+
     /// Keeps a limiter on a remote store going: heartbeats, health probes, what is owed to a store that is back, the counts
     /// of approximate rules. Run it on one core, for as long as the limiter is in use; it never ends by itself, unless
     /// the store is this process's memory.
@@ -216,10 +222,8 @@ impl Limiter {
         if decision.reports.is_empty() {
             self.shared.observer.no_rule_matched();
         }
-        for report in &decision.reports {
-            if let Some(rule) = decision.rule_of(report) {
-                decision.snapshot().watcher(rule).decided(report.result(), decision.source);
-            }
+        for (rule, result) in decision.rule_results() {
+            decision.snapshot().watcher(rule).decided(result, decision.source);
         }
     }
 }

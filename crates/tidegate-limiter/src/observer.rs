@@ -48,6 +48,9 @@ pub trait Observer: Send + Sync + 'static {
     /// The store counts so many limiters alive, this one included.
     fn fleet_counted(&self, _limiters: u64) {}
 
+    /// The store has stopped to take heartbeats: told once, until [`Observer::fleet_counted`] says that it does again.
+    fn heartbeat_lost(&self, _why: &str) {}
+
     /// What was spent here while the store was away was charged there: so many hits on so many cells. With an error nobody
     /// knows whether it was; it is not tried again.
     fn debts_paid(&self, _cells: usize, _hits: u64, _error: Option<&StoreError>) {}
@@ -155,7 +158,7 @@ impl Transport {
 
 /// Hears what becomes of the requests that one rule matched.
 pub trait RuleWatcher: Send + Sync {
-    /// The rule was part of a decision.
+    /// The rule was part of a decision: once per request, refused if any of its limits refused.
     fn decided(&self, result: RuleResult, source: Source);
 }
 
@@ -186,6 +189,19 @@ impl RuleResult {
         RuleResult::KeyMissingSkipped,
         RuleResult::KeyMissingRefused,
     ];
+
+    /// What a rule said of which this and `other` are parts: a refusal, where there is one.
+    pub(crate) fn or_graver(self, other: RuleResult) -> RuleResult {
+        let gravity = |result: RuleResult| match result {
+            RuleResult::Unlimited => 0,
+            RuleResult::KeyMissingSkipped => 1,
+            RuleResult::Allowed => 2,
+            RuleResult::ShadowRefused => 3,
+            RuleResult::KeyMissingRefused => 4,
+            RuleResult::Refused => 5,
+        };
+        if gravity(other) > gravity(self) { other } else { self }
+    }
 
     /// Its name in metrics.
     #[must_use]

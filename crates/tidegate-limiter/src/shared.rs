@@ -149,9 +149,9 @@ impl Fleet {
         *self.unheard.lock() = None;
     }
 
-    /// The store did not take a heartbeat. The number stays what it was.
-    pub(crate) fn unheard(&self, why: String) {
-        *self.unheard.lock() = Some(why);
+    /// The store did not take a heartbeat. The number stays what it was. True if it took the one before.
+    pub(crate) fn unheard(&self, why: String) -> bool {
+        self.unheard.lock().replace(why).is_none()
     }
 
     pub(crate) fn why_unheard(&self) -> Option<String> {

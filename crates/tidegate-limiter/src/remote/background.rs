@@ -64,13 +64,27 @@ impl Remote {
         let heartbeat = self.store.heartbeat(self.shared.fleet.member, MEMBER_TTL).answer();
         let answer = within(&*self.runtime, self.timeout, heartbeat).await;
         self.shared.observer.store_called(StoreCall::Heartbeat, self.shared.clock.now().since(sent));
-        match answer {
-            Some(Ok(size)) => {
+        match answer.unwrap_or_else(|| Err(self.timed_out(&[], self.timeout))) {
+            Ok(size) => {
                 self.shared.fleet.heard(size);
                 self.shared.observer.fleet_counted(self.shared.fleet.size());
             }
-            Some(Err(error)) => self.shared.fleet.unheard(error.to_string()),
-            None => self.shared.fleet.unheard(self.timed_out(&[], self.timeout).to_string()),
+            Err(error) => {
+                self.shared.observer.store_failed(&error);
+                if self.shared.fleet.unheard(error.to_string()) {
+                    self.shared.observer.heartbeat_lost(&error.to_string());
+                }
+                self.probe_what_seems_well().await;
+            }
+        }
+    }
+
+    /// A heartbeat failed and nobody knows which nodes are away: without requests, nobody else would find out.
+    async fn probe_what_seems_well(&self) {
+        for node in 0..self.store.nodes() {
+            if self.shared.breakers.state(node) == BreakerState::Closed {
+                self.probe(node).await;
+            }
         }
     }
 
@@ -78,13 +92,23 @@ impl Remote {
     async fn probe_what_is_away(&self) {
         let away: Nodes = self.shared.breakers.not_closed().collect();
         for node in away {
-            let sent = self.shared.clock.now();
-            let answer = within(&*self.runtime, self.timeout, self.store.probe(node).answer()).await;
-            self.shared.observer.store_called(StoreCall::Probe, self.shared.clock.now().since(sent));
-            if let Some(Ok(())) = answer {
-                self.tell(self.shared.breakers.answered(node));
-            }
+            self.probe(node).await;
         }
+    }
+
+    /// Asks a node whether it truly answers, and tells its breaker.
+    async fn probe(&self, node: usize) {
+        let sent = self.shared.clock.now();
+        let answer = within(&*self.runtime, self.timeout, self.store.probe(node).answer()).await;
+        let now = self.shared.clock.now();
+        self.shared.observer.store_called(StoreCall::Probe, now.since(sent));
+        // A failed probe never prolongs the time of a breaker that is open: a request may go to see when it is up.
+        let change = match (answer, self.shared.breakers.state(node)) {
+            (Some(Ok(())), _) => self.shared.breakers.answered(node),
+            (_, BreakerState::Closed) => self.shared.breakers.failed(node, now),
+            (_, BreakerState::Open | BreakerState::HalfOpen) => None,
+        };
+        self.tell(change);
     }
 
     fn is_back(&self, cell: &OwnedCell) -> bool {

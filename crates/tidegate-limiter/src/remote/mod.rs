@@ -293,6 +293,10 @@ impl Remote {
         nodes
     }
 
+    pub(crate) fn nodes(&self) -> usize {
+        self.store.nodes()
+    }
+
     pub(crate) fn endpoint(&self, node: usize) -> String {
         self.store.endpoint(node)
     }

@@ -98,6 +98,24 @@ fn a_shadow_rule_counts_and_is_heard_but_neither_refuses_nor_tells() {
 }
 
 #[test]
+fn a_rule_is_heard_once_per_request_whatever_the_number_of_its_limits_and_descriptors() {
+    let world = World::new(
+        "- { name: two, key: [user], limits: [{ algorithm: fixed_window, limit: 9, window: 1m }, \
+         { algorithm: fixed_window, limit: 2, window: 1h }] }\n\
+         - { name: one, key: [user], limits: [{ algorithm: fixed_window, limit: 9, window: 1d }] }",
+    );
+    let both =
+        |result| [("two".into(), result, Source::Store), ("one".into(), RuleResult::Allowed, Source::Store)];
+    world.check(&[("user", "a")]);
+    assert_eq!(world.heard.take(), both(RuleResult::Allowed));
+    world.check_descriptors(&[(&[("user", "a")], 1), (&[("user", "b")], 1)]);
+    assert_eq!(world.heard.take(), both(RuleResult::Allowed));
+    // Only the hour's limit of only one of the two refuses; for the metric the rule refused.
+    world.check_descriptors(&[(&[("user", "b")], 1), (&[("user", "a")], 1)]);
+    assert_eq!(world.heard.take(), both(RuleResult::Refused));
+}
+
+#[test]
 fn a_missing_key_is_skipped_or_refused_as_the_rule_says_and_heard_either_way() {
     let skip = World::new("- { name: a, key: [user], limits: [1/minute] }");
     assert!(skip.check(&[]).allowed);

@@ -63,15 +63,16 @@ fn a_probe_closes_it_within_half_a_second_of_the_store_answering_and_not_before(
     node.link.set(Weather::Hangs);
     (0..3).for_each(|user| drop(node.check(&user.to_string())));
     fleet.run_for_millis(5_000);
-    assert!((9..=11).contains(&probes(node)), "{} probes in five seconds", probes(node));
-    assert_eq!(states(node), [BreakerState::Open]);
+    // Twice a second each; of the second node, of which nobody asks, heartbeats find out after three seconds.
+    assert!((15..=21).contains(&probes(node)), "{} probes in five seconds", probes(node));
+    assert_eq!(states(node), [BreakerState::Open; 2]);
     // An answer that comes too late for a request is none.
     node.link.set(Weather::Slow(Micros::from_millis(100)));
     fleet.run_for_millis(2_000);
-    assert_eq!(states(node), [BreakerState::Open]);
+    assert_eq!(states(node), [BreakerState::Open; 2]);
     node.link.set(Weather::Fine);
     fleet.run_for_millis(520);
-    assert_eq!(states(node), [BreakerState::Open, BreakerState::Closed]);
+    assert_eq!(states(node)[2..], [BreakerState::Closed; 2]);
     assert_eq!(node.check("x").source, Source::Store);
 }
 
@@ -87,6 +88,24 @@ fn one_node_of_the_store_that_fails_takes_only_its_own_keys_along() {
         node.limiter.health(),
         Health::Degraded { reason: "the store does not answer at model-1".into() }
     );
+}
+
+#[test]
+fn without_requests_heartbeats_open_it_and_a_probe_closes_it() {
+    let fleet = Fleet::running(CLOSED, Setting::default());
+    let node = &fleet.nodes[0];
+    let seen = || node.limiter.nodes().into_iter().map(|node| node.breaker).collect::<Vec<_>>();
+    node.link.set(Weather::Refuses);
+    fleet.run_for_millis(3_100);
+    assert_eq!(
+        (&states(node)[..], &seen()[..]),
+        (&[BreakerState::Open; 2][..], &[BreakerState::Open; 2][..])
+    );
+    assert_eq!(*node.heard.heartbeats_lost.lock().unwrap(), 1, "told once");
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(1_100);
+    assert_eq!(seen(), [BreakerState::Closed; 2]);
+    assert_eq!(node.limiter.health(), Health::Healthy);
 }
 
 #[test]

@@ -49,6 +49,7 @@ pub(crate) struct Heard {
     pub(crate) fell_back: Mutex<Vec<Source>>,
     pub(crate) debts: Mutex<Vec<(usize, u64)>>,
     pub(crate) queue_full: Mutex<usize>,
+    pub(crate) heartbeats_lost: Mutex<usize>,
 }
 
 /// What became of one request, and how long it took.
@@ -217,6 +218,10 @@ impl Observer for Ears {
 
     fn debts_paid(&self, cells: usize, hits: u64, _error: Option<&tidegate_store::StoreError>) {
         self.0.debts.lock().unwrap().push((cells, hits));
+    }
+
+    fn heartbeat_lost(&self, _why: &str) {
+        *self.0.heartbeats_lost.lock().unwrap() += 1;
     }
 
     fn queue_full(&self, requests: usize) {
