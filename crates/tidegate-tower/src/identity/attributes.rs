@@ -1,0 +1,102 @@
+//! The attributes of one request.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::path::NormalPath;
+use super::secret::hash_secret;
+
+/// The longest value; what is longer keeps its beginning, so that rules still match it, and ends with a hash of the whole.
+pub const MOST_VALUE_BYTES: usize = 1024;
+const HASH_BYTES: usize = 64;
+
+/// Names and values as a rule's descriptor takes them.
+pub type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 12]>;
+
+/// What a request says of itself: names and values, in order, each name once.
+#[derive(Clone, Debug, Default)]
+pub struct Attributes<'a> {
+    values: SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 8]>,
+    pub(super) path: NormalPath<'a>,
+}
+
+impl<'a> Attributes<'a> {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Attributes::default()
+    }
+
+    /// Adds one, unless one of that name is there.
+    pub fn push(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, [u8]>>) {
+        let name = name.into();
+        if self.get(&name).is_none() {
+            self.values.push((name, bounded(value.into())));
+        }
+    }
+
+    /// The value called `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.values.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// Every name and value, as a rule's descriptor takes them.
+    #[must_use]
+    pub fn entries(&self) -> Entries<'_> {
+        self.values.iter().map(|(name, value)| (&**name, &**value)).collect()
+    }
+
+    /// The path in both its forms: the one that rules saw, and the one to forward.
+    #[must_use]
+    pub fn path(&self) -> &NormalPath<'a> {
+        &self.path
+    }
+
+    /// Adds one made of several others, if they are all there. Each part's length stands before it: joined text would
+    /// make `a_b`, `c` and `a`, `b_c` the same.
+    pub(super) fn push_composite(&mut self, name: &'a str, parts: &[String]) {
+        let mut whole = Vec::new();
+        for part in parts {
+            let Some(value) = self.get(part) else { return };
+            whole.extend_from_slice(value.len().to_string().as_bytes());
+            whole.push(b':');
+            whole.extend_from_slice(value);
+        }
+        self.push(name, whole);
+    }
+}
+
+fn bounded(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    if value.len() <= MOST_VALUE_BYTES {
+        return value;
+    }
+    let mut short = value[..MOST_VALUE_BYTES - HASH_BYTES].to_vec();
+    short.extend_from_slice(hash_secret(&value).as_bytes());
+    Cow::Owned(short)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_value_keeps_its_beginning_and_stays_apart_from_its_like() {
+        let long = |last: u8| [vec![b'a'; 5000], vec![last]].concat();
+        let mut attributes = Attributes::new();
+        attributes.push("one", long(b'1'));
+        attributes.push("two", long(b'2'));
+        let (one, two) = (attributes.get("one").unwrap(), attributes.get("two").unwrap());
+        assert_eq!((one.len(), two.len()), (MOST_VALUE_BYTES, MOST_VALUE_BYTES));
+        assert!(one.starts_with(b"aaaa") && one != two);
+    }
+
+    #[test]
+    fn the_first_of_a_name_counts() {
+        let mut attributes = Attributes::new();
+        attributes.push("user", &b"verified"[..]);
+        attributes.push("user", &b"claimed"[..]);
+        assert_eq!(attributes.entries().as_slice(), [("user", &b"verified"[..])]);
+    }
+}

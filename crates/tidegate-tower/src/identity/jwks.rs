@@ -1,0 +1,127 @@
+//! Sets of public keys: which of them can be used, and how they are kept fresh where they are published.
+
+use std::fs;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use tidegate_core::Micros;
+use tidegate_limiter::Runtime;
+
+use super::Identity;
+
+/// Larger documents hold no keys, and larger files no secret.
+const MOST_BYTES: usize = 1 << 20;
+/// More keys than any issuer publishes.
+const MOST_KEYS: usize = 100;
+/// How often published keys are fetched anyway.
+const REFRESH_EVERY: Micros = Micros::from_secs(300);
+/// The least between two fetches: anyone can name a key that does not exist.
+const REFRESH_AT_MOST_EVERY: Micros = Micros::from_secs(10);
+
+/// A key that can verify tokens, of one algorithm.
+pub(super) struct Key {
+    pub(super) id: Option<String>,
+    pub(super) algorithm: Algorithm,
+    pub(super) key: DecodingKey,
+}
+
+/// Why a document gives no keys.
+#[derive(Debug, thiserror::Error)]
+pub enum JwksError {
+    /// It is not what it should be.
+    #[error("not a JSON Web Key Set")]
+    Malformed(#[source] serde_json::Error),
+    /// It is larger than any such document.
+    #[error("a key set of {bytes} bytes is too large")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// It holds nothing that tokens can be verified with.
+    #[error("no public key for signatures in the key set")]
+    NoKey,
+}
+
+/// The keys of a document that verify signatures, with `allowed` algorithms if some were named.
+pub(super) fn parse(document: &[u8], allowed: Option<&[Algorithm]>) -> Result<Vec<Key>, JwksError> {
+    if document.len() > MOST_BYTES {
+        return Err(JwksError::TooLarge { bytes: document.len() });
+    }
+    let set: JwkSet = serde_json::from_slice(document).map_err(JwksError::Malformed)?;
+    let keys: Vec<Key> = set.keys.iter().take(MOST_KEYS).filter_map(|jwk| usable(jwk, allowed)).collect();
+    if keys.is_empty() { Err(JwksError::NoKey) } else { Ok(keys) }
+}
+
+fn usable(jwk: &Jwk, allowed: Option<&[Algorithm]>) -> Option<Key> {
+    if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
+        return None;
+    }
+    let declared = match &jwk.common.key_algorithm {
+        Some(declared) => Some(declared.to_string().parse::<Algorithm>().ok()?),
+        None => None,
+    };
+    let fits: &[Algorithm] = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => &[
+            Algorithm::RS256,
+            Algorithm::RS384,
+            Algorithm::RS512,
+            Algorithm::PS256,
+            Algorithm::PS384,
+            Algorithm::PS512,
+        ],
+        AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            EllipticCurve::P256 => &[Algorithm::ES256],
+            EllipticCurve::P384 => &[Algorithm::ES384],
+            _ => return None,
+        },
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => &[Algorithm::EdDSA],
+        // A set of public keys has no business holding a secret: whoever can read it could sign.
+        _ => return None,
+    };
+    let may = |algorithm: &&Algorithm| allowed.is_none_or(|allowed| allowed.contains(algorithm));
+    // What the key does not say, whoever configured it may; the first is what everybody means.
+    let algorithm = match declared {
+        Some(declared) => *fits.iter().filter(may).find(|fit| **fit == declared)?,
+        None => *fits.iter().find(may)?,
+    };
+    let key = DecodingKey::from_jwk(jwk).ok()?;
+    Some(Key { id: jwk.common.key_id.clone(), algorithm, key })
+}
+
+/// Fetches the keys of `identity` from where they are published, now and again, for as long as it runs. A fetch that
+/// fails leaves the keys as they are; `told` hears how each went. Returns at once if keys come from elsewhere.
+pub async fn keep_jwks_fresh<Fetched>(
+    identity: Arc<Identity>,
+    runtime: Arc<dyn Runtime>,
+    mut fetch: impl FnMut(&str) -> Fetched,
+    mut told: impl FnMut(Result<usize, String>),
+) where
+    Fetched: Future<Output = Result<Vec<u8>, String>>,
+{
+    let Some(url) = identity.jwks_url() else { return };
+    loop {
+        let document = fetch(url).await;
+        told(document.and_then(|document| identity.set_jwks(&document).map_err(|error| error.to_string())));
+        let mut waited = Micros::ZERO;
+        while waited < REFRESH_EVERY {
+            runtime.sleep(REFRESH_AT_MOST_EVERY).await;
+            waited = Micros::new(waited.get() + REFRESH_AT_MOST_EVERY.get());
+            if identity.wants_jwks() {
+                break;
+            }
+        }
+    }
+}
+
+/// The text in a file.
+pub(super) fn read_text(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let size = fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?.len();
+    if size > MOST_BYTES as u64 {
+        return Err(format!("{shown} is too large"));
+    }
+    fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))
+}

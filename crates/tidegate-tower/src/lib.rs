@@ -1,0 +1,6 @@
+//! Rate limiting as tower middleware: who a request is, whether it may pass, and what it is told.
+//!
+//! [`identity`] reads a request's attributes, once and for every HTTP surface. Nothing here decides: that is the limiter's
+//! business.
+
+pub mod identity;
