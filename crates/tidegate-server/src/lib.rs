@@ -10,11 +10,12 @@ pub mod connection;
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated")]
 mod generated;
 pub mod grpc;
-pub mod headers;
 pub mod http;
 pub mod json;
-pub mod problem;
+pub mod proxy;
 pub mod resp;
 pub mod rls;
 pub mod runtime;
 pub mod service;
+
+pub use tidegate_tower::{headers, problem};

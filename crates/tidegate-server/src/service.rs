@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decision, LimitReport, Limiter, Observer, Report, Source, Transport};
-use tidegate_rules::Rule;
+use tidegate_limiter::{Decision, Limiter, Observer, Transport};
 use tidegate_store::Clock;
+use tidegate_tower::answer;
 
 use crate::connection::HttpLimits;
-use crate::headers::{HeaderSet, HeaderSets, Reported, write_retry_after};
+use crate::headers::{HeaderSet, HeaderSets};
+
+pub(crate) use tidegate_tower::answer::{OVERRIDE, governing_limit, rule_name};
 
 /// What every transport shares; one per process.
 pub struct Service {
@@ -56,46 +58,10 @@ impl Service {
         asked_at: Timestamp,
         headers: &mut http::HeaderMap,
     ) {
-        let Some((report, limit)) = governing_limit(decision) else { return };
-        reported(decision, report, limit).write(sets, span(since_epoch(asked_at)), headers);
-        if let Some(retry_after) = limit.outcome.retry_after().filter(|_| !decision.allowed) {
-            write_retry_after(span(retry_after), headers);
-        }
+        answer::write_headers(decision, sets, asked_at, headers);
     }
-}
-
-/// The report whose numbers a caller is told, if a limit has any.
-pub(crate) fn governing_limit(decision: &Decision) -> Option<(&Report, &LimitReport)> {
-    decision.governing().and_then(|report| Some((report, report.limit()?)))
-}
-
-/// The name that a caller knows a rule by.
-pub(crate) fn rule_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
-    decision.rule_of(report).map_or(OVERRIDE, Rule::name)
-}
-
-/// What a limit is called that the caller brought along: it has no rule.
-pub(crate) const OVERRIDE: &str = "override";
-
-/// Whether a rule that must not decide without its store refused for that reason.
-pub(crate) fn is_unavailable(decision: &Decision) -> bool {
-    decision.source == Source::FallbackClosed
 }
 
 pub(crate) fn span(micros: Micros) -> Duration {
     Duration::from_micros(micros.get())
-}
-
-fn since_epoch(now: Timestamp) -> Micros {
-    now.since(Timestamp::default())
-}
-
-fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Reported<'d> {
-    Reported {
-        policy: rule_name(decision, report),
-        limit: limit.quota,
-        remaining: limit.outcome.remaining,
-        window: limit.window.map(span),
-        reset_after: span(limit.outcome.reset_after),
-    }
 }

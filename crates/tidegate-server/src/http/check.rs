@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, RefundError, Transport};
 use tidegate_rules::{Descriptor, UnknownDomain};
+use tidegate_tower::answer;
 
 use super::named::{Asked, Told};
 use super::{Answer, JSON, Shared};
 use crate::json::{self, Attributes, Check, RATE_LIMIT_EXCEEDED};
 use crate::problem::{Kind, Problem};
-use crate::service::{governing_limit, is_unavailable, rule_name};
+use crate::service::{governing_limit, rule_name};
 
 pub(super) type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 8]>;
 
@@ -67,7 +68,7 @@ impl Shared {
         let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
         serde_json::to_writer(&mut body, &as_json(decision, lease.as_deref()))
             .expect("a decision always serialises");
-        Told { status: status_of(decision), headers, body: body.into() }
+        Told { status: answer::status(decision), headers, body: body.into() }
     }
 
     pub(super) fn unknown_domain(&self, error: &UnknownDomain, field: &str) -> Problem {
@@ -89,14 +90,6 @@ impl Shared {
 const MOST_HEADERS: usize = 8;
 /// Enough for a decision without a lease, so that it is written without being moved.
 const USUAL_BODY_BYTES: usize = 256;
-
-fn status_of(decision: &Decision) -> StatusCode {
-    match decision.allowed {
-        true => StatusCode::OK,
-        false if is_unavailable(decision) => StatusCode::SERVICE_UNAVAILABLE,
-        false => StatusCode::TOO_MANY_REQUESTS,
-    }
-}
 
 /// A decision as a client reads it.
 fn as_json<'d>(decision: &'d Decision, lease: Option<&'d str>) -> json::Decision<'d> {

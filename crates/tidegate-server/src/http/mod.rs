@@ -168,7 +168,7 @@ fn store_unavailable(error: &StoreError) -> Problem {
 }
 
 fn problem_answer(problem: &Problem) -> Answer {
-    answer(problem.kind().status(), HeaderValue::from_static("application/problem+json"), problem.to_json())
+    problem.to_response()
 }
 
 fn wrong_method(request: &Request<Incoming>, allowed: &'static str) -> Answer {

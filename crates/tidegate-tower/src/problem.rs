@@ -1,12 +1,13 @@
 //! What went wrong with a request, as RFC 9457 has it: `application/problem+json` that names the field and a way out.
 
-use axum::response::IntoResponse;
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
 
-const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// The media type of a problem.
+pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// A problem document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,6 +65,21 @@ pub enum Kind {
     /// A rule that must not decide without its store has none.
     #[serde(rename = "urn:tidegate:problem:store-unavailable")]
     StoreUnavailable,
+    /// A request that cannot be made sense of.
+    #[serde(rename = "urn:tidegate:problem:malformed-request")]
+    MalformedRequest,
+    /// The proxy has as many requests in flight as it may have.
+    #[serde(rename = "urn:tidegate:problem:overloaded")]
+    Overloaded,
+    /// No upstream server could be reached, or it broke off.
+    #[serde(rename = "urn:tidegate:problem:bad-gateway")]
+    BadGateway,
+    /// The upstream server did not answer in time.
+    #[serde(rename = "urn:tidegate:problem:gateway-timeout")]
+    GatewayTimeout,
+    /// The rules do not know the domain that the proxy was told to ask for.
+    #[serde(rename = "urn:tidegate:problem:unknown-domain")]
+    UnknownDomain,
 }
 
 impl Kind {
@@ -81,7 +97,11 @@ impl Kind {
             Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
             Self::Conflict => StatusCode::CONFLICT,
             Self::LeaseEnded => StatusCode::GONE,
-            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::MalformedRequest => StatusCode::BAD_REQUEST,
+            Self::BadGateway => StatusCode::BAD_GATEWAY,
+            Self::GatewayTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::UnknownDomain => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -98,6 +118,11 @@ impl Kind {
             Self::Conflict => "The request conflicts with an earlier one",
             Self::LeaseEnded => "The lease has ended",
             Self::StoreUnavailable => "The limit cannot be checked now",
+            Self::MalformedRequest => "The request is not valid",
+            Self::Overloaded => "Too many requests are in flight",
+            Self::BadGateway => "The upstream server cannot be reached",
+            Self::GatewayTimeout => "The upstream server did not answer in time",
+            Self::UnknownDomain => "The proxy has no rules",
         }
     }
 }
@@ -142,11 +167,14 @@ impl Problem {
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and numbers always serialise")
     }
-}
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> axum::response::Response {
-        (self.kind.status(), [(CONTENT_TYPE, PROBLEM_JSON)], self.to_json()).into_response()
+    /// An answer that says so, with its status and media type.
+    #[must_use]
+    pub fn to_response<B: From<Bytes>>(&self) -> Response<B> {
+        let mut response = Response::new(B::from(self.to_json().into()));
+        *response.status_mut() = self.kind.status();
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+        response
     }
 }
 
@@ -185,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_problem_travels_with_its_status_and_media_type() {
-        let response = Problem::new(Kind::BodyTooLarge, "more than 1 byte").into_response();
+        let response: Response<Bytes> = Problem::new(Kind::BodyTooLarge, "more than 1 byte").to_response();
         assert_eq!(response.status(), 413);
         assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
     }

@@ -1,0 +1,95 @@
+//! What a caller is told about a decision, on every HTTP surface: status, headers, and why it was refused.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use tidegate_core::{Micros, Timestamp};
+use tidegate_limiter::{Decision, LimitReport, Report, Source};
+use tidegate_rules::{Mode, Rule};
+
+use crate::headers::{HeaderSets, Reported, write_retry_after};
+use crate::problem::{Kind, Problem};
+
+/// What a limit is called that the caller brought along: it has no rule.
+pub const OVERRIDE: &str = "override";
+
+/// 200, 429, or 503 where a rule that must not decide without its store refused for that reason.
+#[must_use]
+pub fn status(decision: &Decision) -> StatusCode {
+    match decision.allowed {
+        true => StatusCode::OK,
+        false if decision.source == Source::FallbackClosed => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::TOO_MANY_REQUESTS,
+    }
+}
+
+/// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later
+/// time, the second in which a window ends would be told now as that one and now as the next.
+pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, headers: &mut HeaderMap) {
+    let Some((report, limit)) = governing_limit(decision) else { return };
+    let since_epoch = span(asked_at.since(Timestamp::default()));
+    reported(decision, report, limit).write(sets, since_epoch, headers);
+    if let Some(retry_after) = limit.outcome.retry_after().filter(|_| !decision.allowed) {
+        write_retry_after(span(retry_after), headers);
+    }
+}
+
+/// Why a request was refused, with every policy that it violated.
+#[must_use]
+pub fn refusal(decision: &Decision) -> Problem {
+    if status(decision) == StatusCode::SERVICE_UNAVAILABLE {
+        return Problem::new(Kind::StoreUnavailable, "the store of this limit does not answer")
+            .hint("try again in a moment");
+    }
+    let refusing =
+        decision.reports.iter().filter(|report| report.mode != Mode::Shadow && report.is_refusal());
+    let mut violated: Vec<String> = Vec::new();
+    for report in refusing {
+        let name = rule_name(decision, report);
+        if !violated.iter().any(|known| known == name) {
+            violated.push(name.to_owned());
+        }
+    }
+    let mut problem = Problem::new(Kind::QuotaExceeded, detail(decision));
+    problem.violated_policies = violated;
+    problem
+}
+
+fn detail(decision: &Decision) -> String {
+    match governing_limit(decision) {
+        Some((_, limit)) => match (limit.outcome.retry_after(), limit.window) {
+            (None, _) => {
+                format!("this request asks for more than the {} that the limit ever admits", limit.quota)
+            }
+            (Some(_), Some(window)) => format!("the limit of {} per {window} is used up", limit.quota),
+            (Some(_), None) => format!("the limit of {} is used up", limit.quota),
+        },
+        None => "the request lacks what the limit counts by".to_owned(),
+    }
+}
+
+/// The report whose numbers a caller is told, if a limit has any.
+#[must_use]
+pub fn governing_limit(decision: &Decision) -> Option<(&Report, &LimitReport)> {
+    decision.governing().and_then(|report| Some((report, report.limit()?)))
+}
+
+/// The name that a caller knows a rule by.
+#[must_use]
+pub fn rule_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
+    decision.rule_of(report).map_or(OVERRIDE, Rule::name)
+}
+
+fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Reported<'d> {
+    Reported {
+        policy: rule_name(decision, report),
+        limit: limit.quota,
+        remaining: limit.outcome.remaining,
+        window: limit.window.map(span),
+        reset_after: span(limit.outcome.reset_after),
+    }
+}
+
+fn span(micros: Micros) -> Duration {
+    Duration::from_micros(micros.get())
+}
