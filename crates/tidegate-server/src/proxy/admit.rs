@@ -1,0 +1,76 @@
+//! Whether a request may enter the proxy at all, before anybody asks who it is: the one place that counts what is in
+//! flight.
+//!
+//! A request is in flight from here until its answer's last byte, its tunnel's end, or its client's disappearance. A
+//! request that is let in may still be refused by rules.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// How many requests are in flight, on all workers together.
+#[derive(Debug)]
+pub struct Admission {
+    in_flight: AtomicUsize,
+    most: NonZeroUsize,
+    turned_away: AtomicU64,
+}
+
+impl Admission {
+    pub(super) fn new(most: NonZeroUsize) -> Arc<Self> {
+        Arc::new(Admission { in_flight: AtomicUsize::new(0), most, turned_away: AtomicU64::new(0) })
+    }
+
+    /// Requests in flight now.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// The most there may be.
+    #[must_use]
+    pub fn most(&self) -> NonZeroUsize {
+        self.most
+    }
+
+    /// Requests that were turned away because there were too many.
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
+    }
+
+    /// Lets one more request in, unless there are too many.
+    pub(super) fn enter(self: &Arc<Self>) -> Option<Entered> {
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) >= self.most.get() {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Entered(Arc::clone(self)))
+    }
+}
+
+/// A request that was let in; dropped, it has left.
+#[derive(Debug)]
+pub(super) struct Entered(Arc<Admission>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_are_let_in_than_there_is_room_for_and_who_leaves_makes_room() {
+        let admission = Admission::new(NonZeroUsize::new(2).unwrap());
+        let (first, _second) = (admission.enter().unwrap(), admission.enter().unwrap());
+        assert!(admission.enter().is_none());
+        assert_eq!((admission.in_flight(), admission.turned_away()), (2, 1));
+        drop(first);
+        assert!(admission.enter().is_some());
+    }
+}

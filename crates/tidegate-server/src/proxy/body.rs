@@ -1,0 +1,215 @@
+//! Bodies on their way through: never held back, never collected, but not for ever either.
+//!
+//! hyper asks a body for more only when what it gave was written, so neither side can fill our memory. A body from
+//! which nothing comes for too long ends with an error, and so does the message: the other side sees that it was cut.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tidegate_store::Clock;
+use tokio::time::Sleep;
+
+use super::balance::Chosen;
+use super::pool::Lease;
+
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a body was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Cut {
+    #[error("the body is larger than is let through")]
+    TooLarge,
+    #[error("the body stopped coming")]
+    TooSlow,
+    #[error("the body broke off")]
+    Broken,
+}
+
+/// What has become of a request's body, for those who wait for the answer.
+#[derive(Debug, Default)]
+pub(super) struct Upload {
+    moved: AtomicBool,
+    cut: AtomicU8,
+}
+
+impl Upload {
+    /// Whether some of it was sent since the last look.
+    pub(super) fn moved(&self) -> bool {
+        self.moved.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn cut(&self) -> Option<Cut> {
+        match self.cut.load(Ordering::Relaxed) {
+            1 => Some(Cut::TooLarge),
+            2 => Some(Cut::TooSlow),
+            3 => Some(Cut::Broken),
+            _ => None,
+        }
+    }
+
+    fn set_cut(&self, cut: Cut) {
+        let number = match cut {
+            Cut::TooLarge => 1,
+            Cut::TooSlow => 2,
+            Cut::Broken => 3,
+        };
+        self.cut.store(number, Ordering::Relaxed);
+    }
+}
+
+/// A request's body on its way to the upstream.
+pub(super) struct RequestBody {
+    coming: Option<Coming>,
+}
+
+struct Coming {
+    body: Incoming,
+    bytes_left: u64,
+    patience: Patience,
+    upload: Arc<Upload>,
+}
+
+impl RequestBody {
+    /// No body at all.
+    pub(super) fn empty() -> Self {
+        RequestBody { coming: None }
+    }
+
+    /// `body`, up to `most_bytes`, with pauses up to `idle`; without an upload to watch where there is nothing to come.
+    pub(super) fn new(body: Incoming, most_bytes: u64, idle: Duration) -> (Self, Option<Arc<Upload>>) {
+        if body.is_end_stream() {
+            return (RequestBody::empty(), None);
+        }
+        let upload = Arc::new(Upload::default());
+        let patience = Patience::new(idle);
+        let coming = Coming { body, bytes_left: most_bytes, patience, upload: Arc::clone(&upload) };
+        (RequestBody { coming: Some(coming) }, Some(upload))
+    }
+}
+
+impl Coming {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            ready!(self.patience.poll_over(cx));
+            return Poll::Ready(Some(Err(Cut::TooSlow)));
+        };
+        self.patience.renew();
+        self.upload.moved.store(true, Ordering::Relaxed);
+        Poll::Ready(frame.map(|frame| {
+            let frame = frame.map_err(|_| Cut::Broken)?;
+            let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(Cut::TooLarge)?;
+            Ok(frame)
+        }))
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let Some(coming) = &mut self.coming else { return Poll::Ready(None) };
+        let polled = coming.poll(cx);
+        if let Poll::Ready(Some(Err(cut))) = &polled {
+            coming.upload.set_cut(*cut);
+            self.coming = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.coming.as_ref().is_none_or(|coming| coming.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.coming.as_ref().map_or(SizeHint::with_exact(0), |coming| coming.body.size_hint())
+    }
+}
+
+/// An answer's body on its way to the client. What it holds is given back when it ends, well or not.
+pub(super) struct ResponseBody {
+    body: Incoming,
+    patience: Patience,
+    ended: bool,
+    /// Given back for the next request if the answer was read to its end, closed if not.
+    connection: Option<Lease>,
+    clock: Arc<dyn Clock>,
+    _target: Chosen,
+}
+
+impl ResponseBody {
+    pub(super) fn new(
+        body: Incoming,
+        idle: Duration,
+        connection: Option<Lease>,
+        target: Chosen,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let patience = Patience::new(idle);
+        ResponseBody { body, patience, ended: false, connection, clock, _target: target }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            ready!(self.patience.poll_over(cx));
+            return Poll::Ready(Some(Err(Cut::TooSlow.into())));
+        };
+        self.patience.renew();
+        self.ended = frame.is_none();
+        Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        // hyper does not ask for the end of a body whose length it knows.
+        if (self.ended || self.body.is_end_stream())
+            && let Some(connection) = self.connection.take()
+        {
+            connection.give_back(self.clock.now());
+        }
+    }
+}
+
+/// How long a pause may be. There is no timer until there is a pause.
+struct Patience {
+    idle: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patience {
+    fn new(idle: Duration) -> Self {
+        Patience { idle, timer: None }
+    }
+
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let idle = self.idle;
+        self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle))).as_mut().poll(cx)
+    }
+
+    fn renew(&mut self) {
+        self.timer = None;
+    }
+}

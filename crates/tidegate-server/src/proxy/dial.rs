@@ -1,0 +1,147 @@
+//! Connects to an upstream server: name, TCP, TLS and the HTTP handshake, all within one time-out.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::body::RequestBody;
+use super::target::{Scheme, Target};
+use super::tls::ClientTls;
+
+/// A head of an answer that is larger is not an answer.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// What one stream of HTTP/2 may have under way towards us: enough for 1 Gbit/s at 4 ms, small enough for many streams.
+const STREAM_WINDOW: u32 = 512 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// A dead connection would be used again and again: HTTP/2 has no other way to notice.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) type Http1 = http1::SendRequest<RequestBody>;
+pub(super) type Http2 = http2::SendRequest<RequestBody>;
+
+/// A connection that takes requests.
+pub(super) enum Dialed {
+    Http1(Http1),
+    Http2(Http2),
+}
+
+/// Which versions will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// What the server prefers.
+    Any,
+    /// HTTP/1.1, to leave it later on.
+    Http1,
+}
+
+/// Why there is no connection; nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("no connection within {0:?}")]
+    TooSlow(Duration),
+    #[error("no connection")]
+    Refused(#[source] io::Error),
+    #[error("no handshake")]
+    Handshake(#[source] hyper::Error),
+    #[error("the host's name cannot be in a certificate")]
+    Name,
+    /// The target speaks HTTP/2 in the clear, and somebody needs HTTP/1.1.
+    #[error("this upstream speaks HTTP/2 alone, which has no upgrades")]
+    NoUpgrades,
+}
+
+/// Makes connections to one target.
+pub(super) struct Dialer {
+    pub(super) target: Target,
+    pub(super) tls: Option<ClientTls>,
+    pub(super) within: Duration,
+}
+
+impl Dialer {
+    /// What requests say that they are carried by.
+    pub(super) fn scheme(&self) -> http::uri::Scheme {
+        match self.target.scheme {
+            Scheme::Https => http::uri::Scheme::HTTPS,
+            Scheme::Http | Scheme::H2c => http::uri::Scheme::HTTP,
+        }
+    }
+
+    pub(super) async fn dial(&self, wants: Wants) -> Result<Dialed, DialError> {
+        let dialed = tokio::time::timeout(self.within, self.connect(wants)).await;
+        dialed.unwrap_or(Err(DialError::TooSlow(self.within)))
+    }
+
+    async fn connect(&self, wants: Wants) -> Result<Dialed, DialError> {
+        if (self.target.scheme, wants) == (Scheme::H2c, Wants::Http1) {
+            return Err(DialError::NoUpgrades);
+        }
+        let stream = self.tcp().await.map_err(DialError::Refused)?;
+        match (self.target.scheme, &self.tls) {
+            (Scheme::H2c, _) => speak_http2(stream).await,
+            (Scheme::Https, Some(tls)) => {
+                let config = if wants == Wants::Any { &tls.any } else { &tls.http1 };
+                let name = ServerName::try_from(self.target.host.clone()).map_err(|_| DialError::Name)?;
+                let connector = TlsConnector::from(Arc::clone(config));
+                let stream = connector.connect(name, stream).await.map_err(DialError::Refused)?;
+                match stream.get_ref().1.alpn_protocol() {
+                    Some(b"h2") => speak_http2(stream).await,
+                    _ => speak_http1(stream).await,
+                }
+            }
+            (Scheme::Http | Scheme::Https, _) => speak_http1(stream).await,
+        }
+    }
+
+    async fn tcp(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((self.target.host.as_str(), self.target.port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+async fn speak_http1<T>(stream: T) -> Result<Dialed, DialError>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) = http1::Builder::new()
+        .max_header_size(MAX_HEAD_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(DialError::Handshake)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection to an upstream server ended");
+        }
+    });
+    Ok(Dialed::Http1(sender))
+}
+
+async fn speak_http2<T>(stream: T) -> Result<Dialed, DialError>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WITHIN)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(MAX_HEAD_BYTES as u32)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(DialError::Handshake)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to an upstream server ended");
+        }
+    });
+    Ok(Dialed::Http2(sender))
+}

@@ -1,0 +1,211 @@
+//! One request, from its head to the head of its answer: admitted, identified, routed, limited, forwarded.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Request, Response, StatusCode, request};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use tidegate_tower::identity::{Attributes, RequestHead};
+
+use super::answer::{Answer, Held, problem_answer};
+use super::body::{RequestBody, ResponseBody};
+use super::dial::Wants;
+use super::exchange::{Answered, Outgoing};
+use super::hop::{self, Caller, Peer};
+use super::tunnel::{Slot, Tunnel};
+use super::{Worker, route};
+use crate::problem::{Kind, Problem};
+
+/// The connection that a request came on.
+#[derive(Clone)]
+pub(super) struct Via {
+    pub(super) peer: SocketAddr,
+    pub(super) scheme: &'static str,
+    /// Where the connection's tunnel goes, should the request ask for one.
+    pub(super) tunnel: Slot<Held>,
+}
+
+impl Worker {
+    /// Answers a request, whatever becomes of it.
+    pub(super) async fn answer(&self, request: Request<Incoming>, via: Via) -> Answer {
+        // Here a request is admitted: whoever sheds load by priority or utilisation decides at this place.
+        let Some(entered) = self.shared.admission.enter() else {
+            let problem = Problem::new(Kind::Overloaded, "the proxy has no room for one more request")
+                .hint("try again in a moment");
+            return problem_answer(&problem, HeaderMap::new());
+        };
+        let held = Held::new(entered);
+        self.serve(request, via, held)
+            .await
+            .unwrap_or_else(|problem| problem_answer(&problem, HeaderMap::new()))
+    }
+
+    async fn serve(&self, request: Request<Incoming>, via: Via, mut held: Held) -> Result<Answer, Problem> {
+        let (mut parts, body) = request.into_parts();
+        let host = host(&parts)?;
+        self.check_length(&parts.headers)?;
+        let (upstream, path, told) = {
+            let attributes = self.attributes(&parts, &via);
+            let route = self.route(&host, &attributes)?;
+            let domain = route.domain.as_deref().unwrap_or(&self.shared.settings.domain);
+            let told = match self.limit(domain, &attributes, &mut held).await? {
+                Ok(told) => told,
+                Err(refusal) => return Ok(refusal),
+            };
+            (route.upstream, forwarded_path(&parts, &attributes)?, told)
+        };
+        let client = parts.extensions.remove::<OnUpgrade>();
+        let protocol = client.as_ref().and_then(|_| hop::upgrade(&parts.headers));
+        self.prepare(&mut parts.headers, &via, &host);
+        if let Some(protocol) = &protocol {
+            hop::set_upgrade(&mut parts.headers, protocol.clone());
+        }
+        let settings = &self.shared.settings;
+        let (body, upload) = RequestBody::new(body, settings.limits.max_body_bytes, settings.timeouts.idle);
+        let wants = if protocol.is_some() { Wants::Http1 } else { Wants::Any };
+        let (method, headers) = (parts.method, parts.headers);
+        let outgoing = Outgoing { method, path, host, headers, body, upload, wants };
+        match self.upstreams[upstream].ask(outgoing).await {
+            Ok(answered) if answered.response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                match (client, protocol) {
+                    (Some(client), Some(_)) => Ok(self.tunnel(answered, client, &via, told, held)),
+                    _ => Err(Problem::new(Kind::BadGateway, "the upstream server changed protocols unasked")),
+                }
+            }
+            Ok(answered) => Ok(self.pass_on(answered, told, held)),
+            Err(problem) => Ok(problem_answer(&problem, told)),
+        }
+    }
+
+    fn attributes<'a>(&'a self, parts: &'a request::Parts, via: &Via) -> Attributes<'a> {
+        let head = RequestHead {
+            method: &parts.method,
+            uri: &parts.uri,
+            headers: &parts.headers,
+            peer: Some(via.peer.ip()),
+            now: self.service.clock.now(),
+        };
+        self.shared.settings.identity.attributes(&head)
+    }
+
+    fn route(&self, host: &HeaderValue, attributes: &Attributes<'_>) -> Result<&route::Route, Problem> {
+        let routes = &self.shared.settings.routes;
+        let host = host.to_str().unwrap_or_default();
+        let place = route::find(routes, host, attributes.path().matching());
+        place.map(|place| &routes[place]).ok_or_else(|| {
+            Problem::new(Kind::NotFound, "no route leads from this host and path to an upstream server")
+        })
+    }
+
+    /// A body that says it is too large is refused before anything is spent on it.
+    fn check_length(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let most = self.shared.settings.limits.max_body_bytes;
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        match length {
+            Some(length) if length > most => {
+                Err(Problem::new(Kind::BodyTooLarge, format!("more than {most} bytes are not let through")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the client's headers those of a request of our own.
+    fn prepare(&self, headers: &mut HeaderMap, via: &Via, host: &HeaderValue) {
+        let identity = &self.shared.settings.identity;
+        hop::strip(headers);
+        identity.remove_aliases(headers);
+        headers.remove(HOST);
+        // We answer it ourselves, by asking for the body once the upstream takes it.
+        headers.remove(EXPECT);
+        let address = via.peer.ip();
+        let peer = if identity.trusts(Some(address)) { Peer::Trusted } else { Peer::Stranger };
+        hop::forward(headers, &Caller { address, peer, scheme: via.scheme, host: Some(host) });
+    }
+
+    fn pass_on(&self, answered: Answered, told: HeaderMap, held: Held) -> Answer {
+        let Answered { response, connection, target } = answered;
+        let (mut parts, body) = response.into_parts();
+        hop::strip(&mut parts.headers);
+        tell(&mut parts.headers, told);
+        let idle = self.shared.settings.timeouts.idle;
+        let body = ResponseBody::new(body, idle, connection, target, Arc::clone(&self.service.clock));
+        Response::from_parts(parts, super::answer::AnswerBody::upstream(body, held))
+    }
+
+    /// Answers that the protocol changes, and leaves the tunnel for when HTTP has let go of the client's connection.
+    fn tunnel(
+        &self,
+        answered: Answered,
+        client: OnUpgrade,
+        via: &Via,
+        told: HeaderMap,
+        mut held: Held,
+    ) -> Answer {
+        let Answered { mut response, target, .. } = answered;
+        let upstream = hyper::upgrade::on(&mut response);
+        let (mut parts, _) = response.into_parts();
+        let protocol = hop::upgrade(&parts.headers);
+        hop::strip(&mut parts.headers);
+        if let Some(protocol) = protocol {
+            hop::set_upgrade(&mut parts.headers, protocol);
+        }
+        tell(&mut parts.headers, told);
+        held.hold_target(target);
+        let idle = self.shared.settings.timeouts.tunnel;
+        *via.tunnel.lock() = Some(Tunnel { client, upstream, idle, _holds: held });
+        Response::from_parts(parts, super::answer::AnswerBody::own(Bytes::new()))
+    }
+}
+
+/// What we say of limits replaces what the upstream says: it may be limited by another one of us.
+fn tell(headers: &mut HeaderMap, told: HeaderMap) {
+    for (name, value) in told {
+        if let Some(name) = name {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// The host that the client asked for. Two of them, or none, would let an upstream see another one than we did.
+fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
+    let bad = |why: &'static str| Problem::new(Kind::MalformedRequest, why).at("host");
+    if parts.method == Method::CONNECT {
+        return Err(Problem::new(Kind::MethodNotAllowed, "this is a reverse proxy: it has no CONNECT"));
+    }
+    let mut named = parts.headers.get_all(HOST).iter();
+    let header = named.next();
+    if named.next().is_some() {
+        return Err(bad("the request names its host twice"));
+    }
+    match (parts.uri.authority(), header) {
+        (Some(authority), _) => {
+            if authority.as_str().contains('@') {
+                return Err(bad("a host has no user"));
+            }
+            HeaderValue::from_str(authority.as_str()).map_err(|_| bad("the host cannot be read"))
+        }
+        (None, Some(host)) if !host.is_empty() => Ok(host.clone()),
+        (None, _) => Err(bad("the request names no host")),
+    }
+}
+
+/// The path that was matched, and the query as it came.
+fn forwarded_path(parts: &request::Parts, attributes: &Attributes<'_>) -> Result<PathAndQuery, Problem> {
+    let normal = attributes.path().forward();
+    let given = parts.uri.path_and_query();
+    if let Some(given) = given
+        && given.path() == normal
+    {
+        return Ok(given.clone());
+    }
+    let target = match parts.uri.query() {
+        Some(query) => format!("{normal}?{query}"),
+        None => normal.to_owned(),
+    };
+    PathAndQuery::from_maybe_shared(Bytes::from(target))
+        .map_err(|_| Problem::new(Kind::MalformedRequest, "the path cannot be read").at("path"))
+}

@@ -1,0 +1,244 @@
+//! Headers that concern one hop alone, and headers that say who was on the way here.
+//!
+//! A stranger could claim any address in `X-Forwarded-For`, any scheme, any host: what strangers say of that kind is
+//! replaced by what we saw. Only peers that the identity settings trust are believed, and added to.
+
+use std::net::IpAddr;
+
+use bytes::{BufMut, BytesMut};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Takes out what concerns one hop alone, `Connection`'s own list included.
+///
+/// `TE: trailers` stays: it says that who asked can read trailers, which gRPC needs on every hop.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    if let Some(named) = named_by_connection(headers) {
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in [
+        &header::CONNECTION,
+        &KEEP_ALIVE,
+        &PROXY_CONNECTION,
+        &header::PROXY_AUTHENTICATE,
+        &header::PROXY_AUTHORIZATION,
+        &header::TRANSFER_ENCODING,
+        &header::UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+    let trailers = headers.get(header::TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    if !trailers {
+        headers.remove(header::TE);
+    }
+}
+
+/// The headers that `Connection` names; most messages have none.
+fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
+    if !headers.contains_key(header::CONNECTION) {
+        return None;
+    }
+    let names = words(headers, header::CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
+    // A client must not take away what we are about to say of it, nor what frames the message.
+    Some(names.filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH).collect())
+}
+
+/// The protocol that a request wants to change to.
+pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let wants = words(headers, header::CONNECTION).any(|word| word.eq_ignore_ascii_case(b"upgrade"));
+    headers.get(header::UPGRADE).filter(|_| wants).cloned()
+}
+
+/// Says in a message that the connection changes to `protocol`.
+pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
+    let lists = headers.get_all(name).into_iter();
+    lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b',')).map(|word| word.trim_ascii())
+}
+
+/// Whether what a peer says about who was before it is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    Trusted,
+    Stranger,
+}
+
+/// Who asks us, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller<'a> {
+    pub(super) address: IpAddr,
+    pub(super) peer: Peer,
+    pub(super) scheme: &'static str,
+    pub(super) host: Option<&'a HeaderValue>,
+}
+
+/// Says in a request who sent it.
+pub(super) fn forward(headers: &mut HeaderMap, caller: &Caller<'_>) {
+    if caller.peer == Peer::Stranger {
+        forget_claims(headers);
+    }
+    let peer = caller.address.to_canonical();
+    let chain = match joined(headers, &X_FORWARDED_FOR) {
+        Some(mut before) => {
+            before.put_slice(b", ");
+            before.put_slice(peer.to_string().as_bytes());
+            HeaderValue::from_maybe_shared(before.freeze()).unwrap_or_else(|_| address(peer))
+        }
+        None => address(peer),
+    };
+    headers.insert(X_FORWARDED_FOR, chain);
+    if !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(caller.scheme));
+    }
+    if let (false, Some(host)) = (headers.contains_key(X_FORWARDED_HOST), caller.host) {
+        headers.insert(X_FORWARDED_HOST, host.clone());
+    }
+}
+
+fn forget_claims(headers: &mut HeaderMap) {
+    let claims = |name: &&HeaderName| {
+        let name = name.as_str();
+        name.starts_with("x-forwarded-")
+            || name.starts_with("x-original-")
+            || matches!(name, "forwarded" | "x-real-ip")
+    };
+    let names: Vec<HeaderName> = headers.keys().filter(claims).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Every value of a list that was sent in several headers, as one.
+fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<BytesMut> {
+    let mut all = BytesMut::new();
+    for value in headers.get_all(name) {
+        if !all.is_empty() {
+            all.put_slice(b", ");
+        }
+        all.put_slice(value.as_bytes());
+    }
+    (!all.is_empty()).then_some(all)
+}
+
+fn address(ip: IpAddr) -> HeaderValue {
+    HeaderValue::from_str(&ip.to_string()).expect("an address is printable ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let mut headers = HeaderMap::new();
+        pairs.for_each(|(name, value)| {
+            headers.append(name, value);
+        });
+        headers
+    }
+
+    fn shown(headers: &HeaderMap) -> Vec<String> {
+        let mut lines: Vec<String> =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        lines.sort();
+        lines
+    }
+
+    fn caller(peer: Peer, host: Option<&HeaderValue>) -> Caller<'_> {
+        let address = "::ffff:192.0.2.7".parse().unwrap();
+        Caller { address, peer, scheme: "https", host }
+    }
+
+    #[test]
+    fn what_concerns_one_hop_goes_no_further() {
+        let mut given = headers(&[
+            ("connection", "keep-alive, X-Secret-Hop"),
+            ("connection", "close"),
+            ("keep-alive", "timeout=5"),
+            ("x-secret-hop", "1"),
+            ("te", "gzip"),
+            ("upgrade", "h2c"),
+            ("transfer-encoding", "chunked"),
+            ("proxy-authorization", "Basic eA=="),
+            ("accept", "*/*"),
+        ]);
+        strip(&mut given);
+        assert_eq!(shown(&given), ["accept: */*"]);
+    }
+
+    #[test]
+    fn a_client_cannot_strip_what_frames_or_addresses_its_request() {
+        let mut given =
+            headers(&[("connection", "host, content-length"), ("host", "a"), ("content-length", "3")]);
+        strip(&mut given);
+        assert_eq!(shown(&given), ["content-length: 3", "host: a"]);
+    }
+
+    #[test]
+    fn te_trailers_stays_for_grpc() {
+        let mut given = headers(&[("te", "trailers")]);
+        strip(&mut given);
+        assert_eq!(shown(&given), ["te: trailers"]);
+    }
+
+    #[test]
+    fn an_upgrade_needs_both_headers() {
+        assert_eq!(
+            upgrade(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")])).unwrap(),
+            "websocket"
+        );
+        assert!(upgrade(&headers(&[("upgrade", "websocket")])).is_none());
+        assert!(upgrade(&headers(&[("connection", "upgrade")])).is_none());
+    }
+
+    #[test]
+    fn what_a_stranger_claims_about_itself_is_replaced() {
+        let host = HeaderValue::from_static("shop.example");
+        let mut given = headers(&[
+            ("x-forwarded-for", "10.0.0.1"),
+            ("x-forwarded-proto", "gopher"),
+            ("x-forwarded-host", "evil.example"),
+            ("x-forwarded-uri", "/admin"),
+            ("x-original-url", "/admin"),
+            ("x-real-ip", "10.0.0.1"),
+            ("forwarded", "for=10.0.0.1"),
+        ]);
+        forward(&mut given, &caller(Peer::Stranger, Some(&host)));
+        assert_eq!(
+            shown(&given),
+            ["x-forwarded-for: 192.0.2.7", "x-forwarded-host: shop.example", "x-forwarded-proto: https",]
+        );
+    }
+
+    #[test]
+    fn what_a_trusted_peer_says_is_kept_and_added_to() {
+        let mut given = headers(&[
+            ("x-forwarded-for", "198.51.100.1"),
+            ("x-forwarded-for", "203.0.113.9"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "outer.example"),
+        ]);
+        forward(&mut given, &caller(Peer::Trusted, None));
+        assert_eq!(
+            shown(&given),
+            [
+                "x-forwarded-for: 198.51.100.1, 203.0.113.9, 192.0.2.7",
+                "x-forwarded-host: outer.example",
+                "x-forwarded-proto: http",
+            ]
+        );
+    }
+}

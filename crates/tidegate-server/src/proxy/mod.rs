@@ -1,0 +1,181 @@
+//! A reverse proxy that asks the limiter about every request before it forwards it.
+//!
+//! Bodies stream in both directions, over HTTP/1.1 and HTTP/2 on either side, in the clear or over TLS; a request that
+//! wants to leave HTTP (a WebSocket) becomes a tunnel. It is no cache, rewrites no content, and decides nothing: rules
+//! do. Each worker has its own connections to the upstream servers, and all share what they know of their health.
+//!
+//! A request is [admitted](Admission), [identified](tidegate_tower::identity), [routed](Route), limited, and then
+//! forwarded under the path that the rules saw.
+
+mod admit;
+mod answer;
+mod balance;
+mod body;
+mod dial;
+mod exchange;
+mod forward;
+mod health;
+mod hop;
+mod limit;
+mod pool;
+mod route;
+mod settings;
+mod target;
+mod tls;
+mod tunnel;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+
+pub use admit::Admission;
+pub use balance::{Ejection, MOST_TARGETS};
+pub use route::Route;
+pub use settings::{HealthCheck, ProxyLimits, ProxySettings, Timeouts, UpstreamSettings};
+pub use target::{Target, TargetError};
+pub use tls::{ClientTls, TlsError, client_config, server_config};
+
+use crate::connection::{self, Speaks};
+use crate::runtime::{Connection, Drain, Protocol, Serving, WorkerId};
+use crate::service::Service;
+use balance::Group;
+use dial::Dialer;
+use exchange::Upstream;
+use forward::Via;
+use pool::Pool;
+
+/// How often unused connections are looked through.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// A reverse proxy, for all workers.
+pub struct Proxy {
+    shared: Arc<Shared>,
+}
+
+/// What all workers share.
+struct Shared {
+    settings: ProxySettings,
+    groups: Vec<Arc<Group>>,
+    admission: Arc<Admission>,
+}
+
+impl Proxy {
+    /// A proxy that works as `settings` say.
+    #[must_use]
+    pub fn new(mut settings: ProxySettings) -> Self {
+        let group = |upstream: &UpstreamSettings| {
+            Arc::new(Group::new(upstream.name.clone(), upstream.targets.clone(), upstream.ejection))
+        };
+        let groups = settings.upstreams.iter().map(group).collect();
+        settings.routes.retain(|route| route.upstream < settings.upstreams.len());
+        let admission = Admission::new(settings.limits.max_in_flight);
+        Proxy { shared: Arc::new(Shared { settings, groups, admission }) }
+    }
+
+    /// Counts what is in flight.
+    #[must_use]
+    pub fn admission(&self) -> Arc<Admission> {
+        Arc::clone(&self.shared.admission)
+    }
+
+    /// What one worker speaks, with connections of its own; to be called in that worker's runtime. The first worker
+    /// also looks after the health of the upstream servers.
+    #[must_use]
+    pub fn for_worker(&self, id: WorkerId, service: Arc<Service>) -> Arc<dyn Protocol> {
+        let upstreams = (0..self.shared.groups.len()).map(|at| self.shared.upstream(at, &service)).collect();
+        let worker = Arc::new(Worker { shared: Arc::clone(&self.shared), service, upstreams });
+        let pools = worker.upstreams.iter().flat_map(|upstream| upstream.pools.iter()).cloned().collect();
+        tokio::spawn(sweep(pools, Arc::clone(&worker.service)));
+        if id == WorkerId(0) {
+            self.shared.watch_health();
+        }
+        Arc::new(Listening(worker))
+    }
+}
+
+impl Shared {
+    fn upstream(&self, at: usize, service: &Service) -> Upstream {
+        let (group, timeouts) = (&self.groups[at], &self.settings.timeouts);
+        let pools = group.targets().map(|target| Pool::new(self.dialer(at, target), timeouts.keep)).collect();
+        let clock = Arc::clone(&service.clock);
+        Upstream { group: Arc::clone(group), pools, head_within: timeouts.head, clock }
+    }
+
+    fn dialer(&self, at: usize, target: &Target) -> Dialer {
+        let tls = self.settings.upstreams[at].tls.clone();
+        Dialer { target: target.clone(), tls, within: self.settings.timeouts.connect }
+    }
+
+    fn watch_health(&self) {
+        for (at, group) in self.groups.iter().enumerate() {
+            let Some(check) = &self.settings.upstreams[at].check else { continue };
+            for (place, target) in group.targets().enumerate() {
+                let dialer = self.dialer(at, target);
+                tokio::spawn(health::watch(Arc::clone(group), place, dialer, check.clone()));
+            }
+        }
+    }
+}
+
+async fn sweep(pools: Vec<Arc<Pool>>, service: Arc<Service>) {
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    loop {
+        ticks.tick().await;
+        let now = service.clock.now();
+        pools.iter().for_each(|pool| pool.sweep(now));
+    }
+}
+
+/// The proxy on one worker.
+struct Worker {
+    shared: Arc<Shared>,
+    service: Arc<Service>,
+    upstreams: Vec<Upstream>,
+}
+
+struct Listening(Arc<Worker>);
+
+impl Protocol for Listening {
+    fn serve(&self, connection: Connection) -> Serving {
+        Box::pin(Arc::clone(&self.0).accept(connection))
+    }
+}
+
+impl Worker {
+    async fn accept(self: Arc<Self>, connection: Connection) {
+        let Connection { stream, peer, drain } = connection;
+        let Some(tls) = self.shared.settings.tls.clone() else {
+            return self.speak(stream, peer, "http", drain).await;
+        };
+        let within = self.shared.settings.limits.http.head_timeout;
+        match tokio::time::timeout(within, TlsAcceptor::from(tls).accept(stream)).await {
+            Ok(Ok(stream)) => self.speak(stream, peer, "https", drain).await,
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "closed: no TLS"),
+            Err(_) => tracing::debug!(%peer, "closed: TLS took too long"),
+        }
+    }
+
+    async fn speak<T>(self: Arc<Self>, stream: T, peer: SocketAddr, scheme: &'static str, drain: Drain)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let via = Via { peer, scheme, tunnel: Arc::default() };
+        let tunnel = Arc::clone(&via.tunnel);
+        let limits = self.shared.settings.limits.http;
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let (worker, via) = (Arc::clone(&self), via.clone());
+            async move { Ok::<_, Infallible>(worker.answer(request, via).await) }
+        });
+        connection::serve_stream(stream, peer, drain, Speaks::Http1And2, limits, service).await;
+        let waiting = tunnel.lock().take();
+        if let Some(tunnel) = waiting {
+            tunnel.run().await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Connections of one worker to one target, kept for the next request.
+//!
+//! Not hyper-util's client: it keeps connections by the address in a request, so over HTTP/2 the upstream could not be
+//! told the host that the client asked for, and it swallows the request when a connection fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::uri::Scheme;
+use parking_lot::Mutex;
+use tidegate_core::Timestamp;
+use tokio::runtime::Handle;
+
+use super::dial::{DialError, Dialed, Dialer, Http1, Http2, Wants};
+
+/// Idle connections that are kept; more are closed after use.
+pub(super) const MOST_IDLE: usize = 128;
+
+pub(super) struct Pool {
+    dialer: Dialer,
+    /// Unused connections, the one used last at the end.
+    idle: Mutex<Vec<Idle>>,
+    idle_for: Duration,
+    /// The connection that all requests over HTTP/2 share. Locked while one is made, so that a burst makes one.
+    http2: tokio::sync::Mutex<Option<Http2>>,
+    /// Whether the target was ever seen to prefer HTTP/2.
+    prefers_http2: AtomicBool,
+}
+
+struct Idle {
+    sender: Http1,
+    since: Timestamp,
+}
+
+/// A connection for one request.
+pub(super) enum Lent {
+    Http1(Lease),
+    /// With the scheme that requests on it must name.
+    Http2(Http2, Scheme),
+}
+
+impl Pool {
+    pub(super) fn new(dialer: Dialer, idle_for: Duration) -> Arc<Self> {
+        Arc::new(Pool {
+            dialer,
+            idle: Mutex::new(Vec::new()),
+            idle_for,
+            http2: tokio::sync::Mutex::new(None),
+            prefers_http2: AtomicBool::new(false),
+        })
+    }
+
+    /// A connection that was used before, or a new one.
+    pub(super) async fn lend(self: &Arc<Self>, wants: Wants, now: Timestamp) -> Result<Lent, DialError> {
+        if wants == Wants::Any && self.prefers_http2.load(Ordering::Relaxed) {
+            return self.lend_http2().await;
+        }
+        match self.take_idle(now) {
+            Some(sender) => Ok(self.lent(sender, Use::Again)),
+            None => self.lend_new(wants).await,
+        }
+    }
+
+    /// A connection that nobody used before.
+    pub(super) async fn lend_new(self: &Arc<Self>, wants: Wants) -> Result<Lent, DialError> {
+        Ok(match self.dialer.dial(wants).await? {
+            Dialed::Http1(sender) => self.lent(sender, Use::First),
+            Dialed::Http2(sender) => {
+                self.prefers_http2.store(true, Ordering::Relaxed);
+                *self.http2.lock().await = Some(sender.clone());
+                Lent::Http2(sender, self.dialer.scheme())
+            }
+        })
+    }
+
+    /// Closes connections that nobody used for long.
+    pub(super) fn sweep(&self, now: Timestamp) {
+        self.idle.lock().retain(|idle| !idle.sender.is_closed() && self.is_fresh(idle, now));
+    }
+
+    async fn lend_http2(self: &Arc<Self>) -> Result<Lent, DialError> {
+        let mut shared = self.http2.lock().await;
+        if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(Lent::Http2(sender.clone(), self.dialer.scheme()));
+        }
+        Ok(match self.dialer.dial(Wants::Any).await? {
+            Dialed::Http2(sender) => {
+                *shared = Some(sender.clone());
+                Lent::Http2(sender, self.dialer.scheme())
+            }
+            // The server behind the address changed.
+            Dialed::Http1(sender) => {
+                self.prefers_http2.store(false, Ordering::Relaxed);
+                self.lent(sender, Use::First)
+            }
+        })
+    }
+
+    fn take_idle(&self, now: Timestamp) -> Option<Http1> {
+        let mut idle = self.idle.lock();
+        while let Some(last) = idle.pop() {
+            if last.sender.is_ready() && self.is_fresh(&last, now) {
+                return Some(last.sender);
+            }
+        }
+        None
+    }
+
+    fn is_fresh(&self, idle: &Idle, now: Timestamp) -> bool {
+        Duration::from_micros(now.since(idle.since).get()) < self.idle_for
+    }
+
+    fn keep(&self, sender: Http1, since: Timestamp) {
+        let mut idle = self.idle.lock();
+        if idle.len() < MOST_IDLE {
+            idle.push(Idle { sender, since });
+        }
+    }
+
+    fn lent(self: &Arc<Self>, sender: Http1, used: Use) -> Lent {
+        Lent::Http1(Lease { sender, used, pool: Arc::clone(self) })
+    }
+}
+
+/// Whether a connection carried a request before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    First,
+    /// The server may have closed it a moment ago, without our knowing.
+    Again,
+}
+
+/// A connection that carries one request at a time. Dropped, it is closed.
+pub(super) struct Lease {
+    pub(super) sender: Http1,
+    pub(super) used: Use,
+    pool: Arc<Pool>,
+}
+
+impl Lease {
+    /// Gives it back after its answer was read to the end.
+    pub(super) fn give_back(self, now: Timestamp) {
+        let Lease { mut sender, pool, .. } = self;
+        if sender.is_ready() {
+            return pool.keep(sender, now);
+        }
+        if sender.is_closed() {
+            return;
+        }
+        // The request's body is still on its way, or the connection's task had no turn yet.
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            if sender.ready().await.is_ok() {
+                pool.keep(sender, now);
+            }
+        });
+    }
+}

@@ -1,0 +1,113 @@
+//! What a proxy is told: where requests go, how long everything may take, and how much of it there may be.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tidegate_tower::identity::Identity;
+
+use super::balance::Ejection;
+use super::route::Route;
+use super::target::Target;
+use super::tls::ClientTls;
+use crate::connection::HttpLimits;
+
+/// How a proxy works.
+#[derive(Debug)]
+pub struct ProxySettings {
+    /// What clients are shown; none for HTTP in the clear.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Servers, in groups of which each can stand in for the others.
+    pub upstreams: Vec<UpstreamSettings>,
+    /// Where requests go: the first that fits.
+    pub routes: Vec<Route>,
+    /// Who a request is.
+    pub identity: Arc<Identity>,
+    /// Whose rules apply.
+    pub domain: String,
+    /// How long everything may take.
+    pub timeouts: Timeouts,
+    /// How much of everything there may be.
+    pub limits: ProxyLimits,
+}
+
+/// A group of upstream servers.
+#[derive(Clone, Debug)]
+pub struct UpstreamSettings {
+    /// For logs.
+    pub name: String,
+    /// At most [`MOST_TARGETS`](super::MOST_TARGETS).
+    pub targets: Vec<Target>,
+    /// For targets over TLS.
+    pub tls: Option<ClientTls>,
+    /// When a server that fails is left alone.
+    pub ejection: Ejection,
+    /// What is asked of each server now and then.
+    pub check: Option<HealthCheck>,
+}
+
+/// A question that a healthy server answers with 2xx.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The path to GET.
+    pub path: String,
+    /// How often.
+    pub every: Duration,
+    /// How long an answer may take.
+    pub within: Duration,
+}
+
+/// How long everything may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until a connection to an upstream server is there, TLS included.
+    pub connect: Duration,
+    /// Until the upstream server's answer begins, once the request is with it.
+    pub head: Duration,
+    /// A pause in a body, in either direction.
+    pub idle: Duration,
+    /// A silence in both directions of an upgraded connection.
+    pub tunnel: Duration,
+    /// How long an unused connection to an upstream server is kept.
+    pub keep: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            head: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
+            tunnel: Duration::from_secs(60 * 60),
+            keep: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How much of everything there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct ProxyLimits {
+    /// Heads and streams of clients. Its body is not looked at: bodies are streamed, within `max_body_bytes`.
+    pub http: HttpLimits,
+    /// The size of a request's body.
+    pub max_body_bytes: u64,
+    /// Requests in flight, on all workers together.
+    pub max_in_flight: NonZeroUsize,
+}
+
+impl Default for ProxyLimits {
+    fn default() -> Self {
+        Self {
+            http: HttpLimits {
+                head_timeout: Duration::from_secs(30),
+                max_head_bytes: 32 * 1024,
+                max_headers: 100,
+                max_streams: 256,
+                ..HttpLimits::default()
+            },
+            max_body_bytes: 1 << 30,
+            max_in_flight: NonZeroUsize::new(10_000).expect("not zero"),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A connection that left HTTP (a WebSocket, most often): bytes go both ways until one side ends, or both are silent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+
+/// Bytes on their way in one direction.
+const BUFFER: usize = 16 * 1024;
+
+/// Both ends, not yet out of HTTP, and whatever must live as long as the tunnel.
+pub(super) struct Tunnel<H> {
+    pub(super) client: OnUpgrade,
+    pub(super) upstream: OnUpgrade,
+    pub(super) idle: Duration,
+    pub(super) _holds: H,
+}
+
+/// Where a connection's tunnel waits until HTTP is done with the connection.
+pub(super) type Slot<H> = Arc<Mutex<Option<Tunnel<H>>>>;
+
+impl<H> Tunnel<H> {
+    /// Runs to its end.
+    pub(super) async fn run(self) {
+        let both = async { tokio::try_join!(self.client, self.upstream) };
+        let Ok(Ok((client, upstream))) = tokio::time::timeout(self.idle, both).await else {
+            return tracing::debug!("an upgrade was announced and did not come");
+        };
+        carry(TokioIo::new(client), TokioIo::new(upstream), self.idle).await;
+    }
+}
+
+/// Copies both ways until both directions have ended, one breaks, or nothing moves for `idle`.
+async fn carry<A, B>(client: A, upstream: B, idle: Duration)
+where
+    A: AsyncRead + AsyncWrite,
+    B: AsyncRead + AsyncWrite,
+{
+    let (from_client, to_client) = tokio::io::split(client);
+    let (from_upstream, to_upstream) = tokio::io::split(upstream);
+    let (moved, mut moves) = tokio::sync::watch::channel(());
+    let both = async {
+        let up = one_way(from_client, to_upstream, &moved);
+        let down = one_way(from_upstream, to_client, &moved);
+        // A direction that ends well leaves the other; one that breaks takes it along.
+        let _ = tokio::try_join!(up, down);
+    };
+    let silence = async { while let Ok(Ok(())) = tokio::time::timeout(idle, moves.changed()).await {} };
+    tokio::select! {
+        () = both => {}
+        () = silence => tracing::debug!(?idle, "a tunnel was silent for too long"),
+    }
+}
+
+async fn one_way<A, B>(
+    mut from: ReadHalf<A>,
+    mut to: WriteHalf<B>,
+    moved: &tokio::sync::watch::Sender<()>,
+) -> std::io::Result<()>
+where
+    A: AsyncRead,
+    B: AsyncWrite,
+{
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&buffer[..read]).await?;
+        to.flush().await?;
+        moved.send_replace(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::duplex;
+
+    #[tokio::test]
+    async fn bytes_go_both_ways_and_an_end_is_passed_on() {
+        let (mut client, ours) = duplex(64);
+        let (mut upstream, theirs) = duplex(64);
+        let carried = tokio::spawn(carry(ours, theirs, Duration::from_secs(60)));
+        client.write_all(b"ping").await.unwrap();
+        let mut got = [0; 4];
+        upstream.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"ping");
+        client.shutdown().await.unwrap();
+        assert_eq!(upstream.read(&mut got).await.unwrap(), 0);
+        // Only one direction has ended.
+        upstream.write_all(b"last").await.unwrap();
+        client.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"last");
+        drop(upstream);
+        carried.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_tunnel_ends_and_one_that_is_used_does_not() {
+        let (mut client, ours) = duplex(64);
+        let (upstream, theirs) = duplex(64);
+        let carried = tokio::spawn(carry(ours, theirs, Duration::from_secs(10)));
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            client.write_all(b"x").await.unwrap();
+        }
+        assert!(!carried.is_finished());
+        tokio::time::timeout(Duration::from_secs(11), carried).await.unwrap().unwrap();
+        drop(upstream);
+    }
+}
