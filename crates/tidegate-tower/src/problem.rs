@@ -80,6 +80,9 @@ pub enum Kind {
     /// The rules do not know the domain that the proxy was told to ask for.
     #[serde(rename = "urn:tidegate:problem:unknown-domain")]
     UnknownDomain,
+    /// The server in front of the middleware does not say who its peer is.
+    #[serde(rename = "urn:tidegate:problem:no-peer-address")]
+    NoPeer,
 }
 
 impl Kind {
@@ -101,7 +104,7 @@ impl Kind {
             Self::MalformedRequest => StatusCode::BAD_REQUEST,
             Self::BadGateway => StatusCode::BAD_GATEWAY,
             Self::GatewayTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::UnknownDomain => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::UnknownDomain | Self::NoPeer => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -118,6 +121,7 @@ impl Kind {
             Self::Conflict => "The request conflicts with an earlier one",
             Self::LeaseEnded => "The lease has ended",
             Self::StoreUnavailable => "The limit cannot be checked now",
+            Self::NoPeer => "The client is not known",
             Self::MalformedRequest => "The request is not valid",
             Self::Overloaded => "Too many requests are in flight",
             Self::BadGateway => "The upstream server cannot be reached",

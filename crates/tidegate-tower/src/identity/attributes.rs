@@ -14,10 +14,12 @@ const HASH_BYTES: usize = 64;
 /// Names and values as a rule's descriptor takes them.
 pub type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 12]>;
 
+type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
+
 /// What a request says of itself: names and values, in order, each name once.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes<'a> {
-    values: SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 8]>,
+    values: SmallVec<[Attribute<'a>; 8]>,
     pub(super) path: NormalPath<'a>,
 }
 

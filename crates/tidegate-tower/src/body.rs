@@ -1,0 +1,77 @@
+//! The body of a response that went through the limiter: the service's own, with a lease held until it ends, or a refusal.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::hold::Hold;
+
+pin_project! {
+    /// A response's body.
+    #[derive(Debug)]
+    pub struct LimitedBody<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = KindProjection]
+    enum Kind<B> {
+        Admitted { #[pin] body: B, hold: Option<Hold> },
+        Refused { text: Option<Bytes> },
+    }
+}
+
+impl<B> LimitedBody<B> {
+    /// The body of a request that was admitted. What is held is let go when the body has ended, failed or been dropped.
+    pub fn admitted(body: B, hold: Option<Hold>) -> Self {
+        LimitedBody { kind: Kind::Admitted { body, hold } }
+    }
+}
+
+impl<B> From<Bytes> for LimitedBody<B> {
+    /// The body of a refusal.
+    fn from(text: Bytes) -> Self {
+        LimitedBody { kind: Kind::Refused { text: Some(text).filter(|text| !text.is_empty()) } }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for LimitedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            KindProjection::Admitted { body, hold } => {
+                let frame = std::task::ready!(body.poll_frame(context));
+                if !matches!(frame, Some(Ok(_))) {
+                    *hold = None;
+                }
+                Poll::Ready(frame)
+            }
+            KindProjection::Refused { text } => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Admitted { body, .. } => body.is_end_stream(),
+            Kind::Refused { text } => text.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Admitted { body, .. } => body.size_hint(),
+            Kind::Refused { text } => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A lease for as long as somebody needs it: renewed in time, and given back however its holder ends.
+//!
+//! A task of its own renews and, in the end, releases: dropping is all that a holder must do, and dropping is what a
+//! finished body, a failed handler, a client that hung up and a panic have in common. Where the process dies instead, the
+//! lease ends by its time to live.
+
+use std::sync::Arc;
+
+use tidegate_core::Micros;
+use tidegate_limiter::{LeaseError, LeaseToken, Limiter, Runtime};
+use tokio::sync::oneshot;
+
+/// Holds a lease until it is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    _until_dropped: oneshot::Sender<std::convert::Infallible>,
+}
+
+impl Hold {
+    /// Holds `lease`, which `limiter` gave, by a task on `runtime`.
+    #[must_use]
+    pub fn new(limiter: Arc<Limiter>, runtime: Arc<dyn Runtime>, lease: LeaseToken) -> Self {
+        let (sender, dropped) = oneshot::channel();
+        let task = renew_until_dropped(limiter, runtime.clone(), lease, dropped);
+        runtime.spawn(Box::pin(task));
+        Hold { _until_dropped: sender }
+    }
+}
+
+async fn renew_until_dropped(
+    limiter: Arc<Limiter>,
+    runtime: Arc<dyn Runtime>,
+    lease: LeaseToken,
+    mut dropped: oneshot::Receiver<std::convert::Infallible>,
+) {
+    // Two renewals may fail before the lease ends.
+    let pause = Micros::new((lease.ttl().get() / 3).max(1));
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut dropped => break,
+            () = runtime.sleep(pause) => {}
+        }
+        // A store that does not answer may answer next time. A lease that has ended cannot be renewed, and need not be
+        // released.
+        if let Err(LeaseError::Ended) = limiter.renew(&lease).await {
+            return;
+        }
+    }
+    // One that had ended is as good as released, and the limiter itself tries again where the store is away.
+    let _ = limiter.release(&lease).await;
+}

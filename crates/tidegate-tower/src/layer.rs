@@ -1,0 +1,132 @@
+//! The middleware as it is put together.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use tidegate_core::Hits;
+use tidegate_limiter::{Limiter, Runtime, TokioRuntime};
+use tidegate_rules::UnknownDomain;
+use tidegate_store::{Clock, SystemClock};
+
+use crate::headers::{HeaderSet, HeaderSets};
+use crate::identity::{Attributes, Identity};
+use crate::service::RateLimit;
+
+/// Reads the attributes of a request.
+pub(crate) type Extract = dyn for<'r> Fn(&'r Parts) -> Attributes<'r> + Send + Sync;
+/// Reads what a request costs.
+pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
+
+/// Puts a limiter in front of a service: axum's, tonic's, hyper's, any whose requests and responses are HTTP's.
+///
+/// Who a request is comes from [`Identity`] (by default its peer's address) or from a closure. A refused request never
+/// reaches the service: it is answered with 429 (503 where a rule must not decide without its store), headers that say
+/// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED. Where a leaky bucket asks a
+/// request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
+#[derive(Clone)]
+pub struct RateLimitLayer {
+    pub(crate) gate: Arc<Gate>,
+}
+
+/// What every clone of the middleware shares.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) domain: Box<str>,
+    pub(crate) who: Who,
+    pub(crate) cost: Option<Arc<Cost>>,
+    pub(crate) headers: HeaderSets,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// How a request is known.
+#[derive(Clone)]
+pub(crate) enum Who {
+    Identity(Arc<Identity>),
+    Extract(Arc<Extract>),
+}
+
+impl RateLimitLayer {
+    /// Enforces the rules of `domain` on whoever a request's peer is.
+    ///
+    /// # Errors
+    /// When no rule speaks of the domain. Should later rules no longer speak of it, everything passes.
+    pub fn new(limiter: Arc<Limiter>, domain: &str) -> Result<Self, UnknownDomain> {
+        if !limiter.snapshot().rules().domains().any(|known| known == domain) {
+            return Err(UnknownDomain { domain: domain.to_owned() });
+        }
+        let identity = Identity::new(&crate::identity::IdentityConfig::default());
+        let identity = identity.expect("identity needs no configuration");
+        let gate = Gate {
+            limiter,
+            domain: domain.into(),
+            who: Who::Identity(Arc::new(identity)),
+            cost: None,
+            headers: HeaderSets::ALL,
+            runtime: Arc::new(TokioRuntime),
+            clock: Arc::new(SystemClock::new()),
+        };
+        Ok(RateLimitLayer { gate: Arc::new(gate) })
+    }
+
+    /// Knows requests by `identity`.
+    #[must_use]
+    pub fn identity(self, identity: Arc<Identity>) -> Self {
+        self.with(|gate| gate.who = Who::Identity(identity))
+    }
+
+    /// Knows requests by what `extract` reads from them, such as what a layer before this one has left in their extensions.
+    #[must_use]
+    pub fn extract(
+        self,
+        extract: impl for<'r> Fn(&'r Parts) -> Attributes<'r> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|gate| gate.who = Who::Extract(Arc::new(extract)))
+    }
+
+    /// Charges requests with what `cost` says, instead of one hit each.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&Parts) -> Hits + Send + Sync + 'static) -> Self {
+        self.with(|gate| gate.cost = Some(Arc::new(cost)))
+    }
+
+    /// Sends these sets of headers: all by default. `Retry-After` goes with every refusal.
+    #[must_use]
+    pub fn headers(self, sets: impl IntoIterator<Item = HeaderSet>) -> Self {
+        let sets = HeaderSets::from_iter(sets);
+        self.with(|gate| gate.headers = sets)
+    }
+
+    /// Waits and runs its tasks on `runtime`: tokio's by default.
+    #[must_use]
+    pub fn runtime(self, runtime: Arc<dyn Runtime>) -> Self {
+        self.with(|gate| gate.runtime = runtime)
+    }
+
+    /// Tells the time of `X-RateLimit-Reset`, and whether tokens have expired, by `clock`: the machine's by default.
+    #[must_use]
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        self.with(|gate| gate.clock = clock)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
+        change(Arc::make_mut(&mut self.gate));
+        self
+    }
+}
+
+impl<S> tower_layer::Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit { inner, gate: self.gate.clone() }
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("domain", &self.gate.domain).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,130 @@
+//! One request through the middleware: who it is, whether it may pass, how long it waits, what it holds.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience};
+use tidegate_rules::Descriptor;
+use tower_service::Service;
+
+use crate::answer;
+use crate::body::LimitedBody;
+use crate::grpc;
+use crate::hold::Hold;
+use crate::identity::{Attributes, RequestHead};
+use crate::layer::{Gate, Who};
+use crate::peer::peer;
+use crate::problem::{Kind, Problem};
+
+/// A service behind a limiter.
+#[derive(Clone)]
+pub struct RateLimit<S> {
+    pub(crate) inner: S,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RateLimit<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<ResponseBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    RequestBody: Send + 'static,
+    ResponseBody: Send,
+{
+    type Response = Response<LimitedBody<ResponseBody>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        // The service that was asked whether it is ready must be the one that is called.
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let gate = self.gate.clone();
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let admitted = match gate.admit(&parts).await {
+                Ok(admitted) => admitted,
+                Err(refusal) => return Ok(refusal),
+            };
+            let hold = admitted.hold;
+            let response = inner.call(Request::from_parts(parts, body)).await?;
+            let (mut parts, body) = response.into_parts();
+            parts.headers.extend(admitted.headers);
+            Ok(Response::from_parts(parts, LimitedBody::admitted(body, hold)))
+        })
+    }
+}
+
+/// What a request that may pass takes along.
+#[derive(Default)]
+struct Admitted {
+    headers: HeaderMap,
+    hold: Option<Hold>,
+}
+
+impl Gate {
+    /// Lets a request through, after its wait, or says what to answer instead.
+    async fn admit<B>(&self, parts: &Parts) -> Result<Admitted, Response<LimitedBody<B>>> {
+        let asked_at = self.clock.now();
+        let attributes = match self.attributes(parts, asked_at) {
+            Ok(attributes) => attributes,
+            Err(problem) => return Err(grpc::or_http(&parts.headers, &problem, HeaderMap::new())),
+        };
+        let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
+        let Some(decision) = self.decide(&attributes, cost).await else { return Ok(Admitted::default()) };
+        let mut headers = HeaderMap::new();
+        answer::write_headers(&decision, self.headers, asked_at, &mut headers);
+        if !decision.allowed {
+            return Err(grpc::or_http(&parts.headers, &answer::refusal(&decision), headers));
+        }
+        let Decision { delay, lease, .. } = decision;
+        let hold = lease.map(|lease| Hold::new(self.limiter.clone(), self.runtime.clone(), lease));
+        if delay > Micros::ZERO {
+            // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
+            self.runtime.sleep(delay).await;
+        }
+        Ok(Admitted { headers, hold })
+    }
+
+    /// Nothing if rules no longer speak of the domain.
+    async fn decide(&self, attributes: &Attributes<'_>, cost: Hits) -> Option<Decision> {
+        let entries = attributes.entries();
+        let descriptor = Descriptor { entries: &entries };
+        let asks = [DescriptorAsk { descriptor, cost, limit: None }];
+        let request = CheckRequest { domain: &self.domain, descriptors: &asks, patience: Patience::Waits };
+        self.limiter.check(&request).await.ok()
+    }
+
+    fn attributes<'a>(&'a self, parts: &'a Parts, now: Timestamp) -> Result<Attributes<'a>, Problem> {
+        match &self.who {
+            Who::Extract(extract) => Ok(extract(parts)),
+            Who::Identity(identity) => {
+                let Some(peer) = peer(&parts.extensions) else { return Err(no_peer()) };
+                let Parts { method, uri, headers, .. } = parts;
+                Ok(identity.attributes(&RequestHead { method, uri, headers, peer: Some(peer), now }))
+            }
+        }
+    }
+}
+
+/// Without an address every rule that counts by client would quietly let everybody pass.
+fn no_peer() -> Problem {
+    Problem::new(Kind::NoPeer, "the server did not say who its peer is").hint(
+        "axum: serve with into_make_service_with_connect_info::<SocketAddr>(); hyper: put a PeerAddr into the extensions",
+    )
+}
+
+impl<S> fmt::Debug for RateLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("domain", &self.gate.domain).finish_non_exhaustive()
+    }
+}
