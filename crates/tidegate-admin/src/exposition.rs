@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use tidegate_limiter::{BreakerState, NodeHealth, RemoteStats};
 use tidegate_store::MemoryStats;
 
 use crate::classic;
@@ -87,6 +88,27 @@ impl Exposition {
         self
     }
 
+    /// Also tells which nodes of a store over a network answer.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: impl Fn() -> Vec<NodeHealth> + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(nodes, encode_nodes)));
+        self
+    }
+
+    /// Also tells what waits before a store over a network, and what is owed to it.
+    #[must_use]
+    pub fn with_remote(mut self, stats: impl Fn() -> RemoteStats + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(stats, encode_remote)));
+        self
+    }
+
+    /// Also tells which part of their time the data plane's workers are busy, from 0 to 1.
+    #[must_use]
+    pub fn with_busy_ratio(mut self, ratio: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(ratio, encode_busy)));
+        self
+    }
+
     /// Also tells who is connected.
     #[must_use]
     pub fn with_connections(
@@ -145,6 +167,56 @@ fn encode_store(stats: &MemoryStats, encoder: &mut DescriptorEncoder<'_>) -> fmt
         ConstCounter::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
     }
     Ok(())
+}
+
+fn encode_nodes(nodes: &Vec<NodeHealth>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "1 while the node of the store answers, else 0.";
+    let mut family = encoder.encode_descriptor("store_up", help, None, MetricType::Gauge)?;
+    for NodeHealth { endpoint, breaker } in nodes {
+        let up = u64::from(*breaker == BreakerState::Closed);
+        ConstGauge::new(up).encode(family.encode_family(&[("node", endpoint.as_str())])?)?;
+    }
+    let help = "The circuit breaker before the node: 0 closed, 1 half open, 2 open.";
+    let mut family = encoder.encode_descriptor("breaker_state", help, None, MetricType::Gauge)?;
+    for NodeHealth { endpoint, breaker } in nodes {
+        let state: u64 = match breaker {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
+        };
+        ConstGauge::new(state).encode(family.encode_family(&[("node", endpoint.as_str())])?)?;
+    }
+    Ok(())
+}
+
+fn encode_remote(stats: &RemoteStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    gauge(
+        encoder,
+        "queue_depth",
+        "Requests that wait for the next call to the store.",
+        stats.waiting as u64,
+    )?;
+    gauge(encoder, "store_calls_in_flight", "Calls to the store under way.", stats.calls as u64)?;
+    gauge(encoder, "fleet_size", "Limiters that share the store, this one included.", stats.fleet)?;
+    let help = "Cells with hits that were spent here and not yet charged to the store.";
+    gauge(encoder, "store_debts", help, stats.debts as u64)?;
+    let help = "Leases that nobody holds and that are not yet given back.";
+    gauge(encoder, "orphaned_leases", help, stats.orphans as u64)?;
+    let help =
+        "What was forgotten for want of room: refusals to repeat, hits to charge, leases to give back.";
+    let mut family = encoder.encode_descriptor("forgotten", help, None, MetricType::Counter)?;
+    let kinds =
+        [("refusals", stats.refusals_evicted), ("hits", stats.hits_forgiven), ("leases", stats.leases_lost)];
+    for (what, count) in kinds {
+        ConstCounter::new(count).encode(family.encode_family(&[("what", what)])?)?;
+    }
+    Ok(())
+}
+
+fn encode_busy(ratio: &f64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "The part of their time that the threads which serve requests are busy, from 0 to 1.";
+    let gauge = encoder.encode_descriptor("worker_busy_ratio", help, None, MetricType::Gauge)?;
+    ConstGauge::new(*ratio).encode(gauge)
 }
 
 fn encode_connections(

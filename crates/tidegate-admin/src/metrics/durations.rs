@@ -1,4 +1,4 @@
-//! How long transports took to answer: a histogram into which a batch is recorded by two additions.
+//! How long transports took to answer, and the store: a histogram into which a batch is recorded by two additions.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ const BOUNDS_NS: [u64; 17] = [
     5_000 * MS,
 ];
 
-/// The durations that one lane saw on one transport.
+/// The durations that one lane saw on one transport, or of one kind of call.
 #[derive(Default)]
 pub(super) struct Durations {
     /// How many fell into each bucket, not into those before it too; the last is for all above the last bound.
@@ -59,20 +59,30 @@ impl Durations {
 /// Tells of every transport that has answered something.
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -> fmt::Result {
     let help = "From the whole request being there to the answer being ready, by transport.";
-    let mut family =
-        encoder.encode_descriptor("decision_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    for transport in Transport::ALL {
-        let of_transport = || lanes.iter().map(|lane| &lane.durations[transport as usize]);
+    let series = Transport::ALL.into_iter().map(|transport| {
+        let of_lanes = lanes.iter().map(|lane| &lane.durations[transport as usize]);
+        (transport.name(), of_lanes.collect::<Vec<_>>())
+    });
+    encode_family(encoder, ("decision_duration", help, "transport"), series)
+}
+
+/// Writes a family of histograms, told apart by one label, without those that have seen nothing.
+pub(super) fn encode_family<'d>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, label): (&str, &str, &'static str),
+    series: impl Iterator<Item = (&'static str, Vec<&'d Durations>)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (value, of_lanes) in series {
         let bounds = BOUNDS_NS.iter().map(|ns| seconds(*ns)).chain([f64::INFINITY]);
         let counts = (0..=BOUNDS_NS.len())
-            .map(|bucket| of_transport().map(|lane| lane.buckets[bucket].load(Ordering::Relaxed)).sum());
+            .map(|bucket| of_lanes.iter().map(|lane| lane.buckets[bucket].load(Ordering::Relaxed)).sum());
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // Not a counter of its own: it must agree with the buckets, and a scrape races with those who record.
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();
         if count > 0 {
-            let sum_ns = of_transport().map(|lane| lane.sum_ns.load(Ordering::Relaxed)).sum();
-            let labels = [("transport", transport.name())];
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+            let sum_ns = of_lanes.iter().map(|lane| lane.sum_ns.load(Ordering::Relaxed)).sum();
+            family.encode_family(&[(label, value)])?.encode_histogram::<NoLabelSet>(
                 seconds(sum_ns),
                 count,
                 &buckets,

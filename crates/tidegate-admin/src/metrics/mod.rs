@@ -6,6 +6,7 @@
 mod durations;
 mod lanes;
 mod rules;
+mod store;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use tidegate_limiter::{Observer, RuleResult, RuleWatcher, Snapshot, Source, Transport};
+use tidegate_core::Micros;
+use tidegate_limiter::{Observer, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Transport};
 use tidegate_rules::Rule;
 use tidegate_store::StoreError;
 
@@ -25,6 +27,7 @@ use crate::exposition::{counter, gauge};
 use durations::Durations;
 use lanes::Lanes;
 use rules::{RuleSeries, RuleTable};
+use store::StoreSide;
 
 pub use rules::MOST_RULE_SERIES;
 
@@ -50,6 +53,7 @@ struct Lane {
     store_errors: [AtomicU64; STORE_ERRORS.len()],
     /// By transport, in the order of [`Transport::ALL`].
     durations: [Durations; Transport::ALL.len()],
+    store: StoreSide,
 }
 
 /// What is known of the rules in use.
@@ -90,6 +94,11 @@ impl Metrics {
         self.config.failed_reloads.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A server of the store was asked: one round trip. A failure is named by the store's own word for it.
+    pub fn server_called(&self, failure: Option<&str>) {
+        self.lanes.mine().store.server_called(failure);
+    }
+
     fn total(&self, count: impl Fn(&Lane) -> &AtomicU64) -> u64 {
         self.lanes.iter().map(|lane| count(lane).load(Ordering::Relaxed)).sum()
     }
@@ -117,6 +126,33 @@ impl Observer for Metrics {
         self.lanes.mine().store_errors[reason].fetch_add(1, Ordering::Relaxed);
     }
 
+    fn store_called(&self, call: StoreCall, took: Micros) {
+        let took = Duration::from_micros(took.get());
+        self.lanes.mine().store.durations[call as usize].record(took, 1);
+    }
+
+    fn batch_sent(&self, requests: usize) {
+        self.lanes.mine().store.batches.record(requests);
+    }
+
+    fn queue_full(&self, requests: usize) {
+        self.lanes.mine().store.queue_full.fetch_add(requests as u64, Ordering::Relaxed);
+    }
+
+    fn deny_cache_hit(&self) {
+        self.lanes.mine().store.deny_cache_hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn fell_back(&self, source: Source) {
+        self.lanes.mine().store.fell_back(source);
+    }
+
+    fn debts_paid(&self, _cells: usize, hits: u64, error: Option<&StoreError>) {
+        if error.is_none() {
+            self.lanes.mine().store.hits_repaid.fetch_add(hits, Ordering::Relaxed);
+        }
+    }
+
     fn decided_directly(&self, result: RuleResult, source: Source) {
         self.direct.decided(result, source);
     }
@@ -140,6 +176,7 @@ impl Collector for Reader {
         metrics.rules.lock().encode(&metrics.direct, &mut encoder)?;
         durations::encode(&mut encoder, &metrics.lanes)?;
         metrics.encode_store_errors(&mut encoder)?;
+        store::encode(&mut encoder, &metrics.lanes)?;
         let unknown = metrics.total(|lane| &lane.unknown_domain);
         counter(&mut encoder, "unknown_domain", "Requests for a domain that no rule speaks of.", unknown)?;
         let unmatched = metrics.total(|lane| &lane.no_rule_matched);

@@ -8,5 +8,6 @@ mod durations;
 mod gauges;
 mod guides;
 mod http;
+mod remote;
 mod scrape;
 mod world;

@@ -10,6 +10,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate serve
   tidegate serve --rules rules/ --http 0.0.0.0:8080
+  tidegate serve --rules rules/ --store redis://10.0.0.5:6379
   tidegate serve --envoy-config config/ratelimit/ --grpc 0.0.0.0:8081
   TIDEGATE_LOG__FORMAT=json tidegate serve --config tidegate.yaml";
 
@@ -37,7 +38,8 @@ pub(crate) struct ServeArgs {
     /// Configuration directory of envoyproxy/ratelimit, read as it is [env: TIDEGATE_RULES__ENVOY_CONFIG]
     #[arg(long, value_name = "DIR")]
     pub(crate) envoy_config: Option<PathBuf>,
-    /// Where counters live [env: TIDEGATE_STORE__URL] [default: memory:]
+    /// Where counters live: memory:, redis://HOST:PORT, rediss://…, redis+sentinel://…, redis+cluster://… or
+    /// redis+sharded://… [env: TIDEGATE_STORE__URL] [default: memory:]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// HTTP listener, `off` for none; port 0 picks a free one [env: TIDEGATE_LISTEN__HTTP] [default: 127.0.0.1:8080]
@@ -46,6 +48,9 @@ pub(crate) struct ServeArgs {
     /// gRPC listener, `off` for none [env: TIDEGATE_LISTEN__GRPC] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
     pub(crate) grpc: Option<String>,
+    /// Listener for the Redis protocol, `off` for none [env: TIDEGATE_LISTEN__RESP] [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) resp: Option<String>,
     /// Metrics and administration, `off` for none [env: TIDEGATE_LISTEN__ADMIN] [default: 127.0.0.1:8082]
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<String>,

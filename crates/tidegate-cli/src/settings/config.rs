@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::diagnose;
-use super::values::{Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Span};
+use super::values::{
+    Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span,
+};
 use crate::failure::Failure;
 
 /// Larger files are not configuration.
@@ -33,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) headers: Option<Vec<HeaderSet>>,
     /// Envoy's rate limit service
     pub(crate) rls: Rls,
+    /// The Redis protocol
+    pub(crate) resp: Resp,
     /// Bounds
     pub(crate) limits: Limits,
     /// Threads that serve requests: one per core by default
@@ -51,6 +55,8 @@ pub(crate) struct Listen {
     pub(crate) http: Option<ListenAddr>,
     /// gRPC: 127.0.0.1:8081 by default
     pub(crate) grpc: Option<ListenAddr>,
+    /// The Redis protocol: 127.0.0.1:6380 by default
+    pub(crate) resp: Option<ListenAddr>,
     /// Metrics and administration: 127.0.0.1:8082 by default
     pub(crate) admin: Option<ListenAddr>,
 }
@@ -59,8 +65,52 @@ pub(crate) struct Listen {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
-    /// `memory:`, the default
-    pub(crate) url: Option<String>,
+    /// `memory:`, the default; redis://[user:password@]host[:port][/database], rediss:// with TLS,
+    /// redis+sentinel://host,host/service, redis+cluster://host,host or redis+sharded://host,host
+    pub(crate) url: Option<Secret>,
+    /// How long a request waits for the store, before its rules' failure policies decide: 10ms by default
+    pub(crate) timeout: Option<Span>,
+    /// When a node of the store counts as gone
+    pub(crate) breaker: Breaker,
+    /// What every key begins with, so that several fleets can share a store: `tidegate` by default
+    pub(crate) key_prefix: Option<String>,
+    /// Files for TLS, where the url asks for it
+    pub(crate) tls: Tls,
+    /// Who logs in at the sentinels; the url says who does at the servers
+    pub(crate) sentinel: Sentinel,
+}
+
+/// When a node of the store counts as gone
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Breaker {
+    /// So many failures in a row: 3 by default
+    pub(crate) failures: Option<Count>,
+    /// How long no request tries it: 30s by default. It is probed twice a second meanwhile, and used again as soon as
+    /// it answers
+    pub(crate) open_for: Option<Span>,
+}
+
+/// PEM files, relative to the configuration file
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Tls {
+    /// The authorities to trust: the machine's by default
+    pub(crate) ca: Option<PathBuf>,
+    /// The certificate to show, where the server asks for one
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its private key
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// Who logs in at the sentinels
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sentinel {
+    /// The ACL user
+    pub(crate) user: Option<String>,
+    /// Its password
+    pub(crate) password: Option<Secret>,
 }
 
 /// Where rules come from
@@ -81,6 +131,14 @@ pub(crate) struct Rules {
 pub(crate) struct Rls {
     /// Which headers Envoy is asked to add to its answer: none by default
     pub(crate) response_headers: Option<RlsHeaders>,
+}
+
+/// The Redis protocol
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Resp {
+    /// What clients must give with AUTH: nothing by default
+    pub(crate) password: Option<Secret>,
 }
 
 /// Bounds on what the server holds
@@ -120,7 +178,9 @@ impl Config {
         }
         let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
         let mut config = Config::parse(&path.display().to_string(), &text)?;
-        config.rules.resolve_against(path.parent().unwrap_or(Path::new("")));
+        let directory = path.parent().unwrap_or(Path::new(""));
+        config.rules.resolve_against(directory);
+        config.store.tls.resolve_against(directory);
         Ok(config)
     }
 
@@ -137,9 +197,10 @@ impl Config {
             listen: Listen {
                 http: self.listen.http.or(weaker.listen.http),
                 grpc: self.listen.grpc.or(weaker.listen.grpc),
+                resp: self.listen.resp.or(weaker.listen.resp),
                 admin: self.listen.admin.or(weaker.listen.admin),
             },
-            store: Store { url: self.store.url.or(weaker.store.url) },
+            store: self.store.or(weaker.store),
             rules: Rules {
                 source: self.rules.source.or(weaker.rules.source),
                 paths: self.rules.paths.or(weaker.rules.paths),
@@ -147,6 +208,7 @@ impl Config {
             },
             headers: self.headers.or(weaker.headers),
             rls: Rls { response_headers: self.rls.response_headers.or(weaker.rls.response_headers) },
+            resp: Resp { password: self.resp.password.or(weaker.resp.password) },
             limits: Limits {
                 max_cells: self.limits.max_cells.or(weaker.limits.max_cells),
                 max_log_bytes: self.limits.max_log_bytes.or(weaker.limits.max_log_bytes),
@@ -159,6 +221,37 @@ impl Config {
                 level: self.log.level.or(weaker.log.level),
                 format: self.log.format.or(weaker.log.format),
             },
+        }
+    }
+}
+
+impl Store {
+    fn or(self, weaker: Store) -> Store {
+        Store {
+            url: self.url.or(weaker.url),
+            timeout: self.timeout.or(weaker.timeout),
+            breaker: Breaker {
+                failures: self.breaker.failures.or(weaker.breaker.failures),
+                open_for: self.breaker.open_for.or(weaker.breaker.open_for),
+            },
+            key_prefix: self.key_prefix.or(weaker.key_prefix),
+            tls: Tls {
+                ca: self.tls.ca.or(weaker.tls.ca),
+                certificate: self.tls.certificate.or(weaker.tls.certificate),
+                key: self.tls.key.or(weaker.tls.key),
+            },
+            sentinel: Sentinel {
+                user: self.sentinel.user.or(weaker.sentinel.user),
+                password: self.sentinel.password.or(weaker.sentinel.password),
+            },
+        }
+    }
+}
+
+impl Tls {
+    fn resolve_against(&mut self, directory: &Path) {
+        for path in [&mut self.ca, &mut self.certificate, &mut self.key].into_iter().flatten() {
+            *path = directory.join(&*path);
         }
     }
 }
@@ -184,8 +277,15 @@ mod tests {
     #[test]
     fn every_field_can_be_given() {
         let text = "
-            listen: { http: '0.0.0.0:80', grpc: off, admin: 'localhost:0' }
-            store: { url: 'memory:' }
+            listen: { http: '0.0.0.0:80', grpc: off, resp: 'localhost:1', admin: 'localhost:0' }
+            store:
+              url: 'redis+sentinel://a,b/service'
+              timeout: 5ms
+              breaker: { failures: 5, open_for: 10s }
+              key_prefix: mine
+              tls: { ca: ca.pem, certificate: cert.pem, key: key.pem }
+              sentinel: { user: watcher, password: secret }
+            resp: { password: secret }
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
             rls: { response_headers: ietf }

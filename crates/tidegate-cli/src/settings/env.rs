@@ -47,19 +47,57 @@ const fn open(
     Variable { name, help, secrecy: Secrecy::Open, set }
 }
 
+const fn secret(
+    name: &'static str,
+    help: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+) -> Variable {
+    Variable { name, help, secrecy: Secrecy::Secret, set }
+}
+
 const VARIABLES: &[Variable] = &[
     open("TIDEGATE_LISTEN__HTTP", "HTTP listener, or off", |to, text| put(&mut to.listen.http, text)),
     open("TIDEGATE_LISTEN__GRPC", "gRPC listener, or off", |to, text| put(&mut to.listen.grpc, text)),
     open("TIDEGATE_LISTEN__ADMIN", "admin listener, or off", |to, text| put(&mut to.listen.admin, text)),
-    Variable {
-        name: "TIDEGATE_STORE__URL",
-        help: "where counters live",
-        secrecy: Secrecy::Secret,
-        set: |to, text| {
-            to.store.url = Some(text.to_owned());
-            Ok(())
-        },
-    },
+    open("TIDEGATE_LISTEN__RESP", "listener for the Redis protocol, or off", |to, text| {
+        put(&mut to.listen.resp, text)
+    }),
+    secret("TIDEGATE_STORE__URL", "where counters live", |to, text| put(&mut to.store.url, text)),
+    open("TIDEGATE_STORE__TIMEOUT", "how long a request waits for the store", |to, text| {
+        put(&mut to.store.timeout, text)
+    }),
+    open("TIDEGATE_STORE__BREAKER__FAILURES", "failures in a row after which a node is gone", |to, text| {
+        put(&mut to.store.breaker.failures, text)
+    }),
+    open("TIDEGATE_STORE__BREAKER__OPEN_FOR", "how long no request tries it then", |to, text| {
+        put(&mut to.store.breaker.open_for, text)
+    }),
+    open("TIDEGATE_STORE__KEY_PREFIX", "what every key begins with", |to, text| {
+        to.store.key_prefix = Some(text.to_owned());
+        Ok(())
+    }),
+    open("TIDEGATE_STORE__TLS__CA", "PEM file with the authorities to trust", |to, text| {
+        to.store.tls.ca = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    open("TIDEGATE_STORE__TLS__CERTIFICATE", "PEM file with the certificate to show", |to, text| {
+        to.store.tls.certificate = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    open("TIDEGATE_STORE__TLS__KEY", "PEM file with its private key", |to, text| {
+        to.store.tls.key = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    open("TIDEGATE_STORE__SENTINEL__USER", "who logs in at the sentinels", |to, text| {
+        to.store.sentinel.user = Some(text.to_owned());
+        Ok(())
+    }),
+    secret("TIDEGATE_STORE__SENTINEL__PASSWORD", "with which password", |to, text| {
+        put(&mut to.store.sentinel.password, text)
+    }),
+    secret("TIDEGATE_RESP__PASSWORD", "what clients of the Redis protocol must give", |to, text| {
+        put(&mut to.resp.password, text)
+    }),
     open("TIDEGATE_RULES__SOURCE", "file", |to, text| put(&mut to.rules.source, text)),
     open("TIDEGATE_RULES__PATHS", "rule files or directories, separated by colons", |to, text| {
         to.rules.paths = Some(std::env::split_paths(text).collect());
@@ -101,14 +139,14 @@ const VARIABLES: &[Variable] = &[
 
 /// The list, for the help text.
 pub(crate) fn help() -> String {
-    let mut lines = vec![format!("  {CONFIG:34} configuration file")];
+    let mut lines = vec![format!("  {CONFIG:39} configuration file")];
     for variable in VARIABLES {
-        lines.push(format!("  {:34} {}", variable.name, variable.help));
+        lines.push(format!("  {:39} {}", variable.name, variable.help));
         if variable.secrecy == Secrecy::Secret {
-            lines.push(format!("  {:34} the same, in a file", format!("{}{FILE_SUFFIX}", variable.name)));
+            lines.push(format!("  {:39} the same, in a file", format!("{}{FILE_SUFFIX}", variable.name)));
         }
     }
-    lines.push(format!("  {SERVER:34} for `tidegate check`: the server to ask"));
+    lines.push(format!("  {SERVER:39} for `tidegate check`: the server to ask"));
     format!("Environment:\n{}", lines.join("\n"))
 }
 
@@ -182,19 +220,21 @@ mod tests {
 
     #[test]
     fn every_field_of_the_file_has_a_variable() {
-        let schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap();
-        let mut missing = Vec::new();
-        for (field, shape) in schema["properties"].as_object().unwrap() {
-            let section = shape["$ref"].as_str().map(|path| path.rsplit('/').next().unwrap());
-            let inner = section.and_then(|name| schema["$defs"][name]["properties"].as_object());
-            let names: Vec<String> = match inner {
-                Some(inner) => inner.keys().map(|name| format!("{PREFIX}{field}__{name}")).collect(),
-                None => vec![format!("{PREFIX}{field}")],
-            };
-            missing.extend(
-                names.into_iter().map(|name| name.to_uppercase()).filter(|name| find(name).is_none()),
-            );
+        fn names(prefix: &str, of: &serde_json::Value, schema: &serde_json::Value) -> Vec<String> {
+            let each = of["properties"].as_object().unwrap().iter().flat_map(|(field, shape)| {
+                let section = shape["$ref"].as_str().map(|path| path.rsplit('/').next().unwrap());
+                let inner = section.map(|name| &schema["$defs"][name]);
+                match inner.filter(|inner| inner["properties"].is_object()) {
+                    Some(inner) => names(&format!("{prefix}{field}__"), inner, schema),
+                    None => vec![format!("{prefix}{field}").to_uppercase()],
+                }
+            });
+            each.collect()
         }
+        let schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap();
+        let mut missing = names(PREFIX, &schema, &schema);
+        assert!(missing.contains(&"TIDEGATE_STORE__BREAKER__OPEN_FOR".to_owned()), "{missing:?}");
+        missing.retain(|name| find(name).is_none());
         assert_eq!(missing, [""; 0]);
     }
 
@@ -227,7 +267,7 @@ mod tests {
         fs::write(file.path(), "memory:\n").unwrap();
         let path = file.path().to_str().unwrap();
         let config = read_all(&[("TIDEGATE_STORE__URL_FILE", path)]).unwrap();
-        assert_eq!(config.store.url.as_deref(), Some("memory:"));
+        assert_eq!(config.store.url.unwrap().reveal(), "memory:");
         assert!(read_all(&[("TIDEGATE_STORE__URL_FILE", path), ("TIDEGATE_STORE__URL", "memory:")]).is_err());
     }
 

@@ -187,6 +187,32 @@ impl FromStr for Span {
     }
 }
 
+/// Text that is not to be shown: a password, or an address that may hold one.
+#[derive(Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "String")]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// The text itself, for whoever must have it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Secret {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Secret(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
 fn one_of<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
     let found = known.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -228,7 +254,17 @@ macro_rules! deserialize_from_text {
     };
 }
 
-deserialize_from_text!(ListenAddr, RulesSource, HeaderSet, RlsHeaders, LogFormat, LogFilter, Count, Span);
+deserialize_from_text!(
+    ListenAddr,
+    RulesSource,
+    HeaderSet,
+    RlsHeaders,
+    LogFormat,
+    LogFilter,
+    Count,
+    Span,
+    Secret
+);
 
 #[cfg(test)]
 mod tests {

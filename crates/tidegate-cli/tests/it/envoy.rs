@@ -76,7 +76,7 @@ impl Edge {
 
 fn serve(limits: &str, config: &str, grpc: SocketAddr) -> TidegateServer {
     let grpc = grpc.to_string();
-    let listeners = ["--http", "127.0.0.1:0", "--grpc", &grpc, "--admin", "127.0.0.1:0"];
+    let listeners = ["--http", "127.0.0.1:0", "--grpc", &grpc, "--resp", "off", "--admin", "127.0.0.1:0"];
     TidegateServer::start(BINARY, &[&listeners[..], &["--envoy-config", limits, "--config", config]].concat())
 }
 

@@ -38,7 +38,8 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let rules = dir.path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
-        let listeners = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let listeners =
+            ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "off", "--admin", "127.0.0.1:0"];
         let mut server =
             TidegateServer::start(BINARY, &[&listeners[..], &["--rules", rules.to_str().unwrap()]].concat());
         Server { http: server.addr("http"), admin: server.addr("admin"), server, _dir: dir }

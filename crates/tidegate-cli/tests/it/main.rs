@@ -12,6 +12,7 @@ mod help;
 mod http;
 mod import;
 mod serve;
+mod serve_mistakes;
 mod stub;
 mod validate;
 

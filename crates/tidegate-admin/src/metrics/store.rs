@@ -1,0 +1,146 @@
+//! What a store over a network was asked, how long it took, and what the local layer spared it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use tidegate_limiter::{Source, StoreCall};
+
+use super::Lane;
+use super::durations::{self, Durations};
+use super::lanes::Lanes;
+use crate::exposition::counter;
+
+/// What one lane of threads has seen of the store.
+#[derive(Default)]
+pub(super) struct StoreSide {
+    /// By call, in the order of [`StoreCall::ALL`].
+    pub(super) durations: [Durations; StoreCall::ALL.len()],
+    pub(super) batches: BatchSizes,
+    pub(super) deny_cache_hits: AtomicU64,
+    pub(super) queue_full: AtomicU64,
+    /// By place in [`FALLBACKS`].
+    fallbacks: [AtomicU64; FALLBACKS.len()],
+    pub(super) hits_repaid: AtomicU64,
+    server_calls: AtomicU64,
+    /// By place in [`SERVER_ERRORS`]; the last takes what is not on the list.
+    server_errors: [AtomicU64; SERVER_ERRORS.len()],
+}
+
+const FALLBACKS: [Source; 3] = [Source::FallbackOpen, Source::FallbackClosed, Source::FallbackLocal];
+
+/// Why a server of the store failed a call. What a store calls a reason that is not here counts as `other`: labels come
+/// from this source code alone.
+const SERVER_ERRORS: [&str; 10] = [
+    "timeout",
+    "unreachable",
+    "connection_lost",
+    "overload",
+    "loading",
+    "read_only",
+    "out_of_memory",
+    "cluster",
+    "not_allowed",
+    "other",
+];
+
+impl StoreSide {
+    pub(super) fn fell_back(&self, source: Source) {
+        if let Some(place) = FALLBACKS.iter().position(|known| *known == source) {
+            self.fallbacks[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn server_called(&self, failure: Option<&str>) {
+        self.server_calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(reason) = failure {
+            let place = SERVER_ERRORS.iter().position(|known| *known == reason);
+            let place = place.unwrap_or(SERVER_ERRORS.len() - 1);
+            self.server_errors[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Upper ends of the buckets; the largest call is the last.
+const SIZES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// How many requests went along with one call.
+#[derive(Default)]
+pub(super) struct BatchSizes {
+    buckets: [AtomicU64; SIZES.len() + 1],
+    sum: AtomicU64,
+}
+
+impl BatchSizes {
+    pub(super) fn record(&self, requests: usize) {
+        let requests = requests as u64;
+        let bucket = SIZES.partition_point(|size| *size < requests);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(requests, Ordering::Relaxed);
+    }
+}
+
+/// Tells what was asked of a store over a network; nothing while none was asked.
+pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -> fmt::Result {
+    let total = |count: &dyn Fn(&StoreSide) -> &AtomicU64| -> u64 {
+        lanes.iter().map(|lane| count(&lane.store).load(Ordering::Relaxed)).sum()
+    };
+    let help = "From a call to the store being sent to its answer or its end, by what was asked.";
+    let series = StoreCall::ALL.into_iter().map(|call| {
+        (call.name(), lanes.iter().map(|lane| &lane.store.durations[call as usize]).collect::<Vec<_>>())
+    });
+    durations::encode_family(encoder, ("store_duration", help, "op"), series)?;
+
+    let help = "Requests that one call to the store carried.";
+    let family = encoder.encode_descriptor("coalesced_batch_size", help, None, MetricType::Histogram)?;
+    encode_sizes(family, lanes)?;
+
+    let help = "Calls to servers of the store: round trips.";
+    counter(encoder, "store_calls", help, total(&|store| &store.server_calls))?;
+    let help = "Calls that a server of the store failed, by what it said or why it could not.";
+    let mut family = encoder.encode_descriptor("store_call_failures", help, None, MetricType::Counter)?;
+    for (place, reason) in SERVER_ERRORS.into_iter().enumerate() {
+        let failures = total(&|store| &store.server_errors[place]);
+        ConstCounter::new(failures).encode(family.encode_family(&[("reason", reason)])?)?;
+    }
+
+    let help = "Requests refused here because the store had refused them a moment ago.";
+    counter(encoder, "deny_cache_hits", help, total(&|store| &store.deny_cache_hits))?;
+    let help = "Requests that found no room to wait for the store.";
+    counter(encoder, "queue_full", help, total(&|store| &store.queue_full))?;
+    let help =
+        "Requests decided, in part at least, by what their rules say for a store that does not answer.";
+    let mut family = encoder.encode_descriptor("fallbacks", help, None, MetricType::Counter)?;
+    for (place, source) in FALLBACKS.into_iter().enumerate() {
+        let requests = total(&|store| &store.fallbacks[place]);
+        ConstCounter::new(requests).encode(family.encode_family(&[("source", source.name())])?)?;
+    }
+    let help = "Hits spent here while the store was away, and charged there once it was back.";
+    counter(encoder, "hits_repaid", help, total(&|store| &store.hits_repaid))
+}
+
+fn encode_sizes(
+    mut family: prometheus_client::encoding::MetricEncoder<'_>,
+    lanes: &Lanes<Lane>,
+) -> fmt::Result {
+    let ends = SIZES.iter().map(|size| *size as f64).chain([f64::INFINITY]);
+    let sizes = || lanes.iter().map(|lane| &lane.store.batches);
+    let counts = (0..=SIZES.len())
+        .map(|bucket| sizes().map(|sizes| sizes.buckets[bucket].load(Ordering::Relaxed)).sum());
+    let buckets: Vec<(f64, u64)> = ends.zip(counts).collect();
+    let count = buckets.iter().map(|(_, count)| count).sum();
+    let sum: u64 = sizes().map(|sizes| sizes.sum.load(Ordering::Relaxed)).sum();
+    family.encode_histogram::<NoLabelSet>(sum as f64, count, &buckets, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_number_themselves_as_their_list_does() {
+        assert!(StoreCall::ALL.into_iter().enumerate().all(|(place, call)| call as usize == place));
+    }
+}

@@ -1,0 +1,150 @@
+//! The one place that names concrete stores: makes the one that was asked for, and keeps it going.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_admin::Metrics;
+use tidegate_core::Micros;
+use tidegate_limiter::{BreakerConfig, RemoteConfig, TokioRuntime};
+use tidegate_store::{MemoryConfig, MemoryStore, Store};
+use tidegate_store_redis::{ConfigError, Finding, Operation, Reason, RedisConfig, RedisStore};
+
+use crate::failure::Failure;
+use crate::settings::{Bounds, Settings, StoreSettings, StoreUrl};
+
+/// Where counters live.
+#[derive(Clone)]
+pub(super) enum Backend {
+    Memory(Arc<MemoryStore>),
+    /// Each runtime that asks it has connections of its own, so all workers may hold the same.
+    Redis(Arc<RedisStore>),
+}
+
+/// A sweep goes through all cells in this many steps, one a second.
+const SWEEP_STEPS: usize = 60;
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait before looking again at servers that did not answer.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+impl Backend {
+    /// The store that `settings` ask for. It connects to nothing yet: a server whose store is away starts and serves.
+    pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Failure> {
+        match &settings.store.url {
+            StoreUrl::Memory => {
+                Ok(Backend::Memory(Arc::new(MemoryStore::new(memory_bounds(&settings.bounds)))))
+            }
+            StoreUrl::Redis(url) => {
+                let config = redis_config(&settings.store, metrics);
+                let store = RedisStore::new(url, &config).map_err(cannot_use)?;
+                Ok(Backend::Redis(Arc::new(store)))
+            }
+        }
+    }
+
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Backend::Memory(store) => store.clone(),
+            Backend::Redis(store) => store.clone(),
+        }
+    }
+
+    /// How the store is asked, if it is over a network.
+    pub(super) fn remote(&self, settings: &StoreSettings) -> Option<RemoteConfig> {
+        let Backend::Redis(_) = self else { return None };
+        let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
+        if let Some(timeout) = settings.timeout {
+            remote.timeout = micros(timeout);
+        }
+        let default = BreakerConfig::default();
+        remote.breaker = BreakerConfig {
+            failures: settings.breaker_failures.unwrap_or(default.failures),
+            open_for: settings.breaker_open_for.map_or(default.open_for, micros),
+        };
+        Some(remote)
+    }
+
+    /// What the store needs besides requests, until dropped.
+    pub(super) async fn keep(self) {
+        match self {
+            Backend::Memory(store) => sweep(&store).await,
+            Backend::Redis(store) => look_at_servers(&store).await,
+        }
+    }
+}
+
+/// Gives memory back that nobody asks about any more.
+async fn sweep(store: &MemoryStore) {
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    loop {
+        ticks.tick().await;
+        store.sweep(SWEEP_STEPS);
+    }
+}
+
+/// Says what every server is, once; of one that is away, also that.
+async fn look_at_servers(store: &RedisStore) {
+    let mut told: Vec<String> = Vec::new();
+    loop {
+        let mut all_seen = true;
+        for report in store.check_servers().await {
+            let (endpoint, line) = (report.endpoint.as_str(), report.to_string());
+            let away = matches!(report.finding, Finding::Away(_));
+            all_seen &= !away;
+            // An outage that goes on is no news, whatever its words.
+            let news = if away { format!("{endpoint} is away") } else { line.clone() };
+            if told.contains(&news) {
+                continue;
+            }
+            told.push(news);
+            match &report.finding {
+                Finding::Away(_) => {
+                    tracing::warn!("store {line}; rules decide by their failure policy until it does");
+                }
+                Finding::TooOld { .. } => tracing::error!("store {line}"),
+                Finding::Usable { warnings, .. } if !warnings.is_empty() => tracing::warn!("store {line}"),
+                Finding::Usable { .. } => tracing::info!("store {line}"),
+            }
+        }
+        if all_seen {
+            return;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn memory_bounds(bounds: &Bounds) -> MemoryConfig {
+    let default = MemoryConfig::default();
+    MemoryConfig {
+        max_cells: bounds.max_cells.map_or(default.max_cells, |cells| cells.get()),
+        max_log_bytes: bounds.max_log_bytes.map_or(default.max_log_bytes, |bytes| bytes.get()),
+    }
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn redis_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> RedisConfig {
+    let default = RedisConfig::default();
+    RedisConfig {
+        key_prefix: settings.key_prefix.clone().unwrap_or(default.key_prefix),
+        timeout: settings.timeout.unwrap_or(default.timeout),
+        tls: settings.tls.clone(),
+        sentinel_credentials: settings.sentinel.clone(),
+        observer: Arc::new(CountCalls(metrics.clone())),
+        ..RedisConfig::default()
+    }
+}
+
+fn cannot_use(error: ConfigError) -> Failure {
+    Failure::new(format!("cannot use the store: {}: {}", error.field, error.problem)).hint(error.hint)
+}
+
+/// Counts round trips to servers.
+struct CountCalls(Arc<Metrics>);
+
+impl tidegate_store_redis::Observer for CountCalls {
+    fn called(&self, _: Operation, _: usize, _: Duration, failure: Option<Reason>) {
+        self.0.server_called(failure.map(Reason::name));
+    }
+}

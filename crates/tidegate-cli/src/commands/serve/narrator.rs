@@ -1,0 +1,111 @@
+//! Tells an operator what happens between the limiter and its store: one log line per change, never one per request.
+//! Everything it hears also goes to the metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate_admin::Metrics;
+use tidegate_core::Micros;
+use tidegate_limiter::{BreakerState, Observer, RuleResult, RuleWatcher, Source, StoreCall, Transport};
+use tidegate_rules::Rule;
+use tidegate_store::StoreError;
+
+/// Hears what the limiter does, counts it, and says what has changed.
+pub(super) struct Narrator {
+    metrics: Arc<Metrics>,
+    /// The last number of limiters that was said; none while heartbeats are not taken.
+    fleet: AtomicU64,
+}
+
+impl Narrator {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Narrator { metrics, fleet: AtomicU64::new(0) }
+    }
+}
+
+impl Observer for Narrator {
+    fn breaker_changed(&self, node: &str, state: BreakerState) {
+        self.metrics.breaker_changed(node, state);
+        match state {
+            BreakerState::Open => {
+                tracing::warn!(node, "the store does not answer: rules decide by their failure policy");
+            }
+            BreakerState::HalfOpen => tracing::debug!(node, "one request tries whether the store answers"),
+            BreakerState::Closed => tracing::info!(node, "the store answers again"),
+        }
+    }
+
+    fn heartbeat_lost(&self, why: &str) {
+        self.metrics.heartbeat_lost(why);
+        self.fleet.store(0, Ordering::Relaxed);
+        tracing::warn!(why, "the store takes no heartbeats: limiters no longer know how many they are");
+    }
+
+    fn fleet_counted(&self, limiters: u64) {
+        self.metrics.fleet_counted(limiters);
+        if self.fleet.swap(limiters, Ordering::Relaxed) != limiters {
+            tracing::info!(limiters, "limiters that share the store");
+        }
+    }
+
+    fn debts_paid(&self, cells: usize, hits: u64, error: Option<&StoreError>) {
+        self.metrics.debts_paid(cells, hits, error);
+        match error {
+            None => {
+                tracing::info!(cells, hits, "what was spent here while the store was away is charged there")
+            }
+            Some(error) => {
+                tracing::warn!(cells, hits, %error, "what was spent here while the store was away may not be charged");
+            }
+        }
+    }
+
+    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+        self.metrics.watch_rule(rule)
+    }
+
+    fn unknown_domain(&self) {
+        self.metrics.unknown_domain();
+    }
+
+    fn no_rule_matched(&self) {
+        self.metrics.no_rule_matched();
+    }
+
+    fn decided_directly(&self, result: RuleResult, source: Source) {
+        self.metrics.decided_directly(result, source);
+    }
+
+    fn store_failed(&self, error: &StoreError) {
+        self.metrics.store_failed(error);
+    }
+
+    fn store_called(&self, call: StoreCall, took: Micros) {
+        self.metrics.store_called(call, took);
+    }
+
+    fn batch_sent(&self, requests: usize) {
+        self.metrics.batch_sent(requests);
+    }
+
+    fn queue_full(&self, requests: usize) {
+        self.metrics.queue_full(requests);
+    }
+
+    fn deny_cache_hit(&self) {
+        self.metrics.deny_cache_hit();
+    }
+
+    fn fell_back(&self, source: Source) {
+        self.metrics.fell_back(source);
+    }
+
+    fn answered(&self, transport: Transport, took: Duration) {
+        self.metrics.answered(transport, took);
+    }
+
+    fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
+        self.metrics.answered_together(transport, took, requests);
+    }
+}
