@@ -1,0 +1,1 @@
+//! The middleware on real servers.
