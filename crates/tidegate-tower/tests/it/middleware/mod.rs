@@ -1,1 +1,7 @@
-//! The middleware on real servers.
+//! The middleware on real servers, and on a clock that a test turns.
+
+mod leases;
+mod on_axum;
+mod on_tonic;
+mod queue;
+mod world;
