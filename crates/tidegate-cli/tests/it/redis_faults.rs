@@ -1,0 +1,138 @@
+//! One Redis that dies, hangs, forgets or refuses under load: every request is answered in time by its rule's policy, and
+//! exactly again soon after.
+
+use std::time::Duration;
+
+use tidegate_testkit::{Fault, FaultProxy, Redis, eventually};
+
+use crate::redis_outage::{Memory, Outage, RECOVERED};
+use crate::redis_world::{DEFAULT, Load, Node, PATIENCE, POLICY_RULES, alone, assert_exact, check, pass};
+
+fn outage<'o>(what: &'o str, redis: &Redis, memory: Memory, millis: u64) -> Outage<'o> {
+    Outage { what, url: redis.url(), lasts: Duration::from_millis(millis), memory }
+}
+
+#[test]
+fn a_redis_that_is_killed_and_restarted() {
+    let _alone = alone();
+    let redis = Redis::start();
+    outage("kill", &redis, Memory::Lost, 1_500).run(|| redis.kill(), || redis.restart());
+}
+
+#[test]
+fn a_redis_that_stands_still_for_five_seconds() {
+    let _alone = alone();
+    let redis = Redis::start();
+    outage("SIGSTOP", &redis, Memory::Kept, 5_000).run(|| redis.pause(), || redis.resume());
+}
+
+#[test]
+fn a_redis_without_memory() {
+    let _alone = alone();
+    let redis = Redis::start();
+    let most = |bytes: &str| drop(redis.cmd(&["CONFIG", "SET", "maxmemory", bytes]));
+    outage("OOM", &redis, Memory::Kept, 1_500).run(|| most("1"), || most("0"));
+}
+
+/// It answers, if only that it is not ready: for as long as it reads what it wrote before.
+#[test]
+fn a_redis_that_is_loading() {
+    let _alone = alone();
+    let redis = Redis::builder()
+        .config("key-load-delay 5000")
+        .config("loading-process-events-interval-bytes 1024")
+        .start();
+    for key in 0..600 {
+        redis.cmd(&["SET", &format!("filler-{key}"), &"x".repeat(100)]);
+    }
+    let load = || {
+        redis.cmd(&["SAVE"]);
+        redis.restart();
+        assert_eq!(redis.info("loading").as_deref(), Some("1"));
+    };
+    let loaded =
+        || eventually("it has read its data", PATIENCE, || redis.info("loading").as_deref() == Some("0"));
+    outage("LOADING", &redis, Memory::Lost, 1_500).run(load, loaded);
+}
+
+#[test]
+fn a_network_that_delays_drops_cuts_and_garbles() {
+    let _alone = alone();
+    for (what, fault) in [
+        ("delay of 200 ms", Fault::Delay(Duration::from_millis(200))),
+        ("lost requests", Fault::DropRequests),
+        ("lost replies", Fault::DropReplies),
+        ("replies cut short", Fault::CutRepliesAfter(7)),
+        ("garbage", Fault::GarbageReplies),
+    ] {
+        let redis = Redis::start();
+        let proxy = FaultProxy::start(redis.addr());
+        let url = format!("redis://{}", proxy.addr());
+        Outage { what, url, lasts: Duration::from_millis(1_200), memory: Memory::Kept }
+            .run(|| proxy.set(fault), || proxy.resume());
+    }
+}
+
+/// A server that forgets its scripts is told them again: nobody notices.
+#[test]
+fn a_redis_that_forgets_its_scripts() {
+    let _alone = alone();
+    let redis = Redis::start();
+    let nodes = Node::pair(&redis.url(), DEFAULT, POLICY_RULES);
+    let load = Load::start(&nodes.each_ref(), 2);
+    for _ in 0..20 {
+        redis.cmd(&["SCRIPT", "FLUSH"]);
+        pass(Duration::from_millis(50));
+    }
+    redis.cmd(&["SCRIPT", "FLUSH"]);
+    assert_exact(&nodes.each_ref(), "SCRIPT FLUSH");
+    let outcome = load.finish();
+    outcome.assert_prompt("SCRIPT FLUSH");
+    outcome.assert_policies_obeyed();
+    // A machine that is busy may miss a deadline; a script that is missing would make all of them fail.
+    let inexact = outcome.asked.iter().filter(|one| !one.answer.is_exact()).count();
+    assert!(inexact * 20 <= outcome.asked.len(), "{inexact} of {} were not decided", outcome.asked.len());
+}
+
+/// What a server forgets is gone: a user has its limit once more, and not more than that.
+#[test]
+fn a_redis_that_forgets_everything() {
+    let _alone = alone();
+    let redis = Redis::start();
+    let nodes = Node::pair(&redis.url(), crate::redis_world::PATIENT, POLICY_RULES);
+    let mut clients = [nodes[0].client(), nodes[1].client()];
+    let mut take = |times: usize| {
+        let user = [("policy", "exact"), ("user", "u")];
+        (0..times).filter(|turn| check(&mut clients[turn % 2], &user, 1).allowed).count()
+    };
+    assert_eq!(take(50), 20);
+    redis.cmd(&["FLUSHALL"]);
+    let mut more = 0;
+    eventually("the limit is back within a second, and no longer remembered as spent", RECOVERED, || {
+        more += take(2);
+        more > 0
+    });
+    more += take(50);
+    assert_eq!(more, 20);
+}
+
+#[test]
+fn a_redis_that_closes_its_connections() {
+    let _alone = alone();
+    let redis = Redis::start();
+    let nodes = Node::pair(&redis.url(), DEFAULT, POLICY_RULES);
+    let load = Load::start(&nodes.each_ref(), 2);
+    let kill_all = || drop(redis.client().cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]));
+    for _ in 0..10 {
+        pass(Duration::from_millis(100));
+        kill_all();
+    }
+    let killed = load.at();
+    pass(RECOVERED);
+    assert_exact(&nodes.each_ref(), "CLIENT KILL");
+    let outcome = load.finish();
+    outcome.assert_prompt("CLIENT KILL");
+    outcome.assert_policies_obeyed();
+    let took = outcome.exact_again_after(killed);
+    assert!(took <= RECOVERED, "exact again only after {took:?}");
+}

@@ -1,0 +1,114 @@
+//! A fault under load, its end, and what must be true of every answer meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tidegate_testkit::resp::Client;
+
+use crate::redis_world::{
+    DEFAULT, LOCAL_ASKS, LOCAL_LIMIT, Load, Node, Outcome, POLICY_RULES, assert_exact, check, pass,
+};
+
+/// How long load goes on before a fault.
+const CALM: Duration = Duration::from_millis(500);
+/// After a fault began, requests under way and the breaker take at most this long.
+const NOTICED: Duration = Duration::from_millis(500);
+/// So soon after the end of a fault the store decides again: the figure that is promised.
+pub(crate) const RECOVERED: Duration = Duration::from_secs(2);
+
+/// Whether the store remembers after a fault what it knew before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Kept,
+    Lost,
+}
+
+/// A store that stops answering for a while.
+pub(crate) struct Outage<'o> {
+    pub(crate) what: &'o str,
+    /// The store's URL.
+    pub(crate) url: String,
+    pub(crate) lasts: Duration,
+    pub(crate) memory: Memory,
+}
+
+/// Clients of each policy, over both nodes.
+const EACH: usize = 2;
+
+impl Outage<'_> {
+    /// Loads two nodes, begins the fault, ends it after a while, and looks at every answer.
+    pub(crate) fn run(&self, begin: impl Fn(), end: impl Fn()) {
+        let what = self.what;
+        let nodes = Node::pair(&self.url, DEFAULT, POLICY_RULES);
+        let load = Load::start(&nodes.each_ref(), EACH);
+        pass(CALM);
+        let began = load.at();
+        begin();
+        pass(self.lasts);
+        for node in &nodes {
+            assert!(node.readyz().starts_with("degraded\n"), "{what}: {}", node.readyz());
+            assert!(node.metric_sum("tidegate_breaker_state{") > 0.0, "{what}: no breaker is open");
+        }
+        let over = load.at();
+        end();
+        let back = load.at();
+        pass(RECOVERED);
+        assert_exact(&nodes.each_ref(), what);
+        let outcome = load.finish();
+
+        outcome.assert_prompt(what);
+        outcome.assert_policies_obeyed();
+        let away = outcome.between(began + NOTICED, over);
+        let exact = away.iter().filter(|one| one.answer.is_exact()).count();
+        assert_eq!(exact, 0, "{what}: nobody can have been answered by the store, of {}", away.len());
+        let took = outcome.exact_again_after(back);
+        println!("{what}: {} answers by policy, exact again {took:?} after recovery", away.len());
+        assert!(took <= RECOVERED, "{what}: exact again only after {took:?}");
+        assert_local_users_got_their_share(&outcome, began + NOTICED, over);
+        assert_one_line_per_change(what, &nodes);
+        if self.memory == Memory::Kept {
+            assert_charged_once(what, &outcome, &mut nodes[0].client());
+        }
+    }
+}
+
+/// A user that is new during an outage has its share of the limit on the node it asks: half of two.
+fn assert_local_users_got_their_share(outcome: &Outcome, from: Duration, to: Duration) {
+    let mut users: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+    for one in outcome.between(from, to).into_iter().filter(|one| one.policy == "local") {
+        users.entry(&one.user).or_default().push(one.answer.allowed);
+    }
+    let whole: Vec<&Vec<bool>> = users.values().filter(|asked| asked.len() == LOCAL_ASKS).collect();
+    assert!(whole.len() > 10, "too few users to tell: {}", whole.len());
+    let share = LOCAL_LIMIT.div_ceil(2);
+    for asked in whole {
+        let expected: Vec<bool> = (0..LOCAL_ASKS).map(|turn| turn < share).collect();
+        assert_eq!(*asked, expected);
+    }
+}
+
+/// A breaker says when it opens and when it closes. A fault that lets some answers through may do so a few times.
+fn assert_one_line_per_change(what: &str, nodes: &[Node]) {
+    for node in nodes {
+        let lines = |text: &str| node.server.stderr().matches(text).count();
+        let (lost, found) = (lines("the store does not answer: rules"), lines("the store answers again"));
+        assert!((1..=6).contains(&lost) && lost == found, "{what}: {lost} and {found} lines for one outage");
+    }
+}
+
+/// What the store has on its books for the clients of a closed rule is what they were admitted, and at most as much more
+/// as was under way when answers were lost: three calls of each node until its breaker opened, and what its clients had
+/// in flight then.
+fn assert_charged_once(what: &str, outcome: &Outcome, client: &mut Client) {
+    let closed = || outcome.asked.iter().filter(|one| one.policy == "closed");
+    let users: std::collections::BTreeSet<&str> = closed().map(|one| one.user.as_str()).collect();
+    let admitted = closed().filter(|one| one.answer.allowed).count() as i64;
+    let spent: i64 = users
+        .iter()
+        .map(|user| 1_000_000 - check(client, &[("policy", "closed"), ("user", user)], 0).remaining)
+        .sum();
+    let lost = spent - admitted;
+    let in_flight = 2 * 3 + (EACH * 3) as i64;
+    println!("{what}: {admitted} admitted, {lost} more charged");
+    assert!((0..=in_flight).contains(&lost), "{what}: {lost} more charged than admitted");
+}

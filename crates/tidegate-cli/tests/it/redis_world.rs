@@ -1,0 +1,327 @@
+//! Servers on real Redis, clients that ask them over the Redis protocol, and what became of every request.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tidegate_testkit::resp::{Client, Value};
+use tidegate_testkit::{TidegateServer, eventually, http};
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+/// Far longer than any of this takes, for machines that are busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a server waits for its store in tests of exactness: a machine that is busy must not make it give up.
+pub(crate) const PATIENT: &str = "5s";
+/// What it waits by default, and in tests of what happens then.
+pub(crate) const DEFAULT: &str = "10ms";
+
+/// One server process.
+pub(crate) struct Node {
+    pub(crate) server: TidegateServer,
+    pub(crate) resp: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    dir: TempDir,
+}
+
+impl Node {
+    /// Starts one on `store` with these rules of the domain `api`.
+    pub(crate) fn start(store: &str, timeout: &str, rules: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("rules.yaml"), format!("domain: api\nrules:\n{rules}")).unwrap();
+        let config = format!(
+            "listen: {{ http: '127.0.0.1:0', grpc: '127.0.0.1:0', resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n\
+             store: {{ url: '{store}', timeout: {timeout} }}\nrules: {{ paths: [rules.yaml] }}\n"
+        );
+        fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
+        let config = dir.path().join("tidegate.yaml");
+        let mut server = TidegateServer::start(BINARY, &["--config", config.to_str().unwrap()]);
+        let [resp, http, admin] = ["resp", "http", "admin"].map(|name| server.addr(name));
+        Node { server, resp, http, admin, dir }
+    }
+
+    /// The same, and waits until it has heard from its store.
+    pub(crate) fn ready(store: &str, timeout: &str, rules: &str) -> Self {
+        let node = Node::start(store, timeout, rules);
+        eventually("the node is in touch with its store", PATIENCE, || node.readyz() == "ready\n");
+        node
+    }
+
+    /// Two of them that know of each other.
+    pub(crate) fn pair(store: &str, timeout: &str, rules: &str) -> [Self; 2] {
+        let nodes = [0, 1].map(|_| Node::ready(store, timeout, rules));
+        eventually("the nodes know of each other", PATIENCE, || {
+            nodes.iter().all(|node| node.metric("tidegate_fleet_size") == 2.0)
+        });
+        nodes
+    }
+
+    /// Takes other rules into use.
+    pub(crate) fn change_rules(&mut self, rules: &str) {
+        let path = self.dir.path().join("rules.yaml");
+        fs::write(path, format!("domain: api\nrules:\n{rules}")).unwrap();
+        let version = self.metric("tidegate_config_version");
+        self.server.reload();
+        eventually("the rules are taken", PATIENCE, || self.metric("tidegate_config_version") > version);
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.resp)
+    }
+
+    pub(crate) fn readyz(&self) -> String {
+        http::get(self.http, "/readyz").text()
+    }
+
+    /// A metric without labels, or with exactly these.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = http::get(self.admin, "/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+}
+
+impl Node {
+    /// The sum of all metrics whose lines begin so.
+    pub(crate) fn metric_sum(&self, beginning: &str) -> f64 {
+        let text = http::get(self.admin, "/metrics").text();
+        let lines = text.lines().filter(|line| line.starts_with(beginning));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    }
+}
+
+/// What a server said to one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) allowed: bool,
+    pub(crate) remaining: i64,
+    pub(crate) source: String,
+}
+
+impl Answer {
+    /// Whether the store decided, now or a moment ago.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.source == "store" || self.source == "deny_cache"
+    }
+
+    fn read(reply: &Value) -> Self {
+        let Value::Array(parts) = reply else { panic!("not an answer to a check: {reply:?}") };
+        Answer {
+            allowed: parts[0].int() == 1,
+            remaining: match parts[2] {
+                Value::Int(remaining) => remaining,
+                _ => -1,
+            },
+            source: parts[6].text(),
+        }
+    }
+}
+
+/// Checks a request with these attributes that spends `cost`.
+pub(crate) fn check(client: &mut Client, attributes: &[(&str, &str)], cost: u64) -> Answer {
+    let cost = cost.to_string();
+    let mut words = vec!["TG.CHECK", "api", "COST", &cost];
+    words.extend(attributes.iter().flat_map(|(name, value)| [*name, *value]));
+    Answer::read(&client.cmd(&words))
+}
+
+/// What is left to `user`, asked without spending.
+pub(crate) fn left(client: &mut Client, user: &str) -> i64 {
+    check(client, &[("user", user)], 0).remaining
+}
+
+/// Only one of the tests that load the machine runs at a time: they measure how long answers take.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the tests' one clock")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Lets time pass that a fault must last, or between two requests of a steady client; nothing waits for it to pass.
+#[expect(clippy::disallowed_methods, reason = "load and faults take their time")]
+pub(crate) fn pass(span: Duration) {
+    std::thread::sleep(span);
+}
+
+/// One request of a steady client.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// Since the load began.
+    pub(crate) at: Duration,
+    pub(crate) took: Duration,
+    pub(crate) policy: &'static str,
+    pub(crate) user: String,
+    pub(crate) answer: Answer,
+}
+
+/// Steady clients, of each policy as many.
+pub(crate) struct Load {
+    pub(crate) began: Instant,
+    stop: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<Vec<Asked>>>,
+    /// Asks what needs no store, and so tells how late the machine itself makes an answer.
+    pings: JoinHandle<Vec<Duration>>,
+}
+
+pub(crate) const POLICIES: [&str; 3] = ["open", "closed", "local"];
+/// How often a user of the local policy may pass, and how often it asks.
+pub(crate) const LOCAL_LIMIT: usize = 2;
+pub(crate) const LOCAL_ASKS: usize = 4;
+
+/// A rule for each policy. Users of `local` are new every few requests and reach their limit; the others never do.
+pub(crate) const POLICY_RULES: &str = "\
+- { name: open, match: { policy: open }, key: [user], on_store_failure: open, limits: [{ algorithm: fixed_window, limit: 1000000, window: 1d }] }
+- { name: closed, match: { policy: closed }, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000000, window: 1d }] }
+- { name: local, match: { policy: local }, key: [user], on_store_failure: local, limits: [{ algorithm: fixed_window, limit: 2, window: 1d }] }
+- { name: exact, match: { policy: exact }, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 20, window: 1d }] }
+";
+
+/// Between two requests of a client.
+const PACE: Duration = Duration::from_millis(3);
+
+impl Load {
+    /// `each` clients of each policy begin to ask, over all `nodes`.
+    pub(crate) fn start(nodes: &[&Node], each: usize) -> Self {
+        let (stop, began) = (Arc::new(AtomicBool::new(false)), now());
+        let clients = (0..each * POLICIES.len()).map(|number| {
+            let (stop, mut client) = (stop.clone(), nodes[number % nodes.len()].client());
+            std::thread::spawn(move || {
+                let mut asked = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    asked.push(ask_as(&mut client, number, asked.len(), began));
+                    pass(PACE);
+                }
+                asked
+            })
+        });
+        let clients = clients.collect();
+        let (stopped, mut client) = (stop.clone(), nodes[0].client());
+        let pings = std::thread::spawn(move || {
+            let mut took = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                let sent = now();
+                client.cmd(&["PING"]);
+                took.push(sent.elapsed());
+                pass(PACE);
+            }
+            took
+        });
+        Load { began, stop, clients, pings }
+    }
+
+    /// How long it goes on.
+    pub(crate) fn at(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Ends it: what became of every request. Fails if a client hangs.
+    pub(crate) fn finish(self) -> Outcome {
+        self.stop.store(true, Ordering::Relaxed);
+        let asked =
+            self.clients.into_iter().flat_map(|client| client.join().expect("every client is answered"));
+        let mut asked: Vec<Asked> = asked.collect();
+        asked.sort_by_key(|one| one.at);
+        Outcome { asked, pings: self.pings.join().expect("pings are answered") }
+    }
+}
+
+fn ask_as(client: &mut Client, number: usize, count: usize, began: Instant) -> Asked {
+    let policy = POLICIES[number % POLICIES.len()];
+    let user = match policy {
+        "local" => format!("{number}-{}", count / LOCAL_ASKS),
+        _ => number.to_string(),
+    };
+    let sent = now();
+    let answer = check(client, &[("policy", policy), ("user", &user)], 1);
+    Asked { at: sent - began, took: sent.elapsed(), policy, user, answer }
+}
+
+/// What became of every request of a load.
+pub(crate) struct Outcome {
+    pub(crate) asked: Vec<Asked>,
+    pings: Vec<Duration>,
+}
+
+impl Outcome {
+    /// The requests that were sent from `from` to `to`.
+    pub(crate) fn between(&self, from: Duration, to: Duration) -> Vec<&Asked> {
+        self.asked.iter().filter(|one| from <= one.at && one.at < to).collect()
+    }
+
+    /// Every fallback is the one that the rule asks for, and decides as it says.
+    pub(crate) fn assert_policies_obeyed(&self) {
+        for Asked { policy, answer, .. } in &self.asked {
+            if !answer.is_exact() {
+                assert_eq!(answer.source, format!("fallback_{policy}"));
+            }
+            match *policy {
+                // Its limit is out of reach, so only a fallback that is not its own could refuse it.
+                "open" => assert!(answer.allowed, "{answer:?}"),
+                "closed" => assert_eq!(answer.allowed, answer.is_exact(), "{answer:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// 99.9 % of all answers came within 20 ms, all of them soon. The machine itself may be late: that is measured by
+    /// answers that need no store, and 50 ms are always allowed, for a shared machine of two cores.
+    pub(crate) fn assert_prompt(&self, what: &str) {
+        let mut took: Vec<Duration> = self.asked.iter().map(|one| one.took).collect();
+        let mut pings = self.pings.clone();
+        let (late, noise) = (quantile(&mut took, 0.999), quantile(&mut pings, 0.999));
+        println!(
+            "{what}: {} answers, p50 {:?}, p99 {:?}, p99.9 {late:?}, longest {:?}; pings p99.9 {noise:?}",
+            took.len(),
+            quantile(&mut took, 0.5),
+            quantile(&mut took, 0.99),
+            quantile(&mut took, 1.0),
+        );
+        let cap = Duration::from_millis(50).max(Duration::from_millis(20) + noise);
+        assert!(late <= cap, "{what}: p99.9 is {late:?}, more than {cap:?}");
+        let longest = quantile(&mut took, 1.0);
+        assert!(longest < Duration::from_secs(1) + noise, "{what}: one answer took {longest:?}");
+    }
+
+    /// How long after `since` the store decided again, told by the first of each policy's answers.
+    pub(crate) fn exact_again_after(&self, since: Duration) -> Duration {
+        let first = |policy: &&str| {
+            let own = self.asked.iter().filter(|one| one.policy == *policy && one.at >= since);
+            own.filter(|one| one.answer.is_exact()).map(|one| one.at - since).min()
+        };
+        POLICIES.iter().map(|policy| first(policy).expect("the store decides again")).max().expect("three")
+    }
+}
+
+pub(crate) fn quantile(spans: &mut [Duration], part: f64) -> Duration {
+    spans.sort_unstable();
+    let place = (spans.len() as f64 * part).ceil() as usize;
+    spans[place.clamp(1, spans.len()) - 1]
+}
+
+/// A user whom nobody knows may pass exactly as often as the rule `exact` says, over all `nodes`. Where a busy machine
+/// makes the store miss its deadline, another user is taken.
+pub(crate) fn assert_exact(nodes: &[&Node], name: &str) {
+    let mut clients: Vec<Client> = nodes.iter().map(|node| node.client()).collect();
+    for round in 0..50 {
+        let user = format!("{name}-{round}");
+        let count = clients.len();
+        let answers: Vec<Answer> = (0..30)
+            .map(|turn| check(&mut clients[turn % count], &[("policy", "exact"), ("user", &user)], 1))
+            .collect();
+        if answers.iter().all(Answer::is_exact) {
+            let admitted = answers.iter().filter(|answer| answer.allowed).count();
+            assert_eq!(admitted, 20, "{name}: {answers:?}");
+            return;
+        }
+    }
+    panic!("{name}: the store never decided 30 requests in a row");
+}
