@@ -1,5 +1,6 @@
 //! Every figure we quote has one command: a row of this table.
 
+use std::env;
 use std::path::Path;
 
 use crate::command::CommandLine;
@@ -52,6 +53,9 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
+/// Benchmarks that start the real binary: it is built first and named to them in `TIDEGATE`.
+const STARTS_TIDEGATE: &[&str] = &["server"];
+
 /// Runs the benchmark called `name` with `rest` appended, or lists them all.
 pub(crate) fn run(root: &Path, name: Option<&str>, rest: &[String]) -> Result<(), Failure> {
     let Some(name) = name else {
@@ -61,10 +65,20 @@ pub(crate) fn run(root: &Path, name: Option<&str>, rest: &[String]) -> Result<()
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         return Err(Failure { what: format!("there is no benchmark `{name}`"), hint: listing() });
     };
-    let command =
+    let mut command =
         CommandLine::new(["cargo", "bench", "--locked", "-p", bench.package, "--bench", bench.target]);
+    if STARTS_TIDEGATE.contains(&name) {
+        let build = CommandLine::new(["cargo", "build", "--release", "--locked", "-p", "tidegate-cli"]);
+        build.run(root).map_err(|why| Failure::of_command(&build, &why))?;
+        command = command.env("TIDEGATE", binary(root));
+    }
     let command = if rest.is_empty() { command } else { command.args(["--"]).args(rest.iter().cloned()) };
     command.run(root).map_err(|why| Failure::of_command(&command, &why))
+}
+
+fn binary(root: &Path) -> String {
+    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root.join(target).join("release/tidegate").display().to_string()
 }
 
 fn listing() -> String {

@@ -1,8 +1,7 @@
 //! What a request costs the server, next to a server that decides nothing.
 //!
-//! `cargo bench -p tidegate-server --bench server -- --loadgen PATH --ours PATH` starts our binary and the two
-//! references (`bare-tonic`, `bare-axum`: this program again) on one core and the load generator on another, alternates
-//! between them, and prints CPU time per request and its ratio. Absolute figures move from machine to machine and from
+//! `cargo xtask bench server` starts our binary and the two references (`bare-tonic`, `bare-axum`: this program again)
+//! on one core and `tidegate bench` on another, alternates between them, and prints CPU time per request and its ratio. Absolute figures move from machine to machine and from
 //! minute to minute; the ratio of two neighbouring runs hardly does.
 
 #![expect(clippy::print_stdout, reason = "the report is the purpose")]

@@ -3,15 +3,12 @@
 use crate::process::{Server, pinned};
 use serde::Deserialize;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The load generator.
-    #[arg(long, env = "LOADGEN")]
-    loadgen: Option<PathBuf>,
-    /// The tidegate binary; without it only the references are measured.
+    /// The tidegate binary, which also offers the load.
     #[arg(long, env = "TIDEGATE")]
     ours: Option<PathBuf>,
     /// Measurements of each server.
@@ -40,7 +37,6 @@ enum Transport {
 }
 
 const KEYS: &str = "100000";
-const CHECK: &str = r#"{"domain":"bench","attributes":{"user":"{k}"},"cost":1}"#;
 
 /// A limit that nobody reaches: refusals are cheaper, so a mix would flatter.
 const RULES: &str = "\
@@ -66,21 +62,18 @@ impl Transport {
         }
     }
 
-    fn load(self) -> Vec<&'static str> {
+    /// Connections, and requests in flight on each.
+    fn load(self) -> [&'static str; 2] {
         match self {
-            Self::Grpc => {
-                vec!["rls", "--conns", "4", "--inflight", "16", "--domain", "bench", "--entry", "user"]
-            }
-            Self::Http => {
-                vec!["http", "--conns", "32", "--inflight", "1", "--path", "/v1/check", "--body", CHECK]
-            }
+            Self::Grpc => ["4", "16"],
+            Self::Http => ["32", "1"],
         }
     }
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let Some(loadgen) = &options.loadgen else {
-        return Err("no load generator; hint: pass --loadgen PATH or set LOADGEN".into());
+    let Some(ours) = &options.ours else {
+        return Err("no tidegate binary; hint: `cargo xtask bench server` builds it and passes it on".into());
     };
     let rules = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bench-rules.yaml");
     std::fs::write(&rules, RULES)?;
@@ -91,26 +84,16 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         }
         let mut reference = pinned(options.server_core, &std::env::current_exe()?);
         reference.arg(transport.reference());
-        let mut contestants = vec![Contestant::start(transport.reference(), reference, transport)?];
-        if let Some(ours) = &options.ours {
-            let mut command = pinned(options.server_core, ours);
-            command.args([
-                "serve",
-                "--http",
-                "127.0.0.1:0",
-                "--grpc",
-                "127.0.0.1:0",
-                "--admin",
-                "127.0.0.1:0",
-            ]);
-            command.arg("--rules").arg(&rules);
-            contestants.push(Contestant::start("tidegate", command, transport)?);
-        }
+        let mut tidegate = pinned(options.server_core, ours);
+        tidegate.args(["serve", "--log-level", "warn", "--rules"]).arg(&rules);
+        tidegate.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "off"]);
+        let mut contestants = [
+            Contestant::start(transport.reference(), reference, transport)?,
+            Contestant::start("tidegate", tidegate, transport)?,
+        ];
         for round in 0..=options.rounds {
             for contestant in &mut contestants {
-                let mut load = pinned(options.client_core, loadgen);
-                load.args(transport.load()).args(["--keys", KEYS, "--warmup", "0"]);
-                let run = contestant.measure(load.arg("--secs").arg(options.secs.to_string()))?;
+                let run = contestant.measure(&mut offer(transport, options, ours))?;
                 // The first round warms caches, branch predictors and the store.
                 if round > 0 {
                     contestant.runs.push(run);
@@ -120,6 +103,16 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         report(transport, &contestants);
     }
     Ok(())
+}
+
+/// As many requests as the server answers, from a core of its own.
+fn offer(transport: Transport, options: &Options, tidegate: &Path) -> Command {
+    let [connections, in_flight] = transport.load();
+    let mut load = pinned(options.client_core, tidegate);
+    load.args(["bench", "--output", "json", "--rate", "closed", "--warm-up", "0s", "--domain", "bench"]);
+    load.args(["--protocol", transport.listener(), "--connections", connections, "--in-flight", in_flight]);
+    load.args(["--keys", KEYS, "--duration"]).arg(format!("{}s", options.secs));
+    load
 }
 
 struct Contestant {
@@ -135,14 +128,20 @@ struct Run {
     load: Load,
 }
 
-/// What the load generator prints.
+/// What `tidegate bench` prints.
 #[derive(Clone, Copy, Deserialize)]
 struct Load {
-    n: u64,
-    err: u64,
-    rps: f64,
-    p50_us: f64,
-    p99_us: f64,
+    allowed: u64,
+    refused: u64,
+    errors: u64,
+    achieved_per_s: f64,
+    latency_us: Latency,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Latency {
+    p50: f64,
+    p99: f64,
 }
 
 impl Contestant {
@@ -152,15 +151,18 @@ impl Contestant {
 
     fn measure(&self, load: &mut Command) -> Result<Run, Box<dyn Error>> {
         let before = self.server.cpu()?;
-        let output = load.arg("--addr").arg(self.server.address.to_string()).output()?;
+        let output = load.arg("--address").arg(self.server.address.to_string()).output()?;
         let spent = self.server.cpu()? - before;
-        let text = String::from_utf8(output.stdout)?;
-        let line = text.lines().last().ok_or_else(|| format!("{load:?} printed nothing"))?;
-        let load: Load = serde_json::from_str(line)?;
-        if load.n == 0 || load.err * 1_000 > load.n {
-            return Err(format!("{}: {} of {} requests failed", self.name, load.err, load.n).into());
+        let load: Load = serde_json::from_slice(&output.stdout)
+            .map_err(|why| format!("{load:?}: {why}: {}", String::from_utf8_lossy(&output.stderr)))?;
+        let answered = load.allowed + load.refused;
+        if answered == 0 || load.refused > 0 || load.errors * 1_000 > answered {
+            let Load { allowed, refused, errors, .. } = load;
+            return Err(
+                format!("{}: {allowed} allowed, {refused} refused, {errors} failed", self.name).into()
+            );
         }
-        Ok(Run { cpu_us: spent.as_secs_f64() * 1e6 / load.n as f64, load })
+        Ok(Run { cpu_us: spent.as_secs_f64() * 1e6 / answered as f64, load })
     }
 
     fn median(&self, figure: impl Fn(&Run) -> f64) -> f64 {
@@ -182,9 +184,9 @@ fn report(transport: Transport, contestants: &[Contestant]) {
             "{:12} {:>14.2} {:>10.0} {:>9.0} {:>9.0} {:>7.2}",
             contestant.name,
             contestant.median(|run| run.cpu_us),
-            contestant.median(|run| run.load.rps),
-            contestant.median(|run| run.load.p50_us),
-            contestant.median(|run| run.load.p99_us),
+            contestant.median(|run| run.load.achieved_per_s),
+            contestant.median(|run| run.load.latency_us.p50),
+            contestant.median(|run| run.load.latency_us.p99),
             ratio,
         );
     }
