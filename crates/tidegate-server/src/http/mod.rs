@@ -3,6 +3,7 @@
 //! Paths are few and fixed, so they are matched by hand: a router took longer than a decision. Whatever is wrong with a
 //! request is answered with a problem that names the field, and nothing is spent.
 
+mod auth;
 mod batch;
 mod check;
 mod leases;
@@ -10,6 +11,7 @@ mod media;
 mod named;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +21,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tidegate_limiter::{Health, ReplayBounds, ReplayCache, Transport};
 use tidegate_store::StoreError;
+use tidegate_tower::identity::{Identity, IdentityConfig};
 
 use crate::connection::{self, BodyError, Speaks, read_body};
 use crate::json;
@@ -39,6 +42,8 @@ pub(crate) struct Shared {
     service: Arc<Service>,
     /// What was answered to checks and refunds that named themselves.
     replays: Arc<ReplayCache<named::Told>>,
+    /// Who a request is that a gateway asks about.
+    identity: Arc<Identity>,
 }
 
 /// What is remembered of requests that named themselves.
@@ -51,34 +56,44 @@ impl Http {
     /// Serves `service`.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
-        Self { shared: Arc::new(Shared { service, replays: Arc::new(ReplayCache::new(REPLAYS)) }) }
+        let identity = Identity::new(&IdentityConfig::default()).expect("the default has no mistakes");
+        let (replays, identity) = (Arc::new(ReplayCache::new(REPLAYS)), Arc::new(identity));
+        Self { shared: Arc::new(Shared { service, replays, identity }) }
+    }
+
+    /// The same, with who a request is read in this way.
+    #[must_use]
+    pub fn with_identity(self, identity: Arc<Identity>) -> Self {
+        let (service, replays) = (Arc::clone(&self.shared.service), Arc::clone(&self.shared.replays));
+        Self { shared: Arc::new(Shared { service, replays, identity }) }
     }
 
     /// The same for a worker that has a service of its own: a named request is recognised on whichever it comes in.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
-        Self { shared: Arc::new(Shared { service, replays: Arc::clone(&self.shared.replays) }) }
+        let (replays, identity) = (Arc::clone(&self.shared.replays), Arc::clone(&self.shared.identity));
+        Self { shared: Arc::new(Shared { service, replays, identity }) }
     }
 }
 
 impl Protocol for Http {
     fn serve(&self, connection: Connection) -> Serving {
         let limits = self.shared.service.settings.limits;
-        let shared = Arc::clone(&self.shared);
+        let (shared, peer) = (Arc::clone(&self.shared), connection.peer);
         let service = hyper::service::service_fn(move |request| {
             let shared = Arc::clone(&shared);
-            async move { Ok::<_, Infallible>(shared.answer(request).await) }
+            async move { Ok::<_, Infallible>(shared.answer(request, peer).await) }
         });
         Box::pin(connection::serve(connection, Speaks::Http1And2, limits, service))
     }
 }
 
 impl Shared {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        self.route(request).await.unwrap_or_else(|problem| problem_answer(&problem))
+    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+        self.route(request, peer).await.unwrap_or_else(|problem| problem_answer(&problem))
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
+    async fn route(&self, request: Request<Incoming>, peer: SocketAddr) -> Result<Answer, Problem> {
         let post = request.method() == Method::POST;
         let get = request.method() == Method::GET || request.method() == Method::HEAD;
         match request.uri().path() {
@@ -88,12 +103,14 @@ impl Shared {
             "/v1/release" if post => self.release(&self.body(request).await?).await,
             "/v1/renew" if post => self.renew(&self.body(request).await?).await,
             "/json" if post => self.rls_json(&self.any_body(request).await?).await,
+            "/v1/auth" if get || post => self.auth(&request.into_parts().0, peer).await,
             "/healthz" if get => Ok(text(StatusCode::OK, "ok\n")),
             "/readyz" if get => Ok(self.ready()),
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
             "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew" | "/json" => {
                 Ok(wrong_method(&request, "POST"))
             }
+            "/v1/auth" => Ok(wrong_method(&request, "GET, HEAD, POST")),
             "/healthz" | "/readyz" | "/openapi.json" => Ok(wrong_method(&request, "GET, HEAD")),
             path => Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))
                 .hint("POST /v1/check decides a request; GET /openapi.json lists everything")),

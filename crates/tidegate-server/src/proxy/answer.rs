@@ -4,15 +4,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
+use tidegate_tower::Hold;
 
 use super::admit::Entered;
 use super::balance::Chosen;
 use super::body::{BoxError, ResponseBody};
-use crate::problem::{PROBLEM_JSON, Problem};
+use crate::problem::Problem;
 
 pub(super) type Answer = Response<AnswerBody>;
 
@@ -20,12 +20,18 @@ pub(super) type Answer = Response<AnswerBody>;
 #[derive(Debug)]
 pub(super) struct Held {
     _entered: Entered,
+    lease: Option<Hold>,
     target: Option<Chosen>,
 }
 
 impl Held {
     pub(super) fn new(entered: Entered) -> Self {
-        Held { _entered: entered, target: None }
+        Held { _entered: entered, lease: None, target: None }
+    }
+
+    /// Keeps the lease of a concurrency limit.
+    pub(super) fn hold(&mut self, lease: Hold) {
+        self.lease = Some(lease);
     }
 
     /// Counts a request for a target whose answer has no body to count it by.
@@ -36,22 +42,25 @@ impl Held {
 
 /// The body of an answer.
 pub(super) struct AnswerBody {
-    from: From,
+    from: Source,
     _held: Option<Held>,
 }
 
-enum From {
+enum Source {
     Upstream(ResponseBody),
     Own(Full<Bytes>),
 }
 
 impl AnswerBody {
     pub(super) fn upstream(body: ResponseBody, held: Held) -> Self {
-        AnswerBody { from: From::Upstream(body), _held: Some(held) }
+        AnswerBody { from: Source::Upstream(body), _held: Some(held) }
     }
+}
 
-    pub(super) fn own(body: impl Into<Bytes>) -> Self {
-        AnswerBody { from: From::Own(Full::new(body.into())), _held: None }
+impl From<Bytes> for AnswerBody {
+    /// A body of our own.
+    fn from(body: Bytes) -> Self {
+        AnswerBody { from: Source::Own(Full::new(body)), _held: None }
     }
 }
 
@@ -64,31 +73,29 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.from {
-            From::Upstream(body) => Pin::new(body).poll_frame(cx),
-            From::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            Source::Upstream(body) => Pin::new(body).poll_frame(cx),
+            Source::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.from {
-            From::Upstream(body) => body.is_end_stream(),
-            From::Own(body) => body.is_end_stream(),
+            Source::Upstream(body) => body.is_end_stream(),
+            Source::Own(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.from {
-            From::Upstream(body) => body.size_hint(),
-            From::Own(body) => body.size_hint(),
+            Source::Upstream(body) => body.size_hint(),
+            Source::Own(body) => body.size_hint(),
         }
     }
 }
 
 /// A problem, with whatever headers it comes with.
 pub(super) fn problem_answer(problem: &Problem, headers: HeaderMap) -> Answer {
-    let mut answer = Response::new(AnswerBody::own(problem.to_json()));
-    *answer.status_mut() = problem.kind().status();
-    *answer.headers_mut() = headers;
-    answer.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+    let mut answer: Answer = problem.to_response();
+    answer.headers_mut().extend(headers);
     answer
 }

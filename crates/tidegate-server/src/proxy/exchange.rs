@@ -218,7 +218,7 @@ impl Outgoing {
         let mut uri = http::uri::Parts::default();
         uri.path_and_query = Some(self.path);
         uri.scheme = Some(scheme);
-        uri.authority = Authority::from_maybe_shared(self.host.as_bytes().to_vec()).ok();
+        uri.authority = Authority::try_from(self.host.as_bytes()).ok();
         let uri = Uri::from_parts(uri).unwrap_or_default();
         made(self.method, uri, Version::HTTP_2, self.headers, self.body)
     }

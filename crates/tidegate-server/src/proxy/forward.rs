@@ -11,11 +11,12 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use tidegate_tower::identity::{Attributes, RequestHead};
 
-use super::answer::{Answer, Held, problem_answer};
+use super::answer::{Answer, AnswerBody, Held, problem_answer};
 use super::body::{RequestBody, ResponseBody};
 use super::dial::Wants;
 use super::exchange::{Answered, Outgoing};
 use super::hop::{self, Caller, Peer};
+use super::limit::Limited;
 use super::tunnel::{Slot, Tunnel};
 use super::{Worker, route};
 use crate::problem::{Kind, Problem};
@@ -52,9 +53,9 @@ impl Worker {
             let attributes = self.attributes(&parts, &via);
             let route = self.route(&host, &attributes)?;
             let domain = route.domain.as_deref().unwrap_or(&self.shared.settings.domain);
-            let told = match self.limit(domain, &attributes, &mut held).await? {
-                Ok(told) => told,
-                Err(refusal) => return Ok(refusal),
+            let told = match self.limit(domain, &attributes, &parts.headers, &mut held).await? {
+                Limited::Passes(told) => told,
+                Limited::Refused(refusal) => return Ok(refusal),
             };
             (route.upstream, forwarded_path(&parts, &attributes)?, told)
         };
@@ -133,7 +134,7 @@ impl Worker {
         tell(&mut parts.headers, told);
         let idle = self.shared.settings.timeouts.idle;
         let body = ResponseBody::new(body, idle, connection, target, Arc::clone(&self.service.clock));
-        Response::from_parts(parts, super::answer::AnswerBody::upstream(body, held))
+        Response::from_parts(parts, AnswerBody::upstream(body, held))
     }
 
     /// Answers that the protocol changes, and leaves the tunnel for when HTTP has let go of the client's connection.
@@ -157,7 +158,7 @@ impl Worker {
         held.hold_target(target);
         let idle = self.shared.settings.timeouts.tunnel;
         *via.tunnel.lock() = Some(Tunnel { client, upstream, idle, _holds: held });
-        Response::from_parts(parts, super::answer::AnswerBody::own(Bytes::new()))
+        Response::from_parts(parts, AnswerBody::from(Bytes::new()))
     }
 }
 

@@ -1,23 +1,38 @@
 //! Asks the limiter about a request, waits where a leaky bucket says so, and holds what a concurrency limit gave.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, Transport};
-use tidegate_tower::answer;
+use tidegate_core::Micros;
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, TokioRuntime, Transport};
 use tidegate_tower::identity::Attributes;
+use tidegate_tower::{Hold, answer, grpc};
 
 use super::Worker;
-use super::answer::{Answer, Held, problem_answer};
+use super::answer::{Answer, Held};
 use crate::problem::{Kind, Problem};
 use crate::service::span;
 
+/// What rules say of a request.
+pub(super) enum Limited {
+    /// It may pass, now. The headers tell the client about its limits.
+    Passes(HeaderMap),
+    /// It may not.
+    Refused(Answer),
+}
+
 impl Worker {
-    /// The headers that tell the client about its limits, or the refusal.
+    /// Asks about a request of these attributes and headers. What it holds from now on is put into `held`.
+    ///
+    /// # Errors
+    /// When no rule speaks of the domain: to let everything pass would be to limit nothing without anybody noticing.
     pub(super) async fn limit(
         &self,
         domain: &str,
         attributes: &Attributes<'_>,
+        headers: &HeaderMap,
         held: &mut Held,
-    ) -> Result<Result<HeaderMap, Answer>, Problem> {
+    ) -> Result<Limited, Problem> {
         let service = &self.service;
         let began = service.clock.now();
         let entries = attributes.entries();
@@ -31,12 +46,15 @@ impl Worker {
         let mut told = HeaderMap::new();
         service.write_headers(&decision, service.settings.headers, began, &mut told);
         if !decision.allowed {
-            return Ok(Err(problem_answer(&answer::refusal(&decision), told)));
+            return Ok(Limited::Refused(grpc::or_http(headers, &answer::refusal(&decision), told)));
         }
-        if decision.delay.get() > 0 {
+        if let Some(lease) = decision.lease {
+            held.hold(Hold::new(Arc::clone(&service.limiter), Arc::new(TokioRuntime), lease));
+        }
+        if decision.delay > Micros::ZERO {
+            // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
             tokio::time::sleep(span(decision.delay)).await;
         }
-        let _ = held;
-        Ok(Ok(told))
+        Ok(Limited::Passes(told))
     }
 }

@@ -7,9 +7,13 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::watch;
 
 /// Bytes on their way in one direction.
 const BUFFER: usize = 16 * 1024;
+/// Once one side has ended, the other has this long between its last words: most that end are gone, and would be noticed
+/// only by writing to them.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Both ends, not yet out of HTTP, and whatever must live as long as the tunnel.
 pub(super) struct Tunnel<H> {
@@ -33,7 +37,7 @@ impl<H> Tunnel<H> {
     }
 }
 
-/// Copies both ways until both directions have ended, one breaks, or nothing moves for `idle`.
+/// Copies both ways until both directions have ended, one breaks, or nothing moves for too long.
 async fn carry<A, B>(client: A, upstream: B, idle: Duration)
 where
     A: AsyncRead + AsyncWrite,
@@ -41,24 +45,39 @@ where
 {
     let (from_client, to_client) = tokio::io::split(client);
     let (from_upstream, to_upstream) = tokio::io::split(upstream);
-    let (moved, mut moves) = tokio::sync::watch::channel(());
+    let (moved, mut moves) = watch::channel(Ends::Both);
     let both = async {
         let up = one_way(from_client, to_upstream, &moved);
         let down = one_way(from_upstream, to_client, &moved);
         // A direction that ends well leaves the other; one that breaks takes it along.
         let _ = tokio::try_join!(up, down);
     };
-    let silence = async { while let Ok(Ok(())) = tokio::time::timeout(idle, moves.changed()).await {} };
+    let silence = async {
+        loop {
+            let patience = match *moves.borrow_and_update() {
+                Ends::Both => idle,
+                Ends::One => idle.min(LAST_WORDS),
+            };
+            let Ok(Ok(())) = tokio::time::timeout(patience, moves.changed()).await else { break };
+        }
+    };
     tokio::select! {
         () = both => {}
         () = silence => tracing::debug!(?idle, "a tunnel was silent for too long"),
     }
 }
 
+/// How many ends still send.
+#[derive(Clone, Copy)]
+enum Ends {
+    Both,
+    One,
+}
+
 async fn one_way<A, B>(
     mut from: ReadHalf<A>,
     mut to: WriteHalf<B>,
-    moved: &tokio::sync::watch::Sender<()>,
+    moved: &watch::Sender<Ends>,
 ) -> std::io::Result<()>
 where
     A: AsyncRead,
@@ -68,11 +87,12 @@ where
     loop {
         let read = from.read(&mut buffer).await?;
         if read == 0 {
+            moved.send_replace(Ends::One);
             return to.shutdown().await;
         }
         to.write_all(&buffer[..read]).await?;
         to.flush().await?;
-        moved.send_replace(());
+        moved.send_modify(|_| {});
     }
 }
 

@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod auth;
 mod connection;
 mod generated;
 mod grpc;
 mod http;
+mod proxy;
 mod resp;
 mod rls;
 mod runtime;

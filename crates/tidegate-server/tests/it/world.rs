@@ -21,6 +21,7 @@ use tidegate_store::{
     Store, StoreError,
 };
 use tidegate_testkit::http::{self, Response};
+use tidegate_tower::identity::Identity;
 use tonic::transport::{Channel, Endpoint};
 
 /// The start of a minute, an hour and a day in UTC, in Unix seconds.
@@ -58,6 +59,15 @@ impl World {
         World::on(Arc::new(ManualClock::at(START)), ServiceSettings::default(), config)
     }
 
+    /// Serves these rules to gateways, whose requests are read by `identity`.
+    pub(crate) fn identified(rules: &str, identity: Identity) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let store =
+            MemoryStore::with_clock(MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 }, clock.clone());
+        let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(store), nobody());
+        World::start(clock, ServiceSettings::default(), config, |http| http.with_identity(Arc::new(identity)))
+    }
+
     /// Serves no rules at all.
     pub(crate) fn without_rules() -> Self {
         let config = LimiterConfig::new(RuleSet::default(), Arc::new(Away), nobody());
@@ -65,12 +75,21 @@ impl World {
     }
 
     fn on(clock: Arc<ManualClock>, settings: ServiceSettings, config: LimiterConfig) -> Self {
+        World::start(clock, settings, config, |http| http)
+    }
+
+    fn start(
+        clock: Arc<ManualClock>,
+        settings: ServiceSettings,
+        config: LimiterConfig,
+        change: impl FnOnce(Http) -> Http,
+    ) -> Self {
         let heard = Arc::new(Heard::default());
         let config = LimiterConfig { clock: clock.clone(), observer: heard.clone(), ..config };
         let limiter = Arc::new(Limiter::new(config));
         let service = Arc::new(Service { limiter, observer: heard.clone(), clock: clock.clone(), settings });
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (http, for_http) = (Http::new(service.clone()), service.clone());
+        let (http, for_http) = (change(Http::new(service.clone())), service.clone());
         let (others, _health) = health_and_reflection();
         let listeners = vec![
             Listener::bind("http", any, move |_| Arc::new(http.for_worker(for_http.clone()))).unwrap(),
@@ -123,7 +142,7 @@ fn nobody() -> Arc<NoObserver> {
 }
 
 #[track_caller]
-fn compile(rules: &str, format: Format) -> RuleSet {
+pub(crate) fn compile(rules: &str, format: Format) -> RuleSet {
     RuleSet::compile(&[Source::new("rules.yaml", rules)], format).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -178,7 +197,7 @@ impl Observer for Heard {
 }
 
 /// A store that nobody can reach.
-struct Away;
+pub(crate) struct Away;
 
 fn away<T>() -> Reply<'static, T> {
     Reply::Now(Err(StoreError::NotApplied { endpoint: "nowhere".into(), source: "unplugged".into() }))

@@ -1,0 +1,11 @@
+//! The reverse proxy on real sockets, between real clients and real upstream servers.
+
+mod drain;
+mod forwarding;
+mod hostile;
+mod limits;
+mod streams;
+mod tunnels;
+mod upstreams;
+mod versions;
+mod world;

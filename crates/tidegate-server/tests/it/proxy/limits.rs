@@ -1,0 +1,163 @@
+//! What rules do to requests that pass through: refusals, waits, leases.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate_testkit::{Upstream, eventually, http};
+
+use super::world::{Edge, PATIENCE, Raw, Setup, target};
+
+const TWO_EACH: &str = "
+domain: edge
+rules:
+  - { name: per-user, key: [user], limits: [2/hour] }
+  - { name: everybody, key: [], limits: [1000/hour] }
+";
+const ONE_AT_ONCE: &str = "
+domain: edge
+rules: [{ name: slots, key: [], limits: [{ algorithm: concurrency, limit: 1, ttl: 60s }] }]
+";
+
+fn by_user(setup: Setup) -> Setup {
+    setup.identity(|config| {
+        *config = serde_json::from_value(json!({ "headers": { "user": "x-user" } })).unwrap()
+    })
+}
+
+#[test]
+fn a_refusal_is_a_problem_with_the_policies_it_violates_and_reaches_no_upstream() {
+    let upstream = Upstream::start();
+    let edge = by_user(Setup::to(&[target(&upstream)]).rules(TWO_EACH)).start();
+    let get = |user| edge.send("GET", "/", &[("x-user", user)], b"");
+    let first = get("1");
+    assert_eq!((first.status, first.header("x-ratelimit-remaining")), (200, Some("1")));
+    assert_eq!(first.header("ratelimit-policy"), Some(r#""per-user";q=2;w=3600"#));
+    assert_eq!(first.header("retry-after"), None);
+    get("1");
+    let refused = get("1");
+    assert_eq!((refused.status, refused.header("content-type")), (429, Some("application/problem+json")));
+    assert_eq!(refused.json()["violated-policies"], json!(["per-user"]));
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
+    assert_eq!(refused.header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(get("2").status, 200);
+    assert_eq!(upstream.requests(), 3);
+}
+
+#[test]
+fn a_rule_that_must_not_decide_alone_answers_503_without_its_store() {
+    let upstream = Upstream::start();
+    let rules = "
+        domain: edge
+        rules: [{ name: all, key: [], limits: [5/hour], on_store_failure: closed }]";
+    let edge = Setup::to(&[target(&upstream)]).rules(rules).without_store().start();
+    let refused = edge.get("/");
+    assert_eq!((refused.status, refused.header("content-type")), (503, Some("application/problem+json")));
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn a_domain_without_rules_lets_nothing_pass_and_says_why() {
+    let upstream = Upstream::start();
+    let edge = Setup::to(&[target(&upstream)]).change(|settings| settings.domain = "edgy".to_owned()).start();
+    let answer = edge.get("/");
+    assert_eq!(answer.status, 500);
+    assert!(answer.text().contains("unknown domain `edgy`"), "{}", answer.text());
+}
+
+#[test]
+fn the_upstreams_own_rate_limit_headers_give_way_to_ours() {
+    let upstream = Raw::saying("HTTP/1.1 200 OK\r\nx-ratelimit-limit: 7\r\ncontent-length: 0\r\n\r\n");
+    let edge = by_user(Setup::to(&[upstream.target()]).rules(TWO_EACH)).start();
+    let answer = edge.send("GET", "/", &[("x-user", "1")], b"");
+    let limits: Vec<_> = answer.headers.iter().filter(|(name, _)| name == "x-ratelimit-limit").collect();
+    assert_eq!(limits, [&("x-ratelimit-limit".to_owned(), "2".to_owned())]);
+}
+
+#[test]
+fn a_lease_is_held_until_the_last_byte_of_the_answer() {
+    let (go_on, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let upstream = Raw::start(move |mut wire| {
+        while !wire.head().is_empty() {
+            wire.write("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab");
+            wait.lock().unwrap().recv().unwrap();
+            wire.write("cd");
+        }
+    });
+    let edge = Setup::to(&[upstream.target()]).rules(ONE_AT_ONCE).start();
+    let mut first = edge.connect();
+    first.write("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(first.head()[0].contains("200"));
+    assert_eq!(first.exactly(2), "ab");
+    assert_eq!(edge.get("/").status, 429);
+    go_on.send(()).unwrap();
+    assert_eq!(first.exactly(2), "cd");
+    go_on.send(()).unwrap();
+    eventually("the lease is given back", PATIENCE, || edge.get("/").status == 200);
+}
+
+#[test]
+fn a_lease_is_given_back_when_the_client_goes_away() {
+    let upstream = Raw::start(|mut wire| {
+        let head = wire.head();
+        match head.first().is_some_and(|line| line.contains("/hang")) {
+            // Until the proxy hangs up.
+            true => drop(wire.rest()),
+            false => wire.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
+        }
+    });
+    let edge = Setup::to(&[upstream.target()]).rules(ONE_AT_ONCE).start();
+    let mut first = edge.connect();
+    first.write("GET /hang HTTP/1.1\r\nhost: x\r\n\r\n");
+    eventually("it is under way", PATIENCE, || upstream.accepted() == 1);
+    assert_eq!(edge.get("/").status, 429);
+    drop(first);
+    eventually("the lease is given back", PATIENCE, || edge.get("/").status == 200);
+    edge.eventually_idle();
+}
+
+/// What clients that all come at once are answered, and after how long. The limiter's clock stands still, so they come at
+/// one and the same moment.
+fn all_at_once(edge: &Edge, clients: usize) -> Vec<(Duration, u16)> {
+    let began = tokio::time::Instant::now();
+    let addr = edge.addr();
+    let clients: Vec<_> = (0..clients)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let answer = http::request(addr, "GET", "/", &[], b"").unwrap();
+                (began.elapsed(), answer.status)
+            })
+        })
+        .collect();
+    let mut answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    answers.sort_unstable();
+    answers
+}
+
+#[test]
+fn a_leaky_bucket_holds_back_as_many_as_its_longest_wait_has_room_for() {
+    let upstream = Upstream::start();
+    let rules = "
+        domain: edge
+        rules: [{ name: queue, key: [], limits: [{ algorithm: leaky_bucket, rate: 5/s, max_delay: 400ms }] }]";
+    let edge = Setup::to(&[target(&upstream)]).rules(rules).start();
+    let answers = all_at_once(&edge, 5);
+    // At once, in 200 ms, in 400 ms, never, never.
+    assert_eq!(answers.iter().filter(|(_, status)| *status == 200).count(), 3);
+    assert_eq!(answers.iter().filter(|(_, status)| *status == 429).count(), 2);
+    assert_eq!(upstream.requests(), 3);
+}
+
+#[test]
+fn a_leaky_bucket_lets_requests_out_no_faster_than_its_rate() {
+    let upstream = Upstream::start();
+    let rules = "
+        domain: edge
+        rules: [{ name: queue, key: [], limits: [{ algorithm: leaky_bucket, rate: 20/s, max_delay: 2s }] }]";
+    let edge = Setup::to(&[target(&upstream)]).rules(rules).start();
+    for (place, (wait, status)) in (0..).zip(all_at_once(&edge, 10)) {
+        assert_eq!(status, 200);
+        assert!(wait >= Duration::from_millis(50) * place, "request {place} came after {wait:?}");
+    }
+}

@@ -1,0 +1,282 @@
+//! A proxy in front of upstream servers that do exactly what a test says, byte by byte.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate_core::{Micros, Timestamp};
+use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, RemoteConfig, TokioRuntime};
+use tidegate_rules::Format;
+use tidegate_server::proxy::{
+    Admission, Ejection, Proxy, ProxyLimits, ProxySettings, Route, Timeouts, UpstreamSettings,
+};
+use tidegate_server::runtime::{DataPlane, Listener, Settings};
+use tidegate_server::service::{Service, ServiceSettings};
+use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
+use tidegate_testkit::http;
+use tidegate_tower::identity::{Identity, IdentityConfig};
+
+use crate::world::{Away, START_S, compile};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Rules that refuse nothing in a test.
+const GENEROUS: &str = "domain: edge\nrules: [{ name: all, key: [], limits: [1000000/minute] }]";
+
+/// What a proxy will be.
+pub(crate) struct Setup {
+    rules: String,
+    store: Where,
+    pub(crate) settings: ProxySettings,
+    runtime: Settings,
+}
+
+#[derive(PartialEq)]
+enum Where {
+    Memory,
+    Away,
+}
+
+impl Setup {
+    /// One upstream with these targets, for every host and path.
+    pub(crate) fn to(targets: &[String]) -> Self {
+        let upstream = UpstreamSettings {
+            name: "backend".to_owned(),
+            targets: targets.iter().map(|target| target.parse().unwrap()).collect(),
+            tls: None,
+            ejection: Ejection::default(),
+            check: None,
+        };
+        let settings = ProxySettings {
+            tls: None,
+            upstreams: vec![upstream],
+            routes: vec![Route { host: None, path: "/".to_owned(), upstream: 0, domain: None }],
+            identity: Arc::new(Identity::new(&IdentityConfig::default()).unwrap()),
+            domain: "edge".to_owned(),
+            timeouts: Timeouts { connect: Duration::from_secs(5), ..Timeouts::default() },
+            limits: ProxyLimits::default(),
+        };
+        Setup { rules: GENEROUS.to_owned(), store: Where::Memory, settings, runtime: Settings::default() }
+    }
+
+    pub(crate) fn rules(mut self, rules: &str) -> Self {
+        self.rules = rules.to_owned();
+        self
+    }
+
+    pub(crate) fn without_store(mut self) -> Self {
+        self.store = Where::Away;
+        self
+    }
+
+    /// Reads who a request is as this configuration says.
+    pub(crate) fn identity(mut self, change: impl FnOnce(&mut IdentityConfig)) -> Self {
+        let mut config = IdentityConfig::default();
+        change(&mut config);
+        self.settings.identity = Arc::new(Identity::new(&config).unwrap());
+        self
+    }
+
+    pub(crate) fn change(mut self, change: impl FnOnce(&mut ProxySettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    pub(crate) fn drain_deadline(mut self, deadline: Duration) -> Self {
+        self.runtime.drain_deadline = deadline;
+        self
+    }
+
+    pub(crate) fn start(self) -> Edge {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
+        let rules = compile(&self.rules, Format::Native);
+        let bounds = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
+        let observer = Arc::new(NoObserver);
+        let config = match self.store {
+            Where::Memory => {
+                LimiterConfig::new(rules, Arc::new(MemoryStore::with_clock(bounds, clock.clone())), observer)
+            }
+            Where::Away => LimiterConfig::new(rules, Arc::new(Away), observer)
+                .over_a_network(RemoteConfig::new(Arc::new(TokioRuntime))),
+        };
+        let limiter = Arc::new(Limiter::new(LimiterConfig { clock: clock.clone(), ..config }));
+        let service = Arc::new(Service {
+            limiter,
+            observer: Arc::new(NoObserver),
+            clock: clock.clone(),
+            settings: ServiceSettings::default(),
+        });
+        let proxy = Proxy::new(self.settings);
+        let admission = proxy.admission();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let make = move |id| proxy.for_worker(id, service.clone());
+        let plane =
+            DataPlane::start(&self.runtime, vec![Listener::bind("proxy", any, make).unwrap()]).unwrap();
+        Edge { plane, admission, clock }
+    }
+}
+
+pub(crate) struct Edge {
+    pub(crate) plane: DataPlane,
+    pub(crate) admission: Arc<Admission>,
+    clock: Arc<ManualClock>,
+}
+
+impl Edge {
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.plane.addresses()[0].1
+    }
+
+    pub(crate) fn advance(&self, span: Micros) {
+        self.clock.advance(span);
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> http::Response {
+        self.send("GET", path, &[], b"")
+    }
+
+    #[track_caller]
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> http::Response {
+        http::request(self.addr(), method, path, headers, body).unwrap()
+    }
+
+    /// A connection on which a test writes what it likes.
+    pub(crate) fn connect(&self) -> Wire {
+        Wire::new(TcpStream::connect(self.addr()).unwrap())
+    }
+
+    #[track_caller]
+    pub(crate) fn eventually_idle(&self) {
+        tidegate_testkit::eventually("nothing is in flight", PATIENCE, || self.admission.in_flight() == 0);
+    }
+}
+
+/// One end of a connection, read line by line or as it comes.
+pub(crate) struct Wire(pub(crate) BufReader<TcpStream>);
+
+impl Wire {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Wire(BufReader::new(stream))
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        self.0.get_ref()
+    }
+
+    #[track_caller]
+    pub(crate) fn write(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// A line without its end; empty at the end of a head or of the connection.
+    pub(crate) fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// The lines of a head, names in lower case.
+    #[track_caller]
+    pub(crate) fn head(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            let line = self.line().unwrap();
+            if line.is_empty() {
+                return lines;
+            }
+            lines.push(line.to_lowercase());
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn exactly(&mut self, bytes: usize) -> String {
+        let mut text = vec![0; bytes];
+        self.0.read_exact(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    /// A chunk of a chunked body.
+    #[track_caller]
+    pub(crate) fn chunk(&mut self) -> String {
+        let size = usize::from_str_radix(&self.line().unwrap(), 16).unwrap();
+        let text = self.exactly(size);
+        self.line().unwrap();
+        text
+    }
+
+    /// Everything until the other end closes, however it does.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut all = Vec::new();
+        let _ = self.0.read_to_end(&mut all);
+        String::from_utf8_lossy(&all).into_owned()
+    }
+}
+
+/// An upstream server that handles each connection, in a thread of its own, as a test says.
+pub(crate) struct Raw {
+    pub(crate) addr: SocketAddr,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Raw {
+    pub(crate) fn start(handle: impl Fn(Wire) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let (handle, count) = (Arc::new(handle), accepted.clone());
+        // They end with the test's process: nothing else holds the listener.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                count.fetch_add(1, Ordering::SeqCst);
+                let handle = handle.clone();
+                std::thread::spawn(move || handle(Wire::new(stream)));
+            }
+        });
+        Raw { addr, accepted }
+    }
+
+    /// Answers every request with this text, on connections that stay open.
+    pub(crate) fn saying(answer: &'static str) -> Self {
+        Raw::start(move |mut wire| {
+            while !wire.head().is_empty() {
+                wire.write(answer);
+            }
+        })
+    }
+
+    pub(crate) fn target(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+/// A port on which nothing listens.
+pub(crate) fn nobody() -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+pub(crate) fn target(upstream: &tidegate_testkit::Upstream) -> String {
+    format!("http://{}", upstream.addr())
+}
+
+/// Two hundred and its body.
+pub(crate) fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
