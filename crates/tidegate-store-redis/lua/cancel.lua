@@ -24,6 +24,15 @@ local function give_back(letter, key, raw, before, hits, age_us, a, b, c, d, e, 
   return after, expires_s
 end
 
+-- Lets a lease end when it would have, had it not been taken again at `taken_at`; unless somebody renewed it since.
+local function shorten_again(key, until_us, taken_at, f, ttl_us, width)
+  leases_large_open(key, width)
+  local name = sub(ARGV[2], 8 * f - 7, 8 * f)
+  if tonumber(call("ZSCORE", key, name) or 0) == min(taken_at + ttl_us, LATEST) then
+    call("ZADD", key, until_us, name)
+  end
+end
+
 local function put_back(record, spends, at)
   local reserved_at, from = from_bytes("<d", record)
   for _ = 1, spends do
@@ -34,11 +43,15 @@ local function put_back(record, spends, at)
     if what == "\1" then
       before, from = value_at(record, from)
       after, from = value_at(record, from)
+    elseif what == "\3" then
+      local until_us = from_bytes("<d", record, from)
+      shorten_again(KEYS[key], until_us, reserved_at, f, b, c)
+      from = from + 8
     end
     if what == "\1" and (raws[key] or "") == after then
       -- A key that is gone has no expiry to keep; what it held was about to end.
       become(key, before, not raws[key] and ceil_div(now, 1000000) + 60 or nil)
-    elseif what ~= "\0" then
+    elseif what == "\1" or what == "\2" then
       local age_us = max(now - reserved_at, 0)
       become(key, give_back(letter, KEYS[key], raws[key], before, hits, age_us, a, b, c, d, e, f))
     end

@@ -85,9 +85,18 @@ local function with_length(value)
   return to_bytes("<I4", #value) .. value
 end
 
--- What a spend changed: "\0" nothing, "\1" then the value before and after, "\2" something that is kept in place.
-local function trace(key, before, spent)
-  if key > readable then
+-- When the lease of a spend ends that was held before, where leases are kept in place.
+local function held_until(letter, key, f)
+  local until_us = letter == "z" and f > 0 and call("ZSCORE", KEYS[key], lease_name(f))
+  return until_us and tonumber(until_us) > now and tonumber(until_us)
+end
+
+-- What a spend changed: "\0" nothing, "\1" then the value before and after, "\2" something that is kept in place, "\3"
+-- then when a lease that is kept in place would have ended had it not been taken again.
+local function trace(key, before, spent, until_us)
+  if until_us and spent then
+    return "\3" .. to_bytes("<d", until_us)
+  elseif key > readable then
     return spent and "\2" or "\0"
   elseif before ~= raws[key] then
     return "\1" .. with_length(before) .. with_length(raws[key])
@@ -123,9 +132,10 @@ local function spend(spends, reservation, at)
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
     local before = raws[key]
-    local unspent_wait, unspent, unspent_reset
+    local unspent_wait, unspent, unspent_reset, until_us
     if reservation > 0 then
       unspent_wait, unspent, unspent_reset = look_unspent(letter, key, hits, a, b, c, d, e, f)
+      until_us = held_until(letter, key, f)
     end
     local wait, remaining, reset_after_us, after, expires_s =
       decide(letter, KEYS[key], before, hits, a, b, c, d, e, f)
@@ -136,7 +146,7 @@ local function spend(spends, reservation, at)
     tell(wait, remaining, reset_after_us)
     if reservation > 0 then
       tell(unspent_wait, unspent, unspent_reset)
-      traces[index] = trace(key, before, hits > 0 and (wait >= 0 or has(flags, COUNTS_REFUSED)))
+      traces[index] = trace(key, before, hits > 0 and (wait >= 0 or has(flags, COUNTS_REFUSED)), until_us)
     end
   end
   return at, traces

@@ -134,6 +134,14 @@ enum Item {
     Undo(ToUndo),
 }
 
+/// What came of a call.
+enum Called {
+    /// What the parts that it asked said.
+    Told(Vec<(PartId, Told)>),
+    /// It was made for another time than the store's, and none of these was done.
+    OtherTime(Vec<Item>),
+}
+
 /// The cells of one request in one place.
 struct Part {
     place: u16,
@@ -221,7 +229,8 @@ impl Journey {
         self.ask(first).await?;
         let last = self.rounds.last_step();
         self.ask(last).await?;
-        self.undo = self.rounds.settle();
+        // Last first: what an earlier round left comes after.
+        self.undo.splice(..0, self.rounds.settle());
         Ok(())
     }
 
@@ -238,28 +247,35 @@ impl Journey {
         let groups = grouped(undone.chain(asked));
         let answers =
             join_all(groups.into_iter().map(|(place, items)| this.call(place, items, this.within))).await;
-        let answers = all_or_worst(answers).inspect_err(|_| self.undo = undo);
-        let answers: Vec<(PartId, Option<Told>)> = answers?.into_iter().flatten().collect();
-        if answers.iter().any(|(_, told)| told.is_none()) {
-            self.guesses += 1;
-            if self.guesses > MOST_GUESSES {
-                return Err(nonsense("a time near this node's"));
+        let answers = all_or_worst(answers).inspect_err(|_| self.undo = undo)?;
+        let is_other_time = |answer: &Called| matches!(answer, Called::OtherTime(_));
+        self.guesses += usize::from(answers.iter().any(is_other_time));
+        for answer in answers {
+            match answer {
+                Called::Told(told) => {
+                    told.into_iter().for_each(|(part, told)| self.rounds.answered(part, Some(told)));
+                }
+                Called::OtherTime(items) => self.begin_again(items),
             }
         }
-        for (part, told) in answers {
-            self.rounds.answered(part, told);
+        if self.guesses > MOST_GUESSES {
+            return Err(nonsense("a time near this node's"));
         }
         Ok(())
     }
 
-    /// Sends items to the place where they live, in order: an answer for each part that is asked, or none if the call was
-    /// made for another time.
-    async fn call(
-        &self,
-        place: u16,
-        items: Vec<Item>,
-        within: Within,
-    ) -> Result<Vec<(PartId, Option<Told>)>, StoreError> {
+    /// Nothing was done with `items`: what is to be undone still is, what was asked is asked again.
+    fn begin_again(&mut self, items: Vec<Item>) {
+        for item in items {
+            match item {
+                Item::Ask(ask, _) => self.rounds.answered(ask.part, None),
+                Item::Undo(undo) => self.undo.push(undo),
+            }
+        }
+    }
+
+    /// Sends items to the place where they live, in order.
+    async fn call(&self, place: u16, items: Vec<Item>, within: Within) -> Result<Called, StoreError> {
         let mut plan = self.inner.around(|around| {
             let mut plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
             items.iter().for_each(|item| self.append(&mut plan, item, around));
@@ -272,7 +288,7 @@ impl Journey {
         let operation = if asked.clone().next().is_some() { Operation::Decide } else { Operation::Cancel };
         let answer = match self.inner.run(operation, place, &mut plan, within).await? {
             Ran::Done(answer) => answer,
-            Ran::OtherTime => return Ok(asked.map(|part| (part, None)).collect()),
+            Ran::OtherTime => return Ok(Called::OtherTime(items)),
         };
         let expected: usize = asked.clone().map(|part| 2 * self.part(part).spends.len()).sum();
         let outcomes = plan::outcomes(&answer).filter(|outcomes| outcomes.len() == expected);
@@ -283,9 +299,9 @@ impl Journey {
                 decided.extend(outcomes.next());
                 unspent.extend(outcomes.next());
             }
-            (part, Some(Told { decided, unspent }))
+            (part, Told { decided, unspent })
         };
-        Ok(asked.map(told).collect())
+        Ok(Called::Told(asked.map(told).collect()))
     }
 
     /// Puts back what is to be undone, for as long as it takes or makes sense.
@@ -296,7 +312,8 @@ impl Journey {
             let mut pause = Pause::default();
             while Instant::now() < until {
                 // Doing it twice does no harm, so what may have been done is done again.
-                if self.call(place, undo.clone(), Within::from_now(PUT_BACK_PATIENCE)).await.is_ok() {
+                let called = self.call(place, undo.clone(), Within::from_now(PUT_BACK_PATIENCE)).await;
+                if matches!(called, Ok(Called::Told(_))) {
                     return;
                 }
                 tokio::time::sleep(pause.next()).await;

@@ -24,6 +24,17 @@ pub(crate) struct Encoded {
     pub(crate) valid: (f64, f64),
 }
 
+impl Encoded {
+    /// The same limit, its value read and written whole however large it is.
+    pub(crate) fn whole(mut self) -> Self {
+        if self.letter == b'l' {
+            self.numbers[4] = 0.0;
+            self.readable = true;
+        }
+        self
+    }
+}
+
 /// Always valid.
 pub(crate) const ALWAYS: (f64, f64) = (0.0, f64::INFINITY);
 

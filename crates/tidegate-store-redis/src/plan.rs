@@ -159,6 +159,10 @@ impl Plan {
     ) {
         let PlannedSpend { append, limit, ask, stance } = spend;
         let mut encoded = limits::encode(limit, around.about);
+        if self.driver == Driver::DecideAndUndo && limit.counts_refused() {
+            // A refused request pushes out older hits, which can only be put back by who has seen them.
+            encoded = encoded.whole();
+        }
         self.push_cell(append, &encoded);
         let mut flags = if stance == Stance::Enforced { ENFORCED } else { 0 };
         if limit.counts_refused() && ask.hits > Hits::ZERO && noting == Noting::Yes {

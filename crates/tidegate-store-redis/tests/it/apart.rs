@@ -1,10 +1,15 @@
 //! Requests whose cells live on different servers.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_core::{Limit, Micros, Rate, Stance, Touch};
-use tidegate_store::{Request, Spend, Store};
-use tidegate_store_redis::RedisStore;
+use tidegate_core::{
+    Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Rate, RefusedHits, SlidingLog, SlidingWindow,
+    Stance, Timestamp, Touch,
+};
+use tidegate_store::{Clock, LeaseRef, Request, Spend, Store, SystemClock};
+use tidegate_store_redis::{RedisConfig, RedisStore};
 use tidegate_testkit::{RedisCluster, ShardedRedis};
 
 use crate::subject::{Target, a_bucket, a_day, ask, left, patient, store};
@@ -125,7 +130,7 @@ async fn a_caller_that_gives_up_leaves_nothing_spent_by_halves() {
 
 #[tokio::test]
 async fn a_leaky_bucket_gives_no_slot_to_a_request_that_another_server_refuses() {
-    use tidegate_core::{Ask, LeakyBucket};
+    use tidegate_core::LeakyBucket;
     let sharded = ShardedRedis::start(5);
     let store = store(&sharded.url(), &patient());
     let rate = Rate::new(1, Micros::from_secs(600)).unwrap();
@@ -139,4 +144,113 @@ async fn a_leaky_bucket_gives_no_slot_to_a_request_that_another_server_refuses()
     }
     let outcomes = ask(&store, &[queue.spend(1)]).await.unwrap();
     assert_eq!(outcomes[0].delay(), Micros::ZERO, "the queue is empty");
+}
+
+/// A clock that is right but for one reading, which is weeks late.
+#[derive(Debug)]
+struct Hiccup {
+    right: SystemClock,
+    readings: AtomicUsize,
+    wrong: usize,
+}
+
+impl Clock for Hiccup {
+    fn now(&self) -> Timestamp {
+        let late = self.readings.fetch_add(1, Ordering::Relaxed) == self.wrong;
+        self.right.now() + Micros::from_secs(if late { 40 * 86_400 } else { 0 })
+    }
+}
+
+#[tokio::test]
+async fn what_is_put_back_with_the_windows_of_another_time_is_put_back_again() {
+    let sharded = ShardedRedis::start(5);
+    let start = SystemClock::new().now().back(Micros::from_secs(100 * 86_400 + 43_200));
+    let days = (0..300).map(|day| start + Micros::from_secs(day * 86_400));
+    let calendar = Limit::FixedWindow(FixedWindow::calendar(5, days.collect()).unwrap());
+    let full: Vec<Target> = (0..8).map(|n| Target::new("full", &n.to_string(), a_day(0))).collect();
+    for wrong in 0..4 {
+        let node_clock = Arc::new(Hiccup { right: SystemClock::new(), readings: AtomicUsize::new(0), wrong });
+        let store = store(&sharded.url(), &RedisConfig { node_clock, ..patient() });
+        let user = Target::new("user", &format!("u-{wrong}"), calendar.clone());
+        // One of them at least lives on another server than the user.
+        for full in &full {
+            assert!(!ask(&store, &[user.spend(1), full.spend(1)]).await.unwrap()[1].is_admitted());
+        }
+        crate::subject::eventually("all is put back", async || match left(&store, &user).await {
+            5 => Ok(()),
+            left => Err(left),
+        })
+        .await;
+    }
+}
+
+/// A cell of each algorithm that gives back, small and large, with room for ten.
+fn cells_with_room() -> Vec<Target> {
+    let day = Micros::from_secs(86_400);
+    let log =
+        |limit| Limit::SlidingLog(SlidingLog::new(limit, day, Micros::ZERO, RefusedHits::Forget).unwrap());
+    let leases = |limit| Limit::Concurrency(Concurrency::new(limit, day, RefusedHits::Forget).unwrap());
+    let limits = [
+        ("day", a_day(10)),
+        ("bucket", a_bucket(10)),
+        ("window", Limit::SlidingWindow(SlidingWindow::new(10, day).unwrap())),
+        ("log", log(10)),
+        ("large-log", log(5_000)),
+        ("leases", leases(10)),
+        ("many-leases", leases(5_000)),
+    ];
+    limits.into_iter().map(|(name, limit)| Target::new(name, "everybody", limit)).collect()
+}
+
+fn with_lease(target: &Target, number: u64) -> Spend<'_> {
+    let lease = NonZeroU64::new(number).map(LeaseId);
+    let touch = Touch { limit: &target.limit, ask: Ask { lease, ..Ask::hits(1) }, stance: Stance::Enforced };
+    Spend { cell: target.cell(), touch }
+}
+
+#[tokio::test]
+async fn what_others_spent_meanwhile_stays_spent_when_a_request_is_put_back() {
+    let sharded = ShardedRedis::start(2);
+    let store = store(&sharded.url(), &patient());
+    let cells = cells_with_room();
+    let home = store.node_of(&cells[0].key);
+    let mut full = (0..).map(|number| Target::new("full", &format!("f-{number}"), a_day(0)));
+    let full = full.find(|full| store.node_of(&full.key) != home).unwrap();
+    for cell in &cells {
+        let quota = cell.limit.quota();
+        // One lease is held before, and asked for again by the request that will be refused.
+        assert!(ask(&store, &[with_lease(cell, 1)]).await.unwrap()[0].is_admitted());
+        for lease in [1, 2] {
+            let before = left(&store, cell).await;
+            sharded.nodes()[1 - home].pause();
+            let spends = [with_lease(cell, lease), full.spend(1)];
+            let (refused, ()) = tokio::join!(ask(&store, &spends), async {
+                let renews = matches!(cell.limit, Limit::Concurrency(_)) && lease == 1;
+                let reserved = before - u64::from(!renews);
+                crate::subject::eventually("a hit is reserved", async || match left(&store, cell).await {
+                    left if left == reserved => Ok(()),
+                    left => Err(left),
+                })
+                .await;
+                assert!(ask(&store, &[with_lease(cell, 10 + lease)]).await.unwrap()[0].is_admitted());
+                sharded.nodes()[1 - home].resume();
+            });
+            assert!(!refused.unwrap()[1].is_admitted());
+            crate::subject::eventually("the hit is put back", async || match left(&store, cell).await {
+                left if left == before - 1 => Ok(()),
+                left => Err((left, before, cell)),
+            })
+            .await;
+        }
+        assert_eq!(left(&store, cell).await, quota - 3);
+        if let Limit::Concurrency(_) = cell.limit {
+            let mut held = Vec::new();
+            for lease in [1, 2, 11, 12] {
+                let id = LeaseId(NonZeroU64::new(lease).unwrap());
+                let lease = LeaseRef { cell: cell.cell(), limit: &cell.limit, id };
+                held.push(store.release(lease).answer().await.unwrap());
+            }
+            assert_eq!(held, [true, false, true, true], "{cell:?}");
+        }
+    }
 }

@@ -20,11 +20,11 @@ async fn sentinels_and_their_master_are_a_store() {
 #[tokio::test]
 async fn a_cluster_is_a_store() {
     let cluster = RedisCluster::start();
-    conformance::check(&Timed::new(&cluster.url()), 0..500).await;
+    conformance::check(&Timed::new(&cluster.url()), 0..1_000).await;
 }
 
 #[tokio::test]
 async fn five_sharded_servers_are_a_store() {
     let sharded = ShardedRedis::start(5);
-    conformance::check(&Timed::new(&sharded.url()), 0..500).await;
+    conformance::check(&Timed::new(&sharded.url()), 0..1_000).await;
 }

@@ -7,6 +7,7 @@ mod calendar;
 mod checks;
 mod cluster;
 mod conformance;
+mod differential;
 mod expiry;
 mod failures;
 mod login;
