@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tidegate_tower::identity::IdentityConfig;
 
 use super::diagnose;
+use super::proxy::Proxy;
 use super::values::{
     Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span,
 };
@@ -37,6 +39,10 @@ pub(crate) struct Config {
     pub(crate) rls: Rls,
     /// The Redis protocol
     pub(crate) resp: Resp,
+    /// Who a request is that a gateway asks about (/v1/auth), or that passes through the proxy
+    pub(crate) identity: Option<IdentityConfig>,
+    /// A reverse proxy: none by default
+    pub(crate) proxy: Option<Proxy>,
     /// Bounds
     pub(crate) limits: Limits,
     /// Threads that serve requests: one per core by default
@@ -181,6 +187,8 @@ impl Config {
         let directory = path.parent().unwrap_or(Path::new(""));
         config.rules.resolve_against(directory);
         config.store.tls.resolve_against(directory);
+        config.identity.iter_mut().for_each(|identity| identity.resolve_against(directory));
+        config.proxy.iter_mut().for_each(|proxy| proxy.resolve_against(directory));
         Ok(config)
     }
 
@@ -209,6 +217,8 @@ impl Config {
             headers: self.headers.or(weaker.headers),
             rls: Rls { response_headers: self.rls.response_headers.or(weaker.rls.response_headers) },
             resp: Resp { password: self.resp.password.or(weaker.resp.password) },
+            identity: self.identity.or(weaker.identity),
+            proxy: self.proxy.or(weaker.proxy),
             limits: Limits {
                 max_cells: self.limits.max_cells.or(weaker.limits.max_cells),
                 max_log_bytes: self.limits.max_log_bytes.or(weaker.limits.max_log_bytes),
@@ -286,6 +296,8 @@ mod tests {
               tls: { ca: ca.pem, certificate: cert.pem, key: key.pem }
               sentinel: { user: watcher, password: secret }
             resp: { password: secret }
+            identity: { trusted_proxies: [10.0.0.0/8] }
+            proxy: { listen: '127.0.0.1:0', domain: api, upstreams: [{ name: a, targets: ['http://b'] }] }
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
             rls: { response_headers: ietf }

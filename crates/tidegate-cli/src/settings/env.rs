@@ -9,6 +9,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde::de::DeserializeOwned;
+use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
+
 use super::config::Config;
 use super::diagnose::suggest;
 use super::values::HeaderSet;
@@ -115,6 +118,18 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_RLS__RESPONSE_HEADERS", "none, x-ratelimit or ietf", |to, text| {
         put(&mut to.rls.response_headers, text)
     }),
+    Variable {
+        name: "TIDEGATE_IDENTITY",
+        help: "the section `identity` as YAML",
+        secrecy: Secrecy::Secret,
+        set: |to, text| put_yaml(&mut to.identity, text),
+    },
+    Variable {
+        name: "TIDEGATE_PROXY",
+        help: "the section `proxy` as YAML",
+        secrecy: Secrecy::Secret,
+        set: |to, text| put_yaml(&mut to.proxy, text),
+    },
     open("TIDEGATE_LIMITS__MAX_CELLS", "most counters in memory", |to, text| {
         put(&mut to.limits.max_cells, text)
     }),
@@ -210,6 +225,16 @@ fn put<T: FromStr<Err = String>>(field: &mut Option<T>, text: &str) -> Result<()
     Ok(())
 }
 
+/// A section that is too deep for one variable per field.
+fn put_yaml<T: DeserializeOwned>(section: &mut Option<T>, text: &str) -> Result<(), String> {
+    // Where in the text is left out: it may hold a secret.
+    let parsed = serde_saphyr::from_str(text);
+    *section = Some(
+        parsed.map_err(|error| UserMessageFormatter.format_message(error.without_snippet()).into_owned())?,
+    );
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +294,15 @@ mod tests {
         let config = read_all(&[("TIDEGATE_STORE__URL_FILE", path)]).unwrap();
         assert_eq!(config.store.url.unwrap().reveal(), "memory:");
         assert!(read_all(&[("TIDEGATE_STORE__URL_FILE", path), ("TIDEGATE_STORE__URL", "memory:")]).is_err());
+    }
+
+    #[test]
+    fn a_deep_section_is_given_whole() {
+        let proxy = "{ listen: '127.0.0.1:0', domain: api, upstreams: [{ name: a, targets: ['http://b'] }] }";
+        let config = read_all(&[("TIDEGATE_PROXY", proxy), ("TIDEGATE_IDENTITY", "{ hops: 1 }")]).unwrap();
+        assert!(config.proxy.is_some());
+        assert_eq!(config.identity.unwrap().hops, Some(1));
+        assert!(read_all(&[("TIDEGATE_IDENTITY", "{ hop: 1 }")]).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod config;
 mod diagnose;
 pub(crate) mod env;
+pub(crate) mod proxy;
 mod store;
 mod values;
 
@@ -16,11 +17,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_tower::identity::IdentityConfig;
+
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::rules::RuleFiles;
 pub(crate) use config::Config;
 pub(crate) use diagnose::suggest;
+use proxy::Proxy;
 pub(crate) use store::{StoreSettings, StoreUrl};
 use values::{Count, ListenAddr, Secret, Span};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};
@@ -44,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) rules: RuleFiles,
     pub(crate) headers: Vec<HeaderSet>,
     pub(crate) rls_headers: RlsHeaders,
+    pub(crate) identity: IdentityConfig,
+    pub(crate) proxy: Option<Proxy>,
     pub(crate) bounds: Bounds,
     pub(crate) workers: Option<NonZeroUsize>,
     pub(crate) drain: Option<Duration>,
@@ -79,11 +85,15 @@ impl Settings {
     }
 
     fn decide(config: Config) -> Result<Settings, Failure> {
-        let Config { listen, store, rules, headers, rls, resp, limits, workers, drain, log } = config;
+        let Config { listen, store, rules, headers, rls, resp, identity, proxy, limits, workers, drain, log } =
+            config;
         let http = resolve("http", listen.http, DEFAULT_HTTP)?;
         let grpc = resolve("grpc", listen.grpc, DEFAULT_GRPC)?;
         let resp_address = resolve("resp", listen.resp, DEFAULT_RESP)?;
-        if http.is_none() && grpc.is_none() && resp_address.is_none() {
+        let identity = identity.unwrap_or_default();
+        proxy::check_identity("", &identity)?;
+        proxy.iter().try_for_each(Proxy::check)?;
+        if http.is_none() && grpc.is_none() && resp_address.is_none() && proxy.is_none() {
             return Err(Failure::new("there is nothing to serve: http, grpc and resp are all off")
                 .hint("leave one of them on, for example with --http 127.0.0.1:8080"));
         }
@@ -97,6 +107,8 @@ impl Settings {
             rules: RuleFiles { native: rules.paths.unwrap_or_default(), envoy: rules.envoy_config },
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
             rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
+            identity,
+            proxy,
             bounds: Bounds {
                 max_cells: limits.max_cells.map(|Count(most)| most),
                 max_log_bytes: limits.max_log_bytes.map(|Count(most)| most),

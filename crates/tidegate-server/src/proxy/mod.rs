@@ -13,6 +13,7 @@ mod balance;
 mod body;
 mod dial;
 mod exchange;
+mod fetch;
 mod forward;
 mod health;
 mod hop;
@@ -36,6 +37,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use admit::Admission;
 pub use balance::{Ejection, MOST_TARGETS};
+pub use fetch::{FetchError, fetch};
 pub use route::Route;
 pub use settings::{HealthCheck, ProxyLimits, ProxySettings, Timeouts, UpstreamSettings};
 pub use target::{Target, TargetError};

@@ -9,23 +9,28 @@ use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
 use tidegate_server::http::Http;
+use tidegate_server::proxy::Proxy;
 use tidegate_server::resp::{Password, Resp, RespSettings};
 use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WorkerId};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::SystemClock;
+use tidegate_tower::identity::Identity;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
 use super::backend::Backend;
 use super::narrator::Narrator;
 use crate::failure::Failure;
-use crate::settings::{HeaderSet, RlsHeaders, Settings};
+use crate::settings::proxy::{Proxy as ProxySection, check_identity};
+use crate::settings::{HeaderSet, RlsHeaders, Settings, suggest};
 
 /// A running data plane, what tells gRPC health checkers about it, and the limiter of each worker.
 pub(super) struct Running {
     pub(super) plane: DataPlane,
     pub(super) health: HealthReporter,
     pub(super) limiters: Vec<Arc<Limiter>>,
+    /// Those whose keys may have to be fetched.
+    pub(super) identities: Vec<Arc<Identity>>,
 }
 
 /// Starts to serve `limiter` on the listeners that `settings` ask for. Each worker asks the store over connections of its
@@ -49,20 +54,50 @@ pub(super) fn start(
     let services: Vec<Arc<Service>> = (0..runtime.workers.get()).map(worker).collect();
     let limiters = services.iter().map(|service| service.limiter.clone()).collect();
     let (others, health) = health_and_reflection();
-    let listeners = listeners(settings, &services, &others).map_err(failure)?;
+    let identity = Arc::new(check_identity("", &settings.identity)?);
+    let mut identities = vec![identity.clone()];
+    let mut listeners = listeners(settings, &identity, &services, &others).map_err(failure)?;
+    if let Some(section) = &settings.proxy {
+        let proxy = section.settings(identity)?;
+        identities.push(proxy.identity.clone());
+        check_domains(section, limiter)?;
+        listeners.push(proxy_listener(section.address()?, Proxy::new(proxy), services).map_err(failure)?);
+    }
     let plane = DataPlane::start(&runtime, listeners).map_err(failure)?;
-    Ok(Running { plane, health, limiters })
+    Ok(Running { plane, health, limiters, identities })
+}
+
+fn proxy_listener(
+    address: SocketAddr,
+    proxy: Proxy,
+    services: Vec<Arc<Service>>,
+) -> Result<Listener, RuntimeError> {
+    let make = move |id: WorkerId| proxy.for_worker(id, services[id.0].clone());
+    Listener::bind("proxy", address, make)
+}
+
+/// A domain that has no rules would let nothing pass.
+fn check_domains(section: &ProxySection, limiter: &Limiter) -> Result<(), Failure> {
+    let snapshot = limiter.snapshot();
+    let known: Vec<&str> = snapshot.rules().domains().collect();
+    match section.domains().find(|domain| !known.contains(domain)) {
+        Some(unknown) => Err(Failure::new(format!("proxy.domain: no rule speaks of the domain `{unknown}`"))
+            .hint(suggest(unknown, &known))),
+        None => Ok(()),
+    }
 }
 
 /// The listeners that are on, each with a protocol per worker. `services` has one for each worker.
 fn listeners(
     settings: &Settings,
+    identity: &Arc<Identity>,
     services: &[Arc<Service>],
     others: &Routes,
 ) -> Result<Vec<Listener>, RuntimeError> {
     let mut listeners = Vec::new();
     if let Some(address) = settings.http {
-        let (http, services) = (Http::new(services[0].clone()), services.to_vec());
+        let http = Http::new(services[0].clone()).with_identity(identity.clone());
+        let services = services.to_vec();
         let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
             Arc::new(http.for_worker(services[worker].clone()))
         };
@@ -130,17 +165,18 @@ fn failure(error: RuntimeError) -> Failure {
     }
 }
 
-/// `name` is also the name of the flag.
+/// `name` is also the name of the flag, where there is one.
 pub(super) fn cannot_bind(name: &str, address: SocketAddr, source: &io::Error) -> Failure {
+    let setting = if name == "proxy" { "proxy.listen".to_owned() } else { format!("--{name}") };
     let failure = Failure::new(format!("cannot listen for {name} on {address}: {source}"));
     match source.kind() {
         io::ErrorKind::AddrInUse => failure.hint(format!(
-            "end what listens there, choose another address with --{name}, or a free port with --{name} {}:0",
+            "end what listens there, choose another address with {setting}, or a free port with {setting} {}:0",
             address.ip()
         )),
         io::ErrorKind::PermissionDenied => {
             failure.hint("ports below 1024 need a privilege; choose a higher one")
         }
-        _ => failure.hint(format!("choose another address with --{name}")),
+        _ => failure.hint(format!("choose another address with {setting}")),
     }
 }

@@ -7,6 +7,7 @@ mod backend;
 mod busy;
 mod data_plane;
 mod exposition;
+mod jwks;
 mod narrator;
 mod reloader;
 mod signals;
@@ -67,7 +68,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     let limiter = Arc::new(Limiter::new(config));
     metrics.rules_in_use(&limiter.snapshot());
 
-    let Running { plane, health, limiters } = data_plane::start(&settings, &backend, &limiter, &observer)?;
+    let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
+    let Running { plane, health, limiters, identities } = running;
     let admin = settings
         .admin
         .map(Admin::bind)
@@ -86,6 +88,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
             admin.serve(exposition, stopped).await.expect("the listener is ours");
         }
     });
+    identities.into_iter().for_each(|identity| drop(background.spawn(jwks::keep_fresh(identity))));
     background.spawn(backend.keep());
     background.spawn(limiter.maintain());
     background.spawn(Reloader::new(settings.rules, watch, limiter, metrics).run(hangups));

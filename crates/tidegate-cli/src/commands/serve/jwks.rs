@@ -1,0 +1,32 @@
+//! Fetches the keys that tokens are verified with, where an issuer publishes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limiter::TokioRuntime;
+use tidegate_server::proxy::fetch;
+use tidegate_tower::identity::{Identity, keep_jwks_fresh};
+
+/// An issuer that takes longer is asked again later; the keys we have go on.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Larger documents hold no keys.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Runs for as long as the server does, if there is anything to fetch. One log line per change.
+pub(super) async fn keep_fresh(identity: Arc<Identity>) {
+    let mut last = None;
+    let told = move |went: Result<usize, String>| {
+        if last.as_ref() != Some(&went) {
+            match &went {
+                Ok(keys) => tracing::info!(keys, "the issuer's keys are here"),
+                Err(error) => tracing::warn!(error, "the issuer's keys cannot be fetched"),
+            }
+        }
+        last = Some(went);
+    };
+    let get = |url: &str| {
+        let url = url.to_owned();
+        async move { fetch(&url, PATIENCE, MOST_BYTES).await.map_err(|error| error.to_string()) }
+    };
+    keep_jwks_fresh(identity, Arc::new(TokioRuntime), get, told).await;
+}

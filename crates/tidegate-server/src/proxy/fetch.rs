@@ -1,0 +1,87 @@
+//! Gets one small document from a server: for health checks, and for keys that an issuer publishes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderValue, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+
+use super::body::RequestBody;
+use super::dial::{DialError, Dialed, Dialer, Wants};
+use super::exchange::Outgoing;
+use super::target::{Target, TargetError};
+use super::tls::{TlsError, client_config};
+
+/// Why there is no document.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The address cannot be used.
+    #[error("the address cannot be used: {0}")]
+    Address(TargetError),
+    /// No authority is trusted here.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// It took too long.
+    #[error("no answer within {0:?}")]
+    TooSlow(Duration),
+    /// There is no connection.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The answer is not 2xx.
+    #[error("the server answered {0}")]
+    Status(StatusCode),
+    /// The answer broke off, or is too large.
+    #[error("the answer cannot be read: {0}")]
+    Body(String),
+}
+
+/// The document at `url`, over TLS checked against the authorities that the system trusts.
+///
+/// # Errors
+/// When it does not come whole, with a status of 2xx, in time.
+pub async fn fetch(url: &str, within: Duration, most_bytes: usize) -> Result<Vec<u8>, FetchError> {
+    let uri: Uri = url.parse().map_err(|_| FetchError::Address(TargetError::NotAnAddress))?;
+    let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+    let target: Target = format!("{}://{authority}", uri.scheme_str().unwrap_or_default())
+        .parse()
+        .map_err(FetchError::Address)?;
+    let tls = if uri.scheme_str() == Some("https") { Some(client_config(None)?) } else { None };
+    let path = uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+    let dialer = Dialer { target, tls, within };
+    let got = tokio::time::timeout(within, get(&dialer, path, most_bytes)).await;
+    got.unwrap_or(Err(FetchError::TooSlow(within)))
+}
+
+/// What a server has at `path`, on a connection of its own: what a pooled one answers says nothing about new ones.
+pub(super) async fn get(
+    dialer: &Dialer,
+    path: PathAndQuery,
+    most_bytes: usize,
+) -> Result<Vec<u8>, FetchError> {
+    let host = HeaderValue::from_str(&dialer.target.authority())
+        .map_err(|_| FetchError::Address(TargetError::NotAnAddress))?;
+    let mut headers = HeaderMap::new();
+    headers.insert(USER_AGENT, HeaderValue::from_static("tidegate"));
+    let (body, upload, wants) = (RequestBody::empty(), None, Wants::Any);
+    let question = Outgoing { method: Method::GET, path, host, headers, body, upload, wants };
+    let broken = |error: hyper::Error| FetchError::Body(error.to_string());
+    let answer = match dialer.dial(Wants::Any).await.map_err(unreachable)? {
+        Dialed::Http1(mut sender) => sender.send_request(question.into_http1()).await.map_err(broken)?,
+        Dialed::Http2(mut sender) => {
+            sender.send_request(question.into_http2(dialer.scheme())).await.map_err(broken)?
+        }
+    };
+    if !answer.status().is_success() {
+        return Err(FetchError::Status(answer.status()));
+    }
+    let body = Limited::new(answer.into_body(), most_bytes).collect().await;
+    let body: Bytes = body.map_err(|error| FetchError::Body(error.to_string()))?.to_bytes();
+    Ok(body.to_vec())
+}
+
+fn unreachable(error: DialError) -> FetchError {
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    FetchError::Unreachable(format!("{error}{cause}"))
+}
