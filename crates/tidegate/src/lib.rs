@@ -1,0 +1,67 @@
+//! Decides, in your own process, whether one more request may pass: alone in memory, or together with a fleet on Redis.
+//!
+//! From rules to a decision:
+//!
+//! ```
+//! # #[cfg(feature = "memory")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = tidegate::in_memory("
+//!     domain: api
+//!     rules:
+//!       - { name: per-user, key: [user], limits: [2/minute] }
+//! ")?;
+//! let alice = tidegate::Ask::new("api").with("user", "alice");
+//! assert!(alice.check_blocking(&limiter)?.allowed);
+//! assert!(alice.check_blocking(&limiter)?.allowed);
+//! assert!(!alice.check_blocking(&limiter)?.allowed);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "memory"))]
+//! # fn main() {}
+//! ```
+//!
+//! In async code it is [`Ask::check`], with `.await`.
+//!
+//! Rules are text (YAML or JSON), so that they can change while the program runs: [`Limiter::replace_rules`] loses no
+//! counter. What a program pays for is what it turns on: `memory` (the default) has no async runtime and few dependencies,
+//! `redis` shares counters among processes, and `tower` (with `axum` or `tonic`, and `jwt`) puts a limiter in front of an
+//! HTTP or gRPC service.
+
+mod ask;
+#[cfg(feature = "redis")]
+mod redis;
+
+pub use ask::Ask;
+#[cfg(feature = "redis")]
+pub use redis::{OnRedisError, on_redis, on_redis_with};
+pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
+pub use tidegate_limiter::{
+    BreakerConfig, CheckRequest, Decision, DescriptorAsk, Health, LeaseError, LeaseToken, Limiter,
+    LimiterConfig, NoObserver, Observer, Patience, RefundError, RemoteConfig, Report, Runtime, Source,
+};
+pub use tidegate_rules::{
+    Descriptor, Diagnostics, Format, RuleSet, Source as RuleSource, UnknownDomain, load,
+};
+pub use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, StoreError, SystemClock};
+#[cfg(feature = "redis")]
+pub use tidegate_store_redis::{RedisConfig, RedisStore, StoreUrl};
+#[cfg(feature = "tower")]
+pub use tidegate_tower as tower;
+#[cfg(feature = "tower")]
+pub use tidegate_tower::RateLimitLayer;
+
+/// A limiter that enforces `rules` (YAML or JSON) with counters in this process's memory.
+///
+/// # Errors
+/// With every mistake in the rules, each with its line and a hint.
+#[cfg(feature = "memory")]
+pub fn in_memory(rules: &str) -> Result<Limiter, Diagnostics> {
+    use std::sync::Arc;
+    let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
+    Ok(Limiter::new(LimiterConfig::new(compile(rules)?, store, Arc::new(NoObserver))))
+}
+
+#[cfg(any(feature = "memory", feature = "redis"))]
+fn compile(rules: &str) -> Result<RuleSet, Diagnostics> {
+    RuleSet::compile(&[RuleSource::new("rules", rules)], Format::Native)
+}

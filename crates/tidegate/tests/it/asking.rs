@@ -1,0 +1,54 @@
+//! Questions, in memory.
+
+use tidegate::{Ask, in_memory};
+
+const RULES: &str = "domain: api
+rules:
+  - { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1/h, burst: 10 }] }
+  - { name: smooth, match: { smooth: '*' }, limits: [{ algorithm: leaky_bucket, rate: 1/h, max_delay: 10h }] }";
+
+#[test]
+fn an_ask_spends_looks_and_gives_back() {
+    let limiter = in_memory(RULES).unwrap();
+    let alice = Ask::new("api").with("user", "alice");
+    let left = |ask: &Ask<'_>| {
+        let decision = ask.check_blocking(&limiter).unwrap();
+        (decision.allowed, decision.governing().unwrap().limit().unwrap().outcome.remaining)
+    };
+    assert_eq!(left(&alice.clone().cost(7)), (true, 3));
+    assert_eq!(left(&alice.clone().cost(4)), (false, 3));
+    assert_eq!(left(&alice.clone().cost(0)), (true, 3));
+    assert_eq!(left(&Ask::new("api").with("user", "bob")), (true, 9));
+}
+
+#[tokio::test]
+async fn hits_that_were_not_needed_go_back() {
+    let limiter = in_memory(RULES).unwrap();
+    let alice = Ask::new("api").with("user", "alice").cost(10);
+    assert!(alice.check(&limiter).await.unwrap().allowed);
+    assert!(!alice.check(&limiter).await.unwrap().allowed);
+    alice.refund(&limiter, 10).await.unwrap();
+    assert!(alice.check(&limiter).await.unwrap().allowed);
+}
+
+#[test]
+fn one_that_cannot_wait_is_refused_where_another_is_asked_to() {
+    let limiter = in_memory(RULES).unwrap();
+    let smooth = Ask::new("api").with("smooth", "yes");
+    assert!(smooth.check_blocking(&limiter).unwrap().allowed);
+    assert!(!smooth.clone().must_go_now().check_blocking(&limiter).unwrap().allowed);
+    let waits = smooth.check_blocking(&limiter).unwrap();
+    assert!(waits.allowed && waits.delay > tidegate::Micros::ZERO);
+}
+
+#[test]
+fn a_mistake_in_the_rules_is_shown_with_its_place() {
+    let error = in_memory("domain: api\nrules:\n  - { name: r, limit: [1/s] }").unwrap_err();
+    assert!(error.to_string().contains("rules:3"), "{error}");
+}
+
+#[test]
+fn an_unknown_domain_is_an_error() {
+    let limiter = in_memory(RULES).unwrap();
+    assert!(Ask::new("apj").check_blocking(&limiter).is_err());
+}

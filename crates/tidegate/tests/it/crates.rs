@@ -1,0 +1,43 @@
+//! What a user pays: third-party crates, as `cargo tree` counts them.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// With default features.
+const MOST: usize = 36;
+
+/// The crates that `tidegate` brings in, ours left out.
+fn brought_in(features: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "-p", "tidegate", "-e", "normal", "--prefix", "none", "--format", "{p}"])
+        .args(features)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listing = String::from_utf8(output.stdout).unwrap();
+    let names = listing.lines().filter_map(|line| line.split(' ').next()).filter(|name| !name.is_empty());
+    names.filter(|name| !name.starts_with("tidegate")).map(str::to_owned).collect()
+}
+
+#[test]
+fn default_features_are_light() {
+    let crates = brought_in(&[]);
+    assert!(crates.contains("parking_lot"), "the listing is none of dependencies: {crates:?}");
+    assert!(crates.len() <= MOST, "{} crates, more than {MOST}: {crates:?}", crates.len());
+}
+
+#[test]
+fn no_runtime_comes_with_a_limiter_in_memory() {
+    let crates = brought_in(&[]);
+    for heavy in ["tokio", "futures-util", "http", "redis"] {
+        assert!(!crates.contains(heavy), "{heavy} in {crates:?}");
+    }
+}
+
+#[test]
+fn middleware_brings_no_server_along() {
+    let crates = brought_in(&["--features", "tower"]);
+    for heavy in ["hyper", "axum", "tonic", "redis", "jsonwebtoken", "aws-lc-rs"] {
+        assert!(!crates.contains(heavy), "{heavy} in {crates:?}");
+    }
+}

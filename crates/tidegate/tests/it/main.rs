@@ -1,0 +1,7 @@
+//! The library as a Rust user sees it.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod asking;
+mod crates;
+mod fleet;
