@@ -102,8 +102,9 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Waits for `work` on this thread.
-fn block_on<T>(work: impl Future<Output = T>) -> T {
+/// Waits for `work` on this thread: for what a [`Limiter`] does where there is no async runtime. On a store in memory there
+/// is nothing to wait for.
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

@@ -31,7 +31,7 @@ mod ask;
 #[cfg(feature = "redis")]
 mod redis;
 
-pub use ask::Ask;
+pub use ask::{Ask, block_on};
 #[cfg(feature = "redis")]
 pub use redis::{OnRedisError, on_redis, on_redis_with};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tidegate_core::Micros;
 use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, RemoteConfig, TokioRuntime};
 use tidegate_rules::Diagnostics;
 use tidegate_store_redis::{ConfigError, RedisConfig, RedisStore, StoreUrl, UrlError};
@@ -33,7 +34,8 @@ pub fn on_redis(rules: &str, url: &str) -> Result<Limiter, OnRedisError> {
     on_redis_with(rules, url, &RedisConfig::default())
 }
 
-/// The same, with a store as `config` has it.
+/// The same, with a store as `config` has it. Its time-out is also how long a request waits for the store, queueing
+/// included, before its rule's failure policy decides.
 ///
 /// # Errors
 /// When the rules, the URL or the configuration have mistakes.
@@ -44,8 +46,10 @@ pub fn on_redis_with(rules: &str, url: &str, config: &RedisConfig) -> Result<Lim
     let rules = crate::compile(rules).map_err(OnRedisError::Rules)?;
     let url: StoreUrl = url.parse().map_err(OnRedisError::Url)?;
     let store = RedisStore::new(&url, config).map_err(OnRedisError::Store)?;
+    let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
+    remote.timeout = Micros::new(u64::try_from(config.timeout.as_micros()).unwrap_or(u64::MAX));
     let limiter = LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver));
-    let limiter = Limiter::new(limiter.over_a_network(RemoteConfig::new(Arc::new(TokioRuntime))));
+    let limiter = Limiter::new(limiter.over_a_network(remote));
     drop(tokio::spawn(limiter.maintain()));
     Ok(limiter)
 }

@@ -14,14 +14,13 @@ use tower::{Layer, ServiceExt, service_fn};
 
 /// Two limiters with these rules on `redis`, patient with a busy machine.
 fn two(redis: &Redis, rules: &str) -> [Arc<Limiter>; 2] {
-    let config = RedisConfig { timeout: Duration::from_secs(5), ..RedisConfig::default() };
+    let config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
     [(); 2].map(|()| Arc::new(on_redis_with(rules, &redis.url(), &config).unwrap()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_limiters_on_one_redis_admit_exactly_the_limit_between_them() {
     let redis = Redis::start();
-    // `closed`: were a call to take longer than its deadline, this would admit too few, never too many.
     let rules =
         "{ domain: api, rules: [{ name: r, key: [user], limits: [100/h], on_store_failure: closed }] }";
     let nodes = two(&redis, rules);
@@ -36,14 +35,6 @@ async fn two_limiters_on_one_redis_admit_exactly_the_limit_between_them() {
     let mut admitted = 0;
     for answer in asked {
         admitted += usize::from(answer.await.unwrap());
-    }
-    assert!(admitted <= 100, "{admitted}");
-    // What a slow machine left over is still there.
-    let mut tries = 0;
-    while admitted < 100 && tries < 10_000 {
-        let decision = Ask::new("api").with("user", "alice").check(&nodes[tries % 2]).await.unwrap();
-        admitted += usize::from(decision.allowed);
-        tries += 1;
     }
     assert_eq!(admitted, 100);
     assert!(!Ask::new("api").with("user", "alice").check(&nodes[0]).await.unwrap().allowed);

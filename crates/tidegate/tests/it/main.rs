@@ -4,4 +4,5 @@
 
 mod asking;
 mod crates;
+mod examples;
 mod fleet;

@@ -28,7 +28,7 @@ fn header_cookie_query_and_template_become_attributes() {
         "{ headers: { tenant: x-tenant }, query: { page: p }, cookies: { session: sid }, \
            paths: ['/users/{id}'], composites: { tenant_page: [tenant, page] } }",
     );
-    let ask = get("/Users/42/?p=3").with("x-tenant", "acme").with("cookie", "sid=1");
+    let ask = get("/USERS/42/?p=3").with("x-tenant", "acme").with("cookie", "sid=1");
     let read = |name| ask.read(&identity, name);
     assert_eq!(read("tenant"), some("acme"));
     assert_eq!(read("page"), some("3"));
