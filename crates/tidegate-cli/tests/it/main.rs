@@ -14,6 +14,7 @@ mod import;
 mod redis_exact;
 mod redis_faults;
 mod redis_outage;
+mod redis_topologies;
 mod redis_world;
 mod serve;
 mod serve_mistakes;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tidegate_testkit::{Fault, FaultProxy, Redis, eventually};
 
-use crate::redis_outage::{Memory, Outage, RECOVERED};
+use crate::redis_outage::{Memory, Outage, RECOVERED, Reach};
 use crate::redis_world::{DEFAULT, Load, Node, PATIENCE, POLICY_RULES, alone, assert_exact, check, pass};
 
 fn outage<'o>(what: &'o str, redis: &Redis, memory: Memory, millis: u64) -> Outage<'o> {
-    Outage { what, url: redis.url(), lasts: Duration::from_millis(millis), memory }
+    Outage { what, url: redis.url(), lasts: Duration::from_millis(millis), memory, reach: Reach::All }
 }
 
 #[test]
@@ -68,7 +68,8 @@ fn a_network_that_delays_drops_cuts_and_garbles() {
         let redis = Redis::start();
         let proxy = FaultProxy::start(redis.addr());
         let url = format!("redis://{}", proxy.addr());
-        Outage { what, url, lasts: Duration::from_millis(1_200), memory: Memory::Kept }
+        let lasts = Duration::from_millis(1_200);
+        Outage { what, url, lasts, memory: Memory::Kept, reach: Reach::All }
             .run(|| proxy.set(fault), || proxy.resume());
     }
 }
