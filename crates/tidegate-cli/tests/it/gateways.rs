@@ -1,0 +1,227 @@
+//! The files in `examples/gateways`, in the real gateways, in front of the real server. Nothing in them is changed but
+//! addresses.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use tidegate_testkit::{Caddy, Envoy, Nginx, TidegateServer, Upstream, http};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+const FREE_PORTS: [&str; 8] =
+    ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateways")
+}
+
+/// An example, with these addresses in place of those that it shows.
+#[track_caller]
+fn example(name: &str, addresses: &[(&str, &str)]) -> String {
+    let mut text = fs::read_to_string(examples().join(name)).unwrap();
+    for (shown, real) in addresses {
+        assert!(text.contains(shown), "{name} shows no {shown}");
+        text = text.replace(shown, real);
+    }
+    text
+}
+
+/// The server as the examples want it.
+fn tidegate() -> TidegateServer {
+    let config = examples().join("tidegate.yaml");
+    TidegateServer::start(BINARY, &[&FREE_PORTS[..], &["--config", config.to_str().unwrap()]].concat())
+}
+
+fn nginx(file: &str, addresses: &[(&str, String)]) -> Nginx {
+    Nginx::start(|listen| {
+        let listen = listen.to_string();
+        let mut all: Vec<(&str, &str)> = vec![("127.0.0.1:8000", &listen)];
+        all.extend(addresses.iter().map(|(shown, real)| (*shown, real.as_str())));
+        example(file, &all)
+    })
+}
+
+fn get(gateway: SocketAddr, path: &str, headers: &[(&str, &str)]) -> http::Response {
+    http::request(gateway, "GET", path, headers, b"").unwrap()
+}
+
+fn with_key(gateway: SocketAddr, key: &str) -> http::Response {
+    get(gateway, "/items", &[("x-api-key", key)])
+}
+
+/// Three requests an hour pass for each key, with headers; the fourth is refused, says when to come back, and reaches no
+/// upstream.
+#[track_caller]
+fn check_keys_are_limited(gateway: SocketAddr, upstream: &Upstream) {
+    let first = with_key(gateway, "alpha");
+    assert_eq!(first.status, 200, "{}", first.text());
+    assert_eq!(
+        [first.header("x-ratelimit-limit"), first.header("x-ratelimit-remaining")],
+        [Some("3"), Some("2")]
+    );
+    assert_eq!(first.json()["path"], "/items");
+    assert_eq!([0; 3].map(|_| with_key(gateway, "alpha").status), [200, 200, 429]);
+    let refused = with_key(gateway, "alpha");
+    assert_eq!((refused.status, refused.header("x-ratelimit-remaining")), (429, Some("0")));
+    let wait: u64 = refused.header("retry-after").expect("a refusal says when").parse().unwrap();
+    assert!((1..=3600).contains(&wait), "{wait}");
+    assert_eq!(with_key(gateway, "beta").status, 200);
+    assert_eq!(upstream.requests(), 4);
+}
+
+/// Two log-ins an hour pass for each address, however the path is written, and whatever a client claims.
+#[track_caller]
+fn check_claims_are_not_believed(gateway: SocketAddr) {
+    let login = |path, headers: &[(&str, &str)]| {
+        http::request(gateway, "POST", path, headers, b"x=1").unwrap().status
+    };
+    assert_eq!(login("/login", &[]), 200);
+    assert_eq!(login("//Login/", &[]), 200);
+    assert_eq!(login("/login", &[]), 429);
+    for claim in [
+        ("x-forwarded-for", "192.0.2.9"),
+        ("x-forwarded-uri", "/cheap"),
+        ("x-forwarded-method", "GET"),
+        ("x-original-uri", "/cheap"),
+        ("x-original-url", "http://x/cheap"),
+        ("x-original-method", "GET"),
+        ("x-original-host", "cheap.example"),
+        ("x-real-ip", "192.0.2.9"),
+    ] {
+        assert_eq!(login("/login", &[claim]), 429, "{claim:?}");
+    }
+}
+
+#[test]
+fn nginx_asks_before_it_forwards_and_turns_403_into_429() {
+    let (mut server, upstream) = (tidegate(), Upstream::start());
+    let gateway = nginx(
+        "nginx/auth_request.conf",
+        &[
+            ("127.0.0.1:8080", server.addr("http").to_string()),
+            ("127.0.0.1:3000", upstream.addr().to_string()),
+        ],
+    );
+    check_keys_are_limited(gateway.addr(), &upstream);
+    assert_eq!(with_key(gateway.addr(), "alpha").header("content-type"), Some("application/problem+json"));
+    check_claims_are_not_believed(gateway.addr());
+    // A 403 of the service's own is not taken for ours.
+    upstream.set_status(403);
+    assert_eq!(get(gateway.addr(), "/", &[]).status, 403);
+}
+
+#[test]
+fn nginx_lets_pass_while_tidegate_is_away() {
+    let (mut server, upstream) = (tidegate(), Upstream::start());
+    let gateway = nginx(
+        "nginx/auth_request.conf",
+        &[
+            ("127.0.0.1:8080", server.addr("http").to_string()),
+            ("127.0.0.1:3000", upstream.addr().to_string()),
+        ],
+    );
+    assert_eq!([0; 4].map(|_| with_key(gateway.addr(), "alpha").status), [200, 200, 200, 429]);
+    assert_eq!(server.terminate().code(), Some(0));
+    assert_eq!(with_key(gateway.addr(), "alpha").status, 200);
+}
+
+#[test]
+fn caddy_asks_before_it_forwards_and_passes_the_refusal_on() {
+    let (mut server, upstream) = (tidegate(), Upstream::start());
+    let (http, behind) = (server.addr("http").to_string(), upstream.addr().to_string());
+    let gateway = Caddy::start(|listen| {
+        let listen = listen.to_string();
+        example(
+            "caddy/Caddyfile",
+            &[("127.0.0.1:8000", &listen), ("127.0.0.1:8080", &http), ("127.0.0.1:3000", &behind)],
+        )
+    });
+    check_keys_are_limited(gateway.addr(), &upstream);
+    let refused = with_key(gateway.addr(), "alpha");
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(refused.json()["violated-policies"], serde_json::json!(["per-key"]));
+    check_claims_are_not_believed(gateway.addr());
+}
+
+#[test]
+fn envoy_asks_over_its_own_protocol() {
+    let (mut server, upstream) = (tidegate(), Upstream::start());
+    let port = |addr: SocketAddr| format!("port_value: {}", addr.port());
+    let gateway = Envoy::start(&example(
+        "envoy/rls.yaml",
+        &[
+            ("port_value: 8000", "port_value: 0"),
+            ("port_value: 8081", &port(server.addr("grpc"))),
+            ("port_value: 3000", &port(upstream.addr())),
+            // A busy machine may take longer than a deployment should wait.
+            ("timeout: 0.05s", "timeout: 5s"),
+        ],
+    ));
+    check_keys_are_limited(gateway.listener("clients"), &upstream);
+}
+
+/// Each of many keys gets exactly its limit, although two nodes that share nothing decide; and both of them do.
+#[track_caller]
+fn check_sticky(gateway: SocketAddr, nodes: &mut [TidegateServer; 2]) {
+    for number in 0..24 {
+        let key = format!("key-{number}");
+        let statuses = [0; 5].map(|_| with_key(gateway, &key).status);
+        assert_eq!(statuses, [200, 200, 200, 429, 429], "{key}");
+    }
+    for node in nodes {
+        let metrics = http::get(node.addr("admin"), "/metrics").text();
+        let decided = |line: &&str| line.starts_with("tidegate_decisions_total") && line.contains("per-key");
+        let total: f64 = metrics.lines().filter(decided).map(|line| count(line)).sum();
+        assert!(total >= 5.0, "a node had nothing to decide: {metrics}");
+    }
+}
+
+fn count(line: &str) -> f64 {
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// A node of its own, with the sticky rules and this configuration.
+fn node(dir: &TempDir, name: &str, config: &str) -> TidegateServer {
+    fs::write(dir.path().join("sticky-rules.yaml"), example("sticky-rules.yaml", &[])).unwrap();
+    let file = dir.path().join(name);
+    fs::write(&file, config).unwrap();
+    TidegateServer::start(BINARY, &[&FREE_PORTS[..], &["--config", file.to_str().unwrap()]].concat())
+}
+
+#[test]
+fn nginx_sends_each_key_to_one_of_two_nodes_that_share_nothing() {
+    let (dir, upstream) = (tempfile::tempdir().unwrap(), Upstream::start());
+    let config = "{ rules: { paths: [sticky-rules.yaml] }, identity: { api_key: { header: x-api-key } } }";
+    let mut nodes = ["one.yaml", "two.yaml"].map(|name| node(&dir, name, config));
+    let [one, two] = nodes.each_mut().map(|node| node.addr("http").to_string());
+    let gateway = nginx(
+        "nginx/sticky.conf",
+        &[("127.0.0.1:8080", one), ("127.0.0.1:8180", two), ("127.0.0.1:3000", upstream.addr().to_string())],
+    );
+    check_sticky(gateway.addr(), &mut nodes);
+    assert_eq!(upstream.requests(), 24 * 3);
+}
+
+#[test]
+fn envoy_sends_each_key_to_one_of_two_proxies_that_share_nothing() {
+    let (dir, upstream) = (tempfile::tempdir().unwrap(), Upstream::start());
+    let behind = upstream.addr().to_string();
+    let config =
+        example("sticky-node.yaml", &[("127.0.0.1:8090", "127.0.0.1:0"), ("127.0.0.1:3000", &behind)]);
+    let mut nodes = ["one.yaml", "two.yaml"].map(|name| node(&dir, name, &config));
+    let [one, two] = nodes.each_mut().map(|node| format!("port_value: {}", node.addr("proxy").port()));
+    let gateway = Envoy::start(&example(
+        "envoy/sticky.yaml",
+        &[("port_value: 8000", "port_value: 0"), ("port_value: 8090", &one), ("port_value: 8190", &two)],
+    ));
+    check_sticky(gateway.listener("clients"), &mut nodes);
+    assert_eq!(upstream.requests(), 24 * 3);
+}
+
+#[test]
+fn a_recipe_that_no_test_runs_says_so() {
+    for recipe in ["traefik/dynamic.yaml", "kong/kong.yaml", "haproxy/haproxy.cfg"] {
+        assert!(example(recipe, &[]).starts_with("# UNTESTED recipe"), "{recipe}");
+    }
+}

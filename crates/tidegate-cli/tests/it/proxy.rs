@@ -1,0 +1,137 @@
+//! The section `proxy` of the real server.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidegate_testkit::{Signal, TidegateServer, Upstream, eventually, http};
+
+use crate::stub::{Stub, reply};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+const PATIENCE: Duration = Duration::from_secs(20);
+const FREE_PORTS: [&str; 8] =
+    ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--admin", "127.0.0.1:0"];
+
+const RULES: &str = "
+domain: api
+rules:
+  - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 2, window: 1d }] }
+";
+
+/// A server with these rules, and this configuration.
+fn serve(config: &str) -> (TidegateServer, TempDir) {
+    let dir = written(config);
+    let file = dir.path().join("tidegate.yaml");
+    let server =
+        TidegateServer::start(BINARY, &[&FREE_PORTS[..], &["--config", file.to_str().unwrap()]].concat());
+    (server, dir)
+}
+
+fn written(config: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    fs::write(dir.path().join("tidegate.yaml"), format!("rules: {{ paths: [rules.yaml] }}\n{config}"))
+        .unwrap();
+    dir
+}
+
+fn proxy_to(upstream: SocketAddr) -> String {
+    format!(
+        "identity: {{ headers: {{ user: x-user }} }}\n\
+         proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: a, targets: ['http://{upstream}'] }}] }}"
+    )
+}
+
+#[test]
+fn it_forwards_what_rules_let_pass_and_is_counted() {
+    let upstream = Upstream::start();
+    let (mut server, _dir) = serve(&proxy_to(upstream.addr()));
+    let proxy = server.addr("proxy");
+    let get = |user| http::request(proxy, "GET", "/", &[("x-user", user)], b"").unwrap().status;
+    assert_eq!([get("1"), get("1"), get("1"), get("2")], [200, 200, 429, 200]);
+    assert_eq!(upstream.requests(), 3);
+    let metrics = http::get(server.addr("admin"), "/metrics").text();
+    let timed =
+        metrics.lines().find(|line| line.contains("decision_duration_seconds_count{transport=\"proxy\"}"));
+    assert!(timed.is_some_and(|line| line.ends_with(" 4")), "{metrics}");
+    assert_eq!(server.terminate().code(), Some(0));
+}
+
+#[test]
+fn told_to_stop_it_finishes_what_is_under_way() {
+    let backend = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (mut server, _dir) = serve(&proxy_to(backend.local_addr().unwrap()));
+    let proxy = server.addr("proxy");
+    let mut client = TcpStream::connect(proxy).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let (mut behind, _) = backend.accept().unwrap();
+    server.process().signal(Signal::TERM);
+    eventually("nobody new is let in", PATIENCE, || TcpStream::connect(proxy).is_err());
+    behind.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndone").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"), "{answer}");
+    assert_eq!(server.process().wait_exit(PATIENCE).unwrap().code(), Some(0));
+}
+
+#[test]
+fn mistakes_are_found_before_anything_listens() {
+    let upstream = "upstreams: [{ name: a, targets: ['http://127.0.0.1:1'] }]";
+    for (config, says) in [
+        (format!("proxy: {{ listen: '127.0.0.1:0', domain: ape, {upstream} }}"), "did you mean `api`?"),
+        ("proxy: { listen: '127.0.0.1:0', domain: api, upstreams: [] }".to_owned(), "proxy.upstreams"),
+        (
+            format!(
+                "proxy: {{ listen: '127.0.0.1:0', domain: api, {upstream}, tls: {{ certificate: c, key: k }} }}"
+            ),
+            "cannot read a certificate from",
+        ),
+        (format!("proxy: {{ domain: api, {upstream} }}"), "listen"),
+        (
+            format!("proxy: {{ listen: '127.0.0.1:0', domain: api, {upstream}, speed: 9 }}"),
+            "unknown field `speed`",
+        ),
+        ("identity: { trusted_proxies: [everywhere] }".to_owned(), "identity.trusted_proxies[0]"),
+    ] {
+        let dir = written(&config);
+        let said =
+            crate::run_in(dir.path(), &["serve", "--config", "tidegate.yaml", "--http", "127.0.0.1:0"]);
+        assert!(said.starts_with("exit 1") && said.contains(says), "{config}: {said}");
+        assert!(!said.contains("listening"), "{config}: {said}");
+    }
+}
+
+#[test]
+fn tokens_are_verified_with_the_keys_that_the_issuer_publishes() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let point = key.public_key_raw().to_vec();
+    let coordinate =
+        |bytes: &[u8]| base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, bytes);
+    let (x, y) = (coordinate(&point[1..33]), coordinate(&point[33..65]));
+    let keys =
+        format!(r#"{{"keys":[{{"kty":"EC","crv":"P-256","alg":"ES256","kid":"k","x":"{x}","y":"{y}"}}]}}"#);
+    let issuer = Stub::start(move |_, _| reply("200 OK", &keys));
+    let upstream = Upstream::start();
+    let (mut server, _dir) = serve(&format!(
+        "identity: {{ jwt: {{ jwks: 'http://{}/keys' }} }}\n\
+         proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: a, targets: ['http://{}'] }}] }}",
+        issuer.address,
+        upstream.addr()
+    ));
+    let mut header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256);
+    header.kid = Some("k".to_owned());
+    let signing = jsonwebtoken::EncodingKey::from_ec_der(&key.serialize_der());
+    let claims = serde_json::json!({ "sub": "42", "exp": 4_000_000_000_u64 });
+    let token = format!("Bearer {}", jsonwebtoken::encode(&header, &claims, &signing).unwrap());
+    let proxy = server.addr("proxy");
+    let get = |token: &str| http::request(proxy, "GET", "/", &[("authorization", token)], b"").unwrap();
+    // The rule counts by user: without the keys nobody has one, and nothing is counted.
+    eventually("the keys are here", PATIENCE, || get(&token).header("x-ratelimit-limit") == Some("2"));
+    assert_eq!([get(&token).status, get(&token).status], [200, 429]);
+    let forged = format!("{}x", &token[..token.len() - 1]);
+    assert_eq!(get(&forged).header("x-ratelimit-limit"), None);
+}
