@@ -18,6 +18,7 @@ mod redis_faults;
 mod redis_heal;
 mod redis_hot_key;
 mod redis_outage;
+mod redis_serve;
 mod redis_topologies;
 mod redis_world;
 mod serve;

@@ -71,8 +71,9 @@ impl Remote {
             }
             Err(error) => {
                 self.shared.observer.store_failed(&error);
-                if self.shared.fleet.unheard(error.to_string()) {
-                    self.shared.observer.heartbeat_lost(&error.to_string());
+                let why = with_its_cause(&error);
+                if self.shared.fleet.unheard(why.clone()) {
+                    self.shared.observer.heartbeat_lost(&why);
                 }
                 self.probe_what_seems_well().await;
             }
@@ -239,6 +240,14 @@ impl Remote {
             Coordination::Exact | Coordination::Local => None,
         };
         snapshot.rules().rules().filter_map(wanted).min().unwrap_or(PROBE_EVERY).max(SHORTEST_SYNC)
+    }
+}
+
+/// An operator wants to know why, too.
+fn with_its_cause(error: &StoreError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 

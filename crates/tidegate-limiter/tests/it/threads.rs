@@ -160,7 +160,10 @@ fn tasks_aborted_on_other_threads_leak_nothing() {
         }
         background.abort();
         // Who asked has its answer a moment before the task that brought it is done.
-        while limiter.remote_stats().is_none_or(|stats| (stats.calls, stats.waiting, stats.orphans) != (0, 0, 0)) {
+        while limiter
+            .remote_stats()
+            .is_none_or(|stats| (stats.calls, stats.waiting, stats.orphans) != (0, 0, 0))
+        {
             tokio::task::yield_now().await;
         }
     });
