@@ -16,6 +16,7 @@
 //! ```
 
 mod acceptor;
+mod caddy;
 mod clock;
 mod envoy;
 mod fault_proxy;
@@ -30,6 +31,7 @@ mod tls;
 mod tool;
 mod upstream;
 
+pub use caddy::Caddy;
 pub use clock::{eventually, poll};
 pub use envoy::Envoy;
 pub use fault_proxy::{Fault, FaultProxy};

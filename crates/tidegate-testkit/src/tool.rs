@@ -23,11 +23,14 @@ pub fn find_tool(name: &str) -> PathBuf {
     }
 }
 
-/// A program that a Python package in `.tools/venv` carries; only Envoy comes that way.
+/// A program that a Python package in `.tools/venv` carries: Envoy as a file of its package, Caddy as a program.
 fn private(name: &str) -> Option<PathBuf> {
-    let libs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/venv/lib");
-    let sites = fs::read_dir(libs).ok()?.filter_map(|lib| Some(lib.ok()?.path().join("site-packages")));
-    sites.map(|site| site.join(name).join("_bin").join(name)).find(|path| path.is_file())
+    let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/venv");
+    let program = venv.join("bin").join(name);
+    let sites =
+        fs::read_dir(venv.join("lib")).ok()?.filter_map(|lib| Some(lib.ok()?.path().join("site-packages")));
+    let mut files = sites.map(|site| site.join(name).join("_bin").join(name));
+    files.find(|path| path.is_file()).or_else(|| Some(program).filter(|path| path.is_file()))
 }
 
 fn installed(name: &str) -> Option<PathBuf> {

@@ -45,6 +45,7 @@ impl Places {
         let site = sites.find(|site| site.join(&record).join("RECORD").is_file())?;
         let path = match gives {
             Gives::File(file) => site.join(file),
+            Gives::Program(name) => venv.join("bin").join(name),
             Gives::Interpreter => venv.join("bin/python"),
         };
         is_executable(&path).then_some(path)

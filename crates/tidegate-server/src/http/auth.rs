@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use axum::extract::Query;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap};
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderValue, Method, StatusCode, Uri, request};
+use http::{Method, StatusCode, Uri, request};
 use serde::Deserialize;
 use tidegate_core::Hits;
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, Transport};
@@ -102,53 +102,65 @@ struct Described {
 
 impl Described {
     fn by_gateway(parts: &request::Parts) -> Result<Self, Problem> {
-        let method = match first(&parts.headers, &METHOD) {
-            Some((name, value)) => {
-                Method::from_bytes(value.as_bytes()).map_err(|_| unreadable(name, "a method such as GET"))?
-            }
-            None => parts.method.clone(),
-        };
-        Ok(Described { method, target: target(parts)? })
+        let headers = &parts.headers;
+        let method =
+            one_of(headers, &METHOD, "a method such as GET", |value| Method::from_bytes(value).ok())?;
+        let target = one_of(headers, &TARGET, "a path such as /v1/items?id=1", |value| {
+            Some(Target(Uri::try_from(value).ok()?))
+        })?;
+        let host = one_of(headers, &NAMED_HOST, "a host such as shop.example", |value| {
+            Authority::try_from(value).ok()
+        })?;
+        let given = target.map_or_else(|| parts.uri.clone(), |Target(target)| target);
+        let own = || Authority::try_from(headers.get(HOST)?.as_bytes()).ok();
+        let host = host.or_else(|| given.authority().cloned()).or_else(own);
+        Ok(Described { method: method.unwrap_or_else(|| parts.method.clone()), target: at(host, &given) })
     }
 }
 
-/// The target that was asked for, with its host as authority.
-fn target(parts: &request::Parts) -> Result<Uri, Problem> {
-    let given = match first(&parts.headers, &TARGET) {
-        Some((name, value)) => {
-            let text = value.as_bytes();
-            Uri::try_from(text).map_err(|_| unreadable(name, "a path such as /v1/items?id=1"))?
-        }
-        None => parts.uri.clone(),
-    };
-    let host = match first(&parts.headers, &NAMED_HOST) {
-        Some((name, value)) => {
-            Some(Authority::try_from(value.as_bytes()).map_err(|_| unreadable(name, "a host"))?)
-        }
-        None => given
-            .authority()
-            .cloned()
-            .or_else(|| parts.headers.get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok())),
-    };
+/// A target, which is the same whether or not a gateway says the host as well.
+struct Target(Uri);
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.path_and_query() == other.0.path_and_query()
+    }
+}
+
+/// `target`, on this host.
+fn at(host: Option<Authority>, target: &Uri) -> Uri {
     let mut whole = http::uri::Parts::default();
-    whole.path_and_query = Some(given.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/")));
+    whole.path_and_query = Some(target.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/")));
     if let Some(host) = host {
         whole.scheme = Some(http::uri::Scheme::HTTP);
         whole.authority = Some(host);
     }
-    Uri::from_parts(whole).map_err(|_| {
-        Problem::new(Kind::InvalidField, "the described request has no target that can be read")
-            .at("x-forwarded-uri")
-    })
+    Uri::from_parts(whole).expect("a path, and a scheme wherever there is a host")
 }
 
-/// The first of these headers that is there.
-fn first<'p>(headers: &'p HeaderMap, names: &[&'static str]) -> Option<(&'static str, &'p HeaderValue)> {
-    names.iter().find_map(|name| Some((*name, headers.get(*name)?)))
-}
-
-fn unreadable(name: &'static str, expected: &'static str) -> Problem {
-    Problem::new(Kind::InvalidField, format!("the header {name} cannot be read"))
-        .at(name)
-        .hint(format!("it holds {expected}"))
+/// What these headers say, which must be the same in all of them: where a gateway sets one, a client may have sent another,
+/// and whichever were believed, some gateway's clients could choose.
+fn one_of<T: PartialEq>(
+    headers: &HeaderMap,
+    names: &[&'static str],
+    expected: &'static str,
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    let mut said: Option<T> = None;
+    for name in names {
+        for value in headers.get_all(*name) {
+            let value = read(value.as_bytes()).ok_or_else(|| {
+                Problem::new(Kind::InvalidField, format!("the header {name} cannot be read"))
+                    .at(*name)
+                    .hint(format!("it holds {expected}"))
+            })?;
+            if said.as_ref().is_some_and(|before| *before != value) {
+                return Err(Problem::new(Kind::InvalidField, "the request is described in two ways")
+                    .at(*name)
+                    .hint(format!("let the gateway set {}, whatever the client sent", names.join(", "))));
+            }
+            said = Some(value);
+        }
+    }
+    Ok(said)
 }

@@ -113,5 +113,16 @@ fn mistakes_are_named_and_spend_nothing() {
     check("domain=ape", &[], "domain", "known domains: api");
     check("domain=api", &[("x-forwarded-method", "P OST")], "x-forwarded-method", "GET");
     check("domain=api", &[("x-forwarded-uri", "/a b")], "x-forwarded-uri", "/v1/items");
+    // Where the gateway sets one of them and the client sends the other, neither is believed.
+    let twice = [("x-original-uri", "/login"), ("x-forwarded-uri", "/cheap")];
+    check("domain=api", &twice, "x-original-uri", "two ways");
+    check(
+        "domain=api",
+        &[("x-forwarded-uri", "/a"), ("x-forwarded-uri", "/b")],
+        "x-forwarded-uri",
+        "two ways",
+    );
+    let same = [("x-original-url", "https://a/login?x=1"), ("x-forwarded-uri", "/login?x=1")];
+    assert_eq!(ask(&world, "domain=api&cost=0", &same).status, 200);
     assert_eq!(ask(&world, "domain=api&cost=0", &[]).header("x-ratelimit-remaining"), Some("3"));
 }
