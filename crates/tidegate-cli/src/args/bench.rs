@@ -16,6 +16,7 @@ use super::{OutputArgs, parse_duration};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate bench --rate 5000 --duration 30s\n  \
     tidegate bench --protocol grpc --rate closed --connections 4 --in-flight 16 --keys 100000\n  \
+    tidegate bench --protocol resp --rate closed --in-flight 64 --throttle 15/30/60\n  \
     tidegate bench --address http://10.0.0.5:8080 --domain api --attribute user --output json")]
 pub(crate) struct BenchArgs {
     /// What to speak
@@ -36,12 +37,16 @@ pub(crate) struct BenchArgs {
     /// Connections to open
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) connections: u32,
-    /// Requests in flight on each connection [default: 16 for grpc, 1 for http, which can carry no more]
+    /// Requests in flight on each connection, for resp: sent in one go [default: 16 for grpc and resp, 1 for http,
+    /// which can carry no more]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) in_flight: Option<u32>,
     /// Distinct callers, drawn at random
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) keys: u32,
+    /// For resp: the limit that each command states, as MAX_BURST/COUNT/PERIOD with the period in seconds
+    #[arg(long, value_name = "LIMIT", default_value = "1000000/1000000/60")]
+    pub(crate) throttle: Throttle,
     /// The domain to ask in
     #[arg(long, value_name = "DOMAIN", default_value = "api")]
     pub(crate) domain: String,
@@ -67,6 +72,30 @@ pub(crate) enum Protocol {
     Http,
     /// Envoy's rate limit service over gRPC
     Grpc,
+    /// CL.THROTTLE over the Redis protocol
+    Resp,
+}
+
+/// The limit that a `CL.THROTTLE` states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Throttle {
+    pub(crate) max_burst: u64,
+    pub(crate) count: u64,
+    pub(crate) period: u64,
+}
+
+impl FromStr for Throttle {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Result<Vec<u64>, _> = text.split('/').map(str::parse).collect();
+        match numbers.as_deref() {
+            Ok([max_burst, count, period]) if *count > 0 && *period > 0 => {
+                Ok(Throttle { max_burst: *max_burst, count: *count, period: *period })
+            }
+            _ => Err("expected MAX_BURST/COUNT/PERIOD, such as 15/30/60".to_owned()),
+        }
+    }
 }
 
 /// When requests are sent.
@@ -95,6 +124,14 @@ impl FromStr for Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_throttle_is_three_numbers() {
+        assert_eq!("15/30/60".parse(), Ok(Throttle { max_burst: 15, count: 30, period: 60 }));
+        for bad in ["", "15", "15/30", "15/0/60", "15/30/0", "a/b/c", "1/2/3/4", "-1/2/3"] {
+            assert!(bad.parse::<Throttle>().is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_rate_is_a_bounded_number_or_closed() {

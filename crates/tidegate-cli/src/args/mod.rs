@@ -15,7 +15,7 @@ use clap_complete::Shell;
 
 use crate::settings::env;
 
-pub(crate) use bench::{BenchArgs, Pace, Protocol};
+pub(crate) use bench::{BenchArgs, Pace, Protocol, Throttle};
 pub(crate) use serve::ServeArgs;
 pub(crate) use values::{Attribute, parse_duration};
 

@@ -4,6 +4,7 @@
 
 mod bench;
 mod bench_grpc;
+mod bench_resp;
 mod check;
 mod envoy;
 mod explain;

@@ -96,6 +96,12 @@ impl Lane {
         Some(Assignment { request: self.crew.payloads.draw(&mut self.dice), due })
     }
 
+    /// The next request, if it is due already.
+    pub(super) fn next_if_due(&mut self) -> Option<Assignment> {
+        let due = self.crew.schedule.take_if_due(clock::now())?;
+        Some(Assignment { request: self.crew.payloads.draw(&mut self.dice), due })
+    }
+
     pub(super) fn book(&self, due: Instant, outcome: Outcome) {
         self.crew.answered.fetch_add(1, Ordering::Relaxed);
         if self.crew.schedule.counts(due) {

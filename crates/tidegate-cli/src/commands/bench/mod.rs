@@ -2,7 +2,7 @@
 //!
 //! The client often shares its cores with the server it measures, so it is built to be cheap: a runtime per thread, no
 //! work between threads, requests encoded beforehand, and one histogram per thread. A further protocol is a `drive`
-//! function beside `http1` and `grpc`, and an encoder in `payload`.
+//! function beside `http1`, `grpc` and `resp`, and an encoder in `payload`.
 
 mod alarm;
 mod grpc;
@@ -11,6 +11,7 @@ mod lane;
 mod payload;
 mod plan;
 mod report;
+mod resp;
 mod schedule;
 mod tally;
 
@@ -130,6 +131,7 @@ fn open(connections: &mut JoinSet<()>, crew: &Arc<Crew>, number: u32) {
     let lane = |slot| Lane::new(crew.clone(), u64::from(number) * in_flight + slot);
     match crew.plan.protocol {
         Protocol::Http => connections.spawn(http1::drive(crew.clone(), lane(0))),
+        Protocol::Resp => connections.spawn(resp::drive(crew.clone(), lane(0))),
         Protocol::Grpc => connections.spawn(grpc::drive(crew.clone(), (0..in_flight).map(lane).collect())),
     };
 }

@@ -6,7 +6,7 @@ use bytes::{BufMut as _, Bytes};
 use serde_json::json;
 
 use super::plan::Plan;
-use crate::args::Protocol;
+use crate::args::{Protocol, Throttle};
 
 /// Every request of a run, one per caller.
 #[derive(Clone, Debug)]
@@ -23,6 +23,7 @@ impl Payloads {
             match plan.protocol {
                 Protocol::Http => http_request(plan, &caller),
                 Protocol::Grpc => grpc_message(plan, &caller),
+                Protocol::Resp => resp_command(plan, &caller),
             }
         };
         let each = encode_one(0).len();
@@ -71,6 +72,18 @@ fn http_request(plan: &Plan, caller: &str) -> Vec<u8> {
          content-length: {length}\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+/// `CL.THROTTLE caller max_burst count period cost`.
+fn resp_command(plan: &Plan, caller: &str) -> Vec<u8> {
+    let Throttle { max_burst, count, period } = plan.throttle;
+    let numbers = [max_burst, count, period, u64::from(plan.cost)].map(|number| number.to_string());
+    let words = ["CL.THROTTLE", caller].into_iter().chain(numbers.iter().map(String::as_str));
+    let mut command = b"*6\r\n".to_vec();
+    for word in words {
+        command.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+    command
 }
 
 /// A gRPC frame around a `RateLimitRequest` with one descriptor of one entry.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::args::{BenchArgs, Pace, Protocol};
+use crate::args::{BenchArgs, Pace, Protocol, Throttle};
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 
@@ -27,6 +27,7 @@ pub(super) struct Plan {
     pub(super) keys: u32,
     pub(super) domain: String,
     pub(super) attribute: String,
+    pub(super) throttle: Throttle,
     pub(super) cost: u32,
     pub(super) timeout: Duration,
     pub(super) threads: u32,
@@ -47,6 +48,7 @@ impl Plan {
             keys: args.keys,
             domain: args.domain.clone(),
             attribute: args.attribute.clone(),
+            throttle: args.throttle,
             cost: args.cost,
             timeout: args.timeout,
             threads: args.threads.min(args.connections),
@@ -67,7 +69,7 @@ impl Plan {
         }
         if self.protocol == Protocol::Http && self.in_flight > 1 {
             return Err(Failure::new("HTTP/1.1 carries one request at a time on a connection")
-                .hint("use more --connections, or --protocol grpc"));
+                .hint("use more --connections, or --protocol grpc or resp"));
         }
         if u64::from(self.connections) * u64::from(self.in_flight) > MOST_IN_FLIGHT {
             return Err(Failure::new(format!(
@@ -82,12 +84,13 @@ fn default_address(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http => "127.0.0.1:8080",
         Protocol::Grpc => "127.0.0.1:8081",
+        Protocol::Resp => "127.0.0.1:6380",
     }
 }
 
 fn default_in_flight(protocol: Protocol) -> u32 {
     match protocol {
         Protocol::Http => 1,
-        Protocol::Grpc => 16,
+        Protocol::Grpc | Protocol::Resp => 16,
     }
 }

@@ -157,6 +157,7 @@ fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http => "http",
         Protocol::Grpc => "grpc",
+        Protocol::Resp => "resp",
     }
 }
 

@@ -47,6 +47,16 @@ impl Schedule {
         (due < self.end).then_some(due)
     }
 
+    /// Takes the next request only if it is due by `now`.
+    pub(super) fn take_if_due(&self, now: Instant) -> Option<Instant> {
+        let Some(interval_ns) = self.interval_ns else { return self.take(now) };
+        let due = |number| Some(self.due(number, interval_ns)).filter(|due| *due <= now && *due < self.end);
+        let taken = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |number| due(number).map(|_| number + 1));
+        taken.ok().and_then(due)
+    }
+
     /// Whether there is nothing left to take.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         let Some(interval_ns) = self.interval_ns else { return now >= self.end };
@@ -117,6 +127,17 @@ mod tests {
         assert_eq!(due, [0, 0, 0, 0, 200, 200, 200, 200]);
         let rest = std::iter::from_fn(|| schedule.take(schedule.start)).count();
         assert_eq!(8 + rest, 60_000);
+    }
+
+    #[test]
+    fn what_is_not_due_yet_can_be_left() {
+        let schedule = open(10.0);
+        let now = schedule.start() + Duration::from_millis(150);
+        assert_eq!(schedule.take_if_due(now), Some(schedule.start()));
+        assert_eq!(schedule.take_if_due(now), Some(schedule.start() + Duration::from_millis(100)));
+        assert_eq!(schedule.take_if_due(now), None);
+        assert_eq!(schedule.take(now), Some(schedule.start() + Duration::from_millis(200)));
+        assert_eq!(schedule.take_if_due(schedule.end + SECOND).map(|due| due < schedule.end), Some(true));
     }
 
     #[test]

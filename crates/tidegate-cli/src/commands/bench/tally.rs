@@ -29,6 +29,8 @@ pub(super) enum Trouble {
     TimedOut,
     HttpStatus(u16),
     GrpcStatus(u16),
+    /// An error of the Redis protocol.
+    ErrorReply,
     /// An answer that is not one.
     BadReply,
     /// Due, but every connection was busy until the run ended.
@@ -43,6 +45,7 @@ impl fmt::Display for Trouble {
             Trouble::TimedOut => f.write_str("timed out"),
             Trouble::HttpStatus(status) => write!(f, "http status {status}"),
             Trouble::GrpcStatus(status) => write!(f, "grpc status {status}"),
+            Trouble::ErrorReply => f.write_str("error reply"),
             Trouble::BadReply => f.write_str("bad reply"),
             Trouble::NeverSent => f.write_str("never sent"),
         }
