@@ -14,6 +14,7 @@ mod help;
 mod http;
 mod import;
 mod proxy;
+mod redis_clock;
 mod redis_exact;
 mod redis_faults;
 mod redis_heal;
