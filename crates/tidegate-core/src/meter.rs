@@ -176,13 +176,8 @@ impl Meter {
         let backlog = self.in_this_unit(cell);
         // After a failover the store's clock may be behind the cell. The backlog then counts from `now` on: it drains in
         // its own time, and nobody is locked out until the old clock would have been reached.
-        let elapsed = now.since(cell.as_of).get();
-        // Time beyond the whole backlog must not be multiplied: it might not fit.
-        if elapsed >= backlog.div_ceil(self.drained_per_us) {
-            0
-        } else {
-            backlog - elapsed * self.drained_per_us
-        }
+        let drained = u128::from(now.since(cell.as_of).get()) * u128::from(self.drained_per_us);
+        u64::try_from(drained).map_or(0, |drained| backlog.saturating_sub(drained))
     }
 
     /// The cell for `backlog` at `now`; none when nothing is left to remember.
