@@ -34,6 +34,12 @@ const BENCHES: &[Bench] = &[
         target: "check",
     },
     Bench {
+        name: "layer",
+        shows: "what the tower middleware adds to a bare axum handler",
+        package: "tidegate-tower",
+        target: "layer",
+    },
+    Bench {
         name: "matching",
         shows: "finding the rules of a request among 10 and among 10,000",
         package: "tidegate-rules",

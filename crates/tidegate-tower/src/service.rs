@@ -55,11 +55,13 @@ where
                 Ok(admitted) => admitted,
                 Err(refusal) => return Ok(refusal),
             };
-            let hold = admitted.hold;
-            let response = inner.call(Request::from_parts(parts, body)).await?;
-            let (mut parts, body) = response.into_parts();
-            parts.headers.extend(admitted.headers);
-            Ok(Response::from_parts(parts, LimitedBody::admitted(body, hold)))
+            let Admitted { told, hold } = admitted;
+            let mut response = inner.call(Request::from_parts(parts, body)).await?;
+            if let Some((decision, asked_at)) = told {
+                response.headers_mut().reserve(MOST_HEADERS);
+                answer::write_headers(&decision, gate.headers, asked_at, response.headers_mut());
+            }
+            Ok(response.map(|body| LimitedBody::admitted(body, hold)))
         })
     }
 }
@@ -67,9 +69,13 @@ where
 /// What a request that may pass takes along.
 #[derive(Default)]
 struct Admitted {
-    headers: HeaderMap,
+    /// What its response will say, once there is one.
+    told: Option<(Decision, Timestamp)>,
     hold: Option<Hold>,
 }
+
+/// What a decision may add to a response: a map that must grow while it is filled is filled twice.
+const MOST_HEADERS: usize = 6;
 
 impl Gate {
     /// Lets a request through, after its wait, or says what to answer instead.
@@ -80,19 +86,19 @@ impl Gate {
             Err(problem) => return Err(grpc::or_http(&parts.headers, &problem, HeaderMap::new())),
         };
         let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
-        let Some(decision) = self.decide(&attributes, cost).await else { return Ok(Admitted::default()) };
-        let mut headers = HeaderMap::new();
-        answer::write_headers(&decision, self.headers, asked_at, &mut headers);
+        let Some(mut decision) = self.decide(&attributes, cost).await else { return Ok(Admitted::default()) };
         if !decision.allowed {
+            let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
+            answer::write_headers(&decision, self.headers, asked_at, &mut headers);
             return Err(grpc::or_http(&parts.headers, &answer::refusal(&decision), headers));
         }
-        let Decision { delay, lease, .. } = decision;
+        let lease = decision.lease.take();
         let hold = lease.map(|lease| Hold::new(self.limiter.clone(), self.runtime.clone(), lease));
-        if delay > Micros::ZERO {
+        if decision.delay > Micros::ZERO {
             // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
-            self.runtime.sleep(delay).await;
+            self.runtime.sleep(decision.delay).await;
         }
-        Ok(Admitted { headers, hold })
+        Ok(Admitted { told: Some((decision, asked_at)), hold })
     }
 
     /// Nothing if rules no longer speak of the domain.

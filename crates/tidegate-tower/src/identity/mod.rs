@@ -81,7 +81,7 @@ impl Identity {
             attributes.push(names::HOST, host);
         }
         self.routes.read(&path, &mut attributes);
-        attributes.push(names::PATH, path.matching().to_owned().into_bytes());
+        attributes.push(names::PATH, path.matching_bytes());
         for (name, header) in &self.headers {
             if let Some(value) = head.headers.get(header) {
                 attributes.push(name.as_str(), value.as_bytes());

@@ -48,6 +48,14 @@ impl<'a> NormalPath<'a> {
         &self.matching
     }
 
+    /// The form that rules match, borrowed from the request where nothing had to be undone.
+    pub(super) fn matching_bytes(&self) -> Cow<'a, [u8]> {
+        match &self.matching {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.clone().into_bytes()),
+        }
+    }
+
     /// The form to forward.
     #[must_use]
     pub fn forward(&self) -> &str {
