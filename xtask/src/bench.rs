@@ -57,10 +57,19 @@ const BENCHES: &[Bench] = &[
         package: "tidegate-server",
         target: "server",
     },
+    Bench {
+        name: "server-redis",
+        shows: "CPU per request over gRPC with a Redis behind the server, beside bare tonic",
+        package: "tidegate-server",
+        target: "server",
+    },
 ];
 
 /// Benchmarks that start the real binary: it is built first and named to them in `TIDEGATE`.
-const STARTS_TIDEGATE: &[&str] = &["server"];
+const STARTS_TIDEGATE: &[&str] = &["server", "server-redis"];
+
+/// Rows that run another row's target in another way.
+const FLAGS: &[(&str, &[&str])] = &[("server-redis", &["--redis", "--only", "grpc"])];
 
 /// Runs the benchmark called `name` with `rest` appended, or lists them all.
 pub(crate) fn run(root: &Path, name: Option<&str>, rest: &[String]) -> Result<(), Failure> {
@@ -78,7 +87,9 @@ pub(crate) fn run(root: &Path, name: Option<&str>, rest: &[String]) -> Result<()
         build.run(root).map_err(|why| Failure::of_command(&build, &why))?;
         command = command.env("TIDEGATE", binary(root));
     }
-    let command = if rest.is_empty() { command } else { command.args(["--"]).args(rest.iter().cloned()) };
+    let flags = FLAGS.iter().filter(|(row, _)| *row == name).flat_map(|(_, flags)| *flags);
+    let rest: Vec<String> = flags.map(|flag| (*flag).to_owned()).chain(rest.iter().cloned()).collect();
+    let command = if rest.is_empty() { command } else { command.args(["--"]).args(rest) };
     command.run(root).map_err(|why| Failure::of_command(&command, &why))
 }
 

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tidegate_testkit::Redis;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -20,6 +21,9 @@ pub(crate) struct Options {
     /// Only this transport.
     #[arg(long)]
     only: Option<Transport>,
+    /// Also measure our server with a Redis behind it, which runs on the load generator's core.
+    #[arg(long)]
+    redis: bool,
     /// The servers' core.
     #[arg(long, default_value_t = 0)]
     server_core: usize,
@@ -84,13 +88,29 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         }
         let mut reference = pinned(options.server_core, &std::env::current_exe()?);
         reference.arg(transport.reference());
-        let mut tidegate = pinned(options.server_core, ours);
-        tidegate.args(["serve", "--log-level", "warn", "--rules"]).arg(&rules);
-        tidegate.args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "off"]);
-        let mut contestants = [
+        let tidegate = |store: &str| {
+            let mut tidegate = pinned(options.server_core, ours);
+            tidegate.args(["serve", "--log-level", "warn", "--store", store, "--rules"]).arg(&rules);
+            tidegate.args([
+                "--http",
+                "127.0.0.1:0",
+                "--grpc",
+                "127.0.0.1:0",
+                "--resp",
+                "off",
+                "--admin",
+                "off",
+            ]);
+            tidegate
+        };
+        let mut contestants = vec![
             Contestant::start(transport.reference(), reference, transport)?,
-            Contestant::start("tidegate", tidegate, transport)?,
+            Contestant::start("tidegate", tidegate("memory:"), transport)?,
         ];
+        let redis = options.redis.then(|| redis_on(options.client_core)).transpose()?;
+        if let Some(redis) = &redis {
+            contestants.push(Contestant::start("on Redis", tidegate(&redis.url()), transport)?);
+        }
         for round in 0..=options.rounds {
             for contestant in &mut contestants {
                 let run = contestant.measure(&mut offer(transport, options, ours))?;
@@ -103,6 +123,17 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         report(transport, &contestants);
     }
     Ok(())
+}
+
+/// A Redis on this core: not on the servers', whose time is measured.
+fn redis_on(core: usize) -> Result<Redis, Box<dyn Error>> {
+    let redis = Redis::start();
+    let pid = redis.process().pid().to_string();
+    let moved = Command::new("taskset").args(["-a", "-c", "-p", &core.to_string(), &pid]).output()?;
+    if !moved.status.success() {
+        return Err(format!("cannot pin Redis: {}", String::from_utf8_lossy(&moved.stderr)).into());
+    }
+    Ok(redis)
 }
 
 /// As many requests as the server answers, from a core of its own.
