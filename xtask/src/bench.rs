@@ -16,6 +16,18 @@ struct Bench {
 
 const BENCHES: &[Bench] = &[
     Bench {
+        name: "redis-costs",
+        shows: "what a decision costs Redis in CPU time, and its latency beside a bare EVALSHA",
+        package: "tidegate-store-redis",
+        target: "redis_costs",
+    },
+    Bench {
+        name: "memory-table",
+        shows: "bytes per user of every algorithm, in memory and in Redis, beside the paper's table",
+        package: "tidegate-store-redis",
+        target: "memory_table",
+    },
+    Bench {
         name: "store",
         shows: "the memory store's call beside governor's: nanoseconds, bytes per key",
         package: "tidegate-store",
@@ -44,6 +56,12 @@ const BENCHES: &[Bench] = &[
         shows: "finding the rules of a request among 10 and among 10,000",
         package: "tidegate-rules",
         target: "matching",
+    },
+    Bench {
+        name: "proxy",
+        shows: "what the reverse proxy adds to a request's latency, beside what nginx adds",
+        package: "tidegate-server",
+        target: "proxy",
     },
     Bench {
         name: "resp",

@@ -1,4 +1,4 @@
--- The values of the cells of a decision: read at once, changed in turn, and written when all is decided.
+-- The cells of a decision: their values are read at once, changed in turn, and written when all is decided.
 
 local ENFORCED, COUNTS_REFUSED = 1, 2
 -- What a reservation changed is remembered for so long, and so is that it was cancelled.
@@ -10,11 +10,16 @@ local function has(flags, flag)
   return fmod(flags, 2 * flag) >= flag
 end
 
+local function lease_name(number)
+  return sub(ARGV[2], 8 * number - 7, 8 * number)
+end
+
 -- Values by the number of their key, and of those that changed, when their key expires (0: as before).
 local raws, changed = {}, {}
 if readable > 1000 then
   for key = 1, readable do
-    raws[key] = call("GET", KEYS[key])
+    -- Not GET: it would fail on a sorted set, which a limit that was very large has left.
+    raws[key] = call("MGET", KEYS[key])[1]
   end
 elseif readable > 0 then
   raws = call("MGET", unpack(KEYS, 1, readable))
@@ -25,4 +30,26 @@ local function become(key, after, expires_s)
     raws[key] = after ~= "" and after
     changed[key] = expires_s or changed[key] or 0
   end
+end
+
+-- Decides one spend: what it is told, and what the value becomes.
+local function decide(letter, key, raw, hits, a, b, c, d, e, f)
+  if letter == "b" then
+    return token_bucket_decide(raw, now, hits, a, b, c, d, e)
+  elseif letter == "w" then
+    return sliding_window_decide(raw, now, hits, a, b, c, d, e)
+  elseif letter == "f" then
+    return fixed_window_decide(raw, now, hits, a, b, c, d, e, f)
+  elseif letter == "q" then
+    return leaky_bucket_decide(raw, now, hits, a, b, c, d, e, f)
+  elseif letter == "l" then
+    return sliding_log_decide(key, raw, now, hits, a, b, c, d, e)
+  elseif letter == "c" and f > 0 then
+    return concurrency_acquire(key, raw, now, hits, lease_name(f), a, b, c)
+  elseif letter == "c" then
+    return concurrency_look(key, raw, now, hits, a, b, c)
+  elseif letter == "z" and f > 0 then
+    return concurrency_large_acquire(key, now, hits, lease_name(f), a, b, c)
+  end
+  return concurrency_large_look(key, now, hits, a, b, c)
 end

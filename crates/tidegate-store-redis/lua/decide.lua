@@ -12,32 +12,7 @@
 --
 -- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once.
 
-local WHOLE, REFUSED_ELSEWHERE, WHOLE_FOR_NOW, CANCEL = 0, 2, 3, 4
-
-local function lease_name(number)
-  return sub(ARGV[2], 8 * number - 7, 8 * number)
-end
-
-local function decide(letter, key, raw, hits, a, b, c, d, e, f)
-  if letter == "b" then
-    return token_bucket_decide(raw, now, hits, a, b, c, d, e)
-  elseif letter == "w" then
-    return sliding_window_decide(raw, now, hits, a, b, c, d, e)
-  elseif letter == "f" then
-    return fixed_window_decide(raw, now, hits, a, b, c, d, e, f)
-  elseif letter == "q" then
-    return leaky_bucket_decide(raw, now, hits, a, b, c, d, e, f)
-  elseif letter == "l" then
-    return sliding_log_decide(key, raw, now, hits, a, b, c, d, e)
-  elseif letter == "c" and f > 0 then
-    return concurrency_acquire(key, raw, now, hits, lease_name(f), a, b, c)
-  elseif letter == "c" then
-    return concurrency_look(key, raw, now, hits, a, b, c)
-  elseif letter == "z" and f > 0 then
-    return concurrency_large_acquire(key, now, hits, lease_name(f), a, b, c)
-  end
-  return concurrency_large_look(key, now, hits, a, b, c)
-end
+local PART, REFUSED_ELSEWHERE, CANCEL = 1, 2, 4
 
 -- What `decide` would say. Changes nothing.
 local function look(letter, key, raw, hits, a, b, c, d, e, f)
@@ -154,23 +129,13 @@ end
 
 local records = {}
 for _ = 1, items do
-  local spends, mode, reservation, key, letter, flags, hits, a, b, c, d, e, f, next_at
-  spends, mode, reservation, key, letter, flags, hits, a, b, c, d, e, f, next_at =
-    from_bytes("<I2I1I2I2c1I1ddddddd", plan, at)
-  if mode == WHOLE and spends == 1 then
-    local wait, remaining, reset_after_us, after, expires_s =
-      decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
-    become(key, after, expires_s)
-    if wait < 0 and has(flags, COUNTS_REFUSED) then
-      become(key, note_refused(letter, KEYS[key], raws[key], hits, a, b, c, d, e))
-    end
-    tell(wait, remaining, reset_after_us)
-    at = next_at
-  elseif mode == CANCEL then
+  local spends, mode, reservation = from_bytes("<I2I1I2", plan, at)
+  if mode == CANCEL then
     cancel(spends, KEYS[reservation], at + 5)
     at = at + 5 + 60 * spends
   else
-    local alone, traces = mode == WHOLE_FOR_NOW and spends == 1, nil
+    -- One limit alone decides in one go: its refusal changes nothing by itself.
+    local alone, traces = mode ~= PART and spends == 1, nil
     -- One that was cancelled before it came must not spend any more.
     local cancelled = reservation > 0 and call("EXISTS", KEYS[reservation]) == 1
     if mode == REFUSED_ELSEWHERE or cancelled or (not alone and is_refused(spends, at + 5)) then

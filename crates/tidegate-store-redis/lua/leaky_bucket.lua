@@ -26,8 +26,9 @@ local function leaky_bucket_decide(
     else
       local filled = backlog + wanted * work_per_hit
       local remaining = leaky_bucket_remaining(filled, work_per_hit, queue, longest_wait)
-      return reset_after_us, remaining, ceil_div(filled, drained_per_us),
-        meter_write(filled, now, drained_per_us, coarseness, expires_s)
+      local empty_in_us = ceil_div(filled, drained_per_us)
+      return reset_after_us, remaining, empty_in_us,
+        meter_write(filled, empty_in_us, now, coarseness, expires_s)
     end
   end
   return wait, leaky_bucket_remaining(backlog, work_per_hit, queue, longest_wait), reset_after_us,
@@ -38,6 +39,6 @@ local function leaky_bucket_charge(raw, now, hits, work_per_hit, drained_per_us,
   local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
   local capacity = floor_div(queue, work_per_hit) + 1
   local room = max(capacity * work_per_hit - backlog, 0)
-  local taken = min(min(hits, capacity) * work_per_hit, room)
-  return meter_write(backlog + taken, now, drained_per_us, coarseness, expires_s)
+  local filled = backlog + min(min(hits, capacity) * work_per_hit, room)
+  return meter_write(filled, ceil_div(filled, drained_per_us), now, coarseness, expires_s)
 end

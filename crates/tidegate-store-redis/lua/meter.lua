@@ -17,22 +17,21 @@ local function meter_read(raw, now, work_per_hit, drained_per_us, period_us, coa
   if now <= as_of_us then
     return backlog, expires_s
   end
-  -- Time beyond the whole backlog must not be multiplied: it might not fit.
-  if now - as_of_us >= ceil_div(backlog, drained_per_us) then
+  -- Time far beyond the whole backlog must not be multiplied: it might not fit.
+  if now - as_of_us >= backlog / drained_per_us + 1 then
     return 0, expires_s
   end
-  return backlog - (now - as_of_us) * drained_per_us, expires_s
+  return max(backlog - (now - as_of_us) * drained_per_us, 0), expires_s
 end
 
-local function meter_write(backlog, now, drained_per_us, coarseness, expires_s)
+-- `empty_in_us` is how long the backlog takes to drain.
+local function meter_write(backlog, empty_in_us, now, coarseness, expires_s)
   if backlog == 0 then
     return ""
-  end
-  local empty_us = now + ceil_div(backlog, drained_per_us)
-  if empty_us <= expires_s * 1000000 then
+  elseif now + empty_in_us <= expires_s * 1000000 then
     return to_bytes("<I7I7I1I5", backlog, now, coarseness, expires_s)
   end
-  expires_s = expiry_beyond(empty_us, now)
+  expires_s = expiry_beyond(now + empty_in_us, now)
   return to_bytes("<I7I7I1I5", backlog, now, coarseness, expires_s), expires_s
 end
 

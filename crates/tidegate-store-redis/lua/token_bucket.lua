@@ -10,8 +10,9 @@ local function token_bucket_decide(raw, now, hits, work_per_hit, drained_per_us,
     local highest_backlog = capacity - wanted * work_per_hit
     if backlog <= highest_backlog and hits > 0 then
       local filled = backlog + wanted * work_per_hit
-      return 0, floor_div(capacity - filled, work_per_hit), ceil_div(filled, drained_per_us),
-        meter_write(filled, now, drained_per_us, coarseness, expires_s)
+      local empty_in_us = ceil_div(filled, drained_per_us)
+      return 0, floor_div(capacity - filled, work_per_hit), empty_in_us,
+        meter_write(filled, empty_in_us, now, coarseness, expires_s)
     elseif backlog <= highest_backlog then
       wait = 0
     else
@@ -26,12 +27,13 @@ end
 local function token_bucket_refund(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)
   local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
   local returned = min(hits, burst) * work_per_hit
-  return meter_write(max(backlog - returned, 0), now, drained_per_us, coarseness, expires_s)
+  local left = max(backlog - returned, 0)
+  return meter_write(left, ceil_div(left, drained_per_us), now, coarseness, expires_s)
 end
 
 local function token_bucket_charge(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)
   local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
   local room = max(burst * work_per_hit - backlog, 0)
-  local taken = min(min(hits, burst) * work_per_hit, room)
-  return meter_write(backlog + taken, now, drained_per_us, coarseness, expires_s)
+  local filled = backlog + min(min(hits, burst) * work_per_hit, room)
+  return meter_write(filled, ceil_div(filled, drained_per_us), now, coarseness, expires_s)
 end

@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     keys: [Keys; 3],
     items: Vec<u8>,
     item_count: u16,
+    /// Spends of all requests together; none is empty.
+    spends: u16,
     /// Where `items` holds the number of a key that is not among the first, and so not known until the end.
     unnumbered: SmallVec<[Unnumbered; 2]>,
     lease_names: Vec<u8>,
@@ -108,6 +110,7 @@ impl Plan {
             keys: Default::default(),
             items,
             item_count: 0,
+            spends: 0,
             unnumbered: SmallVec::new(),
             lease_names: Vec::new(),
         }
@@ -129,6 +132,7 @@ impl Plan {
     ) {
         self.item_count += 1;
         let count = u16::try_from(spends).expect("the size of a batch is bounded");
+        self.spends += count;
         self.items.extend_from_slice(&count.to_le_bytes());
         self.items.push(mode as u8);
         match reservation {
@@ -210,7 +214,11 @@ impl Plan {
     }
 
     pub(crate) fn script(&self) -> &'static Script {
-        script(self.driver, self.algorithms)
+        let driver = match self.driver {
+            Driver::Decide if self.spends == self.item_count => Driver::DecideAlone,
+            driver => driver,
+        };
+        script(driver, self.algorithms)
     }
 
     /// Writes the header: from here on the plan can only be sent. `now` is for tests; otherwise Redis's time counts.

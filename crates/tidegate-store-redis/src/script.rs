@@ -1,13 +1,15 @@
-//! The Lua scripts: assembled from the files under `lua/`, each script with only the algorithms it is sent for.
+//! The Lua scripts: assembled from the files under `lua/`, each script with only the functions that it calls.
 //!
-//! Lua makes every function of a script anew on every call, so a script with all algorithms would spend more time on
-//! making functions than on a decision. There are at most 128 scripts per driver, and in practice a handful.
+//! Lua makes every function of a script anew on every call, so a script with all of them would spend more time on making
+//! functions than on a decision. There are at most 128 scripts per driver, and in practice a handful.
 
 use std::sync::OnceLock;
 
 /// What a script does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
+    /// Decides requests that touch one cell each.
+    DecideAlone,
     /// Decides requests.
     Decide,
     /// Decides parts of requests, and undoes that. One script for both: who could decide can undo.
@@ -75,6 +77,7 @@ impl Algorithms {
 impl Driver {
     fn files(self) -> &'static [&'static str] {
         match self {
+            Driver::DecideAlone => &[lua!("note_refused"), lua!("cells"), lua!("alone")],
             Driver::Decide => &[lua!("note_refused"), lua!("cells"), lua!("decide")],
             Driver::DecideAndUndo => {
                 &[lua!("note_refused"), lua!("give_back"), lua!("cells"), lua!("cancel"), lua!("decide")]
@@ -87,7 +90,7 @@ impl Driver {
 /// The script of `driver` for `algorithms`, assembled once.
 pub(crate) fn script(driver: Driver, algorithms: Algorithms) -> &'static Script {
     const SETS: usize = 1 << SOURCES.len();
-    static SCRIPTS: [[OnceLock<Script>; SETS]; 3] = [const { [const { OnceLock::new() }; SETS] }; 3];
+    static SCRIPTS: [[OnceLock<Script>; SETS]; 4] = [const { [const { OnceLock::new() }; SETS] }; 4];
     SCRIPTS[driver as usize][usize::from(algorithms.0)].get_or_init(|| assemble(driver, algorithms))
 }
 
@@ -103,17 +106,54 @@ fn assemble(driver: Driver, algorithms: Algorithms) -> Script {
 
 impl Script {
     fn new(files: impl Iterator<Item = &'static str>) -> Self {
-        let mut source = String::new();
-        for line in files.flat_map(str::lines) {
-            // Redis keeps the source of every script: it need not keep the comments.
-            if !line.starts_with("--") && !line.is_empty() {
-                source.push_str(line);
-                source.push('\n');
-            }
-        }
+        // Redis keeps the source of every script: it need not keep the comments.
+        let lines = files.flat_map(str::lines).filter(|line| !line.starts_with("--") && !line.is_empty());
+        let source = join_called(&in_blocks(lines));
         let name = redis::Script::new(&source).get_hash().to_owned();
         Script { source, name }
     }
+}
+
+/// Lines that go together.
+struct Block {
+    /// Of a function, which nobody may need.
+    name: Option<&'static str>,
+    lines: Vec<&'static str>,
+}
+
+/// Functions, from the line that names them to the `end` that is not indented, and what stands between them.
+fn in_blocks(lines: impl Iterator<Item = &'static str>) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    for line in lines {
+        let function = line.strip_prefix("local function ").and_then(|rest| rest.split('(').next());
+        let goes_on = blocks.last().is_some_and(|last| match last.name {
+            Some(_) => last.lines.last() != Some(&"end"),
+            None => function.is_none(),
+        });
+        match blocks.last_mut() {
+            Some(last) if goes_on => last.lines.push(line),
+            _ => blocks.push(Block { name: function, lines: vec![line] }),
+        }
+    }
+    blocks
+}
+
+/// All that is no function, and the functions that it calls, and those that they call.
+fn join_called(blocks: &[Block]) -> String {
+    let mut wanted: Vec<bool> = blocks.iter().map(|block| block.name.is_none()).collect();
+    // A function stands before those that call it.
+    for place in (0..blocks.len()).rev() {
+        let Some(name) = blocks[place].name else { continue };
+        let later = blocks.iter().zip(&wanted).skip(place + 1).filter(|(_, wanted)| **wanted);
+        wanted[place] =
+            later.flat_map(|(block, _)| &block.lines).any(|line| words(line).any(|word| word == name));
+    }
+    let kept = blocks.iter().zip(&wanted).filter(|(_, wanted)| **wanted);
+    kept.flat_map(|(block, _)| &block.lines).flat_map(|line| [*line, "\n"]).collect()
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
 }
 
 #[cfg(test)]
@@ -133,6 +173,18 @@ mod tests {
         assert_eq!(source.matches("local function token_bucket_decide").count(), 1);
         assert_eq!(source.matches("local function leaky_bucket_decide").count(), 1);
         assert_eq!(source.matches("local function sliding_log_decide").count(), 0);
+    }
+
+    #[test]
+    fn a_script_holds_the_functions_it_calls_and_no_other() {
+        let source = &script(Driver::DecideAlone, of(b"b")).source;
+        for called in ["token_bucket_decide", "meter_write", "expiry_beyond", "ceil_div"] {
+            assert!(source.contains(&format!("local function {called}(")), "{called}");
+        }
+        for idle in ["token_bucket_refund", "token_bucket_charge", "is_refused", "trace"] {
+            assert!(!source.contains(idle), "{idle}");
+        }
+        assert!(script(Driver::Change, of(b"b")).source.contains("local function token_bucket_refund("));
     }
 
     #[test]
