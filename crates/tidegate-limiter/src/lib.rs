@@ -26,6 +26,7 @@ mod replay;
 mod request;
 mod runtime;
 mod shared;
+mod shed;
 mod snapshot;
 
 pub use breaker::{BreakerConfig, BreakerState};
@@ -43,4 +44,8 @@ pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
 #[cfg(feature = "tokio")]
 pub use runtime::TokioRuntime;
 pub use runtime::{Runtime, Task};
+pub use shed::{
+    Capacity, Classes, Gradient2, Gradient2Config, LevelConfig, LevelConfigError, Percent, Place, Reason,
+    Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
+};
 pub use snapshot::Snapshot;

@@ -1,0 +1,297 @@
+//! A shed machine for all threads of a node: with a clock, with chance, and with places that are given back by themselves.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate_core::{Micros, Timestamp};
+use tidegate_rules::Priority;
+use tidegate_store::Clock;
+
+use super::classes::Classes;
+use super::level::LevelConfig;
+use super::machine::{Capacity, Reason, ShedMachine, Thresholds};
+use super::utilization::Utilization;
+
+/// What a shedder is made of.
+#[derive(Clone, Debug)]
+pub struct ShedderConfig {
+    /// How many requests can be worked on at once.
+    pub capacity: Capacity,
+    /// How many of the workers each class may use.
+    pub thresholds: Thresholds,
+    /// How long overload is answered.
+    pub level: LevelConfig,
+    /// How critical requests are that no rule speaks of.
+    pub classes: Classes,
+    /// When a caller that was shed is asked to come back.
+    pub retry_after: Micros,
+    /// How long a reported utilisation holds.
+    pub report_lasts: Micros,
+    /// Makes chance repeatable, for tests.
+    pub seed: u64,
+}
+
+impl ShedderConfig {
+    /// The defaults, for this capacity.
+    #[must_use]
+    pub fn new(capacity: Capacity) -> Self {
+        ShedderConfig {
+            capacity,
+            thresholds: Thresholds::default(),
+            level: LevelConfig::default(),
+            classes: Classes::default(),
+            retry_after: Micros::from_secs(1),
+            report_lasts: Micros::from_secs(10),
+            seed: RandomState::new().hash_one(0),
+        }
+    }
+}
+
+/// Sheds load on one node. All threads share it; each question takes a lock for less than a microsecond.
+pub struct Shedder {
+    classes: Classes,
+    retry_after: Micros,
+    report_lasts: Micros,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    machine: ShedMachine,
+    random: SplitMix64,
+}
+
+/// A request that was turned away.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shed {
+    /// How critical it was.
+    pub priority: Priority,
+    /// Why.
+    pub reason: Reason,
+    /// When to come back.
+    pub retry_after: Micros,
+}
+
+impl fmt::Display for Shed {
+    /// What its caller is told.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = name(self.priority);
+        match self.reason {
+            Reason::Threshold { utilization, most } => write!(
+                f,
+                "shed: {utilization} of the workers are busy, and requests of priority {class} may use {most}"
+            ),
+            Reason::Level { chance } => write!(
+                f,
+                "shed: the workers have been busy for a while, and {:.0} % of the requests of priority {class} are turned away",
+                (chance * 100.0).max(1.0)
+            ),
+        }
+    }
+}
+
+/// What a shedder is doing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShedStats {
+    /// Requests that were let in and have not left.
+    pub in_use: usize,
+    /// How many can be worked on at once; none where somebody else knows.
+    pub workers: Option<usize>,
+    /// How busy the workers are.
+    pub utilization: Utilization,
+    /// How much is shed because they have been busy: from 0 to 1.
+    pub level: f64,
+}
+
+impl Shedder {
+    /// A shedder that goes by `clock`.
+    #[must_use]
+    pub fn new(config: ShedderConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let machine = ShedMachine::new(config.capacity, config.thresholds, config.level);
+        Arc::new(Shedder {
+            classes: config.classes,
+            retry_after: config.retry_after,
+            report_lasts: config.report_lasts,
+            clock,
+            state: Mutex::new(State { machine, random: SplitMix64(config.seed) }),
+        })
+    }
+
+    /// How critical a request is that no rule speaks of.
+    #[must_use]
+    pub fn class_of(&self, entries: &[(&str, &[u8])]) -> Priority {
+        self.classes.class_of(entries)
+    }
+
+    /// Lets a request in, or turns it away.
+    ///
+    /// # Errors
+    /// When it is shed.
+    pub fn enter(self: &Arc<Self>, priority: Priority) -> Result<Place, Shed> {
+        let now = self.clock.now();
+        let State { machine, random } = &mut *self.state.lock();
+        match machine.enter(priority, now, || random.part()) {
+            Ok(()) => Ok(Place { shedder: Arc::clone(self), here: Here::Inside }),
+            Err(reason) => Err(Shed { priority, reason, retry_after: self.retry_after }),
+        }
+    }
+
+    /// Says how busy the workers are, where somebody knows better than this shedder can count. It holds for a while: say it
+    /// again every few seconds.
+    pub fn report(&self, utilization: Utilization) {
+        let (now, lasts) = (self.clock.now(), self.report_lasts);
+        self.state.lock().machine.report(utilization, now, lasts);
+    }
+
+    /// What it is doing now.
+    #[must_use]
+    pub fn stats(&self) -> ShedStats {
+        let now = self.clock.now();
+        let machine = &mut self.state.lock().machine;
+        machine.advance(now);
+        ShedStats {
+            in_use: machine.in_use(),
+            workers: machine.workers().map(Into::into),
+            utilization: machine.utilization(),
+            level: machine.level(),
+        }
+    }
+}
+
+impl fmt::Debug for Shedder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shedder").field("machine", &self.state.lock().machine).finish_non_exhaustive()
+    }
+}
+
+/// A request that was let in; dropped, it has left.
+#[derive(Debug)]
+pub struct Place {
+    shedder: Arc<Shedder>,
+    here: Here,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Here {
+    Inside,
+    Aside,
+}
+
+impl Place {
+    /// Leaves for a while: a request that waits for its turn keeps no worker busy.
+    pub fn step_aside(&mut self) {
+        if std::mem::replace(&mut self.here, Here::Aside) == Here::Inside {
+            self.with(|machine, now| machine.leave(now));
+        }
+    }
+
+    /// Comes back, whatever the load: it was let in once, and has spent what it had to.
+    pub fn come_back(&mut self) {
+        if std::mem::replace(&mut self.here, Here::Inside) == Here::Aside {
+            self.with(|machine, now| machine.reenter(now));
+        }
+    }
+
+    /// The service answered this request so long after it was sent on. Not to be called for one that failed.
+    pub fn answered(&self, took: Micros) {
+        self.with(|machine, now| machine.answered(took, now));
+    }
+
+    fn with(&self, change: impl FnOnce(&mut ShedMachine, Timestamp)) {
+        let now = self.shedder.clock.now();
+        change(&mut self.shedder.state.lock().machine, now);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.step_aside();
+    }
+}
+
+fn name(priority: Priority) -> &'static str {
+    match priority {
+        Priority::P0 => "P0",
+        Priority::P1 => "P1",
+        Priority::P2 => "P2",
+        Priority::P3 => "P3",
+    }
+}
+
+/// A small generator. Nobody gains by foreseeing it: whoever is shed may ask again.
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    /// From 0 up to but without 1.
+    fn part(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (mixed >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use tidegate_store::ManualClock;
+
+    use super::*;
+
+    fn shedder(workers: usize) -> (Arc<Shedder>, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000)));
+        let capacity = Capacity::Workers(NonZeroUsize::new(workers).unwrap());
+        let config = ShedderConfig { seed: 7, ..ShedderConfig::new(capacity) };
+        (Shedder::new(config, clock.clone()), clock)
+    }
+
+    #[test]
+    fn a_place_is_given_back_once_however_its_holder_ends() {
+        let (shedder, _) = shedder(10);
+        let mut waits = shedder.enter(Priority::P2).unwrap();
+        let stays = shedder.enter(Priority::P2).unwrap();
+        waits.step_aside();
+        waits.step_aside();
+        assert_eq!(shedder.stats().in_use, 1);
+        waits.come_back();
+        waits.come_back();
+        assert_eq!(shedder.stats().in_use, 2);
+        waits.step_aside();
+        drop(waits);
+        assert_eq!(shedder.stats().in_use, 1);
+        drop(stays);
+        assert_eq!(shedder.stats().in_use, 0);
+    }
+
+    #[test]
+    fn a_part_of_a_class_is_shed_as_likely_as_the_level_says() {
+        let (shedder, clock) = shedder(100);
+        let busy: Vec<Place> = (0..100).map(|_| shedder.enter(Priority::P0).unwrap()).collect();
+        for _ in 0..6 {
+            clock.advance(Micros::from_secs(10));
+            shedder.stats();
+        }
+        drop(busy);
+        // Half of everything: all of P3, and half of P2.
+        let shed = |class| (0..10_000).filter(|_| shedder.enter(class).is_err()).count();
+        assert_eq!((shed(Priority::P3), shed(Priority::P1), shed(Priority::P0)), (10_000, 0, 0));
+        assert!((4_800..5_200).contains(&shed(Priority::P2)));
+    }
+
+    #[test]
+    fn who_is_shed_is_told_so_with_its_priority() {
+        let (shedder, _) = shedder(10);
+        let _busy: Vec<Place> = (0..8).map(|_| shedder.enter(Priority::P0).unwrap()).collect();
+        let shed = shedder.enter(Priority::P3).unwrap_err();
+        assert_eq!(
+            shed.to_string(),
+            "shed: 80 % of the workers are busy, and requests of priority P3 may use 70 %"
+        );
+        assert_eq!(shed.retry_after, Micros::from_secs(1));
+    }
+}
