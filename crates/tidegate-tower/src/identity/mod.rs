@@ -4,8 +4,7 @@
 //! every surface. What a client merely claims is never taken for what somebody vouched for: a token whose signature does
 //! not hold leaves its bearer anonymous, and a forwarding header counts only as far as trusted proxies wrote it.
 //!
-//! Always there: `method`, `path`, `host`, `ip` and `client` (the first of claim, API key and address that the request
-//! has). The rest is as [`IdentityConfig`] says. A value is never longer than [`MOST_VALUE_BYTES`].
+#![doc = include_str!("guide.md")]
 
 mod attributes;
 mod client_ip;
