@@ -80,11 +80,6 @@ impl<'r> Matched<'r> {
         Ok(())
     }
 
-    /// The rules that were found.
-    pub(crate) fn matches(&self) -> &[Match<'r>] {
-        &self.matches
-    }
-
     /// The cells that `request` touches because of what was found.
     #[inline(always)]
     pub(crate) fn plan<'p>(&'p self, request: &'p CheckRequest<'p>, lease_ids: &LeaseIds) -> Plan<'p> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Micros;
-use tidegate_rules::Rule;
+use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
 use crate::breaker::BreakerState;
@@ -38,6 +38,9 @@ pub trait Observer: Send + Sync + 'static {
 
     /// A request was refused here because the store had refused it a moment ago.
     fn deny_cache_hit(&self) {}
+
+    /// A request was shed: the service behind has more to do than it can.
+    fn shed(&self, _priority: Priority) {}
 
     /// A node of the store has stopped answering, or answers again.
     fn breaker_changed(&self, _endpoint: &str, _state: BreakerState) {}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decision, LimitReport, Report, Source};
+use tidegate_limiter::{Decision, LimitReport, Report, Shed, Source};
 use tidegate_rules::{Mode, Rule};
 
 use crate::headers::{HeaderSets, Reported, write_retry_after};
@@ -53,6 +53,15 @@ pub fn refusal(decision: &Decision) -> Problem {
     let mut problem = Problem::new(Kind::QuotaExceeded, detail(decision));
     problem.violated_policies = violated;
     problem
+}
+
+/// Why a request was shed, and the headers that say when to come back.
+#[must_use]
+pub fn shed(shed: &Shed) -> (Problem, HeaderMap) {
+    let mut headers = HeaderMap::with_capacity(1);
+    write_retry_after(span(shed.retry_after), &mut headers);
+    let hint = "it spent nothing: try again later, and at longer and longer intervals";
+    (Problem::new(Kind::Shed, shed.to_string()).hint(hint), headers)
 }
 
 fn detail(decision: &Decision) -> String {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tidegate_limiter::Place;
 
 use crate::hold::Hold;
 
@@ -22,15 +23,26 @@ pin_project! {
     #[derive(Debug)]
     #[project = KindProjection]
     enum Kind<B> {
-        Admitted { #[pin] body: B, hold: Option<Hold> },
+        Admitted { #[pin] body: B, held: Held },
         Refused { text: Option<Bytes> },
     }
+}
+
+/// What a request keeps until its response has been sent: a lease, and its place among the workers.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) lease: Option<Hold>,
+    pub(crate) place: Option<Place>,
 }
 
 impl<B> LimitedBody<B> {
     /// The body of a request that was admitted. What is held is let go when the body has ended, failed or been dropped.
     pub fn admitted(body: B, hold: Option<Hold>) -> Self {
-        LimitedBody { kind: Kind::Admitted { body, hold } }
+        LimitedBody::holding(body, Held { lease: hold, place: None })
+    }
+
+    pub(crate) fn holding(body: B, held: Held) -> Self {
+        LimitedBody { kind: Kind::Admitted { body, held } }
     }
 }
 
@@ -50,10 +62,10 @@ impl<B: Body<Data = Bytes>> Body for LimitedBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjection::Admitted { body, hold } => {
+            KindProjection::Admitted { body, held } => {
                 let frame = std::task::ready!(body.poll_frame(context));
                 if !matches!(frame, Some(Ok(_))) {
-                    *hold = None;
+                    *held = Held::default();
                 }
                 Poll::Ready(frame)
             }

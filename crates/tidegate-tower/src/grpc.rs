@@ -29,7 +29,7 @@ const GRPC: &[u8] = b"application/grpc";
 fn status<B: From<Bytes>>(problem: &Problem) -> Response<B> {
     let code = match problem.kind() {
         Kind::QuotaExceeded => Code::ResourceExhausted,
-        Kind::StoreUnavailable => Code::Unavailable,
+        Kind::StoreUnavailable | Kind::Shed => Code::Unavailable,
         _ => Code::Internal,
     };
     let mut response = Response::new(B::from(Bytes::new()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use tidegate_core::Hits;
-use tidegate_limiter::{Limiter, Runtime, TokioRuntime};
+use tidegate_limiter::{Limiter, Runtime, Shedder, TokioRuntime};
 use tidegate_rules::UnknownDomain;
 use tidegate_store::{Clock, SystemClock};
 
@@ -37,6 +37,7 @@ pub(crate) struct Gate {
     pub(crate) who: Who,
     pub(crate) cost: Option<Arc<Cost>>,
     pub(crate) headers: HeaderSets,
+    pub(crate) shedder: Option<Arc<Shedder>>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -65,6 +66,7 @@ impl RateLimitLayer {
             who: Who::Identity(Arc::new(identity)),
             cost: None,
             headers: HeaderSets::ALL,
+            shedder: None,
             runtime: Arc::new(TokioRuntime),
             clock: Arc::new(SystemClock::new()),
         };
@@ -97,6 +99,14 @@ impl RateLimitLayer {
     pub fn headers(self, sets: impl IntoIterator<Item = HeaderSet>) -> Self {
         let sets = HeaderSets::from_iter(sets);
         self.with(|gate| gate.headers = sets)
+    }
+
+    /// Sheds load by `shedder` before anything is spent: a request that is shed is answered with 503 (over gRPC, UNAVAILABLE)
+    /// and when to come back. Those that are let in are counted until their responses have been sent. Layers of several
+    /// services that share workers may share a shedder.
+    #[must_use]
+    pub fn shedder(self, shedder: Arc<Shedder>) -> Self {
+        self.with(|gate| gate.shedder = Some(shedder))
     }
 
     /// Waits and runs its tasks on `runtime`: tokio's by default.

@@ -71,6 +71,9 @@ pub enum Kind {
     /// The proxy has as many requests in flight as it may have.
     #[serde(rename = "urn:tidegate:problem:overloaded")]
     Overloaded,
+    /// The service behind has more to do than it can, and this request matters less than others.
+    #[serde(rename = "urn:tidegate:problem:shed")]
+    Shed,
     /// No upstream server could be reached, or it broke off.
     #[serde(rename = "urn:tidegate:problem:bad-gateway")]
     BadGateway,
@@ -100,7 +103,7 @@ impl Kind {
             Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
             Self::Conflict => StatusCode::CONFLICT,
             Self::LeaseEnded => StatusCode::GONE,
-            Self::StoreUnavailable | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable | Self::Overloaded | Self::Shed => StatusCode::SERVICE_UNAVAILABLE,
             Self::MalformedRequest => StatusCode::BAD_REQUEST,
             Self::BadGateway => StatusCode::BAD_GATEWAY,
             Self::GatewayTimeout => StatusCode::GATEWAY_TIMEOUT,
@@ -124,6 +127,7 @@ impl Kind {
             Self::NoPeer => "The client is not known",
             Self::MalformedRequest => "The request is not valid",
             Self::Overloaded => "Too many requests are in flight",
+            Self::Shed => "The service sheds load",
             Self::BadGateway => "The upstream server cannot be reached",
             Self::GatewayTimeout => "The upstream server did not answer in time",
             Self::UnknownDomain => "The proxy has no rules",

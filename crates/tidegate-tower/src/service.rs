@@ -9,12 +9,12 @@ use std::task::{Context, Poll};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use tidegate_core::{Hits, Micros, Timestamp};
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, Place};
 use tidegate_rules::Descriptor;
 use tower_service::Service;
 
 use crate::answer;
-use crate::body::LimitedBody;
+use crate::body::{Held, LimitedBody};
 use crate::grpc;
 use crate::hold::Hold;
 use crate::identity::{Attributes, RequestHead};
@@ -55,13 +55,17 @@ where
                 Ok(admitted) => admitted,
                 Err(refusal) => return Ok(refusal),
             };
-            let Admitted { told, hold } = admitted;
+            let Admitted { told, held } = admitted;
+            let sent_at = gate.clock.now();
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
+            if let Some(place) = held.place.as_ref().filter(|_| !response.status().is_server_error()) {
+                place.answered(gate.clock.now().since(sent_at));
+            }
             if let Some((decision, asked_at)) = told {
                 response.headers_mut().reserve(MOST_HEADERS);
                 answer::write_headers(&decision, gate.headers, asked_at, response.headers_mut());
             }
-            Ok(response.map(|body| LimitedBody::admitted(body, hold)))
+            Ok(response.map(|body| LimitedBody::holding(body, held)))
         })
     }
 }
@@ -71,7 +75,7 @@ where
 struct Admitted {
     /// What its response will say, once there is one.
     told: Option<(Decision, Timestamp)>,
-    hold: Option<Hold>,
+    held: Held,
 }
 
 /// What a decision may add to a response: a map that must grow while it is filled is filled twice.
@@ -86,28 +90,34 @@ impl Gate {
             Err(problem) => return Err(grpc::or_http(&parts.headers, &problem, HeaderMap::new())),
         };
         let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
-        let Some(mut decision) = self.decide(&attributes, cost).await else { return Ok(Admitted::default()) };
+        let entries = attributes.entries();
+        let asks = [DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost, limit: None }];
+        let question = CheckRequest { domain: &self.domain, descriptors: &asks, patience: Patience::Waits };
+        let mut held = Held::default();
+        if let Some(shedder) = &self.shedder {
+            held.place = Some(self.limiter.admit(&question, shedder).map_err(|shed| {
+                let (problem, headers) = answer::shed(&shed);
+                grpc::or_http(&parts.headers, &problem, headers)
+            })?);
+        }
+        // Everything passes if rules no longer speak of the domain.
+        let Ok(mut decision) = self.limiter.check(&question).await else {
+            return Ok(Admitted { told: None, held });
+        };
         if !decision.allowed {
             let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
             answer::write_headers(&decision, self.headers, asked_at, &mut headers);
             return Err(grpc::or_http(&parts.headers, &answer::refusal(&decision), headers));
         }
         let lease = decision.lease.take();
-        let hold = lease.map(|lease| Hold::new(self.limiter.clone(), self.runtime.clone(), lease));
+        held.lease = lease.map(|lease| Hold::new(self.limiter.clone(), self.runtime.clone(), lease));
         if decision.delay > Micros::ZERO {
             // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
+            held.place.iter_mut().for_each(Place::step_aside);
             self.runtime.sleep(decision.delay).await;
+            held.place.iter_mut().for_each(Place::come_back);
         }
-        Ok(Admitted { told: Some((decision, asked_at)), hold })
-    }
-
-    /// Nothing if rules no longer speak of the domain.
-    async fn decide(&self, attributes: &Attributes<'_>, cost: Hits) -> Option<Decision> {
-        let entries = attributes.entries();
-        let descriptor = Descriptor { entries: &entries };
-        let asks = [DescriptorAsk { descriptor, cost, limit: None }];
-        let request = CheckRequest { domain: &self.domain, descriptors: &asks, patience: Patience::Waits };
-        self.limiter.check(&request).await.ok()
+        Ok(Admitted { told: Some((decision, asked_at)), held })
     }
 
     fn attributes<'a>(&'a self, parts: &'a Parts, now: Timestamp) -> Result<Attributes<'a>, Problem> {
