@@ -56,9 +56,12 @@ where
                 Err(refusal) => return Ok(refusal),
             };
             let Admitted { told, held } = admitted;
-            let sent_at = gate.clock.now();
+            // Whoever has no place is not asked how long it took.
+            let sent_at = held.place.is_some().then(|| gate.clock.now());
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            if let Some(place) = held.place.as_ref().filter(|_| !response.status().is_server_error()) {
+            if let (Some(place), Some(sent_at)) = (&held.place, sent_at)
+                && !response.status().is_server_error()
+            {
                 place.answered(gate.clock.now().since(sent_at));
             }
             if let Some((decision, asked_at)) = told {

@@ -127,8 +127,10 @@ fn canonical_escapes(path: &str) -> String {
                 rest = after;
             }
             None => {
-                // A control or a byte beyond ASCII has no business in a request line.
-                if matches!(first, b'!'..=b'~') {
+                // A control or a byte beyond ASCII has no business in a request line; and a `%` that begins no escape must
+                // not come to begin one.
+                let plain = matches!(first, b'!'..=b'~') && *first != b'%';
+                if plain {
                     out.push(*first)
                 } else {
                     push_escape(&mut out, *first, HEX_UPPER)
@@ -234,7 +236,8 @@ mod tests {
             ("/%7Euser/%41", "/~user/A"),
             ("//a/./b/../c", "/a/c"),
             ("/a/b/..", "/a/"),
-            ("/a%20b%zz", "/a%20b%zz"),
+            ("/a%20b%zz", "/a%20b%25zz"),
+            ("/%0%30", "/%2500"),
             ("/caf\u{e9}", "/caf%C3%A9"),
             ("", "/"),
             ("*", "*"),
