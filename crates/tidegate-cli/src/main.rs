@@ -36,6 +36,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Import(args) => commands::import::run(&args),
         Command::Man(args) => commands::man::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Schema(args) => commands::schema::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
         Command::Validate(args) => commands::validate::run(&args),

@@ -89,7 +89,7 @@ async fn fill(store: &dyn Store, limit: &Limit, users: usize) {
             .collect();
         for call in 0..calls {
             // Names as random as real ones.
-            let name = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(call) | 1;
+            let name = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(2 * call) | 1;
             let spends: Vec<[Spend<'_>; 1]> =
                 chunk.iter().map(|(number, user)| [user.spend(limit, hits, name(*number))]).collect();
             let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
@@ -98,15 +98,15 @@ async fn fill(store: &dyn Store, limit: &Limit, users: usize) {
     }
 }
 
-/// The same log as a sorted set of hits, as the paper keeps it, in a server of its own.
+/// The same log as the paper keeps it: a sorted set of the times of hits.
 fn sorted_sets() -> String {
     const USERS: usize = 20_000;
     let redis = Redis::start();
     let before = info(&redis, "used_memory");
     let fill = "for user = 1, 1000 do \
-                  local key = 'rl:' .. string.format('%07d', ARGV[1] + user) \
+                  local key = 'rate_limiter:' .. string.format('%07d', ARGV[1] + user) \
                   for hit = 1, 100 do \
-                    local now = string.format('%.0f', 1755800000123 + 36000 * hit) \
+                    local now = string.format('%.0f', 1755800000123456 + 36000000 * hit) \
                     redis.call('ZADD', key, now, now) \
                   end \
                 end";

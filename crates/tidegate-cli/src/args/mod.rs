@@ -4,6 +4,7 @@
 //! in each command for the others. A doc comment here is the help text a person reads.
 
 mod bench;
+mod plan;
 mod serve;
 mod values;
 
@@ -16,6 +17,7 @@ use clap_complete::Shell;
 use crate::settings::env;
 
 pub(crate) use bench::{BenchArgs, Pace, Protocol, Throttle};
+pub(crate) use plan::PlanArgs;
 pub(crate) use serve::ServeArgs;
 pub(crate) use values::{Attribute, parse_duration};
 
@@ -39,6 +41,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Check(CheckArgs),
     Import(ImportArgs),
+    Plan(PlanArgs),
     Bench(BenchArgs),
     Schema(SchemaArgs),
     Completions(CompletionsArgs),

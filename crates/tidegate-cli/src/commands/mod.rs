@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod explain;
 pub(crate) mod import;
 pub(crate) mod man;
+pub(crate) mod plan;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod validate;

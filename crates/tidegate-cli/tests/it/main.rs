@@ -13,6 +13,7 @@ mod generated;
 mod help;
 mod http;
 mod import;
+mod plan;
 mod proxy;
 mod redis_clock;
 mod redis_exact;

@@ -1,0 +1,75 @@
+//! What was measured: bytes per counter (`cargo xtask bench memory-table`) and Redis's time per decision
+//! (`cargo xtask bench redis-costs`), on Redis 7.0 and one core of a small virtual machine.
+
+use tidegate_core::{Limit, Micros};
+
+/// A counter of any kind in the memory store.
+const MEMORY_COUNTER: u64 = 42;
+/// A key in Redis with a counter in it, the server's tables included.
+const REDIS_COUNTER: u64 = 200;
+/// The same with nothing in it yet: what a log or a set of leases adds to.
+const REDIS_KEY: u64 = 190;
+/// A log or a set of leases in the memory store, empty.
+const MEMORY_LIST: u64 = 120;
+/// A lease in the memory store; it keeps room for more.
+const MEMORY_LEASE: u64 = 16;
+/// The name of a lease in Redis.
+const LEASE_NAME: u64 = 8;
+/// Allocators round up.
+const ROUNDING_PERCENT: u64 = 12;
+
+/// Redis's time for a call, before it decides anything.
+const CALL_US: f64 = 5.5;
+/// Redis's time for reserving a part of a request that spans servers, and for forgetting that.
+const RESERVATION_US: f64 = 6.0;
+
+/// Bytes that a user's counter of `limit` takes in the memory store, all of it used.
+pub(super) fn memory_bytes(limit: &Limit) -> u64 {
+    match limit {
+        Limit::SlidingLog(log) => MEMORY_LIST + rounded_up(log.limit() * width(log.window()).min(8)),
+        Limit::Concurrency(leases) => MEMORY_LIST + rounded_up(leases.limit() * MEMORY_LEASE),
+        _ => MEMORY_COUNTER,
+    }
+}
+
+/// The same in Redis.
+pub(super) fn redis_bytes(limit: &Limit) -> u64 {
+    match limit {
+        Limit::SlidingLog(log) => REDIS_KEY + rounded_up(log.limit() * width(log.window())),
+        Limit::Concurrency(leases) => {
+            REDIS_KEY + rounded_up(leases.limit() * (LEASE_NAME + width(leases.ttl())))
+        }
+        _ => REDIS_COUNTER,
+    }
+}
+
+/// Redis's time for deciding one counter within a call, in microseconds.
+pub(super) fn decision_us(limit: &Limit) -> f64 {
+    match limit {
+        Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::SlidingWindow(_) => 4.5,
+        Limit::LeakyBucket(_) => 5.0,
+        Limit::SlidingLog(_) => 7.0,
+        Limit::Concurrency(_) => 9.0,
+    }
+}
+
+/// Redis's time for a request over `places` groups of counters that take `decisions_us` together.
+pub(super) fn request_us(places: u64, decisions_us: f64) -> f64 {
+    let calls = places as f64;
+    let reserved = if places > 1 { RESERVATION_US * calls } else { 0.0 };
+    CALL_US * calls + reserved + decisions_us
+}
+
+/// The bytes in which moments that lie within `span` of each other are told apart.
+fn width(span: Micros) -> u64 {
+    match span.get() {
+        0..=0x1_0000_0000 => 4,
+        0x1_0000_0001..=0x100_0000_0000 => 5,
+        0x100_0000_0001..=0x1_0000_0000_0000 => 6,
+        _ => 7,
+    }
+}
+
+fn rounded_up(bytes: u64) -> u64 {
+    bytes + (bytes * ROUNDING_PERCENT).div_ceil(100)
+}

@@ -1,0 +1,70 @@
+//! `tidegate plan`: what a rule set needs for so many users, from what was measured.
+//!
+//! An upper bound on purpose: every request matches every rule, and every user has used all there is.
+
+mod costs;
+mod estimate;
+mod report;
+
+use std::io;
+use std::process::ExitCode;
+
+use tidegate_rules::RuleSet;
+use tidegate_store_redis::{StoreUrl, Topology};
+
+use crate::args::PlanArgs;
+use crate::failure::Failure;
+use crate::rules::RuleFiles;
+use crate::settings::suggest;
+
+use estimate::{Estimate, Inputs};
+use report::Report;
+
+/// Where the counters shall live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Home {
+    Memory,
+    /// On Redis, and how many servers decide there as far as the URL says.
+    Redis(Topology, Option<u64>),
+}
+
+pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
+    let files = RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone() };
+    let rules = files.load()?.rules;
+    let home = args.store.as_deref().map(home).transpose()?;
+    check_names(args, &rules)?;
+    let inputs = Inputs::new(args, home.as_ref());
+    let estimate = Estimate::new(&rules, &inputs);
+    let report = Report { inputs: &inputs, estimate: &estimate, home: home.as_ref() };
+    report.write(&mut io::stdout().lock(), args.output.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn home(url: &str) -> Result<Home, Failure> {
+    if url == "memory:" {
+        return Ok(Home::Memory);
+    }
+    let url: StoreUrl = url.parse().map_err(|error| {
+        Failure::new(format!("--store: {error}")).hint(
+            "use memory:, redis://host:port, or redis+cluster, redis+sentinel or redis+sharded with several",
+        )
+    })?;
+    let servers = url.endpoints.len() as u64;
+    let deciding = match url.topology {
+        Topology::Single | Topology::Sentinel { .. } => Some(1),
+        Topology::Sharded => Some(servers),
+        // A URL names some members, replicas perhaps among them.
+        Topology::Cluster => None,
+    };
+    Ok(Home::Redis(url.topology, deciding))
+}
+
+/// A name that no rule has would be a number that nobody uses.
+fn check_names(args: &PlanArgs, rules: &RuleSet) -> Result<(), Failure> {
+    let known: Vec<&str> = rules.rules().map(|rule| rule.name()).collect();
+    match args.keys.iter().find(|keys| !known.contains(&keys.rule.as_str())) {
+        None => Ok(()),
+        Some(keys) => Err(Failure::new(format!("--keys: there is no rule `{}`", keys.rule))
+            .hint(suggest(&keys.rule, &known))),
+    }
+}

@@ -1,0 +1,166 @@
+//! `tidegate plan`
+
+use std::fs;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tempfile::TempDir;
+use tidegate_core::{
+    Ask, Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, SlidingLog, SlidingWindow, Stance, Touch,
+};
+use tidegate_store::{CellKey, Request, Spend, Store};
+use tidegate_store_redis::{RedisConfig, RedisStore};
+use tidegate_testkit::Redis;
+
+use crate::{run_in, tidegate};
+
+const RULES: &str = "\
+domain: api
+rules:
+  - { name: per-user, key: [user], limits: [100/hour] }
+  - { name: log, key: [user], limits: [{ algorithm: sliding_log, limit: 100, window: 1h }] }
+  - { name: uploads, key: [user], limits: [{ algorithm: concurrency, limit: 50, ttl: 1h }] }
+  - { name: per-plan, key: [tenant], tiers: { on: plan, default: free, free: [100/minute], pro: [1000/minute] } }
+  - { name: everybody, key: [], limits: [{ algorithm: token_bucket, rate: 10000/s, burst: 20000 }] }
+  - { name: here, key: [user], limits: [10/s], coordination: local }
+";
+
+fn dir() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    dir
+}
+
+/// The plan that a program gets, for a million users unless `more` says otherwise.
+fn planned(dir: &TempDir, more: &[&str]) -> Value {
+    let args = [&["plan", "--users", "1000000", "--rules", "rules.yaml", "--output", "json"], more].concat();
+    let output = tidegate(&args).current_dir(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn counter<'p>(plan: &'p Value, rule: &str) -> Vec<&'p Value> {
+    plan["counters"].as_array().unwrap().iter().filter(|counter| counter["rule"] == rule).collect()
+}
+
+#[test]
+fn a_person_reads_what_is_needed_and_what_was_assumed() {
+    assert_snapshot!(run_in(
+        dir().path(),
+        &["plan", "--users", "1000000", "--rules", "rules.yaml", "--rate", "50000", "--keys", "per-plan=300"]
+    ));
+}
+
+#[test]
+fn a_key_has_one_counter_per_limit_and_tiers_share_theirs() {
+    let plan = planned(&dir(), &["--keys", "per-plan=300"]);
+    let keys = |rule| {
+        counter(&plan, rule).iter().map(|counter| counter["keys"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("per-user"), [1_000_000]);
+    assert_eq!(keys("per-plan"), [300], "both tiers count per minute");
+    assert_eq!(keys("everybody"), [1]);
+    assert_eq!(counter(&plan, "here")[0]["redis_bytes_each"], Value::Null, "it never leaves its node");
+}
+
+#[test]
+fn totals_are_the_sum_of_the_counters() {
+    let plan = planned(&dir(), &[]);
+    for (total, each) in [("memory", "memory_bytes_each"), ("redis", "redis_bytes_each")] {
+        let counters = plan["counters"].as_array().unwrap();
+        let sum: u64 = counters
+            .iter()
+            .map(|counter| counter[each].as_u64().unwrap_or(0) * counter["keys"].as_u64().unwrap())
+            .sum();
+        assert_eq!(plan[total]["bytes"], sum, "{total}");
+    }
+}
+
+#[test]
+fn a_request_over_several_keys_is_several_calls_where_servers_are() {
+    let dir = dir();
+    let calls =
+        |store: &str| planned(&dir, &["--store", store, "--rate", "1000"])["redis"]["calls_per_s"].as_f64();
+    assert_eq!(calls("redis://127.0.0.1:6379"), Some(1_000.0));
+    assert_eq!(calls("redis+cluster://127.0.0.1:7000"), Some(3_000.0), "user, tenant and everybody");
+    assert_eq!(calls("redis+sharded://127.0.0.1:7000,127.0.0.1:7001"), Some(3_000.0));
+}
+
+#[test]
+fn more_memory_or_more_calls_need_more_nodes() {
+    let dir = dir();
+    let nodes = |more: &[&str]| planned(&dir, more)["redis"]["nodes"].as_u64().unwrap();
+    assert_eq!(nodes(&["--rate", "1000"]), 1);
+    assert!(nodes(&["--rate", "1000", "--node-memory", "256MiB"]) > 4);
+    assert!(nodes(&["--rate", "500000"]) > nodes(&["--rate", "500000", "--cpu-use", "90"]));
+}
+
+#[test]
+fn a_store_that_is_too_small_is_told_so_without_showing_its_password() {
+    let args = ["plan", "--users", "1000000", "--rules", "rules.yaml", "--rate", "300000", "--store"];
+    let ran = run_in(dir().path(), &[&args[..], &["redis://:hunter2@127.0.0.1:6379"]].concat());
+    assert!(ran.starts_with("exit 0") && ran.contains("is not enough: 1 of"), "{ran}");
+    assert!(!ran.contains("hunter2"), "{ran}");
+}
+
+#[test]
+fn mistakes_name_the_flag_and_a_way_out() {
+    let dir = dir();
+    let plan = |more: &[&str]| run_in(dir.path(), &[&["plan", "--rules", "rules.yaml"], more].concat());
+    for (ran, expected) in [
+        (plan(&["--users", "0"]), "--users"),
+        (plan(&["--users", "5", "--store", "redis:/x"]), "--store"),
+        (plan(&["--users", "5", "--keys", "per-usr=3"]), "did you mean `per-user`?"),
+        (plan(&["--users", "5", "--keys", "per-user"]), "such as per-tenant=300"),
+        (plan(&["--users", "5", "--rate", "none"]), "such as 20000"),
+        (plan(&["--users", "5", "--node-memory", "8"]), "such as 512MiB or 8GB"),
+        (run_in(dir.path(), &["plan", "--users", "5", "--rules", "none.yaml"]), "none.yaml"),
+    ] {
+        assert!(!ran.starts_with("exit 0") && ran.contains(expected), "{expected}: {ran}");
+    }
+}
+
+/// What `users` users take in a real Redis who spend all that `limit` allows, in bytes each.
+async fn really_takes(limit: &Limit, users: usize) -> f64 {
+    let redis = Redis::start();
+    let config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    let store = RedisStore::new(&redis.url().parse().unwrap(), &config).unwrap();
+    let scope = Scope::new(&[b"api", b"per-user", b"a limit", b"algorithm"]);
+    let used = || redis.info("used_memory").unwrap().parse::<f64>().unwrap();
+    let before = used();
+    for user in 0..users {
+        let key = format!("{user:08}").into_bytes();
+        let (requests, hits) = match limit {
+            Limit::Concurrency(limit) => (limit.limit(), 1),
+            _ => (1, limit.quota()),
+        };
+        let lease = |number: u64| LeaseId((number << 40 | 0xff).try_into().unwrap());
+        let ask = |number| Ask { lease: Some(lease(number)), ..Ask::hits(hits) };
+        let touch = |number| Touch { limit, ask: ask(number), stance: Stance::Enforced };
+        let cell = CellKey { scope: &scope, key: &key, tag: &key };
+        let spends: Vec<[Spend<'_>; 1]> =
+            (1..=requests).map(|number| [Spend { cell, touch: touch(number) }]).collect();
+        let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+        let outcomes = store.decide(&batch).answer().await.unwrap();
+        assert!(outcomes.iter().all(|outcome| outcome.is_admitted()));
+    }
+    (used() - before) / users as f64
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_counter_are_those_of_a_real_redis() {
+    let hour = Micros::from_secs(3_600);
+    let limits = [
+        ("per-user", Limit::SlidingWindow(SlidingWindow::new(100, hour).unwrap())),
+        ("log", Limit::SlidingLog(SlidingLog::new(100, hour, Micros::ZERO, RefusedHits::Forget).unwrap())),
+        ("uploads", Limit::Concurrency(Concurrency::new(50, hour, RefusedHits::Forget).unwrap())),
+    ];
+    let plan = planned(&dir(), &[]);
+    for (rule, limit) in limits {
+        let expected = counter(&plan, rule)[0]["redis_bytes_each"].as_f64().unwrap();
+        let real = really_takes(&limit, 4_000).await;
+        // Redis's tables double as they grow, so a user costs more or less with their number.
+        assert!((0.8..1.25).contains(&(expected / real)), "{rule}: {expected} planned, {real} measured");
+    }
+}
