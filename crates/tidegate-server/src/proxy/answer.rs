@@ -2,11 +2,14 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
+use tidegate_core::Micros;
+use tidegate_limiter::Place;
 use tidegate_tower::Hold;
 
 use super::admit::Entered;
@@ -20,13 +23,31 @@ pub(super) type Answer = Response<AnswerBody>;
 #[derive(Debug)]
 pub(super) struct Held {
     _entered: Entered,
+    place: Option<Place>,
     lease: Option<Hold>,
     target: Option<Chosen>,
 }
 
 impl Held {
     pub(super) fn new(entered: Entered) -> Self {
-        Held { _entered: entered, lease: None, target: None }
+        Held { _entered: entered, place: None, lease: None, target: None }
+    }
+
+    /// Keeps a place among the workers of whoever is behind.
+    pub(super) fn take_place(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    /// Waits for its turn, which keeps no worker busy.
+    pub(super) async fn wait(&mut self, span: Duration) {
+        self.place.iter_mut().for_each(Place::step_aside);
+        tokio::time::sleep(span).await;
+        self.place.iter_mut().for_each(Place::come_back);
+    }
+
+    /// The upstream server answered so long after the request went to it.
+    pub(super) fn answered(&self, took: Micros) {
+        self.place.iter().for_each(|place| place.answered(took));
     }
 
     /// Keeps the lease of a concurrency limit.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, RETRY_AFTER};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
@@ -33,11 +33,13 @@ pub(super) struct Via {
 impl Worker {
     /// Answers a request, whatever becomes of it.
     pub(super) async fn answer(&self, request: Request<Incoming>, via: Via) -> Answer {
-        // Here a request is admitted: whoever sheds load by priority or utilisation decides at this place.
         let Some(entered) = self.shared.admission.enter() else {
             let problem = Problem::new(Kind::Overloaded, "the proxy has no room for one more request")
                 .hint("try again in a moment");
-            return problem_answer(&problem, HeaderMap::new());
+            return problem_answer(
+                &problem,
+                HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]),
+            );
         };
         let held = Held::new(entered);
         self.serve(request, via, held)
@@ -70,7 +72,12 @@ impl Worker {
         let wants = if protocol.is_some() { Wants::Http1 } else { Wants::Any };
         let (method, headers) = (parts.method, parts.headers);
         let outgoing = Outgoing { method, path, host, headers, body, upload, wants };
-        match self.upstreams[upstream].ask(outgoing).await {
+        let sent_at = self.service.clock.now();
+        let asked = self.upstreams[upstream].ask(outgoing).await;
+        if asked.as_ref().is_ok_and(|answered| !answered.response.status().is_server_error()) {
+            held.answered(self.service.clock.now().since(sent_at));
+        }
+        match asked {
             Ok(answered) if answered.response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 match (client, protocol) {
                     (Some(client), Some(_)) => Ok(self.tunnel(answered, client, &via, told, held)),

@@ -50,10 +50,13 @@ fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     Some(names.filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH).collect())
 }
 
-/// The protocol that a request wants to change to.
+/// The protocol that a message changes to, or wants to.
+///
+/// WebSockets alone: a tunnel that speaks HTTP/2 (`Upgrade: h2c`) would carry requests past every limit.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let wants = words(headers, header::CONNECTION).any(|word| word.eq_ignore_ascii_case(b"upgrade"));
-    headers.get(header::UPGRADE).filter(|_| wants).cloned()
+    let protocol = headers.get(header::UPGRADE).filter(|_| wants)?;
+    protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
 }
 
 /// Says in a message that the connection changes to `protocol`.
@@ -202,6 +205,14 @@ mod tests {
         );
         assert!(upgrade(&headers(&[("upgrade", "websocket")])).is_none());
         assert!(upgrade(&headers(&[("connection", "upgrade")])).is_none());
+    }
+
+    #[test]
+    fn a_tunnel_that_would_carry_requests_past_us_is_not_asked_for() {
+        for protocol in ["h2c", "websocket, h2c", "TLS/1.2", "HTTP/1.1"] {
+            let asks = headers(&[("connection", "upgrade, http2-settings"), ("upgrade", protocol)]);
+            assert!(upgrade(&asks).is_none(), "{protocol}");
+        }
     }
 
     #[test]

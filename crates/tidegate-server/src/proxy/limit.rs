@@ -1,4 +1,5 @@
-//! Asks the limiter about a request, waits where a leaky bucket says so, and holds what a concurrency limit gave.
+//! Sheds a request or asks the limiter about it, waits where a leaky bucket says so, and holds what a concurrency limit
+//! gave.
 
 use std::sync::Arc;
 
@@ -38,6 +39,15 @@ impl Worker {
         let entries = attributes.entries();
         let asks = [DescriptorAsk::one(&entries)];
         let question = CheckRequest { domain, descriptors: &asks, patience: Patience::Waits };
+        if let Some(shedder) = &self.shared.shedder {
+            match service.limiter.admit(&question, shedder) {
+                Ok(place) => held.take_place(place),
+                Err(shed) => {
+                    let (problem, told) = answer::shed(&shed);
+                    return Ok(Limited::Refused(grpc::or_http(headers, &problem, told)));
+                }
+            }
+        }
         let decision = service.limiter.check(&question).await.map_err(|unknown| {
             service.observer.unknown_domain();
             Problem::new(Kind::UnknownDomain, unknown.to_string())
@@ -53,7 +63,7 @@ impl Worker {
         }
         if decision.delay > Micros::ZERO {
             // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
-            tokio::time::sleep(span(decision.delay)).await;
+            held.wait(span(decision.delay)).await;
         }
         Ok(Limited::Passes(told))
     }

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
+use tidegate_limiter::Shedder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
@@ -65,6 +66,8 @@ struct Shared {
     settings: ProxySettings,
     groups: Vec<Arc<Group>>,
     admission: Arc<Admission>,
+    /// Turns requests away while the upstream servers have more to do than they can.
+    shedder: Option<Arc<Shedder>>,
 }
 
 impl Proxy {
@@ -77,7 +80,18 @@ impl Proxy {
         let groups = settings.upstreams.iter().map(group).collect();
         settings.routes.retain(|route| route.upstream < settings.upstreams.len());
         let admission = Admission::new(settings.limits.max_in_flight);
-        Proxy { shared: Arc::new(Shared { settings, groups, admission }) }
+        Proxy { shared: Arc::new(Shared { settings, groups, admission, shedder: None }) }
+    }
+
+    /// The same, shedding load by `shedder`. To be called before any worker has it.
+    ///
+    /// # Panics
+    /// When a worker has it.
+    #[must_use]
+    pub fn with_shedder(mut self, shedder: Arc<Shedder>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("no worker has it yet");
+        shared.shedder = Some(shedder);
+        self
     }
 
     /// Counts what is in flight.

@@ -87,3 +87,25 @@ fn a_change_of_protocols_that_nobody_asked_for_is_a_bad_gateway() {
     let edge = Setup::to(&[upstream.target()]).start();
     assert_eq!(edge.get("/").status, 502);
 }
+
+#[test]
+fn a_tunnel_that_would_carry_requests_past_the_limits_is_not_made() {
+    let upstream = Raw::start(|mut wire| {
+        // As willing as a server can be.
+        let asked = wire.head().iter().any(|line| line.starts_with("upgrade:"));
+        let answer = if asked {
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+        } else {
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+        };
+        wire.write(answer);
+        wire.rest();
+    });
+    let edge = Setup::to(&[upstream.target()]).start();
+    let asks =
+        [("connection", "upgrade, http2-settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
+    let mut wire = edge.connect();
+    let lines: String = asks.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    wire.write(&format!("GET / HTTP/1.1\r\nhost: x\r\n{lines}\r\n"));
+    assert!(wire.head()[0].contains("200"));
+}

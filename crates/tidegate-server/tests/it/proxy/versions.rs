@@ -13,11 +13,11 @@ use hyper_util::server::conn::auto;
 use rustls::pki_types::ServerName;
 use tidegate_server::proxy::{client_config, server_config};
 use tidegate_testkit::{Certificates, Upstream};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::world::{Edge, Setup, target};
+use super::world::{Edge, PATIENCE, Setup, target};
 
 /// A server that says which version it was asked in, for which host, and says the body back, with a trailer.
 async fn answer(
@@ -209,4 +209,87 @@ async fn an_upstream_over_tls_is_spoken_to_in_http_2_and_checked() {
     let other = tempfile::tempdir().unwrap();
     let edge = trusting(&Certificates::for_loopback(other.path()).ca);
     assert_eq!(plain(&edge, Version::HTTP_11).await.0, 502);
+}
+
+#[tokio::test]
+async fn a_websocket_to_an_upstream_over_tls_is_asked_for_in_http_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Certificates::for_loopback(dir.path());
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let acceptor = TlsAcceptor::from(server_config(&files.cert, &files.key).unwrap());
+    tokio::spawn(async move {
+        loop {
+            let stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+            tokio::spawn(async move {
+                if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                    return serve(stream).await;
+                }
+                let _ = echo(stream).await;
+            });
+        }
+    });
+    let tls = client_config(Some(&files.ca)).unwrap();
+    let target = format!("https://localhost:{}", addr.port());
+    let edge = Setup::to(&[target]).change(|settings| settings.upstreams[0].tls = Some(tls)).start();
+    // Other requests go over HTTP/2, before and after.
+    assert_eq!(plain(&edge, Version::HTTP_11).await.1["x-version"], "HTTP/2.0");
+    let mut client = TcpStream::connect(edge.addr()).await.unwrap();
+    client
+        .write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+        .await
+        .unwrap();
+    assert!(head(&mut client).await.starts_with("http/1.1 101"));
+    client.write_all(b"over TLS").await.unwrap();
+    let mut back = [0; 8];
+    client.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"over TLS");
+    assert_eq!(plain(&edge, Version::HTTP_11).await.1["x-version"], "HTTP/2.0");
+}
+
+/// Changes protocols as it is asked to, and says every byte back.
+async fn echo(stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<u64> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    assert!(head(&mut reader).await.contains("upgrade: websocket"));
+    writer
+        .write_all(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+        .await?;
+    writer.flush().await?;
+    tokio::io::copy(&mut reader, &mut writer).await
+}
+
+async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap().to_lowercase()
+}
+
+#[tokio::test]
+async fn a_stream_that_the_client_resets_holds_nothing_any_more() {
+    let (asked, mut was_asked) = tokio::sync::mpsc::channel(1);
+    let stuck = super::world::Raw::start(move |mut wire| {
+        wire.head();
+        asked.blocking_send(()).unwrap();
+        wire.rest();
+    });
+    let edge = Setup::to(&[stuck.target()]).start();
+    let io = TokioIo::new(TcpStream::connect(edge.addr()).await.unwrap());
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("http://x/").body(Full::new(Bytes::new())).unwrap();
+    let asking = tokio::spawn(sender.send_request(request));
+    was_asked.recv().await.unwrap();
+    assert_eq!(edge.admission.in_flight(), 1);
+    asking.abort();
+    let idle = async {
+        while edge.admission.in_flight() > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, idle).await.expect("nothing is in flight");
+    // The connection itself goes on.
+    assert!(sender.is_ready());
 }

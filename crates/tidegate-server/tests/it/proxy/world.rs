@@ -14,7 +14,7 @@ use tidegate_server::proxy::{
 };
 use tidegate_server::runtime::{DataPlane, Listener, Settings};
 use tidegate_server::service::{Service, ServiceSettings};
-use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
+use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, SystemClock};
 use tidegate_testkit::http;
 use tidegate_tower::identity::{Identity, IdentityConfig};
 
@@ -25,12 +25,21 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Rules that refuse nothing in a test.
 const GENEROUS: &str = "domain: edge\nrules: [{ name: all, key: [], limits: [1000000/minute] }]";
 
+const BOUNDS: MemoryConfig = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
+
 /// What a proxy will be.
 pub(crate) struct Setup {
     rules: String,
     store: Where,
     pub(crate) settings: ProxySettings,
     runtime: Settings,
+    time: Time,
+}
+
+#[derive(PartialEq)]
+enum Time {
+    StandsStill,
+    Passes,
 }
 
 #[derive(PartialEq)]
@@ -58,7 +67,13 @@ impl Setup {
             timeouts: Timeouts { connect: Duration::from_secs(5), ..Timeouts::default() },
             limits: ProxyLimits::default(),
         };
-        Setup { rules: GENEROUS.to_owned(), store: Where::Memory, settings, runtime: Settings::default() }
+        Setup {
+            rules: GENEROUS.to_owned(),
+            store: Where::Memory,
+            settings,
+            runtime: Settings::default(),
+            time: Time::StandsStill,
+        }
     }
 
     pub(crate) fn rules(mut self, rules: &str) -> Self {
@@ -68,6 +83,12 @@ impl Setup {
 
     pub(crate) fn without_store(mut self) -> Self {
         self.store = Where::Away;
+        self
+    }
+
+    /// Lets the limiter's time pass as it does, instead of when told.
+    pub(crate) fn in_real_time(mut self) -> Self {
+        self.time = Time::Passes;
         self
     }
 
@@ -90,14 +111,19 @@ impl Setup {
     }
 
     pub(crate) fn start(self) -> Edge {
-        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
+        let manual = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
+        let clock: Arc<dyn Clock> = match self.time {
+            Time::StandsStill => manual.clone(),
+            Time::Passes => Arc::new(SystemClock::new()),
+        };
+        let memory: Arc<dyn Store> = match self.time {
+            Time::StandsStill => Arc::new(MemoryStore::with_clock(BOUNDS, manual.clone())),
+            Time::Passes => Arc::new(MemoryStore::new(BOUNDS)),
+        };
         let rules = compile(&self.rules, Format::Native);
-        let bounds = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
         let observer = Arc::new(NoObserver);
         let config = match self.store {
-            Where::Memory => {
-                LimiterConfig::new(rules, Arc::new(MemoryStore::with_clock(bounds, clock.clone())), observer)
-            }
+            Where::Memory => LimiterConfig::new(rules, memory, observer),
             Where::Away => LimiterConfig::new(rules, Arc::new(Away), observer)
                 .over_a_network(RemoteConfig::new(Arc::new(TokioRuntime))),
         };
@@ -114,7 +140,7 @@ impl Setup {
         let make = move |id| proxy.for_worker(id, service.clone());
         let plane =
             DataPlane::start(&self.runtime, vec![Listener::bind("proxy", any, make).unwrap()]).unwrap();
-        Edge { plane, admission, clock }
+        Edge { plane, admission, clock: manual }
     }
 }
 
