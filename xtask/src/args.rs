@@ -8,6 +8,7 @@ pub(crate) enum Chore {
     Ci,
     Tools,
     Fuzz { target: Option<String>, seconds: Option<u64> },
+    Mutants { only: Option<String> },
     Bench { name: Option<String>, rest: Vec<String> },
 }
 
@@ -18,6 +19,7 @@ cargo xtask CHORE
   ci                             what CI runs: format, lints, test, docs, fuzzing for a bounded time
   tools                          only find or install the real servers that the tests start
   fuzz [TARGET] [--seconds N]    every fuzz target, or one, for N seconds each
+  mutants [WORD]                 break the code on purpose, and see a test fail; all mistakes, or those with WORD
   bench [NAME [ARGS...]]         list the benchmarks, or run one
 
 New here? Run `cargo xtask test`. On Debian and Ubuntu it installs what is missing with apt-get (as root, or with
@@ -36,6 +38,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "bench" => Ok(bench(rest)),
         _ if rest.iter().any(|word| word == "--help" || word == "-h") => Ok(Chore::Help),
         "fuzz" => fuzz(rest),
+        "mutants" => mutants(rest),
         "test" => alone(Chore::Test, &rest),
         "ci" => alone(Chore::Ci, &rest),
         "tools" => alone(Chore::Tools, &rest),
@@ -56,6 +59,11 @@ fn bench(mut rest: Vec<String>) -> Chore {
     }
     let name = rest.remove(0);
     Chore::Bench { name: Some(name), rest }
+}
+
+fn mutants(mut rest: Vec<String>) -> Result<Chore, String> {
+    let only = (!rest.is_empty()).then(|| rest.remove(0));
+    alone(Chore::Mutants { only }, &rest)
 }
 
 fn fuzz(rest: Vec<String>) -> Result<Chore, String> {

@@ -11,6 +11,7 @@ mod chores;
 mod clock;
 mod command;
 mod fuzz;
+mod mutants;
 mod steps;
 mod tools;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Chore::Ci => chores::ci(&root),
         Chore::Tools => chores::tools(&root),
         Chore::Fuzz { target, seconds } => chores::fuzz(&root, target.as_deref(), seconds),
+        Chore::Mutants { only } => mutants::run(&root, only.as_deref()),
         Chore::Bench { name, rest } => bench::run(&root, name.as_deref(), &rest),
     };
     match done {

@@ -1,0 +1,79 @@
+//! Any bytes as the head of a request: its attributes are bounded, each is there once, and none of them is what a stranger
+//! merely claimed to be.
+
+#![no_main]
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use libfuzzer_sys::fuzz_target;
+use tidegate_core::Timestamp;
+use tidegate_tower::identity::{
+    ApiKeyConfig, Identity, IdentityConfig, JwtConfig, MOST_VALUE_BYTES, Named, NormalPath, PathCase,
+    RequestHead, Secret,
+};
+
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9));
+const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
+static IDENTITY: LazyLock<Identity> = LazyLock::new(|| {
+    let named = |pairs: &[(&str, &str)]| {
+        Named(pairs.iter().map(|(name, from)| ((*name).to_owned(), (*from).to_owned())).collect())
+    };
+    let config = IdentityConfig {
+        trusted_proxies: vec!["10.0.0.0/8".to_owned()],
+        api_key: Some(ApiKeyConfig { header: "x-api-key".to_owned() }),
+        jwt: Some(JwtConfig { secret: Some(Secret::new("nobody knows this one")), ..JwtConfig::default() }),
+        headers: named(&[("tenant", "x-tenant")]),
+        cookies: named(&[("session", "sid")]),
+        query: named(&[("q", "q")]),
+        paths: vec!["/users/{id}".to_owned(), "/files/{*rest}".to_owned()],
+        composites: Named(vec![("both".to_owned(), vec!["tenant".to_owned(), "q".to_owned()])]),
+        ..IdentityConfig::default()
+    };
+    Identity::new(&config).expect("the configuration makes sense")
+});
+
+/// The first line is the target, every other a header.
+fn head(bytes: &[u8]) -> Option<(Uri, HeaderMap)> {
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    let uri = Uri::try_from(lines.next()?).ok()?;
+    let mut headers = HeaderMap::new();
+    for line in lines.take(64) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            headers.append(name, value);
+        }
+    }
+    Some((uri, headers))
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((uri, mut headers)) = head(bytes) else { return };
+    for peer in [STRANGER, PROXY] {
+        let now = Timestamp::from_micros(1_500_000_000_000_000);
+        let head =
+            RequestHead { method: &Method::GET, uri: &uri, headers: &headers, peer: Some(peer), now };
+        let attributes = IDENTITY.attributes(&head);
+        let entries = attributes.entries();
+        let names: BTreeSet<&str> = entries.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), entries.len(), "an attribute is there twice");
+        assert!(entries.iter().all(|(_, value)| value.len() <= MOST_VALUE_BYTES));
+        assert_eq!(attributes.get("user"), None, "a token was believed that nobody signed");
+        if peer == STRANGER {
+            assert_eq!(attributes.get("ip"), Some(&b"203.0.113.9"[..]));
+        }
+        if let Some(key) = attributes.get("api_key") {
+            assert!(key.len() == 64 && key.iter().all(u8::is_ascii_hexdigit));
+        }
+        assert!(attributes.get("client").is_some());
+        let path = attributes.path();
+        let again = NormalPath::new(path.forward(), PathCase::Insensitive);
+        assert_eq!((again.matching(), again.forward()), (path.matching(), path.forward()));
+    }
+    IDENTITY.remove_aliases(&mut headers);
+    assert!(!headers.contains_key("x_tenant") && !headers.contains_key("x_api_key"));
+});
