@@ -6,7 +6,9 @@ use std::time::Duration;
 use tidegate_testkit::{Fault, FaultProxy, Redis, eventually};
 
 use crate::redis_outage::{Memory, Outage, RECOVERED, Reach};
-use crate::redis_world::{DEFAULT, Load, Node, PATIENCE, POLICY_RULES, alone, assert_exact, check, pass};
+use crate::redis_world::{
+    DEFAULT, Load, Node, PATIENCE, PATIENT, POLICY_RULES, alone, assert_exact, check, pass,
+};
 
 fn outage<'o>(what: &'o str, redis: &Redis, memory: Memory, millis: u64) -> Outage<'o> {
     Outage { what, url: redis.url(), lasts: Duration::from_millis(millis), memory, reach: Reach::All }
@@ -79,7 +81,7 @@ fn a_network_that_delays_drops_cuts_and_garbles() {
 fn a_redis_that_forgets_its_scripts() {
     let _alone = alone();
     let redis = Redis::start();
-    let nodes = Node::pair(&redis.url(), DEFAULT, POLICY_RULES);
+    let nodes = Node::pair(&redis.url(), PATIENT, POLICY_RULES);
     let load = Load::start(&nodes.each_ref(), 2);
     for _ in 0..20 {
         redis.cmd(&["SCRIPT", "FLUSH"]);
@@ -89,10 +91,8 @@ fn a_redis_that_forgets_its_scripts() {
     assert_exact(&nodes.each_ref(), "SCRIPT FLUSH");
     let outcome = load.finish();
     outcome.assert_prompt("SCRIPT FLUSH");
-    outcome.assert_policies_obeyed();
-    // A machine that is busy may miss a deadline; a script that is missing would make all of them fail.
     let inexact = outcome.asked.iter().filter(|one| !one.answer.is_exact()).count();
-    assert!(inexact * 20 <= outcome.asked.len(), "{inexact} of {} were not decided", outcome.asked.len());
+    assert_eq!(inexact, 0, "of {} requests", outcome.asked.len());
 }
 
 /// What a server forgets is gone: a user has its limit once more, and not more than that.
@@ -100,7 +100,7 @@ fn a_redis_that_forgets_its_scripts() {
 fn a_redis_that_forgets_everything() {
     let _alone = alone();
     let redis = Redis::start();
-    let nodes = Node::pair(&redis.url(), crate::redis_world::PATIENT, POLICY_RULES);
+    let nodes = Node::pair(&redis.url(), PATIENT, POLICY_RULES);
     let mut clients = [nodes[0].client(), nodes[1].client()];
     let mut take = |times: usize| {
         let user = [("policy", "exact"), ("user", "u")];
@@ -129,7 +129,7 @@ fn a_redis_that_closes_its_connections() {
         kill_all();
     }
     let killed = load.at();
-    pass(RECOVERED);
+    nodes.iter().for_each(Node::wait_for_store);
     assert_exact(&nodes.each_ref(), "CLIENT KILL");
     let outcome = load.finish();
     outcome.assert_prompt("CLIENT KILL");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidegate_testkit::resp::{Client, Value};
-use tidegate_testkit::{TidegateServer, eventually, http};
+use tidegate_testkit::{TidegateServer, eventually, http, poll};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
 /// Far longer than any of this takes, for machines that are busy.
@@ -59,6 +59,11 @@ impl Node {
             nodes.iter().all(|node| node.metric("tidegate_fleet_size") == 2.0)
         });
         nodes
+    }
+
+    /// Waits until its store decides again.
+    pub(crate) fn wait_for_store(&self) {
+        look(&mut self.client(), &[("policy", "exact"), ("user", "anybody")]);
     }
 
     /// Takes other rules into use.
@@ -130,6 +135,12 @@ pub(crate) fn check(client: &mut Client, attributes: &[(&str, &str)], cost: u64)
     Answer::read(&client.cmd(&words))
 }
 
+/// What the store says to a request that spends nothing. A machine that is busy may miss a deadline: then it is asked again.
+pub(crate) fn look(client: &mut Client, attributes: &[(&str, &str)]) -> Answer {
+    let answer = poll(PATIENCE, || Some(check(client, attributes, 0)).filter(Answer::is_exact));
+    answer.expect("the store decides")
+}
+
 /// What is left to `user`, asked without spending.
 pub(crate) fn left(client: &mut Client, user: &str) -> i64 {
     check(client, &[("user", user)], 0).remaining
@@ -158,6 +169,8 @@ pub(crate) struct Asked {
     /// Since the load began.
     pub(crate) at: Duration,
     pub(crate) took: Duration,
+    /// How long an answer took, just before, that needs no store: how late the machine itself is.
+    ping: Duration,
     pub(crate) policy: &'static str,
     pub(crate) user: String,
     pub(crate) answer: Answer,
@@ -168,8 +181,6 @@ pub(crate) struct Load {
     pub(crate) began: Instant,
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Vec<Asked>>>,
-    /// Asks what needs no store, and so tells how late the machine itself makes an answer.
-    pings: JoinHandle<Vec<Duration>>,
 }
 
 pub(crate) const POLICIES: [&str; 3] = ["open", "closed", "local"];
@@ -204,18 +215,7 @@ impl Load {
             })
         });
         let clients = clients.collect();
-        let (stopped, mut client) = (stop.clone(), nodes[0].client());
-        let pings = std::thread::spawn(move || {
-            let mut took = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                let sent = now();
-                client.cmd(&["PING"]);
-                took.push(sent.elapsed());
-                pass(PACE);
-            }
-            took
-        });
-        Load { began, stop, clients, pings }
+        Load { began, stop, clients }
     }
 
     /// How long it goes on.
@@ -230,7 +230,7 @@ impl Load {
             self.clients.into_iter().flat_map(|client| client.join().expect("every client is answered"));
         let mut asked: Vec<Asked> = asked.collect();
         asked.sort_by_key(|one| one.at);
-        Outcome { asked, pings: self.pings.join().expect("pings are answered") }
+        Outcome { asked }
     }
 }
 
@@ -240,15 +240,17 @@ fn ask_as(client: &mut Client, number: usize, count: usize, began: Instant) -> A
         "local" => format!("{number}-{}", count / LOCAL_ASKS),
         _ => number.to_string(),
     };
+    let pinged = now();
+    client.cmd(&["PING"]);
+    let ping = pinged.elapsed();
     let sent = now();
     let answer = check(client, &[("policy", policy), ("user", &user)], 1);
-    Asked { at: sent - began, took: sent.elapsed(), policy, user, answer }
+    Asked { at: sent - began, took: sent.elapsed(), ping, policy, user, answer }
 }
 
 /// What became of every request of a load.
 pub(crate) struct Outcome {
     pub(crate) asked: Vec<Asked>,
-    pings: Vec<Duration>,
 }
 
 impl Outcome {
@@ -273,10 +275,11 @@ impl Outcome {
     }
 
     /// 99.9 % of all answers came within 20 ms, all of them soon. The machine itself may be late: that is measured by
-    /// answers that need no store, and 50 ms are always allowed, for a shared machine of two cores.
+    /// answers that need no store, and allowed for three times, for client, server and Redis; 50 ms are always allowed,
+    /// for a shared machine of two cores.
     pub(crate) fn assert_prompt(&self, what: &str) {
         let mut took: Vec<Duration> = self.asked.iter().map(|one| one.took).collect();
-        let mut pings = self.pings.clone();
+        let mut pings: Vec<Duration> = self.asked.iter().map(|one| one.ping).collect();
         let (late, noise) = (quantile(&mut took, 0.999), quantile(&mut pings, 0.999));
         println!(
             "{what}: {} answers, p50 {:?}, p99 {:?}, p99.9 {late:?}, longest {:?}; pings p99.9 {noise:?}",
@@ -285,10 +288,10 @@ impl Outcome {
             quantile(&mut took, 0.99),
             quantile(&mut took, 1.0),
         );
-        let cap = Duration::from_millis(50).max(Duration::from_millis(20) + noise);
+        let cap = Duration::from_millis(50).max(Duration::from_millis(20) + 3 * noise);
         assert!(late <= cap, "{what}: p99.9 is {late:?}, more than {cap:?}");
         let longest = quantile(&mut took, 1.0);
-        assert!(longest < Duration::from_secs(1) + noise, "{what}: one answer took {longest:?}");
+        assert!(longest < Duration::from_secs(1) + 3 * noise, "{what}: one answer took {longest:?}");
     }
 
     /// How long after `since` the store decided again, told by the first of each policy's answers.

@@ -35,7 +35,7 @@ fn a_mistake_in_the_configuration_is_shown_with_its_place_and_a_way_out() {
         "workers: [1]\n",
         "listen: { http: a:1 }\nlisten: { grpc: a:2 }\n",
         "listen: {\n",
-        "proxy: { listen: a:1 }\n",
+        "dashbord: { listen: a:1 }\n",
     ];
     let dir = tempfile::tempdir().unwrap();
     let shown = configs.map(|config| {
