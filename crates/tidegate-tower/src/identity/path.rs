@@ -26,6 +26,15 @@ pub enum PathCase {
 pub struct NormalPath<'a> {
     matching: Cow<'a, str>,
     forward: Cow<'a, str>,
+    readings: Readings,
+}
+
+/// Whether servers agree on what a path means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Readings {
+    #[default]
+    One,
+    Several,
 }
 
 impl<'a> NormalPath<'a> {
@@ -35,11 +44,25 @@ impl<'a> NormalPath<'a> {
         if is_plain(path) {
             // As almost all are: nothing to undo but case and a final slash.
             let trimmed = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
-            return NormalPath { matching: folded(Cow::Borrowed(trimmed), case), forward: path.into() };
+            let matching = folded(Cow::Borrowed(trimmed), case);
+            return NormalPath { matching, forward: path.into(), readings: Readings::One };
         }
+        let matching = meaning(path);
         let forward = remove_dots(&canonical_escapes(path), After::Keep);
-        let matching = remove_dots(&printable(&unescape(path)), After::Drop);
-        NormalPath { matching: folded(matching.into(), case), forward: forward.into() }
+        // `/v1/a%2Fb/../login` climbs over `b`, or over `a%2Fb`, depending on who reads it.
+        let (forward, readings) = if meaning(&forward) == matching {
+            (forward, Readings::One)
+        } else {
+            (escaped(&unescape(&matching)), Readings::Several)
+        };
+        NormalPath { matching: folded(matching.into(), case), forward: forward.into(), readings }
+    }
+
+    /// Whether servers that are given the path as it was written would disagree on what it means: it climbs with `..` over
+    /// an escaped slash. Who forwards the normal form need not care; who leaves the path to others should refuse it.
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        self.readings == Readings::Several
     }
 
     /// The form that rules match and count by.
@@ -109,6 +132,21 @@ fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let byte = u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?;
     Some((byte, rest))
+}
+
+/// What a path comes down to: everything unescaped, then empty and dotted segments removed.
+fn meaning(path: &str) -> String {
+    remove_dots(&printable(&unescape(path)), After::Drop)
+}
+
+/// Bytes as a path that may be sent.
+fn escaped(path: &[u8]) -> String {
+    let mut out = Vec::with_capacity(path.len());
+    for byte in path {
+        let plain = byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(byte);
+        if plain { out.push(*byte) } else { push_escape(&mut out, *byte, HEX_UPPER) }
+    }
+    String::from_utf8(out).expect("everything but ASCII is escaped")
 }
 
 /// RFC 3986, 6.2.2: what need not be escaped is not, and the rest is escaped with capitals.
@@ -253,13 +291,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_forwarded_is_what_rules_saw_even_where_servers_would_disagree() {
+        for (path, matching, forward) in [
+            ("/v1/a%2Fb/../login", "/v1/a/login", "/v1/a/login"),
+            ("/v1/a\\b/../login", "/v1/a/login", "/v1/a/login"),
+            ("/v1/a%2Fb/../%3F%25", "/v1/a/?%25", "/v1/a/%3F%25"),
+        ] {
+            let normal = NormalPath::new(path, PathCase::Insensitive);
+            assert_eq!((normal.matching(), normal.forward()), (matching, forward), "{path}");
+            assert!(normal.is_ambiguous(), "{path}");
+        }
+        for path in ["/v1/a%2Fb", "/v1/../login", "/a%2F../b", "/v1\\login"] {
+            assert!(!NormalPath::new(path, PathCase::Insensitive).is_ambiguous(), "{path}");
+        }
+    }
+
+    #[test]
     fn case_can_be_kept_apart() {
         assert_eq!(NormalPath::new("/Items/A/", PathCase::Sensitive).matching(), "/Items/A");
     }
 
     proptest! {
         #[test]
-        fn forwarding_changes_nothing_that_rules_see(path in "/[a-zA-Z0-9%/.\\\\~é 25eEfF]{0,40}") {
+        fn forwarding_changes_nothing_that_rules_see(path in "(/|\\.\\./|%2[eEfF5]|%5[cC]|%0|[a-cA-C.3%é \\\\]){0,16}") {
             let (matching, forward) = forms(&path);
             prop_assert_eq!(forms(&forward), (matching, forward.clone()));
         }

@@ -100,6 +100,14 @@ async fn a_server_that_does_not_know_its_peers_is_told_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_path_that_means_two_things_is_refused() {
+    let server = serve(app().layer(layer(PER_CLIENT))).await;
+    let answer = get(server, "/v1/a%2Fb/../login").await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.json()["field"], "path");
+}
+
+#[tokio::test]
 async fn identity_is_read_as_configured() {
     let rules = "  - { name: per-tenant, key: [tenant], limits: [1/minute] }";
     let identity = Arc::new(identity("query: { tenant: t }"));
