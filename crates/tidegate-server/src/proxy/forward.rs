@@ -57,7 +57,7 @@ impl Worker {
             let domain = route.domain.as_deref().unwrap_or(&self.shared.settings.domain);
             let told = match self.limit(domain, &attributes, &parts.headers, &mut held).await? {
                 Limited::Passes(told) => told,
-                Limited::Refused(refusal) => return Ok(refusal),
+                Limited::Refused(refusal) => return Ok(*refusal),
             };
             (route.upstream, forwarded_path(&parts, &attributes)?, told)
         };

@@ -19,7 +19,7 @@ pub(super) enum Limited {
     /// It may pass, now. The headers tell the client about its limits.
     Passes(HeaderMap),
     /// It may not.
-    Refused(Answer),
+    Refused(Box<Answer>),
 }
 
 impl Worker {
@@ -44,7 +44,7 @@ impl Worker {
                 Ok(place) => held.take_place(place),
                 Err(shed) => {
                     let (problem, told) = answer::shed(&shed);
-                    return Ok(Limited::Refused(grpc::or_http(headers, &problem, told)));
+                    return Ok(Limited::Refused(Box::new(grpc::or_http(headers, &problem, told))));
                 }
             }
         }
@@ -56,7 +56,8 @@ impl Worker {
         let mut told = HeaderMap::new();
         service.write_headers(&decision, service.settings.headers, began, &mut told);
         if !decision.allowed {
-            return Ok(Limited::Refused(grpc::or_http(headers, &answer::refusal(&decision), told)));
+            let refusal = grpc::or_http(headers, &answer::refusal(&decision), told);
+            return Ok(Limited::Refused(Box::new(refusal)));
         }
         if let Some(lease) = decision.lease {
             held.hold(Hold::new(Arc::clone(&service.limiter), Arc::new(TokioRuntime), lease));
