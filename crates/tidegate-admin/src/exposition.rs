@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use tidegate_limiter::{BreakerState, NodeHealth, RemoteStats};
+use tidegate_limiter::{BreakerState, NodeHealth, RemoteStats, ShedStats};
 use tidegate_store::MemoryStats;
 
 use crate::classic;
@@ -106,6 +106,13 @@ impl Exposition {
     #[must_use]
     pub fn with_busy_ratio(mut self, ratio: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(ratio, encode_busy)));
+        self
+    }
+
+    /// Also tells what sheds load, and how much.
+    #[must_use]
+    pub fn with_shedding(mut self, stats: impl Fn() -> ShedStats + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(stats, encode_shedding)));
         self
     }
 
@@ -211,6 +218,21 @@ fn encode_remote(stats: &RemoteStats, encoder: &mut DescriptorEncoder<'_>) -> fm
         ConstCounter::new(count).encode(family.encode_family(&[("what", what)])?)?;
     }
     Ok(())
+}
+
+fn encode_shedding(stats: &ShedStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Requests that the service behind works on, or that wait there.";
+    gauge(encoder, "workers_in_use", help, stats.in_use as u64)?;
+    if let Some(workers) = stats.workers {
+        let help = "Requests that the service behind can work on at once, as configured or as found out.";
+        gauge(encoder, "workers", help, workers as u64)?;
+    }
+    let help = "The part of the workers that are busy: above 1 while requests queue for them.";
+    let family = encoder.encode_descriptor("worker_utilization", help, None, MetricType::Gauge)?;
+    ConstGauge::new(stats.utilization.ratio()).encode(family)?;
+    let help = "How much is shed because workers have been busy: 0 nothing, 1 everything but P0.";
+    let family = encoder.encode_descriptor("shed_level", help, None, MetricType::Gauge)?;
+    ConstGauge::new(stats.level).encode(family)
 }
 
 fn encode_busy(ratio: &f64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

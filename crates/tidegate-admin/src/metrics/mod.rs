@@ -20,7 +20,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
 use tidegate_limiter::{Observer, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Transport};
-use tidegate_rules::Rule;
+use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
 use crate::exposition::{counter, gauge};
@@ -49,6 +49,8 @@ pub struct Metrics {
 struct Lane {
     unknown_domain: AtomicU64,
     no_rule_matched: AtomicU64,
+    /// By place in [`PRIORITIES`].
+    shed: [AtomicU64; PRIORITIES.len()],
     /// By place in [`STORE_ERRORS`].
     store_errors: [AtomicU64; STORE_ERRORS.len()],
     /// By transport, in the order of [`Transport::ALL`].
@@ -65,6 +67,10 @@ struct Config {
     failed_reloads: AtomicU64,
     last_reload_failed: AtomicU64,
 }
+
+/// P0 is never shed, and listed so that a graph can show it.
+const PRIORITIES: [(Priority, &str); 4] =
+    [(Priority::P0, "P0"), (Priority::P1, "P1"), (Priority::P2, "P2"), (Priority::P3, "P3")];
 
 const STORE_ERRORS: [&str; 3] = ["not_applied", "fate_unknown", "timed_out"];
 
@@ -115,6 +121,10 @@ impl Observer for Metrics {
 
     fn no_rule_matched(&self) {
         self.lanes.mine().no_rule_matched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn shed(&self, priority: Priority) {
+        self.lanes.mine().shed[priority as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn store_failed(&self, error: &StoreError) {
@@ -175,6 +185,7 @@ impl Collector for Reader {
         let metrics = &*self.0;
         metrics.rules.lock().encode(&metrics.direct, &mut encoder)?;
         durations::encode(&mut encoder, &metrics.lanes)?;
+        metrics.encode_shed(&mut encoder)?;
         metrics.encode_store_errors(&mut encoder)?;
         store::encode(&mut encoder, &metrics.lanes)?;
         let unknown = metrics.total(|lane| &lane.unknown_domain);
@@ -186,6 +197,16 @@ impl Collector for Reader {
 }
 
 impl Metrics {
+    fn encode_shed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests shed because workers were busy, by how critical they were.";
+        let mut family = encoder.encode_descriptor("shed", help, None, MetricType::Counter)?;
+        for (priority, name) in PRIORITIES {
+            let shed = self.total(|lane| &lane.shed[priority as usize]);
+            ConstCounter::new(shed).encode(family.encode_family(&[("priority", name)])?)?;
+        }
+        Ok(())
+    }
+
     fn encode_store_errors(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Calls that the store did not answer; only not_applied certainly spent nothing.";
         let mut family = encoder.encode_descriptor("store_errors", help, None, MetricType::Counter)?;
@@ -217,5 +238,15 @@ impl Config {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_number_themselves_as_their_list_does() {
+        assert!(PRIORITIES.into_iter().enumerate().all(|(place, (priority, _))| priority as usize == place));
     }
 }

@@ -13,6 +13,7 @@ use tidegate_tower::identity::IdentityConfig;
 
 use super::diagnose;
 use super::proxy::Proxy;
+use super::shedding::Shedding;
 use super::values::{
     Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span,
 };
@@ -43,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) identity: Option<IdentityConfig>,
     /// A reverse proxy: none by default
     pub(crate) proxy: Option<Proxy>,
+    /// Whom to turn away while the service behind has more to do than it can: nobody by default
+    pub(crate) shedding: Option<Shedding>,
     /// Bounds
     pub(crate) limits: Limits,
     /// Threads that serve requests: one per core by default
@@ -219,6 +222,7 @@ impl Config {
             resp: Resp { password: self.resp.password.or(weaker.resp.password) },
             identity: self.identity.or(weaker.identity),
             proxy: self.proxy.or(weaker.proxy),
+            shedding: self.shedding.or(weaker.shedding),
             limits: Limits {
                 max_cells: self.limits.max_cells.or(weaker.limits.max_cells),
                 max_log_bytes: self.limits.max_log_bytes.or(weaker.limits.max_log_bytes),
@@ -298,6 +302,7 @@ mod tests {
             resp: { password: secret }
             identity: { trusted_proxies: [10.0.0.0/8] }
             proxy: { listen: '127.0.0.1:0', domain: api, upstreams: [{ name: a, targets: ['http://b'] }] }
+            shedding: { workers: 20, thresholds: { P1: 90, P2: 80, P3: 70 } }
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
             rls: { response_headers: ietf }

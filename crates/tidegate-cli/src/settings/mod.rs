@@ -7,6 +7,7 @@ mod config;
 mod diagnose;
 pub(crate) mod env;
 pub(crate) mod proxy;
+mod shedding;
 mod store;
 mod values;
 
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_limiter::ShedderConfig;
 use tidegate_tower::identity::IdentityConfig;
 
 use crate::args::ServeArgs;
@@ -50,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
     pub(crate) proxy: Option<Proxy>,
+    pub(crate) shedding: Option<ShedderConfig>,
     pub(crate) bounds: Bounds,
     pub(crate) workers: Option<NonZeroUsize>,
     pub(crate) drain: Option<Duration>,
@@ -85,8 +88,21 @@ impl Settings {
     }
 
     fn decide(config: Config) -> Result<Settings, Failure> {
-        let Config { listen, store, rules, headers, rls, resp, identity, proxy, limits, workers, drain, log } =
-            config;
+        let Config {
+            listen,
+            store,
+            rules,
+            headers,
+            rls,
+            resp,
+            identity,
+            proxy,
+            shedding,
+            limits,
+            workers,
+            drain,
+            log,
+        } = config;
         let http = resolve("http", listen.http, DEFAULT_HTTP)?;
         let grpc = resolve("grpc", listen.grpc, DEFAULT_GRPC)?;
         let resp_address = resolve("resp", listen.resp, DEFAULT_RESP)?;
@@ -109,6 +125,7 @@ impl Settings {
             rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
             identity,
             proxy,
+            shedding: shedding.map(|section| section.settings()).transpose()?,
             bounds: Bounds {
                 max_cells: limits.max_cells.map(|Count(most)| most),
                 max_log_bytes: limits.max_log_bytes.map(|Count(most)| most),

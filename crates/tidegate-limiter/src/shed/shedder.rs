@@ -15,7 +15,7 @@ use super::machine::{Capacity, Reason, ShedMachine, Thresholds};
 use super::utilization::Utilization;
 
 /// What a shedder is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ShedderConfig {
     /// How many requests can be worked on at once.
     pub capacity: Capacity,

@@ -68,6 +68,14 @@ impl Shared {
         // A gateway cannot be told to wait.
         let question =
             CheckRequest { domain: &asked.domain, descriptors: &asks, patience: Patience::MustGoNow };
+        // It is gone when the gateway has its answer: only what others count or report keeps workers busy.
+        if let Some(Err(shed)) = self.shedder.as_ref().map(|it| self.service.limiter.admit(&question, it)) {
+            let (problem, headers) = tidegate_tower::answer::shed(&shed);
+            let status = deny_status.unwrap_or(problem.kind().status());
+            let mut told = answer(status, PROBLEM_JSON, problem.to_json());
+            told.headers_mut().extend(headers);
+            return Ok(told);
+        }
         let decided = self.service.limiter.check(&question).await;
         let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
         self.service.answered(Transport::Auth, began);

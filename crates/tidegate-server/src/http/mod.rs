@@ -9,6 +9,7 @@ mod check;
 mod leases;
 mod media;
 mod named;
+mod utilization;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tidegate_limiter::{Health, ReplayBounds, ReplayCache, Transport};
+use tidegate_limiter::{Health, ReplayBounds, ReplayCache, Shedder, Transport};
 use tidegate_store::StoreError;
 use tidegate_tower::identity::{Identity, IdentityConfig};
 
@@ -38,12 +39,15 @@ pub struct Http {
     shared: Arc<Shared>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Shared {
     service: Arc<Service>,
     /// What was answered to checks and refunds that named themselves.
     replays: Arc<ReplayCache<named::Told>>,
     /// Who a request is that a gateway asks about.
     identity: Arc<Identity>,
+    /// Turns requests away that a gateway asks about, while workers are busy.
+    shedder: Option<Arc<Shedder>>,
 }
 
 /// What is remembered of requests that named themselves.
@@ -58,21 +62,30 @@ impl Http {
     pub fn new(service: Arc<Service>) -> Self {
         let identity = Identity::new(&IdentityConfig::default()).expect("the default has no mistakes");
         let (replays, identity) = (Arc::new(ReplayCache::new(REPLAYS)), Arc::new(identity));
-        Self { shared: Arc::new(Shared { service, replays, identity }) }
+        Self { shared: Arc::new(Shared { service, replays, identity, shedder: None }) }
     }
 
     /// The same, with who a request is read in this way.
     #[must_use]
     pub fn with_identity(self, identity: Arc<Identity>) -> Self {
-        let (service, replays) = (Arc::clone(&self.shared.service), Arc::clone(&self.shared.replays));
-        Self { shared: Arc::new(Shared { service, replays, identity }) }
+        self.with(|shared| shared.identity = identity)
+    }
+
+    /// The same, with load shed by `shedder`: `/v1/utilization` tells it how busy workers are, and `/v1/auth` asks it.
+    #[must_use]
+    pub fn with_shedder(self, shedder: Arc<Shedder>) -> Self {
+        self.with(|shared| shared.shedder = Some(shedder))
     }
 
     /// The same for a worker that has a service of its own: a named request is recognised on whichever it comes in.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
-        let (replays, identity) = (Arc::clone(&self.shared.replays), Arc::clone(&self.shared.identity));
-        Self { shared: Arc::new(Shared { service, replays, identity }) }
+        self.clone().with(|shared| shared.service = service)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+        change(Arc::make_mut(&mut self.shared));
+        self
     }
 }
 
@@ -102,14 +115,14 @@ impl Shared {
             "/v1/refund" if post => self.refund(&self.body(request).await?).await,
             "/v1/release" if post => self.release(&self.body(request).await?).await,
             "/v1/renew" if post => self.renew(&self.body(request).await?).await,
+            "/v1/utilization" if post => self.report_utilization(&self.body(request).await?),
             "/json" if post => self.rls_json(&self.any_body(request).await?).await,
             "/v1/auth" if get || post => self.auth(&request.into_parts().0, peer).await,
             "/healthz" if get => Ok(text(StatusCode::OK, "ok\n")),
             "/readyz" if get => Ok(self.ready()),
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
-            "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew" | "/json" => {
-                Ok(wrong_method(&request, "POST"))
-            }
+            "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew"
+            | "/v1/utilization" | "/json" => Ok(wrong_method(&request, "POST")),
             "/v1/auth" => Ok(wrong_method(&request, "GET, HEAD, POST")),
             "/healthz" | "/readyz" | "/openapi.json" => Ok(wrong_method(&request, "GET, HEAD")),
             path => Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))

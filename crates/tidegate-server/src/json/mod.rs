@@ -12,7 +12,7 @@ mod rls;
 pub use decision::{Batch as BatchReply, Decision, RATE_LIMIT_EXCEEDED};
 pub use fields::{Attributes, Count, Text};
 pub use mistakes::parse;
-pub use requests::{Batch, Check, Lease, Refund};
+pub use requests::{Batch, Check, Lease, Refund, WorkerReport};
 pub use rls::{parse_rls, write_rls};
 
 /// Attributes of one request.

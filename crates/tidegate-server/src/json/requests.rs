@@ -63,6 +63,16 @@ pub struct Refund<'a> {
     pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,
 }
 
+/// `POST /v1/utilization`: how busy the workers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerReport {
+    /// Requests that are worked on, or wait for a worker.
+    pub in_use: Count,
+    /// Requests that can be worked on at once.
+    pub capacity: Count,
+}
+
 fn at_most_max_checks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Check<'de>>, D::Error> {
     deserializer.deserialize_seq(ChecksVisitor)
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_limiter::{
-    Limiter, LimiterConfig, NoObserver, Observer, RemoteConfig, RuleWatcher, TokioRuntime, Transport,
+    Capacity, Limiter, LimiterConfig, NoObserver, Observer, RemoteConfig, RuleWatcher, Shedder,
+    ShedderConfig, TokioRuntime, Transport,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
 use tidegate_server::grpc::{Grpc, health_and_reflection};
@@ -75,7 +76,8 @@ impl World {
     }
 
     fn on(clock: Arc<ManualClock>, settings: ServiceSettings, config: LimiterConfig) -> Self {
-        World::start(clock, settings, config, |http| http)
+        let shedder = Shedder::new(ShedderConfig::new(Capacity::Reported), clock.clone());
+        World::start(clock, settings, config, |http| http.with_shedder(shedder))
     }
 
     fn start(

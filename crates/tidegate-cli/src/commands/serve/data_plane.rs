@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate_limiter::{Limiter, TokioRuntime};
+use tidegate_limiter::{Limiter, Shedder, TokioRuntime};
 use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
@@ -29,6 +29,8 @@ pub(super) struct Running {
     pub(super) plane: DataPlane,
     pub(super) health: HealthReporter,
     pub(super) limiters: Vec<Arc<Limiter>>,
+    /// Sheds load, where it is asked to.
+    pub(super) shedder: Option<Arc<Shedder>>,
     /// Those whose keys may have to be fetched.
     pub(super) identities: Vec<Arc<Identity>>,
 }
@@ -56,15 +58,21 @@ pub(super) fn start(
     let (others, health) = health_and_reflection();
     let identity = Arc::new(check_identity("", &settings.identity)?);
     let mut identities = vec![identity.clone()];
-    let mut listeners = listeners(settings, &identity, &services, &others).map_err(failure)?;
+    let shedder = settings.shedding.clone().map(|config| Shedder::new(config, clock.clone()));
+    let mut listeners =
+        listeners(settings, &identity, shedder.as_ref(), &services, &others).map_err(failure)?;
     if let Some(section) = &settings.proxy {
         let proxy = section.settings(identity)?;
         identities.push(proxy.identity.clone());
         check_domains(section, limiter)?;
-        listeners.push(proxy_listener(section.address()?, Proxy::new(proxy), services).map_err(failure)?);
+        let proxy = match &shedder {
+            Some(shedder) => Proxy::new(proxy).with_shedder(shedder.clone()),
+            None => Proxy::new(proxy),
+        };
+        listeners.push(proxy_listener(section.address()?, proxy, services).map_err(failure)?);
     }
     let plane = DataPlane::start(&runtime, listeners).map_err(failure)?;
-    Ok(Running { plane, health, limiters, identities })
+    Ok(Running { plane, health, limiters, shedder, identities })
 }
 
 fn proxy_listener(
@@ -91,12 +99,16 @@ fn check_domains(section: &ProxySection, limiter: &Limiter) -> Result<(), Failur
 fn listeners(
     settings: &Settings,
     identity: &Arc<Identity>,
+    shedder: Option<&Arc<Shedder>>,
     services: &[Arc<Service>],
     others: &Routes,
 ) -> Result<Vec<Listener>, RuntimeError> {
     let mut listeners = Vec::new();
     if let Some(address) = settings.http {
-        let http = Http::new(services[0].clone()).with_identity(identity.clone());
+        let mut http = Http::new(services[0].clone()).with_identity(identity.clone());
+        if let Some(shedder) = shedder {
+            http = http.with_shedder(shedder.clone());
+        }
         let services = services.to_vec();
         let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
             Arc::new(http.for_worker(services[worker].clone()))

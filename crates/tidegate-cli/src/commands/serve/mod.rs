@@ -69,7 +69,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     metrics.rules_in_use(&limiter.snapshot());
 
     let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
-    let Running { plane, health, limiters, identities } = running;
+    let Running { plane, health, limiters, shedder, identities } = running;
     let admin = settings
         .admin
         .map(Admin::bind)
@@ -80,7 +80,10 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
 
     let (stop_admin, admin_stops) = oneshot::channel::<()>();
     let busy = Arc::new(BusyRatio::default());
-    let exposition = exposition::gather(&metrics, &backend, &plane, limiters, &busy);
+    let mut exposition = exposition::gather(&metrics, &backend, &plane, limiters, &busy);
+    if let Some(shedder) = shedder {
+        exposition = exposition.with_shedding(move || shedder.stats());
+    }
     let mut background = JoinSet::new();
     let serving_admin = tokio::spawn(async move {
         if let Some(admin) = admin {

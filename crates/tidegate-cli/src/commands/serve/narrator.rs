@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_admin::Metrics;
 use tidegate_core::Micros;
 use tidegate_limiter::{BreakerState, Observer, RuleResult, RuleWatcher, Source, StoreCall, Transport};
-use tidegate_rules::Rule;
+use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
 /// Hears what the limiter does, counts it, and says what has changed.
@@ -71,6 +71,10 @@ impl Observer for Narrator {
 
     fn no_rule_matched(&self) {
         self.metrics.no_rule_matched();
+    }
+
+    fn shed(&self, priority: Priority) {
+        self.metrics.shed(priority);
     }
 
     fn decided_directly(&self, result: RuleResult, source: Source) {

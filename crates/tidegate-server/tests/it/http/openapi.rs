@@ -16,7 +16,7 @@ rules:
 ";
 
 /// Everything that `http::Shared::route` answers with something else than 404 and 405.
-const SERVED: [(&str, &str); 11] = [
+const SERVED: [(&str, &str); 12] = [
     ("/healthz", "get"),
     ("/json", "post"),
     ("/openapi.json", "get"),
@@ -28,6 +28,7 @@ const SERVED: [(&str, &str); 11] = [
     ("/v1/refund", "post"),
     ("/v1/release", "post"),
     ("/v1/renew", "post"),
+    ("/v1/utilization", "post"),
 ];
 
 fn document(world: &World) -> Value {
