@@ -135,3 +135,16 @@ fn tokens_are_verified_with_the_keys_that_the_issuer_publishes() {
     let forged = format!("{}x", &token[..token.len() - 1]);
     assert_eq!(get(&forged).header("x-ratelimit-limit"), None);
 }
+
+#[test]
+fn the_configuration_in_the_guide_is_one() {
+    let guide =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/proxy.md")).unwrap();
+    let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let config = blocks.clone().find(|block| block.contains("proxy:")).expect("the guide shows one");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
+    let said = crate::run_in(dir.path(), &["validate", "--config", "tidegate.yaml"]);
+    assert!(said.starts_with("exit 0"), "{said}");
+}
