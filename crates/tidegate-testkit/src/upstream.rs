@@ -2,8 +2,8 @@
 
 use std::io::{self, BufReader, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -27,14 +27,21 @@ struct State {
     requests: AtomicU64,
     status: AtomicU16,
     delay_us: AtomicU64,
+    workers: Workers,
 }
 
 impl Upstream {
     /// Starts one that answers 200 at once.
     #[must_use]
     pub fn start() -> Self {
+        Self::with_workers(usize::MAX)
+    }
+
+    /// Starts one that works on so many requests at once: those beyond wait for a worker, however long that takes.
+    #[must_use]
+    pub fn with_workers(workers: usize) -> Self {
         let (requests, status, delay_us) = (AtomicU64::new(0), AtomicU16::new(200), AtomicU64::new(0));
-        let state = Arc::new(State { requests, status, delay_us });
+        let state = Arc::new(State { requests, status, delay_us, workers: Workers::new(workers) });
         let for_threads = Arc::clone(&state);
         // A broken connection is the peer's business; the test sees it there.
         let acceptor = Acceptor::start(move |connection| drop(serve(&connection, &for_threads)));
@@ -65,13 +72,39 @@ impl Upstream {
     }
 }
 
+/// Workers that are free.
+#[derive(Debug)]
+struct Workers {
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+impl Workers {
+    fn new(count: usize) -> Self {
+        Workers { free: Mutex::new(count), freed: Condvar::new() }
+    }
+
+    fn take(&self) {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.freed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+        *free -= 1;
+    }
+
+    fn give_back(&self) {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.freed.notify_one();
+    }
+}
+
 /// Answers requests until the connection ends.
 fn serve(connection: &Connection, state: &State) -> io::Result<()> {
     let mut reader = BufReader::new(&connection.stream);
     while let Some(head) = read_head(&mut reader)? {
         let body = read_body(&mut reader, &head.headers, Unframed::Empty)?;
         state.requests.fetch_add(1, Ordering::SeqCst);
+        state.workers.take();
         sleep(Duration::from_micros(state.delay_us.load(Ordering::SeqCst)));
+        state.workers.give_back();
         let answer = answer(&head, &body, state.status.load(Ordering::SeqCst));
         (&connection.stream).write_all(answer.as_bytes())?;
         let last = head

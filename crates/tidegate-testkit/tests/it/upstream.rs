@@ -55,3 +55,16 @@ fn an_upstream_waits_as_long_as_it_is_told() {
     assert_eq!(http::get(upstream.addr(), "/").status, 200);
     assert!(start.elapsed() >= delay);
 }
+
+#[test]
+fn an_upstream_works_on_no_more_requests_at_once_than_it_has_workers() {
+    let upstream = Upstream::with_workers(2);
+    upstream.set_delay(Duration::from_millis(100));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| assert_eq!(http::get(upstream.addr(), "/").status, 200));
+        }
+    });
+    assert!(began.elapsed() >= Duration::from_millis(300), "six by two, a tenth of a second each");
+}

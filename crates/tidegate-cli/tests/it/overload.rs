@@ -1,0 +1,204 @@
+//! The proxy in front of a service that has four times as much to do as it can.
+//!
+//! The service's workers sleep, so what is measured is who waits for them, not how fast this machine is.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tidegate_testkit::{TidegateServer, Upstream, http};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// Twenty workers of 200 ms do 100 requests a second.
+const WORKERS: usize = 20;
+const WORK: Duration = Duration::from_millis(200);
+/// An answer that comes later is of no use to anybody.
+const IN_TIME: Duration = Duration::from_secs(1);
+/// The shed level goes from nothing to everything in this time, so that a test need not take minutes.
+const FULL_AFTER_S: f64 = 3.0;
+
+/// How each class is asked for: a rule makes the first critical, the others are classes by default.
+const CLASSES: [(&str, &str); 4] =
+    [("POST", "/pay"), ("POST", "/notes"), ("GET", "/notes"), ("GET", "/stats")];
+
+const RULES: &str = "
+domain: api
+rules:
+  - { name: payments, match: { path: [/pay, '/pay/*'] }, limits: unlimited, priority: P0 }
+  - { name: spent, key: [], limits: [{ algorithm: fixed_window, limit: 1000000, window: 1d }] }
+";
+
+struct World {
+    server: TidegateServer,
+    upstream: Upstream,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    fn start() -> Self {
+        let upstream = Upstream::with_workers(WORKERS);
+        upstream.set_delay(WORK);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+        let config = format!(
+            "rules: {{ paths: [rules.yaml] }}\n\
+             listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }}\n\
+             proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: a, targets: ['http://{}'] }}] }}\n\
+             shedding: {{ workers: {WORKERS}, full_after: {FULL_AFTER_S}s, classes: {{ background: [/stats] }} }}\n",
+            upstream.addr()
+        );
+        let file = dir.path().join("tidegate.yaml");
+        std::fs::write(&file, config).unwrap();
+        let server = TidegateServer::start(BINARY, &["--config", file.to_str().unwrap()]);
+        World { server, upstream, _dir: dir }
+    }
+
+    /// The value of a metric.
+    fn metric(&mut self, name: &str) -> f64 {
+        let text = http::get(self.server.addr("admin"), "/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
+    }
+}
+
+/// What became of the requests of one class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    sent: u32,
+    good: u32,
+    shed: u32,
+    late: u32,
+}
+
+impl Tally {
+    fn goodput(&self) -> f64 {
+        f64::from(self.good) / f64::from(self.sent)
+    }
+
+    fn shed_part(&self) -> f64 {
+        f64::from(self.shed) / f64::from(self.sent)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Good,
+    Shed,
+    Late,
+}
+
+/// Sends each class at so many requests a second, evenly, whatever comes back; and tells what became of them.
+async fn send(proxy: SocketAddr, rates: [u64; 4], lasts: Duration) -> [Tally; 4] {
+    let began = Instant::now();
+    let mut arrivals: Vec<(Duration, usize)> = Vec::new();
+    for (class, rate) in rates.into_iter().enumerate() {
+        let count = rate * lasts.as_millis() as u64 / 1000;
+        arrivals.extend((0..count).map(|number| (lasts * number as u32 / count as u32, class)));
+    }
+    arrivals.sort_unstable();
+    let mut asking = JoinSet::new();
+    for (at, class) in arrivals {
+        sleep_until(began + at).await;
+        asking.spawn(async move { (class, ask(proxy, class).await) });
+    }
+    let mut tallies = [Tally::default(); 4];
+    while let Some(asked) = asking.join_next().await {
+        let (class, fate) = asked.unwrap();
+        let tally = &mut tallies[class];
+        tally.sent += 1;
+        match fate {
+            Fate::Good => tally.good += 1,
+            Fate::Shed => tally.shed += 1,
+            Fate::Late => tally.late += 1,
+        }
+    }
+    tallies
+}
+
+async fn ask(proxy: SocketAddr, class: usize) -> Fate {
+    let (method, path) = CLASSES[class];
+    let exchange = async {
+        let mut stream = TcpStream::connect(proxy).await.unwrap();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let Ok(answer) = timeout(IN_TIME, exchange).await else { return Fate::Late };
+    if answer.starts_with("HTTP/1.1 200") {
+        return Fate::Good;
+    }
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    for part in ["application/problem+json", "retry-after: 1", "problem:shed", &format!("priority P{class}")]
+    {
+        assert!(answer.contains(part), "no {part} in {answer}");
+    }
+    Fate::Shed
+}
+
+#[test]
+fn at_four_times_the_load_critical_requests_notice_nothing_and_the_least_critical_go_first_and_come_back() {
+    let mut world = World::start();
+    let proxy = world.server.addr("proxy");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let run = |rates, seconds| runtime.block_on(send(proxy, rates, Duration::from_secs(seconds)));
+
+    let calm = run([25, 0, 0, 0], 3);
+    let busy = run([25, 75, 100, 200], 6);
+    let (reached, spent) = (
+        world.upstream.requests(),
+        world.metric(
+            "tidegate_decisions_total{domain=\"api\",rule=\"spent\",result=\"allowed\",source=\"store\"}",
+        ),
+    );
+    let level = world.metric("tidegate_shed_level");
+    let mut report = format!("calm {calm:?}\nbusy {busy:?}\nlevel {level}\n");
+
+    // Recovery, in steps: the level only falls, and never faster than it may.
+    let mut levels = vec![level];
+    let mut after = Vec::new();
+    for _ in 0..8 {
+        let began = Instant::now();
+        after.push(run([25, 4, 4, 4], 1));
+        levels.push(world.metric("tidegate_shed_level"));
+        let [.., before, now] = levels[..] else { unreachable!("two at least") };
+        let most = began.elapsed().as_secs_f64() / FULL_AFTER_S + 0.05;
+        assert!(now <= before && before - now <= most, "{levels:?}");
+    }
+    writeln!(report, "levels {levels:?}\nafter {after:?}").unwrap();
+
+    // The issue is P0: never shed, and within 5 % of what it got before.
+    let [p0, p1, p2, p3] = busy;
+    assert_eq!(p0.shed, 0, "{report}");
+    assert!(p0.goodput() >= 0.95 * calm[0].goodput() && calm[0].goodput() > 0.95, "{report}");
+    // P3 goes first, then P2, then P1.
+    assert!(p3.shed_part() > p2.shed_part() && p2.shed_part() > p1.shed_part(), "{report}");
+    assert!(p3.shed_part() > 0.9 && p1.goodput() > 0.3, "{report}");
+    // The workers are not idle meanwhile: what is shed is what they cannot do.
+    let served: u32 = busy.iter().map(|class| class.good).sum();
+    assert!(f64::from(served) >= 0.6 * 6.0 * 100.0, "{report}");
+    // What was shed reached nobody and spent nothing.
+    assert_eq!(spent as u64, reached, "{report}");
+    // Afterwards everybody is served again.
+    assert!(level > 0.2, "{report}");
+    assert!(levels.last().is_some_and(|level| *level == 0.0), "{report}");
+    assert!(after.last().is_some_and(|classes| classes.iter().all(|class| class.shed == 0)), "{report}");
+    assert!(after.iter().all(|classes| classes[0].shed == 0), "{report}");
+    let shed = |class| world_shed(&mut world, class);
+    let counted: Vec<u64> = (0..4).map(shed).collect();
+    let seen: Vec<u64> = (0..4)
+        .map(|class| after.iter().chain([&busy]).map(|classes| u64::from(classes[class].shed)).sum())
+        .collect();
+    assert_eq!(counted, seen, "{report}");
+}
+
+fn world_shed(world: &mut World, class: usize) -> u64 {
+    world.metric(&format!("tidegate_shed_total{{priority=\"P{class}\"}}")) as u64
+}
