@@ -24,6 +24,20 @@ pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
 /// reaches the service: it is answered with 429 (503 where a rule must not decide without its store), headers that say
 /// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED. Where a leaky bucket asks a
 /// request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
+///
+/// ```
+/// # use std::{net::SocketAddr, sync::Arc};
+/// # use axum::{Router, routing::get};
+/// # use tidegate_tower::RateLimitLayer;
+/// # async fn example(limiter: tidegate_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = RateLimitLayer::new(Arc::new(limiter), "api")?;
+/// let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+/// // With the addresses of its peers, which are its clients.
+/// axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RateLimitLayer {
     pub(crate) gate: Arc<Gate>,

@@ -1,6 +1,13 @@
 //! What went wrong elsewhere, one test for each: an advisory's number where it has one.
 //!
-//! Entries about counters, keys, rule files and the Redis protocol are tested where those live.
+//! What is not about who a client is, is tested where it lives:
+//!
+//! - eviction that resets an over-limit counter (GHSA-2vgg-9h6w-m454): the memory store's
+//!   `a_caller_over_its_limit_is_not_freed_by_a_flood_of_others`
+//! - unbounded keys: its `a_flood_of_new_keys_stays_within_the_bound_and_is_counted`
+//! - YAML bombs: the rules' `aliases_that_multiply_are_stopped_early`
+//! - RESP length headers that allocate: the server's
+//!   `lengths_beyond_the_bounds_end_the_connection_before_anything_is_kept`
 
 use http::{HeaderMap, HeaderValue};
 use tidegate_rules::{Descriptor, Format, Matches, RuleSet, Source};

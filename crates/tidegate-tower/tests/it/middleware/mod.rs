@@ -2,6 +2,7 @@
 
 mod leases;
 mod on_axum;
+mod on_hyper;
 mod on_tonic;
 mod queue;
 mod world;
