@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 
 use tidegate_testkit::{Redis, RedisCluster};
 
-use crate::redis_world::{Node, PATIENT, alone, check, left};
+use crate::redis_world::{Node, PATIENT, alone, check, left, tell};
 
 const LIMIT: usize = 1_000;
 const IN_FLIGHT: usize = 64;
@@ -54,7 +54,7 @@ fn sixty_four_in_flight_over_two_nodes_admit_exactly_a_thousand_a_hundred_times_
         "- { name: one, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }";
     let nodes = Node::pair(&redis.url(), PATIENT, rules);
     let admitted = flood(&nodes.each_ref(), 100);
-    println!("{} rounds of {ASKED} with {IN_FLIGHT} in flight over two nodes: {admitted:?}", admitted.len());
+    tell!("{} rounds of {ASKED} with {IN_FLIGHT} in flight over two nodes: {admitted:?}", admitted.len());
     assert_eq!(admitted, [LIMIT; 100]);
 }
 
@@ -107,7 +107,7 @@ fn on_a_cluster_no_limit_of_user_tenant_or_everybody_is_exceeded_and_no_reservat
         *tenants.entry(tenant).or_default() += count;
     }
     let all: usize = tenants.values().sum();
-    println!("Cluster: {all} of 400 admitted, by tenant {tenants:?}");
+    tell!("Cluster: {all} of 400 admitted, by tenant {tenants:?}");
     assert!(tenants.values().all(|count| *count <= 110) && all <= 400, "{tenants:?}");
 
     // What each limit has on its books is what passed: nothing that was reserved and not used is left.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_testkit::{Redis, RedisCluster, eventually, http};
 
-use crate::redis_world::{Node, PATIENT, alone, check, left, now};
+use crate::redis_world::{Node, PATIENT, alone, check, left, now, tell};
 
 fn rules(limit: u32) -> String {
     format!(
@@ -41,7 +41,7 @@ fn a_refund_and_a_raised_limit_through_one_node_are_honoured_by_the_other_within
     let since = now();
     assert_eq!(http::post_json(nodes[0].http, "/v1/refund", refund).status, 200);
     let took = passes_again(&nodes[1], "refunded", since);
-    println!("a refund through one node is honoured by the other after {took:?}");
+    tell!("a refund through one node is honoured by the other after {took:?}");
     assert!(took <= A_SECOND + NOISE, "after {took:?}");
 
     assert_eq!(spend(&nodes[1], "raised"), 5);
@@ -49,7 +49,7 @@ fn a_refund_and_a_raised_limit_through_one_node_are_honoured_by_the_other_within
     let since = now();
     nodes[1].change_rules(&rules(6));
     let took = passes_again(&nodes[1], "raised", since);
-    println!("a raised limit is honoured after {took:?}");
+    tell!("a raised limit is honoured after {took:?}");
     assert!(took <= A_SECOND + NOISE, "after {took:?}");
     assert_eq!(left(&mut nodes[0].client(), "raised"), 0, "five of six were spent before, and one now");
 }
@@ -98,7 +98,7 @@ fn what_is_asked_together_is_one_call_to_redis() {
         (1..=10).for_each(|round| ask(&node, round, 50));
         let beats = node.metric("tidegate_store_duration_seconds_count{op=\"heartbeat\"}") - beats;
         let calls = scripts_run(&[&redis])[0] - before;
-        println!(
+        tell!(
             "{name}: 10 requests of 50 checks each made {calls} calls to Redis, {beats} of them heartbeats"
         );
         assert!((10..=11 + beats as u64).contains(&calls), "{name}: {calls} calls");
@@ -122,9 +122,7 @@ fn on_a_cluster_what_is_asked_together_is_one_round_trip_to_each_node() {
     let (after, scripts_after) = (reads(), scripts_run(&masters));
     for place in 0..3 {
         let (read, run) = (after[place] - before[place], scripts_after[place] - scripts[place]);
-        println!(
-            "Cluster, 10 batches of 50 checks: a master ran {run} scripts, one per slot, in {read} reads"
-        );
+        tell!("Cluster, 10 batches of 50 checks: a master ran {run} scripts, one per slot, in {read} reads");
         assert!(run > 50, "the checks are not spread: {run}");
         // Ten batches, what this test itself asks, heartbeats, and now and then one that is read in two parts.
         assert!(read <= 10 + 20, "{read} reads for ten batches");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tidegate_testkit::Redis;
 use tidegate_testkit::resp::Client;
 
-use crate::redis_world::{Node, PATIENT, alone, check, now, pass, quantile};
+use crate::redis_world::{Node, PATIENT, alone, check, now, pass, quantile, tell};
 
 const RULES: &str = "\
 - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 200, window: 1d }] }
@@ -110,7 +110,7 @@ fn a_flooded_key_costs_redis_about_a_call_a_second_and_refuses_nobody_else() {
     assert_eq!(spent, 200);
     let flood = Flood::start(&node, 2, &["TG.CHECK", "api", "user", "attacker"]);
     let (offered, calls) = rates(&flood, &redis, Duration::from_secs(4));
-    println!(
+    tell!(
         "over the limit: {offered:.0} offered/s, {calls:.2} Redis calls/s, heartbeats included ({cores} cores)"
     );
     assert!(calls <= cores + BACKGROUND, "{calls} calls/s for a key that is over its limit");
@@ -120,7 +120,7 @@ fn a_flooded_key_costs_redis_about_a_call_a_second_and_refuses_nobody_else() {
 
     let mut during = honest(&node, "honest", 10_000);
     flood.end();
-    println!(
+    tell!(
         "honest callers: p50 {:?} before, {:?} while two connections flood; p99 {:?} and {:?}",
         quantile(&mut calm, 0.5),
         quantile(&mut during, 0.5),
@@ -133,7 +133,7 @@ fn a_flooded_key_costs_redis_about_a_call_a_second_and_refuses_nobody_else() {
     let (offered, calls) = rates(&flood, &redis, Duration::from_secs(2));
     flood.end();
     let most = cores / trip.as_secs_f64();
-    println!(
+    tell!(
         "within the limit: {offered:.0} offered/s, {calls:.0} Redis calls/s, round trip {trip:?}: at most {most:.0}"
     );
     assert!(calls * 4.0 < offered, "{calls} calls/s for {offered} requests/s: they do not share calls");
@@ -154,7 +154,7 @@ fn naive_beside_ours() {
         "- {{ name: a, key: [user], coordination: local, limits: [{{ algorithm: fixed_window, limit: {}, window: 1d }}] }}",
         LIMIT / NODES
     );
-    println!(
+    tell!(
         "{callers} honest callers, each {LIMIT} requests within a limit of {LIMIT}, stuck to one of {NODES} nodes:"
     );
     for (name, rules) in [("ours", rules), ("limit / nodes", naive)] {
@@ -170,7 +170,7 @@ fn naive_beside_ours() {
                 replies.iter().filter(|reply| reply.array()[0].int() == 0).count()
             })
             .sum();
-        println!("{name:>14}: {refused} of {} refused wrongly", callers as u64 * LIMIT);
+        tell!("{name:>14}: {refused} of {} refused wrongly", callers as u64 * LIMIT);
         let expected = if name == "ours" { 0 } else { callers as u64 * (LIMIT - LIMIT / NODES) };
         assert_eq!(refused as u64, expected, "{name}");
     }

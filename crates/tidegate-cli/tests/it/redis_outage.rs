@@ -7,6 +7,7 @@ use tidegate_testkit::resp::Client;
 
 use crate::redis_world::{
     Asked, DEFAULT, LOCAL_ASKS, LOCAL_LIMIT, Load, Node, Outcome, POLICY_RULES, assert_exact, look, pass,
+    tell,
 };
 
 /// How long load goes on before a fault.
@@ -77,7 +78,7 @@ impl Outage<'_> {
             Reach::Some => assert_by_user(what, &meanwhile),
         }
         let took = outcome.exact_again_after(back);
-        println!("{what}: {away} answers by policy, exact again {took:?} after recovery");
+        tell!("{what}: {away} answers by policy, exact again {took:?} after recovery");
         assert!(took <= RECOVERED, "{what}: exact again only after {took:?}");
         assert_local_users_got_their_share(&outcome, began + NOTICED, over);
         assert_one_line_per_change(what, &nodes, lasted);
@@ -96,7 +97,7 @@ fn assert_by_user(what: &str, meanwhile: &[&Asked]) {
     }
     let (mostly_away, mostly_exact): (Vec<_>, Vec<_>) =
         users.values().partition(|(exact, away)| away > exact);
-    println!("{what}: the store is away for {} of {} users", mostly_away.len(), users.len());
+    tell!("{what}: the store is away for {} of {} users", mostly_away.len(), users.len());
     assert!(!mostly_away.is_empty() && !mostly_exact.is_empty(), "{what}: {users:?}");
     assert!(mostly_away.iter().all(|(exact, _)| *exact == 0), "{what}: {users:?}");
     // A machine that is busy may miss a deadline.
@@ -146,6 +147,6 @@ fn assert_charged_once(what: &str, outcome: &Outcome, client: &mut Client, each:
         .sum();
     let lost = spent - admitted;
     let in_flight = 2 * 3 + (each * 3) as i64;
-    println!("{what}: {admitted} admitted, {lost} more charged");
+    tell!("{what}: {admitted} admitted, {lost} more charged");
     assert!((0..=in_flight).contains(&lost), "{what}: {lost} more charged than admitted");
 }

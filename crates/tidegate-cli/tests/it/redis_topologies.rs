@@ -9,7 +9,7 @@ use tidegate_testkit::{Fault, FaultProxy, Redis, RedisCluster, SentinelGroup, ev
 
 use crate::redis_outage::{Memory, Outage, RECOVERED, Reach};
 use crate::redis_world::{
-    DEFAULT, Load, Node, PATIENCE, PATIENT, POLICY_RULES, alone, assert_exact, check, left, now, pass,
+    DEFAULT, Load, Node, PATIENCE, PATIENT, POLICY_RULES, alone, assert_exact, check, left, now, pass, tell,
 };
 
 const THOUSAND: &str =
@@ -29,7 +29,7 @@ fn switch_on_request(group: &SentinelGroup) {
     outcome.assert_prompt("Sentinel switch");
     outcome.assert_policies_obeyed();
     let took = outcome.exact_again_after(switched);
-    println!("Sentinel switch: exact again {took:?} after the sentinels agreed");
+    tell!("Sentinel switch: exact again {took:?} after the sentinels agreed");
     assert!(took <= RECOVERED, "exact again only after {took:?}");
 }
 
@@ -107,7 +107,7 @@ fn a_parted_master_admits_at_most_what_was_left_once_more() {
     });
     let during = (take(&mut one, 400), take(&mut other, 1_000));
     let total = 300 + during.0 + during.1;
-    println!("split brain: 300 before, {} and {} while parted, {total} in all of 1000", during.0, during.1);
+    tell!("split brain: 300 before, {} and {} while parted, {total} in all of 1000", during.0, during.1);
     assert_eq!(during, (400, 700), "each half admits at most what was left when they parted");
 
     // The halves meet: the old master becomes a replica of the new one, and what it alone knew is gone.
@@ -120,7 +120,7 @@ fn a_parted_master_admits_at_most_what_was_left_once_more() {
     eventually("both nodes tell the same", PATIENCE, || {
         left(&mut one, "split") == 0 && left(&mut other, "split") == 0
     });
-    println!("split brain: one truth again {:?} after the halves met", met.elapsed());
+    tell!("split brain: one truth again {:?} after the halves met", met.elapsed());
     assert_eq!(take(&mut one, 50) + take(&mut other, 50), 0);
 }
 
@@ -206,7 +206,7 @@ fn a_slot_that_moves_under_load_counts_every_request_once() {
     pass(Duration::from_millis(200));
     stop.store(true, Ordering::Relaxed);
     clients.into_iter().for_each(|client| client.join().expect("every answer was exact"));
-    println!("slot migration: moved {moves} times, {} admitted", admitted.load(Ordering::Relaxed));
+    tell!("slot migration: moved {moves} times, {} admitted", admitted.load(Ordering::Relaxed));
     assert!(moves >= 3, "it hardly moved");
     assert_eq!(admitted.load(Ordering::Relaxed), 1_000);
 }

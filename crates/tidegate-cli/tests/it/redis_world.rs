@@ -146,6 +146,19 @@ pub(crate) fn left(client: &mut Client, user: &str) -> i64 {
     check(client, &[("user", user)], 0).remaining
 }
 
+/// Says what was measured, for whoever runs the tests with `--nocapture`.
+macro_rules! tell {
+    ($($words:tt)*) => {
+        $crate::redis_world::say(format_args!($($words)*))
+    };
+}
+pub(crate) use tell;
+
+#[expect(clippy::print_stdout, reason = "what was measured is worth knowing")]
+pub(crate) fn say(words: std::fmt::Arguments<'_>) {
+    println!("{words}");
+}
+
 /// Only one of the tests that load the machine runs at a time: they measure how long answers take.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
@@ -281,7 +294,7 @@ impl Outcome {
         let mut took: Vec<Duration> = self.asked.iter().map(|one| one.took).collect();
         let mut pings: Vec<Duration> = self.asked.iter().map(|one| one.ping).collect();
         let (late, noise) = (quantile(&mut took, 0.999), quantile(&mut pings, 0.999));
-        println!(
+        tell!(
             "{what}: {} answers, p50 {:?}, p99 {:?}, p99.9 {late:?}, longest {:?}; pings p99.9 {noise:?}",
             took.len(),
             quantile(&mut took, 0.5),
