@@ -143,6 +143,22 @@ fn published_keys_are_used_once_they_are_there_and_survive_a_bad_fetch() {
     assert_eq!(user(&identity, tokens::RS256), some("alice"));
 }
 
+#[test]
+fn a_key_of_an_unknown_kind_does_not_hide_those_beside_it() {
+    let identity = identity("jwt: { jwks: 'https://issuer.example/keys' }");
+    let strange =
+        r#"{"keys": [{"kty":"EC","crv":"secp256k1","x":"a","y":"b"}, {"kty":"AKP","alg":"ML-DSA-44"}, 7, "#;
+    let document = tokens::JWKS.replacen(
+        r#"{
+  "keys": ["#,
+        strange,
+        1,
+    );
+    assert!(document.contains("secp256k1"));
+    assert_eq!(identity.set_jwks(document.as_bytes()).unwrap(), 2);
+    assert_eq!(user(&identity, tokens::ES256), some("alice"));
+}
+
 /// A world whose time passes only by being slept through, up to an end.
 #[derive(Default)]
 struct Slept(AtomicUsize);
