@@ -136,6 +136,7 @@ fn a_flooded_key_costs_redis_about_a_call_a_second_and_refuses_nobody_else() {
     tell!(
         "within the limit: {offered:.0} offered/s, {calls:.0} Redis calls/s, round trip {trip:?}: at most {most:.0}"
     );
+    assert!(calls <= most, "{calls} calls/s, more than one per round trip and core");
     assert!(calls * 4.0 < offered, "{calls} calls/s for {offered} requests/s: they do not share calls");
     naive_beside_ours();
 }

@@ -90,6 +90,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         reference.arg(transport.reference());
         let tidegate = |store: &str| {
             let mut tidegate = pinned(options.server_core, ours);
+            // A busy machine must not make it decide without its store: that would be cheaper.
+            tidegate.env("TIDEGATE_STORE__TIMEOUT", "5s");
             tidegate.args(["serve", "--log-level", "warn", "--store", store, "--rules"]).arg(&rules);
             tidegate.args([
                 "--http",
