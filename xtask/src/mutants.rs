@@ -183,11 +183,14 @@ impl Mutant {
         }
         fs::write(&file, whole.replace(self.code, self.broken)).map_err(cannot)?;
         let test = ["cargo", "test", "--quiet", "-p", self.package, "--all-features", "--tests"];
-        let test = CommandLine::new(test).env("CARGO_TARGET_DIR", "target");
-        let built = test.clone().args(["--no-run"]).succeeds(copy);
+        let build = CommandLine::new(test).args(["--no-run"]).env("CARGO_TARGET_DIR", "target");
+        // A test that never ends has noticed too: some wait for what a mutant never gives.
+        let test = CommandLine::new(["timeout", "--kill-after", "5", "120"].into_iter().chain(test));
+        let test = test.env("CARGO_TARGET_DIR", "target");
+        let built = build.succeeds(copy);
         let passed = built && test.succeeds(copy);
         fs::write(&file, whole).map_err(cannot)?;
-        if built { Ok(!passed) } else { Err(Failure::of_command(&test, "a mutant does not compile")) }
+        if built { Ok(!passed) } else { Err(Failure::of_command(&build, "a mutant does not compile")) }
     }
 }
 
