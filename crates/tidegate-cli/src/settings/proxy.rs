@@ -118,6 +118,8 @@ struct ProxyTimeouts {
     head: Option<Span>,
     /// A pause in a body, in either direction: 60s by default
     idle: Option<Span>,
+    /// How long a client may leave what there is of an answer untaken: 5m by default
+    stall: Option<Span>,
     /// A silence in both directions of a WebSocket: 1h by default
     tunnel: Option<Span>,
     /// How long an unused connection to a server is kept: 30s by default
@@ -279,6 +281,8 @@ impl ProxyTimeouts {
             connect: span(self.connect, default.connect),
             head: span(self.head, default.head),
             idle: span(self.idle, default.idle),
+            // It is looked at four times as often, and never all the time.
+            stall: span(self.stall, default.stall).max(std::time::Duration::from_millis(100)),
             tunnel: span(self.tunnel, default.tunnel),
             keep: span(self.keep, default.keep),
         }

@@ -16,6 +16,7 @@ use tokio::time::Sleep;
 
 use super::balance::Chosen;
 use super::pool::Lease;
+use super::stall::Taking;
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -139,6 +140,7 @@ pub(super) struct ResponseBody {
     ended: bool,
     /// Given back for the next request if the answer was read to its end, closed if not.
     connection: Option<Lease>,
+    taking: Taking,
     clock: Arc<dyn Clock>,
     _target: Chosen,
 }
@@ -149,10 +151,11 @@ impl ResponseBody {
         idle: Duration,
         connection: Option<Lease>,
         target: Chosen,
+        taking: Taking,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let patience = Patience::new(idle);
-        ResponseBody { body, patience, ended: false, connection, clock, _target: target }
+        ResponseBody { body, patience, ended: false, connection, taking, clock, _target: target }
     }
 }
 
@@ -165,10 +168,12 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            self.taking.upstreams_turn();
             ready!(self.patience.poll_over(cx));
             return Poll::Ready(Some(Err(Cut::TooSlow.into())));
         };
         self.patience.renew();
+        self.taking.clients_turn(self.clock.now());
         self.ended = frame.is_none();
         Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, RETRY_AFTER};
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
@@ -17,6 +17,7 @@ use super::dial::Wants;
 use super::exchange::{Answered, Outgoing};
 use super::hop::{self, Caller, Peer};
 use super::limit::Limited;
+use super::stall::Answers;
 use super::tunnel::{Slot, Tunnel};
 use super::{Worker, route};
 use crate::problem::{Kind, Problem};
@@ -28,6 +29,7 @@ pub(super) struct Via {
     pub(super) scheme: &'static str,
     /// Where the connection's tunnel goes, should the request ask for one.
     pub(super) tunnel: Slot<Held>,
+    pub(super) answers: Arc<Answers>,
 }
 
 impl Worker {
@@ -84,7 +86,7 @@ impl Worker {
                     _ => Err(Problem::new(Kind::BadGateway, "the upstream server changed protocols unasked")),
                 }
             }
-            Ok(answered) => Ok(self.pass_on(answered, told, held)),
+            Ok(answered) => Ok(self.pass_on(answered, &via, told, held)),
             Err(problem) => Ok(problem_answer(&problem, told)),
         }
     }
@@ -134,13 +136,15 @@ impl Worker {
         hop::forward(headers, &Caller { address, peer, scheme: via.scheme, host: Some(host) });
     }
 
-    fn pass_on(&self, answered: Answered, told: HeaderMap, held: Held) -> Answer {
+    fn pass_on(&self, answered: Answered, via: &Via, told: HeaderMap, held: Held) -> Answer {
         let Answered { response, connection, target } = answered;
         let (mut parts, body) = response.into_parts();
         hop::strip(&mut parts.headers);
         tell(&mut parts.headers, told);
         let idle = self.shared.settings.timeouts.idle;
-        let body = ResponseBody::new(body, idle, connection, target, Arc::clone(&self.service.clock));
+        let clock = Arc::clone(&self.service.clock);
+        let taking = via.answers.begin(clock.now());
+        let body = ResponseBody::new(body, idle, connection, target, taking, clock);
         Response::from_parts(parts, AnswerBody::upstream(body, held))
     }
 
@@ -196,7 +200,10 @@ fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
             }
             HeaderValue::from_str(authority.as_str()).map_err(|_| bad("the host cannot be read"))
         }
-        (None, Some(host)) if !host.is_empty() => Ok(host.clone()),
+        (None, Some(host)) if !host.is_empty() => match Authority::try_from(host.as_bytes()) {
+            Ok(authority) if !authority.as_str().contains('@') => Ok(host.clone()),
+            _ => Err(bad("the host cannot be read")),
+        },
         (None, _) => Err(bad("the request names no host")),
     }
 }

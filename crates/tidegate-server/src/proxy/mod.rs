@@ -21,6 +21,7 @@ mod limit;
 mod pool;
 mod route;
 mod settings;
+mod stall;
 mod target;
 mod tls;
 mod tunnel;
@@ -181,14 +182,20 @@ impl Worker {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let via = Via { peer, scheme, tunnel: Arc::default() };
-        let tunnel = Arc::clone(&via.tunnel);
-        let limits = self.shared.settings.limits.http;
+        let via = Via { peer, scheme, tunnel: Arc::default(), answers: Arc::default() };
+        let (tunnel, answers) = (Arc::clone(&via.tunnel), Arc::clone(&via.answers));
+        let (limits, stall) = (self.shared.settings.limits.http, self.shared.settings.timeouts.stall);
+        let clock = Arc::clone(&self.service.clock);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (worker, via) = (Arc::clone(&self), via.clone());
             async move { Ok::<_, Infallible>(worker.answer(request, via).await) }
         });
-        connection::serve_stream(stream, peer, drain, Speaks::Http1And2, limits, service).await;
+        tokio::select! {
+            () = connection::serve_stream(stream, peer, drain, Speaks::Http1And2, limits, service) => {}
+            () = answers.stalled(&*clock, stall) => {
+                return tracing::debug!(%peer, "closed: an answer was not taken");
+            }
+        }
         let waiting = tunnel.lock().take();
         if let Some(tunnel) = waiting {
             tunnel.run().await;

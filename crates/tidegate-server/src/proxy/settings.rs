@@ -67,6 +67,8 @@ pub struct Timeouts {
     pub head: Duration,
     /// A pause in a body, in either direction.
     pub idle: Duration,
+    /// How long a client may leave what there is of an answer untaken.
+    pub stall: Duration,
     /// A silence in both directions of an upgraded connection.
     pub tunnel: Duration,
     /// How long an unused connection to an upstream server is kept.
@@ -79,6 +81,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(2),
             head: Duration::from_secs(60),
             idle: Duration::from_secs(60),
+            stall: Duration::from_secs(5 * 60),
             tunnel: Duration::from_secs(60 * 60),
             keep: Duration::from_secs(30),
         }

@@ -3,6 +3,9 @@
 use std::net::Shutdown;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_testkit::{Upstream, eventually};
 
 use super::world::{PATIENCE, Raw, Setup, target};
@@ -94,7 +97,9 @@ fn a_body_with_two_framings_never_reaches_the_upstream_with_both() {
 fn hosts_that_differ_or_are_missing_are_refused() {
     let upstream = Upstream::start();
     let edge = Setup::to(&[target(&upstream)]).start();
-    for hosts in ["host: a\r\nhost: b\r\n", "host: \r\n", ""] {
+    for hosts in
+        ["host: a\r\nhost: b\r\n", "host: \r\n", "", "host: a b\r\n", "host: me@a\r\n", "host: a/b\r\n"]
+    {
         let mut client = edge.connect();
         client.write(&format!("GET / HTTP/1.1\r\nconnection: close\r\n{hosts}\r\n"));
         assert!(client.head()[0].contains("400"), "{hosts:?}");
@@ -121,5 +126,35 @@ fn one_request_too_many_is_turned_away_with_503() {
     assert_eq!((second.status, second.header("content-type")), (503, Some("application/problem+json")));
     assert_eq!(edge.admission.turned_away(), 1);
     drop(first);
+    edge.eventually_idle();
+}
+
+#[tokio::test]
+async fn a_client_that_takes_no_answers_over_http_2_is_cut_off() {
+    let body = "x".repeat(1 << 20);
+    let upstream = Raw::start(move |mut wire| {
+        while !wire.head().is_empty() {
+            wire.write(&super::world::ok(&body));
+        }
+    });
+    let edge = Setup::to(&[upstream.target()])
+        .change(|settings| settings.timeouts.stall = Duration::from_millis(500))
+        .in_real_time()
+        .start();
+    let stream = tokio::net::TcpStream::connect(edge.addr()).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let mut untaken = Vec::new();
+    for _ in 0..5 {
+        let request = http::Request::get("http://x/").body(Empty::<Bytes>::new()).unwrap();
+        untaken.push(sender.send_request(request).await.unwrap());
+    }
+    assert_eq!(edge.admission.in_flight(), 5);
+    // The proxy ends the connection; nothing was read, and nothing is kept.
+    let _ = tokio::time::timeout(PATIENCE, connection).await.expect("the connection is cut");
     edge.eventually_idle();
 }
