@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate_testkit::{Signal, TidegateServer, Upstream, eventually, http};
+use tidegate_testkit::{Redis, Signal, TidegateServer, Upstream, eventually, http};
 
 use crate::stub::{Stub, reply};
 
@@ -23,7 +23,12 @@ rules:
 
 /// A server with these rules, and this configuration.
 fn serve(config: &str) -> (TidegateServer, TempDir) {
+    serve_rules(RULES, config)
+}
+
+fn serve_rules(rules: &str, config: &str) -> (TidegateServer, TempDir) {
     let dir = written(config);
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
     let file = dir.path().join("tidegate.yaml");
     let server =
         TidegateServer::start(BINARY, &[&FREE_PORTS[..], &["--config", file.to_str().unwrap()]].concat());
@@ -43,6 +48,18 @@ fn proxy_to(upstream: SocketAddr) -> String {
         "identity: {{ headers: {{ user: x-user }} }}\n\
          proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: a, targets: ['http://{upstream}'] }}] }}"
     )
+}
+
+/// The next connection, once a request came on it: an answer before that would be no answer.
+fn asked(backend: &TcpListener) -> TcpStream {
+    let (mut stream, _) = backend.accept().unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    stream
 }
 
 #[test]
@@ -68,7 +85,7 @@ fn told_to_stop_it_finishes_what_is_under_way() {
     let mut client = TcpStream::connect(proxy).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-    let (mut behind, _) = backend.accept().unwrap();
+    let mut behind = asked(&backend);
     server.process().signal(Signal::TERM);
     eventually("nobody new is let in", PATIENCE, || TcpStream::connect(proxy).is_err());
     behind.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndone").unwrap();
@@ -147,4 +164,48 @@ fn the_configuration_in_the_guide_is_one() {
     fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
     let said = crate::run_in(dir.path(), &["validate", "--config", "tidegate.yaml"]);
     assert!(said.starts_with("exit 0"), "{said}");
+}
+
+/// Two proxies on one Redis, one request at a time between them.
+#[test]
+fn a_lease_is_renewed_while_an_answer_lasts_and_ends_with_the_node_that_held_it() {
+    let (redis, backend) = (Redis::start(), TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    let config = format!(
+        "store: {{ url: 'redis://{}', timeout: 2s }}\n\
+         proxy: {{ listen: '127.0.0.1:0', domain: slots, upstreams: [{{ name: a, targets: ['http://{}'] }}] }}",
+        redis.addr(),
+        backend.local_addr().unwrap()
+    );
+    let rules =
+        "domain: slots\nrules: [{ name: one, limits: [{ algorithm: concurrency, limit: 1, ttl: 1s }] }]";
+    let [(mut first, _one), (mut second, _two)] = [(); 2].map(|()| serve_rules(rules, &config));
+    let get = |proxy: SocketAddr| http::request(proxy, "GET", "/", &[], b"").unwrap().status;
+
+    // An answer through the first that begins and does not end.
+    let mut client = TcpStream::connect(first.addr("proxy")).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut behind = asked(&backend);
+    behind.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nbeg").unwrap();
+    let mut begun = Vec::new();
+    while !begun.ends_with(b"beg") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        begun.push(byte[0]);
+    }
+    // Much longer than the lease lives unless renewed: nobody else gets in, on either node.
+    let proxy = second.addr("proxy");
+    let until = tokio::time::Instant::now() + Duration::from_secs(3);
+    while tokio::time::Instant::now() < until {
+        assert_eq!(get(proxy), 429);
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    // Nobody releases it now. It ends by itself.
+    first.process().kill();
+    let answering = std::thread::spawn(move || {
+        let mut behind = asked(&backend);
+        behind.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+    });
+    eventually("the dead node's lease has ended", PATIENCE, || get(proxy) == 200);
+    answering.join().unwrap();
 }
