@@ -62,7 +62,7 @@ impl Outage<'_> {
         let over = load.at();
         end();
         let back = load.at();
-        nodes.iter().for_each(Node::wait_for_store);
+        pass(RECOVERED);
         assert_exact(&nodes.each_ref(), what);
         let lasted = load.at();
         let outcome = load.finish();

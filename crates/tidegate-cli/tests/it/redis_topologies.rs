@@ -23,7 +23,7 @@ fn switch_on_request(group: &SentinelGroup) {
     group.sentinels()[0].cmd(&["SENTINEL", "FAILOVER", group.service()]);
     group.wait_for_failover_from(old);
     let switched = load.at();
-    nodes.iter().for_each(Node::wait_for_store);
+    pass(RECOVERED);
     assert_exact(&nodes.each_ref(), "Sentinel switch");
     let outcome = load.finish();
     outcome.assert_prompt("Sentinel switch");

@@ -1,5 +1,6 @@
 //! Servers on real Redis, clients that ask them over the Redis protocol, and what became of every request.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,11 +60,6 @@ impl Node {
             nodes.iter().all(|node| node.metric("tidegate_fleet_size") == 2.0)
         });
         nodes
-    }
-
-    /// Waits until its store decides again.
-    pub(crate) fn wait_for_store(&self) {
-        look(&mut self.client(), &[("policy", "exact"), ("user", "anybody")]);
     }
 
     /// Takes other rules into use.
@@ -184,6 +180,7 @@ pub(crate) struct Asked {
     pub(crate) took: Duration,
     /// How long an answer took, just before, that needs no store: how late the machine itself is.
     ping: Duration,
+    client: usize,
     pub(crate) policy: &'static str,
     pub(crate) user: String,
     pub(crate) answer: Answer,
@@ -258,7 +255,7 @@ fn ask_as(client: &mut Client, number: usize, count: usize, began: Instant) -> A
     let ping = pinged.elapsed();
     let sent = now();
     let answer = check(client, &[("policy", policy), ("user", &user)], 1);
-    Asked { at: sent - began, took: sent.elapsed(), ping, policy, user, answer }
+    Asked { at: sent - began, took: sent.elapsed(), ping, client: number, policy, user, answer }
 }
 
 /// What became of every request of a load.
@@ -307,13 +304,17 @@ impl Outcome {
         assert!(longest < Duration::from_secs(1) + 3 * noise, "{what}: one answer took {longest:?}");
     }
 
-    /// How long after `since` the store decided again, told by the first of each policy's answers.
+    /// How long after `since` the store decided again, for the last of all clients for whom it did.
     pub(crate) fn exact_again_after(&self, since: Duration) -> Duration {
-        let first = |policy: &&str| {
-            let own = self.asked.iter().filter(|one| one.policy == *policy && one.at >= since);
-            own.filter(|one| one.answer.is_exact()).map(|one| one.at - since).min()
-        };
-        POLICIES.iter().map(|policy| first(policy).expect("the store decides again")).max().expect("three")
+        let mut first: BTreeMap<usize, Option<Duration>> = BTreeMap::new();
+        for one in self.asked.iter().filter(|one| one.at >= since) {
+            let known = first.entry(one.client).or_default();
+            if one.answer.is_exact() {
+                known.get_or_insert(one.at - since);
+            }
+        }
+        let all = first.values().map(|first| first.expect("the store decides again for every client"));
+        all.max().expect("there are clients")
     }
 }
 
@@ -327,17 +328,16 @@ pub(crate) fn quantile(spans: &mut [Duration], part: f64) -> Duration {
 /// makes the store miss its deadline, another user is taken.
 pub(crate) fn assert_exact(nodes: &[&Node], name: &str) {
     let mut clients: Vec<Client> = nodes.iter().map(|node| node.client()).collect();
-    for round in 0..50 {
-        let user = format!("{name}-{round}");
-        let count = clients.len();
+    let mut rounds = 0;
+    let decided = poll(PATIENCE, || {
+        rounds += 1;
+        let (user, count) = (format!("{name}-{rounds}"), clients.len());
         let answers: Vec<Answer> = (0..30)
             .map(|turn| check(&mut clients[turn % count], &[("policy", "exact"), ("user", &user)], 1))
             .collect();
-        if answers.iter().all(Answer::is_exact) {
-            let admitted = answers.iter().filter(|answer| answer.allowed).count();
-            assert_eq!(admitted, 20, "{name}: {answers:?}");
-            return;
-        }
-    }
-    panic!("{name}: the store never decided 30 requests in a row");
+        answers.iter().all(Answer::is_exact).then_some(answers)
+    });
+    let answers = decided.unwrap_or_else(|| panic!("{name}: the store never decided 30 requests in a row"));
+    let admitted = answers.iter().filter(|answer| answer.allowed).count();
+    assert_eq!(admitted, 20, "{name}: {answers:?}");
 }
