@@ -8,6 +8,8 @@ mod descriptors;
 mod failure;
 mod leases;
 mod live_rules;
+mod overload;
+mod shedding;
 mod sim;
 mod threads;
 mod world;

@@ -1,0 +1,141 @@
+//! What shedding does for a service, over minutes of virtual time, at its real settings.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tidegate_limiter::{
+    Capacity, CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, Shedder,
+    ShedderConfig,
+};
+use tidegate_rules::{Format, Priority, RuleSet, Source};
+use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
+
+use crate::overload::{Overload, Second};
+
+const CALM: Range<usize> = 5..60;
+const BUSY: Range<usize> = 60..300;
+const AFTER: Range<usize> = 300..600;
+
+/// Of one class, the part that was answered in time.
+fn goodput(seconds: &[Second], class: usize) -> f64 {
+    let sum = |count: fn(&Second) -> [u32; 4]| -> f64 {
+        seconds.iter().map(|second| f64::from(count(second)[class])).sum()
+    };
+    sum(|second| second.good) / sum(|second| second.sent)
+}
+
+fn shed(seconds: &[Second], class: usize) -> u32 {
+    seconds.iter().map(|second| second.shed[class]).sum()
+}
+
+#[test]
+fn in_a_fourfold_overload_p0_gets_what_it_got_before_and_who_matters_less_gets_less() {
+    for seed in 0..3 {
+        let seconds = Overload::fourfold().run(seed);
+        let (calm, busy) = (&seconds[CALM], &seconds[BUSY]);
+        assert!(goodput(busy, 0) >= 0.95 * goodput(calm, 0), "{}", goodput(busy, 0));
+        assert_eq!(shed(&seconds, 0), 0);
+        let parts = [0, 1, 2, 3].map(|class| goodput(busy, class));
+        assert!(parts.is_sorted_by(|more, less| more > less), "{parts:?}");
+        // What is shed for is used: P1 alone could fill the workers, and nearly does.
+        let served: u32 = busy.iter().map(|second| second.good.iter().sum::<u32>()).sum();
+        assert!(f64::from(served) > 0.7 * 400.0 * 240.0, "{served}");
+    }
+}
+
+#[test]
+fn without_shedding_the_same_overload_drowns_p0_too() {
+    let seconds = Overload { believed: 1_000_000, ..Overload::fourfold() }.run(1);
+    assert!(goodput(&seconds[CALM], 0) > 0.99 && goodput(&seconds[BUSY], 0) < 0.05);
+    // And long after, while the workers do what nobody waits for any more.
+    assert!(goodput(&seconds[AFTER], 0) < 0.05);
+}
+
+#[test]
+fn once_the_overload_is_over_the_level_falls_without_a_jump_and_all_come_back_the_critical_first() {
+    let seconds = Overload::fourfold().run(7);
+    let levels: Vec<f64> = seconds[AFTER].iter().map(|second| second.level).collect();
+    assert!(levels[0] > 0.3, "{}", levels[0]);
+    // Arrivals are random, so a single second may be busy; ten are not.
+    let by_tens: Vec<f64> = levels[2..].iter().copied().step_by(10).collect();
+    for pair in by_tens.windows(2) {
+        assert!(pair[1] <= pair[0] + 0.001 && pair[0] - pair[1] <= 10.0 / 120.0, "{pair:?}");
+    }
+    // The level sheds P2 no longer while it still sheds P3.
+    let last = |class| seconds[AFTER].iter().rposition(|second| second.shed[class] > second.sent[class] / 5);
+    assert!(last(1) <= last(2) && last(2) < last(3), "{:?}", [last(1), last(2), last(3)]);
+    let settled = &seconds[AFTER][240..];
+    assert!(settled.iter().all(|second| second.level < 0.01));
+}
+
+fn limiter(rules: &str) -> Limiter {
+    let source = Source::new("api.yaml", format!("domain: api\nrules: {rules}"));
+    let rules = RuleSet::compile(&[source], Format::Native).unwrap_or_else(|error| panic!("{error}"));
+    let store = MemoryStore::new(MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 });
+    Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)))
+}
+
+fn priority(limiter: &Limiter, entries: &[(&str, &[u8])]) -> Option<Priority> {
+    let asks = [DescriptorAsk::one(entries)];
+    limiter.priority(&CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow })
+}
+
+#[test]
+fn the_most_critical_of_the_rules_that_match_decides_how_critical_a_request_is() {
+    let limiter = limiter(
+        "[{ name: all, limits: unlimited, priority: P2 },
+          { name: pay, match: { path: '/pay*' }, limits: unlimited, priority: P0 },
+          { name: silent, limits: unlimited },
+          { name: user, key: [user], limits: [9/minute], priority: P1 },
+          { name: watched, match: { path: /new }, limits: [9/minute], shadow: true, priority: P1 }]",
+    );
+    assert_eq!(priority(&limiter, &[("path", b"/x")]), Some(Priority::P2));
+    assert_eq!(priority(&limiter, &[("path", b"/pay"), ("user", b"1")]), Some(Priority::P0));
+    assert_eq!(priority(&limiter, &[("path", b"/x"), ("user", b"1")]), Some(Priority::P1));
+    assert_eq!(priority(&limiter, &[("path", b"/new")]), Some(Priority::P1));
+}
+
+#[test]
+fn where_no_rule_says_how_critical_a_request_is_its_class_does() {
+    let limiter = limiter("[{ name: all, limits: unlimited }]");
+    assert_eq!(priority(&limiter, &[("path", b"/x")]), None);
+    let config = ShedderConfig::new(Capacity::Workers(10.try_into().unwrap()));
+    let shedder = Shedder::new(config, Arc::new(SystemClock::new()));
+    let admit = |entries: &[(&str, &[u8])]| {
+        let asks = [DescriptorAsk::one(entries)];
+        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+        limiter.admit(&request, &shedder)
+    };
+    let _busy: Vec<_> = (0..8).map(|_| admit(&[("method", b"POST")]).unwrap()).collect();
+    assert_eq!(admit(&[("method", b"GET")]).unwrap_err().priority, Priority::P2);
+    assert_eq!(admit(&[("method", b"GET"), ("mode", b"test")]).unwrap_err().priority, Priority::P3);
+    assert!(admit(&[("method", b"POST")]).is_ok());
+}
+
+/// A reservation for critical traffic is two rules: one that holds everybody else back, and one that lets it by.
+#[tokio::test]
+async fn critical_traffic_passes_a_shared_limit_that_is_full_of_others() {
+    let limiter = limiter(
+        "[{ name: fleet, key: [], limits: [{ algorithm: concurrency, limit: 8, ttl: 60s }] },
+          { name: critical, match: { path: '/pay*' }, limits: unlimited, priority: P0, overrides: [fleet] }]",
+    );
+    let ask = async |path: &[u8]| {
+        let entries = [("path", path)];
+        let asks = [DescriptorAsk::one(&entries)];
+        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow };
+        limiter.check(&request).await.unwrap()
+    };
+    let mut leases = Vec::new();
+    for _ in 0..8 {
+        leases.extend(ask(b"/notes").await.lease);
+    }
+    assert_eq!(leases.len(), 8);
+    assert!(!ask(b"/notes").await.allowed);
+    // As often as it likes, and it takes no place from the others.
+    for _ in 0..20 {
+        let decision = ask(b"/pay").await;
+        assert!(decision.allowed && decision.lease.is_none());
+    }
+    limiter.release(&leases[0]).await.unwrap();
+    assert!(ask(b"/notes").await.allowed);
+}
