@@ -195,3 +195,22 @@ fn what_is_promised_of_a_store_over_a_network_is_measured() {
     assert_eq!(node.metric(decided), 5.0);
     assert_eq!(node.metric("tidegate_deny_cache_hits_total"), 4.0, "the sixth was refused by the store");
 }
+
+#[test]
+fn each_worker_asks_over_a_connection_of_its_own() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), PATIENT, ONE);
+    let workers = std::thread::available_parallelism().unwrap().get();
+    // Connections are dealt out evenly, so each worker has two of these.
+    let mut clients: Vec<_> = (0..2 * workers).map(|_| node.client()).collect();
+    for (user, client) in clients.iter_mut().enumerate() {
+        assert!(check(client, &[("user", &user.to_string())], 1).allowed);
+    }
+    let connections = redis.cmd(&["CLIENT", "LIST", "TYPE", "normal"]).text();
+    let ours = connections
+        .lines()
+        .filter(|line| line.contains("cmd=evalsha") || line.contains("cmd=script"))
+        .count();
+    // One more for what goes on in the background.
+    assert_eq!(ours, workers + 1, "{connections}");
+}
