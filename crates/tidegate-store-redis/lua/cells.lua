@@ -10,15 +10,12 @@ local function has(flags, flag)
   return fmod(flags, 2 * flag) >= flag
 end
 
-local function lease_name(number)
-  return sub(ARGV[2], 8 * number - 7, 8 * number)
-end
-
 -- Values by the number of their key, and of those that changed, when their key expires (0: as before).
 local raws, changed = {}, {}
-if readable > 1000 then
+if readable == 1 and not may_be_set then
+  raws[1] = call("GET", KEYS[1])
+elseif readable > 1000 then
   for key = 1, readable do
-    -- Not GET: it would fail on a sorted set, which a limit that was very large has left.
     raws[key] = call("MGET", KEYS[key])[1]
   end
 elseif readable > 0 then

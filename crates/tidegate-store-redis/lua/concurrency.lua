@@ -1,5 +1,9 @@
 -- Concurrency: how many requests are being served at once, as leases that end by themselves. Twin of `concurrency.rs`.
 --
+-- KEYS   one per cell; what it holds is `raw`
+-- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua), [2] the names of leases
+-- Reply  wait, remaining, reset_after_us (prelude.lua)
+-- Units  microseconds where a name ends in _us, seconds in _s, else hits
 -- Value  latest_us (7 bytes): when the last lease ends, expires_s (5), width (1), then the leases, those that end first
 --        in front: name (8 bytes; zero for a refused request that counts all the same), end (`width` bytes, packed.lua)
 -- Limit  limit, ttl_us, width
@@ -7,8 +11,14 @@
 -- A limit of very many keeps its leases in a sorted set instead (concurrency_large.lua). A limit that was very large and
 -- is no more finds such a set, and packs it.
 
+may_be_set = true
 local LEASES_HEADER = 13
 local NAMELESS = rep("\0", 8)
+
+-- The name of a lease that the plan gives by its number.
+local function lease_name(number)
+  return sub(ARGV[2], 8 * number - 7, 8 * number)
+end
 
 -- Packs leases, given as a list of names and ends in turn, those that end first in front.
 local function leases_pack(names_and_ends, width)

@@ -1,5 +1,9 @@
 -- Concurrency where very many are served at once: leases in a sorted set, written in place. Twin of `concurrency.rs`.
 --
+-- KEYS   one per cell; what it holds is `raw`
+-- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua), [2] the names of leases
+-- Reply  wait, remaining, reset_after_us (prelude.lua)
+-- Units  microseconds where a name ends in _us, seconds in _s, else hits
 -- Value  a sorted set: name (8 bytes) by its end in us. Leases without a name, left from when the limit was smaller and
 --        counted refused requests, have a number after it.
 -- Limit  limit, ttl_us, width (of the packed form, see concurrency.lua)

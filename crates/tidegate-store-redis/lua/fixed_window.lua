@@ -1,5 +1,9 @@
 -- Fixed window: a count that starts anew at each boundary. Twin of `fixed_window.rs`.
 --
+-- KEYS   one per cell; what it holds is `raw`
+-- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua)
+-- Reply  wait, remaining, reset_after_us (prelude.lua)
+-- Units  microseconds where a name ends in _us, seconds in _s, else hits
 -- Value  start_us (7 bytes), count (7). The key expires a second after its window's end.
 -- Limit  limit, window_us, and for a calendar b1 < b2 < b3 < b4, four boundaries around the time of the plan, with
 --        window_us 0, or -1 where b1 is the first that there is. Time before the first belongs to its window; after the

@@ -1,5 +1,9 @@
 -- Leaky bucket as a queue: requests leave at a steady rate, each told how long to wait. Twin of `leaky_bucket.rs`.
 --
+-- KEYS   one per cell; what it holds is `raw`
+-- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua)
+-- Reply  wait, remaining, reset_after_us (prelude.lua)
+-- Units  microseconds where a name ends in _us, seconds in _s, else hits
 -- Value  as in meter.lua
 -- Limit  work_per_hit, drained_per_us, period_us, coarseness, queue (work that it holds when it takes one hit more),
 --        longest_wait (work ahead of a request that waits as long as it may)

@@ -27,6 +27,9 @@ local LATEST = 9007199254740991
 -- Where a test gives the time, keys last for an hour of Redis's own.
 local TEST_TTL_MS = 3600000
 
+-- Whether a key may hold a sorted set, which a limit that was very large has left: GET would fail on it.
+local may_be_set = false
+
 local function floor_div(a, b)
   return (a - fmod(a, b)) / b
 end

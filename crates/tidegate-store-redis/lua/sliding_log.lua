@@ -1,5 +1,9 @@
 -- Sliding log: the time of every admitted hit, so never more than `limit` in any window. Twin of `sliding_log.rs`.
 --
+-- KEYS   one per cell; what it holds is `raw`
+-- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua)
+-- Reply  wait, remaining, reset_after_us (prelude.lua)
+-- Units  microseconds where a name ends in _us, seconds in _s, else hits
 -- Value  newest_us (7 bytes), expires_s (5), head (4): how many of the oldest entries no longer count, then the entries,
 --        `width` bytes each (packed.lua)
 -- Limit  limit, window_us, min_interval_us, width, large (1 or 0)

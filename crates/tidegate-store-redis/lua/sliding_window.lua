@@ -1,5 +1,9 @@
 -- Sliding window counter: the previous window's count fades out as the current one goes by. Twin of `sliding_window.rs`.
 --
+-- KEYS   one per cell; what it holds is `raw`
+-- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua)
+-- Reply  wait, remaining, reset_after_us (prelude.lua)
+-- Units  microseconds where a name ends in _us, seconds in _s, else hits
 -- Value  start_us (7 bytes), current (4), previous (4). The key expires a second after the next window's end.
 -- Limit  limit, window_us, tick_us, ticks (per window, rounded up), most (the count up to which the arithmetic is exact)
 

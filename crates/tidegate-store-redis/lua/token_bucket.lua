@@ -1,5 +1,9 @@
 -- Token bucket: bursts up to `burst`, refilled at a rate, the two independent. Twin of `token_bucket.rs`.
 --
+-- KEYS   one per cell; what it holds is `raw`
+-- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua)
+-- Reply  wait, remaining, reset_after_us (prelude.lua)
+-- Units  microseconds where a name ends in _us, seconds in _s, else hits
 -- Value  as in meter.lua
 -- Limit  work_per_hit, drained_per_us, period_us, coarseness, burst
 

@@ -62,6 +62,14 @@ impl Algorithms {
         self.0 |= 1 << place.expect("every letter has its files");
     }
 
+    /// Whether any of them may note a refused request.
+    fn may_count_refused(self) -> bool {
+        let is_one = |(place, source): (usize, &Source)| {
+            self.0 & (1 << place) != 0 && matches!(source.letter, b'l' | b'c')
+        };
+        SOURCES.iter().enumerate().any(is_one)
+    }
+
     fn files(self) -> Vec<&'static str> {
         let wanted = SOURCES.iter().enumerate().filter(|(place, _)| self.0 & (1 << place) != 0);
         let mut files = Vec::new();
@@ -77,11 +85,9 @@ impl Algorithms {
 impl Driver {
     fn files(self) -> &'static [&'static str] {
         match self {
-            Driver::DecideAlone => &[lua!("note_refused"), lua!("cells"), lua!("alone")],
-            Driver::Decide => &[lua!("note_refused"), lua!("cells"), lua!("decide")],
-            Driver::DecideAndUndo => {
-                &[lua!("note_refused"), lua!("give_back"), lua!("cells"), lua!("cancel"), lua!("decide")]
-            }
+            Driver::DecideAlone => &[lua!("cells"), lua!("alone")],
+            Driver::Decide => &[lua!("cells"), lua!("decide")],
+            Driver::DecideAndUndo => &[lua!("give_back"), lua!("cells"), lua!("cancel"), lua!("decide")],
             Driver::Change => &[lua!("give_back"), lua!("change")],
         }
     }
@@ -101,7 +107,9 @@ pub(crate) fn heartbeat() -> &'static Script {
 }
 
 fn assemble(driver: Driver, algorithms: Algorithms) -> Script {
-    Script::new([lua!("prelude")].into_iter().chain(algorithms.files()).chain(driver.files().iter().copied()))
+    let noting = algorithms.may_count_refused().then_some(lua!("note_refused"));
+    let files = [lua!("prelude")].into_iter().chain(algorithms.files()).chain(noting);
+    Script::new(files.chain(driver.files().iter().copied()))
 }
 
 impl Script {

@@ -1,5 +1,7 @@
 //! TLS, users, passwords, databases.
 
+use tidegate_core::Micros;
+use tidegate_store::Store;
 use tidegate_store_redis::{RedisConfig, RedisStore, TlsFiles};
 use tidegate_testkit::Redis;
 
@@ -62,8 +64,18 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
     let redis = Redis::builder().user("limiter", "p%40ss", RIGHTS).start();
     let at = redis.url().replace("p%40ss", "p%2540ss");
     conformance::check(&crate::subject::Timed::new(&at), 0..50).await;
-    let reports = store(&at, &patient()).check_servers().await;
+    let store = store(&at, &patient());
+    let reports = store.check_servers().await;
     assert!(reports[0].to_string().contains("Redis"), "{}", reports[0]);
+    assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
+}
+
+#[test]
+fn the_guide_for_operators_grants_these_rights() {
+    let guide = include_str!("../../../../docs/guides/operating.md");
+    for right in RIGHTS.split_whitespace() {
+        assert!(guide.contains(right), "{right}");
+    }
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ async fn when_the_master_dies_the_promoted_replica_is_used() {
     let old = group.master();
     let (old_addr, replica) =
         (old.addr(), group.nodes().iter().find(|node| node.addr() != old.addr()).unwrap());
+    // Scripts are not replicated: the one that takes over has never seen any.
+    assert_eq!(replica.info("number_of_cached_scripts").as_deref(), Some("0"));
     old.kill();
     let promoted = group.wait_for_failover_from(old_addr).addr();
     assert_eq!(promoted, replica.addr());
