@@ -34,7 +34,8 @@ fn dir() -> TempDir {
 
 /// The plan that a program gets, for a million users unless `more` says otherwise.
 fn planned(dir: &TempDir, more: &[&str]) -> Value {
-    let args = [&["plan", "--users", "1000000", "--rules", "rules.yaml", "--output", "json"], more].concat();
+    let users = if more.contains(&"--users") { &[][..] } else { &["--users", "1000000"] };
+    let args = [&["plan", "--rules", "rules.yaml", "--output", "json"], users, more].concat();
     let output = tidegate(&args).current_dir(dir.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -85,6 +86,17 @@ fn a_request_over_several_keys_is_several_calls_where_servers_are() {
     assert_eq!(calls("redis://127.0.0.1:6379"), Some(1_000.0));
     assert_eq!(calls("redis+cluster://127.0.0.1:7000"), Some(3_000.0), "user, tenant and everybody");
     assert_eq!(calls("redis+sharded://127.0.0.1:7000,127.0.0.1:7001"), Some(3_000.0));
+}
+
+#[test]
+fn an_approximate_rule_reports_instead_of_asking() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "domain: api\nrules: [{ name: a, key: [user], limits: [10/s], coordination: approximate, sync_every: 2s }]";
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+    let calls =
+        |rate: &str| planned(&dir, &["--users", "1000", "--rate", rate])["redis"]["calls_per_s"].as_f64();
+    assert_eq!(calls("100000"), Some(500.0), "each of 1,000 keys every two seconds");
+    assert_eq!(calls("20"), Some(20.0), "never more often than it is asked for");
 }
 
 #[test]

@@ -4,18 +4,19 @@
 use tidegate_core::{Limit, Micros};
 
 /// A counter of any kind in the memory store.
-const MEMORY_COUNTER: u64 = 42;
+const MEMORY_COUNTER: u64 = 45;
+/// A log in the memory store, before its first hit, and a set of leases.
+const MEMORY_LOG: u64 = 83;
+const MEMORY_LEASES: u64 = 64;
+/// A lease in the memory store.
+const MEMORY_LEASE: u64 = 16;
 /// A key in Redis with a counter in it, the server's tables included.
 const REDIS_COUNTER: u64 = 200;
-/// The same with nothing in it yet: what a log or a set of leases adds to.
+/// The same with an empty log or an empty set of leases.
 const REDIS_KEY: u64 = 190;
-/// A log or a set of leases in the memory store, empty.
-const MEMORY_LIST: u64 = 120;
-/// A lease in the memory store; it keeps room for more.
-const MEMORY_LEASE: u64 = 16;
 /// The name of a lease in Redis.
 const LEASE_NAME: u64 = 8;
-/// Allocators round up.
+/// Redis's allocator rounds up.
 const ROUNDING_PERCENT: u64 = 12;
 
 /// Redis's time for a call, before it decides anything.
@@ -26,8 +27,10 @@ const RESERVATION_US: f64 = 6.0;
 /// Bytes that a user's counter of `limit` takes in the memory store, all of it used.
 pub(super) fn memory_bytes(limit: &Limit) -> u64 {
     match limit {
-        Limit::SlidingLog(log) => MEMORY_LIST + rounded_up(log.limit() * width(log.window()).min(8)),
-        Limit::Concurrency(leases) => MEMORY_LIST + rounded_up(leases.limit() * MEMORY_LEASE),
+        Limit::SlidingLog(log) if width(log.window()) == 4 => MEMORY_LOG + 4 * log.limit(),
+        Limit::SlidingLog(log) => MEMORY_LOG + 8 * log.limit(),
+        // Room doubles as it is needed.
+        Limit::Concurrency(leases) => MEMORY_LEASES + MEMORY_LEASE * leases.limit().next_power_of_two(),
         _ => MEMORY_COUNTER,
     }
 }

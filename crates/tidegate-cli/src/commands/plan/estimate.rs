@@ -52,6 +52,7 @@ pub(super) struct Counter {
     pub(super) memory_bytes: u64,
     /// Nothing where it never leaves its node.
     pub(super) redis_bytes: Option<u64>,
+    decision_us: f64,
 }
 
 /// What it comes to.
@@ -81,12 +82,13 @@ impl Estimate {
         let memory_bytes = total(|counter| counter.memory_bytes);
         let redis_bytes = total(|counter| counter.redis_bytes.unwrap_or(0));
         let (calls_per_request, request_us) = worst_request(rules, inputs);
-        let cores = inputs.rate_per_s * request_us / 1e6;
+        let (reports_per_s, report_cores) = reports(rules, inputs);
+        let cores = inputs.rate_per_s * request_us / 1e6 + report_cores;
         Estimate {
             memory_bytes,
             redis_bytes,
             calls_per_request,
-            calls_per_s: inputs.rate_per_s * calls_per_request as f64,
+            calls_per_s: inputs.rate_per_s * calls_per_request as f64 + reports_per_s,
             cores,
             nodes_for_memory: redis_bytes.div_ceil(inputs.usable_memory()).max(1),
             nodes_for_cpu: nodes_for(cores, inputs.cpu_use),
@@ -133,6 +135,7 @@ fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
             keys: inputs.keys_of(rule),
             memory_bytes: costs::memory_bytes(&limit.limit),
             redis_bytes: is_shared.then(|| costs::redis_bytes(&limit.limit)),
+            decision_us: costs::decision_us(&limit.limit),
         };
         match places.get(limit.scope.as_bytes()) {
             None => {
@@ -165,4 +168,20 @@ fn worst_request(rules: &RuleSet, inputs: &Inputs) -> (u64, f64) {
     };
     let domains = rules.domains().map(of_domain);
     domains.max_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or((0, 0.0))
+}
+
+/// The calls per second by which approximate rules reconcile their counters, and Redis's cores that they keep busy. A key
+/// is reported once in a while by a node that sees it, and never more often than it is asked for.
+fn reports(rules: &RuleSet, inputs: &Inputs) -> (f64, f64) {
+    let (mut per_s, mut cores) = (0.0, 0.0);
+    for rule in rules.rules() {
+        let Coordination::Approximate { sync_every } = rule.coordination() else { continue };
+        let often = inputs.keys_of(rule) as f64 * 1e6 / sync_every.get().max(1) as f64;
+        for counter in counters_of(rule, inputs) {
+            let reports = often.min(inputs.rate_per_s);
+            per_s += reports;
+            cores += reports * costs::request_us(1, counter.decision_us) / 1e6;
+        }
+    }
+    (per_s, cores)
 }
