@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
 use tidegate_admin::{Exposition, Format, ListenerConnections, Metrics};
+use tidegate_limiter::{Observer, ShedStats, Utilization};
+use tidegate_rules::Priority;
 use tidegate_store::MemoryStats;
 
 use crate::scrape::Scrape;
@@ -43,6 +45,31 @@ fn connections_are_told_by_listener() {
     assert_eq!(told("tidegate_connections"), [3.0, 4.0]);
     assert_eq!(told("tidegate_connections_accepted_total"), [10.0, 20.0]);
     assert_eq!(told("tidegate_connections_refused_total"), [1.0, 0.0]);
+}
+
+#[test]
+fn shedding_tells_who_is_shed_and_why() {
+    let metrics = Arc::new(Metrics::new());
+    for _ in 0..3 {
+        metrics.shed(Priority::P3);
+    }
+    metrics.shed(Priority::P1);
+    let stats = |workers| ShedStats {
+        in_use: 15,
+        workers,
+        utilization: Utilization::of(15, 20.try_into().unwrap()),
+        level: 0.25,
+    };
+    let scrape = read(&Exposition::new(metrics).with_shedding(move || stats(Some(20))));
+    let shed = ["P0", "P1", "P2", "P3"]
+        .map(|priority| scrape.get("tidegate_shed_total", &[("priority", priority)]).unwrap());
+    assert_eq!(shed, [0.0, 1.0, 0.0, 3.0]);
+    let told = ["workers_in_use", "workers", "worker_utilization", "shed_level"]
+        .map(|name| scrape.get(&format!("tidegate_{name}"), &[]).unwrap());
+    assert_eq!(told, [15.0, 20.0, 0.75, 0.25]);
+    // How many there are is not told where nobody knows.
+    let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_shedding(move || stats(None)));
+    assert_eq!(scrape.get("tidegate_workers", &[]), None);
 }
 
 #[test]

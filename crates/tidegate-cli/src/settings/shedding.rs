@@ -201,6 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn every_section_in_the_guide_makes_sense() {
+        let guide = include_str!("../../../../docs/guides/shedding.md");
+        let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let sections: Vec<&str> = blocks.filter(|block| block.starts_with("shedding:")).collect();
+        assert!(sections.len() >= 3, "only {} found", sections.len());
+        for section in sections {
+            let config: super::super::Config = serde_saphyr::from_str(section).unwrap();
+            config.shedding.expect("it begins with it").settings().unwrap_or_else(|_| panic!("{section}"));
+        }
+    }
+
+    #[test]
     fn nothing_said_is_what_stripe_found_to_work() {
         let settings = Shedding::default().settings().unwrap();
         assert_eq!((settings.thresholds, settings.level), (Thresholds::default(), LevelConfig::default()));

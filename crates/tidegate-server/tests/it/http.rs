@@ -9,6 +9,7 @@ mod named;
 mod openapi;
 mod pages;
 mod slow;
+mod utilization;
 
 /// Three hits a minute for each user, in a window that begins when the tests do.
 const PER_USER: &str = "

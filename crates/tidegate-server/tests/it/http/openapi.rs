@@ -198,6 +198,7 @@ fn fits(document: &Value, schema: &Value, value: &Value, at: &str) {
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
         "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
         "null" => value.is_null(),
         other => panic!("the schema at {at} has a type {other}"),
     };

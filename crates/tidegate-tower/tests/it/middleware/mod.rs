@@ -5,4 +5,5 @@ mod on_axum;
 mod on_hyper;
 mod on_tonic;
 mod queue;
+mod shedding;
 mod world;
