@@ -81,7 +81,8 @@ impl Worker {
         }
         match asked {
             Ok(answered) if answered.response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                match (client, protocol) {
+                let changed = hop::upgrade(answered.response.headers());
+                match (client, protocol.and(changed)) {
                     (Some(client), Some(_)) => Ok(self.tunnel(answered, client, &via, told, held)),
                     _ => Err(Problem::new(Kind::BadGateway, "the upstream server changed protocols unasked")),
                 }

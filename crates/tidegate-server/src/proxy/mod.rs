@@ -31,9 +31,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderMap, Method, Request, Uri};
 use hyper::body::Incoming;
+use tidegate_core::Timestamp;
 use tidegate_limiter::Shedder;
+use tidegate_tower::identity::{Identity, RequestHead};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
@@ -80,6 +82,7 @@ impl Proxy {
         };
         let groups = settings.upstreams.iter().map(group).collect();
         settings.routes.retain(|route| route.upstream < settings.upstreams.len());
+        settings.routes.iter_mut().for_each(|route| route.path = normal(&route.path, &settings.identity));
         let admission = Admission::new(settings.limits.max_in_flight);
         Proxy { shared: Arc::new(Shared { settings, groups, admission, shedder: None }) }
     }
@@ -138,6 +141,14 @@ impl Shared {
             }
         }
     }
+}
+
+/// A route's path in the form that a request's is compared in.
+fn normal(path: &str, identity: &Identity) -> String {
+    let Ok(uri) = Uri::try_from(path) else { return path.to_owned() };
+    let (method, headers) = (&Method::GET, &HeaderMap::new());
+    let head = RequestHead { method, uri: &uri, headers, peer: None, now: Timestamp::default() };
+    identity.attributes(&head).path().matching().to_owned()
 }
 
 async fn sweep(pools: Vec<Arc<Pool>>, service: Arc<Service>) {
