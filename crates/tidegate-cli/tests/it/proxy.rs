@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate_testkit::{Redis, Signal, TidegateServer, Upstream, eventually, http};
+use tidegate_testkit::{Certificates, Redis, Signal, TidegateServer, Upstream, eventually, http};
 
 use crate::stub::{Stub, reply};
 
@@ -208,4 +208,30 @@ fn a_lease_is_renewed_while_an_answer_lasts_and_ends_with_the_node_that_held_it(
     });
     eventually("the dead node's lease has ended", PATIENCE, || get(proxy) == 200);
     answering.join().unwrap();
+}
+
+#[test]
+fn one_proxy_reaches_another_over_tls() {
+    let (upstream, dir) = (Upstream::start(), tempfile::tempdir().unwrap());
+    let files = Certificates::for_loopback(dir.path());
+    let (mut inner, _inner) = serve(&format!(
+        "proxy: {{ listen: '127.0.0.1:0', domain: api, tls: {{ certificate: '{}', key: '{}' }}, \
+         upstreams: [{{ name: a, targets: ['http://{}'] }}] }}",
+        files.cert.display(),
+        files.key.display(),
+        upstream.addr()
+    ));
+    let (mut outer, _outer) = serve(&format!(
+        "proxy: {{ listen: '127.0.0.1:0', domain: api, \
+         upstreams: [{{ name: b, targets: ['https://localhost:{}'], ca: '{}' }}] }}",
+        inner.addr("proxy").port(),
+        files.ca.display()
+    ));
+    let answer = http::request(outer.addr("proxy"), "GET", "/x", &[("host", "shop.example")], b"").unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let seen = &answer.json()["headers"];
+    assert_eq!(
+        (&seen["host"], &seen["x-forwarded-for"]),
+        (&"shop.example".into(), &"127.0.0.1, 127.0.0.1".into())
+    );
 }
