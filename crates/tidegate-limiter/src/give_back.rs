@@ -2,6 +2,8 @@
 //!
 //! Whatever is changed here, this node forgets at once what the store had said of it.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -20,25 +22,75 @@ use crate::remote::owned::{OwnedCell, OwnedLease};
 use crate::request::CheckRequest;
 
 /// Why a lease could not be renewed or released.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum LeaseError {
     /// It had ended already, by its time to live or by a release.
-    #[error("the lease has ended")]
     Ended,
     /// The store did not answer.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
 }
 
 /// Why hits could not be given back, or cells not be reset.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum RefundError {
     /// No rule speaks of the domain.
-    #[error(transparent)]
-    UnknownDomain(#[from] UnknownDomain),
+    UnknownDomain(UnknownDomain),
     /// The store did not answer.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
+}
+
+impl fmt::Display for LeaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LeaseError::Ended => f.write_str("the lease has ended"),
+            LeaseError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for LeaseError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            LeaseError::Ended => None,
+            LeaseError::Store(error) => error.source(),
+        }
+    }
+}
+
+impl From<StoreError> for LeaseError {
+    fn from(error: StoreError) -> Self {
+        LeaseError::Store(error)
+    }
+}
+
+impl fmt::Display for RefundError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RefundError::UnknownDomain(error) => error.fmt(f),
+            RefundError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for RefundError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            RefundError::UnknownDomain(error) => error.source(),
+            RefundError::Store(error) => error.source(),
+        }
+    }
+}
+
+impl From<UnknownDomain> for RefundError {
+    fn from(error: UnknownDomain) -> Self {
+        RefundError::UnknownDomain(error)
+    }
+}
+
+impl From<StoreError> for RefundError {
+    fn from(error: StoreError) -> Self {
+        RefundError::Store(error)
+    }
 }
 
 /// Cells of the store, and how many hits go back to each.

@@ -26,9 +26,16 @@ struct LeasedCell {
 }
 
 /// A text that is not a lease of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a lease: pass the `lease` of a check's answer as it is")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTokenError;
+
+impl fmt::Display for LeaseTokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a lease: pass the `lease` of a check's answer as it is")
+    }
+}
+
+impl std::error::Error for LeaseTokenError {}
 
 /// The first byte, so that a later layout can be told from this one.
 const LAYOUT: u8 = 1;

@@ -20,15 +20,24 @@ pub struct RequestId {
 }
 
 /// Why a named request is not decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayError {
     /// Another request had this name within the last minute.
-    #[error("request_id was used for another request less than a minute ago")]
     UsedForAnother,
     /// The first one is still being decided.
-    #[error("a request with this request_id is still being decided")]
     UnderWay,
 }
+
+impl std::fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ReplayError::UsedForAnother => "request_id was used for another request less than a minute ago",
+            ReplayError::UnderWay => "a request with this request_id is still being decided",
+        })
+    }
+}
+
+impl std::error::Error for ReplayError {}
 
 /// What was answered to named requests. `T` is the answer.
 #[derive(Debug)]

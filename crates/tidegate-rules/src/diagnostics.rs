@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+#[cfg(feature = "serde")]
 use serde::Serialize;
 
 use crate::load::Source;
@@ -41,8 +42,9 @@ impl Span {
 }
 
 /// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Severity {
     /// The rules are refused.
     Error,
@@ -51,7 +53,8 @@ pub enum Severity {
 }
 
 /// One mistake in a rule file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
@@ -66,7 +69,7 @@ pub struct Diagnostic {
     /// What to do about it.
     pub hint: String,
     /// The place itself, then other places that explain it.
-    #[serde(skip)]
+    #[cfg_attr(feature = "serde", serde(skip))]
     marks: Vec<render::Mark>,
 }
 
@@ -80,11 +83,12 @@ impl fmt::Display for Diagnostic {
 /// Every mistake that was found, or every warning; never empty.
 ///
 /// It prints each with the lines of text it is about. As a value to serialise it is a list.
-#[derive(Clone, Debug, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Diagnostics {
     found: Vec<Diagnostic>,
-    #[serde(skip)]
+    #[cfg_attr(feature = "serde", serde(skip))]
     are_more: bool,
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+#[cfg(feature = "serde")]
 use serde::Serialize;
 use tidegate_core::Timestamp;
 
@@ -13,7 +14,8 @@ use crate::matching::{Descriptor, Limits, Match, Matches, Present};
 use crate::rule::{Mode, OnMissingKey, Rule};
 
 /// What every rule of a domain makes of one request.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Explanation {
     /// The domain.
     pub domain: String,
@@ -22,18 +24,20 @@ pub struct Explanation {
 }
 
 /// What one rule makes of a request.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct RuleExplanation {
     /// The rule's name.
     pub rule: String,
     /// Whether it counts.
-    #[serde(flatten)]
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub outcome: RuleOutcome,
 }
 
 /// Whether a rule counts for a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(tag = "outcome", rename_all = "snake_case"))]
 pub enum RuleOutcome {
     /// It does.
     Counts {
@@ -71,7 +75,8 @@ pub enum RuleOutcome {
 }
 
 /// A limit that applies.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct LimitExplanation {
     /// Its name.
     pub name: String,

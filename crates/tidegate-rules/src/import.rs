@@ -11,6 +11,7 @@ mod limitador;
 
 use std::fmt;
 
+#[cfg(feature = "serde")]
 use serde::Serialize;
 
 use crate::diagnostics::{Diagnostics, Report, Span};
@@ -20,7 +21,8 @@ use crate::yaml;
 use draft::DraftFile;
 
 /// Rules in our format, and what became of the rest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Import {
     /// A rule file; where there are several domains, one document each.
     pub rules: String,
@@ -29,7 +31,8 @@ pub struct Import {
 }
 
 /// Something that did not map.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Note {
     /// The file, by the name its [`Source`] has.
     pub file: String,

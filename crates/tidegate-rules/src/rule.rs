@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "serde")]
 use serde::Serialize;
 use tidegate_core::{Limit, Micros, Scope};
 
@@ -97,8 +98,9 @@ pub struct RuleLimit {
 }
 
 /// Whether a rule may refuse.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Mode {
     /// It refuses what is over its limits.
     #[default]
@@ -147,8 +149,9 @@ pub enum Priority {
 }
 
 /// What happens to a request that lacks an attribute of the key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum OnMissingKey {
     /// The rule does not apply to it.
     #[default]

@@ -1,33 +1,29 @@
 //! Why a store did not answer, split by what may be done about it.
 
+use std::fmt;
 use std::time::Duration;
 
 /// The cause of a failure, as its origin told it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A store that did not answer. A refusal is an answer, not one of these.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum StoreError {
     /// Certainly not applied: safe to try again, here or elsewhere.
-    #[error("store at {endpoint} did not apply the request")]
     NotApplied {
         /// Which store, as an operator knows it.
         endpoint: String,
         /// What it said, or why it could not be reached.
-        #[source]
         source: BoxError,
     },
     /// Possibly applied, for the connection was lost: a retry could spend twice.
-    #[error("store at {endpoint} may or may not have applied the request")]
     FateUnknown {
         /// Which store, as an operator knows it.
         endpoint: String,
         /// How the answer was lost.
-        #[source]
         source: BoxError,
     },
     /// Possibly applied, for no answer came in time: a retry could spend twice.
-    #[error("store at {endpoint} did not answer within {waited:?}")]
     TimedOut {
         /// Which store, as an operator knows it.
         endpoint: String,
@@ -41,5 +37,30 @@ impl StoreError {
     #[must_use]
     pub fn is_certainly_not_applied(&self) -> bool {
         matches!(self, StoreError::NotApplied { .. })
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::NotApplied { endpoint, .. } => {
+                write!(f, "store at {endpoint} did not apply the request")
+            }
+            StoreError::FateUnknown { endpoint, .. } => {
+                write!(f, "store at {endpoint} may or may not have applied the request")
+            }
+            StoreError::TimedOut { endpoint, waited } => {
+                write!(f, "store at {endpoint} did not answer within {waited:?}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StoreError::NotApplied { source, .. } | StoreError::FateUnknown { source, .. } => Some(&**source),
+            StoreError::TimedOut { .. } => None,
+        }
     }
 }

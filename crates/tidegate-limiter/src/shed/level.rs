@@ -22,21 +22,32 @@ pub struct LevelConfig {
 }
 
 /// Numbers that make no level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelConfigError {
     /// Nothing is below zero.
-    #[error("calm_below must be above 0 %, or the level never falls")]
     NeverCalm,
     /// There is nothing above it.
-    #[error("busy_above must be below 100 %, or the level never rises")]
     NeverBusy,
     /// The two overlap.
-    #[error("calm_below must not be above busy_above: the level would rise and fall at once")]
     Overlap,
     /// Everything would be shed at once.
-    #[error("full_after must be above zero")]
     AtOnce,
 }
+
+impl std::fmt::Display for LevelConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LevelConfigError::NeverCalm => "calm_below must be above 0 %, or the level never falls",
+            LevelConfigError::NeverBusy => "busy_above must be below 100 %, or the level never rises",
+            LevelConfigError::Overlap => {
+                "calm_below must not be above busy_above: the level would rise and fall at once"
+            }
+            LevelConfigError::AtOnce => "full_after must be above zero",
+        })
+    }
+}
+
+impl std::error::Error for LevelConfigError {}
 
 impl LevelConfig {
     /// Rises above `busy_above`, falls below `calm_below`, and takes `full_after` from nothing to everything.

@@ -92,6 +92,8 @@ impl fmt::Display for Shed {
     }
 }
 
+impl std::error::Error for Shed {}
+
 /// What a shedder is doing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShedStats {

@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+#[cfg(feature = "snippets")]
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::{Diagnostic, Severity, Span};
+#[cfg(feature = "snippets")]
+use super::Severity;
+use super::{Diagnostic, Span};
 use crate::load::Source;
 
 /// Whether the text may carry terminal colours.
@@ -61,6 +64,7 @@ impl Mark {
         }
     }
 
+    #[cfg(feature = "snippets")]
     fn snippet(&self, kind: AnnotationKind) -> Snippet<'_, annotate_snippets::Annotation<'_>> {
         let annotation = kind.span(self.range.clone()).label(self.label.as_deref());
         Snippet::source(self.excerpt.as_str())
@@ -71,6 +75,7 @@ impl Mark {
     }
 }
 
+#[cfg(feature = "snippets")]
 pub(super) fn render(found: &[Diagnostic], colour: Colour) -> String {
     let renderer = match colour {
         Colour::Always => Renderer::styled(),
@@ -80,6 +85,7 @@ pub(super) fn render(found: &[Diagnostic], colour: Colour) -> String {
     texts.join("\n\n")
 }
 
+#[cfg(feature = "snippets")]
 fn group(diagnostic: &Diagnostic) -> Group<'_> {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
@@ -91,6 +97,30 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
         group = group.element(mark.snippet(kind));
     }
     group.element(Level::HELP.with_name("hint").message(diagnostic.hint.as_str()))
+}
+
+/// The same with less art, where nothing is there to draw with: each place as its line and what stands under it.
+#[cfg(not(feature = "snippets"))]
+pub(super) fn render(found: &[Diagnostic], _: Colour) -> String {
+    let text = |diagnostic: &Diagnostic| {
+        let places: String = diagnostic.marks.iter().map(Mark::plain).collect();
+        format!("{diagnostic}{places}\nhint: {}", diagnostic.hint)
+    };
+    found.iter().map(text).collect::<Vec<_>>().join("\n\n")
+}
+
+#[cfg(not(feature = "snippets"))]
+impl Mark {
+    fn plain(&self) -> String {
+        let (before, after) = self.excerpt.split_at(self.range.start);
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let number = self.first_line + before[..start].matches('\n').count();
+        let line = self.excerpt[start..].lines().next().unwrap_or_default();
+        let indent = " ".repeat(before[start..].chars().count());
+        let under = "^".repeat(after[..self.range.len()].chars().count().max(1));
+        let label = self.label.as_ref().map(|label| format!(" {label}")).unwrap_or_default();
+        format!("\n{number:>4} | {line}\n     | {indent}{under}{label}")
+    }
 }
 
 /// The last character boundary at or before `at`.
