@@ -50,6 +50,28 @@ pub use tidegate_tower as tower;
 #[cfg(feature = "tower")]
 pub use tidegate_tower::RateLimitLayer;
 
+/// Turns requests away, by how critical they are, while a service has more to do than it can.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate::shed::{Capacity, Priority, Shedder, ShedderConfig};
+///
+/// let config = ShedderConfig::new(Capacity::Workers(10.try_into()?));
+/// let shedder = Shedder::new(config, Arc::new(tidegate::SystemClock::new()));
+/// let busy: Vec<_> = (0..7).map(|_| shedder.enter(Priority::P2)).collect::<Result<_, _>>()?;
+/// assert!(shedder.enter(Priority::P3).is_err() && shedder.enter(Priority::P2).is_ok());
+/// drop(busy);
+/// assert!(shedder.enter(Priority::P3).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub mod shed {
+    pub use tidegate_limiter::{
+        Capacity, Classes, Gradient2Config, LevelConfig, Percent, Place, Reason, Shed, ShedStats, Shedder,
+        ShedderConfig, Thresholds, Utilization,
+    };
+    pub use tidegate_rules::Priority;
+}
+
 /// A limiter that enforces `rules` (YAML or JSON) with counters in this process's memory.
 ///
 /// # Errors

@@ -57,6 +57,7 @@ fn an_upstream_waits_as_long_as_it_is_told() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "it is real time that the workers take")]
 fn an_upstream_works_on_no_more_requests_at_once_than_it_has_workers() {
     let upstream = Upstream::with_workers(2);
     upstream.set_delay(Duration::from_millis(100));
