@@ -77,6 +77,15 @@ fn detail(decision: &Decision) -> String {
     }
 }
 
+/// Why a path that means two things is refused: a service behind may read it otherwise than the rules did, and serve what
+/// they meant to limit.
+#[must_use]
+pub fn ambiguous_path() -> Problem {
+    Problem::new(Kind::MalformedRequest, "the path climbs over an escaped slash, so that it means two things")
+        .at("path")
+        .hint("send it without `..`")
+}
+
 /// The report whose numbers a caller is told, if a limit has any.
 #[must_use]
 pub fn governing_limit(decision: &Decision) -> Option<(&Report, &LimitReport)> {

@@ -131,7 +131,7 @@ impl Gate {
                 let Parts { method, uri, headers, .. } = parts;
                 let head = RequestHead { method, uri, headers, peer: Some(peer), now };
                 let attributes = identity.attributes(&head);
-                if attributes.path().is_ambiguous() { Err(ambiguous_path()) } else { Ok(attributes) }
+                if attributes.path().is_ambiguous() { Err(answer::ambiguous_path()) } else { Ok(attributes) }
             }
         }
     }
@@ -142,13 +142,6 @@ fn no_peer() -> Problem {
     Problem::new(Kind::NoPeer, "the server did not say who its peer is").hint(
         "axum: serve with into_make_service_with_connect_info::<SocketAddr>(); hyper: put a PeerAddr into the extensions",
     )
-}
-
-/// The service behind may read it otherwise than the rules did, and serve what they meant to limit.
-fn ambiguous_path() -> Problem {
-    Problem::new(Kind::MalformedRequest, "the path climbs over an escaped slash, so that it means two things")
-        .at("path")
-        .hint("send it without `..`")
 }
 
 impl<S> fmt::Debug for RateLimit<S> {

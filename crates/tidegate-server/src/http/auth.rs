@@ -62,6 +62,12 @@ impl Shared {
             now: began,
         };
         let attributes = self.identity.attributes(&head);
+        // The gateway forwards the path as the client wrote it, not as it was read here.
+        if attributes.path().is_ambiguous() {
+            let problem = tidegate_tower::answer::ambiguous_path();
+            let status = deny_status.unwrap_or(problem.kind().status());
+            return Ok(answer(status, PROBLEM_JSON, problem.to_json()));
+        }
         let entries = attributes.entries();
         let descriptor = Descriptor { entries: &entries };
         let asks = [DescriptorAsk { descriptor, cost: Hits::new(asked.cost), limit: None }];

@@ -83,6 +83,16 @@ fn the_status_of_a_refusal_can_be_one_that_the_gateway_passes_on() {
 }
 
 #[test]
+fn a_path_that_the_gateway_may_read_otherwise_is_refused_and_spends_nothing() {
+    let world = World::new(RULES);
+    let climbs = [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/a%2Fb/../login")];
+    let plain = [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login")];
+    assert_eq!(ask(&world, "domain=api", &climbs).status, 400);
+    assert_eq!(ask(&world, "domain=api&deny_status=403", &climbs).status, 403);
+    assert_eq!(ask(&world, "domain=api", &plain).status, 200);
+}
+
+#[test]
 fn a_gateway_that_cannot_wait_is_refused_what_would_have_to() {
     let world = World::new(
         "domain: api\nrules: [{ name: queue, limits: [{ algorithm: leaky_bucket, rate: 1/s, max_delay: 5s }] }]",
