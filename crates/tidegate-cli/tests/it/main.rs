@@ -13,6 +13,7 @@ mod generated;
 mod help;
 mod http;
 mod import;
+mod leases;
 mod overload;
 mod plan;
 mod proxy;

@@ -62,6 +62,13 @@ impl Node {
         nodes
     }
 
+    /// Is killed, and started again on other ports.
+    pub(crate) fn come_back(&mut self) {
+        self.server.restart();
+        [self.resp, self.http, self.admin] = ["resp", "http", "admin"].map(|name| self.server.addr(name));
+        eventually("the node is in touch with its store", PATIENCE, || self.readyz() == "ready\n");
+    }
+
     /// Takes other rules into use.
     pub(crate) fn change_rules(&mut self, rules: &str) {
         let path = self.dir.path().join("rules.yaml");
