@@ -17,7 +17,7 @@ use tidegate_store::{MemoryConfig, MemoryStore, Request, Spend, Store};
 use tidegate_testkit::Redis;
 use tidegate_testkit::resp::Value;
 
-use paper::{User, info, store};
+use paper::{User, store};
 
 /// A limit, and what the paper's table says that it takes per user.
 struct Row {
@@ -124,4 +124,10 @@ fn key_bytes(redis: &Redis) -> i64 {
         other => panic!("a key is a string, not {other:?}"),
     };
     (0..100).map(|_| redis.cmd(&[&b"MEMORY"[..], b"USAGE", &key()]).int()).sum::<i64>() / 100
+}
+
+/// A number that `INFO` shows.
+fn info(redis: &Redis, field: &str) -> f64 {
+    let value = redis.info(field).unwrap_or_else(|| panic!("INFO has no {field}"));
+    value.parse().unwrap_or_else(|_| panic!("{field} is a number, not {value}"))
 }

@@ -36,9 +36,3 @@ pub(crate) fn store(redis: &Redis) -> RedisStore {
     RedisStore::new(&redis.url().parse().expect("the testkit names a server"), &config)
         .expect("the defaults make sense")
 }
-
-/// A number that `INFO` shows.
-pub(crate) fn info(redis: &Redis, field: &str) -> f64 {
-    let value = redis.info(field).unwrap_or_else(|| panic!("INFO has no {field}"));
-    value.parse().unwrap_or_else(|_| panic!("{field} is a number, not {value}"))
-}
