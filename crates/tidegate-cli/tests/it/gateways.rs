@@ -172,7 +172,7 @@ fn check_sticky(gateway: SocketAddr, nodes: &mut [TidegateServer; 2]) {
     for node in nodes {
         let metrics = http::get(node.addr("admin"), "/metrics").text();
         let decided = |line: &&str| line.starts_with("tidegate_decisions_total") && line.contains("per-key");
-        let total: f64 = metrics.lines().filter(decided).map(|line| count(line)).sum();
+        let total: f64 = metrics.lines().filter(decided).map(count).sum();
         assert!(total >= 5.0, "a node had nothing to decide: {metrics}");
     }
 }
