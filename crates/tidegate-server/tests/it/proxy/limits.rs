@@ -90,7 +90,8 @@ fn a_lease_is_held_until_the_last_byte_of_the_answer() {
     first.write("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(first.head()[0].contains("200"));
     assert_eq!(first.exactly(2), "ab");
-    assert_eq!(edge.get("/").status, 429);
+    // Again and again: a lease that was given back too early is not noticed at once.
+    (0..20).for_each(|_| assert_eq!(edge.get("/").status, 429));
     go_on.send(()).unwrap();
     assert_eq!(first.exactly(2), "cd");
     go_on.send(()).unwrap();
