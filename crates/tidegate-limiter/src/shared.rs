@@ -89,10 +89,7 @@ impl Shared {
             }
             Stance::Advisory => None,
         };
-        if !spends.clone().any(|known| refused(known).is_some()) {
-            return None;
-        }
-        Some(spends.map(|known| refused(known).unwrap_or_else(|| self.last_seen(&known, now))).collect())
+        refusal_of(spends, refused, |known| self.last_seen(known, now))
     }
 
     /// What is left of each cell as far as is known.
@@ -110,6 +107,22 @@ impl Shared {
             reset_after: Micros::ZERO,
         })
     }
+}
+
+/// What each spend is told where one of them is known to be refused. Other cores write what is known while it is read
+/// here: the refusal that was found must be the one that is told, or a request would pass that nobody has admitted.
+fn refusal_of<K: Copy>(
+    spends: impl Iterator<Item = K> + Clone,
+    refused: impl Fn(K) -> Option<Outcome>,
+    last_seen: impl Fn(&K) -> Outcome,
+) -> Option<Outcomes> {
+    let (found, refusal) =
+        spends.clone().enumerate().find_map(|(place, known)| Some((place, refused(known)?)))?;
+    let told = spends.enumerate().map(|(place, known)| match place == found {
+        true => refusal,
+        false => refused(known).unwrap_or_else(|| last_seen(&known)),
+    });
+    Some(told.collect())
 }
 
 /// A cell about which something may be known.
@@ -156,5 +169,25 @@ impl Fleet {
 
     pub(crate) fn why_unheard(&self) -> Option<String> {
         self.unheard.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_another_core_forgets_meanwhile_is_still_told() {
+        let outcome = |verdict| Outcome { verdict, remaining: 0, reset_after: Micros::ZERO };
+        let refusal = outcome(Verdict::Refused { retry_after: None });
+        let known = Cell::new(true);
+        // The first to look sees the refusal; by the second look it is gone.
+        let refused = |place: usize| (place == 1 && known.replace(false)).then_some(refusal);
+        let last_seen = |_: &usize| outcome(Verdict::Admitted { delay: Micros::ZERO });
+        let told = refusal_of(0..3, refused, last_seen).expect("it was refused");
+        let admitted: Vec<bool> = told.iter().map(Outcome::is_admitted).collect();
+        assert_eq!(admitted, [true, false, true]);
     }
 }

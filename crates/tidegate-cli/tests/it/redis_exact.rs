@@ -31,6 +31,10 @@ fn flood(nodes: &[&Node], rounds: usize) -> Vec<usize> {
                     while asked.fetch_add(1, Ordering::Relaxed) < ASKED {
                         let answer = check(&mut client, &[("user", &user)], 1);
                         assert!(answer.is_exact(), "{answer:?}");
+                        assert!(
+                            !answer.allowed || answer.source == "store",
+                            "only the store admits: {answer:?}"
+                        );
                         admitted[round] += usize::from(answer.allowed);
                     }
                 }
