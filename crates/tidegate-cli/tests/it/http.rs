@@ -38,10 +38,11 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let rules = dir.path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
-        let listeners =
-            ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--resp", "off", "--admin", "127.0.0.1:0"];
-        let mut server =
-            TidegateServer::start(BINARY, &[&listeners[..], &["--rules", rules.to_str().unwrap()]].concat());
+        let config = dir.path().join("tidegate.yaml");
+        let listen = "listen: { http: '127.0.0.1:0', grpc: '127.0.0.1:0', resp: off, admin: '127.0.0.1:0' }";
+        let rest = "rules: { paths: [rules.yaml] }\nshedding: { workers: 1000 }";
+        std::fs::write(&config, format!("{listen}\n{rest}\n")).unwrap();
+        let mut server = TidegateServer::start(BINARY, &["--config", config.to_str().unwrap()]);
         Server { http: server.addr("http"), admin: server.addr("admin"), server, _dir: dir }
     }
 
