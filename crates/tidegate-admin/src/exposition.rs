@@ -56,6 +56,15 @@ impl Format {
     }
 }
 
+/// How much a store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Its keys; for this process's memory, its cells.
+    pub keys: u64,
+    /// The memory that it takes.
+    pub bytes: u64,
+}
+
 /// The connections of one listener of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerConnections {
@@ -81,7 +90,14 @@ impl Exposition {
         Exposition { ours, process }
     }
 
-    /// Also tells what a memory store holds.
+    /// Also tells how much a store holds, wherever it is.
+    #[must_use]
+    pub fn with_usage(mut self, usage: impl Fn() -> StoreUsage + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(usage, encode_usage)));
+        self
+    }
+
+    /// Also tells of the cells in this process's memory.
     #[must_use]
     pub fn with_store(mut self, stats: impl Fn() -> MemoryStats + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(stats, encode_store)));
@@ -161,11 +177,15 @@ impl<Ask, Answer> fmt::Debug for Asks<Ask, Answer> {
     }
 }
 
+fn encode_usage(usage: &StoreUsage, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    gauge(encoder, "store_keys", "Keys that the store holds, on all its nodes.", usage.keys)?;
+    let help = "Memory that the store takes, on all its nodes.";
+    let bytes = encoder.encode_descriptor("store_memory", help, Some(&Unit::Bytes), MetricType::Gauge)?;
+    ConstGauge::new(usage.bytes).encode(bytes)
+}
+
 fn encode_store(stats: &MemoryStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     gauge(encoder, "cells", "Cells held in memory.", stats.cells as u64)?;
-    let help = "Memory that cells take, tables and logs together.";
-    let bytes = encoder.encode_descriptor("store_memory", help, Some(&Unit::Bytes), MetricType::Gauge)?;
-    ConstGauge::new(stats.bytes as u64).encode(bytes)?;
     let help = "Cells dropped: idle ones lose nothing; in_use and spent ones were dropped at the bound, with their count.";
     let mut family = encoder.encode_descriptor("cell_evictions", help, None, MetricType::Counter)?;
     let reasons =

@@ -13,6 +13,6 @@ mod metrics;
 mod pages;
 mod process;
 
-pub use exposition::{Exposition, Format, ListenerConnections};
+pub use exposition::{Exposition, Format, ListenerConnections, StoreUsage};
 pub use listener::{Admin, BindError};
 pub use metrics::{MOST_RULE_SERIES, Metrics};

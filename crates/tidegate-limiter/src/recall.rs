@@ -13,8 +13,9 @@ use tidegate_store::CellKey;
 use crate::cell_hash::{CellHash, CellHasher, LaneId};
 use crate::later::Told;
 
-/// A refusal is repeated for at most this long: a refund, a reset or a raised limit elsewhere is honoured after that.
-pub(crate) const LONGEST_REFUSAL: Micros = Micros::from_secs(1);
+/// A refusal is repeated for at most this long. A refund, a reset or a raised limit elsewhere is honoured after that: within
+/// a second, the call that asks again included.
+pub(crate) const LONGEST_REFUSAL: Micros = Micros::new(950_000);
 
 /// What the store last said of each cell.
 pub(crate) struct Recall {

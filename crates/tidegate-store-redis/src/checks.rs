@@ -36,6 +36,10 @@ pub enum Finding {
         version: String,
         /// What an operator should change.
         warnings: Vec<String>,
+        /// Keys that it holds, of all databases.
+        keys: u64,
+        /// Memory that it has taken.
+        bytes: u64,
     },
 }
 
@@ -105,7 +109,16 @@ fn finding(info: &str) -> Finding {
         warnings
             .push(format!("`maxmemory-policy {policy}` forgets who has spent what {when}: use `noeviction`"));
     }
-    Finding::Usable { version, warnings }
+    let bytes = field("used_memory").and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
+    Finding::Usable { version, warnings, keys: keys(info), bytes }
+}
+
+/// The sum of all lines such as `db0:keys=7,expires=7,avg_ttl=100`.
+fn keys(info: &str) -> u64 {
+    let count = |line: &str| -> Option<u64> {
+        line.strip_prefix("db")?.split_once(":keys=")?.1.split(',').next()?.parse().ok()
+    };
+    info.lines().filter_map(count).sum()
 }
 
 fn is_recent(version: &str) -> bool {
@@ -127,10 +140,10 @@ impl fmt::Display for ServerReport {
             Finding::TooOld { version } => {
                 write!(f, "{endpoint}: {version} is too old, use Redis 6.2 or later, or Valkey")
             }
-            Finding::Usable { version, warnings } if warnings.is_empty() => {
+            Finding::Usable { version, warnings, .. } if warnings.is_empty() => {
                 write!(f, "{endpoint}: {version}")
             }
-            Finding::Usable { version, warnings } => {
+            Finding::Usable { version, warnings, .. } => {
                 write!(f, "{endpoint}: {version}, but {}", warnings.join("; "))
             }
         }

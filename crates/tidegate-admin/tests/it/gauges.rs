@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use tidegate_admin::{Exposition, Format, ListenerConnections, Metrics};
+use tidegate_admin::{Exposition, Format, ListenerConnections, Metrics, StoreUsage};
 use tidegate_limiter::{Observer, ShedStats, Utilization};
 use tidegate_rules::Priority;
 use tidegate_store::MemoryStats;
@@ -26,7 +26,6 @@ fn what_the_store_holds_is_read_anew_at_each_scrape() {
     assert_eq!(read(&exposition).get("tidegate_cells", &[]), Some(0.0));
     let scrape = read(&exposition);
     assert_eq!(scrape.get("tidegate_cells", &[]), Some(10.0));
-    assert_eq!(scrape.get("tidegate_store_memory_bytes", &[]), Some(4_096.0));
     let evicted = |reason: &str| scrape.get("tidegate_cell_evictions_total", &[("reason", reason)]);
     assert_eq!(["idle", "in_use", "spent"].map(evicted), [Some(1.0), Some(2.0), Some(3.0)]);
 }
@@ -89,6 +88,14 @@ fn reloads_say_which_rules_are_in_use_and_whether_the_last_was_taken() {
     world.replace_rules(&["{ domain: api, rules: [] }"]);
     world.metrics.reloaded(&world.limiter.snapshot());
     assert_eq!(config(), ([2.0, 0.0, 1.0], [1.0, 1.0]));
+}
+
+#[test]
+fn how_much_the_store_holds_is_told_wherever_it_is() {
+    let usage = || StoreUsage { keys: 7, bytes: 4_096 };
+    let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_usage(usage));
+    assert_eq!(scrape.get("tidegate_store_keys", &[]), Some(7.0));
+    assert_eq!(scrape.get("tidegate_store_memory_bytes", &[]), Some(4_096.0));
 }
 
 #[test]

@@ -53,6 +53,19 @@ fn a_server_without_requests_tells_that_its_redis_is_gone() {
 }
 
 #[test]
+fn metrics_tell_what_redis_holds() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), PATIENT, ONE);
+    let mut client = node.client();
+    (0..7).for_each(|user| drop(check(&mut client, &[("user", &user.to_string())], 1)));
+    eventually("the keys are counted", PATIENCE, || {
+        let keys = redis.cmd(&["DBSIZE"]).int() as f64;
+        keys >= 7.0 && node.metric("tidegate_store_keys") == keys
+    });
+    assert!(node.metric("tidegate_store_memory_bytes") > 100_000.0);
+}
+
+#[test]
 fn a_password_comes_from_a_file_and_is_shown_nowhere() {
     let redis = Redis::builder().user("limiter", "hunter2", "~mine:* &* +@all").start();
     let dir = tempfile::tempdir().unwrap();

@@ -21,10 +21,25 @@ async fn a_server_with_default_settings_will_do() {
     let reports = store(&redis.url(), &patient()).check_servers().await;
     let version = redis.info("redis_version").unwrap();
     assert!(
-        matches!(&reports[0].finding, Finding::Usable { version: found, warnings }
+        matches!(&reports[0].finding, Finding::Usable { version: found, warnings, .. }
             if *found == format!("Redis {version}") && warnings.is_empty()),
         "{reports:?}"
     );
+}
+
+#[tokio::test]
+async fn what_a_server_holds_is_told() {
+    let redis = Redis::start();
+    for (database, key) in [("0", "a"), ("0", "b"), ("3", "c")] {
+        let mut client = redis.client();
+        client.cmd(&["SELECT", database]);
+        client.cmd(&["SET", key, "1"]);
+    }
+    let reports = store(&redis.url(), &patient()).check_servers().await;
+    let Finding::Usable { keys, bytes, .. } = reports[0].finding else { panic!("{reports:?}") };
+    assert_eq!(keys, 3);
+    let used: u64 = redis.info("used_memory").unwrap().parse().unwrap();
+    assert!(bytes.abs_diff(used) < used / 2, "{bytes} told, {used} used");
 }
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! The one place that names concrete stores: makes the one that was asked for, and keeps it going.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_admin::Metrics;
+use tidegate_admin::{Metrics, StoreUsage};
 use tidegate_core::Micros;
 use tidegate_limiter::{BreakerConfig, RemoteConfig, TokioRuntime};
 use tidegate_store::{MemoryConfig, MemoryStore, Store};
-use tidegate_store_redis::{ConfigError, Finding, Operation, Reason, RedisConfig, RedisStore};
+use tidegate_store_redis::{ConfigError, Finding, Operation, Reason, RedisConfig, RedisStore, ServerReport};
 
 use crate::failure::Failure;
 use crate::settings::{Bounds, Settings, StoreSettings, StoreUrl};
@@ -17,14 +18,24 @@ use crate::settings::{Bounds, Settings, StoreSettings, StoreUrl};
 pub(super) enum Backend {
     Memory(Arc<MemoryStore>),
     /// Each runtime that asks it has connections of its own, so all workers may hold the same.
-    Redis(Arc<RedisStore>),
+    Redis(Arc<RedisStore>, Arc<Holdings>),
+}
+
+/// How much the servers of a store held when they were last looked at.
+#[derive(Default)]
+pub(super) struct Holdings {
+    keys: AtomicU64,
+    bytes: AtomicU64,
 }
 
 /// A sweep goes through all cells in this many steps, one a second.
 const SWEEP_STEPS: usize = 60;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait before looking again at servers that did not answer.
+/// How often servers are looked at: whether one is there that was away, and how much each holds.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Servers come and go; what was said of so many is enough.
+const MOST_NEWS: usize = 1_000;
 
 impl Backend {
     /// The store that `settings` ask for. It connects to nothing yet: a server whose store is away starts and serves.
@@ -36,7 +47,7 @@ impl Backend {
             StoreUrl::Redis(url) => {
                 let config = redis_config(&settings.store, metrics);
                 let store = RedisStore::new(url, &config).map_err(cannot_use)?;
-                Ok(Backend::Redis(Arc::new(store)))
+                Ok(Backend::Redis(Arc::new(store), Arc::default()))
             }
         }
     }
@@ -44,13 +55,13 @@ impl Backend {
     pub(super) fn store(&self) -> Arc<dyn Store> {
         match self {
             Backend::Memory(store) => store.clone(),
-            Backend::Redis(store) => store.clone(),
+            Backend::Redis(store, _) => store.clone(),
         }
     }
 
     /// How the store is asked, if it is over a network.
     pub(super) fn remote(&self, settings: &StoreSettings) -> Option<RemoteConfig> {
-        let Backend::Redis(_) = self else { return None };
+        let Backend::Redis(..) = self else { return None };
         let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
         if let Some(timeout) = settings.timeout {
             remote.timeout = micros(timeout);
@@ -67,7 +78,21 @@ impl Backend {
     pub(super) async fn keep(self) {
         match self {
             Backend::Memory(store) => sweep(&store).await,
-            Backend::Redis(store) => look_at_servers(&store).await,
+            Backend::Redis(store, holdings) => look_at_servers(&store, &holdings).await,
+        }
+    }
+
+    /// How much the store holds: now in memory, a few seconds ago in Redis.
+    pub(super) fn usage(&self) -> StoreUsage {
+        match self {
+            Backend::Memory(store) => {
+                let stats = store.stats();
+                StoreUsage { keys: stats.cells as u64, bytes: stats.bytes as u64 }
+            }
+            Backend::Redis(_, holdings) => StoreUsage {
+                keys: holdings.keys.load(Ordering::Relaxed),
+                bytes: holdings.bytes.load(Ordering::Relaxed),
+            },
         }
     }
 }
@@ -81,34 +106,40 @@ async fn sweep(store: &MemoryStore) {
     }
 }
 
-/// Says what every server is, once; of one that is away, also that.
-async fn look_at_servers(store: &RedisStore) {
+/// Says what every server is, once; of one that is away, also that. Notes what they hold, again and again.
+async fn look_at_servers(store: &RedisStore, holdings: &Holdings) {
     let mut told: Vec<String> = Vec::new();
     loop {
-        let mut all_seen = true;
+        let (mut all_keys, mut all_bytes) = (0, 0);
         for report in store.check_servers().await {
-            let (endpoint, line) = (report.endpoint.as_str(), report.to_string());
-            let away = matches!(report.finding, Finding::Away(_));
-            all_seen &= !away;
-            // An outage that goes on is no news, whatever its words.
-            let news = if away { format!("{endpoint} is away") } else { line.clone() };
-            if told.contains(&news) {
-                continue;
+            if let Finding::Usable { keys, bytes, .. } = report.finding {
+                all_keys += keys;
+                all_bytes += bytes;
             }
-            told.push(news);
-            match &report.finding {
-                Finding::Away(_) => {
-                    tracing::warn!("store {line}; rules decide by their failure policy until it does");
-                }
-                Finding::TooOld { .. } => tracing::error!("store {line}"),
-                Finding::Usable { warnings, .. } if !warnings.is_empty() => tracing::warn!("store {line}"),
-                Finding::Usable { .. } => tracing::info!("store {line}"),
-            }
+            tell_once(&report, &mut told);
         }
-        if all_seen {
-            return;
-        }
+        holdings.keys.store(all_keys, Ordering::Relaxed);
+        holdings.bytes.store(all_bytes, Ordering::Relaxed);
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn tell_once(report: &ServerReport, told: &mut Vec<String>) {
+    let (endpoint, line) = (report.endpoint.as_str(), report.to_string());
+    // An outage that goes on is no news, whatever its words.
+    let away = matches!(report.finding, Finding::Away(_));
+    let news = if away { format!("{endpoint} is away") } else { line.clone() };
+    if told.contains(&news) || told.len() >= MOST_NEWS {
+        return;
+    }
+    told.push(news);
+    match &report.finding {
+        Finding::Away(_) => {
+            tracing::warn!("store {line}; rules decide by their failure policy until it does");
+        }
+        Finding::TooOld { .. } => tracing::error!("store {line}"),
+        Finding::Usable { warnings, .. } if !warnings.is_empty() => tracing::warn!("store {line}"),
+        Finding::Usable { .. } => tracing::info!("store {line}"),
     }
 }
 

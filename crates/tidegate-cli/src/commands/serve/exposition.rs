@@ -27,14 +27,17 @@ pub(super) fn gather(
         });
         listeners.collect()
     };
-    let exposition =
-        Exposition::new(metrics.clone()).with_connections(connections).with_busy_ratio(move || busy.ratio());
+    let holder = backend.clone();
+    let exposition = Exposition::new(metrics.clone())
+        .with_connections(connections)
+        .with_busy_ratio(move || busy.ratio())
+        .with_usage(move || holder.usage());
     match backend {
         Backend::Memory(store) => {
             let store = store.clone();
             exposition.with_store(move || store.stats())
         }
-        Backend::Redis(_) => {
+        Backend::Redis(..) => {
             let (all, some) = (Arc::new(limiters), |limiters: &[Arc<Limiter>]| limiters[0].clone());
             let (own, nodes) = (some(&all), some(&all));
             exposition
