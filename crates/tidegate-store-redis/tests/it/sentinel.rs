@@ -47,6 +47,11 @@ async fn a_master_that_is_demoted_while_it_lives_is_left() {
     let old = group.master().addr();
     group.sentinels()[0].cmd(&["SENTINEL", "FAILOVER", group.service()]);
     let new = group.wait_for_failover_from(old);
+    // Until the sentinels reach it, the old one believes to be the master and decides: what it then admits is lost.
+    let demoted = group.nodes().iter().find(|node| node.addr() == old).unwrap();
+    tidegate_testkit::eventually("the old master is demoted", Duration::from_secs(20), || {
+        demoted.info("role").as_deref() == Some("slave")
+    });
     recovers(&store).await;
     let before = calls(new);
     for _ in 0..10 {
