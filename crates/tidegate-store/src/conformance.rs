@@ -4,10 +4,13 @@
 //! the store and against a model made of nothing but [`tidegate_core`] and a map, and compares every answer. A failure
 //! names the seed; the same seed plays the same history.
 
+mod broken;
 mod history;
 mod model;
 
 use tidegate_core::Timestamp;
+
+pub use broken::Broken;
 
 use crate::contract::Store;
 use history::{History, Operation};

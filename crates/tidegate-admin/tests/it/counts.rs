@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, Stance, Touch};
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience};
-use tidegate_store::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store, StoreError};
+use tidegate_store::conformance::Broken;
+use tidegate_store::{CellKey, Request, Spend, StoreError};
 
 use crate::world::{World, at_once};
 
@@ -149,7 +150,8 @@ fn limits_that_the_caller_brought_along_are_counted_apart_from_rules() {
 #[test]
 fn failures_of_the_store_are_counted_by_what_they_mean() {
     let rules = "{ domain: api, rules: [{ name: a, on_store_failure: open, limits: [9/hour] }] }";
-    let world = World::on(Arc::new(Failing), &[rules]);
+    let late = || StoreError::TimedOut { endpoint: "far".into(), waited: Duration::from_millis(10) };
+    let world = World::on(Arc::new(Broken(late)), &[rules]);
     for _ in 0..3 {
         world.check(&[]);
     }
@@ -206,32 +208,4 @@ fn a_scrape_while_others_decide_never_sees_a_count_go_back_and_none_is_lost() {
     });
     assert_eq!(world.decisions("busy", "allowed"), Some(20.0));
     assert_eq!(world.decisions("busy", "refused"), Some(f64::from(2 * EACH - 20)));
-}
-
-/// A store that never answers in time.
-struct Failing;
-
-fn late<T>() -> Reply<'static, T> {
-    Reply::Now(Err(StoreError::TimedOut { endpoint: "far".into(), waited: Duration::from_millis(10) }))
-}
-
-impl Store for Failing {
-    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
-        late()
-    }
-    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        late()
-    }
-    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        late()
-    }
-    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
-        late()
-    }
-    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        late()
-    }
-    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        late()
-    }
 }

@@ -2,43 +2,14 @@ use std::sync::Arc;
 
 use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, TokenBucket, Touch};
 use tidegate_limiter::Source;
-use tidegate_store::{
-    CellKey, LeaseRef, ManualClock, Outcomes, Refund, Reply, Request, Spend, Store, StoreError,
-};
+use tidegate_store::conformance::Broken;
+use tidegate_store::{CellKey, ManualClock, Request, Spend};
 
 use crate::world::{START, World, at_once};
 
-/// A store that nobody can reach.
-struct Away;
-
-fn away<T>() -> Reply<'static, T> {
-    Reply::Now(Err(StoreError::NotApplied { endpoint: "nowhere".into(), source: "unplugged".into() }))
-}
-
-impl Store for Away {
-    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
-        away()
-    }
-    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        away()
-    }
-    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        away()
-    }
-    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
-        away()
-    }
-    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        away()
-    }
-    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        away()
-    }
-}
-
 fn world(policy: &str) -> World {
     let rules = format!("- {{ name: a, key: [user], on_store_failure: {policy}, limits: [2/hour] }}");
-    World::on(Arc::new(Away), Arc::new(ManualClock::at(START)), &rules)
+    World::on(Arc::new(Broken::AWAY), Arc::new(ManualClock::at(START)), &rules)
 }
 
 fn decide(world: &World, times: usize) -> Vec<(bool, Source)> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use tidegate_core::{Limit, Micros, Timestamp};
+use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::{
     Capacity, Limiter, LimiterConfig, NoObserver, Observer, RemoteConfig, RuleWatcher, Shedder,
     ShedderConfig, TokioRuntime, Transport,
@@ -17,10 +17,8 @@ use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use tidegate_server::runtime::{DataPlane, Listener, Settings};
 use tidegate_server::service::{Service, ServiceSettings};
-use tidegate_store::{
-    CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request, Spend,
-    Store, StoreError,
-};
+use tidegate_store::conformance::Broken;
+use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
 use tidegate_testkit::http::{self, Response};
 use tidegate_tower::identity::Identity;
 use tonic::transport::{Channel, Endpoint};
@@ -55,7 +53,7 @@ impl World {
 
     /// Serves these rules on a store that nobody can reach.
     pub(crate) fn without_store(rules: &str) -> Self {
-        let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(Away), nobody())
+        let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(Broken::AWAY), nobody())
             .over_a_network(RemoteConfig::new(Arc::new(TokioRuntime)));
         World::on(Arc::new(ManualClock::at(START)), ServiceSettings::default(), config)
     }
@@ -71,7 +69,7 @@ impl World {
 
     /// Serves no rules at all.
     pub(crate) fn without_rules() -> Self {
-        let config = LimiterConfig::new(RuleSet::default(), Arc::new(Away), nobody());
+        let config = LimiterConfig::new(RuleSet::default(), Arc::new(Broken::AWAY), nobody());
         World::on(Arc::new(ManualClock::at(START)), ServiceSettings::default(), config)
     }
 
@@ -195,33 +193,5 @@ impl Observer for Heard {
     fn answered(&self, transport: Transport, _took: std::time::Duration) {
         let place = usize::from(transport != Transport::Grpc);
         self.answered[place].fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// A store that nobody can reach.
-pub(crate) struct Away;
-
-fn away<T>() -> Reply<'static, T> {
-    Reply::Now(Err(StoreError::NotApplied { endpoint: "nowhere".into(), source: "unplugged".into() }))
-}
-
-impl Store for Away {
-    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
-        away()
-    }
-    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        away()
-    }
-    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        away()
-    }
-    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
-        away()
-    }
-    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        away()
-    }
-    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        away()
     }
 }

@@ -14,11 +14,12 @@ use tidegate_server::proxy::{
 };
 use tidegate_server::runtime::{DataPlane, Listener, Settings};
 use tidegate_server::service::{Service, ServiceSettings};
+use tidegate_store::conformance::Broken;
 use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, SystemClock};
 use tidegate_testkit::http;
 use tidegate_tower::identity::{Identity, IdentityConfig};
 
-use crate::world::{Away, START_S, compile};
+use crate::world::{START_S, compile};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -124,7 +125,7 @@ impl Setup {
         let observer = Arc::new(NoObserver);
         let config = match self.store {
             Where::Memory => LimiterConfig::new(rules, memory, observer),
-            Where::Away => LimiterConfig::new(rules, Arc::new(Away), observer)
+            Where::Away => LimiterConfig::new(rules, Arc::new(Broken::AWAY), observer)
                 .over_a_network(RemoteConfig::new(Arc::new(TokioRuntime))),
         };
         let limiter = Arc::new(Limiter::new(LimiterConfig { clock: clock.clone(), ..config }));

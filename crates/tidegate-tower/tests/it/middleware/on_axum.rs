@@ -7,8 +7,9 @@ use axum::middleware::{self, Next};
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
 use serde_json::json;
-use tidegate_core::{Hits, Limit, Micros};
-use tidegate_store::{CellKey, LeaseRef, ManualClock, Outcomes, Refund, Reply, Spend, Store, StoreError};
+use tidegate_core::Hits;
+use tidegate_store::ManualClock;
+use tidegate_store::conformance::Broken;
 use tidegate_tower::RateLimitLayer;
 use tidegate_tower::headers::HeaderSet;
 use tidegate_tower::identity::Attributes;
@@ -173,48 +174,11 @@ fn a_domain_that_no_rule_speaks_of_is_refused_at_once() {
     assert_eq!(error.to_string(), "unknown domain `apj`");
 }
 
-/// A store that is away.
-struct Away;
-
-fn away<'a, T>() -> Reply<'a, T> {
-    Reply::Now(Err(StoreError::NotApplied { endpoint: "nowhere".to_owned(), source: "away".into() }))
-}
-
-impl Store for Away {
-    fn decide<'a>(&'a self, _: &'a [tidegate_store::Request<'a>]) -> Reply<'a, Outcomes> {
-        away()
-    }
-
-    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        away()
-    }
-
-    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        away()
-    }
-
-    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
-        away()
-    }
-
-    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        away()
-    }
-
-    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        away()
-    }
-
-    fn heartbeat(&self, _: u64, _: Micros) -> Reply<'_, usize> {
-        away()
-    }
-}
-
 #[tokio::test]
 async fn a_rule_that_must_not_decide_without_its_store_answers_503() {
     for (policy, status) in [("closed", 503), ("open", 200), ("local", 200)] {
         let rules = format!("  - {{ name: r, limits: [5/minute], on_store_failure: {policy} }}");
-        let layer = RateLimitLayer::new(limiter_on(&rules, Away), "api").unwrap();
+        let layer = RateLimitLayer::new(limiter_on(&rules, Broken::AWAY), "api").unwrap();
         let answer = get(serve(app().layer(layer)).await, "/").await;
         assert_eq!(answer.status, status, "{policy}");
         if status == 503 {

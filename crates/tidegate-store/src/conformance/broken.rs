@@ -1,0 +1,50 @@
+//! A store that never answers, for tests of what happens then.
+
+use tidegate_core::{Limit, Micros};
+
+use crate::contract::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store};
+use crate::error::StoreError;
+
+/// A store that fails whatever is asked, each time with a new error from this function.
+#[derive(Clone, Copy, Debug)]
+pub struct Broken(pub fn() -> StoreError);
+
+impl Broken {
+    /// One that nobody can reach.
+    pub const AWAY: Broken =
+        Broken(|| StoreError::NotApplied { endpoint: "nowhere".to_owned(), source: "unplugged".into() });
+
+    fn fail<T>(&self) -> Reply<'static, T> {
+        Reply::Now(Err(self.0()))
+    }
+}
+
+impl Store for Broken {
+    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+        self.fail()
+    }
+
+    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        self.fail()
+    }
+
+    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        self.fail()
+    }
+
+    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
+        self.fail()
+    }
+
+    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.fail()
+    }
+
+    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.fail()
+    }
+
+    fn heartbeat(&self, _: u64, _: Micros) -> Reply<'_, usize> {
+        self.fail()
+    }
+}
