@@ -11,13 +11,14 @@ use crate::{expect_none, metadata};
 /// A crate, and the workspace crates it may use. It may also use what those may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-core", &[]),
+    ("tidegate-access", &["tidegate-core"]),
     ("tidegate-rules", &["tidegate-core"]),
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-store-redis", &["tidegate-store"]),
     ("tidegate-limiter", &["tidegate-rules", "tidegate-store"]),
     ("tidegate-tower", &["tidegate-limiter"]),
-    ("tidegate-server", &["tidegate-limiter", "tidegate-tower"]),
-    ("tidegate-admin", &["tidegate-limiter"]),
+    ("tidegate-server", &["tidegate-access", "tidegate-limiter", "tidegate-tower"]),
+    ("tidegate-admin", &["tidegate-access", "tidegate-limiter"]),
     ("tidegate-sim", &["tidegate-limiter"]),
     ("tidegate", &["tidegate-limiter", "tidegate-tower", "tidegate-store-redis"]),
     (

@@ -1,0 +1,204 @@
+//! TLS towards clients, from PEM files that can be read again.
+//!
+//! Nothing here chooses ciphers or versions: those are rustls's defaults. A connection keeps the certificate that it was
+//! shown; a new one is for new connections, and only if its files can be used. Sessions are not resumed across a reload,
+//! so a client whose authority is no longer trusted has to show a certificate again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use arc_swap::ArcSwap;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use crate::stream::Stream;
+
+/// PEM files of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate to show, with those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities that must have signed a client's certificate; without them clients need none.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Every file, for whoever watches them.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.certificate, &self.key].into_iter().chain(&self.client_ca).map(PathBuf::as_path)
+    }
+}
+
+/// Which protocols a listener offers inside TLS (ALPN).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offers {
+    /// HTTP/2 and HTTP/1.1.
+    Http,
+    /// HTTP/2 alone, as gRPC needs.
+    Http2,
+    /// HTTP/1.1 alone.
+    Http1,
+    /// What has no name there, such as the Redis protocol.
+    Nothing,
+}
+
+impl Offers {
+    fn protocols(self) -> Vec<Vec<u8>> {
+        let names: &[&[u8]] = match self {
+            Offers::Http => &[b"h2", b"http/1.1"],
+            Offers::Http2 => &[b"h2"],
+            Offers::Http1 => &[b"http/1.1"],
+            Offers::Nothing => &[],
+        };
+        names.iter().map(|name| name.to_vec()).collect()
+    }
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is not there, or is none.
+    #[error("cannot read {what} from {path}")]
+    Unreadable {
+        /// What was looked for.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A file holds no PEM of the kind that is needed.
+    #[error("cannot read {what} from {path}")]
+    NoPem {
+        /// What was looked for.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: pem::Error,
+    },
+    /// The certificate and the key do not belong together, or are of a kind that is not supported.
+    #[error("the certificate or its key cannot be used")]
+    Unusable(#[source] rustls::Error),
+    /// The authorities cannot be used to check clients.
+    #[error("clients cannot be checked against these authorities")]
+    NoVerifier(#[source] VerifierBuilderError),
+}
+
+/// What the clients of one listener are shown and must show.
+#[derive(Debug)]
+pub struct ServerTls {
+    files: TlsFiles,
+    offers: Offers,
+    current: ArcSwap<ServerConfig>,
+}
+
+impl ServerTls {
+    /// Reads `files`.
+    ///
+    /// # Errors
+    /// When they cannot be used.
+    pub fn load(files: TlsFiles, offers: Offers) -> Result<Self, TlsError> {
+        let current = ArcSwap::new(read(&files, offers)?);
+        Ok(ServerTls { files, offers, current })
+    }
+
+    /// Reads the files again, for new connections.
+    ///
+    /// # Errors
+    /// When they cannot be used: then all stays as it was.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.current.store(read(&self.files, self.offers)?);
+        Ok(())
+    }
+
+    /// The files it is made from.
+    #[must_use]
+    pub fn files(&self) -> &TlsFiles {
+        &self.files
+    }
+
+    /// Whether clients must show a certificate.
+    #[must_use]
+    pub fn checks_clients(&self) -> bool {
+        self.files.client_ca.is_some()
+    }
+
+    /// Shakes hands. The caller bounds the time.
+    ///
+    /// # Errors
+    /// When the client does not speak TLS, or shows no certificate that will do.
+    pub async fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
+        let acceptor = TlsAcceptor::from(self.current.load_full());
+        acceptor.accept(socket).await.map(|stream| Stream::Tls(Box::new(stream)))
+    }
+}
+
+fn read(files: &TlsFiles, offers: Offers) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = certificates("a certificate", &files.certificate)?;
+    let what = "a private key";
+    let secret = PrivateKeyDer::from_pem_slice(&bytes(what, &files.key)?)
+        .map_err(|source| TlsError::NoPem { what, path: files.key.clone(), source })?;
+    let builder = ServerConfig::builder_with_provider(crypto())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Unusable)?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(path)?), crypto()).build();
+            builder.with_client_cert_verifier(verifier.map_err(TlsError::NoVerifier)?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, secret).map_err(TlsError::Unusable)?;
+    config.alpn_protocols = offers.protocols();
+    Ok(Arc::new(config))
+}
+
+/// The authorities in a PEM file.
+///
+/// # Errors
+/// When there is none in it.
+pub fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("a certificate authority", path)? {
+        roots.add(certificate).map_err(TlsError::Unusable)?;
+    }
+    Ok(roots)
+}
+
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let no_pem = |source| TlsError::NoPem { what, path: path.to_owned(), source };
+    let bytes = bytes(what, path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(no_pem)?;
+    if found.is_empty() {
+        return Err(no_pem(pem::Error::NoItemsFound));
+    }
+    Ok(found)
+}
+
+/// A regular file's bytes: reading a pipe could take for ever.
+fn bytes(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |source| TlsError::Unreadable { what, path: path.to_owned(), source };
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(unreadable(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+    }
+    fs::read(path).map_err(unreadable)
+}
+
+/// The cryptography that all of TLS here uses.
+#[must_use]
+pub fn crypto() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}

@@ -1,0 +1,183 @@
+//! Secrets that callers give, kept and compared as digests.
+//!
+//! SHA-256 without salt is right for secrets that a machine made: nobody finds 128 random bits by trying. It is wrong
+//! for words that people choose, so short ones are refused where they can be seen.
+
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+/// What stands before the digest of a secret, where a secret itself could stand.
+const DIGEST_PREFIX: &str = "sha256:";
+
+/// The digest of one secret.
+///
+/// Neither a dump of this process nor the time of a comparison tells the secret, or how long it is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretDigest([u8; 32]);
+
+impl SecretDigest {
+    /// The digest of `secret`.
+    #[must_use]
+    pub fn of(secret: &[u8]) -> Self {
+        SecretDigest(Sha256::digest(secret).into())
+    }
+
+    /// Reads `sha256:` and 64 hexadecimal digits, or takes the text for the secret itself.
+    ///
+    /// # Errors
+    /// When it begins with `sha256:` and goes on with anything else.
+    pub fn read(text: &str) -> Result<Self, TokenError> {
+        match text.strip_prefix(DIGEST_PREFIX) {
+            Some(digits) => from_hex(digits).map(SecretDigest).ok_or(TokenError::NoDigest),
+            None if text.is_empty() => Err(TokenError::Empty),
+            None => Ok(SecretDigest::of(text.as_bytes())),
+        }
+    }
+
+    /// Whether `given` is the secret.
+    #[must_use]
+    pub fn is_of(&self, given: &[u8]) -> bool {
+        self.same(&SecretDigest::of(given)).into()
+    }
+
+    fn same(&self, other: &SecretDigest) -> Choice {
+        self.0.ct_eq(&other.0)
+    }
+}
+
+impl fmt::Debug for SecretDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretDigest(…)")
+    }
+}
+
+/// Why a text is no secret that can be used. The text itself is never repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// There is nothing.
+    #[error("a secret cannot be empty")]
+    Empty,
+    /// Too short to be safe from guessing.
+    #[error("a token has at least {SHORTEST_TOKEN} characters")]
+    TooShort,
+    /// No digest where one was announced.
+    #[error("`sha256:` is followed by 64 hexadecimal digits")]
+    NoDigest,
+}
+
+/// The shortest token that is taken where the token itself is given.
+const SHORTEST_TOKEN: usize = 16;
+
+/// Tokens of which any one lets its caller in: several, so that they can be replaced one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens(Vec<SecretDigest>);
+
+impl Tokens {
+    /// Reads each as [`SecretDigest::read`] does, and wants 16 characters of those that are not digests.
+    ///
+    /// # Errors
+    /// When one cannot be used.
+    pub fn read<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, TokenError> {
+        let read = |text: &str| match text.len() < SHORTEST_TOKEN && !text.is_empty() {
+            true => Err(TokenError::TooShort),
+            false => SecretDigest::read(text),
+        };
+        texts.into_iter().map(read).collect::<Result<_, _>>().map(Tokens)
+    }
+
+    /// Whether there is none: then nobody has to give one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `given` is one of them; takes the same time whichever it is.
+    #[must_use]
+    pub fn accept(&self, given: &[u8]) -> bool {
+        let given = SecretDigest::of(given);
+        let any = self.0.iter().fold(Choice::from(0), |any, token| any | token.same(&given));
+        any.into()
+    }
+}
+
+/// The token of `Authorization: Bearer …`, if there is exactly one such header.
+#[must_use]
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    let (value, None) = (given.next()?.as_bytes(), given.next()) else { return None };
+    let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    let token = token.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+}
+
+fn from_hex(digits: &str) -> Option<[u8; 32]> {
+    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(0..) {
+        *byte = u8::from_str_radix(&digits[2 * pair..2 * pair + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn any_of_several_tokens_is_accepted_and_nothing_else() {
+        let tokens = Tokens::read(["the-old-token-0001", "the-new-token-0002"]).unwrap();
+        assert!(tokens.accept(b"the-old-token-0001") && tokens.accept(b"the-new-token-0002"));
+        assert!(!tokens.accept(b"the-old-token-000") && !tokens.accept(b""));
+        assert!(!Tokens::default().accept(b""));
+    }
+
+    #[test]
+    fn a_digest_stands_for_its_secret_and_is_no_secret_itself() {
+        // SHA-256 of "abc", from FIPS 180-4.
+        let abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let tokens = Tokens::read([abc]).unwrap();
+        assert!(tokens.accept(b"abc"));
+        assert!(!tokens.accept(abc.as_bytes()));
+    }
+
+    #[test]
+    fn what_cannot_be_a_token_is_refused_without_repeating_it() {
+        for (text, error) in [
+            ("", TokenError::Empty),
+            ("hunter2", TokenError::TooShort),
+            ("sha256:12345678901", TokenError::NoDigest),
+            (&format!("sha256:{}", "x".repeat(64)), TokenError::NoDigest),
+        ] {
+            assert_eq!(Tokens::read([text]), Err(error), "{text}");
+        }
+        assert!(!TokenError::TooShort.to_string().contains("hunter2"));
+    }
+
+    #[test]
+    fn a_bearer_token_is_read_from_one_header_only() {
+        let given = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            }
+            bearer(&headers).map(<[u8]>::to_vec)
+        };
+        assert_eq!(given(&["Bearer abc"]).unwrap(), b"abc");
+        assert_eq!(given(&["bearer  abc "]).unwrap(), b"abc");
+        for bad in [&[][..], &["Bearer"], &["Bearer "], &["Basic abc"], &["Bearer a", "Bearer b"]] {
+            assert_eq!(given(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_digest_shown_for_debugging_shows_nothing() {
+        assert_eq!(format!("{:?}", SecretDigest::of(b"hunter2")), "SecretDigest(…)");
+    }
+}
