@@ -2,13 +2,19 @@
 //!
 //! Sharded by a keyed hash (keys are chosen by attackers; the key is random per process), one lock per shard held for
 //! nanoseconds, no allocation for counters once a table has grown, a hard bound on cells and on the memory of logs and
-//! leases. At the bound it evicts idle cells first and cells at their limit last, for evicting those would free an
-//! attacker. It forgets everything when the process ends.
+//! leases. It forgets everything when the process ends.
+//!
+//! At a bound cells go in this order: idle ones; those asked once; those that keep asking; and those at their limit last,
+//! whatever their algorithm, for evicting those frees a caller. Only where nearly all of a shard (15 of 16 cells) is at
+//! its limit do such cells make room too, or a store full of them could count no new caller. The bound on cells is split
+//! over the shards, which a keyed hash fills evenly; the bound on bytes is one for all, because one log may be as large as
+//! a hundred thousand others.
 
 mod shard;
 mod table;
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hash128, SipHasher13};
@@ -17,8 +23,8 @@ use tidegate_core::{Cell, Limit, Outcome, Timestamp, decide_request};
 
 use crate::clock::{Clock, SystemClock};
 use crate::contract::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store};
-use shard::{Bounds, Moment, Shard};
-use table::Tag;
+use shard::{Moment, Shard};
+use table::{Sweep, Tag, Victims};
 
 /// How much a memory store may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +52,15 @@ pub struct MemoryStats {
     pub dropped_idle: u64,
     /// Cells in use, with quota left, dropped at the bound.
     pub evicted_in_use: u64,
-    /// Cells at their limit, dropped at the bound because there was nothing better within reach.
+    /// Cells at their limit, dropped at the bound because too few others were left.
     pub evicted_spent: u64,
 }
 
 /// Cells in this process's memory.
 pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Padded]>,
-    bounds: Bounds,
+    cells_per_shard: usize,
+    heap: Heap,
     hash_keys: [u64; 2],
     began: Timestamp,
     clock: C,
@@ -62,6 +69,14 @@ pub struct MemoryStore<C = SystemClock> {
 /// A shard on cache lines of its own, so that two locks never share one.
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
+
+/// Memory that logs and leases of all shards own outside the tables.
+struct Heap {
+    bytes: AtomicUsize,
+    most_bytes: usize,
+    /// The shard in which the next eviction looks.
+    hand: AtomicUsize,
+}
 
 /// A shard holds about this many cells, so that growing one never holds its lock for long.
 const CELLS_PER_SHARD: usize = 16_384;
@@ -79,15 +94,13 @@ impl<C: Clock> MemoryStore<C> {
     #[must_use]
     pub fn with_clock(config: MemoryConfig, clock: C) -> Self {
         let shards = (config.max_cells / CELLS_PER_SHARD).clamp(1, 4_096);
-        // Shards fill unevenly; a little slack keeps the sum near the bound without evicting early.
-        let bounds = Bounds {
-            cells: config.max_cells.div_ceil(shards),
-            heap_bytes: config.max_log_bytes.div_ceil(shards),
-        };
+        let heap =
+            Heap { bytes: AtomicUsize::new(0), most_bytes: config.max_log_bytes, hand: AtomicUsize::new(0) };
         let random = RandomState::new();
         MemoryStore {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
-            bounds,
+            cells_per_shard: config.max_cells.div_ceil(shards),
+            heap,
             hash_keys: [random.hash_one(0), random.hash_one(1)],
             began: clock.now(),
             clock,
@@ -100,20 +113,22 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Drops idle cells in one part of `parts` of every shard's tables: to be called now and then, so that memory comes
-    /// back when nobody asks any more. A caller that goes through all parts once a minute costs next to nothing.
+    /// back when nobody asks any more. A caller that goes through all parts once a minute costs next to nothing. Who has
+    /// not asked for a whole round is no longer preferred to new callers at the bound.
     pub fn sweep(&self, parts: usize) {
         for shard in &self.shards {
             let mut shard = shard.0.lock();
-            let buckets = shard.buckets().div_ceil(parts.max(1));
-            shard.sweep(self.moment(), buckets);
+            let (buckets, before) = (shard.buckets().div_ceil(parts.max(1)), shard.heap_bytes);
+            shard.sweep(self.moment(), buckets, Sweep::Round);
+            self.heap.follow(before, shard.heap_bytes);
         }
     }
 
     /// What it holds now. Locks every shard in turn.
     #[must_use]
     pub fn stats(&self) -> MemoryStats {
-        let mut stats =
-            MemoryStats { bytes: self.shards.len() * size_of::<Padded>(), ..MemoryStats::default() };
+        let fixed = self.shards.len() * size_of::<Padded>();
+        let mut stats = MemoryStats { bytes: fixed, ..MemoryStats::default() };
         for shard in &self.shards {
             let shard = shard.0.lock();
             stats.cells += shard.cells();
@@ -129,9 +144,16 @@ impl<C: Clock> MemoryStore<C> {
     fn decide_one(&self, spend: &Spend<'_>) -> Outcome {
         let (shard, tag) = self.locate(&spend.cell);
         let mut shard = self.shards[shard].0.lock();
+        let before = shard.heap_bytes;
         // Read under the lock, so that a cell never sees time go back because two threads raced.
         let now = self.moment();
-        shard.decide(tag, spend.touch, now, self.bounds)
+        let outcome = shard.decide(tag, spend.touch, now, self.cells_per_shard);
+        if shard.heap_bytes != before {
+            self.heap.follow(before, shard.heap_bytes);
+            drop(shard);
+            self.fit_heap(now);
+        }
+        outcome
     }
 
     /// Decides a request over several cells, with all their shards locked at once.
@@ -139,16 +161,20 @@ impl<C: Clock> MemoryStore<C> {
         let located: SmallVec<[(usize, Tag); 8]> =
             request.spends.iter().map(|spend| self.locate(&spend.cell)).collect();
         let mut shards = self.lock(located.iter().map(|(shard, _)| *shard));
+        let before = shards.heap_bytes();
         let now = self.moment();
         let mut cells: SmallVec<[Cell; 8]> = SmallVec::new();
         for (spend, (shard, tag)) in request.spends.iter().zip(&located) {
-            cells.push(shards.get(*shard).take(*tag, spend.touch.limit));
+            cells.push(shards.get(*shard).take(*tag, spend.touch.limit).1);
         }
         let touches = request.spends.iter().map(|spend| spend.touch).enumerate();
         decide_request(touches, &mut cells, now.time, |outcome| outcomes.push(outcome));
         for ((spend, (shard, tag)), cell) in request.spends.iter().zip(&located).zip(cells) {
-            shards.get(*shard).put(*tag, cell, spend.touch.limit, now, self.bounds);
+            shards.get(*shard).put(*tag, cell, spend.touch.limit, now, self.cells_per_shard);
         }
+        self.heap.follow(before, shards.heap_bytes());
+        drop(shards);
+        self.fit_heap(now);
     }
 
     /// Changes one cell outside any request.
@@ -160,11 +186,39 @@ impl<C: Clock> MemoryStore<C> {
     ) -> T {
         let (shard, tag) = self.locate(key);
         let mut shard = self.shards[shard].0.lock();
+        let before = shard.heap_bytes;
         let now = self.moment();
-        let mut cell = shard.take(tag, limit);
+        let (_, mut cell) = shard.take(tag, limit);
         let answer = change(&mut cell, now.time);
-        shard.put(tag, cell, limit, now, self.bounds);
+        shard.put(tag, cell, limit, now, self.cells_per_shard);
+        self.heap.follow(before, shard.heap_bytes);
+        drop(shard);
+        self.fit_heap(now);
         answer
+    }
+
+    /// Evicts logs and leases, in whichever shards they lie, until their memory is within its bound. Needs no lock to be
+    /// held, and holds one at a time.
+    fn fit_heap(&self, now: Moment) {
+        if self.heap.is_over() {
+            // Two rounds find those with quota left, unless they are few and far between.
+            self.evict_heap(now, Victims::Unspent, 2 * self.shards.len());
+            self.evict_heap(now, Victims::Spent, usize::MAX);
+        }
+    }
+
+    /// Evicts `victims` until memory fits, `most_visits` were made, or a whole round found none.
+    #[cold]
+    fn evict_heap(&self, now: Moment, victims: Victims, most_visits: usize) {
+        let (mut visits, mut in_vain) = (0, 0);
+        while self.heap.is_over() && visits < most_visits && in_vain < self.shards.len() {
+            let next = self.heap.hand.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let mut shard = self.shards[next].0.lock();
+            let before = shard.heap_bytes;
+            in_vain = if shard.evict_heap(now, victims) { 0 } else { in_vain + 1 };
+            self.heap.follow(before, shard.heap_bytes);
+            visits += 1;
+        }
     }
 
     /// Locks the named shards, always in the same order, so that two requests never wait for each other.
@@ -195,7 +249,9 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
         // Most batches are one request on one cell.
         if let [Request { spends: [spend] }] = batch {
-            return Reply::Now(Ok(Outcomes::from_iter([self.decide_one(spend)])));
+            let mut outcomes = Outcomes::new();
+            outcomes.push(self.decide_one(spend));
+            return Reply::Now(Ok(outcomes));
         }
         let mut outcomes = Outcomes::new();
         for request in batch {
@@ -226,7 +282,10 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
         let (shard, tag) = self.locate(&cell);
-        self.shards[shard].0.lock().forget(tag, limit);
+        let mut shard = self.shards[shard].0.lock();
+        let before = shard.heap_bytes;
+        shard.forget(tag, limit);
+        self.heap.follow(before, shard.heap_bytes);
         Reply::Now(Ok(()))
     }
 
@@ -250,6 +309,25 @@ impl Locked<'_> {
     fn get(&mut self, shard: usize) -> &mut Shard {
         let locked = self.0.iter_mut().find(|(locked, _)| *locked == shard);
         &mut locked.expect("every located shard was locked").1
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.0.iter().map(|(_, shard)| shard.heap_bytes).sum()
+    }
+}
+
+impl Heap {
+    /// Follows what a locked shard's memory has become. Most decisions change none.
+    fn follow(&self, before: usize, after: usize) {
+        match after.cmp(&before) {
+            std::cmp::Ordering::Greater => self.bytes.fetch_add(after - before, Ordering::Relaxed),
+            std::cmp::Ordering::Less => self.bytes.fetch_sub(before - after, Ordering::Relaxed),
+            std::cmp::Ordering::Equal => return,
+        };
+    }
+
+    fn is_over(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.most_bytes
     }
 }
 

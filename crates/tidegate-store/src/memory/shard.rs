@@ -1,8 +1,8 @@
 //! One shard of the memory store: the cells that one lock guards.
 
-use tidegate_core::{Algorithm, Cell, CounterBits, Leases, Limit, Log, Outcome, Timestamp, Touch};
+use tidegate_core::{Algorithm, Ask, Cell, CounterBits, Leases, Limit, Log, Outcome, Timestamp, Touch};
 
-use super::table::{Evicted, Note, Place, Table, Tag};
+use super::table::{Evicted, Note, Place, Sweep, Table, Tag, Victims};
 
 /// Cells of one shard, apart by size: counters are sixteen bytes, logs and leases own memory elsewhere.
 pub(super) struct Shard {
@@ -20,13 +20,6 @@ pub(super) struct Evictions {
     pub(super) idle: u64,
     pub(super) in_use: u64,
     pub(super) spent: u64,
-}
-
-/// What a shard may hold.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    pub(super) cells: usize,
-    pub(super) heap_bytes: usize,
 }
 
 impl Shard {
@@ -50,61 +43,82 @@ impl Shard {
 
     /// Decides one touch on its own, the way most requests are: a counter is read and written where it lies.
     #[inline]
-    pub(super) fn decide(&mut self, tag: Tag, touch: Touch<'_>, now: Moment, bounds: Bounds) -> Outcome {
+    pub(super) fn decide(&mut self, tag: Tag, touch: Touch<'_>, now: Moment, most_cells: usize) -> Outcome {
         if touch.limit.is_counter() {
             let place = self.counters.find(tag);
             let bits = place.map(|place| *self.counters.cell(place));
             let (outcome, bits) = touch.limit.decide_counter(bits, now.time, touch.ask.hits);
-            self.keep_counter(tag, place, bits, outcome, now, bounds);
+            self.keep_counter(tag, place, bits, outcome, now, most_cells);
             return outcome;
         }
-        let mut cell = self.take(tag, touch.limit);
+        let (place, mut cell) = self.take(tag, touch.limit);
         let outcome = touch.limit.decide(&mut cell, now.time, touch.ask);
         if !outcome.is_admitted() {
             touch.limit.note_refused(&mut cell, now.time, touch.ask);
         }
-        self.put(tag, cell, touch.limit, now, bounds);
+        let kept = if touch.limit.counts_refused() { look(touch.limit, &cell, now) } else { outcome };
+        self.put_at(place, tag, cell, touch.limit, kept, now, most_cells);
         outcome
     }
 
-    /// The cell's state, taken out of the shard where it owns memory. [`Shard::put`] must follow.
-    pub(super) fn take(&mut self, tag: Tag, limit: &Limit) -> Cell {
+    /// The cell's state, taken out of the shard where it owns memory, and where it lies. [`Shard::put`] must follow.
+    pub(super) fn take(&mut self, tag: Tag, limit: &Limit) -> (Option<Place>, Cell) {
         match limit.algorithm() {
             Algorithm::SlidingLog => {
-                let log = self.logs.find(tag).map(|place| std::mem::take(self.logs.cell_mut(place)));
+                let place = self.logs.find(tag);
+                let log = place.map(|place| std::mem::take(self.logs.cell_mut(place)));
                 self.heap_bytes -= log.as_ref().map_or(0, Log::heap_bytes);
-                log.map_or(Cell::Vacant, Cell::Log)
+                (place, log.map_or(Cell::Vacant, Cell::Log))
             }
             Algorithm::Concurrency => {
-                let leases = self.leases.find(tag).map(|place| std::mem::take(self.leases.cell_mut(place)));
+                let place = self.leases.find(tag);
+                let leases = place.map(|place| std::mem::take(self.leases.cell_mut(place)));
                 self.heap_bytes -= leases.as_ref().map_or(0, Leases::heap_bytes);
-                leases.map_or(Cell::Vacant, Cell::Leases)
+                (place, leases.map_or(Cell::Vacant, Cell::Leases))
             }
-            _ => self
-                .counters
-                .find(tag)
-                .map_or(Cell::Vacant, |place| Cell::Counter(*self.counters.cell(place))),
+            _ => {
+                let place = self.counters.find(tag);
+                (place, place.map_or(Cell::Vacant, |place| Cell::Counter(*self.counters.cell(place))))
+            }
         }
     }
 
     /// Puts back what a cell has become.
-    pub(super) fn put(&mut self, tag: Tag, cell: Cell, limit: &Limit, now: Moment, bounds: Bounds) {
-        let look = limit.look(&cell, now.time, tidegate_core::Ask::look());
+    pub(super) fn put(&mut self, tag: Tag, cell: Cell, limit: &Limit, now: Moment, most_cells: usize) {
+        let place = match limit.algorithm() {
+            Algorithm::SlidingLog => self.logs.find(tag),
+            Algorithm::Concurrency => self.leases.find(tag),
+            _ => self.counters.find(tag),
+        };
+        let kept = look(limit, &cell, now);
+        self.put_at(place, tag, cell, limit, kept, now, most_cells);
+    }
+
+    /// Puts back what a cell has become where it lay; `kept` is what its limit says of it.
+    #[expect(clippy::too_many_arguments, reason = "what is put back, where, and within which bound")]
+    fn put_at(
+        &mut self,
+        place: Option<Place>,
+        tag: Tag,
+        cell: Cell,
+        limit: &Limit,
+        kept: Outcome,
+        now: Moment,
+        most_cells: usize,
+    ) {
+        if place.is_none() && cell != Cell::Vacant {
+            self.make_room(now, most_cells);
+        }
         match cell {
             Cell::Log(log) => {
                 self.heap_bytes += log.heap_bytes();
-                self.make_room(now, bounds, Room::for_heap(self.logs.find(tag).is_none()));
-                keep(&mut self.logs, tag, log, note(look, now));
+                keep(&mut self.logs, place, tag, log, note(kept, now));
             }
             Cell::Leases(leases) => {
                 self.heap_bytes += leases.heap_bytes();
-                self.make_room(now, bounds, Room::for_heap(self.leases.find(tag).is_none()));
-                keep(&mut self.leases, tag, leases, note(look, now));
+                keep(&mut self.leases, place, tag, leases, note(kept, now));
             }
-            Cell::Counter(bits) => {
-                let place = self.counters.find(tag);
-                self.keep_counter(tag, place, Some(bits), look, now, bounds);
-            }
+            Cell::Counter(bits) => keep(&mut self.counters, place, tag, bits, note(kept, now)),
             Cell::Vacant => self.forget(tag, limit),
         }
     }
@@ -131,15 +145,15 @@ impl Shard {
     }
 
     /// Drops idle cells in the next few buckets of every table.
-    pub(super) fn sweep(&mut self, now: Moment, buckets: usize) {
+    pub(super) fn sweep(&mut self, now: Moment, buckets: usize, kind: Sweep) {
         let mut dropped = 0;
-        self.counters.sweep(now.second, buckets, |_| dropped += 1);
+        self.counters.sweep(now.second, buckets, kind, |_| dropped += 1);
         let heap = &mut self.heap_bytes;
-        self.logs.sweep(now.second, buckets, |log| {
+        self.logs.sweep(now.second, buckets, kind, |log| {
             dropped += 1;
             *heap -= log.heap_bytes();
         });
-        self.leases.sweep(now.second, buckets, |leases| {
+        self.leases.sweep(now.second, buckets, kind, |leases| {
             dropped += 1;
             *heap -= leases.heap_bytes();
         });
@@ -151,6 +165,15 @@ impl Shard {
         self.counters.buckets().max(self.logs.buckets()).max(self.leases.buckets())
     }
 
+    /// Evicts one cell that owns memory, if there is one among `victims` that may go: true if so.
+    pub(super) fn evict_heap(&mut self, now: Moment, victims: Victims) -> bool {
+        let unspent = self.logs.unspent() + self.leases.unspent();
+        if victims == Victims::Unspent && unspent * RESERVE < self.logs.len() + self.leases.len() {
+            return false;
+        }
+        self.evict_from(&[Algorithm::SlidingLog, Algorithm::Concurrency], now, victims)
+    }
+
     #[inline]
     fn keep_counter(
         &mut self,
@@ -159,7 +182,7 @@ impl Shard {
         bits: Option<CounterBits>,
         outcome: Outcome,
         now: Moment,
-        bounds: Bounds,
+        most_cells: usize,
     ) {
         match (place, bits) {
             (Some(place), Some(bits)) => {
@@ -170,63 +193,55 @@ impl Shard {
                 self.counters.remove(place);
             }
             (None, Some(bits)) => {
-                self.make_room(now, bounds, Room::ForOneCell);
+                self.make_room(now, most_cells);
                 self.counters.insert(tag, bits, note(outcome, now));
             }
             (None, None) => {}
         }
     }
 
-    /// Evicts until what is to come fits.
-    fn make_room(&mut self, now: Moment, bounds: Bounds, room: Room) {
-        let most_cells = match room {
-            Room::ForOneCell => bounds.cells.saturating_sub(1),
-            Room::ForNone => bounds.cells,
+    /// Evicts until one more cell fits.
+    fn make_room(&mut self, now: Moment, most_cells: usize) {
+        // Every new cell pays for a look at a few old ones: a flood of new keys cleans up after itself.
+        self.sweep(now, 1, Sweep::Idle);
+        while self.cells() >= most_cells.max(1) {
+            let unspent = self.counters.unspent() + self.logs.unspent() + self.leases.unspent();
+            let victims = if unspent * RESERVE >= self.cells() { Victims::Unspent } else { Victims::Spent };
+            let tables = [Algorithm::TokenBucket, Algorithm::SlidingLog, Algorithm::Concurrency];
+            if !self.evict_from(&tables, now, victims) {
+                return;
+            }
+        }
+    }
+
+    /// Evicts one of `victims` from whichever of `tables` (named by an algorithm that it serves) has most of them, so
+    /// that the search is short.
+    fn evict_from(&mut self, tables: &[Algorithm], now: Moment, victims: Victims) -> bool {
+        let most = tables.iter().max_by_key(|table| match table {
+            Algorithm::SlidingLog => self.logs.count(victims),
+            Algorithm::Concurrency => self.leases.count(victims),
+            _ => self.counters.count(victims),
+        });
+        let evicted = match most {
+            Some(Algorithm::SlidingLog) => self.logs.evict(now.second, victims).map(|(why, log)| {
+                self.heap_bytes -= log.heap_bytes();
+                why
+            }),
+            Some(Algorithm::Concurrency) => self.leases.evict(now.second, victims).map(|(why, leases)| {
+                self.heap_bytes -= leases.heap_bytes();
+                why
+            }),
+            _ => self.counters.evict(now.second, victims).map(|(why, _)| why),
         };
-        if room == Room::ForOneCell {
-            // Every new cell pays for a look at two old ones: a flood of new keys cleans up after itself.
-            self.counters.sweep(now.second, 1, |_| self.evictions.idle += 1);
-        }
-        while self.cells() > most_cells {
-            let evicted = match self.largest_table() {
-                Algorithm::SlidingLog => self.evict_log(now),
-                Algorithm::Concurrency => self.evict_leases(now),
-                _ => self.counters.evict(now.second).map(|(why, _)| why),
-            };
-            let Some(why) = evicted else { return };
+        if let Some(why) = evicted {
             self.evictions.count(why);
         }
-        while self.heap_bytes > bounds.heap_bytes {
-            let evicted = self.evict_log(now).or_else(|| self.evict_leases(now));
-            let Some(why) = evicted else { return };
-            self.evictions.count(why);
-        }
-    }
-
-    fn largest_table(&self) -> Algorithm {
-        let tables = [
-            (self.counters.len(), Algorithm::TokenBucket),
-            (self.logs.len(), Algorithm::SlidingLog),
-            (self.leases.len(), Algorithm::Concurrency),
-        ];
-        tables
-            .into_iter()
-            .max_by_key(|(len, _)| *len)
-            .map_or(Algorithm::TokenBucket, |(_, algorithm)| algorithm)
-    }
-
-    fn evict_log(&mut self, now: Moment) -> Option<Evicted> {
-        let (why, log) = self.logs.evict(now.second)?;
-        self.heap_bytes -= log.heap_bytes();
-        Some(why)
-    }
-
-    fn evict_leases(&mut self, now: Moment) -> Option<Evicted> {
-        let (why, leases) = self.leases.evict(now.second)?;
-        self.heap_bytes -= leases.heap_bytes();
-        Some(why)
+        evicted.is_some()
     }
 }
+
+/// Cells at their limit may fill a shard but for one part in so many: a store full of them could count no new caller.
+const RESERVE: usize = 16;
 
 /// A point in time as core counts it, and as notes do.
 #[derive(Clone, Copy, Debug)]
@@ -234,18 +249,6 @@ pub(super) struct Moment {
     pub(super) time: Timestamp,
     /// Whole seconds since the store began.
     pub(super) second: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    ForOneCell,
-    ForNone,
-}
-
-impl Room {
-    fn for_heap(new_cell: bool) -> Self {
-        if new_cell { Room::ForOneCell } else { Room::ForNone }
-    }
 }
 
 impl Evictions {
@@ -258,14 +261,19 @@ impl Evictions {
     }
 }
 
+fn look(limit: &Limit, cell: &Cell, now: Moment) -> Outcome {
+    limit.look(cell, now.time, Ask::look())
+}
+
 fn note(outcome: Outcome, now: Moment) -> Note {
+    // Who asks for more than there ever is has not reached a limit.
+    let spent = outcome.remaining == 0 || outcome.retry_after().is_some();
     // One second more, because `second` is rounded down.
-    let spent = outcome.remaining == 0 || !outcome.is_admitted();
     Note::until(now.second + outcome.reset_after.as_secs_ceil() + 1, spent)
 }
 
-fn keep<P: Default + Clone>(table: &mut Table<P>, tag: Tag, cell: P, note: Note) {
-    match table.find(tag) {
+fn keep<P: Default + Clone>(table: &mut Table<P>, place: Option<Place>, tag: Tag, cell: P, note: Note) {
+    match place {
         Some(place) => {
             *table.cell_mut(place) = cell;
             table.renew_note(place, note);

@@ -14,18 +14,23 @@ pub(super) struct Tag {
     pub(super) rest: u64,
 }
 
-/// When a cell may be dropped, and whether dropping it would free a caller who is over its limit.
+/// When a cell may be dropped, and what dropping it earlier would do: free a caller at its limit (`SPENT`), or forget one
+/// that keeps asking (`AGAIN`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note(u32);
 
+/// Nothing is left of the cell's quota.
 const SPENT: u32 = 1 << 31;
+/// The cell was touched again after it was made, since the last round of sweeps.
+const AGAIN: u32 = 1 << 30;
+const SECONDS: u32 = AGAIN - 1;
 
 impl Note {
     const VACANT: Note = Note(0);
 
-    /// A cell whose full quota is back `second` seconds after the store began. Seconds beyond 2^31 (68 years) stay there.
+    /// A cell whose full quota is back `second` seconds after the store began. Seconds beyond 2^30 (34 years) stay there.
     pub(super) fn until(second: u64, spent: bool) -> Self {
-        let second = u32::try_from(second).unwrap_or(u32::MAX).clamp(1, SPENT - 1);
+        let second = u32::try_from(second).unwrap_or(u32::MAX).clamp(1, SECONDS);
         Note(second | if spent { SPENT } else { 0 })
     }
 
@@ -34,12 +39,39 @@ impl Note {
     }
 
     fn second(self) -> u32 {
-        self.0 & !SPENT
+        self.0 & SECONDS
     }
 
     fn is_over(self, second: u64) -> bool {
         u64::from(self.second()) <= second
     }
+
+    /// The lower, the sooner it goes. Not by when the quota is back: a bucket that takes ten years to refill would
+    /// outlive every live counter.
+    fn rank(self, second: u64) -> Rank {
+        match (self.is_over(second), self.is_spent(), self.0 & AGAIN != 0) {
+            (true, _, _) => Rank::Idle,
+            (_, false, false) => Rank::Fresh,
+            (_, false, true) => Rank::Live,
+            (_, true, false) => Rank::Spent,
+            (_, true, true) => Rank::SpentAgain,
+        }
+    }
+}
+
+/// In which order cells go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The full quota is back.
+    Idle,
+    /// Asked once, with quota left: what a flood of new keys is made of.
+    Fresh,
+    /// Asked again, with quota left.
+    Live,
+    /// At its limit.
+    Spent,
+    /// At its limit, and asked more than once.
+    SpentAgain,
 }
 
 const WIDTH: usize = 4;
@@ -65,8 +97,40 @@ pub(super) struct Table<P> {
     /// For each bucket, how many cells passed it because it was full; 255 sticks.
     passed: Vec<u8>,
     len: usize,
+    /// Cells whose note says that they are at their limit.
+    spent: usize,
     /// Where the next sweep goes on.
-    hand: usize,
+    sweep_hand: usize,
+    /// Where the next eviction goes on.
+    evict_hand: usize,
+}
+
+/// Which cells an eviction may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Victims {
+    /// Those with quota left.
+    Unspent,
+    /// Those at their limit.
+    Spent,
+}
+
+impl Victims {
+    /// The ranks it may take, lowest first; an idle cell may always go.
+    fn ranks(self) -> [Rank; 2] {
+        match self {
+            Victims::Unspent => [Rank::Fresh, Rank::Live],
+            Victims::Spent => [Rank::Spent, Rank::SpentAgain],
+        }
+    }
+}
+
+/// What a sweep does besides dropping idle cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sweep {
+    /// Nothing: it makes room in passing.
+    Idle,
+    /// It forgets who asked again, as the periodic round does: who asks no more counts as fresh after a round.
+    Round,
 }
 
 /// What had to go to make room.
@@ -76,20 +140,33 @@ pub(super) enum Evicted {
     Idle,
     /// A cell in use, with quota left.
     InUse,
-    /// A cell at its limit: there was nothing better within reach.
+    /// A cell at its limit: too few others were left.
     Spent,
 }
 
-/// How many buckets an eviction looks at.
-const REACH: usize = 8;
+/// How many buckets an eviction looks at for a cell that was asked only once before it takes one that was asked again.
+const REACH: usize = 64;
 
 impl<P: Default + Clone> Table<P> {
     pub(super) fn new() -> Self {
-        Table { buckets: Vec::new(), passed: Vec::new(), len: 0, hand: 0 }
+        Table { buckets: Vec::new(), passed: Vec::new(), len: 0, spent: 0, sweep_hand: 0, evict_hand: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Cells with quota left, when they were last touched.
+    pub(super) fn unspent(&self) -> usize {
+        self.len - self.spent
+    }
+
+    /// How many of `victims` it holds.
+    pub(super) fn count(&self, victims: Victims) -> usize {
+        match victims {
+            Victims::Unspent => self.unspent(),
+            Victims::Spent => self.spent,
+        }
     }
 
     /// Memory of the table itself, whatever its cells own elsewhere.
@@ -129,9 +206,14 @@ impl<P: Default + Clone> Table<P> {
 
     /// Notes what a cell has become. Its end never moves to an earlier time: after a clock stepped back, a cell may live longer than
     /// it looks from there.
+    #[inline]
     pub(super) fn renew_note(&mut self, place: Place, note: Note) {
         let kept = &mut self.buckets[place.bucket].notes[place.slot];
-        *kept = note.second().max(Note(*kept).second()) | (note.0 & SPENT);
+        let was = Note(*kept);
+        *kept = note.second().max(was.second()) | (note.0 & SPENT) | AGAIN;
+        if was.is_spent() != note.is_spent() {
+            self.spent = if note.is_spent() { self.spent + 1 } else { self.spent - 1 };
+        }
     }
 
     /// Adds a cell that is not there yet.
@@ -157,53 +239,60 @@ impl<P: Default + Clone> Table<P> {
             bucket = self.after(bucket);
         }
         self.len -= 1;
+        self.spent -= usize::from(self.note(place).is_spent());
         self.buckets[place.bucket].notes[place.slot] = Note::VACANT.0;
         std::mem::take(self.cell_mut(place))
     }
 
-    /// Removes one cell to make room: an idle one if there is one within reach, else the one in use that would be idle
-    /// first, else, of those at their limit, the one that would be idle first.
-    pub(super) fn evict(&mut self, second: u64) -> Option<(Evicted, P)> {
-        let mut best: Option<(Place, Note)> = None;
-        // A table that holds anything has a cell within one round; past `REACH` buckets, the first one found will do.
+    /// Removes one cell to make room, of the lowest rank within reach; none if `victims` leaves none.
+    pub(super) fn evict(&mut self, second: u64, victims: Victims) -> Option<(Evicted, P)> {
+        let [lowest, highest] = victims.ranks();
+        let mut best: Option<(Place, Rank)> = None;
+        // The hand goes on where the last eviction stopped, so that what is found soon is found in turn.
         for step in 0..self.buckets.len() {
             if step >= REACH && best.is_some() {
                 break;
             }
-            let bucket = self.hand;
-            self.hand = self.after(bucket);
+            let bucket = self.evict_hand;
+            self.evict_hand = self.after(bucket);
             for slot in 0..WIDTH {
                 let place = Place { bucket, slot };
                 let note = self.note(place);
-                // Unspent notes are smaller than spent ones, and earlier ones smaller than later ones.
-                if note != Note::VACANT && best.is_none_or(|(_, other)| note.0 < other.0) {
-                    best = Some((place, note));
+                let rank = note.rank(second);
+                let allowed = rank == Rank::Idle || (lowest..=highest).contains(&rank);
+                if note != Note::VACANT && allowed && best.is_none_or(|(_, other)| rank < other) {
+                    best = Some((place, rank));
                 }
             }
+            if best.is_some_and(|(_, rank)| rank <= lowest) {
+                break;
+            }
         }
-        let (place, note) = best?;
-        let why = match note {
-            note if note.is_over(second) => Evicted::Idle,
-            note if note.is_spent() => Evicted::Spent,
-            _ => Evicted::InUse,
+        let (place, rank) = best?;
+        let why = match rank {
+            Rank::Idle => Evicted::Idle,
+            Rank::Fresh | Rank::Live => Evicted::InUse,
+            Rank::Spent | Rank::SpentAgain => Evicted::Spent,
         };
         Some((why, self.remove(place)))
     }
 
-    /// Drops what is idle in the next `count` buckets, telling `dropped` of each. At the end of a round, a table that is
+    /// Drops what is idle in the next `count` buckets, passing each to `dropped`. At the end of a round, a table that is
     /// mostly empty shrinks.
-    pub(super) fn sweep(&mut self, second: u64, count: usize, mut dropped: impl FnMut(P)) {
+    pub(super) fn sweep(&mut self, second: u64, count: usize, kind: Sweep, mut dropped: impl FnMut(P)) {
         for _ in 0..count.min(self.buckets.len()) {
-            let bucket = self.hand;
-            self.hand = self.after(bucket);
+            let bucket = self.sweep_hand;
+            self.sweep_hand = self.after(bucket);
             for slot in 0..WIDTH {
                 let place = Place { bucket, slot };
                 let note = self.note(place);
                 if note != Note::VACANT && note.is_over(second) {
                     dropped(self.remove(place));
+                } else if kind == Sweep::Round {
+                    self.buckets[bucket].notes[slot] &= !AGAIN;
                 }
             }
-            if self.hand == 0 && self.len * 100 < self.buckets.len() * WIDTH * EMPTIEST {
+            if self.sweep_hand == 0 && self.len * 100 < self.buckets.len() * WIDTH * EMPTIEST {
                 self.rebuild(self.len * 100 / (WIDTH * 70) + 1);
                 return;
             }
@@ -235,6 +324,7 @@ impl<P: Default + Clone> Table<P> {
                 here.rests[slot] = tag.rest;
                 here.cells[slot] = cell;
                 self.len += 1;
+                self.spent += usize::from(note.is_spent());
                 return;
             }
             self.passed[bucket] = self.passed[bucket].saturating_add(1);
@@ -245,8 +335,8 @@ impl<P: Default + Clone> Table<P> {
     fn rebuild(&mut self, buckets: usize) {
         let old = std::mem::replace(&mut self.buckets, vec![Bucket::default(); buckets]);
         self.passed = vec![0; buckets];
-        self.len = 0;
-        self.hand = 0;
+        (self.len, self.spent) = (0, 0);
+        (self.sweep_hand, self.evict_hand) = (0, 0);
         for bucket in old {
             let Bucket { notes, firsts, rests, cells } = bucket;
             for (slot, cell) in cells.into_iter().enumerate() {
@@ -320,7 +410,7 @@ mod tests {
                     }
                     Step::Insert(_) | Step::Remove(_) => {}
                     Step::Sweep => {
-                        table.sweep(5, usize::MAX, drop);
+                        table.sweep(5, usize::MAX, Sweep::Idle, drop);
                         plain.retain(|id, _| id % 2 == 0);
                     }
                 }
@@ -334,13 +424,52 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_takes_idle_cells_first_and_spent_cells_last() {
+    fn an_eviction_takes_idle_cells_first_and_spent_cells_only_when_told_to() {
         let mut table = Table::new();
         table.insert(tag(1), 1, Note::until(50, true));
         table.insert(tag(2), 2, Note::until(90, false));
         table.insert(tag(3), 3, Note::until(5, false));
-        let order: Vec<_> = std::iter::from_fn(|| table.evict(10)).collect();
-        assert_eq!(order, [(Evicted::Idle, 3), (Evicted::InUse, 2), (Evicted::Spent, 1)]);
+        let mut evict = |victims| table.evict(10, victims);
+        assert_eq!(evict(Victims::Spent), Some((Evicted::Idle, 3)));
+        assert_eq!(evict(Victims::Unspent), Some((Evicted::InUse, 2)));
+        assert_eq!(evict(Victims::Unspent), None);
+        assert_eq!(evict(Victims::Spent), Some((Evicted::Spent, 1)));
+    }
+
+    #[test]
+    fn an_eviction_takes_who_asked_once_before_who_asked_again() {
+        let mut table = Table::new();
+        table.insert(tag(1), 1, Note::until(50, false));
+        table.insert(tag(2), 2, Note::until(u64::MAX, false));
+        let live = table.find(tag(1)).expect("inserted before");
+        table.renew_note(live, Note::until(50, false));
+        assert_eq!(table.evict(10, Victims::Unspent), Some((Evicted::InUse, 2)));
+    }
+
+    #[test]
+    fn a_round_of_sweeps_forgets_who_asked_again() {
+        let mut table = Table::new();
+        table.insert(tag(1), 1, Note::until(50, false));
+        let live = table.find(tag(1)).expect("inserted before");
+        table.renew_note(live, Note::until(50, false));
+        table.sweep(10, usize::MAX, Sweep::Round, drop);
+        assert_eq!(table.note(live).rank(10), Rank::Fresh);
+    }
+
+    #[test]
+    fn a_table_knows_how_many_of_its_cells_are_spent() {
+        let mut table = Table::new();
+        for id in 0..50 {
+            table.insert(tag(id), id, Note::until(50, id % 2 == 0));
+        }
+        assert_eq!((table.spent, table.unspent()), (25, 25));
+        for id in 0..50 {
+            let place = table.find(tag(id)).expect("inserted before");
+            table.renew_note(place, Note::until(50, id % 5 == 0));
+        }
+        assert_eq!((table.spent, table.unspent()), (10, 40));
+        while table.evict(10, Victims::Unspent).is_some() {}
+        assert_eq!((table.spent, table.unspent()), (10, 0));
     }
 
     #[test]
@@ -351,7 +480,7 @@ mod tests {
             table.insert(tag, id, Note::until(1, false));
         }
         let full = table.bytes();
-        table.sweep(2, usize::MAX, drop);
+        table.sweep(2, usize::MAX, Sweep::Idle, drop);
         assert_eq!(table.len(), 0);
         assert!(table.bytes() * 100 < full, "{} of {full} bytes left", table.bytes());
     }

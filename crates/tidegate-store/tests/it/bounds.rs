@@ -1,6 +1,6 @@
 use tidegate_core::{
-    Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Outcome, RefusedHits, Scope, SlidingLog, Stance,
-    Timestamp, Touch,
+    Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Outcome, Rate, RefusedHits, Scope, SlidingLog,
+    Stance, Timestamp, TokenBucket, Touch,
 };
 use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Request, Spend, Store};
 
@@ -11,10 +11,14 @@ fn store(max_cells: usize, max_log_bytes: usize) -> MemoryStore<ManualClock> {
 }
 
 fn ask(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64) -> Outcome {
+    ask_for(store, limit, key, 1)
+}
+
+fn ask_for(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64, hits: u64) -> Outcome {
     let scope = Scope::new(&[limit.algorithm().name().as_bytes()]);
     let key = key.to_be_bytes();
     let lease = Some(LeaseId(std::num::NonZeroU64::MIN));
-    let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(1) }, stance: Stance::Enforced };
+    let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(hits) }, stance: Stance::Enforced };
     let spends = [Spend { cell: CellKey { scope: &scope, key: &key, tag: &key }, touch }];
     let Reply::Now(Ok(outcomes)) = store.decide(&[Request { spends: &spends }]) else {
         panic!("memory answers")
@@ -24,6 +28,30 @@ fn ask(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64) -> Outcome {
 
 fn minute_window(limit: u64) -> Limit {
     Limit::FixedWindow(FixedWindow::new(limit, Micros::from_secs(60)).expect("a fine window"))
+}
+
+fn hour_log(limit: u64) -> Limit {
+    let log = SlidingLog::new(limit, Micros::from_secs(3_600), Micros::ZERO, RefusedHits::Forget);
+    Limit::SlidingLog(log.expect("a fine log"))
+}
+
+/// What `CL.THROTTLE key (burst - 1) 1 315360000` makes: a bucket that takes ten years a hit to refill.
+fn ten_year_bucket(burst: u64) -> Limit {
+    let rate = Rate::new(1, Micros::from_secs(315_360_000)).expect("a fine rate");
+    Limit::TokenBucket(TokenBucket::new(rate, burst).expect("a fine bucket"))
+}
+
+/// Brings each of `keys` to its limit and over it.
+fn spend_all(store: &MemoryStore<ManualClock>, limit: &Limit, keys: std::ops::Range<u64>) {
+    for key in keys {
+        assert!(ask_for(store, limit, key, limit.quota()).is_admitted());
+        assert!(!ask(store, limit, key).is_admitted());
+    }
+}
+
+/// How many of `keys`, all over their limit, would pass after all.
+fn freed(store: &MemoryStore<ManualClock>, limit: &Limit, keys: std::ops::Range<u64>) -> usize {
+    keys.filter(|key| ask(store, limit, *key).is_admitted()).count()
 }
 
 #[test]
@@ -49,6 +77,94 @@ fn a_caller_over_its_limit_is_not_freed_by_a_flood_of_others() {
         ask(&store, &limit, key);
     }
     assert!(!ask(&store, &limit, u64::MAX).is_admitted());
+}
+
+#[test]
+fn a_one_hit_flood_of_25_times_the_bound_frees_nobody_over_the_limit() {
+    // Four in five cells are over their limit: a search of a few cells would often see no other.
+    let store = store(2_500, 1 << 20);
+    let limit = minute_window(5);
+    spend_all(&store, &limit, 0..2_000);
+    for key in 10_000..10_000 + 25 * 2_500 {
+        ask(&store, &limit, key);
+    }
+    assert_eq!((freed(&store, &limit, 0..2_000), store.stats().evicted_spent), (0, 0));
+}
+
+#[test]
+fn a_one_hit_flood_on_a_limit_of_one_frees_nobody_who_was_refused_while_others_can_go() {
+    let store = store(2_000, 1 << 20);
+    let limit = minute_window(1);
+    spend_all(&store, &limit, 0..400);
+    // Each of these is at its limit after one hit, too, but was never refused.
+    for key in 10_000..10_000 + 25 * 2_000 {
+        ask(&store, &limit, key);
+    }
+    assert_eq!(freed(&store, &limit, 0..400), 0);
+}
+
+#[test]
+fn the_memory_of_logs_is_one_bound_for_all_shards() {
+    // 61 shards. A log of 100,000 hits takes 400 kB: one shard's 61st part of 32 MiB would not hold two.
+    let store = store(1_000_000, 32 << 20);
+    let limit = hour_log(10_000);
+    spend_all(&store, &limit, 0..700);
+    let stats = store.stats();
+    assert!(stats.bytes > 25 << 20, "{} bytes", stats.bytes);
+    assert_eq!((stats.evicted_spent, freed(&store, &limit, 0..700)), (0, 0));
+}
+
+#[test]
+fn at_the_bound_of_memory_unspent_logs_go_before_spent_ones_whatever_their_shard() {
+    let store = store(1_000_000, 8 << 20);
+    let limit = hour_log(1_000);
+    spend_all(&store, &limit, 0..1_000);
+    for key in 10_000..60_000 {
+        ask_for(&store, &limit, key, 60);
+    }
+    let stats = store.stats();
+    assert!(stats.evicted_in_use > 30_000, "{stats:?}");
+    assert_eq!((stats.evicted_spent, freed(&store, &limit, 0..1_000)), (0, 0));
+}
+
+#[test]
+fn unspent_counters_go_before_spent_logs() {
+    let store = store(16_000, 64 << 20);
+    let (log, counter) = (hour_log(3), minute_window(5));
+    spend_all(&store, &log, 0..8_001);
+    for key in 0..40_000 {
+        ask(&store, &counter, key);
+    }
+    assert_eq!((freed(&store, &log, 0..8_001), store.stats().evicted_spent), (0, 0));
+}
+
+#[test]
+fn buckets_that_take_ten_years_to_refill_do_not_push_out_live_counters() {
+    for burst in [1, 16] {
+        let store = store(2_000, 1 << 20);
+        let (live, far) = (minute_window(5), ten_year_bucket(burst));
+        for key in (0..100).flat_map(|key| [key; 3]) {
+            ask(&store, &live, key);
+        }
+        for key in 0..25 * 2_000 {
+            ask(&store, &far, key);
+        }
+        let forgotten = (0..100).filter(|key| ask(&store, &live, *key).remaining != 1).count();
+        assert_eq!(forgotten, 0, "by buckets of {burst}");
+    }
+}
+
+#[test]
+fn a_store_full_of_callers_at_their_limit_still_counts_new_ones() {
+    let store = store(10_000, 1 << 20);
+    let limit = minute_window(2);
+    spend_all(&store, &limit, 0..20_000);
+    assert!(store.stats().evicted_spent > 9_000, "{:?}", store.stats());
+    for key in 50_000..50_100 {
+        ask(&store, &limit, key);
+    }
+    let counted = (50_000..50_100).filter(|key| ask(&store, &limit, *key).remaining == 0).count();
+    assert_eq!(counted, 100);
 }
 
 #[test]
