@@ -152,19 +152,22 @@ impl Concurrency {
         leases.position(id).and_then(|at| leases.0.remove(at)).is_some()
     }
 
-    /// Notes a request that was refused, where refused requests count: as a lease that nobody can release. The newest
-    /// `limit` of those are all that need remembering.
-    pub fn note_refused(&self, leases: &mut Leases, now: Timestamp) {
-        if self.refused == RefusedHits::Forget {
-            return;
-        }
+    /// Notes `count` requests that were refused, each as a lease that nobody can release. The newest `limit` of those are
+    /// all that need remembering.
+    pub fn note_refused(&self, leases: &mut Leases, now: Timestamp, count: u32) {
         self.tidy(leases, now);
+        let most = self.limit.max(1);
+        let added = u64::from(count).min(most);
         let nameless = leases.0.iter().filter(|lease| lease.id.is_none()).count() as u64;
-        if nameless >= self.limit.max(1) {
-            let oldest = leases.0.iter().position(|lease| lease.id.is_none());
-            oldest.and_then(|at| leases.0.remove(at));
+        let mut too_many = (nameless + added).saturating_sub(most);
+        leases.0.retain(|lease| {
+            let drop = lease.id.is_none() && too_many > 0;
+            too_many -= u64::from(drop);
+            !drop
+        });
+        for _ in 0..added {
+            leases.insert(Lease { id: None, expires_at: now + self.ttl });
         }
-        leases.insert(Lease { id: None, expires_at: now + self.ttl });
     }
 
     /// Drops what has ended, and shortens what outlives `ttl` (see [`Concurrency::look`]).

@@ -24,6 +24,7 @@
 mod concurrency;
 mod error;
 mod fixed_window;
+mod fold;
 mod leaky_bucket;
 mod limit;
 mod meter;
@@ -39,6 +40,7 @@ mod units;
 pub use concurrency::{Concurrency, Lease, LeaseId, Leases};
 pub use error::LimitError;
 pub use fixed_window::{FixedWindow, WindowCell};
+pub use fold::{Fold, decide_fold};
 pub use leaky_bucket::LeakyBucket;
 pub use limit::{Algorithm, Cell, CounterBits, Limit};
 pub use meter::{Meter, MeterCell, Rate};

@@ -214,12 +214,15 @@ impl Limit {
         }
     }
 
-    /// Notes a refused request, where those count.
-    pub fn note_refused(&self, cell: &mut Cell, now: Timestamp, ask: Ask) {
+    /// Notes `count` refused requests, where those count.
+    pub fn note_refused(&self, cell: &mut Cell, now: Timestamp, ask: Ask, count: u32) {
         match self {
-            _ if ask.hits == Hits::ZERO => {}
-            Limit::SlidingLog(limit) => in_log(cell, |log| limit.note_refused(log, now, ask.hits)),
-            Limit::Concurrency(limit) => in_leases(cell, |leases| limit.note_refused(leases, now)),
+            _ if ask.hits == Hits::ZERO || count == 0 || !self.counts_refused() => {}
+            Limit::SlidingLog(limit) => {
+                let hits = Hits::new(ask.hits.get().saturating_mul(count.into()));
+                in_log(cell, |log| limit.enter(log, now, hits));
+            }
+            Limit::Concurrency(limit) => in_leases(cell, |leases| limit.note_refused(leases, now, count)),
             _ => {}
         }
     }

@@ -162,6 +162,12 @@ impl Meter {
         Micros::new(work.div_ceil(self.drained_per_us))
     }
 
+    /// How much sooner a backlog has drained that is smaller by `hits`, rounded down.
+    pub(crate) fn least_time_to_drain(&self, hits: u64) -> Micros {
+        let span = u128::from(hits) * u128::from(self.work_per_hit) / u128::from(self.drained_per_us);
+        Micros::new(u64::try_from(span).unwrap_or(u64::MAX))
+    }
+
     /// Work that drains within `span`, at most what the exact range holds.
     #[inline]
     pub(crate) fn drained_in(&self, span: Micros) -> u64 {

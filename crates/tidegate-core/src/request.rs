@@ -72,7 +72,7 @@ where
             let outcome = touch.limit.decide(&mut cells[place], now, touch.ask);
             if !outcome.is_admitted() {
                 passes &= touch.stance == Stance::Advisory;
-                touch.limit.note_refused(&mut cells[place], now, touch.ask);
+                touch.limit.note_refused(&mut cells[place], now, touch.ask, 1);
             }
             tell(outcome);
         }
@@ -85,7 +85,7 @@ where
         } else {
             tell(outcome);
         }
-        touch.limit.note_refused(&mut cells[place], now, touch.ask);
+        touch.limit.note_refused(&mut cells[place], now, touch.ask, 1);
     }
     false
 }

@@ -153,13 +153,6 @@ impl SlidingLog {
         outcome
     }
 
-    /// Notes a request that was refused, where refused requests count.
-    pub fn note_refused(&self, log: &mut Log, now: Timestamp, hits: Hits) {
-        if self.refused == RefusedHits::Count {
-            self.enter(log, now, hits);
-        }
-    }
-
     /// Removes the newest `hits`.
     pub fn refund(&self, log: &mut Log, hits: Hits) {
         log.0.drop_newest(index(hits.get().min(MOST_HITS)));

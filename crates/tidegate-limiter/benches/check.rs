@@ -28,7 +28,7 @@ use tidegate_limiter::{
 };
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{
-    CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request,
+    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply, Request,
     Spend, Store, SystemClock,
 };
 
@@ -146,7 +146,7 @@ impl Checks for BareStore {
     fn check(&self, key: &String) -> bool {
         let cell = CellKey { scope: &self.scope, key: key.as_bytes(), tag: key.as_bytes() };
         let touch = Touch { limit: &self.limit, ask: Ask::hits(1), stance: Stance::Enforced };
-        match self.store.decide(&[Request { spends: &[Spend { cell, touch }] }]) {
+        match self.store.decide(&[Request::once(&[Spend { cell, touch }])]) {
             Reply::Now(Ok(outcomes)) => outcomes[0].is_admitted(),
             _ => false,
         }
@@ -180,7 +180,7 @@ fn config(rules: &str, store: Arc<dyn Store>, clock: ReadClock) -> LimiterConfig
 struct Soon(MemoryStore<ReadClock>);
 
 impl Store for Soon {
-    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         Reply::Later(Box::pin(async move { self.0.decide(batch).answer().await }))
     }
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {

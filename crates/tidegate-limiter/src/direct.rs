@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use tidegate_store::{Outcomes, Reply, Request, StoreError};
+use tidegate_store::{BatchOutcomes, Outcomes, Reply, Request, StoreError};
 
 use crate::decision::Source;
 use crate::failure::without_the_store;
@@ -50,9 +50,9 @@ impl Limiter {
         let Some(remote) = &self.remote else {
             return match self.store.decide(batch) {
                 // What almost always happens, with as little moved about as can be.
-                Reply::Now(Ok(outcomes)) => {
-                    self.tell_direct(&outcomes, Source::Store);
-                    Direct::Now(outcomes, Source::Store)
+                Reply::Now(Ok(told)) => {
+                    self.tell_direct(&told, Source::Store);
+                    Direct::Now(told.outcomes, Source::Store)
                 }
                 Reply::Now(answer) => {
                     let (outcomes, source) = self.direct_in_memory(batch, answer);
@@ -81,12 +81,12 @@ impl Limiter {
     fn direct_in_memory(
         &self,
         batch: &[Request<'_>],
-        answer: Result<Outcomes, StoreError>,
+        answer: Result<BatchOutcomes, StoreError>,
     ) -> (Outcomes, Source) {
         match answer {
-            Ok(outcomes) => {
-                self.tell_direct(&outcomes, Source::Store);
-                (outcomes, Source::Store)
+            Ok(told) => {
+                self.tell_direct(&told, Source::Store);
+                (told.outcomes, Source::Store)
             }
             Err(error) => {
                 self.shared.observer.store_failed(&error);

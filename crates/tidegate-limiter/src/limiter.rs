@@ -186,13 +186,13 @@ impl Limiter {
         if plan.spends.is_empty() {
             return Answer { outcomes: Outcomes::new(), source: Source::None };
         }
-        let request = [Request { spends: &plan.spends }];
+        let request = [Request::once(&plan.spends)];
         let answer = match self.store.decide(&request) {
             Reply::Now(answer) => answer,
             Reply::Later(answer) => answer.await,
         };
         match answer {
-            Ok(outcomes) => Answer { outcomes, source: plan.source_in_memory() },
+            Ok(told) => Answer { outcomes: told.outcomes, source: plan.source_in_memory() },
             Err(error) => {
                 self.shared.observer.store_failed(&error);
                 without_the_store(&self.shared, &plan.spends, plan.terms())
@@ -201,7 +201,7 @@ impl Limiter {
     }
 
     async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<Answer> {
-        let requests: Vec<Request<'_>> = plans.iter().map(|plan| Request { spends: &plan.spends }).collect();
+        let requests: Vec<Request<'_>> = plans.iter().map(|plan| Request::once(&plan.spends)).collect();
         match self.store.decide(&requests).answer().await {
             Ok(outcomes) => {
                 let mut outcomes = outcomes.into_iter();

@@ -92,7 +92,7 @@ async fn fill(store: &dyn Store, limit: &Limit, users: usize) {
             let name = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(2 * call) | 1;
             let spends: Vec<[Spend<'_>; 1]> =
                 chunk.iter().map(|(number, user)| [user.spend(limit, hits, name(*number))]).collect();
-            let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+            let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
             store.decide(&batch).answer().await.unwrap();
         }
     }

@@ -105,7 +105,7 @@ async fn costs(redis: &Redis, store: &RedisStore, limit: &Limit, load: Load) -> 
     for some in users.chunks(500) {
         let spends: Vec<[Spend<'_>; 1]> =
             some.iter().flatten().map(|user| [user.spend(limit, 1, 1)]).collect();
-        let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+        let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
         store.decide(&batch).answer().await.unwrap();
     }
     let mut costs = Vec::new();
@@ -129,7 +129,7 @@ async fn ask(store: &RedisStore, limit: &Limit, load: Load, users: &[User], call
     let lease = |number: usize| (call * load.batch + number + 2) as u64;
     let spends: Vec<[Spend<'_>; 1]> =
         (0..load.batch).map(|number| [users[number % users.len()].spend(limit, 1, lease(number))]).collect();
-    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
     store.decide(&batch).answer().await.unwrap();
 }
 
@@ -183,7 +183,7 @@ async fn latency_table() {
     for _ in 0..ROUND_TRIPS {
         let began = Instant::now();
         let spends = [user.spend(&limit, 1, 0)];
-        store.decide(&[Request { spends: &spends }]).answer().await.unwrap();
+        store.decide(&[Request::once(&spends)]).answer().await.unwrap();
         ours.push(began.elapsed().as_secs_f64() * 1e6);
         let began = Instant::now();
         let _: i64 = script.key("key").invoke_async(&mut connection).await.unwrap();

@@ -39,7 +39,8 @@ local function put_back(record, spends, at)
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
     local what, before, after = sub(record, from, from), "", ""
-    from = from + 1
+    local times = from_bytes("<I4", record, from + 1)
+    from = from + 5
     if what == "\1" then
       before, from = value_at(record, from)
       after, from = value_at(record, from)
@@ -53,10 +54,10 @@ local function put_back(record, spends, at)
       become(key, before, not raws[key] and ceil_div(now, 1000000) + 60 or nil)
     elseif what == "\1" or what == "\2" then
       local age_us = max(now - reserved_at, 0)
-      become(key, give_back(letter, KEYS[key], raws[key], before, hits, age_us, a, b, c, d, e, f))
+      become(key, give_back(letter, KEYS[key], raws[key], before, hits * times, age_us, a, b, c, d, e, f))
     end
     if has(flags, COUNTS_REFUSED) then
-      become(key, note_refused(letter, KEYS[key], raws[key], hits, a, b, c, d, e))
+      become(key, note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e))
     end
   end
 end

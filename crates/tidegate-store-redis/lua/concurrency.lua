@@ -210,20 +210,25 @@ local function concurrency_release(key, raw, now, name, limit, ttl_us, width)
   return held, leases_write(leases, latest, expires_s, width, now)
 end
 
--- Notes a refused request as a lease that nobody can release. The newest `limit` of those are all that need remembering.
-local function concurrency_note_refused(key, raw, now, limit, ttl_us, width)
+-- Notes `times` refused requests as leases that nobody can release. The newest `limit` of those are all that need
+-- remembering.
+local function concurrency_note_refused(key, raw, now, times, limit, ttl_us, width)
   local leases, count, latest, width, expires_s = leases_open(key, raw, width)
   leases, count, latest = leases_tidy(leases, count, latest, now, ttl_us, width)
-  local nameless, oldest, size = 0, nil, 8 + width
+  local nameless, size = {}, 8 + width
   for index = 1, count do
     local name_at = (index - 1) * size + 1
     if sub(leases, name_at, name_at + 7) == NAMELESS then
-      nameless, oldest = nameless + 1, oldest or name_at
+      nameless[#nameless + 1] = name_at
     end
   end
-  if nameless >= max(limit, 1) then
-    leases, count, latest = leases_without(leases, count, latest, oldest, width)
+  local most = max(limit, 1)
+  local added = min(times, most)
+  for oldest = #nameless + added - most, 1, -1 do
+    leases, count, latest = leases_without(leases, count, latest, nameless[oldest], width)
   end
-  leases, count, latest = leases_append(leases, count, latest, NAMELESS, now, ttl_us, width)
+  for _ = 1, added do
+    leases, count, latest = leases_append(leases, count, latest, NAMELESS, now, ttl_us, width)
+  end
   return leases_write(leases, latest, expires_s, width, now)
 end

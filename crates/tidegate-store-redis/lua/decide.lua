@@ -1,16 +1,20 @@
--- Decides requests first in, first out, each from all its cells or from none. Twin of `request.rs`.
+-- Decides requests first in, first out, each from all its cells or from none. Twin of `request.rs` and `fold.rs`.
 --
 -- KEYS     the cells, then one key per reservation
--- Items    requests: spends (2 bytes), mode (1 byte), reservation (2 bytes: the number of its key, or 0), then each spend:
---          key (2 bytes: its number), algorithm (a letter), flags (1 byte), hits and the limit's six numbers (8-byte
---          floats; of a concurrency limit the sixth is the number of the lease's name in ARGV[2], or 0)
+-- Items    requests: spends (2 bytes), mode (1 byte), reservation (2 bytes: the number of its key, or 0), how many equal
+--          requests it stands for (4 bytes), then each spend: key (2 bytes: its number), algorithm (a letter), flags
+--          (1 byte), hits and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the number of
+--          the lease's name in ARGV[2], or 0)
 -- Modes    0 the whole request, 1 a part of one whose other parts are decided elsewhere, 2 a part of one that is refused
 --          elsewhere, 3 a whole request that may have to be undone, 4 to be undone (cancel.lua)
 -- Flags    1 enforced, 2 refused hits count
--- Reply    wait, remaining, reset_after_us of every spend, as 8-byte floats. With a reservation, each is followed by what
---          these are if the request does not pass elsewhere. What is undone is told nothing.
+-- Reply    wait, remaining, reset_after_us of every spend, as 8-byte floats. Of a request that stands for several, what
+--          the last of them is told, then how many the cell admitted, then what the last admitted one is told. Of one
+--          that stands for itself alone and has a reservation, what it is told, then what it is told if it does not pass
+--          elsewhere. What is undone is told nothing.
 --
--- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once.
+-- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once. If it
+-- stands for several, all of them pass or nothing changes: the reply then says how many would have passed.
 
 local PART, REFUSED_ELSEWHERE, CANCEL = 1, 2, 4
 
@@ -32,26 +36,74 @@ local function tell(wait, remaining, reset_after_us)
   reply[told] = to_bytes("<ddd", wait, remaining, reset_after_us)
 end
 
--- Whether any enforced spend of the request at `at` is refused.
-local function is_refused(spends, at)
+local function tell_admitted(admitted, wait, remaining, reset_after_us)
+  told = told + 1
+  reply[told] = to_bytes("<dddd", admitted, wait, remaining, reset_after_us)
+end
+
+-- How many of `most` equal spends find room, one after another.
+local function admits(most, letter, key, hits, a, b, c, d, e, f)
+  local wait, remaining = look(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
+  if wait < 0 then
+    return 0
+  elseif hits == 0 or letter == "c" or letter == "z" then
+    return most
+  elseif letter == "l" and c > 0 then
+    return 1
+  end
+  return min(1 + floor_div(remaining, hits), most)
+end
+
+-- How many of `count` equal requests with these spends pass.
+local function passing(count, spends, at)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    if has(flags, ENFORCED) and look(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f) < 0 then
-      return true
+    if count > 0 and has(flags, ENFORCED) then
+      count = admits(count, letter, key, hits, a, b, c, d, e, f)
     end
   end
-  return false
+  return count
+end
+
+-- Spends what `count` equal requests ask: what the last of them is told.
+local function spend(count, letter, key, hits, a, b, c, d, e, f)
+  if count > 1 and hits > 0 and letter ~= "c" and letter ~= "z" then
+    local _, _, _, after, expires_s =
+      decide(letter, KEYS[key], raws[key], hits * (count - 1), a, b, c, d, e, f)
+    become(key, after, expires_s)
+  end
+  local wait, remaining, reset_after_us, after, expires_s =
+    decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
+  become(key, after, expires_s)
+  return wait, remaining, reset_after_us
+end
+
+local function note(count, flags, letter, key, hits, a, b, c, d, e)
+  if count > 0 and has(flags, COUNTS_REFUSED) then
+    become(key, note_refused(letter, KEYS[key], raws[key], hits, count, a, b, c, d, e))
+  end
 end
 
 -- What a spend is told if its request does not pass: its own refusal, or what is left unspent.
 local function look_unspent(letter, key, hits, a, b, c, d, e, f)
   local wait, remaining, reset_after_us, after, expires_s =
     look(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
-  if wait < 0 then
-    return wait, remaining, reset_after_us, after, expires_s
+  if wait >= 0 then
+    wait, remaining, reset_after_us, after, expires_s =
+      look(letter, KEYS[key], raws[key], 0, a, b, c, d, e, f)
   end
-  return look(letter, KEYS[key], raws[key], 0, a, b, c, d, e, f)
+  return wait, remaining, reset_after_us, after, expires_s
+end
+
+-- What the last of `count` refused is told, all of whom are noted where refused requests count.
+local function refuse(count, flags, letter, key, hits, a, b, c, d, e, f)
+  note(count - 1, flags, letter, key, hits, a, b, c, d, e)
+  local wait, remaining, reset_after_us, after, expires_s = look_unspent(letter, key, hits, a, b, c, d, e, f)
+  -- Where nothing is spent, `after` only lets the key last longer.
+  become(key, after, expires_s)
+  note(1, flags, letter, key, hits, a, b, c, d, e)
+  return wait, remaining, reset_after_us
 end
 
 -- A value with its length before it.
@@ -66,87 +118,111 @@ local function held_until(letter, key, f)
   return until_us and tonumber(until_us) > now and tonumber(until_us)
 end
 
--- What a spend changed: "\0" nothing, "\1" then the value before and after, "\2" something that is kept in place, "\3"
--- then when a lease that is kept in place would have ended had it not been taken again.
-local function trace(key, before, spent, until_us)
-  if until_us and spent then
-    return "\3" .. to_bytes("<d", until_us)
+-- What a spend changed, how often (4 bytes): "\0" nothing, "\1" then the value before and after, "\2" something that is
+-- kept in place, "\3" then when a lease that is kept in place would have ended had it not been taken again.
+local function trace(key, before, times, until_us)
+  local often = to_bytes("<I4", times)
+  if until_us and times > 0 then
+    return "\3" .. often .. to_bytes("<d", until_us)
   elseif key > readable then
-    return spent and "\2" or "\0"
+    return (times > 0 and "\2" or "\0") .. often
   elseif before ~= raws[key] then
-    return "\1" .. with_length(before) .. with_length(raws[key])
+    return "\1" .. often .. with_length(before) .. with_length(raws[key])
   end
-  return "\0"
+  return "\0" .. often
 end
 
--- Tells what is left unspent, and notes the refusal where refused requests count.
-local function refuse(spends, reservation, at)
-  local traces = {}
-  for index = 1, spends do
-    local key, letter, flags, hits, a, b, c, d, e, f
-    key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    local before = raws[key]
-    local wait, remaining, reset_after_us, after, expires_s = look_unspent(letter, key, hits, a, b, c, d, e, f)
-    tell(wait, remaining, reset_after_us)
-    if reservation > 0 then
-      tell(wait, remaining, reset_after_us)
-    end
-    -- Where nothing is spent, `after` only lets the key last longer.
-    become(key, after, expires_s)
-    if has(flags, COUNTS_REFUSED) then
-      become(key, note_refused(letter, KEYS[key], raws[key], hits, a, b, c, d, e))
-    end
-    traces[index] = reservation > 0 and trace(key, before, has(flags, COUNTS_REFUSED))
-  end
-  return at, traces
-end
-
-local function spend(spends, reservation, at)
-  local traces = {}
-  for index = 1, spends do
-    local key, letter, flags, hits, a, b, c, d, e, f
-    key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    local before = raws[key]
-    local unspent_wait, unspent, unspent_reset, until_us
-    if reservation > 0 then
+-- Decides one spend of a request that passes its enforced cells (`passed` is 1) or does not: how many it admitted.
+local function decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c, d, e, f)
+  local wait, remaining, reset_after_us, unspent_wait, unspent, unspent_reset
+  if passed == 0 then
+    wait, remaining, reset_after_us = refuse(1, flags, letter, key, hits, a, b, c, d, e, f)
+  else
+    if is_reserved then
       unspent_wait, unspent, unspent_reset = look_unspent(letter, key, hits, a, b, c, d, e, f)
-      until_us = held_until(letter, key, f)
     end
-    local wait, remaining, reset_after_us, after, expires_s =
-      decide(letter, KEYS[key], before, hits, a, b, c, d, e, f)
-    become(key, after, expires_s)
-    if wait < 0 and has(flags, COUNTS_REFUSED) then
-      become(key, note_refused(letter, KEYS[key], raws[key], hits, a, b, c, d, e))
+    wait, remaining, reset_after_us = spend(1, letter, key, hits, a, b, c, d, e, f)
+    note(wait < 0 and 1 or 0, flags, letter, key, hits, a, b, c, d, e)
+  end
+  tell(wait, remaining, reset_after_us)
+  if is_reserved then
+    tell(unspent_wait or wait, unspent or remaining, unspent_reset or reset_after_us)
+  end
+  return wait < 0 and 0 or passed
+end
+
+-- Decides one spend of `count` equal requests of which `passed` pass: how many it admitted.
+local function decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
+  local admitted, last_wait, last_remaining, last_reset = passed, nil, nil, nil
+  if passed > 0 and not has(flags, ENFORCED) then
+    admitted = admits(passed, letter, key, hits, a, b, c, d, e, f)
+  end
+  if admitted > 0 then
+    last_wait, last_remaining, last_reset = spend(admitted, letter, key, hits, a, b, c, d, e, f)
+  end
+  local wait, remaining, reset_after_us = last_wait, last_remaining, last_reset
+  if admitted < count then
+    wait, remaining, reset_after_us = refuse(count - admitted, flags, letter, key, hits, a, b, c, d, e, f)
+  end
+  tell(wait, remaining, reset_after_us)
+  tell_admitted(admitted, last_wait or wait, last_remaining or remaining, last_reset or reset_after_us)
+  return admitted
+end
+
+-- Says how many of `count` equal requests each spend would admit, where not all of them pass.
+local function tell_how_many(count, spends, at)
+  for _ = 1, spends do
+    local key, letter, flags, hits, a, b, c, d, e, f
+    key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
+    tell(0, 0, 0)
+    tell_admitted(admits(count, letter, key, hits, a, b, c, d, e, f), 0, 0, 0)
+  end
+end
+
+local function decide_request(count, passed, spends, reservation, at)
+  local traces = {}
+  for index = 1, spends do
+    local key, letter, flags, hits, a, b, c, d, e, f
+    key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
+    local before, is_reserved = raws[key], reservation > 0
+    local until_us = is_reserved and passed ~= 0 and held_until(letter, key, f)
+    local times
+    if count == 1 then
+      times = decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c, d, e, f)
+    else
+      times = decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
     end
-    tell(wait, remaining, reset_after_us)
-    if reservation > 0 then
-      tell(unspent_wait, unspent, unspent_reset)
-      traces[index] = trace(key, before, hits > 0 and (wait >= 0 or has(flags, COUNTS_REFUSED)), until_us)
+    if is_reserved then
+      times = hits > 0 and (has(flags, COUNTS_REFUSED) and count or times) or 0
+      traces[index] = trace(key, before, times, until_us)
     end
   end
-  return at, traces
+  return traces
 end
 
 local records = {}
 for _ = 1, items do
-  local spends, mode, reservation = from_bytes("<I2I1I2", plan, at)
+  local spends, mode, reservation, count = from_bytes("<I2I1I2I4", plan, at)
+  at = at + 9
   if mode == CANCEL then
-    cancel(spends, KEYS[reservation], at + 5)
-    at = at + 5 + 60 * spends
+    cancel(spends, KEYS[reservation], at)
   else
-    -- One limit alone decides in one go: its refusal changes nothing by itself.
-    local alone, traces = mode ~= PART and spends == 1, nil
     -- One that was cancelled before it came must not spend any more.
-    local cancelled = reservation > 0 and call("EXISTS", KEYS[reservation]) == 1
-    if mode == REFUSED_ELSEWHERE or cancelled or (not alone and is_refused(spends, at + 5)) then
-      at, traces = refuse(spends, reservation, at + 5)
-    else
-      at, traces = spend(spends, reservation, at + 5)
+    local cancelled, passed = reservation > 0 and call("EXISTS", KEYS[reservation]) == 1, 0
+    if mode ~= REFUSED_ELSEWHERE and not cancelled then
+      -- One limit alone decides in one go: its refusal changes nothing by itself.
+      passed = mode ~= PART and spends == 1 and count == 1 and 1 or passing(count, spends, at)
     end
-    if reservation > 0 and not cancelled then
-      records[reservation] = to_bytes("<d", now) .. table.concat(traces)
+    if reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
+      tell_how_many(count, spends, at)
+    else
+      local traces = decide_request(count, passed, spends, reservation, at)
+      if reservation > 0 and not cancelled then
+        records[reservation] = to_bytes("<d", now) .. table.concat(traces)
+      end
     end
   end
+  at = at + 60 * spends
 end
 
 for key, expires_s in pairs(changed) do

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Limit, Stance};
-use tidegate_store::{BoxError, Outcomes, Request, Spend, StoreError};
+use tidegate_core::{Ask, Fold, Limit, Stance};
+use tidegate_store::{BatchOutcomes, BoxError, Outcomes, Request, Spend, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -24,8 +24,8 @@ use crate::limits::{self, Encoded};
 use crate::link::Within;
 use crate::observer::Operation;
 use crate::pause::Pause;
-use crate::plan::{self, Mode, Noting, Plan, PlannedSpend, Reservation, Surroundings};
-use crate::rounds::{PartId, PartShape, Question, Rounds, SpendShape, Step, ToAsk, ToUndo, Told};
+use crate::plan::{Mode, Noting, Plan, PlannedSpend, Reservation, Surroundings, Told};
+use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToUndo};
 use crate::script::{Algorithms, Driver};
 use crate::store::{Inner, Ran, all_or_unknown, nonsense};
 
@@ -40,7 +40,7 @@ pub(crate) async fn decide(
     inner: &Arc<Inner>,
     batch: &[Request<'_>],
     within: Within,
-) -> Result<Outcomes, StoreError> {
+) -> Result<BatchOutcomes, StoreError> {
     let places: Vec<Option<u16>> = batch.iter().map(|request| one_place(inner, request)).collect();
     let spans =
         |(request, place): (&Request<'_>, &Option<u16>)| place.is_none() && !request.spends.is_empty();
@@ -69,31 +69,41 @@ async fn decide_in_place(
     batch: &[Request<'_>],
     places: &[Option<u16>],
     within: Within,
-) -> Result<Outcomes, StoreError> {
+) -> Result<BatchOutcomes, StoreError> {
     let groups =
         grouped(places.iter().enumerate().filter_map(|(request, place)| Some((*place.as_ref()?, request))));
     let run = |(place, requests): (u16, Vec<usize>)| async move {
         let make = |around: &Surroundings<'_>| {
             let mut plan = Plan::new(Driver::Decide);
             for request in &requests {
-                plan.whole_request(batch[*request].spends, around);
+                plan.whole_request(&batch[*request], around);
             }
             plan
         };
         let answer = inner.run_made(Operation::Decide, place, make, within).await?;
-        let expected = requests.iter().map(|request| batch[*request].spends.len()).sum::<usize>();
-        let outcomes = plan::outcomes(&answer).filter(|outcomes| outcomes.len() == expected);
-        Ok((requests, outcomes.ok_or_else(|| nonsense("outcomes"))?))
+        let told = Told::new(&answer).of(requests.iter().map(|request| &batch[*request]));
+        Ok((requests, told.ok_or_else(|| nonsense("outcomes"))?))
     };
     let answers = all_or_unknown(join_all(groups.into_iter().map(run)).await)?;
-    let mut told: Vec<Outcomes> = vec![Outcomes::new(); batch.len()];
-    for (requests, outcomes) in answers {
-        let mut outcomes = outcomes.into_iter();
+    let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
+    for (requests, BatchOutcomes { outcomes, folds }) in answers {
+        let (mut outcomes, mut folds) = (outcomes.into_iter(), folds.into_iter());
         for request in requests {
-            told[request] = outcomes.by_ref().take(batch[request].spends.len()).collect();
+            let spends = batch[request].spends.len();
+            told[request].outcomes.extend(outcomes.by_ref().take(spends));
+            told[request].folds.extend(folds.by_ref().take(if batch[request].is_fold() {
+                spends
+            } else {
+                0
+            }));
         }
     }
-    Ok(told.into_iter().flatten().collect())
+    let mut all = BatchOutcomes::default();
+    for BatchOutcomes { outcomes, folds } in told {
+        all.outcomes.extend(outcomes);
+        all.folds.extend(folds);
+    }
+    Ok(all)
 }
 
 /// Items by their place, places in the order in which they first come.
@@ -137,18 +147,20 @@ enum Item {
 /// What came of a call.
 enum Called {
     /// What the parts that it asked said.
-    Told(Vec<(PartId, Told)>),
+    Told(Vec<(PartId, PartTold)>),
     /// It was made for another time than the store's, and none of these was done.
     OtherTime(Vec<Item>),
 }
 
 /// The cells of one request in one place.
+#[derive(Clone)]
 struct Part {
     place: u16,
     mode: Mode,
     spends: SmallVec<[OwnedSpend; 4]>,
 }
 
+#[derive(Clone)]
 struct OwnedSpend {
     letter: u8,
     key: Vec<u8>,
@@ -194,7 +206,9 @@ impl Journey {
                 shapes_of_request.push(shape);
                 parts_of_request.push(Part { place, mode, spends: owned });
             }
-            shapes.push((request.spends.len(), shapes_of_request));
+            shapes.push((request.spends.len(), shapes_of_request, request.count.get()));
+            // Those of several equal requests that are refused have a place of their own.
+            parts.extend(request.is_fold().then(|| parts_of_request.clone()));
             parts.push(parts_of_request);
         }
         let rounds = Rounds::new(shapes.into_iter());
@@ -202,7 +216,7 @@ impl Journey {
     }
 
     /// Goes all the way, tells what came of it, and puts back what must be.
-    async fn travel(mut self, tell: oneshot::Sender<Result<Outcomes, StoreError>>) {
+    async fn travel(mut self, tell: oneshot::Sender<Result<BatchOutcomes, StoreError>>) {
         let answer = loop {
             if let Err(error) = self.round().await {
                 let everything = self.rounds.everything();
@@ -290,18 +304,25 @@ impl Journey {
             Ran::Done(answer) => answer,
             Ran::OtherTime => return Ok(Called::OtherTime(items)),
         };
-        let expected: usize = asked.clone().map(|part| 2 * self.part(part).spends.len()).sum();
-        let outcomes = plan::outcomes(&answer).filter(|outcomes| outcomes.len() == expected);
-        let mut outcomes = outcomes.ok_or_else(|| nonsense("outcomes"))?.into_iter();
-        let told = |part: PartId| {
-            let (mut decided, mut unspent) = (Outcomes::new(), Outcomes::new());
-            for _ in &self.part(part).spends {
-                decided.extend(outcomes.next());
-                unspent.extend(outcomes.next());
+        let mut told = Told::new(&answer);
+        let parts: Option<Vec<_>> =
+            asked.map(|part| Some((part, self.read_part(part, &mut told)?))).collect();
+        parts.filter(|_| told.is_empty()).map(Called::Told).ok_or_else(|| nonsense("outcomes"))
+    }
+
+    /// What a part was told, which is next in the answer; none if that ends before.
+    fn read_part(&self, part: PartId, told: &mut Told<'_>) -> Option<PartTold> {
+        let (mut decided, mut unspent) = (SmallVec::new(), Outcomes::new());
+        for _ in &self.part(part).spends {
+            if self.rounds.count_of(part) > 1 {
+                decided.push(told.next_fold()?);
+                continue;
             }
-            (part, Told { decided, unspent })
-        };
-        Ok(Called::Told(asked.map(told).collect()))
+            let last = told.next_outcome()?;
+            decided.push(Fold { admitted: u32::from(last.is_admitted()), last_admitted: last, last });
+            unspent.push(told.next_outcome()?);
+        }
+        Some(PartTold { decided, unspent })
     }
 
     /// Puts back what is to be undone, for as long as it takes or makes sense.
@@ -323,6 +344,8 @@ impl Journey {
     }
 
     fn append(&self, plan: &mut Plan, item: &Item, around: &Surroundings<'_>) {
+        let (Item::Ask(ToAsk { part: asked, .. }, _) | Item::Undo(ToUndo { part: asked, .. })) = item;
+        let count = self.rounds.count_of(*asked);
         let (part, mode, id, noting) = match item {
             Item::Ask(ToAsk { part, question: Question::Spend }, id) => {
                 (self.part(*part), self.part(*part).mode, *id, Noting::Yes)
@@ -338,7 +361,7 @@ impl Journey {
             }
         };
         let reservation = Reservation { tag: &part.spends[0].tag, id };
-        plan.request(part.spends.len(), mode, Some(reservation), around);
+        plan.request(part.spends.len(), count, mode, Some(reservation), around);
         for OwnedSpend { key, limit, ask, stance, .. } in &part.spends {
             let append = |out: &mut Vec<u8>, _: u8| out.extend_from_slice(key);
             plan.spend(PlannedSpend { append, limit, ask: *ask, stance: *stance }, noting, around);

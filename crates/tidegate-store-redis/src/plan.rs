@@ -3,8 +3,8 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
-use tidegate_core::{Ask, Hits, Limit, Micros, Outcome, Stance, Timestamp, Verdict};
-use tidegate_store::{CellKey, Outcomes, Spend};
+use tidegate_core::{Ask, Fold, Hits, Limit, Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_store::{BatchOutcomes, CellKey, Request, Spend};
 
 use crate::key::KeyWriter;
 use crate::limits::{self, ALWAYS, Encoded, number};
@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     item_count: u16,
     /// Spends of all requests together; none is empty.
     spends: u16,
+    /// Whether any request stands for several.
+    folds: bool,
     /// Where `items` holds the number of a key that is not among the first, and so not known until the end.
     unnumbered: SmallVec<[Unnumbered; 2]>,
     lease_names: Vec<u8>,
@@ -111,6 +113,7 @@ impl Plan {
             items,
             item_count: 0,
             spends: 0,
+            folds: false,
             unnumbered: SmallVec::new(),
             lease_names: Vec::new(),
         }
@@ -122,10 +125,11 @@ impl Plan {
         self
     }
 
-    /// Begins a request, or a part of one, over so many spends, which must follow.
+    /// Begins a request that stands for `equal` ones, or a part of it, over so many spends, which must follow.
     pub(crate) fn request(
         &mut self,
         spends: usize,
+        equal: u32,
         mode: Mode,
         reservation: Option<Reservation<'_>>,
         around: &Surroundings<'_>,
@@ -133,6 +137,7 @@ impl Plan {
         self.item_count += 1;
         let count = u16::try_from(spends).expect("the size of a batch is bounded");
         self.spends += count;
+        self.folds |= equal > 1;
         self.items.extend_from_slice(&count.to_le_bytes());
         self.items.push(mode as u8);
         match reservation {
@@ -143,12 +148,13 @@ impl Plan {
                 self.push_key(RESERVATIONS, place);
             }
         }
+        self.items.extend_from_slice(&equal.to_le_bytes());
     }
 
     /// Appends a whole request.
-    pub(crate) fn whole_request(&mut self, spends: &[Spend<'_>], around: &Surroundings<'_>) {
-        self.request(spends.len(), Mode::Whole, None, around);
-        for Spend { cell, touch } in spends {
+    pub(crate) fn whole_request(&mut self, request: &Request<'_>, around: &Surroundings<'_>) {
+        self.request(request.spends.len(), request.count.get(), Mode::Whole, None, around);
+        for Spend { cell, touch } in request.spends {
             let append = |out: &mut Vec<u8>, letter| around.keys.append(out, letter, cell);
             let planned = PlannedSpend { append, limit: touch.limit, ask: touch.ask, stance: touch.stance };
             self.spend(planned, Noting::Yes, around);
@@ -215,7 +221,7 @@ impl Plan {
 
     pub(crate) fn script(&self) -> &'static Script {
         let driver = match self.driver {
-            Driver::Decide if self.spends == self.item_count => Driver::DecideAlone,
+            Driver::Decide if self.spends == self.item_count && !self.folds => Driver::DecideAlone,
             driver => driver,
         };
         script(driver, self.algorithms)
@@ -340,9 +346,50 @@ pub(crate) fn read(reply: &[u8]) -> Answer<'_> {
     }
 }
 
-/// The outcomes that a decision answered; none if it is not a list of outcomes.
-pub(crate) fn outcomes(answer: &[u8]) -> Option<Outcomes> {
-    answer.len().is_multiple_of(OUTCOME).then(|| answer.chunks_exact(OUTCOME).map(outcome).collect())
+/// What a decision answered, spend by spend.
+pub(crate) struct Told<'a>(&'a [u8]);
+
+impl<'a> Told<'a> {
+    pub(crate) fn new(answer: &'a [u8]) -> Self {
+        Told(answer)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the next spend was told; none if the answer ends before.
+    pub(crate) fn next_outcome(&mut self) -> Option<Outcome> {
+        let (bytes, later) = self.0.split_at_checked(OUTCOME)?;
+        self.0 = later;
+        Some(outcome(bytes))
+    }
+
+    /// What the next spend of a request that stands for several was told; none if the answer ends before.
+    pub(crate) fn next_fold(&mut self) -> Option<Fold> {
+        let last = self.next_outcome()?;
+        let (admitted, later) = self.0.split_at_checked(8)?;
+        self.0 = later;
+        let admitted = u32::try_from(whole(float(admitted))).ok()?;
+        Some(Fold { admitted, last_admitted: self.next_outcome()?, last })
+    }
+
+    /// What the spends of `requests` were told; none if the answer is not one to them.
+    pub(crate) fn of<'r>(mut self, requests: impl Iterator<Item = &'r Request<'r>>) -> Option<BatchOutcomes> {
+        let mut told = BatchOutcomes::default();
+        for request in requests {
+            for _ in request.spends {
+                if request.is_fold() {
+                    let fold = self.next_fold()?;
+                    told.outcomes.push(fold.last);
+                    told.folds.push(fold);
+                } else {
+                    told.outcomes.push(self.next_outcome()?);
+                }
+            }
+        }
+        self.is_empty().then_some(told)
+    }
 }
 
 fn outcome(bytes: &[u8]) -> Outcome {

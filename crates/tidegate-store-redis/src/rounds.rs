@@ -9,19 +9,23 @@
 //! Leaky buckets come last within a round, when all else has passed: a slot that was given cannot be taken back once
 //! somebody stands behind it.
 //!
+//! A request that stands for several equal ones is asked for all of them at once, and spends for all or for none. Where a
+//! part admits only the first k, it is asked for k in the next round, and the rest, which is *split off* and comes right
+//! after it, is refused.
+//!
 //! This file decides who is next and calls nobody; `apart` does that.
 
 use std::collections::HashSet;
 
 use smallvec::SmallVec;
-use tidegate_core::{Outcome, Stance};
-use tidegate_store::Outcomes;
+use tidegate_core::{Fold, Stance};
+use tidegate_store::{BatchOutcomes, Outcomes};
 
 /// A number for each cell of a batch.
 pub(crate) type CellNumber = u32;
 
 /// The cells of one request that live together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PartShape {
     pub(crate) step: Step,
     pub(crate) spends: SmallVec<[SpendShape; 4]>,
@@ -53,7 +57,21 @@ pub(crate) struct Rounds {
 struct State {
     parts: Vec<PartState>,
     standing: Standing,
-    outcomes: Vec<Option<Outcome>>,
+    /// How many equal requests it stands for.
+    count: u32,
+    role: Role,
+    /// What each spend was told.
+    told: Vec<Option<Fold>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// A request that stands for itself alone.
+    Alone,
+    /// Those of several equal requests that pass, as far as is known. The rest of them is next.
+    Fold,
+    /// Those of several equal requests that are refused.
+    Rest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +96,7 @@ enum Asked {
     No,
     /// It was asked under this name and has not answered.
     Waiting(u128, Question),
-    Answered(u128, Question, Box<Told>),
+    Answered(u128, Question, Box<PartTold>),
     /// It has said what is left there, for good.
     Done(u128),
 }
@@ -92,10 +110,11 @@ pub(crate) enum Question {
     Look,
 }
 
-/// What a part said: what its spends were told, and what they are told if the request does not pass elsewhere.
+/// What a part said: what its spends were told, and what they are told if the request does not pass elsewhere. Of a
+/// request that stands for several, only the former.
 #[derive(Debug)]
-pub(crate) struct Told {
-    pub(crate) decided: Outcomes,
+pub(crate) struct PartTold {
+    pub(crate) decided: SmallVec<[Fold; 2]>,
     pub(crate) unspent: Outcomes,
 }
 
@@ -129,16 +148,27 @@ enum Judgement {
     Passes,
     Refused,
     Again,
+    /// Of several equal requests, only the first so many may pass.
+    Only(u32),
 }
 
 impl Rounds {
-    pub(crate) fn new(requests: impl Iterator<Item = (usize, Vec<PartShape>)>) -> Self {
-        let state = |(spends, parts): (usize, Vec<PartShape>)| State {
-            standing: if parts.is_empty() { Standing::Settled } else { Standing::Open },
-            parts: parts.into_iter().map(|shape| PartState { shape, asked: Asked::No }).collect(),
-            outcomes: vec![None; spends],
-        };
-        Rounds { requests: requests.map(state).collect() }
+    /// Requests over so many spends, in these parts, each standing for so many. One that stands for several takes two
+    /// places: its own, and one for those that are refused.
+    pub(crate) fn new(requests: impl Iterator<Item = (usize, Vec<PartShape>, u32)>) -> Self {
+        let mut states = Vec::new();
+        for (spends, parts, count) in requests {
+            let role = if count > 1 { Role::Fold } else { Role::Alone };
+            let rest = (role == Role::Fold).then(|| State::new(spends, parts.clone(), 0, Role::Rest));
+            states.push(State::new(spends, parts, count, role));
+            states.extend(rest);
+        }
+        Rounds { requests: states }
+    }
+
+    /// How many equal requests are asked for with this part.
+    pub(crate) fn count_of(&self, part: PartId) -> u32 {
+        self.requests[part.request].count
     }
 
     /// What to ask first in a round.
@@ -164,7 +194,7 @@ impl Rounds {
             let question = match judgement {
                 Judgement::Passes => Question::Spend,
                 Judgement::Refused => Question::Look,
-                Judgement::Again => continue,
+                Judgement::Again | Judgement::Only(_) => continue,
             };
             let parts = state.parts.iter().enumerate().filter(|(_, part)| part.is_next(Step::Last));
             next.extend(parts.map(|(part, _)| ToAsk { part: PartId { request, part }, question }));
@@ -178,7 +208,7 @@ impl Rounds {
     }
 
     /// A part has answered; nothing if it was not decided, and must be asked again.
-    pub(crate) fn answered(&mut self, part: PartId, told: Option<Told>) {
+    pub(crate) fn answered(&mut self, part: PartId, told: Option<PartTold>) {
         let part = self.part_mut(part);
         part.asked = match (std::mem::replace(&mut part.asked, Asked::No), told) {
             (Asked::Waiting(id, question), Some(told)) => Asked::Answered(id, question, Box::new(told)),
@@ -194,6 +224,10 @@ impl Rounds {
             match judgement {
                 Judgement::Passes => state.pass(),
                 Judgement::Again => state.begin_again(request, &mut undo),
+                Judgement::Only(fit) => {
+                    let refused = state.shrink(request, fit, &mut undo);
+                    self.requests[request + 1].take_refused(refused);
+                }
                 Judgement::Refused => state.refuse(request, &tainted, &mut undo),
             }
         }
@@ -206,9 +240,20 @@ impl Rounds {
     }
 
     /// What every spend was told, in order.
-    pub(crate) fn outcomes(&self) -> Outcomes {
-        let outcomes = self.requests.iter().flat_map(|state| &state.outcomes);
-        outcomes.map(|outcome| outcome.expect("a settled request has all its outcomes")).collect()
+    pub(crate) fn outcomes(&self) -> BatchOutcomes {
+        let mut told = BatchOutcomes::default();
+        for (place, state) in self.requests.iter().enumerate() {
+            match state.role {
+                Role::Alone => told.outcomes.extend(state.folds(None).map(|fold| fold.last)),
+                Role::Fold => {
+                    let first = told.folds.len();
+                    told.folds.extend(state.folds(self.requests.get(place + 1)));
+                    told.outcomes.extend(told.folds[first..].iter().map(|fold| fold.last));
+                }
+                Role::Rest => {}
+            }
+        }
+        told
     }
 
     /// All that may have been changed so far: what to undo if the batch fails.
@@ -238,7 +283,7 @@ impl Rounds {
             for (part, hit) in state.parts.iter().zip(&hit) {
                 let is_undone = match judgement {
                     Judgement::Passes => false,
-                    Judgement::Again => true,
+                    Judgement::Again | Judgement::Only(_) => true,
                     Judgement::Refused => part.is_undone_by_a_refusal(*hit) && part.shape.step <= step,
                 };
                 if is_undone {
@@ -256,15 +301,44 @@ impl Rounds {
 }
 
 impl State {
+    fn new(spends: usize, parts: Vec<PartShape>, count: u32, role: Role) -> Self {
+        let is_settled = parts.is_empty() || count == 0;
+        State {
+            standing: if is_settled { Standing::Settled } else { Standing::Open },
+            parts: parts.into_iter().map(|shape| PartState { shape, asked: Asked::No }).collect(),
+            count,
+            role,
+            told: vec![None; spends],
+        }
+    }
+
+    /// What its spends were told, those of the refused `rest` last.
+    fn folds<'a>(&'a self, rest: Option<&'a State>) -> impl Iterator<Item = Fold> + 'a {
+        self.told.iter().enumerate().map(move |(place, told)| {
+            let refused = rest.and_then(|rest| rest.told[place]).map(|fold| fold.last);
+            match (told, refused) {
+                (Some(fold), None) => *fold,
+                (Some(fold), Some(last)) if fold.admitted > 0 => Fold { last, ..*fold },
+                (_, refused) => {
+                    let last = refused.expect("a settled request has all its outcomes");
+                    Fold { admitted: 0, last_admitted: last, last }
+                }
+            }
+        })
+    }
+
     fn judge(&self, hit: &[bool], step: Step) -> Judgement {
         if self.standing == Standing::Refused {
             return Judgement::Refused;
         }
-        let refused = |(part, hit): (&PartState, &bool)| !hit && part.refuses();
+        let refused = |(part, hit): (&PartState, &bool)| !hit && part.refuses(self.count);
         let unknown = |(part, hit): (&PartState, &bool)| {
             *hit || (part.shape.step <= step && !matches!(part.asked, Asked::Answered(..)))
         };
-        if self.parts.iter().zip(hit).any(refused) {
+        if self.count > 1 && self.parts.iter().zip(hit).any(refused) {
+            let parts = self.parts.iter().zip(hit).filter(|(_, hit)| !**hit);
+            Judgement::Only(parts.filter_map(|(part, _)| part.admits()).min().unwrap_or(0))
+        } else if self.parts.iter().zip(hit).any(refused) {
             Judgement::Refused
         } else if self.parts.iter().zip(hit).any(unknown) {
             Judgement::Again
@@ -279,16 +353,36 @@ impl State {
                 unreachable!("a request passes when all its parts have answered");
             };
             *asked = Asked::Done(id);
-            for (spend, outcome) in shape.spends.iter().zip(told.decided) {
-                self.outcomes[spend.place] = Some(outcome);
+            for (spend, fold) in shape.spends.iter().zip(told.decided) {
+                self.told[spend.place] = Some(fold);
             }
         }
         self.standing = Standing::Settled;
     }
 
+    /// Only `fit` of the equal requests may pass: how many are refused.
+    fn shrink(&mut self, request: usize, fit: u32, undo: &mut Vec<ToUndo>) -> u32 {
+        self.begin_again(request, undo);
+        let refused = self.count - fit;
+        self.count = fit;
+        if fit == 0 {
+            self.standing = Standing::Settled;
+        }
+        refused
+    }
+
+    /// Takes so many more of the equal requests, which are refused.
+    fn take_refused(&mut self, count: u32) {
+        self.count += count;
+        self.standing = Standing::Refused;
+    }
+
     fn begin_again(&mut self, request: usize, undo: &mut Vec<ToUndo>) {
         for (part, state) in self.parts.iter_mut().enumerate() {
-            if let Asked::Answered(id, ..) = std::mem::replace(&mut state.asked, Asked::No) {
+            // A part that did not admit all of several changed nothing.
+            let changed = self.count == 1 || !state.refuses(self.count);
+            if let (Asked::Answered(id, ..), true) = (std::mem::replace(&mut state.asked, Asked::No), changed)
+            {
                 undo.push(ToUndo { part: PartId { request, part }, id, refused: false });
             }
         }
@@ -298,15 +392,18 @@ impl State {
         let mut all_said = true;
         for (part, (state, hit)) in self.parts.iter_mut().zip(hit).enumerate() {
             let part = PartId { request, part };
-            let (is_undone, refuses) = (state.is_undone_by_a_refusal(*hit), state.refuses());
+            let (is_undone, refuses) = (state.is_undone_by_a_refusal(*hit), state.refuses(1));
             state.asked = match std::mem::replace(&mut state.asked, Asked::No) {
                 Asked::Answered(id, _, told) => {
                     if is_undone {
                         undo.push(ToUndo { part, id, refused: !hit });
                     }
-                    let said = if refuses { told.decided } else { told.unspent };
-                    for (spend, outcome) in state.shape.spends.iter().zip(said) {
-                        self.outcomes[spend.place] = Some(outcome);
+                    for (number, spend) in state.shape.spends.iter().enumerate() {
+                        let last = match told.unspent.get(number) {
+                            Some(unspent) if !refuses => *unspent,
+                            _ => told.decided[number].last,
+                        };
+                        self.told[spend.place] = Some(Fold { admitted: 0, last_admitted: last, last });
                     }
                     if *hit { Asked::No } else { Asked::Done(id) }
                 }
@@ -329,17 +426,23 @@ impl PartState {
             && self.shape.spends.iter().any(|spend| tainted.contains(&spend.cell))
     }
 
-    /// Whether it was asked to spend and an enforced limit refused.
-    fn refuses(&self) -> bool {
-        let Asked::Answered(_, Question::Spend, told) = &self.asked else { return false };
-        let mut spends = self.shape.spends.iter().zip(&told.decided);
-        spends.any(|(spend, outcome)| spend.stance == Stance::Enforced && !outcome.is_admitted())
+    /// Whether it was asked to spend for `count` equal requests and an enforced limit did not admit all.
+    fn refuses(&self, count: u32) -> bool {
+        self.admits().is_some_and(|admitted| admitted < count)
+    }
+
+    /// How many equal requests its enforced limits admit; none if it has none, or was not asked.
+    fn admits(&self) -> Option<u32> {
+        let Asked::Answered(_, Question::Spend, told) = &self.asked else { return None };
+        let spends = self.shape.spends.iter().zip(&told.decided);
+        let enforced = spends.filter(|(spend, _)| spend.stance == Stance::Enforced);
+        enforced.map(|(_, fold)| fold.admitted).min()
     }
 
     /// Whether a refusal of its request changes its cells after others have seen them.
     fn is_undone_by_a_refusal(&self, hit: bool) -> bool {
         match &self.asked {
-            Asked::Answered(_, Question::Spend, _) => hit || !self.refuses(),
+            Asked::Answered(_, Question::Spend, _) => hit || !self.refuses(1),
             Asked::Answered(_, Question::Look, _) => hit,
             Asked::No | Asked::Waiting(..) => true,
             Asked::Done(_) => false,

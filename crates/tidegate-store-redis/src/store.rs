@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
-    BoxError, CellKey, Clock, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store, StoreError,
+    BatchOutcomes, BoxError, CellKey, Clock, LeaseRef, Refund, Reply, Request, Spend, Store, StoreError,
 };
 
 use crate::client::{Call, Client, Route};
@@ -19,7 +19,7 @@ use crate::key::{KeyWriter, slot_of};
 use crate::limits;
 use crate::link::{Target, Within};
 use crate::observer::Operation;
-use crate::plan::{self, Answer, Change, Plan, Surroundings};
+use crate::plan::{self, Answer, Change, Plan, Surroundings, Told};
 use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
 use crate::sharded::Shards;
@@ -96,16 +96,20 @@ fn route(url: &StoreUrl, config: &RedisConfig, dialer: &Arc<Dialer>) -> Route {
 
 impl Inner {
     /// Decides a batch whose cells are all within reach of one script.
-    async fn decide_together(&self, batch: &[Request<'_>], within: Within) -> Result<Outcomes, StoreError> {
+    async fn decide_together(
+        &self,
+        batch: &[Request<'_>],
+        within: Within,
+    ) -> Result<BatchOutcomes, StoreError> {
         let make = |around: &Surroundings<'_>| {
             let mut plan = Plan::new(Driver::Decide);
             for request in batch.iter().filter(|request| !request.spends.is_empty()) {
-                plan.whole_request(request.spends, around);
+                plan.whole_request(request, around);
             }
             plan
         };
         let answer = self.run_made(Operation::Decide, 0, make, within).await?;
-        plan::outcomes(&answer).ok_or_else(|| nonsense("outcomes"))
+        Told::new(&answer).of(batch.iter()).ok_or_else(|| nonsense("outcomes"))
     }
 
     /// Makes a plan and runs it; again if it was made for a time that is not the store's.
@@ -231,7 +235,7 @@ impl Inner {
         let spends = [Spend { cell: CellKey { scope: &scope, key: tag, tag }, touch }];
         let make = |around: &Surroundings<'_>| {
             let mut plan = Plan::new(Driver::Decide);
-            plan.whole_request(&spends, around);
+            plan.whole_request(&Request::once(&spends), around);
             plan
         };
         self.run_made(Operation::Probe, partition, make, Within::from_now(self.timeout)).await.map(drop)
@@ -351,10 +355,10 @@ pub(crate) fn all_or_unknown<T>(answers: Vec<Result<T, StoreError>>) -> Result<V
 }
 
 impl Store for RedisStore {
-    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         let spends: usize = batch.iter().map(|request| request.spends.len()).sum();
         if spends == 0 {
-            return Reply::Now(Ok(Outcomes::new()));
+            return Reply::Now(Ok(BatchOutcomes::default()));
         }
         if let Err(error) = check_size(spends) {
             return Reply::Now(Err(error));

@@ -88,7 +88,7 @@ fn run_case(name: &str, times: u64) {
                 touch: Touch { limit, ask: Ask::hits(1), stance: Stance::Enforced },
             })
             .collect();
-        let Reply::Now(outcomes) = store.decide(&[Request { spends: &spends }]) else { return };
+        let Reply::Now(outcomes) = store.decide(&[Request::once(&spends)]) else { return };
         black_box(outcomes.expect("memory answers"));
     }
 }

@@ -58,7 +58,9 @@ async fn play(subject: &dyn Subject, history: &History) {
         let (given, expected) = match &step.operation {
             Operation::Decide(requests) => {
                 let spends = history.spends(requests, turn);
-                let batch: Vec<_> = spends.iter().map(|spends| crate::Request { spends }).collect();
+                let equal = spends.iter().zip(requests);
+                let batch: Vec<_> =
+                    equal.map(|(spends, any)| crate::Request { spends, count: any.count }).collect();
                 let given =
                     subject.store().decide(&batch).answer().await.map(|outcomes| format!("{outcomes:?}"));
                 (given, format!("{:?}", model.decide(&batch, now)))
@@ -70,7 +72,7 @@ async fn play(subject: &dyn Subject, history: &History) {
                 (given.map(|()| String::new()), String::new())
             }
             Operation::Charge { cell, hits } => {
-                let spends = [history.spend(*cell, *hits, turn)];
+                let spends = [history.spend(*cell, tidegate_core::Ask::hits(*hits))];
                 let given = subject.store().charge(&spends).answer().await;
                 model.charge(&spends[0], now);
                 (given.map(|()| String::new()), String::new())

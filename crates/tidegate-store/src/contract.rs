@@ -1,10 +1,12 @@
 //! What every store promises, and the words in which it is asked.
 
 use std::future::Future;
+use std::num::NonZeroU32;
+use std::ops::Deref;
 use std::pin::Pin;
 
 use smallvec::SmallVec;
-use tidegate_core::{Hits, LeaseId, Limit, Micros, Outcome, Scope, Touch};
+use tidegate_core::{Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Touch};
 
 use crate::error::StoreError;
 
@@ -16,13 +18,15 @@ use crate::error::StoreError;
 /// 4. The time is the store's own. Callers pass spans and ages, never timestamps.
 /// 5. A failure says whether the request may have been applied.
 /// 6. Cells whose full quota is back vanish by themselves.
-/// 7. An answer that nobody waits for any more leaves the store as if it had been waited for, or as if never asked.
+/// 7. Equal requests folded into one are decided as they would be one after another, at a cost that does not grow with
+///    their number.
+/// 8. An answer that nobody waits for any more leaves the store as if it had been waited for, or as if never asked.
 ///
 /// `conformance::check` tests this list. What fails it is not a store.
 pub trait Store: Send + Sync + 'static {
     /// Decides a batch: one outcome per spend of every request, in order. A request passes if all its enforced spends
     /// were admitted.
-    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes>;
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes>;
 
     /// Gives hits back, at most what was spent. Leaky buckets keep theirs: those behind were already told their time.
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()>;
@@ -67,11 +71,28 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// One request: what it spends, from cells that are all different (a caller that would touch one twice asks for the sum).
+/// One request, or several equal ones: what each spends, from cells that are all different (a caller that would touch one
+/// twice asks for the sum).
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// What it spends where.
     pub spends: &'a [Spend<'a>],
+    /// How many equal requests it stands for. One that takes a lease stands for itself alone.
+    pub count: NonZeroU32,
+}
+
+impl<'a> Request<'a> {
+    /// A request that stands for itself alone.
+    #[must_use]
+    pub const fn once(spends: &'a [Spend<'a>]) -> Self {
+        Request { spends, count: NonZeroU32::MIN }
+    }
+
+    /// Whether it stands for several.
+    #[must_use]
+    pub const fn is_fold(&self) -> bool {
+        self.count.get() > 1
+    }
 }
 
 /// What a request asks of one cell.
@@ -118,8 +139,96 @@ pub struct LeaseRef<'a> {
     pub id: LeaseId,
 }
 
-/// One outcome per spend of every request of a batch, in order.
+/// One outcome per spend, in order.
 pub type Outcomes = SmallVec<[Outcome; 4]>;
+
+/// What the requests of a batch were told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchOutcomes {
+    /// One outcome per spend of every request, in order. Of a request that stands for several, what the last of them is
+    /// told.
+    pub outcomes: Outcomes,
+    /// One per spend of every request that stands for several, in order.
+    pub folds: Vec<Fold>,
+}
+
+impl BatchOutcomes {
+    /// What each request of `batch`, which must be the one that was decided, is told.
+    pub fn per_request<'a>(&'a self, batch: &'a [Request<'a>]) -> impl Iterator<Item = RequestOutcomes<'a>> {
+        let (mut outcomes, mut folds) = (&self.outcomes[..], &self.folds[..]);
+        batch.iter().map(move |request| {
+            let (of_request, later) = outcomes.split_at(request.spends.len());
+            outcomes = later;
+            let (folded, later) = folds.split_at(if request.is_fold() { request.spends.len() } else { 0 });
+            folds = later;
+            RequestOutcomes { request: *request, outcomes: of_request, folds: folded }
+        })
+    }
+}
+
+impl From<Outcomes> for BatchOutcomes {
+    /// The outcomes of requests none of which stands for several.
+    fn from(outcomes: Outcomes) -> Self {
+        BatchOutcomes { outcomes, folds: Vec::new() }
+    }
+}
+
+impl Deref for BatchOutcomes {
+    type Target = Outcomes;
+
+    fn deref(&self) -> &Outcomes {
+        &self.outcomes
+    }
+}
+
+impl IntoIterator for BatchOutcomes {
+    type Item = Outcome;
+    type IntoIter = <Outcomes as IntoIterator>::IntoIter;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.outcomes.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a BatchOutcomes {
+    type Item = &'a Outcome;
+    type IntoIter = std::slice::Iter<'a, Outcome>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.outcomes.iter()
+    }
+}
+
+/// What one request of a batch, and all that it stands for, is told.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestOutcomes<'a> {
+    request: Request<'a>,
+    outcomes: &'a [Outcome],
+    folds: &'a [Fold],
+}
+
+impl RequestOutcomes<'_> {
+    /// How many of the equal requests pass: the first ones.
+    #[must_use]
+    pub fn passed(&self) -> u32 {
+        let enforced = |spend: &&Spend<'_>| spend.touch.stance == Stance::Enforced;
+        if self.request.is_fold() {
+            let first = self.request.spends.iter().position(|spend| enforced(&spend));
+            return first.map_or(self.request.count.get(), |first| self.folds[first].admitted);
+        }
+        let mut told = self.request.spends.iter().zip(self.outcomes);
+        u32::from(told.all(|(spend, outcome)| outcome.is_admitted() || !enforced(&spend)))
+    }
+
+    /// What the request at `place` among the equal ones, from 0, is told: one outcome per spend.
+    pub fn at(&self, place: u32) -> impl Iterator<Item = Outcome> {
+        let of = move |(number, spend): (usize, &Spend<'_>)| match self.folds.get(number) {
+            Some(fold) => fold.at(place, spend.touch.limit, spend.touch.ask.hits),
+            None => self.outcomes[number],
+        };
+        self.request.spends.iter().enumerate().map(of)
+    }
+}
 
 /// An answer that is there already (memory) or will come (a network). Awaiting it costs nothing in the first case: no
 /// allocation, no suspension.

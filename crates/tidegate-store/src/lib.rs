@@ -11,6 +11,8 @@ mod error;
 mod memory;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use contract::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store};
+pub use contract::{
+    BatchOutcomes, CellKey, LeaseRef, Outcomes, Refund, Reply, Request, RequestOutcomes, Spend, Store,
+};
 pub use error::{BoxError, StoreError};
 pub use memory::{MemoryConfig, MemoryStats, MemoryStore};

@@ -136,7 +136,7 @@ fn limits_that_the_caller_brought_along_are_counted_apart_from_rules() {
     let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
     let spends = [Spend { cell: CellKey { scope: &scope, key: b"k", tag: b"k" }, touch }];
     for _ in 0..3 {
-        at_once(world.limiter.decide_direct(&[Request { spends: &spends }]).answer());
+        at_once(world.limiter.decide_direct(&[Request::once(&spends)]).answer());
     }
     let scrape = world.scrape();
     let said = |result: &str| {

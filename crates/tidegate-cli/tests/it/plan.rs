@@ -153,7 +153,7 @@ async fn really_takes(limit: &Limit, users: usize) -> f64 {
         let cell = CellKey { scope: &scope, key: &key, tag: &key };
         let spends: Vec<[Spend<'_>; 1]> =
             (1..=requests).map(|number| [Spend { cell, touch: touch(number) }]).collect();
-        let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+        let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
         let outcomes = store.decide(&batch).answer().await.unwrap();
         assert!(outcomes.iter().all(|outcome| outcome.is_admitted()));
     }

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod folds;
 mod generate;
 mod live_changes;
 mod long_run;

@@ -201,7 +201,7 @@ proptest! {
             let ask = ask(hits, turn);
             let outcome = limit.decide(&mut cell, now, ask);
             if !outcome.is_admitted() {
-                limit.note_refused(&mut cell, now, ask);
+                limit.note_refused(&mut cell, now, ask, 1);
             }
             let after = limit.look(&cell, now, ask_nothing(turn)).remaining;
             let expected = oracle.decide(micros(now), hits);

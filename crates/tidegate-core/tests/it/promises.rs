@@ -225,7 +225,7 @@ proptest! {
             let now = Timestamp::from_micros(micros);
             let outcome = limit.decide(&mut cell, now, ask(hits[turn], turn));
             prop_assert!(outcome.remaining <= limit.quota());
-            limit.note_refused(&mut cell, now, ask(hits[turn], turn));
+            limit.note_refused(&mut cell, now, ask(hits[turn], turn), 1);
             limit.refund(&mut cell, now, Hits::new(hits[19 - turn.min(19)] / 2), Micros::new(micros / 3));
             limit.charge(&mut cell, now, Hits::new(hits[turn] / 3));
         }

@@ -84,7 +84,7 @@ impl OwnCells {
         let shares: SmallVec<[Option<Limit>; 2]> = own.iter().map(|own| self.share(own, fleet)).collect();
         let spends: SmallVec<[Spend<'_>; 2]> =
             own.iter().zip(&shares).map(|(own, share)| under(own.spend, share.as_ref())).collect();
-        let outcomes = at_once(self.memory.decide(&[Request { spends: &spends }]));
+        let outcomes = at_once(self.memory.decide(&[Request::once(&spends)]));
         let stops = |(own, outcome): (&Own<'_>, &Outcome)| {
             own.spend.touch.stance == Stance::Enforced && !outcome.is_admitted()
         };
@@ -141,7 +141,7 @@ impl OwnCells {
     pub(crate) fn look(&self, spend: Spend<'_>) -> Outcome {
         let ask = Ask { hits: Hits::ZERO, lease: None };
         let look = [Spend { touch: Touch { ask, ..spend.touch }, ..spend }];
-        at_once(self.memory.decide(&[Request { spends: &look }]))[0]
+        at_once(self.memory.decide(&[Request::once(&look)]))[0]
     }
 
     /// Makes a cell count `spent` hits, whatever it counted before.

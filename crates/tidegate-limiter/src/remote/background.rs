@@ -197,7 +197,7 @@ impl Remote {
         let (remote, asked) = (self.clone(), looks.clone());
         let heard = self.run(StoreCall::Decide, nodes, async move {
             let spends: Vec<[Spend<'_>; 1]> = asked.iter().map(|look| [look.as_spend()]).collect();
-            let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+            let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
             remote.store.decide(&batch).answer().await
         });
         let Ok(outcomes) = heard.await else { return false };

@@ -168,7 +168,8 @@ impl Remote {
             .iter()
             .map(|asked| asked.question().spends.iter().map(|spend| spend.as_spend()).collect())
             .collect();
-        let requests: SmallVec<[Request<'_>; 1]> = spends.iter().map(|spends| Request { spends }).collect();
+        let requests: SmallVec<[Request<'_>; 1]> =
+            spends.iter().map(|spends| Request::once(spends)).collect();
         let nodes = self.nodes_of(spends.iter().flatten().map(|spend| spend.cell.tag));
         let sent = self.shared.clock.now();
         self.shared.observer.batch_sent(batch.len());
@@ -188,7 +189,7 @@ impl Remote {
                 }
             }
         };
-        let answer = answer.and_then(|outcomes| self.complete(outcomes, &spends));
+        let answer = answer.and_then(|told| self.complete(told.outcomes, &spends));
         self.note(StoreCall::Decide, &nodes, sent, answer.as_ref().err());
         match answer {
             Ok(outcomes) => self.answer(batch, outcomes, sent),

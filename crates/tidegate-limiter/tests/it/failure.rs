@@ -43,7 +43,7 @@ fn decide_directly(world: &World) -> Vec<(bool, Source)> {
     let cell = CellKey { scope: &scope, key: b"\x01k", tag: b"\x01k" };
     let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
     let spend = [Spend { cell, touch }];
-    let (outcomes, source) = at_once(world.limiter.decide_direct(&[Request { spends: &spend }; 3]).answer());
+    let (outcomes, source) = at_once(world.limiter.decide_direct(&[Request::once(&spend); 3]).answer());
     outcomes.iter().map(|outcome| (outcome.is_admitted(), source)).collect()
 }
 

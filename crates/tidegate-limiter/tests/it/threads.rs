@@ -11,7 +11,7 @@ use tidegate_limiter::{
     Source, TokioRuntime,
 };
 use tidegate_store::{
-    CellKey, LeaseRef, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request, Spend, Store,
+    BatchOutcomes, CellKey, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store,
 };
 
 use crate::world::compile;
@@ -31,7 +31,7 @@ impl Polite {
 }
 
 impl Store for Polite {
-    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         Reply::Later(Box::pin(async move {
             let at_once = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
             self.most_at_once.fetch_max(at_once, Ordering::SeqCst);

@@ -186,7 +186,7 @@ impl Answerer {
         self.key.clear();
         append_part(&mut self.key, throttle.key);
         let spends = [bucket.spend(&self.key, throttle.hits)];
-        let batch = [Request { spends: &spends }];
+        let batch = [Request::once(&spends)];
         let decided = self.worker.service.limiter.decide_direct(&batch);
         match decided {
             // By reference: outcomes are large to move.

@@ -80,7 +80,7 @@ async fn decide_throttles(throttles: &[(Throttle<'_>, Arc<Bucket>)], limiter: &L
         .zip(&keys)
         .map(|((throttle, bucket), key)| [bucket.spend(key, throttle.hits)])
         .collect();
-    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
     let (outcomes, _) = limiter.decide_direct(&batch).answer().await;
     for ((throttle, bucket), outcome) in throttles.iter().zip(&outcomes) {
         bucket.write_reply(throttle.hits, outcome, to);

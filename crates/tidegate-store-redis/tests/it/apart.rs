@@ -60,7 +60,7 @@ async fn flood(stores: &[Arc<RedisStore>], rules: &Arc<Rules>, calls: usize) -> 
         let (store, rules) = (Arc::clone(store), Arc::clone(rules));
         tokio::spawn(async move {
             let spends = rules.spends();
-            let batch = vec![Request { spends: &spends }; 1 + number % 8];
+            let batch = vec![Request::once(&spends); 1 + number % 8];
             let outcomes = store.decide(&batch).answer().await.unwrap();
             outcomes.chunks(3).filter(|outcomes| outcomes.iter().all(|outcome| outcome.is_admitted())).count()
         })
@@ -98,7 +98,7 @@ async fn a_batch_is_decided_in_order_across_servers() {
     let store = store(&sharded.url(), &patient());
     let rules = Rules::new(100, 3, 100);
     let spends = rules.spends();
-    let batch = vec![Request { spends: &spends }; 8];
+    let batch = vec![Request::once(&spends); 8];
     let outcomes = store.decide(&batch).answer().await.unwrap();
     let left_for_tenant: Vec<(bool, u64)> =
         outcomes.chunks(3).map(|told| (told[1].is_admitted(), told[1].remaining)).collect();
@@ -116,7 +116,7 @@ async fn a_caller_that_gives_up_leaves_nothing_spent_by_halves() {
     let rules = Rules::new(1_000, 1_000, 0);
     for _ in 0..100 {
         let spends = rules.spends();
-        let batch = [Request { spends: &spends }];
+        let batch = [Request::once(&spends)];
         // Polled a few times at most: wherever it stands, it is dropped.
         let asked = store.decide(&batch).answer();
         let _ = tokio::time::timeout(std::time::Duration::ZERO, asked).await;

@@ -34,7 +34,7 @@ async fn keys_are_spread_over_all_masters_and_most_slots() {
     let users = users(2_000, 5);
     let spends: Vec<[Spend<'_>; 1]> = users.iter().map(|user| [user.spend(1)]).collect();
     for chunk in spends.chunks(500) {
-        let batch: Vec<Request<'_>> = chunk.iter().map(|spends| Request { spends }).collect();
+        let batch: Vec<Request<'_>> = chunk.iter().map(|spends| Request::once(spends)).collect();
         let outcomes = store.decide(&batch).answer().await.unwrap();
         assert!(outcomes.iter().all(|outcome| outcome.is_admitted()));
     }

@@ -4,11 +4,11 @@
 //! thousands take seconds. The time is given to both stores. Where servers are several, each request also touches a
 //! second cell, of any algorithm, which may live elsewhere.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use tidegate_core::{
-    Ask, FixedWindow, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch,
+    Ask, FixedWindow, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch,
 };
 use tidegate_store::conformance::Subject;
 use tidegate_store::{
@@ -69,9 +69,15 @@ enum Touched {
 
 /// What a history does at one moment.
 enum Move {
-    Decide(Vec<Ask>),
-    Refund { hits: Hits, age: Micros },
-    Charge { hits: Hits },
+    /// Requests, each with how many equal ones it stands for.
+    Decide(Vec<(Ask, NonZeroU32)>),
+    Refund {
+        hits: Hits,
+        age: Micros,
+    },
+    Charge {
+        hits: Hits,
+    },
     Renew(LeaseId),
     Release(LeaseId),
     Reset,
@@ -104,9 +110,11 @@ impl History {
         }
     }
 
-    fn any_ask(&mut self, hits: Hits) -> Ask {
+    fn any_ask(&mut self, hits: Hits) -> (Ask, NonZeroU32) {
         let hits = if self.random.below(2) == 0 { hits } else { Hits::ONE };
-        Ask { hits, lease: (self.random.below(5) > 0).then(|| self.lease()) }
+        let equal = if self.random.below(4) == 0 { *self.random.pick(&[2, 7, 600, 100_000]) } else { 1 };
+        let lease = (self.random.below(5) > 0 && equal == 1).then(|| self.lease());
+        (Ask { hits, lease }, NonZeroU32::new(equal).unwrap())
     }
 
     fn lease(&mut self) -> LeaseId {
@@ -191,7 +199,7 @@ async fn play(pair: &Pair, kind: u64, seeds: std::ops::Range<u64>, touched: Touc
 /// What a store answered to a move.
 #[derive(Debug, PartialEq)]
 enum Answer {
-    Outcomes(Vec<Outcome>),
+    Outcomes(Vec<Outcome>, Vec<Fold>),
     Held(bool),
     Done,
 }
@@ -199,7 +207,7 @@ enum Answer {
 impl Answer {
     /// After how long there is more, and all.
     fn moments(&self) -> Vec<Micros> {
-        let Answer::Outcomes(outcomes) = self else { return Vec::new() };
+        let Answer::Outcomes(outcomes, _) = self else { return Vec::new() };
         outcomes.iter().flat_map(|told| told.retry_after().into_iter().chain([told.reset_after])).collect()
     }
 }
@@ -212,8 +220,8 @@ async fn act(store: &dyn Store, histories: &[History], moves: &[Move]) -> Vec<An
         let (cell, limit) = (history.cell(), &history.limit);
         answers.push(match what {
             Move::Decide(asks) => {
-                spends.extend(asks.iter().map(|ask| history.spends(*ask)));
-                Answer::Outcomes(Vec::new())
+                spends.extend(asks.iter().map(|(ask, count)| (history.spends(*ask), *count)));
+                Answer::Outcomes(Vec::new(), Vec::new())
             }
             Move::Refund { hits, age } => {
                 refunds.push(Refund { cell, limit, hits: *hits, age: *age });
@@ -237,15 +245,22 @@ async fn act(store: &dyn Store, histories: &[History], moves: &[Move]) -> Vec<An
     }
     store.refund(&refunds).answer().await.unwrap();
     store.charge(&charges).answer().await.unwrap();
-    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
-    let mut outcomes = store.decide(&batch).answer().await.unwrap().into_iter();
+    let batch: Vec<Request<'_>> =
+        spends.iter().map(|(spends, count)| Request { spends, count: *count }).collect();
+    let told = store.decide(&batch).answer().await.unwrap();
+    let (mut outcomes, mut folds) = (told.outcomes.into_iter(), told.folds.into_iter());
     for ((history, what), answer) in histories.iter().zip(moves).zip(&mut answers) {
         if let Move::Decide(asks) = what {
-            let told = asks.len() * history.cells().count();
-            *answer = Answer::Outcomes(outcomes.by_ref().take(told).collect());
+            let cells = history.cells().count();
+            let folded = asks.iter().filter(|(_, count)| count.get() > 1).count();
+            *answer = Answer::Outcomes(
+                outcomes.by_ref().take(asks.len() * cells).collect(),
+                folds.by_ref().take(folded * cells).collect(),
+            );
         }
     }
     assert_eq!(outcomes.next(), None, "an outcome that nobody asked for");
+    assert_eq!(folds.next(), None, "a fold that nobody asked for");
     answers
 }
 
@@ -254,7 +269,7 @@ async fn forget_idle_cells(pair: &Pair, histories: &[History]) {
     for (cell, limit) in histories.iter().flat_map(History::cells) {
         let touch = Touch { limit, ask: Ask::look(), stance: Stance::Enforced };
         let spends = [Spend { cell, touch }];
-        let outcomes = pair.memory.decide(&[Request { spends: &spends }]).answer().await.unwrap();
+        let outcomes = pair.memory.decide(&[Request::once(&spends)]).answer().await.unwrap();
         if outcomes[0].remaining == limit.quota() {
             for store in pair.stores() {
                 store.reset(cell, limit).answer().await.unwrap();

@@ -57,7 +57,7 @@ async fn fifty_leases_take_less_than_sixteen_bytes_each() {
         let touch =
             Touch { limit: &target.limit, ask: Ask { lease, ..Ask::hits(1) }, stance: Stance::Enforced };
         let spends = [Spend { cell: target.cell(), touch }];
-        let outcomes = store.decide(&[Request { spends: &spends }]).answer().await.unwrap();
+        let outcomes = store.decide(&[Request::once(&spends)]).answer().await.unwrap();
         assert!(outcomes[0].is_admitted());
     }
     let bytes = bytes_of_the_key(&redis);

@@ -20,7 +20,7 @@ async fn a_batch_is_one_call_per_server() {
     let store = store(&sharded.url(), &patient());
     let users = users(500);
     let spends: Vec<[Spend<'_>; 1]> = users.iter().map(|user| [user.spend(1)]).collect();
-    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
     let outcomes = store.decide(&batch).answer().await.unwrap();
     assert!(outcomes.iter().all(|outcome| outcome.is_admitted() && outcome.remaining == 2));
     for node in sharded.nodes() {

@@ -94,7 +94,7 @@ pub(crate) fn a_bucket(burst: u64) -> Limit {
 
 /// One request over `spends`.
 pub(crate) async fn ask(store: &RedisStore, spends: &[Spend<'_>]) -> Result<Vec<Outcome>, StoreError> {
-    let outcomes = store.decide(&[Request { spends }]).answer().await?;
+    let outcomes = store.decide(&[Request::once(spends)]).answer().await?;
     Ok(outcomes.to_vec())
 }
 

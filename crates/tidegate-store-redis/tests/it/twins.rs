@@ -171,7 +171,7 @@ async fn act(
 async fn decide(subject: &Timed, twin: &mut Twin, touches: &[Touch<'_>], now: Timestamp) -> (String, String) {
     let spends: Vec<[Spend<'_>; 1]> =
         touches.iter().map(|touch| [Spend { cell: twin.key(), touch: *touch }]).collect();
-    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request { spends }).collect();
+    let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
     let given = subject.store.decide(&batch).answer().await.unwrap();
     let mut expected: Vec<Outcome> = Vec::new();
     for touch in touches {

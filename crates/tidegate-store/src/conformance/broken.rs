@@ -2,7 +2,7 @@
 
 use tidegate_core::{Limit, Micros};
 
-use crate::contract::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store};
+use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
 use crate::error::StoreError;
 
 /// A store that fails whatever is asked, each time with a new error from this function.
@@ -20,7 +20,7 @@ impl Broken {
 }
 
 impl Store for Broken {
-    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+    fn decide<'a>(&'a self, _: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         self.fail()
     }
 

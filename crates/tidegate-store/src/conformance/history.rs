@@ -1,6 +1,6 @@
 //! Histories to play: a few cells of any algorithm, and operations on them at moments that matter.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use tidegate_core::{
     Ask, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Rate, RefusedHits, Scope,
@@ -51,28 +51,20 @@ impl Step {
 
 #[derive(Debug)]
 pub(super) enum Operation {
-    /// A batch of requests, each over some cells for so many hits.
-    Decide(Vec<(Vec<usize>, u64)>),
-    Refund {
-        cell: usize,
-        hits: u64,
-        age: Micros,
-    },
-    Charge {
-        cell: usize,
-        hits: u64,
-    },
-    Reset {
-        cell: usize,
-    },
-    Renew {
-        cell: usize,
-        turn: usize,
-    },
-    Release {
-        cell: usize,
-        turn: usize,
-    },
+    Decide(Vec<AnyRequest>),
+    Refund { cell: usize, hits: u64, age: Micros },
+    Charge { cell: usize, hits: u64 },
+    Reset { cell: usize },
+    Renew { cell: usize, turn: usize },
+    Release { cell: usize, turn: usize },
+}
+
+/// A request, or several equal ones, over some cells.
+#[derive(Debug)]
+pub(super) struct AnyRequest {
+    cells: Vec<usize>,
+    hits: u64,
+    pub(super) count: NonZeroU32,
 }
 
 const CELLS: u64 = 4;
@@ -114,7 +106,7 @@ impl History {
         Step { wait, operation }
     }
 
-    fn any_request(&self, random: &mut Random) -> (Vec<usize>, u64) {
+    fn any_request(&self, random: &mut Random) -> AnyRequest {
         let cells = (0..self.cells.len()).filter(|_| random.below(2) == 0).collect();
         let hits = match random.below(12) {
             0 => 0,
@@ -123,7 +115,13 @@ impl History {
             3..=5 => 1 + random.below(4),
             _ => 1,
         };
-        (cells, hits)
+        let count = match random.below(6) {
+            0 => random.below(40),
+            1 => *random.pick(&[2, 3, u64::from(u32::MAX)]),
+            _ => 1,
+        };
+        let count = u32::try_from(count).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+        AnyRequest { cells, hits, count }
     }
 
     /// A cell of a concurrency limit if there is one, else any: releasing what is no lease must do no harm.
@@ -132,13 +130,17 @@ impl History {
         self.cells.iter().position(is_one).unwrap_or_else(|| random.index(self.cells.len()))
     }
 
-    pub(super) fn spends(&self, requests: &[(Vec<usize>, u64)], turn: usize) -> Vec<Vec<Spend<'_>>> {
-        let of = |cells: &[usize], hits| cells.iter().map(|cell| self.spend(*cell, hits, turn)).collect();
-        requests.iter().map(|(cells, hits)| of(cells, *hits)).collect()
+    pub(super) fn spends(&self, requests: &[AnyRequest], turn: usize) -> Vec<Vec<Spend<'_>>> {
+        let of = |AnyRequest { cells, hits, count }: &AnyRequest| {
+            // Equal requests take no lease: each would need its own.
+            let lease = (count.get() == 1).then(|| lease_id(turn));
+            let ask = Ask { hits: Hits::new(*hits), lease };
+            cells.iter().map(|cell| self.spend(*cell, ask)).collect()
+        };
+        requests.iter().map(of).collect()
     }
 
-    pub(super) fn spend(&self, cell: usize, hits: u64, turn: usize) -> Spend<'_> {
-        let ask = Ask { hits: Hits::new(hits), lease: Some(lease_id(turn)) };
+    pub(super) fn spend(&self, cell: usize, ask: Ask) -> Spend<'_> {
         let planned = &self.cells[cell];
         Spend { cell: planned.key(), touch: Touch { limit: &planned.limit, ask, stance: planned.stance } }
     }

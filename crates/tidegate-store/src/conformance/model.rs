@@ -2,27 +2,34 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::{Ask, Cell, Limit, Outcome, Timestamp, decide_request};
+use tidegate_core::{Ask, Cell, Limit, Timestamp, decide_fold, decide_request};
 
-use crate::contract::{CellKey, LeaseRef, Refund, Request, Spend};
+use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Request, Spend};
 
 /// Cells by scope and key.
 #[derive(Debug, Default)]
 pub(super) struct Model(HashMap<(Vec<u8>, Vec<u8>), Cell>);
 
 impl Model {
-    pub(super) fn decide(&mut self, batch: &[Request<'_>], now: Timestamp) -> Vec<Outcome> {
-        let mut outcomes = vec![];
+    pub(super) fn decide(&mut self, batch: &[Request<'_>], now: Timestamp) -> BatchOutcomes {
+        let mut told = BatchOutcomes::default();
         for request in batch {
             let mut cells: Vec<Cell> =
                 request.spends.iter().map(|spend| self.get(spend.cell).clone()).collect();
             let touches = request.spends.iter().map(|spend| spend.touch).enumerate();
-            decide_request(touches, &mut cells, now, |outcome| outcomes.push(outcome));
+            if request.is_fold() {
+                decide_fold(touches, &mut cells, now, request.count.get(), |fold| {
+                    told.outcomes.push(fold.last);
+                    told.folds.push(fold);
+                });
+            } else {
+                decide_request(touches, &mut cells, now, |outcome| told.outcomes.push(outcome));
+            }
             for (spend, cell) in request.spends.iter().zip(cells) {
                 *self.get(spend.cell) = cell;
             }
         }
-        outcomes
+        told
     }
 
     pub(super) fn refund(&mut self, refund: &Refund<'_>, now: Timestamp) {

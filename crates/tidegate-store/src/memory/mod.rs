@@ -14,15 +14,16 @@ mod shard;
 mod table;
 
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hash128, SipHasher13};
 use smallvec::SmallVec;
-use tidegate_core::{Cell, Limit, Outcome, Timestamp, decide_request};
+use tidegate_core::{Cell, Limit, Outcome, Timestamp, decide_fold, decide_request};
 
 use crate::clock::{Clock, SystemClock};
-use crate::contract::{CellKey, LeaseRef, Outcomes, Refund, Reply, Request, Spend, Store};
+use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
 use shard::{Moment, Shard};
 use table::{Sweep, Tag, Victims};
 
@@ -156,8 +157,8 @@ impl<C: Clock> MemoryStore<C> {
         outcome
     }
 
-    /// Decides a request over several cells, with all their shards locked at once.
-    fn decide_together(&self, request: &Request<'_>, outcomes: &mut Outcomes) {
+    /// Decides a request over several cells, or one that stands for several, with all shards locked at once.
+    fn decide_together(&self, request: &Request<'_>, told: &mut BatchOutcomes) {
         let located: SmallVec<[(usize, Tag); 8]> =
             request.spends.iter().map(|spend| self.locate(&spend.cell)).collect();
         let mut shards = self.lock(located.iter().map(|(shard, _)| *shard));
@@ -168,7 +169,14 @@ impl<C: Clock> MemoryStore<C> {
             cells.push(shards.get(*shard).take(*tag, spend.touch.limit).1);
         }
         let touches = request.spends.iter().map(|spend| spend.touch).enumerate();
-        decide_request(touches, &mut cells, now.time, |outcome| outcomes.push(outcome));
+        if request.is_fold() {
+            decide_fold(touches, &mut cells, now.time, request.count.get(), |fold| {
+                told.outcomes.push(fold.last);
+                told.folds.push(fold);
+            });
+        } else {
+            decide_request(touches, &mut cells, now.time, |outcome| told.outcomes.push(outcome));
+        }
         for ((spend, (shard, tag)), cell) in request.spends.iter().zip(&located).zip(cells) {
             shards.get(*shard).put(*tag, cell, spend.touch.limit, now, self.cells_per_shard);
         }
@@ -246,22 +254,22 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         // Most batches are one request on one cell.
-        if let [Request { spends: [spend] }] = batch {
-            let mut outcomes = Outcomes::new();
-            outcomes.push(self.decide_one(spend));
-            return Reply::Now(Ok(outcomes));
+        if let [Request { spends: [spend], count: NonZeroU32::MIN }] = batch {
+            let mut told = BatchOutcomes::default();
+            told.outcomes.push(self.decide_one(spend));
+            return Reply::Now(Ok(told));
         }
-        let mut outcomes = Outcomes::new();
+        let mut told = BatchOutcomes::default();
         for request in batch {
             match request.spends {
                 [] => {}
-                [spend] => outcomes.push(self.decide_one(spend)),
-                _ => self.decide_together(request, &mut outcomes),
+                [spend] if !request.is_fold() => told.outcomes.push(self.decide_one(spend)),
+                _ => self.decide_together(request, &mut told),
             }
         }
-        Reply::Now(Ok(outcomes))
+        Reply::Now(Ok(told))
     }
 
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {

@@ -20,9 +20,7 @@ fn ask_for(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64, hits: u64)
     let lease = Some(LeaseId(std::num::NonZeroU64::MIN));
     let touch = Touch { limit, ask: Ask { lease, ..Ask::hits(hits) }, stance: Stance::Enforced };
     let spends = [Spend { cell: CellKey { scope: &scope, key: &key, tag: &key }, touch }];
-    let Reply::Now(Ok(outcomes)) = store.decide(&[Request { spends: &spends }]) else {
-        panic!("memory answers")
-    };
+    let Reply::Now(Ok(outcomes)) = store.decide(&[Request::once(&spends)]) else { panic!("memory answers") };
     outcomes[0]
 }
 

@@ -16,9 +16,7 @@ fn passes(store: &MemoryStore<ManualClock>, cells: &[(&Scope, &[u8], &Limit)]) -
             touch: Touch { limit, ask: Ask::hits(1), stance: Stance::Enforced },
         })
         .collect();
-    let Reply::Now(Ok(outcomes)) = store.decide(&[Request { spends: &spends }]) else {
-        panic!("memory answers")
-    };
+    let Reply::Now(Ok(outcomes)) = store.decide(&[Request::once(&spends)]) else { panic!("memory answers") };
     outcomes.iter().all(tidegate_core::Outcome::is_admitted)
 }
 

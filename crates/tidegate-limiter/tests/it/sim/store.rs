@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_limiter::Runtime;
 use tidegate_store::{
-    CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request,
+    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply, Request,
     Spend, Store, StoreError,
 };
 
@@ -169,7 +169,7 @@ impl Link {
 }
 
 impl Store for Link {
-    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         let tags =
             |request: &Request<'_>| request.spends.iter().map(|spend| spend.cell.tag.to_vec()).collect();
         let lane: Vec<Vec<u8>> = batch.first().map(tags).unwrap_or_default();

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Limit, Timestamp};
 use tidegate_server::resp::RespSettings;
 use tidegate_store::{
-    CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Outcomes, Refund, Reply, Request, Spend, Store,
+    BatchOutcomes, CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend,
+    Store,
 };
 use tidegate_testkit::resp::Value;
 
@@ -21,7 +22,7 @@ struct Distant {
 }
 
 impl Store for Distant {
-    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, Outcomes> {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         self.calls.lock().unwrap().push(batch.len());
         // Later calls wait less: whoever answers as answers come in answers in the wrong order.
         let turns = 40usize.saturating_sub(self.waits.fetch_add(1, Ordering::Relaxed)).max(1);

@@ -1,0 +1,135 @@
+//! Equal requests at one moment, decided as one.
+//!
+//! Within a call time stands still and cells only fill. So of n equal requests the first k pass and the others are
+//! refused, and k follows from what one look finds left: the work does not grow with n. What each of them is told follows
+//! from its place among them.
+
+use crate::limit::{Cell, Limit};
+use crate::outcome::{Outcome, Verdict};
+use crate::request::{Ask, Stance, Touch};
+use crate::units::{Hits, Micros, Timestamp};
+
+/// What one limit says to equal requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    /// How many of them it admitted: the first ones.
+    pub admitted: u32,
+    /// What the last admitted one is told; if none was, the same as `last`.
+    pub last_admitted: Outcome,
+    /// What the last one of all is told. So are all others that were not admitted: where refused requests count, what
+    /// each of them would have been told alone is void once the next was noted.
+    pub last: Outcome,
+}
+
+impl Fold {
+    /// What the request at `place` among the equal ones, from 0, is told by `limit`, of which it asked `hits`.
+    ///
+    /// Spans may be up to a microsecond longer than those it would have been told alone, never shorter.
+    #[must_use]
+    pub fn at(&self, place: u32, limit: &Limit, hits: Hits) -> Outcome {
+        if place >= self.admitted {
+            return self.last;
+        }
+        let later = u64::from(self.admitted - 1 - place);
+        limit.told_before(self.last_admitted, later.saturating_mul(hits.get()))
+    }
+}
+
+/// Decides `count` equal requests at `now`: how many pass. As [`decide_request`](crate::decide_request) would one after
+/// another; `tell` hears one fold per touch, in order. None of them takes a lease.
+pub fn decide_fold<'a, T>(
+    touches: T,
+    cells: &mut [Cell],
+    now: Timestamp,
+    count: u32,
+    mut tell: impl FnMut(Fold),
+) -> u32
+where
+    T: Iterator<Item = (usize, Touch<'a>)> + Clone,
+{
+    let enforced = touches.clone().filter(|(_, touch)| touch.stance == Stance::Enforced);
+    let passed = enforced.fold(count, |most, (place, touch)| {
+        most.min(touch.limit.admits(&cells[place], now, touch.ask, most))
+    });
+    for (place, touch) in touches {
+        tell(touch.decide_fold(&mut cells[place], now, count, passed));
+    }
+    passed
+}
+
+impl Touch<'_> {
+    /// Decides `count` equal requests of which `passed` find room in all enforced cells.
+    fn decide_fold(&self, cell: &mut Cell, now: Timestamp, count: u32, passed: u32) -> Fold {
+        let Touch { limit, ask, stance } = *self;
+        let admitted = match stance {
+            Stance::Enforced => passed,
+            Stance::Advisory => limit.admits(cell, now, ask, passed),
+        };
+        let last_admitted = (admitted > 0).then(|| limit.admit(cell, now, ask, admitted));
+        let refused = (admitted < count).then(|| {
+            limit.note_refused(cell, now, ask, count - admitted - 1);
+            let mut outcome = limit.look(cell, now, ask);
+            if outcome.is_admitted() {
+                // Refused elsewhere: what is left here is unspent.
+                outcome = limit.look(cell, now, Ask { hits: Hits::ZERO, ..ask });
+            }
+            limit.note_refused(cell, now, ask, 1);
+            outcome
+        });
+        let last = refused.or(last_admitted).expect("there is at least one request");
+        Fold { admitted, last_admitted: last_admitted.unwrap_or(last), last }
+    }
+}
+
+impl Limit {
+    /// How many of `most` equal requests find room, one after another.
+    #[must_use]
+    pub fn admits(&self, cell: &Cell, now: Timestamp, ask: Ask, most: u32) -> u32 {
+        if most == 0 {
+            return 0;
+        }
+        let first = self.look(cell, now, ask);
+        if !first.is_admitted() {
+            return 0;
+        }
+        match self {
+            // Looks leave room for the next.
+            _ if ask.hits == Hits::ZERO => most,
+            Limit::Concurrency(_) => most,
+            Limit::SlidingLog(limit) if limit.min_interval() > Micros::ZERO => 1,
+            _ => {
+                let others = first.remaining / ask.hits.get();
+                u32::try_from(others.saturating_add(1)).map_or(most, |fit| fit.min(most))
+            }
+        }
+    }
+
+    /// Spends what `count` equal requests ask, which must fit: what the last of them is told.
+    fn admit(&self, cell: &mut Cell, now: Timestamp, ask: Ask, count: u32) -> Outcome {
+        let spends = ask.hits > Hits::ZERO && !matches!(self, Limit::Concurrency(_));
+        if spends && count > 1 {
+            self.decide(cell, now, Ask::hits(ask.hits.get() * u64::from(count - 1)));
+        }
+        self.decide(cell, now, ask)
+    }
+
+    /// What somebody was told before another `hits` were admitted at the same moment and the last of those told `last`.
+    fn told_before(&self, last: Outcome, hits: u64) -> Outcome {
+        let meter = match self {
+            Limit::Concurrency(_) => return last,
+            Limit::TokenBucket(limit) => Some(limit.meter()),
+            Limit::LeakyBucket(limit) => Some(limit.meter()),
+            Limit::FixedWindow(_) | Limit::SlidingWindow(_) | Limit::SlidingLog(_) => None,
+        };
+        let drained = meter.map_or(Micros::ZERO, |meter| meter.least_time_to_drain(hits));
+        let verdict = match last.verdict {
+            Verdict::Admitted { delay } => Verdict::Admitted { delay: delay.saturating_sub(drained) },
+            refused @ Verdict::Refused { .. } => refused,
+        };
+        Outcome {
+            verdict,
+            remaining: last.remaining.saturating_add(hits),
+            reset_after: last.reset_after.saturating_sub(drained),
+        }
+    }
+}

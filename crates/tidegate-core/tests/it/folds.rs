@@ -1,0 +1,134 @@
+//! Equal requests decided as one are decided as they would be one after another.
+
+use proptest::prelude::*;
+use tidegate_core::{
+    Ask, Cell, Fold, Limit, Micros, Outcome, Stance, Timestamp, Touch, decide_fold, decide_request,
+};
+
+use crate::generate::{START, any_limit};
+
+/// A cell with a past: what was asked of it, how long before the fold.
+#[derive(Clone, Debug)]
+struct Past {
+    limit: Limit,
+    stance: Stance,
+    hits: u64,
+    asked: Vec<(u64, u64)>,
+}
+
+fn any_past() -> impl Strategy<Value = Past> {
+    let stance = prop_oneof![3 => Just(Stance::Enforced), 1 => Just(Stance::Advisory)];
+    let hits = prop_oneof![4 => Just(1), 2 => 0..6u64, 1 => 0..400u64, 1 => Just(u64::MAX)];
+    (any_limit(), stance, hits, proptest::collection::vec((0..1_000u64, 0..8u64), 0..6))
+        .prop_map(|(limit, stance, hits, asked)| Past { limit, stance, hits, asked })
+}
+
+impl Past {
+    fn touch(&self) -> Touch<'_> {
+        Touch { limit: &self.limit, ask: Ask::hits(self.hits), stance: self.stance }
+    }
+
+    fn cell(&self) -> Cell {
+        let mut cell = Cell::Vacant;
+        let span = crate::generate::scale(&self.limit);
+        let mut asked = self.asked.clone();
+        asked.sort_unstable_by(|a, b| b.cmp(a));
+        for (turn, (before, hits)) in asked.into_iter().enumerate() {
+            let then =
+                START.back(Micros::new(u64::try_from(u128::from(span) * u128::from(before) / 900).unwrap()));
+            self.limit.decide(&mut cell, then, crate::generate::ask(hits, turn));
+        }
+        cell
+    }
+}
+
+fn one_by_one(pasts: &[Past], cells: &mut [Cell], now: Timestamp, count: u32) -> (u32, Vec<Vec<Outcome>>) {
+    let mut told = vec![vec![]; pasts.len()];
+    let mut passed = 0;
+    for _ in 0..count {
+        let mut outcomes = vec![];
+        let touches = pasts.iter().map(Past::touch).enumerate();
+        passed += u32::from(decide_request(touches, cells, now, |outcome| outcomes.push(outcome)));
+        told.iter_mut().zip(outcomes).for_each(|(told, outcome)| told.push(outcome));
+    }
+    (passed, told)
+}
+
+/// Spans may be up to a microsecond longer, never shorter; all else is the same.
+fn is_told(given: Outcome, alone: Outcome) -> bool {
+    let (delay, reset) = (given.delay(), given.reset_after);
+    let near = |given: Micros, alone: Micros| alone <= given && given <= alone + Micros::ONE;
+    given.is_admitted() == alone.is_admitted()
+        && given.remaining == alone.remaining
+        && given.retry_after() == alone.retry_after()
+        && near(delay, alone.delay())
+        && near(reset, alone.reset_after)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_fold_decides_as_its_requests_would_one_after_another(
+        pasts in proptest::collection::vec(any_past(), 1..4),
+        count in prop_oneof![4 => 1..40u32, 1 => 1..300u32],
+        step_back in prop_oneof![9 => Just(0), 1 => 0..2_000_000u64],
+    ) {
+        let now = START.back(Micros::new(step_back));
+        let mut alone: Vec<Cell> = pasts.iter().map(Past::cell).collect();
+        let mut folded = alone.clone();
+        let (passed, told) = one_by_one(&pasts, &mut alone, now, count);
+
+        let mut folds: Vec<Fold> = vec![];
+        let touches = pasts.iter().map(Past::touch).enumerate();
+        let fold_passed = decide_fold(touches, &mut folded, now, count, |fold| folds.push(fold));
+
+        prop_assert_eq!(fold_passed, passed);
+        for ((past, fold), told) in pasts.iter().zip(&folds).zip(&told) {
+            for place in 0..count {
+                let given = fold.at(place, &past.limit, past.touch().ask.hits);
+                // Where refused requests count, all refused are told what the last of them is.
+                let counted = past.limit.counts_refused() && place >= fold.admitted;
+                let alone = told[if counted { count as usize - 1 } else { place as usize }];
+                prop_assert!(is_told(given, alone), "place {place} of {count}: {given:?}, alone {alone:?}");
+            }
+        }
+        for ((past, one), other) in pasts.iter().zip(&alone).zip(&folded) {
+            let all = |cell: &Cell| past.limit.look(cell, now, Ask::hits(past.limit.quota()));
+            prop_assert_eq!(past.limit.look(one, now, Ask::look()), past.limit.look(other, now, Ask::look()));
+            prop_assert_eq!(all(one), all(other));
+            if past.limit.is_counter() {
+                prop_assert_eq!(one, other);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fold_of_four_billion_costs_no_more_than_one_of_two() {
+    let limits = [
+        Limit::FixedWindow(tidegate_core::FixedWindow::new(7, Micros::from_secs(60)).unwrap()),
+        Limit::SlidingLog(
+            tidegate_core::SlidingLog::new(
+                7,
+                Micros::from_secs(60),
+                Micros::ZERO,
+                tidegate_core::RefusedHits::Count,
+            )
+            .unwrap(),
+        ),
+        Limit::Concurrency(
+            tidegate_core::Concurrency::new(7, Micros::from_secs(60), tidegate_core::RefusedHits::Count)
+                .unwrap(),
+        ),
+    ];
+    for limit in &limits {
+        let touch = Touch { limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let mut cells = [Cell::Vacant];
+        let mut fold = None;
+        let passed =
+            decide_fold([(0, touch)].into_iter(), &mut cells, START, u32::MAX, |told| fold = Some(told));
+        let all = if matches!(limit, Limit::Concurrency(_)) { u32::MAX } else { 7 };
+        assert_eq!((passed, fold.unwrap().admitted), (all, all));
+    }
+}
