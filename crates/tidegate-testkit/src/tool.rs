@@ -37,6 +37,9 @@ fn installed(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     // Debian puts nginx where an ordinary user's PATH does not lead.
     let dirs = env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    // Debian keeps PostgreSQL's servers apart by version.
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let dirs = dirs.chain(versions.filter_map(|version| Some(version.ok()?.path().join("bin"))));
     dirs.map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 

@@ -83,7 +83,7 @@ pub(crate) const TOOLS: &[Tool] = &[
     Tool {
         name: "postgres",
         used_by: "tests of the rule database",
-        wanted: Wanted::Later,
+        wanted: Wanted::Now,
         source: Source::Apt { package: "postgresql", program: "postgres" },
     },
     Tool {

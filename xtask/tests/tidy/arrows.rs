@@ -18,7 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-limiter", &["tidegate-rules", "tidegate-store"]),
     ("tidegate-tower", &["tidegate-limiter"]),
     ("tidegate-server", &["tidegate-access", "tidegate-limiter", "tidegate-tower"]),
-    ("tidegate-admin", &["tidegate-access", "tidegate-limiter"]),
+    ("tidegate-rulestore", &["tidegate-rules"]),
+    ("tidegate-admin", &["tidegate-access", "tidegate-limiter", "tidegate-rulestore"]),
     ("tidegate-sim", &["tidegate-limiter"]),
     ("tidegate", &["tidegate-limiter", "tidegate-tower", "tidegate-store-redis"]),
     (
@@ -106,6 +107,16 @@ fn an_arrow_that_points_up_is_found() {
 fn the_limiter_cannot_name_a_concrete_store() {
     let concrete = workspace_of("tidegate-limiter", &[ours("tidegate-store-redis", None)]);
     assert_eq!(violations(&concrete), ["tidegate-limiter has a dependency on tidegate-store-redis"]);
+}
+
+#[test]
+fn the_data_plane_cannot_name_the_rule_database_or_the_control_plane() {
+    for plane in ["tidegate-limiter", "tidegate-server", "tidegate-tower", "tidegate-store-redis"] {
+        for control in ["tidegate-rulestore", "tidegate-admin"] {
+            let found = violations(&workspace_of(plane, &[ours(control, None)]));
+            assert_eq!(found, [format!("{plane} has a dependency on {control}")]);
+        }
+    }
 }
 
 #[test]

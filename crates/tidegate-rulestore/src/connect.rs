@@ -1,0 +1,209 @@
+//! Where the database is, and the connections to it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::any::{AnyPoolOptions, install_default_drivers};
+use sqlx::{AnyPool, Executor as _};
+use tokio::sync::watch;
+
+use crate::error::{Error, Result};
+use crate::schema;
+
+/// Connections at once: the control plane asks seldom.
+const MOST_CONNECTIONS: u32 = 5;
+/// How long to wait for one, connecting included.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What every connection to SQLite begins with. Readers do not wait for the one writer (WAL), a writer waits for another
+/// instead of failing, and what was acknowledged survives a power cut.
+const SQLITE_SETUP: &str = "PRAGMA journal_mode = WAL; PRAGMA busy_timeout = 5000; PRAGMA synchronous = FULL; \
+    PRAGMA foreign_keys = ON;";
+
+/// The file's name in the directory of the embedded database.
+const FILE: &str = "tidegate.db";
+
+/// Which database it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Embedded, one file.
+    Sqlite,
+    /// A server.
+    Postgres,
+}
+
+impl Kind {
+    /// Its name in answers.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Sqlite => "sqlite",
+            Kind::Postgres => "postgres",
+        }
+    }
+}
+
+/// Where a database is: `sqlite:PATH` or `postgres://user:password@host/name`. Shown without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DatabaseUrl {
+    pub(crate) kind: Kind,
+    pub(crate) url: String,
+}
+
+impl DatabaseUrl {
+    /// The embedded database in `directory`.
+    #[must_use]
+    pub fn embedded(directory: &Path) -> Self {
+        DatabaseUrl::file(&directory.join(FILE))
+    }
+
+    fn file(path: &Path) -> Self {
+        DatabaseUrl { kind: Kind::Sqlite, url: path.display().to_string() }
+    }
+
+    /// Which database it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The directory of an embedded database.
+    fn directory(&self) -> Option<PathBuf> {
+        let parent = Path::new(&self.url).parent().filter(|parent| !parent.as_os_str().is_empty());
+        (self.kind == Kind::Sqlite).then(|| parent.unwrap_or(Path::new(".")).to_owned())
+    }
+
+    /// The URL as the driver wants it.
+    pub(crate) fn for_driver(&self) -> String {
+        match self.kind {
+            Kind::Postgres => self.url.clone(),
+            Kind::Sqlite => {
+                let path = self.url.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+                format!("sqlite://{path}?mode=rwc")
+            }
+        }
+    }
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let url = || DatabaseUrl { kind: Kind::Postgres, url: text.to_owned() };
+        if let Some(path) = text.strip_prefix("sqlite:").filter(|path| !path.trim_matches('/').is_empty()) {
+            return Ok(DatabaseUrl::file(Path::new(path.strip_prefix("//").unwrap_or(path))));
+        }
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return Ok(url());
+        }
+        Err(Error::Url { url: url().to_string() })
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == Kind::Sqlite {
+            return write!(f, "sqlite:{}", self.url);
+        }
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
+        let authority_ends = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(authority_ends);
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        // A query may hold a password, too.
+        let path = path.split('?').next().unwrap_or_default();
+        write!(f, "{scheme}://{host}{path}")
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Versions, overrides, tokens and audit in one database.
+///
+/// Cheap to clone; all clones share their connections.
+#[derive(Clone, Debug)]
+pub struct RuleStore {
+    pub(crate) pool: AnyPool,
+    pub(crate) url: DatabaseUrl,
+    /// Wakes those who watch in this process when something was published here.
+    pub(crate) changed: Arc<watch::Sender<()>>,
+}
+
+impl RuleStore {
+    /// A store at `url`. It connects with the first question; [`RuleStore::migrate`] should be that.
+    ///
+    /// # Errors
+    /// When the directory of an embedded database cannot be made, or the URL makes no sense to the driver.
+    pub fn open(url: &DatabaseUrl) -> Result<Self> {
+        install_default_drivers();
+        if let Some(directory) = url.directory() {
+            make_private(&directory)
+                .map_err(|source| Error::Directory { path: directory.display().to_string(), source })?;
+        }
+        let kind = url.kind;
+        let options = AnyPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(PATIENCE);
+        let options = options.after_connect(move |connection, _| {
+            Box::pin(async move {
+                if kind == Kind::Sqlite {
+                    connection.execute(SQLITE_SETUP).await?;
+                }
+                Ok(())
+            })
+        });
+        let pool = options.connect_lazy(&url.for_driver())?;
+        Ok(RuleStore { pool, url: url.clone(), changed: Arc::new(watch::Sender::new(())) })
+    }
+
+    /// Brings the schema up to date: safe to be called by many nodes at once, and again.
+    ///
+    /// # Errors
+    /// When the database does not answer, or a newer release has changed it.
+    pub async fn migrate(&self) -> Result<()> {
+        schema::migrate(&self.pool, self.url.kind).await
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &DatabaseUrl {
+        &self.url
+    }
+
+    /// Ends all connections; what is under way finishes first.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// Only the owner may look into it: it holds hashes of tokens, and the limits of keys.
+fn make_private(directory: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for url in ["postgres://me:secret@db:5432/rules", "postgresql://me@db/rules?password=secret"] {
+            let shown =
+                format!("{:?} {}", url.parse::<DatabaseUrl>().unwrap(), url.parse::<DatabaseUrl>().unwrap());
+            assert!(!shown.contains("secret") && shown.contains("db"), "{shown}");
+        }
+        let wrong = "mysql://me:secret@db/rules".parse::<DatabaseUrl>().unwrap_err().to_string();
+        assert!(!wrong.contains("secret"), "{wrong}");
+    }
+
+    #[test]
+    fn a_path_may_hold_what_means_something_in_a_url() {
+        let url: DatabaseUrl = "sqlite:/tmp/50% off?/#1.db".parse().unwrap();
+        assert_eq!(url.for_driver(), "sqlite:///tmp/50%25 off%3f/%231.db?mode=rwc");
+    }
+}

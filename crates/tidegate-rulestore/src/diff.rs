@@ -1,0 +1,157 @@
+//! How two sets of documents differ, for people.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use similar::TextDiff;
+use tidegate_rules::outline;
+
+use crate::document::DocumentSet;
+
+/// Longer diffs are cut: nobody reads on.
+const MOST_BYTES: usize = 256 * 1024;
+
+/// How one set of documents differs from another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Diff {
+    /// The older version; none where it is not a published one.
+    pub from: Option<u64>,
+    /// The newer version; none where it is not a published one.
+    pub to: Option<u64>,
+    /// The documents that differ.
+    pub documents: Vec<DocumentDiff>,
+    /// The rules that differ.
+    pub rules: Vec<RuleChange>,
+}
+
+/// How one document differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DocumentDiff {
+    /// Its domain.
+    pub domain: String,
+    /// What became of it.
+    pub change: Change,
+    /// The lines, as `diff -u` has them.
+    pub unified: String,
+}
+
+/// A rule that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleChange {
+    /// Its domain.
+    pub domain: String,
+    /// Its name.
+    pub rule: String,
+    /// What became of it.
+    pub change: Change,
+}
+
+/// What became of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It was not there.
+    Added,
+    /// It is no more.
+    Removed,
+    /// It is another.
+    Changed,
+}
+
+impl Diff {
+    /// How `new` differs from `old`.
+    #[must_use]
+    pub fn between(old: &DocumentSet, new: &DocumentSet) -> Self {
+        let domains: BTreeSet<&str> = old.iter().chain(new.iter()).map(|(domain, _)| domain).collect();
+        let mut diff = Diff::default();
+        for domain in domains {
+            let (before, after) = (old.get(domain), new.get(domain));
+            let Some(change) = change(before, after) else { continue };
+            let unified = unified(domain, before.unwrap_or_default(), after.unwrap_or_default());
+            diff.documents.push(DocumentDiff { domain: domain.to_owned(), change, unified });
+            diff.rules.extend(rule_changes(domain, before.unwrap_or_default(), after.unwrap_or_default()));
+        }
+        diff
+    }
+
+    /// The same, between these versions.
+    #[must_use]
+    pub fn of(self, from: Option<u64>, to: Option<u64>) -> Self {
+        Diff { from, to, ..self }
+    }
+
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.documents.is_empty()
+    }
+}
+
+fn change<T: PartialEq>(before: Option<T>, after: Option<T>) -> Option<Change> {
+    match (before, after) {
+        (Some(before), Some(after)) => (before != after).then_some(Change::Changed),
+        (None, Some(_)) => Some(Change::Added),
+        (Some(_), None) => Some(Change::Removed),
+        (None, None) => None,
+    }
+}
+
+fn unified(domain: &str, before: &str, after: &str) -> String {
+    let lines = TextDiff::from_lines(before, after);
+    let mut text = lines.unified_diff().context_radius(3).header(domain, domain).to_string();
+    if text.len() > MOST_BYTES {
+        text.truncate(text.floor_char_boundary(MOST_BYTES));
+        text.push_str("\n(cut: the whole difference is longer)\n");
+    }
+    text
+}
+
+fn rule_changes(domain: &str, before: &str, after: &str) -> Vec<RuleChange> {
+    let (before, after) = (rules_of(before), rules_of(after));
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let changed = names.into_iter().filter_map(|name| {
+        let change = change(before.get(name), after.get(name))?;
+        Some(RuleChange { domain: domain.to_owned(), rule: name.clone(), change })
+    });
+    changed.collect()
+}
+
+/// The rules of a document and their text; none where it cannot be read.
+fn rules_of(text: &str) -> BTreeMap<String, &str> {
+    let outlines = outline(text).unwrap_or_default();
+    let places = outlines.into_iter().flat_map(|one| one.rules);
+    places.map(|place| (place.name, &text[place.span])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Document;
+
+    fn set(documents: &[(&str, &str)]) -> DocumentSet {
+        let document =
+            |(domain, text): &(&str, &str)| Document { domain: (*domain).into(), text: (*text).into() };
+        DocumentSet::new(documents.iter().map(document))
+    }
+
+    #[test]
+    fn a_diff_names_documents_and_rules_that_differ() {
+        let old = set(&[
+            ("api", "domain: api\nrules:\n  - { name: a, limits: [1/s] }\n  - { name: b, limits: [1/s] }\n"),
+            ("same", "domain: same\nrules: []\n"),
+            ("web", "domain: web\nrules: []\n"),
+        ]);
+        let new = set(&[
+            ("api", "domain: api\nrules:\n  - { name: a, limits: [2/s] }\n  - { name: c, limits: [1/s] }\n"),
+            ("same", "domain: same\nrules: []\n"),
+            ("mail", "domain: mail\nrules: []\n"),
+        ]);
+        let diff = Diff::between(&old, &new);
+        let documents: Vec<_> = diff.documents.iter().map(|one| (&*one.domain, one.change)).collect();
+        assert_eq!(documents, [("api", Change::Changed), ("mail", Change::Added), ("web", Change::Removed)]);
+        let rules: Vec<_> = diff.rules.iter().map(|one| (&*one.rule, one.change)).collect();
+        assert_eq!(rules, [("a", Change::Changed), ("b", Change::Removed), ("c", Change::Added)]);
+        assert!(diff.documents[0].unified.contains("-  - { name: a, limits: [1/s] }"), "{diff:?}");
+        assert!(Diff::between(&old, &old).is_empty());
+    }
+}

@@ -1,0 +1,35 @@
+//! Rules as data: versions of rule documents, overrides of single keys, tokens and the audit log, in SQLite (embedded, one
+//! file) or PostgreSQL (a fleet).
+//!
+//! [`RuleStore`] is the only place that speaks SQL. A version is an immutable set of documents (the YAML that a person
+//! wrote); to publish one is a single transaction that names the version it was made on, so of two editors one loses and
+//! is told what the other changed. Overrides and bans of single keys are rows of their own.
+//!
+//! Nothing here decides about requests, and no data plane crate may depend on it: a node decides, starts and goes on
+//! without a database. Times are passed in; only the databases and [`Watch`] wait for anything.
+
+mod audit;
+mod connect;
+mod diff;
+mod document;
+mod edit;
+mod error;
+mod overrides;
+mod schema;
+mod secret;
+mod tokens;
+mod versions;
+mod watch;
+
+pub use audit::{Actor, AuditEntry, AuditFilter};
+pub use connect::{DatabaseUrl, Kind, RuleStore};
+pub use diff::{Change, Diff, DocumentDiff, RuleChange};
+pub use document::{Document, DocumentSet, SplitError};
+pub use edit::{EditError, put_rule, remove_rule};
+pub use error::Error;
+pub use overrides::{Action, KeyOverride, MOST_OVERRIDES, NewOverride, OverrideFilter};
+pub use schema::SCHEMA_VERSION;
+pub use secret::Secret;
+pub use tokens::{NewToken, Role, StoredToken, TokenKind};
+pub use versions::{Head, Publication, PublishError, Version};
+pub use watch::Watch;

@@ -1,0 +1,100 @@
+//! The tables, and how a database of an earlier release becomes one of this.
+//!
+//! The statements are the same for both databases, but for how rows are numbered. A migration, once released, never
+//! changes: the next one mends it.
+//!
+//! No column is ever null: drivers differ in how they pass one. What is absent is 0, the empty text, or the last moment
+//! there is.
+
+use sqlx::{AnyConnection, AnyPool, Row as _};
+
+use crate::connect::Kind;
+use crate::error::{Error, Result};
+use crate::secret;
+
+/// The schema that this release makes and knows.
+pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Each brings a database from the schema before to its own. `{ID}` numbers rows by itself.
+const MIGRATIONS: [&[&str]; 1] = [&[
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    // One row: what is in force. A change of it is what makes a publication happen.
+    "CREATE TABLE head (version BIGINT NOT NULL, overrides BIGINT NOT NULL)",
+    "CREATE TABLE versions (number BIGINT PRIMARY KEY, parent BIGINT NOT NULL, author TEXT NOT NULL, \
+     at_us BIGINT NOT NULL, reason TEXT NOT NULL)",
+    // Most versions change one document of many: each text is kept once.
+    "CREATE TABLE texts (digest TEXT PRIMARY KEY, text TEXT NOT NULL)",
+    "CREATE TABLE documents (version BIGINT NOT NULL, domain TEXT NOT NULL, digest TEXT NOT NULL, \
+     PRIMARY KEY (version, domain))",
+    "CREATE TABLE key_overrides (id TEXT PRIMARY KEY, domain TEXT NOT NULL, rule TEXT NOT NULL, \
+     key_values TEXT NOT NULL, action TEXT NOT NULL, limits TEXT NOT NULL, until_us BIGINT NOT NULL, \
+     author TEXT NOT NULL, reason TEXT NOT NULL, at_us BIGINT NOT NULL)",
+    "CREATE INDEX key_overrides_until ON key_overrides (until_us)",
+    "CREATE TABLE tokens (id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, \
+     digest TEXT NOT NULL, author TEXT NOT NULL, at_us BIGINT NOT NULL, expires_us BIGINT NOT NULL)",
+    "CREATE TABLE audit (id {ID}, at_us BIGINT NOT NULL, actor TEXT NOT NULL, role TEXT NOT NULL, \
+     action TEXT NOT NULL, target TEXT NOT NULL, detail TEXT NOT NULL)",
+    "INSERT INTO head (version, overrides) VALUES (0, 0)",
+]];
+
+/// Any number, the same for all nodes: who holds it migrates.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7466521)";
+
+pub(crate) async fn migrate(pool: &AnyPool, kind: Kind) -> Result<()> {
+    let mut transaction = match kind {
+        // Takes the one place for writers at once, so that what is read below stays true.
+        Kind::Sqlite => pool.begin_with("BEGIN IMMEDIATE").await?,
+        Kind::Postgres => pool.begin().await?,
+    };
+    if kind == Kind::Postgres {
+        sqlx::query(LOCK).execute(&mut *transaction).await?;
+    }
+    let found = current(&mut transaction).await?;
+    if found > SCHEMA_VERSION {
+        return Err(Error::NewerSchema { found, known: SCHEMA_VERSION });
+    }
+    let done = usize::try_from(found).unwrap_or_default();
+    let statements: Vec<String> = MIGRATIONS[done..]
+        .concat()
+        .iter()
+        .map(|statement| statement.replace("{ID}", numbered(kind)))
+        .collect();
+    for statement in statements {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut *transaction).await?;
+    }
+    if done == 0 {
+        let lineage = secret::random_hex::<16>()?;
+        sqlx::query("INSERT INTO meta (name, value) VALUES ('lineage', $1)")
+            .bind(lineage)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    if found < SCHEMA_VERSION {
+        sqlx::query("UPDATE schema_version SET version = $1")
+            .bind(SCHEMA_VERSION)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// The schema that the database has; 0 for an empty one.
+async fn current(connection: &mut AnyConnection) -> Result<i64> {
+    sqlx::raw_sql("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
+        .execute(&mut *connection)
+        .await?;
+    let row = sqlx::query("SELECT version FROM schema_version").fetch_optional(&mut *connection).await?;
+    if let Some(row) = row {
+        return Ok(row.try_get(0)?);
+    }
+    sqlx::query("INSERT INTO schema_version (version) VALUES (0)").execute(connection).await?;
+    Ok(0)
+}
+
+fn numbered(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Sqlite => "INTEGER PRIMARY KEY AUTOINCREMENT",
+        Kind::Postgres => "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    }
+}

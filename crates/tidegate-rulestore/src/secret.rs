@@ -1,0 +1,107 @@
+//! Secrets: made of the system's randomness, shown once, kept as a digest.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::error::{Error, Result};
+
+/// A secret that somebody may hold: `tg_ID_SECRET`. The first part finds it, the second proves it.
+///
+/// Neither debugging nor a log line shows it; [`Secret::reveal`] is for the one answer that hands it out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    id: String,
+    text: String,
+}
+
+const PREFIX: &str = "tg_";
+
+impl Secret {
+    pub(crate) fn generate() -> Result<Self> {
+        let id = random_hex::<8>()?;
+        let text = format!("{PREFIX}{id}_{}", random_hex::<32>()?);
+        Ok(Secret { id, text })
+    }
+
+    /// A secret that somebody has sent; none if it cannot be one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
+        let hex =
+            |part: &str, length| part.len() == length && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (hex(id, 16) && hex(secret, 64)).then(|| Secret { id: id.to_owned(), text: text.to_owned() })
+    }
+
+    /// What finds it, and is no secret.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The secret itself.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.text
+    }
+
+    /// What is kept of it. Secrets have 256 random bits, so a fast hash is enough.
+    pub(crate) fn digest(&self) -> String {
+        hex(&Sha256::digest(self.text.as_bytes()))
+    }
+
+    /// Whether `digest` is this secret's, in a time that does not depend on where they differ.
+    pub(crate) fn has_digest(&self, digest: &str) -> bool {
+        self.digest().as_bytes().ct_eq(digest.as_bytes()).into()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{}_…", self.id)
+    }
+}
+
+/// `BYTES` random bytes as hexadecimal digits.
+pub(crate) fn random_hex<const BYTES: usize>() -> Result<String> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes).map_err(|_| Error::NoEntropy)?;
+    Ok(hex(&bytes))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_shown_and_parses_back() {
+        let secret = Secret::generate().unwrap();
+        assert_eq!(Secret::parse(secret.reveal()), Some(secret.clone()));
+        let shown = format!("{secret:?}");
+        assert!(!shown.contains(secret.reveal().rsplit('_').next().unwrap()), "{shown}");
+    }
+
+    #[test]
+    fn only_its_own_digest_fits() {
+        let (one, other) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        assert!(one.has_digest(&one.digest()));
+        assert!(!one.has_digest(&other.digest()));
+        assert!(!one.has_digest(""));
+    }
+
+    #[test]
+    fn what_cannot_be_a_secret_is_none() {
+        for text in ["", "tg_", "tg_0_0", "tg_0123456789abcdef_", "bearer"] {
+            assert_eq!(Secret::parse(text), None, "{text}");
+        }
+    }
+}

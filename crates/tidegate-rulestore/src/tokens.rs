@@ -1,0 +1,260 @@
+//! Who may use the admin API: tokens, sessions of the dashboard, and log-in links that work once. Only digests are kept.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+use tidegate_rules::Timestamp;
+
+use crate::audit::{self, Actor};
+use crate::connect::RuleStore;
+use crate::error::{Error, Result};
+use crate::secret::Secret;
+use crate::versions::{number, signed};
+
+/// The most tokens, and the most sessions, at once.
+const MOST_TOKENS: u64 = 10_000;
+
+/// What somebody may do; each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Look.
+    Viewer,
+    /// Change rules and keys.
+    Editor,
+    /// Decide who may.
+    Admin,
+}
+
+impl Role {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Editor => "editor",
+            Role::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let known = [Role::Viewer, Role::Editor, Role::Admin].into_iter().find(|role| role.name() == text);
+        known.ok_or_else(|| format!("`{text}` is no role\nroles are viewer, editor and admin"))
+    }
+}
+
+/// What a secret is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// A program's, or a person's at a shell.
+    Token,
+    /// A browser's, in a cookie.
+    Session,
+    /// The code of a log-in link.
+    LogIn,
+}
+
+impl TokenKind {
+    fn name(self) -> &'static str {
+        match self {
+            TokenKind::Token => "token",
+            TokenKind::Session => "session",
+            TokenKind::LogIn => "login",
+        }
+    }
+}
+
+/// A token to be made.
+#[derive(Clone, Debug)]
+pub struct NewToken {
+    /// What it is for.
+    pub kind: TokenKind,
+    /// Whose it is.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// When it ends; none for never.
+    pub expires: Option<Timestamp>,
+}
+
+/// What is known of a token; not the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredToken {
+    /// What finds it.
+    pub id: String,
+    /// Whose it is.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Who made it.
+    pub author: String,
+    /// When it was made.
+    pub at: Timestamp,
+    /// When it ends; none for never.
+    pub expires: Option<Timestamp>,
+}
+
+const COLUMNS: &str = "id, name, role, author, at_us, expires_us, digest";
+
+impl RuleStore {
+    /// Makes a token and returns its secret, which is nowhere else.
+    ///
+    /// # Errors
+    /// When there are too many, or the database does not answer.
+    pub async fn create_token(
+        &self,
+        token: &NewToken,
+        by: &Actor,
+        at: Timestamp,
+    ) -> Result<(StoredToken, Secret)> {
+        let secret = Secret::generate()?;
+        let mut transaction = self.pool.begin().await?;
+        // Whatever has ended makes room first; to write first also spares SQLite an upgrade of the transaction.
+        sqlx::query("DELETE FROM tokens WHERE expires_us <= $1")
+            .bind(signed(at.as_micros()))
+            .execute(&mut *transaction)
+            .await?;
+        let count = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind = $1")
+            .bind(token.kind.name())
+            .fetch_one(&mut *transaction)
+            .await?;
+        if number(&count, 0)? >= MOST_TOKENS {
+            return Err(Error::Full { what: "tokens", most: MOST_TOKENS as usize });
+        }
+        sqlx::query(
+            "INSERT INTO tokens (id, kind, name, role, digest, author, at_us, expires_us) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(secret.id())
+        .bind(token.kind.name())
+        .bind(&token.name)
+        .bind(token.role.name())
+        .bind(secret.digest())
+        .bind(&by.name)
+        .bind(signed(at.as_micros()))
+        .bind(token.expires.map_or(i64::MAX, |expires| signed(expires.as_micros())))
+        .execute(&mut *transaction)
+        .await?;
+        if token.kind == TokenKind::Token {
+            let detail = serde_json::json!({ "name": token.name, "role": token.role, "id": secret.id() });
+            audit::insert(&mut transaction, by, at, "token.create", &token.name, &detail).await?;
+        }
+        transaction.commit().await?;
+        let stored = StoredToken {
+            id: secret.id().to_owned(),
+            name: token.name.clone(),
+            role: token.role,
+            author: by.name.clone(),
+            at,
+            expires: token.expires,
+        };
+        Ok((stored, secret))
+    }
+
+    /// Whose secret this is, if it is one of this kind and has not ended.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn verify(
+        &self,
+        secret: &Secret,
+        kind: TokenKind,
+        now: Timestamp,
+    ) -> Result<Option<StoredToken>> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {COLUMNS} FROM tokens WHERE id = $1 AND kind = $2 AND expires_us > $3"
+        )))
+        .bind(secret.id())
+        .bind(kind.name())
+        .bind(signed(now.as_micros()))
+        .fetch_optional(&self.pool)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        let digest: String = row.try_get(6)?;
+        if secret.has_digest(&digest) { read(&row).map(Some) } else { Ok(None) }
+    }
+
+    /// Like [`RuleStore::verify`] for a log-in code, which works once.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn redeem(&self, secret: &Secret, now: Timestamp) -> Result<Option<StoredToken>> {
+        let Some(token) = self.verify(secret, TokenKind::LogIn, now).await? else { return Ok(None) };
+        Ok(self.delete_token(secret.id(), TokenKind::LogIn).await?.then_some(token))
+    }
+
+    /// All tokens of programs and people, by name.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn tokens(&self) -> Result<Vec<StoredToken>> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {COLUMNS} FROM tokens WHERE kind = 'token' ORDER BY name, id"
+        )))
+        .fetch_all(&self.pool)
+        .await?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Revokes a token; false if there was none of this id.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn revoke_token(&self, id: &str, by: &Actor, at: Timestamp) -> Result<bool> {
+        let mut transaction = self.pool.begin().await?;
+        let deleted = sqlx::query("DELETE FROM tokens WHERE id = $1 AND kind = 'token'")
+            .bind(id)
+            .execute(&mut *transaction)
+            .await?;
+        if deleted.rows_affected() == 0 {
+            return Ok(false);
+        }
+        audit::insert(&mut transaction, by, at, "token.revoke", id, &serde_json::json!({ "id": id })).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn end_session(&self, secret: &Secret) -> Result<bool> {
+        self.delete_token(secret.id(), TokenKind::Session).await
+    }
+
+    async fn delete_token(&self, id: &str, kind: TokenKind) -> Result<bool> {
+        let deleted = sqlx::query("DELETE FROM tokens WHERE id = $1 AND kind = $2")
+            .bind(id)
+            .bind(kind.name())
+            .execute(&self.pool)
+            .await?;
+        Ok(deleted.rows_affected() == 1)
+    }
+}
+
+fn read(row: &AnyRow) -> Result<StoredToken> {
+    let expires: i64 = row.try_get(5)?;
+    Ok(StoredToken {
+        id: row.try_get(0)?,
+        name: row.try_get(1)?,
+        // Whatever another release wrote there gives no rights that this one does not know.
+        role: row.try_get::<String, _>(2)?.parse().unwrap_or(Role::Viewer),
+        author: row.try_get(3)?,
+        at: Timestamp::from_micros(number(row, 4)?),
+        expires: (expires != i64::MAX)
+            .then(|| Timestamp::from_micros(u64::try_from(expires).unwrap_or_default())),
+    })
+}

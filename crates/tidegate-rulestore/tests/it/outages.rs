@@ -1,0 +1,47 @@
+//! A database that is away, at the start and during work.
+
+use std::time::Duration;
+
+use tidegate_rulestore::{Error, PublishError, RuleStore};
+use tidegate_testkit::{Fault, FaultProxy, Postgres};
+
+use crate::world::{publish, run, set};
+
+#[test]
+fn a_server_that_dies_and_comes_back_has_everything_that_was_acknowledged() {
+    let mut server = Postgres::start();
+    let url = server.new_database();
+    run(async {
+        let store = RuleStore::open(&url.parse().unwrap()).unwrap();
+        store.migrate().await.unwrap();
+        publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
+        server.kill();
+        assert!(matches!(store.head().await, Err(Error::Unavailable { .. })));
+        let away = publish(&store, 1, &set(&[("api", "two")]), "").await;
+        assert!(matches!(away, Err(PublishError::Store(Error::Unavailable { .. }))), "{away:?}");
+        server.start_again();
+        // The first question may find a connection that died with the server.
+        let mut head = store.head().await;
+        for _ in 0..5 {
+            if head.is_err() {
+                head = store.head().await;
+            }
+        }
+        assert_eq!(head.unwrap().version, 1);
+        assert_eq!(publish(&store, 1, &set(&[("api", "two")]), "").await.unwrap().number, 2);
+    });
+}
+
+#[test]
+fn a_server_that_is_away_at_the_start_is_an_error_within_seconds_and_no_hang() {
+    let proxy = FaultProxy::start(Postgres::shared().addr());
+    let url = Postgres::shared().new_database_at(proxy.addr());
+    proxy.set(Fault::Refuse);
+    run(async {
+        let store = RuleStore::open(&url.parse().unwrap()).unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(10), store.migrate()).await.expect("no hang");
+        assert!(matches!(asked, Err(Error::Unavailable { .. })), "{asked:?}");
+        proxy.set(Fault::None);
+        store.migrate().await.unwrap();
+    });
+}
