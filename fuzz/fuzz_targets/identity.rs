@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::Timestamp;
-use tidegate_tower::identity::{
+use tidegate_http::identity::{
     ApiKeyConfig, Identity, IdentityConfig, JwtConfig, MOST_VALUE_BYTES, Named, NormalPath, PathCase,
     RequestHead, Secret,
 };

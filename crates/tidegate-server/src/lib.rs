@@ -18,4 +18,4 @@ pub mod rls;
 pub mod runtime;
 pub mod service;
 
-pub use tidegate_tower::{headers, problem};
+pub use tidegate_http::{headers, problem};

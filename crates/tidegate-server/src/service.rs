@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decision, Limiter, Observer, Transport};
+use tidegate_http::{Gate, answer};
+use tidegate_limiter::{Decision, Limiter, Observer, Shedder, TokioRuntime, Transport};
 use tidegate_store::Clock;
-use tidegate_tower::answer;
 
 use crate::connection::HttpLimits;
 use crate::headers::{HeaderSet, HeaderSets};
 
-pub(crate) use tidegate_tower::answer::{OVERRIDE, governing_limit, rule_name};
+pub(crate) use tidegate_http::answer::{OVERRIDE, governing_limit, rule_name};
 
 /// What every transport shares; one per process.
 pub struct Service {
@@ -47,6 +47,18 @@ impl Service {
     pub(crate) fn answered(&self, transport: Transport, began: Timestamp) {
         let took = self.clock.now().since(began);
         self.observer.answered(transport, Duration::from_micros(took.get()));
+    }
+
+    /// What a surface that reads requests itself asks about each of them.
+    pub(crate) fn gate(&self, transport: Transport, shedder: Option<Arc<Shedder>>) -> Gate {
+        Gate {
+            limiter: Arc::clone(&self.limiter),
+            shedder,
+            headers: self.settings.headers,
+            runtime: Arc::new(TokioRuntime),
+            clock: Arc::clone(&self.clock),
+            observed: Some((Arc::clone(&self.observer), transport)),
+        }
     }
 
     /// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later

@@ -6,9 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tidegate_limiter::Place;
-
-use crate::hold::Hold;
+use tidegate_http::Held;
 
 pin_project! {
     /// A response's body.
@@ -28,19 +26,8 @@ pin_project! {
     }
 }
 
-/// What a request keeps until its response has been sent: a lease, and its place among the workers.
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    pub(crate) lease: Option<Hold>,
-    pub(crate) place: Option<Place>,
-}
-
 impl<B> LimitedBody<B> {
     /// The body of a request that was admitted. What is held is let go when the body has ended, failed or been dropped.
-    pub fn admitted(body: B, hold: Option<Hold>) -> Self {
-        LimitedBody::holding(body, Held { lease: hold, place: None })
-    }
-
     pub(crate) fn holding(body: B, held: Held) -> Self {
         LimitedBody { kind: Kind::Admitted { body, held } }
     }

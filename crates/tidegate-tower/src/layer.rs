@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use tidegate_core::Hits;
+use tidegate_http::Gate;
 use tidegate_limiter::{Limiter, Runtime, Shedder, TokioRuntime};
 use tidegate_rules::UnknownDomain;
 use tidegate_store::{Clock, SystemClock};
@@ -40,20 +41,16 @@ pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
 /// ```
 #[derive(Clone)]
 pub struct RateLimitLayer {
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What every clone of the middleware shares.
 #[derive(Clone)]
-pub(crate) struct Gate {
-    pub(crate) limiter: Arc<Limiter>,
+pub(crate) struct Shared {
+    pub(crate) gate: Gate,
     pub(crate) domain: Box<str>,
     pub(crate) who: Who,
     pub(crate) cost: Option<Arc<Cost>>,
-    pub(crate) headers: HeaderSets,
-    pub(crate) shedder: Option<Arc<Shedder>>,
-    pub(crate) runtime: Arc<dyn Runtime>,
-    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// How a request is known.
@@ -67,7 +64,7 @@ impl RateLimitLayer {
     /// Enforces the rules of `domain` on whoever a request's peer is.
     ///
     /// # Errors
-    /// When no rule speaks of the domain. Should later rules no longer speak of it, everything passes.
+    /// When the rules do not have the domain. Should later rules no longer have it, every request is refused (500).
     pub fn new(limiter: Arc<Limiter>, domain: &str) -> Result<Self, UnknownDomain> {
         if !limiter.snapshot().rules().domains().any(|known| known == domain) {
             return Err(UnknownDomain { domain: domain.to_owned() });
@@ -76,21 +73,20 @@ impl RateLimitLayer {
         let identity = identity.expect("identity needs no configuration");
         let gate = Gate {
             limiter,
-            domain: domain.into(),
-            who: Who::Identity(Arc::new(identity)),
-            cost: None,
-            headers: HeaderSets::ALL,
             shedder: None,
+            headers: HeaderSets::ALL,
             runtime: Arc::new(TokioRuntime),
             clock: Arc::new(SystemClock::new()),
+            observed: None,
         };
-        Ok(RateLimitLayer { gate: Arc::new(gate) })
+        let who = Who::Identity(Arc::new(identity));
+        Ok(RateLimitLayer { shared: Arc::new(Shared { gate, domain: domain.into(), who, cost: None }) })
     }
 
     /// Knows requests by `identity`.
     #[must_use]
     pub fn identity(self, identity: Arc<Identity>) -> Self {
-        self.with(|gate| gate.who = Who::Identity(identity))
+        self.with(|shared| shared.who = Who::Identity(identity))
     }
 
     /// Knows requests by what `extract` reads from them, such as what a layer before this one has left in their extensions.
@@ -99,20 +95,20 @@ impl RateLimitLayer {
         self,
         extract: impl for<'r> Fn(&'r Parts) -> Attributes<'r> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|gate| gate.who = Who::Extract(Arc::new(extract)))
+        self.with(|shared| shared.who = Who::Extract(Arc::new(extract)))
     }
 
     /// Charges requests with what `cost` says, instead of one hit each.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> Hits + Send + Sync + 'static) -> Self {
-        self.with(|gate| gate.cost = Some(Arc::new(cost)))
+        self.with(|shared| shared.cost = Some(Arc::new(cost)))
     }
 
     /// Sends these sets of headers: all by default. `Retry-After` goes with every refusal.
     #[must_use]
     pub fn headers(self, sets: impl IntoIterator<Item = HeaderSet>) -> Self {
         let sets = HeaderSets::from_iter(sets);
-        self.with(|gate| gate.headers = sets)
+        self.with(|shared| shared.gate.headers = sets)
     }
 
     /// Sheds load by `shedder` before anything is spent: a request that is shed is answered with 503 (over gRPC, UNAVAILABLE)
@@ -120,23 +116,23 @@ impl RateLimitLayer {
     /// services that share workers may share a shedder.
     #[must_use]
     pub fn shedder(self, shedder: Arc<Shedder>) -> Self {
-        self.with(|gate| gate.shedder = Some(shedder))
+        self.with(|shared| shared.gate.shedder = Some(shedder))
     }
 
     /// Waits and runs its tasks on `runtime`: tokio's by default.
     #[must_use]
     pub fn runtime(self, runtime: Arc<dyn Runtime>) -> Self {
-        self.with(|gate| gate.runtime = runtime)
+        self.with(|shared| shared.gate.runtime = runtime)
     }
 
     /// Tells the time of `X-RateLimit-Reset`, and whether tokens have expired, by `clock`: the machine's by default.
     #[must_use]
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        self.with(|gate| gate.clock = clock)
+        self.with(|shared| shared.gate.clock = clock)
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
-        change(Arc::make_mut(&mut self.gate));
+    fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+        change(Arc::make_mut(&mut self.shared));
         self
     }
 }
@@ -145,12 +141,12 @@ impl<S> tower_layer::Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit { inner, gate: self.gate.clone() }
+        RateLimit { inner, shared: self.shared.clone() }
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("domain", &self.gate.domain).finish_non_exhaustive()
+        f.debug_struct("RateLimitLayer").field("domain", &self.shared.domain).finish_non_exhaustive()
     }
 }

@@ -7,18 +7,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
-use tidegate_core::{Hits, Micros, Timestamp};
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, Place};
-use tidegate_rules::Descriptor;
+use http::{Request, Response};
+use tidegate_core::{Hits, Timestamp};
+use tidegate_http::{Admitted, GateAnswer, HttpCheck, Refusal};
+use tidegate_limiter::Patience;
 use tower_service::Service;
 
 use crate::answer;
-use crate::body::{Held, LimitedBody};
-use crate::grpc;
-use crate::hold::Hold;
+use crate::body::LimitedBody;
 use crate::identity::{Attributes, RequestHead};
-use crate::layer::{Gate, Who};
+use crate::layer::{Shared, Who};
 use crate::peer::peer;
 use crate::problem::{Kind, Problem};
 
@@ -26,7 +24,7 @@ use crate::problem::{Kind, Problem};
 #[derive(Clone)]
 pub struct RateLimit<S> {
     pub(crate) inner: S,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RateLimit<S>
@@ -48,79 +46,38 @@ where
         // The service that was asked whether it is ready must be the one that is called.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let gate = self.gate.clone();
+        let shared = self.shared.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let admitted = match gate.admit(&parts).await {
+            let Admitted { report, held } = match shared.admit(&parts).await {
                 Ok(admitted) => admitted,
-                Err(refusal) => return Ok(refusal),
+                Err(refusal) => return Ok(refusal.into_response(&parts.headers)),
             };
-            let Admitted { told, held } = admitted;
-            // Whoever has no place is not asked how long it took.
-            let sent_at = held.place.is_some().then(|| gate.clock.now());
+            let clock = &shared.gate.clock;
+            let sent_at = held.is_timed().then(|| clock.now());
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            if let (Some(place), Some(sent_at)) = (&held.place, sent_at)
+            if let Some(sent_at) = sent_at
                 && !response.status().is_server_error()
             {
-                place.answered(gate.clock.now().since(sent_at));
+                held.answered(clock.now().since(sent_at));
             }
-            if let Some((decision, asked_at)) = told {
-                response.headers_mut().reserve(MOST_HEADERS);
-                answer::write_headers(&decision, gate.headers, asked_at, response.headers_mut());
-            }
+            report.write(response.headers_mut());
             Ok(response.map(|body| LimitedBody::holding(body, held)))
         })
     }
 }
 
-/// What a request that may pass takes along.
-#[derive(Default)]
-struct Admitted {
-    /// What its response will say, once there is one.
-    told: Option<(Decision, Timestamp)>,
-    held: Held,
-}
-
-/// What a decision may add to a response: a map that must grow while it is filled is filled twice.
-const MOST_HEADERS: usize = 6;
-
-impl Gate {
+impl Shared {
     /// Lets a request through, after its wait, or says what to answer instead.
-    async fn admit<B>(&self, parts: &Parts) -> Result<Admitted, Response<LimitedBody<B>>> {
-        let asked_at = self.clock.now();
-        let attributes = match self.attributes(parts, asked_at) {
-            Ok(attributes) => attributes,
-            Err(problem) => return Err(grpc::or_http(&parts.headers, &problem, HeaderMap::new())),
-        };
+    async fn admit(&self, parts: &Parts) -> Result<Admitted, Refusal> {
+        let attributes = self.attributes(parts, self.gate.clock.now())?;
         let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
-        let entries = attributes.entries();
-        let asks = [DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost, limit: None }];
-        let question = CheckRequest { domain: &self.domain, descriptors: &asks, patience: Patience::Waits };
-        let mut held = Held::default();
-        if let Some(shedder) = &self.shedder {
-            held.place = Some(self.limiter.admit(&question, shedder).map_err(|shed| {
-                let (problem, headers) = answer::shed(&shed);
-                grpc::or_http(&parts.headers, &problem, headers)
-            })?);
+        let request =
+            HttpCheck { domain: &self.domain, attributes: &attributes, cost, patience: Patience::Waits };
+        match self.gate.admit(&request).await {
+            GateAnswer::Admitted(admitted) => Ok(admitted),
+            GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => Err(refusal),
         }
-        // Everything passes if rules no longer speak of the domain.
-        let Ok(mut decision) = self.limiter.check(&question).await else {
-            return Ok(Admitted { told: None, held });
-        };
-        if !decision.allowed {
-            let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
-            answer::write_headers(&decision, self.headers, asked_at, &mut headers);
-            return Err(grpc::or_http(&parts.headers, &answer::refusal(&decision), headers));
-        }
-        let lease = decision.lease.take();
-        held.lease = lease.map(|lease| Hold::new(self.limiter.clone(), self.runtime.clone(), lease));
-        if decision.delay > Micros::ZERO {
-            // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
-            held.place.iter_mut().for_each(Place::step_aside);
-            self.runtime.sleep(decision.delay).await;
-            held.place.iter_mut().for_each(Place::come_back);
-        }
-        Ok(Admitted { told: Some((decision, asked_at)), held })
     }
 
     fn attributes<'a>(&'a self, parts: &'a Parts, now: Timestamp) -> Result<Attributes<'a>, Problem> {
@@ -146,6 +103,6 @@ fn no_peer() -> Problem {
 
 impl<S> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("domain", &self.gate.domain).finish_non_exhaustive()
+        f.debug_struct("RateLimit").field("domain", &self.shared.domain).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tidegate_tower::identity::IdentityConfig;
+use tidegate_http::identity::IdentityConfig;
 
 use super::diagnose;
 use super::proxy::Proxy;

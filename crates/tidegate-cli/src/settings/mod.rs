@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_http::identity::IdentityConfig;
 use tidegate_limiter::ShedderConfig;
-use tidegate_tower::identity::IdentityConfig;
 
 use crate::args::ServeArgs;
 use crate::failure::Failure;

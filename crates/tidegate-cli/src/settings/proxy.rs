@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tidegate_http::identity::{Identity, IdentityConfig, IdentityError};
 use tidegate_server::proxy::{
     Ejection, HealthCheck, MOST_TARGETS, ProxyLimits, ProxySettings, Route, Target, Timeouts, TlsError,
     UpstreamSettings, client_config, server_config,
 };
-use tidegate_tower::identity::{Identity, IdentityConfig, IdentityError};
 
 use super::diagnose::suggest;
 use super::values::{Count, ListenAddr, Span};

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_limiter::{Limiter, LimiterConfig, NoObserver};
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_server::proxy::{
@@ -13,7 +14,6 @@ use tidegate_server::proxy::{
 use tidegate_server::runtime::{DataPlane, Listener, Settings};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
-use tidegate_tower::identity::{Identity, IdentityConfig};
 
 /// A limit that nobody reaches: a refusal would not be forwarded.
 const RULES: &str = "{ domain: bench, rules: [{ name: per-ip, key: [ip], limits: [1000000000/hour] }] }";

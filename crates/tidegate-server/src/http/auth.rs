@@ -6,17 +6,18 @@
 use std::net::SocketAddr;
 
 use axum::extract::Query;
-use http::header::{CONTENT_TYPE, HOST, HeaderMap};
+use http::header::{HOST, HeaderMap};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, Uri, request};
 use serde::Deserialize;
 use tidegate_core::Hits;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, Transport};
-use tidegate_rules::Descriptor;
-use tidegate_tower::identity::RequestHead;
+use tidegate_http::identity::RequestHead;
+use tidegate_http::{GateAnswer, HttpCheck, Refusal};
+use tidegate_limiter::Patience;
+use tidegate_rules::UnknownDomain;
 
-use super::{Answer, Shared, answer};
-use crate::problem::{Kind, PROBLEM_JSON, Problem};
+use super::{Answer, Shared};
+use crate::problem::{Kind, Problem};
 
 /// Traefik and Caddy say `Forwarded`, nginx's users and ingress controllers `Original`.
 const METHOD: [&str; 2] = ["x-forwarded-method", "x-original-method"];
@@ -64,38 +65,34 @@ impl Shared {
         let attributes = self.identity.attributes(&head);
         // The gateway forwards the path as the client wrote it, not as it was read here.
         if attributes.path().is_ambiguous() {
-            let problem = tidegate_tower::answer::ambiguous_path();
-            let status = deny_status.unwrap_or(problem.kind().status());
-            return Ok(answer(status, PROBLEM_JSON, problem.to_json()));
+            return Ok(refused(tidegate_http::answer::ambiguous_path().into(), deny_status));
         }
-        let entries = attributes.entries();
-        let descriptor = Descriptor { entries: &entries };
-        let asks = [DescriptorAsk { descriptor, cost: Hits::new(asked.cost), limit: None }];
-        // A gateway cannot be told to wait.
-        let question =
-            CheckRequest { domain: &asked.domain, descriptors: &asks, patience: Patience::MustGoNow };
-        // It is gone when the gateway has its answer: only what others count or report keeps workers busy.
-        if let Some(Err(shed)) = self.shedder.as_ref().map(|it| self.service.limiter.admit(&question, it)) {
-            let (problem, headers) = tidegate_tower::answer::shed(&shed);
-            let status = deny_status.unwrap_or(problem.kind().status());
-            let mut told = answer(status, PROBLEM_JSON, problem.to_json());
-            told.headers_mut().extend(headers);
-            return Ok(told);
+        // A gateway cannot be told to wait. It is gone when it has its answer: only what others count or report keeps
+        // workers busy.
+        let check = HttpCheck {
+            domain: &asked.domain,
+            attributes: &attributes,
+            cost: Hits::new(asked.cost),
+            patience: Patience::MustGoNow,
+        };
+        match self.gate.admit(&check).await {
+            GateAnswer::Admitted(admitted) => Ok(self.told(&admitted.report.decision, began).into()),
+            GateAnswer::Refused(refusal) if refusal.problem.kind() == Kind::UnknownDomain => {
+                // The gateway's mistake, not the client's: it learns what there is.
+                Err(self.unknown_domain(&UnknownDomain { domain: asked.domain }, "domain"))
+            }
+            GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => Ok(refused(refusal, deny_status)),
         }
-        let decided = self.service.limiter.check(&question).await;
-        let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
-        self.service.answered(Transport::Auth, began);
-        let mut told: Answer = self.told(&decision, began).into();
-        if !decision.allowed {
-            let problem = tidegate_tower::answer::refusal(&decision);
-            let status = deny_status.unwrap_or(told.status());
-            let headers = std::mem::take(told.headers_mut());
-            told = answer(status, PROBLEM_JSON, problem.to_json());
-            told.headers_mut()
-                .extend(headers.into_iter().filter(|(name, _)| name.as_ref() != Some(&CONTENT_TYPE)));
-        }
-        Ok(told)
     }
+}
+
+fn refused(refusal: Refusal, deny_status: Option<StatusCode>) -> Answer {
+    let mut answer: Answer = refusal.problem.to_response();
+    answer.headers_mut().extend(refusal.headers);
+    if let Some(status) = deny_status {
+        *answer.status_mut() = status;
+    }
+    answer
 }
 
 fn denial(status: u16) -> Result<StatusCode, Problem> {

@@ -4,9 +4,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_http::answer;
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, RefundError, Transport};
 use tidegate_rules::{Descriptor, UnknownDomain};
-use tidegate_tower::answer;
 
 use super::named::{Asked, Told};
 use super::{Answer, JSON, Shared};

@@ -20,9 +20,10 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use tidegate_http::Gate;
+use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_limiter::{Health, ReplayBounds, ReplayCache, Shedder, Transport};
 use tidegate_store::StoreError;
-use tidegate_tower::identity::{Identity, IdentityConfig};
 
 use crate::connection::{self, BodyError, Speaks, read_body};
 use crate::json;
@@ -46,8 +47,8 @@ pub(crate) struct Shared {
     replays: Arc<ReplayCache<named::Told>>,
     /// Who a request is that a gateway asks about.
     identity: Arc<Identity>,
-    /// Turns requests away that a gateway asks about, while workers are busy.
-    shedder: Option<Arc<Shedder>>,
+    /// What is asked about such a request.
+    gate: Gate,
 }
 
 /// What is remembered of requests that named themselves.
@@ -62,7 +63,8 @@ impl Http {
     pub fn new(service: Arc<Service>) -> Self {
         let identity = Identity::new(&IdentityConfig::default()).expect("the default has no mistakes");
         let (replays, identity) = (Arc::new(ReplayCache::new(REPLAYS)), Arc::new(identity));
-        Self { shared: Arc::new(Shared { service, replays, identity, shedder: None }) }
+        let gate = service.gate(Transport::Auth, None);
+        Self { shared: Arc::new(Shared { service, replays, identity, gate }) }
     }
 
     /// The same, with who a request is read in this way.
@@ -74,13 +76,16 @@ impl Http {
     /// The same, with load shed by `shedder`: `/v1/utilization` tells it how busy workers are, and `/v1/auth` asks it.
     #[must_use]
     pub fn with_shedder(self, shedder: Arc<Shedder>) -> Self {
-        self.with(|shared| shared.shedder = Some(shedder))
+        self.with(|shared| shared.gate.shedder = Some(shedder))
     }
 
     /// The same for a worker that has a service of its own: a named request is recognised on whichever it comes in.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
-        self.clone().with(|shared| shared.service = service)
+        self.clone().with(|shared| {
+            shared.gate = service.gate(Transport::Auth, shared.gate.shedder.clone());
+            shared.service = service;
+        })
     }
 
     fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {

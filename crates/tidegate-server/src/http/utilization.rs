@@ -16,7 +16,7 @@ impl Shared {
         let capacity = NonZeroUsize::new(capacity).ok_or_else(|| {
             Problem::new(Kind::InvalidField, "there must be at least one worker").at("capacity")
         })?;
-        let Some(shedder) = &self.shedder else {
+        let Some(shedder) = &self.gate.shedder else {
             return Err(Problem::new(Kind::NotFound, "this server sheds no load")
                 .hint("add a section `shedding` to its configuration"));
         };

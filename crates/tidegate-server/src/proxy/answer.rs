@@ -2,15 +2,13 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 use tidegate_core::Micros;
-use tidegate_limiter::Place;
-use tidegate_tower::Hold;
+use tidegate_http::Held;
 
 use super::admit::Entered;
 use super::balance::Chosen;
@@ -21,38 +19,25 @@ pub(super) type Answer = Response<AnswerBody>;
 
 /// What a request holds while it is in flight; dropped, all of it is given back.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct InFlight {
     _entered: Entered,
-    place: Option<Place>,
-    lease: Option<Hold>,
+    held: Held,
     target: Option<Chosen>,
 }
 
-impl Held {
+impl InFlight {
     pub(super) fn new(entered: Entered) -> Self {
-        Held { _entered: entered, place: None, lease: None, target: None }
+        InFlight { _entered: entered, held: Held::default(), target: None }
     }
 
-    /// Keeps a place among the workers of whoever is behind.
-    pub(super) fn take_place(&mut self, place: Place) {
-        self.place = Some(place);
-    }
-
-    /// Waits for its turn, which keeps no worker busy.
-    pub(super) async fn wait(&mut self, span: Duration) {
-        self.place.iter_mut().for_each(Place::step_aside);
-        tokio::time::sleep(span).await;
-        self.place.iter_mut().for_each(Place::come_back);
+    /// Keeps what the gate gave it.
+    pub(super) fn hold(&mut self, held: Held) {
+        self.held = held;
     }
 
     /// The upstream server answered so long after the request went to it.
     pub(super) fn answered(&self, took: Micros) {
-        self.place.iter().for_each(|place| place.answered(took));
-    }
-
-    /// Keeps the lease of a concurrency limit.
-    pub(super) fn hold(&mut self, lease: Hold) {
-        self.lease = Some(lease);
+        self.held.answered(took);
     }
 
     /// Counts a request for a target whose answer has no body to count it by.
@@ -64,7 +49,7 @@ impl Held {
 /// The body of an answer.
 pub(super) struct AnswerBody {
     from: Source,
-    _held: Option<Held>,
+    _in_flight: Option<InFlight>,
 }
 
 enum Source {
@@ -73,15 +58,15 @@ enum Source {
 }
 
 impl AnswerBody {
-    pub(super) fn upstream(body: ResponseBody, held: Held) -> Self {
-        AnswerBody { from: Source::Upstream(body), _held: Some(held) }
+    pub(super) fn upstream(body: ResponseBody, in_flight: InFlight) -> Self {
+        AnswerBody { from: Source::Upstream(body), _in_flight: Some(in_flight) }
     }
 }
 
 impl From<Bytes> for AnswerBody {
     /// A body of our own.
     fn from(body: Bytes) -> Self {
-        AnswerBody { from: Source::Own(Full::new(body)), _held: None }
+        AnswerBody { from: Source::Own(Full::new(body)), _in_flight: None }
     }
 }
 

@@ -9,14 +9,16 @@ use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use tidegate_tower::identity::{Attributes, RequestHead};
+use tidegate_core::Hits;
+use tidegate_http::identity::{Attributes, RequestHead};
+use tidegate_http::{Admitted, DecisionReport, GateAnswer, HttpCheck};
+use tidegate_limiter::Patience;
 
-use super::answer::{Answer, AnswerBody, Held, problem_answer};
+use super::answer::{Answer, AnswerBody, InFlight, problem_answer};
 use super::body::{RequestBody, ResponseBody};
 use super::dial::Wants;
 use super::exchange::{Answered, Outgoing};
 use super::hop::{self, Caller, Peer};
-use super::limit::Limited;
 use super::stall::Answers;
 use super::tunnel::{Slot, Tunnel};
 use super::{Worker, route};
@@ -28,7 +30,7 @@ pub(super) struct Via {
     pub(super) peer: SocketAddr,
     pub(super) scheme: &'static str,
     /// Where the connection's tunnel goes, should the request ask for one.
-    pub(super) tunnel: Slot<Held>,
+    pub(super) tunnel: Slot<InFlight>,
     pub(super) answers: Arc<Answers>,
 }
 
@@ -43,25 +45,34 @@ impl Worker {
                 HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]),
             );
         };
-        let held = Held::new(entered);
-        self.serve(request, via, held)
+        self.serve(request, via, InFlight::new(entered))
             .await
             .unwrap_or_else(|problem| problem_answer(&problem, HeaderMap::new()))
     }
 
-    async fn serve(&self, request: Request<Incoming>, via: Via, mut held: Held) -> Result<Answer, Problem> {
+    async fn serve(
+        &self,
+        request: Request<Incoming>,
+        via: Via,
+        mut in_flight: InFlight,
+    ) -> Result<Answer, Problem> {
         let (mut parts, body) = request.into_parts();
         let host = host(&parts)?;
         self.check_length(&parts.headers)?;
-        let (upstream, path, told) = {
+        let (upstream, path, report) = {
             let attributes = self.attributes(&parts, &via);
             let route = self.route(&host, &attributes)?;
             let domain = route.domain.as_deref().unwrap_or(&self.shared.settings.domain);
-            let told = match self.limit(domain, &attributes, &parts.headers, &mut held).await? {
-                Limited::Passes(told) => told,
-                Limited::Refused(refusal) => return Ok(*refusal),
+            let check =
+                HttpCheck { domain, attributes: &attributes, cost: Hits::ONE, patience: Patience::Waits };
+            let Admitted { report, held } = match self.gate.admit(&check).await {
+                GateAnswer::Admitted(admitted) => admitted,
+                GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => {
+                    return Ok(refusal.into_response(&parts.headers));
+                }
             };
-            (route.upstream, forwarded_path(&parts, &attributes)?, told)
+            in_flight.hold(held);
+            (route.upstream, forwarded_path(&parts, &attributes)?, report)
         };
         let client = parts.extensions.remove::<OnUpgrade>();
         let protocol = client.as_ref().and_then(|_| hop::upgrade(&parts.headers));
@@ -77,18 +88,22 @@ impl Worker {
         let sent_at = self.service.clock.now();
         let asked = self.upstreams[upstream].ask(outgoing).await;
         if asked.as_ref().is_ok_and(|answered| !answered.response.status().is_server_error()) {
-            held.answered(self.service.clock.now().since(sent_at));
+            in_flight.answered(self.service.clock.now().since(sent_at));
         }
         match asked {
             Ok(answered) if answered.response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let changed = hop::upgrade(answered.response.headers());
                 match (client, protocol.and(changed)) {
-                    (Some(client), Some(_)) => Ok(self.tunnel(answered, client, &via, told, held)),
+                    (Some(client), Some(_)) => Ok(self.tunnel(answered, client, &via, &report, in_flight)),
                     _ => Err(Problem::new(Kind::BadGateway, "the upstream server changed protocols unasked")),
                 }
             }
-            Ok(answered) => Ok(self.pass_on(answered, &via, told, held)),
-            Err(problem) => Ok(problem_answer(&problem, told)),
+            Ok(answered) => Ok(self.pass_on(answered, &via, &report, in_flight)),
+            Err(problem) => {
+                let mut answer = problem_answer(&problem, HeaderMap::new());
+                report.write(answer.headers_mut());
+                Ok(answer)
+            }
         }
     }
 
@@ -137,16 +152,17 @@ impl Worker {
         hop::forward(headers, &Caller { address, peer, scheme: via.scheme, host: Some(host) });
     }
 
-    fn pass_on(&self, answered: Answered, via: &Via, told: HeaderMap, held: Held) -> Answer {
+    fn pass_on(&self, answered: Answered, via: &Via, report: &DecisionReport, in_flight: InFlight) -> Answer {
         let Answered { response, connection, target } = answered;
         let (mut parts, body) = response.into_parts();
         hop::strip(&mut parts.headers);
-        tell(&mut parts.headers, told);
+        // What we say of limits replaces what the upstream says: it may be limited by another one of us.
+        report.write(&mut parts.headers);
         let idle = self.shared.settings.timeouts.idle;
         let clock = Arc::clone(&self.service.clock);
         let taking = via.answers.begin(clock.now());
         let body = ResponseBody::new(body, idle, connection, target, taking, clock);
-        Response::from_parts(parts, AnswerBody::upstream(body, held))
+        Response::from_parts(parts, AnswerBody::upstream(body, in_flight))
     }
 
     /// Answers that the protocol changes, and leaves the tunnel for when HTTP has let go of the client's connection.
@@ -155,8 +171,8 @@ impl Worker {
         answered: Answered,
         client: OnUpgrade,
         via: &Via,
-        told: HeaderMap,
-        mut held: Held,
+        report: &DecisionReport,
+        mut in_flight: InFlight,
     ) -> Answer {
         let Answered { mut response, target, .. } = answered;
         let upstream = hyper::upgrade::on(&mut response);
@@ -166,20 +182,11 @@ impl Worker {
         if let Some(protocol) = protocol {
             hop::set_upgrade(&mut parts.headers, protocol);
         }
-        tell(&mut parts.headers, told);
-        held.hold_target(target);
+        report.write(&mut parts.headers);
+        in_flight.hold_target(target);
         let idle = self.shared.settings.timeouts.tunnel;
-        *via.tunnel.lock() = Some(Tunnel { client, upstream, idle, _holds: held });
+        *via.tunnel.lock() = Some(Tunnel { client, upstream, idle, _holds: in_flight });
         Response::from_parts(parts, AnswerBody::from(Bytes::new()))
-    }
-}
-
-/// What we say of limits replaces what the upstream says: it may be limited by another one of us.
-fn tell(headers: &mut HeaderMap, told: HeaderMap) {
-    for (name, value) in told {
-        if let Some(name) = name {
-            headers.insert(name, value);
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! wants to leave HTTP (a WebSocket) becomes a tunnel. It is no cache, rewrites no content, and decides nothing: rules
 //! do. Each worker has its own connections to the upstream servers, and all share what they know of their health.
 //!
-//! A request is [admitted](Admission), [identified](tidegate_tower::identity), [routed](Route), limited, and then
+//! A request is [admitted](Admission), [identified](tidegate_http::identity), [routed](Route), limited, and then
 //! forwarded under the path that the rules saw.
 
 mod admit;
@@ -17,7 +17,6 @@ mod fetch;
 mod forward;
 mod health;
 mod hop;
-mod limit;
 mod pool;
 mod route;
 mod settings;
@@ -34,8 +33,9 @@ use std::time::Duration;
 use http::{HeaderMap, Method, Request, Uri};
 use hyper::body::Incoming;
 use tidegate_core::Timestamp;
-use tidegate_limiter::Shedder;
-use tidegate_tower::identity::{Identity, RequestHead};
+use tidegate_http::Gate;
+use tidegate_http::identity::{Identity, RequestHead};
+use tidegate_limiter::{Shedder, Transport};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
@@ -109,7 +109,8 @@ impl Proxy {
     #[must_use]
     pub fn for_worker(&self, id: WorkerId, service: Arc<Service>) -> Arc<dyn Protocol> {
         let upstreams = (0..self.shared.groups.len()).map(|at| self.shared.upstream(at, &service)).collect();
-        let worker = Arc::new(Worker { shared: Arc::clone(&self.shared), service, upstreams });
+        let gate = service.gate(Transport::Proxy, self.shared.shedder.clone());
+        let worker = Arc::new(Worker { shared: Arc::clone(&self.shared), gate, service, upstreams });
         let pools = worker.upstreams.iter().flat_map(|upstream| upstream.pools.iter()).cloned().collect();
         tokio::spawn(sweep(pools, Arc::clone(&worker.service)));
         if id == WorkerId(0) {
@@ -163,6 +164,7 @@ async fn sweep(pools: Vec<Arc<Pool>>, service: Arc<Service>) {
 /// The proxy on one worker.
 struct Worker {
     shared: Arc<Shared>,
+    gate: Gate,
     service: Arc<Service>,
     upstreams: Vec<Upstream>,
 }

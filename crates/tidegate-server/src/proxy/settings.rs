@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use tidegate_tower::identity::Identity;
+use tidegate_http::identity::Identity;
 
 use super::balance::Ejection;
 use super::route::Route;

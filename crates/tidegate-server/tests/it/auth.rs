@@ -1,8 +1,8 @@
 //! Forward-auth on a real socket. Our peer is loopback, which is trusted, unless identity trusts no hop at all.
 
 use serde_json::json;
+use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_testkit::http::{self, Response};
-use tidegate_tower::identity::{Identity, IdentityConfig};
 
 use crate::world::World;
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tidegate_core::{Micros, Timestamp};
+use tidegate_http::identity::Identity;
 use tidegate_limiter::{
     Capacity, Limiter, LimiterConfig, NoObserver, Observer, RemoteConfig, RuleWatcher, Shedder,
     ShedderConfig, TokioRuntime, Transport,
@@ -20,7 +21,6 @@ use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::conformance::Broken;
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
 use tidegate_testkit::http::{self, Response};
-use tidegate_tower::identity::Identity;
 use tonic::transport::{Channel, Endpoint};
 
 /// The start of a minute, an hour and a day in UTC, in Unix seconds.

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tidegate_http::identity::Identity;
 use tidegate_limiter::{Limiter, Shedder, TokioRuntime};
 use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
@@ -14,7 +15,6 @@ use tidegate_server::resp::{Password, Resp, RespSettings};
 use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WorkerId};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::SystemClock;
-use tidegate_tower::identity::Identity;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_http::identity::{Identity, keep_jwks_fresh};
 use tidegate_limiter::TokioRuntime;
 use tidegate_server::proxy::fetch;
-use tidegate_tower::identity::{Identity, keep_jwks_fresh};
 
 /// An issuer that takes longer is asked again later; the keys we have go on.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,8 +1,8 @@
 //! `/v1/utilization`, and what a gateway is told meanwhile.
 
 use tidegate_core::Micros;
+use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_testkit::http::{self, Response};
-use tidegate_tower::identity::{Identity, IdentityConfig};
 
 use crate::world::World;
 

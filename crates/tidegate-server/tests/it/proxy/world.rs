@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{Micros, Timestamp};
+use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, RemoteConfig, TokioRuntime};
 use tidegate_rules::Format;
 use tidegate_server::proxy::{
@@ -17,7 +18,6 @@ use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::conformance::Broken;
 use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, SystemClock};
 use tidegate_testkit::http;
-use tidegate_tower::identity::{Identity, IdentityConfig};
 
 use crate::world::{START_S, compile};
 

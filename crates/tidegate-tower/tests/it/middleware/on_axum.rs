@@ -7,15 +7,14 @@ use axum::middleware::{self, Next};
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
 use serde_json::json;
-use tidegate_core::Hits;
+use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_store::ManualClock;
 use tidegate_store::conformance::Broken;
 use tidegate_tower::RateLimitLayer;
 use tidegate_tower::headers::HeaderSet;
-use tidegate_tower::identity::Attributes;
+use tidegate_tower::identity::{Attributes, Identity, IdentityConfig, Named};
 
 use super::world::{get, limiter, limiter_on, limiter_with_clock, rules, serve};
-use crate::identity::{at_second, identity};
 
 const PER_CLIENT: &str = "  - { name: per-client, key: [client], limits: [2/minute] }";
 
@@ -29,7 +28,7 @@ fn layer(rules: &str) -> RateLimitLayer {
 
 #[tokio::test]
 async fn an_admitted_request_is_answered_with_what_is_left() {
-    let clock = Arc::new(ManualClock::at(at_second(1_200_000_000)));
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(Micros::from_secs(1_200_000_000).get())));
     let limiter = limiter_with_clock(
         "  - { name: per-client, key: [client], limits: [{ algorithm: fixed_window, limit: 2, window: 1m }] }",
         clock.clone(),
@@ -111,7 +110,8 @@ async fn a_path_that_means_two_things_is_refused() {
 #[tokio::test]
 async fn identity_is_read_as_configured() {
     let rules = "  - { name: per-tenant, key: [tenant], limits: [1/minute] }";
-    let identity = Arc::new(identity("query: { tenant: t }"));
+    let query = Named(vec![("tenant".to_owned(), "t".to_owned())]);
+    let identity = Arc::new(Identity::new(&IdentityConfig { query, ..IdentityConfig::default() }).unwrap());
     let server = serve(app().layer(layer(rules).identity(identity))).await;
     assert_eq!(get(server, "/?t=a").await.status, 200);
     assert_eq!(get(server, "/?t=b").await.status, 200);
@@ -172,6 +172,21 @@ async fn rules_change_while_requests_go_on() {
 fn a_domain_that_no_rule_speaks_of_is_refused_at_once() {
     let error = RateLimitLayer::new(limiter(PER_CLIENT), "apj").unwrap_err();
     assert_eq!(error.to_string(), "unknown domain `apj`");
+}
+
+#[tokio::test]
+async fn a_domain_that_later_rules_no_longer_have_is_refused_as_the_proxy_refuses_it() {
+    let limiter = limiter(PER_CLIENT);
+    let server = serve(app().layer(RateLimitLayer::new(limiter.clone(), "api").unwrap())).await;
+    assert_eq!(get(server, "/").await.status, 200);
+    let other = tidegate_rules::Source::new("other.yaml", "{ domain: other, rules: [] }");
+    let other = tidegate_rules::RuleSet::compile(&[other], tidegate_rules::Format::Native).unwrap();
+    limiter.replace_rules(other);
+    let answer = get(server, "/").await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.json()["type"].as_str()),
+        (500, Some("urn:tidegate:problem:unknown-domain"))
+    );
 }
 
 #[tokio::test]

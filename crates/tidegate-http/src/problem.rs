@@ -80,7 +80,7 @@ pub enum Kind {
     /// The upstream server did not answer in time.
     #[serde(rename = "urn:tidegate:problem:gateway-timeout")]
     GatewayTimeout,
-    /// The rules do not know the domain that the proxy was told to ask for.
+    /// The rules do not have the domain that a proxy or a middleware was configured with.
     #[serde(rename = "urn:tidegate:problem:unknown-domain")]
     UnknownDomain,
     /// The server in front of the middleware does not say who its peer is.
@@ -130,7 +130,7 @@ impl Kind {
             Self::Shed => "The service sheds load",
             Self::BadGateway => "The upstream server cannot be reached",
             Self::GatewayTimeout => "The upstream server did not answer in time",
-            Self::UnknownDomain => "The proxy has no rules",
+            Self::UnknownDomain => "The domain has no rules",
         }
     }
 }

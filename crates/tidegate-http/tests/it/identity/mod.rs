@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_tower::identity::{Identity, IdentityConfig, RequestHead};
+use tidegate_http::identity::{Identity, IdentityConfig, RequestHead};
 
 /// A request as a test writes it.
 pub(crate) struct Ask {

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_core::Micros;
+use tidegate_http::identity::{Identity, keep_jwks_fresh};
 use tidegate_limiter::{Runtime, Task};
-use tidegate_tower::identity::{Identity, keep_jwks_fresh};
 
 use super::tokens;
 use super::{get, identity, some};

@@ -108,6 +108,6 @@ fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) ->
     }
 }
 
-fn span(micros: Micros) -> Duration {
+pub(crate) fn span(micros: Micros) -> Duration {
     Duration::from_micros(micros.get())
 }

@@ -1,6 +1,6 @@
 //! What of a configuration makes no sense.
 
-use tidegate_tower::identity::{Identity, IdentityConfig};
+use tidegate_http::identity::{Identity, IdentityConfig};
 
 use super::parse;
 

@@ -10,8 +10,8 @@
 //!   `lengths_beyond_the_bounds_end_the_connection_before_anything_is_kept`
 
 use http::{HeaderMap, HeaderValue};
+use tidegate_http::identity::hash_secret;
 use tidegate_rules::{Descriptor, Format, Matches, RuleSet, Source};
-use tidegate_tower::identity::hash_secret;
 
 use super::tokens;
 use super::{get, identity, some};

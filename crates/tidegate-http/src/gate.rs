@@ -1,0 +1,195 @@
+//! The one way of an HTTP request through tidegate: identified, shed, checked, answered or held.
+//!
+//! Middleware, proxy and forward-auth differ in where a request comes from and in what they do with one that may pass. What
+//! lies between is here, once: it reads top to bottom in [`Gate::admit`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_limiter::{
+    CheckRequest, Decision, DescriptorAsk, Limiter, Observer, Patience, Runtime, Shedder, Transport,
+};
+use tidegate_rules::{Descriptor, UnknownDomain};
+use tidegate_store::Clock;
+
+use crate::headers::HeaderSets;
+use crate::hold::{Held, Hold};
+use crate::identity::Attributes;
+use crate::problem::{Kind, Problem};
+use crate::{answer, grpc};
+
+/// What an HTTP surface asks about every request.
+#[derive(Clone)]
+pub struct Gate {
+    /// Decides.
+    pub limiter: Arc<Limiter>,
+    /// Turns requests away, before anything is spent, while a service has more to do than it can.
+    pub shedder: Option<Arc<Shedder>>,
+    /// The header sets of its answers.
+    pub headers: HeaderSets,
+    /// Where it waits, and keeps leases.
+    pub runtime: Arc<dyn Runtime>,
+    /// The time of `X-RateLimit-Reset`.
+    pub clock: Arc<dyn Clock>,
+    /// Who hears how long decisions took, and as what.
+    pub observed: Option<(Arc<dyn Observer>, Transport)>,
+}
+
+/// A request to decide.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpCheck<'a, 'r> {
+    /// Whose rules apply.
+    pub domain: &'a str,
+    /// Who it is.
+    pub attributes: &'a Attributes<'r>,
+    /// What it spends.
+    pub cost: Hits,
+    /// Whether it stays with us. One that cannot wait cannot hold either: its lease is left to its time to live.
+    pub patience: Patience,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the common variant is the large one, and is taken apart at once"
+)]
+pub enum GateAnswer {
+    /// It may pass, now.
+    Admitted(Admitted),
+    /// Rules refuse it, or no rules are there to ask.
+    Refused(Refusal),
+    /// The service behind has more to do than it can. Nothing was spent.
+    Shed(Refusal),
+}
+
+/// A request that may pass.
+#[derive(Debug)]
+pub struct Admitted {
+    /// What its response says of its limits.
+    pub report: DecisionReport,
+    /// What it holds until its response has been sent.
+    pub held: Held,
+}
+
+/// What a response says of the limits that a request met.
+#[derive(Debug)]
+pub struct DecisionReport {
+    /// The decision; its lease is with what the request holds, if it holds anything.
+    pub decision: Decision,
+    sets: HeaderSets,
+    asked_at: Timestamp,
+}
+
+/// A request that may not pass: what its caller is told.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Why.
+    pub problem: Problem,
+    /// When to come back, and what was left.
+    pub headers: HeaderMap,
+}
+
+impl Gate {
+    /// Takes a request from its attributes to its answer. Where a leaky bucket lets it pass later, that is when this
+    /// returns.
+    pub async fn admit(&self, request: &HttpCheck<'_, '_>) -> GateAnswer {
+        let asked_at = self.clock.now();
+        let HttpCheck { domain, attributes, cost, patience } = *request;
+        let entries = attributes.entries();
+        let asks = [DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost, limit: None }];
+        let question = CheckRequest { domain, descriptors: &asks, patience };
+        let mut held = Held::default();
+        if let Some(shedder) = &self.shedder {
+            match self.limiter.admit(&question, shedder) {
+                Ok(place) => held.place = Some(place),
+                Err(shed) => return GateAnswer::Shed(Refusal::shed(&shed)),
+            }
+        }
+        let decision = match self.limiter.check(&question).await {
+            Ok(decision) => decision,
+            Err(unknown) => return GateAnswer::Refused(Refusal::unknown_domain(&unknown)),
+        };
+        self.decided_since(asked_at);
+        let mut report = DecisionReport { decision, sets: self.headers, asked_at };
+        if !report.decision.allowed {
+            return GateAnswer::Refused(Refusal::by(&report));
+        }
+        if patience == Patience::Waits {
+            self.hold_and_wait(&mut report.decision, &mut held).await;
+        }
+        GateAnswer::Admitted(Admitted { report, held })
+    }
+
+    fn decided_since(&self, asked_at: Timestamp) {
+        if let Some((observer, transport)) = &self.observed {
+            observer.answered(*transport, answer::span(self.clock.now().since(asked_at)));
+        }
+    }
+
+    async fn hold_and_wait(&self, decision: &mut Decision, held: &mut Held) {
+        if let Some(lease) = decision.lease.take() {
+            held.lease = Some(Hold::new(Arc::clone(&self.limiter), Arc::clone(&self.runtime), lease));
+        }
+        if decision.delay > Micros::ZERO {
+            // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
+            held.step_aside();
+            self.runtime.sleep(decision.delay).await;
+            held.come_back();
+        }
+    }
+}
+
+impl DecisionReport {
+    /// Adds what the response says of limits to its headers, in place of what is there under these names.
+    pub fn write(&self, headers: &mut HeaderMap) {
+        headers.reserve(MOST_HEADERS);
+        answer::write_headers(&self.decision, self.sets, self.asked_at, headers);
+    }
+}
+
+/// What a decision may add to a response: a map that must grow while it is filled is filled twice.
+const MOST_HEADERS: usize = 6;
+
+impl Refusal {
+    fn by(report: &DecisionReport) -> Self {
+        let mut headers = HeaderMap::new();
+        report.write(&mut headers);
+        Refusal { problem: answer::refusal(&report.decision), headers }
+    }
+
+    fn shed(shed: &tidegate_limiter::Shed) -> Self {
+        let (problem, headers) = answer::shed(shed);
+        Refusal { problem, headers }
+    }
+
+    /// Refused, on every surface: to let everything pass would be to limit nothing without anybody noticing. The domains
+    /// that there are remain unsaid: whoever reads this may be a stranger.
+    fn unknown_domain(unknown: &UnknownDomain) -> Self {
+        Refusal::from(
+            Problem::new(Kind::UnknownDomain, unknown.to_string())
+                .hint("the service must be configured with a domain that its rules have"),
+        )
+    }
+
+    /// The answer to a request of these headers: a problem document or, over gRPC, a status.
+    #[must_use]
+    pub fn into_response<B: From<Bytes>>(self, request: &HeaderMap) -> Response<B> {
+        grpc::or_http(request, &self.problem, self.headers)
+    }
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Refusal { problem, headers: HeaderMap::new() }
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("headers", &self.headers).finish_non_exhaustive()
+    }
+}

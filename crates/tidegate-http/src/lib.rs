@@ -1,0 +1,16 @@
+//! What every HTTP surface of tidegate shares, so that middleware, proxy and forward-auth cannot differ in it.
+//!
+//! [`identity`] reads who a request is from its head; the [`Gate`] takes it from there to its answer: shed, refused, or
+//! admitted with what it holds; [`headers`], [`problem`] and [`grpc`] say what a caller reads about that. There is no
+//! socket and no server here, and nothing is decided: that is the limiter's business.
+
+pub mod answer;
+mod gate;
+pub mod grpc;
+pub mod headers;
+mod hold;
+pub mod identity;
+pub mod problem;
+
+pub use gate::{Admitted, DecisionReport, Gate, GateAnswer, HttpCheck, Refusal};
+pub use hold::{Held, Hold};
