@@ -22,7 +22,9 @@
 //! ```
 
 mod concurrency;
+mod divided;
 mod error;
+mod fingerprint;
 mod fixed_window;
 mod fold;
 mod leaky_bucket;
@@ -39,6 +41,7 @@ mod units;
 
 pub use concurrency::{Concurrency, Lease, LeaseId, Leases};
 pub use error::LimitError;
+pub use fingerprint::LimitFingerprint;
 pub use fixed_window::{FixedWindow, WindowCell};
 pub use fold::{Fold, decide_fold};
 pub use leaky_bucket::LeakyBucket;

@@ -103,13 +103,17 @@ impl Gate {
         let asks = [DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost, limit: None }];
         let question = CheckRequest { domain, descriptors: &asks, patience };
         let mut held = Held::default();
-        if let Some(shedder) = &self.shedder {
-            match self.limiter.admit(&question, shedder) {
-                Ok(place) => held.place = Some(place),
+        let decided = match &self.shedder {
+            None => self.limiter.check(&question).await,
+            Some(shedder) => match self.limiter.admit_and_check(&question, shedder).await {
+                Ok((permit, decided)) => {
+                    held.permit = Some(permit);
+                    decided
+                }
                 Err(shed) => return GateAnswer::Shed(Refusal::shed(&shed)),
-            }
-        }
-        let decision = match self.limiter.check(&question).await {
+            },
+        };
+        let decision = match decided {
             Ok(decision) => decision,
             Err(unknown) => return GateAnswer::Refused(Refusal::unknown_domain(&unknown)),
         };

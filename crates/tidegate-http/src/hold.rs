@@ -7,35 +7,35 @@
 use std::sync::Arc;
 
 use tidegate_core::Micros;
-use tidegate_limiter::{LeaseError, LeaseToken, Limiter, Place, Runtime};
+use tidegate_limiter::{LeaseError, LeaseToken, Limiter, Permit, Runtime};
 use tokio::sync::oneshot;
 
 /// What a request keeps until its response has been sent: a lease, and its place among the workers of the service behind.
 #[derive(Debug, Default)]
 pub struct Held {
     pub(crate) lease: Option<Hold>,
-    pub(crate) place: Option<Place>,
+    pub(crate) permit: Option<Permit>,
 }
 
 impl Held {
     /// Whether somebody wants to know how long the service took.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        self.place.is_some()
+        self.permit.is_some()
     }
 
     /// The service answered so long after the request went to it.
     pub fn answered(&self, took: Micros) {
-        self.place.iter().for_each(|place| place.answered(took));
+        self.permit.iter().for_each(|place| place.answered(took));
     }
 
     /// A request that waits for its turn keeps no worker busy.
     pub(crate) fn step_aside(&mut self) {
-        self.place.iter_mut().for_each(Place::step_aside);
+        self.permit.iter_mut().for_each(Permit::step_aside);
     }
 
     pub(crate) fn come_back(&mut self) {
-        self.place.iter_mut().for_each(Place::come_back);
+        self.permit.iter_mut().for_each(Permit::come_back);
     }
 }
 

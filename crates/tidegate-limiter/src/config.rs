@@ -7,9 +7,9 @@ use tidegate_core::Micros;
 use tidegate_rules::RuleSet;
 use tidegate_store::{Clock, MemoryConfig, Store, SystemClock};
 
-use crate::breaker::BreakerConfig;
 use crate::observer::Observer;
 use crate::remote::LaneBounds;
+use crate::remote::breaker::BreakerConfig;
 use crate::runtime::Runtime;
 
 /// What a limiter is made of.

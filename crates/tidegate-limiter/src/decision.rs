@@ -8,10 +8,9 @@ use tidegate_core::{Micros, Outcome};
 use tidegate_rules::{Mode, OnMissingKey, Rule};
 use tidegate_store::Outcomes;
 
-use crate::layer::Answer;
+use crate::check::{Answer, Asks, MatchedLimit, Plan};
 use crate::lease::LeaseToken;
 use crate::observer::RuleResult;
-use crate::plan::{Asks, Entry, Plan};
 use crate::snapshot::Snapshot;
 
 /// The answer to one request.
@@ -257,7 +256,7 @@ impl Report {
     }
 }
 
-fn report(entry: &Entry<'_>, outcomes: &Outcomes) -> Report {
+fn report(entry: &MatchedLimit<'_>, outcomes: &Outcomes) -> Report {
     let kind = match entry.asks {
         Asks::Unlimited => ReportKind::Unlimited,
         Asks::KeyMissing(then) => ReportKind::KeyMissing(then),

@@ -2,8 +2,8 @@
 
 use tidegate_store::MemoryStats;
 
-use crate::breaker::BreakerState;
 use crate::remote::Remote;
+use crate::remote::breaker::BreakerState;
 
 /// Whether decisions are made as the rules want them, or as best as can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,13 +19,12 @@ pub enum Health {
 
 impl Health {
     pub(crate) fn of(remote: &Remote) -> Self {
-        let away: Vec<String> =
-            remote.shared.breakers.not_closed().map(|node| remote.endpoint(node)).collect();
+        let away: Vec<String> = remote.breakers.not_closed().map(|node| remote.endpoint(node)).collect();
         if !away.is_empty() {
             let reason = format!("the store does not answer at {}", away.join(", "));
             return Health::Degraded { reason };
         }
-        match remote.shared.fleet.why_unheard() {
+        match remote.local.fleet.why_unheard() {
             Some(reason) => Health::Degraded { reason },
             None => Health::Healthy,
         }
@@ -43,10 +42,8 @@ pub struct NodeHealth {
 
 impl NodeHealth {
     pub(crate) fn of_all(remote: &Remote) -> Vec<Self> {
-        let node = |node| NodeHealth {
-            endpoint: remote.endpoint(node),
-            breaker: remote.shared.breakers.state(node),
-        };
+        let node =
+            |node| NodeHealth { endpoint: remote.endpoint(node), breaker: remote.breakers.state(node) };
         (0..remote.nodes()).map(node).collect()
     }
 }
@@ -77,17 +74,17 @@ pub struct RemoteStats {
 impl RemoteStats {
     pub(crate) fn of(remote: &Remote) -> Self {
         let (calls, waiting) = remote.load();
-        let shared = &remote.shared;
+        let local = &remote.local;
         RemoteStats {
             calls,
             waiting,
-            fleet: shared.fleet.size(),
-            own: shared.own.memory.stats(),
-            debts: shared.own.ledger.len(),
-            orphans: shared.orphans.len(),
-            refusals_evicted: shared.recall.evicted(),
-            hits_forgiven: shared.own.ledger.forgiven(),
-            leases_lost: shared.orphans.lost(),
+            fleet: local.fleet.size(),
+            own: local.memory.stats(),
+            debts: local.ledger.len(),
+            orphans: remote.orphans.len(),
+            refusals_evicted: remote.deny_cache.evicted(),
+            hits_forgiven: local.ledger.forgiven(),
+            leases_lost: remote.orphans.lost(),
         }
     }
 }

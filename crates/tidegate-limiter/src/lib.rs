@@ -3,49 +3,46 @@
 //! [`Limiter::check`] is the whole path: rules say which cells a request touches, the store decides, a failure policy
 //! answers where the store does not, and observers hear of it. It knows no transport and no concrete store.
 
-mod breaker;
 mod cell_hash;
+mod check;
 mod config;
 mod decision;
-mod direct;
-mod failure;
-mod give_back;
+mod deny_cache;
 mod health;
-mod later;
-mod layer;
 mod lease;
+mod lease_ids;
+mod leases;
 mod limiter;
-mod matched;
+mod local;
 mod node_clock;
 mod observer;
-mod own;
-mod plan;
-mod recall;
+mod owned;
+mod refund;
 mod remote;
 mod replay;
 mod request;
 mod runtime;
-mod shared;
 mod shed;
 mod snapshot;
 
-pub use breaker::{BreakerConfig, BreakerState};
+pub use check::Direct;
 pub use config::{LimiterConfig, RemoteConfig};
 pub use decision::{Decision, DescriptorDecision, LimitReport, Report, ReportKind, Source};
-pub use direct::Direct;
-pub use give_back::{LeaseError, RefundError};
 pub use health::{Health, NodeHealth, RemoteStats};
 pub use lease::{LeaseToken, LeaseTokenError};
+pub use leases::LeaseError;
 pub use limiter::Limiter;
 pub use observer::{NoObserver, Observer, RuleResult, RuleWatcher, StoreCall, Transport};
+pub use refund::RefundError;
 pub use remote::LaneBounds;
+pub use remote::breaker::{BreakerConfig, BreakerState};
 pub use replay::{FirstTime, ReplayBounds, ReplayCache, ReplayError, RequestId};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
 #[cfg(feature = "tokio")]
 pub use runtime::TokioRuntime;
 pub use runtime::{Runtime, Task};
 pub use shed::{
-    Capacity, Classes, Gradient2, Gradient2Config, LevelConfig, LevelConfigError, Percent, Place, Reason,
+    Capacity, Classes, Gradient2, Gradient2Config, LevelConfig, LevelConfigError, Percent, Permit, Reason,
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
 };
 pub use snapshot::Snapshot;

@@ -4,31 +4,36 @@ use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use tidegate_rules::{RuleSet, UnknownDomain};
 use tidegate_store::{Outcomes, Reply, Request, Store};
 
-use crate::breaker::{BreakerConfig, Breakers};
 use crate::cell_hash::CellHasher;
+use crate::check::{Answer, Begun, Matched, Plan, begin_check, settle_together, without_the_store};
 use crate::config::LimiterConfig;
 use crate::decision::{Decision, Source};
-use crate::failure::without_the_store;
+use crate::deny_cache::DenyCache;
 use crate::health::{Health, NodeHealth, RemoteStats};
-use crate::layer::{Answer, LocalLayer, local_layer, settle_together};
-use crate::matched::Matched;
+use crate::lease_ids::LeaseIds;
+use crate::local::LocalCells;
 use crate::node_clock::NodeClock;
-use crate::own::OwnCells;
-use crate::plan::Plan;
-use crate::recall::Recall;
-use crate::remote::{Orphans, Remote};
+use crate::observer::Observer;
+use crate::remote::{Remote, RemoteParts};
 use crate::request::CheckRequest;
 use crate::runtime::Runtime;
-use crate::shared::{Fleet, LeaseIds, Shared};
 use crate::snapshot::Snapshot;
 
 /// Decides requests by rules that may change at any time, on a store that may fail at any time.
+///
+/// One per core: each has a way to the store of its own, and shares everything else with the others of its node.
 pub struct Limiter {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) rules: Arc<ArcSwap<Snapshot>>,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) clock: NodeClock,
+    pub(crate) hasher: CellHasher,
+    pub(crate) lease_ids: Arc<LeaseIds>,
+    pub(crate) deny_cache: Arc<DenyCache>,
+    pub(crate) local: Arc<LocalCells>,
     pub(crate) store: Arc<dyn Store>,
     /// The way to a store over a network; none where the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
@@ -41,85 +46,112 @@ impl Limiter {
         let LimiterConfig { rules, store, remote, observer, clock, fallback } = config;
         let clock = NodeClock(clock);
         let random = RandomState::new();
-        let (secret, recalled, booked, breaker) = match &remote {
-            Some(remote) => (remote.secret, remote.recalled_cells, remote.booked_cells, remote.breaker),
-            None => ([random.hash_one(0), random.hash_one(1)], 0, 0, BreakerConfig::default()),
+        let (secret, cached, booked) = match &remote {
+            Some(remote) => (remote.secret, remote.recalled_cells, remote.booked_cells),
+            None => ([random.hash_one(0), random.hash_one(1)], 0, 0),
         };
-        let shared = Arc::new(Shared {
-            snapshot: ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer)),
-            observer,
-            clock: clock.clone(),
-            lease_ids: LeaseIds::new(),
-            own: OwnCells::new(fallback, booked, clock),
-            recall: Recall::new(recalled, CellHasher::new(secret)),
-            breakers: Breakers::new(store.nodes(), breaker),
-            fleet: Fleet::new(secret[0] ^ secret[1].rotate_left(32)),
-            orphans: Orphans::new(booked),
-        });
+        let member = secret[0] ^ secret[1].rotate_left(32);
+        let deny_cache = Arc::new(DenyCache::new(cached));
+        let local = Arc::new(LocalCells::new(fallback, booked, member, clock.clone()));
         let remote = remote.map(|remote| {
-            Remote::new(store.clone(), remote.runtime, shared.clone(), remote.lanes, remote.timeout)
+            Arc::new(Remote::new(RemoteParts {
+                store: store.clone(),
+                runtime: remote.runtime,
+                lanes: remote.lanes,
+                timeout: remote.timeout,
+                breaker: remote.breaker,
+                most_orphans: booked,
+                deny_cache: deny_cache.clone(),
+                local: local.clone(),
+                observer: observer.clone(),
+                clock: clock.clone(),
+            }))
         });
-        Limiter { shared, store, remote: remote.map(Arc::new) }
+        let rules = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer)));
+        let (hasher, lease_ids) = (CellHasher::new(secret), Arc::new(LeaseIds::new()));
+        Limiter { rules, observer, clock, hasher, lease_ids, deny_cache, local, store, remote }
     }
 
     /// The same limiter for another core: with calls to the store of its own, over connections and a runtime of its own,
     /// and with everything else in common.
     #[must_use]
     pub fn for_core(&self, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>) -> Self {
-        let remote = self.remote.as_ref().map(|remote| Arc::new(remote.for_core(store.clone(), runtime)));
-        Limiter { shared: self.shared.clone(), store, remote }
+        Limiter {
+            remote: self.remote.as_ref().map(|remote| Arc::new(remote.for_core(store.clone(), runtime))),
+            store,
+            rules: self.rules.clone(),
+            observer: self.observer.clone(),
+            clock: self.clock.clone(),
+            hasher: self.hasher,
+            lease_ids: self.lease_ids.clone(),
+            deny_cache: self.deny_cache.clone(),
+            local: self.local.clone(),
+        }
     }
 
     /// Decides one request.
     ///
     /// # Errors
-    /// When no rule speaks of the domain. A refusal is a decision, and so is what a rule wants where the store fails.
+    /// When no rule set has this domain. A refusal is a decision, and so is what a rule wants where the store fails.
     pub async fn check(&self, request: &CheckRequest<'_>) -> Result<Decision, UnknownDomain> {
-        let snapshot = self.shared.snapshot.load();
+        let snapshot = self.rules.load();
         let mut matched = Matched::new();
-        matched.find(&snapshot, request, &self.shared)?;
-        let plan = matched.plan(request, &self.shared.lease_ids);
+        matched.find(&snapshot, request, self)?;
+        Ok(self.decide(&snapshot, &matched, request).await)
+    }
+
+    /// Decides a request whose rules are found: plans its cells, begins on this node, asks the store for the rest, and
+    /// settles both parts to one answer.
+    #[inline]
+    pub(crate) async fn decide(
+        &self,
+        snapshot: &Guard<Arc<Snapshot>>,
+        matched: &Matched<'_>,
+        request: &CheckRequest<'_>,
+    ) -> Decision {
+        let plan = matched.plan(request, &self.lease_ids);
         let answer = match &self.remote {
             // A store in memory answers at once and does not fail: nothing is put before it.
             None => self.ask_memory(&plan).await,
-            Some(remote) => match local_layer(remote, &plan, snapshot.version()) {
-                LocalLayer::Decided(answer) => answer,
+            // Classifies the cells, then commits: refuses what is known to be refused, spends what is decided here.
+            Some(remote) => match begin_check(self, remote, &plan, snapshot.version()) {
+                Begun::Decided(answer) => answer,
                 // The store decides or, where it does not answer, the failure policy of each rule.
-                LocalLayer::Ask(mut asking) => {
-                    let stored = asking.ask_store(remote).await;
-                    asking.settle(stored)
+                Begun::AskStore(mut pending) => {
+                    let stored = pending.ask_store(remote).await;
+                    pending.settle(stored)
                 }
             },
         };
-        let decision = Decision::new(Arc::clone(&snapshot), &plan, &answer);
+        let decision = Decision::new(Arc::clone(snapshot), &plan, &answer);
         if decision.is_refused_by_quotas_alone() {
             self.take_back(&plan, &decision).await;
         }
         self.tell(&decision);
-        Ok(decision)
+        decision
     }
 
     /// Decides several requests that have nothing to do with each other, in one call to the store.
     pub async fn check_batch(&self, requests: &[CheckRequest<'_>]) -> Vec<Result<Decision, UnknownDomain>> {
-        let snapshot = self.shared.snapshot.load_full();
+        let snapshot = self.rules.load_full();
         let found: Vec<Result<Matched<'_>, UnknownDomain>> = requests
             .iter()
             .map(|request| {
                 let mut matched = Matched::new();
-                matched.find(&snapshot, request, &self.shared).map(|()| matched)
+                matched.find(&snapshot, request, self).map(|()| matched)
             })
             .collect();
         let plans: Vec<Result<Plan<'_>, &UnknownDomain>> = found
             .iter()
             .zip(requests)
-            .map(|(found, request)| Ok(found.as_ref()?.plan(request, &self.shared.lease_ids)))
+            .map(|(found, request)| Ok(found.as_ref()?.plan(request, &self.lease_ids)))
             .collect();
         let known: Vec<&Plan<'_>> = plans.iter().filter_map(|plan| plan.as_ref().ok()).collect();
         let answers = match &self.remote {
             None => self.ask_memory_together(&known).await,
             Some(remote) => {
-                let layers = known.iter().map(|plan| local_layer(remote, plan, snapshot.version()));
-                settle_together(remote, layers.collect()).await
+                let begun = known.iter().map(|plan| begin_check(self, remote, plan, snapshot.version()));
+                settle_together(remote, begun.collect()).await
             }
         };
         let mut answers = answers.into_iter();
@@ -142,13 +174,13 @@ impl Limiter {
     /// The rules in use.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.shared.snapshot.load_full()
+        self.rules.load_full()
     }
 
     /// Takes new rules into use. Requests under way finish under the old ones; no counter is lost.
     pub fn replace_rules(&self, rules: RuleSet) -> u64 {
-        let version = self.shared.snapshot.load().version() + 1;
-        self.shared.snapshot.store(Arc::new(Snapshot::new(rules, version, &*self.shared.observer)));
+        let version = self.rules.load().version() + 1;
+        self.rules.store(Arc::new(Snapshot::new(rules, version, &*self.observer)));
         version
     }
 
@@ -174,10 +206,10 @@ impl Limiter {
     /// of approximate rules. Run it on one core, for as long as the limiter is in use; it never ends by itself, unless
     /// the store is this process's memory.
     pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
-        let remote = self.remote.clone();
+        let (remote, rules) = (self.remote.clone(), self.rules.clone());
         async move {
             if let Some(remote) = remote {
-                remote.maintain().await;
+                remote.maintain(&rules).await;
             }
         }
     }
@@ -194,8 +226,8 @@ impl Limiter {
         match answer {
             Ok(told) => Answer { outcomes: told.outcomes, source: plan.source_in_memory() },
             Err(error) => {
-                self.shared.observer.store_failed(&error);
-                without_the_store(&self.shared, &plan.spends, plan.terms())
+                self.observer.store_failed(&error);
+                without_the_store(self, &plan.spends, plan.policies())
             }
         }
     }
@@ -212,15 +244,15 @@ impl Limiter {
                 plans.iter().map(answer).collect()
             }
             Err(error) => {
-                self.shared.observer.store_failed(&error);
-                plans.iter().map(|plan| without_the_store(&self.shared, &plan.spends, plan.terms())).collect()
+                self.observer.store_failed(&error);
+                plans.iter().map(|plan| without_the_store(self, &plan.spends, plan.policies())).collect()
             }
         }
     }
 
     fn tell(&self, decision: &Decision) {
         if decision.reports.is_empty() {
-            self.shared.observer.no_rule_matched();
+            self.observer.no_rule_matched();
         }
         for (rule, result) in decision.rule_results() {
             decision.snapshot().watcher(rule).decided(result, decision.source);
@@ -230,6 +262,6 @@ impl Limiter {
 
 impl std::fmt::Debug for Limiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Limiter").field("snapshot", &self.shared.snapshot.load()).finish_non_exhaustive()
+        f.debug_struct("Limiter").field("snapshot", &self.rules.load()).finish_non_exhaustive()
     }
 }

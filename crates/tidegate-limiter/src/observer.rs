@@ -7,8 +7,8 @@ use tidegate_core::Micros;
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
-use crate::breaker::BreakerState;
 use crate::decision::Source;
+use crate::remote::breaker::BreakerState;
 
 /// Hears what the limiter does.
 pub trait Observer: Send + Sync + 'static {

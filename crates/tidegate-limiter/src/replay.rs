@@ -57,7 +57,7 @@ pub struct ReplayBounds {
 
 #[derive(Debug)]
 struct Inner<T> {
-    known: HashMap<Arc<Name>, Known<T>>,
+    known: HashMap<Arc<Name>, Remembered<T>>,
     /// In the order in which they are forgotten. One that was dropped without an answer keeps its place until then.
     order: VecDeque<Turn>,
     next_turn: u64,
@@ -77,7 +77,7 @@ struct Turn {
 }
 
 #[derive(Debug)]
-struct Known<T> {
+struct Remembered<T> {
     turn: u64,
     fingerprint: u64,
     /// None while it is being decided.
@@ -117,7 +117,7 @@ impl<T> ReplayCache<T> {
         let name = (request.domain.clone(), request.id.clone());
         match inner.known.get(&name) {
             Some(known) if known.fingerprint != request.fingerprint => Err(ReplayError::UsedForAnother),
-            Some(Known { answer: Some(answer), .. }) => Ok(Ok(answer.clone())),
+            Some(Remembered { answer: Some(answer), .. }) => Ok(Ok(answer.clone())),
             Some(_) => Err(ReplayError::UnderWay),
             None => {
                 let ReplayBounds { requests, bytes } = self.bounds;
@@ -143,7 +143,7 @@ impl<T> Inner<T> {
     fn add(&mut self, name: Name, fingerprint: u64, until: Timestamp) -> Turn {
         let turn = Turn { number: self.next_turn, name: Arc::new(name), until };
         self.next_turn += 1;
-        let known = Known { turn: turn.number, fingerprint, answer: None, bytes: 0 };
+        let known = Remembered { turn: turn.number, fingerprint, answer: None, bytes: 0 };
         self.known.insert(turn.name.clone(), known);
         self.order.push_back(turn.clone());
         turn
@@ -158,7 +158,7 @@ impl<T> Inner<T> {
         }
     }
 
-    fn of(&mut self, turn: &Turn) -> Option<&mut Known<T>> {
+    fn of(&mut self, turn: &Turn) -> Option<&mut Remembered<T>> {
         self.known.get_mut(&turn.name).filter(|known| known.turn == turn.number)
     }
 }

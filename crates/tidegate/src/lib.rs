@@ -66,7 +66,7 @@ pub use tidegate_tower::RateLimitLayer;
 /// ```
 pub mod shed {
     pub use tidegate_limiter::{
-        Capacity, Classes, Gradient2Config, LevelConfig, Percent, Place, Reason, Shed, ShedStats, Shedder,
+        Capacity, Classes, Gradient2Config, LevelConfig, Percent, Permit, Reason, Shed, ShedStats, Shedder,
         ShedderConfig, Thresholds, Utilization,
     };
     pub use tidegate_rules::Priority;

@@ -12,30 +12,30 @@ const LONG: usize = 600;
 const LONG_FILES: &[(&str, &str)] = &[];
 
 /// A file of the checkout, as text.
-struct Source {
-    path: String,
-    text: String,
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 impl Source {
-    fn is_rust(&self) -> bool {
+    pub(crate) fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
 
     /// Written by a program: its header says so, as generators do.
-    fn is_generated(&self) -> bool {
+    pub(crate) fn is_generated(&self) -> bool {
         self.text.lines().take(5).any(|line| line.contains("@generated"))
     }
 
     /// The number of each line that `is_bad`, as `path:line`.
-    fn lines_where(&self, is_bad: impl Fn(&str) -> bool) -> Vec<String> {
+    pub(crate) fn lines_where(&self, is_bad: impl Fn(&str) -> bool) -> Vec<String> {
         let lines = self.text.lines().enumerate().filter(|(_, line)| is_bad(line));
         lines.map(|(index, line)| format!("{}:{}: {}", self.path, index + 1, line.trim())).collect()
     }
 }
 
 /// Every file that is committed or about to be: what git ignores is nobody's concern.
-fn sources() -> Vec<Source> {
+pub(crate) fn sources() -> Vec<Source> {
     let root = root();
     // In a container the checkout often belongs to somebody else, which git refuses to read unless told.
     let output = Command::new("git")

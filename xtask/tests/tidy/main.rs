@@ -5,6 +5,8 @@
 mod arrows;
 mod files;
 mod lints;
+mod names;
+mod rooms;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

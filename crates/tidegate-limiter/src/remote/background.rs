@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Hits, Micros, Stance, Timestamp};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{Clock, Request, Spend, StoreError};
 
+use super::breaker::BreakerState;
 use super::lanes::LARGEST_BATCH;
-use super::owned::{OwnedCell, OwnedSpend};
 use super::{Nodes, Remote};
-use crate::breaker::BreakerState;
 use crate::cell_hash::CellHash;
+use crate::deny_cache::LimitVersion;
+use crate::local::approximate::Unreported;
+use crate::local::ledger::Debt;
 use crate::observer::StoreCall;
-use crate::own::approximate::Unreported;
-use crate::own::ledger::Debt;
-use crate::own::share::share_of;
-use crate::recall::Under;
+use crate::owned::{OwnedCell, OwnedSpend};
 use crate::runtime::within;
+use crate::snapshot::Snapshot;
 
 /// How often a node that does not answer is probed, and debts are looked at.
 const PROBE_EVERY: Micros = Micros::from_millis(500);
@@ -30,17 +31,17 @@ const SWEEP_PARTS: usize = 60;
 
 impl Remote {
     /// Keeps this node in touch with its store, for ever.
-    pub(crate) async fn maintain(self: &Arc<Self>) {
-        let mut next_beat = self.shared.clock.now();
+    pub(crate) async fn maintain(self: &Arc<Self>, rules: &ArcSwap<Snapshot>) {
+        let mut next_beat = self.clock.now();
         let mut next_probe = next_beat;
-        let mut next_sync = next_beat + self.sync_every();
+        let mut next_sync = next_beat + sync_every(rules);
         loop {
-            let now = self.shared.clock.now();
+            let now = self.clock.now();
             if is_due(next_beat, now) {
                 next_beat = now + PROBE_EVERY + PROBE_EVERY;
                 self.beat().await;
-                self.shared.own.memory.sweep(SWEEP_PARTS);
-                self.shared.own.approximate.sweep(now);
+                self.local.memory.sweep(SWEEP_PARTS);
+                self.local.approximate.sweep(now);
             }
             if is_due(next_probe, now) {
                 next_probe = now + PROBE_EVERY;
@@ -50,9 +51,9 @@ impl Remote {
             }
             if is_due(next_sync, now) {
                 self.reconcile().await;
-                next_sync = self.shared.clock.now() + self.sync_every();
+                next_sync = self.clock.now() + sync_every(rules);
             }
-            let now = self.shared.clock.now();
+            let now = self.clock.now();
             let next = next_beat.min(next_probe).min(next_sync);
             self.runtime.sleep(next.since(now).max(Micros::from_millis(1))).await;
         }
@@ -60,20 +61,20 @@ impl Remote {
 
     /// Tells the store that this limiter is alive, and hears how many are.
     async fn beat(&self) {
-        let sent = self.shared.clock.now();
-        let heartbeat = self.store.heartbeat(self.shared.fleet.member, MEMBER_TTL).answer();
+        let sent = self.clock.now();
+        let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
         let answer = within(&*self.runtime, self.timeout, heartbeat).await;
-        self.shared.observer.store_called(StoreCall::Heartbeat, self.shared.clock.now().since(sent));
+        self.observer.store_called(StoreCall::Heartbeat, self.clock.now().since(sent));
         match answer.unwrap_or_else(|| Err(self.timed_out(&[], self.timeout))) {
             Ok(size) => {
-                self.shared.fleet.heard(size);
-                self.shared.observer.fleet_counted(self.shared.fleet.size());
+                self.local.fleet.heard(size);
+                self.observer.fleet_counted(self.local.fleet.size());
             }
             Err(error) => {
-                self.shared.observer.store_failed(&error);
+                self.observer.store_failed(&error);
                 let why = with_its_cause(&error);
-                if self.shared.fleet.unheard(why.clone()) {
-                    self.shared.observer.heartbeat_lost(&why);
+                if self.local.fleet.unheard(why.clone()) {
+                    self.observer.heartbeat_lost(&why);
                 }
                 self.probe_what_seems_well().await;
             }
@@ -83,7 +84,7 @@ impl Remote {
     /// A heartbeat failed and nobody knows which nodes are away: without requests, nobody else would find out.
     async fn probe_what_seems_well(&self) {
         for node in 0..self.store.nodes() {
-            if self.shared.breakers.state(node) == BreakerState::Closed {
+            if self.breakers.state(node) == BreakerState::Closed {
                 self.probe(node).await;
             }
         }
@@ -91,7 +92,7 @@ impl Remote {
 
     /// Asks every node whose breaker is not closed whether it truly answers again.
     async fn probe_what_is_away(&self) {
-        let away: Nodes = self.shared.breakers.not_closed().collect();
+        let away: Nodes = self.breakers.not_closed().collect();
         for node in away {
             self.probe(node).await;
         }
@@ -99,33 +100,33 @@ impl Remote {
 
     /// Asks a node whether it truly answers, and tells its breaker.
     async fn probe(&self, node: usize) {
-        let sent = self.shared.clock.now();
+        let sent = self.clock.now();
         let answer = within(&*self.runtime, self.timeout, self.store.probe(node).answer()).await;
-        let now = self.shared.clock.now();
-        self.shared.observer.store_called(StoreCall::Probe, now.since(sent));
+        let now = self.clock.now();
+        self.observer.store_called(StoreCall::Probe, now.since(sent));
         // A failed probe never prolongs the time of a breaker that is open: a request may go to see when it is up.
-        let change = match (answer, self.shared.breakers.state(node)) {
-            (Some(Ok(())), _) => self.shared.breakers.answered(node),
-            (_, BreakerState::Closed) => self.shared.breakers.failed(node, now),
+        let change = match (answer, self.breakers.state(node)) {
+            (Some(Ok(())), _) => self.breakers.answered(node),
+            (_, BreakerState::Closed) => self.breakers.failed(node, now),
             (_, BreakerState::Open | BreakerState::HalfOpen) => None,
         };
         self.tell(change);
     }
 
     fn is_back(&self, cell: &OwnedCell) -> bool {
-        self.shared.breakers.state(self.store.node_of(cell.key().tag)) == BreakerState::Closed
+        self.breakers.state(self.store.node_of(cell.key().tag)) == BreakerState::Closed
     }
 
     /// Charges the store with what was spent here while it was away: once, and only what still counts.
     async fn pay_debts(self: &Arc<Self>) {
-        let own = &self.shared.own;
+        let local = &self.local;
         // Bounded, because what is spent meanwhile makes new debts.
-        for _ in 0..own.ledger.len().div_ceil(LARGEST_BATCH) {
-            let due = own.ledger.due(LARGEST_BATCH, |cell| self.is_back(cell));
+        for _ in 0..local.ledger.len().div_ceil(LARGEST_BATCH) {
+            let due = local.ledger.due(LARGEST_BATCH, |cell| self.is_back(cell));
             if due.is_empty() {
                 return;
             }
-            let fleet = self.shared.fleet.size();
+            let fleet = self.local.fleet.size();
             let charges: Vec<OwnedSpend> =
                 due.iter().filter_map(|debt| self.charge_for(debt, fleet)).collect();
             let hits = charges.iter().map(|charge| charge.ask.hits.get()).sum();
@@ -136,19 +137,19 @@ impl Remote {
                 return;
             }
             for (hash, Debt { cell, hits }) in &due {
-                if own.ledger.settle(*hash, *hits) {
-                    own.set(spend_of(cell, &share_of(&cell.limit, fleet), 0), 0);
+                if local.ledger.settle(*hash, *hits) {
+                    local.set(spend_of(cell, &cell.limit.divided(fleet), 0), 0);
                 }
-                self.shared.recall.forget(*hash, self.shared.clock.now());
+                self.deny_cache.forget(*hash, self.clock.now());
             }
-            self.shared.observer.debts_paid(cells, hits, paid.as_ref().err());
+            self.observer.debts_paid(cells, hits, paid.as_ref().err());
         }
     }
 
     /// What is still to be charged of a debt: not what has already left its window.
     fn charge_for(&self, (hash, debt): &(CellHash, Debt), fleet: u64) -> Option<OwnedSpend> {
-        let share = share_of(&debt.cell.limit, fleet);
-        let left = self.shared.own.look(spend_of(&debt.cell, &share, 0)).remaining;
+        let share = debt.cell.limit.divided(fleet);
+        let left = self.local.look(spend_of(&debt.cell, &share, 0)).remaining;
         let hits = debt.hits.min(share.quota().saturating_sub(left));
         (hits > 0).then(|| charge_of(*hash, debt.cell.clone(), hits))
     }
@@ -156,7 +157,7 @@ impl Remote {
     /// Tells the store what approximate rules have admitted here, and hears what is left.
     async fn reconcile(self: &Arc<Self>) {
         loop {
-            let due = self.shared.own.approximate.due(LARGEST_BATCH, self.shared.clock.now());
+            let due = self.local.approximate.due(LARGEST_BATCH, self.clock.now());
             if due.is_empty() {
                 return;
             }
@@ -185,7 +186,7 @@ impl Remote {
                 // What may have been counted is not counted again: the fleet may admit so much more.
                 if error.is_certainly_not_applied() {
                     for charge in &charges {
-                        self.shared.own.approximate.was_not_told(charge.hash, charge.ask.hits.get());
+                        self.local.approximate.was_not_told(charge.hash, charge.ask.hits.get());
                     }
                 }
                 return false;
@@ -202,7 +203,7 @@ impl Remote {
         });
         let Ok(outcomes) = heard.await else { return false };
         for (look, outcome) in looks.iter().zip(&outcomes) {
-            self.shared.hear(look, outcome);
+            self.local.hear(look, outcome, self.clock.now());
         }
         true
     }
@@ -222,25 +223,25 @@ impl Remote {
 
     /// Gives back leases that nobody holds. Doing so twice does no harm.
     async fn give_orphans_back(self: &Arc<Self>) {
-        while let Some(lease) = self.shared.orphans.next() {
+        while let Some(lease) = self.orphans.next() {
             let node = self.store.node_of(lease.cell.key().tag);
             let (remote, given) = (self.clone(), lease.clone());
             let work = async move { remote.store.release(given.as_lease()).answer().await };
             if self.run(StoreCall::Release, [node].into_iter().collect(), work).await.is_err() {
-                return self.shared.orphans.add([lease]);
+                return self.orphans.add([lease]);
             }
         }
     }
+}
 
-    /// How often approximate counts are reconciled: as often as the most impatient rule wants.
-    fn sync_every(&self) -> Micros {
-        let snapshot = self.shared.snapshot.load();
-        let wanted = |rule: &Rule| match rule.coordination() {
-            Coordination::Approximate { sync_every } => Some(sync_every),
-            Coordination::Exact | Coordination::Local => None,
-        };
-        snapshot.rules().rules().filter_map(wanted).min().unwrap_or(PROBE_EVERY).max(SHORTEST_SYNC)
-    }
+/// How often approximate counts are reconciled: as often as the most impatient rule wants.
+fn sync_every(rules: &ArcSwap<Snapshot>) -> Micros {
+    let wanted = |rule: &Rule| match rule.coordination() {
+        Coordination::Approximate { sync_every } => Some(sync_every),
+        Coordination::Exact | Coordination::Local => None,
+    };
+    let shortest = rules.load().rules().rules().filter_map(wanted).min();
+    shortest.unwrap_or(PROBE_EVERY).max(SHORTEST_SYNC)
 }
 
 /// An operator wants to know why, too.
@@ -263,5 +264,12 @@ fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64)
 
 fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
     let ask = Ask { hits: Hits::new(hits), lease: None };
-    OwnedSpend { cell, ask, stance: Stance::Enforced, hash, under: Under::default(), approximate: true }
+    OwnedSpend {
+        cell,
+        ask,
+        stance: Stance::Enforced,
+        hash,
+        version: LimitVersion::default(),
+        approximate: true,
+    }
 }

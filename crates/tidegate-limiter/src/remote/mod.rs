@@ -4,11 +4,11 @@
 //! time, and answers everybody in it. So a request that is dropped takes nobody else's answer along. Nothing that may
 //! have been applied is sent again.
 
-mod asked;
 mod background;
+pub(crate) mod breaker;
 pub(crate) mod lanes;
 mod orphans;
-pub(crate) mod owned;
+mod ticket;
 
 pub use lanes::LaneBounds;
 pub(crate) use orphans::{Orphans, TakenLeases};
@@ -17,42 +17,63 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Stance, Timestamp};
+use tidegate_core::{Micros, Outcome, Stance, Timestamp};
 use tidegate_store::{Clock, Outcomes, Request, Spend, Store, StoreError};
 
-use crate::breaker::Change;
 use crate::cell_hash::LaneId;
 use crate::decision::Source;
-use crate::observer::StoreCall;
-use crate::recall::{Answer, Certainty};
+use crate::deny_cache::{AnsweredCell, Certainty, DenyCache};
+use crate::local::LocalCells;
+use crate::node_clock::NodeClock;
+use crate::observer::{Observer, StoreCall};
+use crate::owned::{OwnedSpend, OwnedSpends};
 use crate::runtime::{Runtime, Task, within};
-use crate::shared::Shared;
-use asked::{Asked, Waiter};
+use breaker::{BreakerConfig, Breakers, Change};
 use lanes::{Batch, Joined, Lanes};
-use owned::OwnedSpends;
+use ticket::{Ticket, TicketWaiter};
 
 /// The way to the store from one core.
 pub(crate) struct Remote {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
-    pub(crate) shared: Arc<Shared>,
-    lanes: Lanes<Question>,
+    lanes: Lanes<StoreTicket>,
     timeout: Micros,
+    /// Shared by all cores, as is all that follows.
+    pub(crate) breakers: Arc<Breakers>,
+    pub(crate) orphans: Arc<Orphans>,
+    pub(crate) deny_cache: Arc<DenyCache>,
+    pub(crate) local: Arc<LocalCells>,
+    pub(crate) observer: Arc<dyn Observer>,
+    clock: NodeClock,
+}
+
+/// What a way to the store is made of.
+pub(crate) struct RemoteParts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) lanes: LaneBounds,
+    pub(crate) timeout: Micros,
+    pub(crate) breaker: BreakerConfig,
+    pub(crate) most_orphans: usize,
+    pub(crate) deny_cache: Arc<DenyCache>,
+    pub(crate) local: Arc<LocalCells>,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) clock: NodeClock,
 }
 
 /// What one request asks, and since when.
-pub(crate) struct Ask {
+pub(crate) struct Question {
     spends: OwnedSpends,
     arrived: Timestamp,
 }
 
-type Question = Asked<Ask, Stored>;
+type StoreTicket = Ticket<Question, StoreAnswer>;
 
 /// Waits for what the store says to one request.
-pub(crate) type StoreWaiter = Waiter<Ask, Stored>;
+pub(crate) type StoreWaiter = TicketWaiter<Question, StoreAnswer>;
 
 /// What the store said, or what it is known to say.
-pub(crate) struct Stored {
+pub(crate) struct StoreAnswer {
     pub(crate) outcomes: Outcomes,
     pub(crate) source: Source,
     /// The leases it gave: back they go, unless somebody keeps them.
@@ -62,21 +83,75 @@ pub(crate) struct Stored {
 /// Nodes of the store, each once.
 type Nodes = SmallVec<[usize; 2]>;
 
+/// Nodes that a request has claimed and not yet been sent to. Dropped, it lets the next request go there.
+pub(crate) struct Claims<'r> {
+    remote: &'r Remote,
+    nodes: Nodes,
+}
+
+impl Claims<'_> {
+    /// Claims `node` if its breaker lets one more request pass; asked once per node and request.
+    pub(crate) fn claim(&mut self, node: usize, now: Timestamp) -> bool {
+        if self.remote.breakers.all_closed() || self.nodes.contains(&node) {
+            return true;
+        }
+        let (passes, change) = self.remote.breakers.claim(node, now);
+        self.remote.tell(change);
+        if passes {
+            self.nodes.push(node);
+        }
+        passes
+    }
+
+    /// The request is on its way there.
+    pub(crate) fn sent(&mut self) {
+        self.nodes.clear();
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        for node in self.nodes.drain(..) {
+            self.remote.tell(self.remote.breakers.unclaim(node));
+        }
+    }
+}
+
 impl Remote {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        runtime: Arc<dyn Runtime>,
-        shared: Arc<Shared>,
-        bounds: LaneBounds,
-        timeout: Micros,
-    ) -> Self {
-        Remote { store, runtime, shared, lanes: Lanes::new(bounds), timeout }
+    pub(crate) fn new(parts: RemoteParts) -> Self {
+        Remote {
+            breakers: Arc::new(Breakers::new(parts.store.nodes(), parts.breaker)),
+            orphans: Arc::new(Orphans::new(parts.most_orphans)),
+            lanes: Lanes::new(parts.lanes),
+            store: parts.store,
+            runtime: parts.runtime,
+            timeout: parts.timeout,
+            deny_cache: parts.deny_cache,
+            local: parts.local,
+            observer: parts.observer,
+            clock: parts.clock,
+        }
     }
 
     /// The same way for another core: with calls of its own.
     pub(crate) fn for_core(&self, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>) -> Self {
-        let (shared, bounds) = (self.shared.clone(), self.lanes.bounds());
-        Remote::new(store, runtime, shared, bounds, self.timeout)
+        Remote {
+            store,
+            runtime,
+            lanes: Lanes::new(self.lanes.bounds()),
+            timeout: self.timeout,
+            breakers: self.breakers.clone(),
+            orphans: self.orphans.clone(),
+            deny_cache: self.deny_cache.clone(),
+            local: self.local.clone(),
+            observer: self.observer.clone(),
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// Nothing claimed yet.
+    pub(crate) fn claims(&self) -> Claims<'_> {
+        Claims { remote: self, nodes: Nodes::new() }
     }
 
     /// Asks for `requests`, which share a call where that is possible. Each answer is nothing if none comes in time.
@@ -85,11 +160,11 @@ impl Remote {
         lane: LaneId,
         requests: impl Iterator<Item = OwnedSpends>,
     ) -> SmallVec<[StoreWaiter; 1]> {
-        let arrived = self.shared.clock.now();
+        let arrived = self.clock.now();
         let mut waiters = SmallVec::new();
-        let asked: Batch<Question> = requests
+        let asked: Batch<StoreTicket> = requests
             .map(|spends| {
-                let (asked, waiter) = Asked::new(Ask { spends, arrived });
+                let (asked, waiter) = Ticket::new(Question { spends, arrived });
                 waiters.push(waiter);
                 asked
             })
@@ -104,11 +179,11 @@ impl Remote {
 
     /// There is no room to wait. Those that were refused a moment ago still are, as far as anybody knows: a flood must not
     /// win what an open rule gives to those whose store is away.
-    fn turn_away(&self, requests: &[Question]) {
-        self.shared.observer.queue_full(requests.len());
+    fn turn_away(&self, requests: &[StoreTicket]) {
+        self.observer.queue_full(requests.len());
         for asked in requests {
-            if let Some(outcomes) = self.shared.known_refusal(&asked.question().spends, Certainty::Likely) {
-                asked.fill(Stored { outcomes, source: Source::DenyCache, leases: None });
+            if let Some(outcomes) = self.known_refusal(&asked.question().spends, Certainty::Likely) {
+                asked.fill(StoreAnswer { outcomes, source: Source::DenyCache, leases: None });
             }
         }
     }
@@ -128,10 +203,8 @@ impl Remote {
         nodes: Nodes,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        if let Some(away) = nodes.iter().find(|node| !self.lets_pass(**node)) {
-            return Err(self.breaker_is_open(*away));
-        }
-        let (asked, waiter) = Asked::new(());
+        self.claim_all(&nodes)?;
+        let (asked, waiter) = Ticket::new(());
         let remote = self.clone();
         self.runtime.spawn(Box::pin(async move {
             let answer = remote.call(call, &nodes, work).await;
@@ -146,6 +219,15 @@ impl Remote {
         }
     }
 
+    fn claim_all(&self, nodes: &[usize]) -> Result<(), StoreError> {
+        let (mut claims, now) = (self.claims(), self.clock.now());
+        if let Some(away) = nodes.iter().find(|node| !claims.claim(**node, now)) {
+            return Err(self.breaker_is_open(*away));
+        }
+        claims.sent();
+        Ok(())
+    }
+
     /// Awaits `work` within the deadline, and tells breakers and observer how it went.
     async fn call<T>(
         &self,
@@ -153,7 +235,7 @@ impl Remote {
         nodes: &[usize],
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let sent = self.shared.clock.now();
+        let sent = self.clock.now();
         let answer = match within(&*self.runtime, self.timeout, work).await {
             Some(answer) => answer,
             None => Err(self.timed_out(nodes, self.timeout)),
@@ -163,7 +245,7 @@ impl Remote {
     }
 
     /// Carries one batch to the store and answers everybody in it; false if the store did not answer.
-    async fn carry(self: &Arc<Self>, batch: &[Question]) -> bool {
+    async fn carry(self: &Arc<Self>, batch: &[StoreTicket]) -> bool {
         let spends: SmallVec<[SmallVec<[Spend<'_>; 2]>; 1]> = batch
             .iter()
             .map(|asked| asked.question().spends.iter().map(|spend| spend.as_spend()).collect())
@@ -171,15 +253,15 @@ impl Remote {
         let requests: SmallVec<[Request<'_>; 1]> =
             spends.iter().map(|spends| Request::once(spends)).collect();
         let nodes = self.nodes_of(spends.iter().flatten().map(|spend| spend.cell.tag));
-        let sent = self.shared.clock.now();
-        self.shared.observer.batch_sent(batch.len());
+        let sent = self.clock.now();
+        self.observer.batch_sent(batch.len());
 
         let mut call = pin!(self.store.decide(&requests).answer());
         // Each has its own deadline, and the next one to pass is that of the first who still waits.
         let mut waiting = batch;
         let answer = loop {
             let Some(next) = waiting.first() else { break Err(self.timed_out(&nodes, self.timeout)) };
-            let now = self.shared.clock.now();
+            let now = self.clock.now();
             let left = self.timeout.saturating_sub(now.since(next.question().arrived));
             match within(&*self.runtime, left, call.as_mut()).await {
                 Some(answer) => break answer,
@@ -198,28 +280,40 @@ impl Remote {
     }
 
     /// Answers everybody in `batch`, whether or not they are still there.
-    fn answer(self: &Arc<Self>, batch: &[Question], outcomes: Outcomes, sent: Timestamp) -> bool {
+    fn answer(self: &Arc<Self>, batch: &[StoreTicket], outcomes: Outcomes, sent: Timestamp) -> bool {
         let mut outcomes = outcomes.into_iter();
         for asked in batch {
             let outcomes: Outcomes = outcomes.by_ref().take(asked.question().spends.len()).collect();
             let mut passes = true;
             for (spend, outcome) in asked.question().spends.iter().zip(&outcomes) {
                 passes &= outcome.is_admitted() || spend.stance == Stance::Advisory;
-                let (limit, under, hits) = (&spend.cell.limit, spend.under, spend.ask.hits);
-                let answer = Answer { limit, under, hits, outcome: *outcome, sent };
-                self.shared.learn(spend, &answer);
+                self.learn(spend, *outcome, sent);
             }
-            let leases = if passes { TakenLeases::of(&asked.question().spends, &self.shared) } else { None };
-            asked.fill(Stored { outcomes, source: Source::Store, leases });
+            let leases = if passes { TakenLeases::of(&asked.question().spends, &self.orphans) } else { None };
+            asked.fill(StoreAnswer { outcomes, source: Source::Store, leases });
         }
         true
     }
 
+    /// Remembers one answer of the store.
+    fn learn(&self, spend: &OwnedSpend, outcome: Outcome, sent: Timestamp) {
+        let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.ask.hits);
+        self.deny_cache.remember(spend.hash, &AnsweredCell { limit, version, hits, outcome, sent });
+        if spend.approximate {
+            self.local.hear(spend, &outcome, self.clock.now());
+        }
+    }
+
+    /// How a request with these spends is refused, where that is known already.
+    fn known_refusal(&self, spends: &[OwnedSpend], how: Certainty) -> Option<Outcomes> {
+        self.deny_cache.refusal(spends.iter().map(OwnedSpend::cached), (self.clock.now(), how))
+    }
+
     /// Nobody in `batch` is answered. Leases that may have been taken nevertheless go back by their names.
-    fn lose(&self, batch: &[Question], error: &StoreError) -> bool {
+    fn lose(&self, batch: &[StoreTicket], error: &StoreError) -> bool {
         if !error.is_certainly_not_applied() {
             for asked in batch {
-                drop(TakenLeases::of(&asked.question().spends, &self.shared));
+                drop(TakenLeases::of(&asked.question().spends, &self.orphans));
             }
         }
         batch.iter().for_each(|asked| asked.give_up());
@@ -228,17 +322,17 @@ impl Remote {
 
     /// Those of `batch` that must still be asked: not who has left or is too late, nor who is refused for a reason that
     /// has become known while they waited.
-    fn still_to_ask(&self, batch: Batch<Question>) -> Batch<Question> {
-        let now = self.shared.clock.now();
-        let must_be_asked = |asked: &Question| {
+    fn still_to_ask(&self, batch: Batch<StoreTicket>) -> Batch<StoreTicket> {
+        let now = self.clock.now();
+        let must_be_asked = |asked: &StoreTicket| {
             if asked.is_over() || now.since(asked.question().arrived) >= self.timeout {
                 return false;
             }
-            let Some(outcomes) = self.shared.known_refusal(&asked.question().spends, Certainty::Known) else {
+            let Some(outcomes) = self.known_refusal(&asked.question().spends, Certainty::Known) else {
                 return true;
             };
-            self.shared.observer.deny_cache_hit();
-            asked.fill(Stored { outcomes, source: Source::DenyCache, leases: None });
+            self.observer.deny_cache_hit();
+            asked.fill(StoreAnswer { outcomes, source: Source::DenyCache, leases: None });
             false
         };
         batch.into_iter().filter(must_be_asked).collect()
@@ -260,24 +354,17 @@ impl Remote {
 
     /// Tells breakers and observer how a call went.
     fn note(&self, call: StoreCall, nodes: &[usize], sent: Timestamp, error: Option<&StoreError>) {
-        let now = self.shared.clock.now();
-        self.shared.observer.store_called(call, now.since(sent));
+        let now = self.clock.now();
+        self.observer.store_called(call, now.since(sent));
         if let Some(error) = error {
-            self.shared.observer.store_failed(error);
+            self.observer.store_failed(error);
         }
         for node in nodes {
             self.tell(match error {
-                None => self.shared.breakers.answered(*node),
-                Some(_) => self.shared.breakers.failed(*node, now),
+                None => self.breakers.answered(*node),
+                Some(_) => self.breakers.failed(*node, now),
             });
         }
-    }
-
-    /// Whether one more request may go to `node`.
-    pub(crate) fn lets_pass(&self, node: usize) -> bool {
-        let (passes, change) = self.shared.breakers.lets_pass(node, self.shared.clock.now());
-        self.tell(change);
-        passes
     }
 
     pub(crate) fn node_of(&self, tag: &[u8]) -> usize {
@@ -312,7 +399,7 @@ impl Remote {
 
     fn tell(&self, change: Option<Change>) {
         if let Some(Change { node, state }) = change {
-            self.shared.observer.breaker_changed(&self.store.endpoint(node), state);
+            self.observer.breaker_changed(&self.store.endpoint(node), state);
         }
     }
 
@@ -329,7 +416,7 @@ impl Remote {
 }
 
 /// Carries what gathers in `lane` to the store, call after call, until nobody waits.
-async fn drive(remote: Arc<Remote>, lane: LaneId, first: Batch<Question>) {
+async fn drive(remote: Arc<Remote>, lane: LaneId, first: Batch<StoreTicket>) {
     // A runtime that ends drops this task: those who wait must hear of it.
     let mut closing = CloseLane { remote: &remote, lane: Some(lane) };
     let mut batch = first;

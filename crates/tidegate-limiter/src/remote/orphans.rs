@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::owned::{OwnedLease, OwnedSpends};
-use crate::shared::Shared;
+use crate::owned::{OwnedLease, OwnedSpends};
 
 /// Leases to be given back.
 pub(crate) struct Orphans {
@@ -51,14 +50,14 @@ impl Orphans {
 /// The leases that a request has got. They go back when this is dropped, unless somebody holds them.
 pub(crate) struct TakenLeases {
     leases: SmallVec<[OwnedLease; 1]>,
-    shared: Arc<Shared>,
+    orphans: Arc<Orphans>,
 }
 
 impl TakenLeases {
     /// The leases that a request with these spends takes if it passes; none if it takes none.
-    pub(crate) fn of(spends: &OwnedSpends, shared: &Arc<Shared>) -> Option<Self> {
+    pub(crate) fn of(spends: &OwnedSpends, orphans: &Arc<Orphans>) -> Option<Self> {
         let leases: SmallVec<[OwnedLease; 1]> = spends.iter().filter_map(|spend| spend.lease()).collect();
-        (!leases.is_empty()).then(|| TakenLeases { leases, shared: shared.clone() })
+        (!leases.is_empty()).then(|| TakenLeases { leases, orphans: orphans.clone() })
     }
 
     /// Somebody holds them from here on.
@@ -70,7 +69,7 @@ impl TakenLeases {
 impl Drop for TakenLeases {
     fn drop(&mut self) {
         if !self.leases.is_empty() {
-            self.shared.orphans.add(self.leases.drain(..));
+            self.orphans.add(self.leases.drain(..));
         }
     }
 }

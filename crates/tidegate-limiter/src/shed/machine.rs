@@ -77,7 +77,7 @@ pub struct ShedMachine {
     thresholds: Thresholds,
     level: ShedLevel,
     in_use: usize,
-    reported: Option<Report>,
+    reported: Option<ReportedUtilization>,
 }
 
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ enum Workers {
 
 /// What somebody said of the workers, and how long that holds.
 #[derive(Clone, Copy, Debug)]
-struct Report {
+struct ReportedUtilization {
     utilization: Utilization,
     until: Timestamp,
 }
@@ -154,12 +154,12 @@ impl ShedMachine {
     /// Somebody who knows says how busy the workers are; it holds for `lasts` unless said again.
     pub fn report(&mut self, utilization: Utilization, now: Timestamp, lasts: Micros) {
         self.advance(now);
-        self.reported = Some(Report { utilization, until: now + lasts });
+        self.reported = Some(ReportedUtilization { utilization, until: now + lasts });
     }
 
     /// Brings the level up to date.
     pub fn advance(&mut self, now: Timestamp) {
-        if let Some(Report { until, .. }) = self.reported.filter(|report| report.until <= now) {
+        if let Some(ReportedUtilization { until, .. }) = self.reported.filter(|report| report.until <= now) {
             self.level.advance(until, self.utilization());
             self.reported = None;
         }

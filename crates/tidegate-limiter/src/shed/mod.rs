@@ -12,7 +12,6 @@ mod classes;
 mod gradient;
 mod level;
 mod machine;
-mod priority;
 mod shedder;
 mod utilization;
 
@@ -20,5 +19,5 @@ pub use classes::Classes;
 pub use gradient::{Gradient2, Gradient2Config};
 pub use level::{LevelConfig, LevelConfigError, ShedLevel};
 pub use machine::{Capacity, Reason, ShedMachine, Thresholds};
-pub use shedder::{Place, Shed, ShedStats, Shedder, ShedderConfig};
+pub use shedder::{Permit, Shed, ShedStats, Shedder, ShedderConfig};
 pub use utilization::{Percent, Utilization};

@@ -55,10 +55,10 @@ pub struct Shedder {
     retry_after: Micros,
     report_lasts: Micros,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<ShedderState>,
 }
 
-struct State {
+struct ShedderState {
     machine: ShedMachine,
     random: SplitMix64,
 }
@@ -117,7 +117,7 @@ impl Shedder {
             retry_after: config.retry_after,
             report_lasts: config.report_lasts,
             clock,
-            state: Mutex::new(State { machine, random: SplitMix64(config.seed) }),
+            state: Mutex::new(ShedderState { machine, random: SplitMix64(config.seed) }),
         })
     }
 
@@ -131,11 +131,11 @@ impl Shedder {
     ///
     /// # Errors
     /// When it is shed.
-    pub fn enter(self: &Arc<Self>, priority: Priority) -> Result<Place, Shed> {
+    pub fn enter(self: &Arc<Self>, priority: Priority) -> Result<Permit, Shed> {
         let now = self.clock.now();
-        let State { machine, random } = &mut *self.state.lock();
+        let ShedderState { machine, random } = &mut *self.state.lock();
         match machine.enter(priority, now, || random.part()) {
-            Ok(()) => Ok(Place { shedder: Arc::clone(self), here: Here::Inside }),
+            Ok(()) => Ok(Permit { shedder: Arc::clone(self), here: Here::Inside }),
             Err(reason) => Err(Shed { priority, reason, retry_after: self.retry_after }),
         }
     }
@@ -170,7 +170,7 @@ impl fmt::Debug for Shedder {
 
 /// A request that was let in; dropped, it has left.
 #[derive(Debug)]
-pub struct Place {
+pub struct Permit {
     shedder: Arc<Shedder>,
     here: Here,
 }
@@ -181,7 +181,7 @@ enum Here {
     Aside,
 }
 
-impl Place {
+impl Permit {
     /// Leaves for a while: a request that waits for its turn keeps no worker busy.
     pub fn step_aside(&mut self) {
         if std::mem::replace(&mut self.here, Here::Aside) == Here::Inside {
@@ -207,7 +207,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.step_aside();
     }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_part_of_a_class_is_shed_as_likely_as_the_level_says() {
         let (shedder, clock) = shedder(100);
-        let busy: Vec<Place> = (0..100).map(|_| shedder.enter(Priority::P0).unwrap()).collect();
+        let busy: Vec<Permit> = (0..100).map(|_| shedder.enter(Priority::P0).unwrap()).collect();
         for _ in 0..6 {
             clock.advance(Micros::from_secs(10));
             let _ = shedder.stats();
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn who_is_shed_is_told_so_with_its_priority() {
         let (shedder, _) = shedder(10);
-        let _busy: Vec<Place> = (0..8).map(|_| shedder.enter(Priority::P0).unwrap()).collect();
+        let _busy: Vec<Permit> = (0..8).map(|_| shedder.enter(Priority::P0).unwrap()).collect();
         let shed = shedder.enter(Priority::P3).unwrap_err();
         assert_eq!(
             shed.to_string(),

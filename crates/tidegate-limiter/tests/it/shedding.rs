@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tidegate_limiter::{
-    Capacity, CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, Shedder,
+    Capacity, CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, Permit, Shedder,
     ShedderConfig,
 };
 use tidegate_rules::{Format, Priority, RuleSet, Source};
 use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
 
 use crate::overload::{Overload, Second};
+use crate::world::at_once;
 
 const CALM: Range<usize> = 5..60;
 const BUSY: Range<usize> = 60..300;
@@ -75,9 +76,20 @@ fn limiter(rules: &str) -> Limiter {
     Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)))
 }
 
-fn priority(limiter: &Limiter, entries: &[(&str, &[u8])]) -> Option<Priority> {
+/// Lets a request in, or the priority by which it is shed; nothing else of it matters.
+fn admit(limiter: &Limiter, shedder: &Arc<Shedder>, entries: &[(&str, &[u8])]) -> Result<Permit, Priority> {
     let asks = [DescriptorAsk::one(entries)];
-    limiter.priority(&CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow })
+    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow };
+    let admitted = at_once(limiter.admit_and_check(&request, shedder));
+    admitted.map(|(permit, _)| permit).map_err(|shed| shed.priority)
+}
+
+/// A shedder of ten workers, all of them busy: whoever is not P0 is shed.
+fn busy_shedder() -> (Arc<Shedder>, Vec<Permit>) {
+    let config = ShedderConfig::new(Capacity::Workers(10.try_into().unwrap()));
+    let shedder = Shedder::new(config, Arc::new(SystemClock::new()));
+    let busy = (0..10).map(|_| shedder.enter(Priority::P0).unwrap()).collect();
+    (shedder, busy)
 }
 
 #[test]
@@ -89,27 +101,36 @@ fn the_most_critical_of_the_rules_that_match_decides_how_critical_a_request_is()
           { name: user, key: [user], limits: [9/minute], priority: P1 },
           { name: watched, match: { path: /new }, limits: [9/minute], shadow: true, priority: P1 }]",
     );
-    assert_eq!(priority(&limiter, &[("path", b"/x")]), Some(Priority::P2));
-    assert_eq!(priority(&limiter, &[("path", b"/pay"), ("user", b"1")]), Some(Priority::P0));
-    assert_eq!(priority(&limiter, &[("path", b"/x"), ("user", b"1")]), Some(Priority::P1));
-    assert_eq!(priority(&limiter, &[("path", b"/new")]), Some(Priority::P1));
+    let (shedder, _busy) = busy_shedder();
+    let shed = |entries: &[(&str, &[u8])]| admit(&limiter, &shedder, entries).err();
+    assert_eq!(shed(&[("path", b"/x")]), Some(Priority::P2));
+    assert_eq!(shed(&[("path", b"/pay"), ("user", b"1")]), None);
+    assert_eq!(shed(&[("path", b"/x"), ("user", b"1")]), Some(Priority::P1));
+    assert_eq!(shed(&[("path", b"/new")]), Some(Priority::P1));
 }
 
 #[test]
 fn where_no_rule_says_how_critical_a_request_is_its_class_does() {
     let limiter = limiter("[{ name: all, limits: unlimited }]");
-    assert_eq!(priority(&limiter, &[("path", b"/x")]), None);
     let config = ShedderConfig::new(Capacity::Workers(10.try_into().unwrap()));
     let shedder = Shedder::new(config, Arc::new(SystemClock::new()));
-    let admit = |entries: &[(&str, &[u8])]| {
-        let asks = [DescriptorAsk::one(entries)];
-        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
-        limiter.admit(&request, &shedder)
-    };
+    let admit = |entries: &[(&str, &[u8])]| admit(&limiter, &shedder, entries);
     let _busy: Vec<_> = (0..8).map(|_| admit(&[("method", b"POST")]).unwrap()).collect();
-    assert_eq!(admit(&[("method", b"GET")]).unwrap_err().priority, Priority::P2);
-    assert_eq!(admit(&[("method", b"GET"), ("mode", b"test")]).unwrap_err().priority, Priority::P3);
+    assert_eq!(admit(&[("method", b"GET")]).unwrap_err(), Priority::P2);
+    assert_eq!(admit(&[("method", b"GET"), ("mode", b"test")]).unwrap_err(), Priority::P3);
     assert!(admit(&[("method", b"POST")]).is_ok());
+}
+
+#[test]
+fn what_is_shed_spends_nothing() {
+    let limiter = limiter("[{ name: user, key: [user], limits: [1/minute], priority: P1 }]");
+    let (shedder, busy) = busy_shedder();
+    let user: [(&str, &[u8]); 1] = [("user", b"1")];
+    assert_eq!(admit(&limiter, &shedder, &user).err(), Some(Priority::P1));
+    drop(busy);
+    let asks = [DescriptorAsk::one(&user)];
+    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow };
+    assert!(at_once(limiter.check(&request)).unwrap().allowed);
 }
 
 /// A reservation for critical traffic is two rules: one that holds everybody else back, and one that lets it by.

@@ -57,6 +57,36 @@ fn after_half_a_minute_one_request_tries() {
 }
 
 #[test]
+fn a_rule_with_two_limits_sends_its_trial_and_learns_that_the_store_is_back() {
+    let rules = "- { name: a, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000, window: 1h }, { algorithm: token_bucket, rate: 10/s, burst: 50 }] }";
+    let fleet = Fleet::new(rules, Setting::default());
+    let node = &fleet.nodes[0];
+    node.link.set(Weather::Hangs);
+    (0..3).for_each(|user| drop(node.check(&user.to_string())));
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(30_000);
+    let trial = node.check("x");
+    assert_eq!((trial.allowed, trial.source), (true, Source::Store));
+    assert_eq!(states(node), [BreakerState::Open, BreakerState::HalfOpen, BreakerState::Closed]);
+}
+
+#[test]
+fn a_trial_that_another_limit_refuses_here_is_left_to_the_next_request() {
+    let rules = "
+- { name: here, key: [user], coordination: local, limits: [{ algorithm: fixed_window, limit: 1, window: 1h }] }
+- { name: there, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 9, window: 1h }] }";
+    let fleet = Fleet::new(rules, Setting::default());
+    let node = &fleet.nodes[0];
+    assert!(node.check("spent").allowed);
+    node.link.set(Weather::Hangs);
+    (0..3).for_each(|user| drop(node.check(&user.to_string())));
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(30_000);
+    assert_eq!(node.check("spent").source, Source::Local);
+    assert_eq!(node.check("fresh").source, Source::Store);
+}
+
+#[test]
 fn a_probe_closes_it_within_half_a_second_of_the_store_answering_and_not_before() {
     let fleet = Fleet::running(CLOSED, Setting::default());
     let node = &fleet.nodes[0];

@@ -1,112 +1,116 @@
-//! Cells that this node decides itself: those of local and approximate rules, and those whose store is away.
+//! Cells that this node decides itself: those of local and approximate rules, and those whose store is unavailable.
 //!
 //! All of them live in one memory store, so that a request spends from all of them or from none. What a later refusal
 //! elsewhere makes void is given back, also when the request is dropped half-way. It calls no other store.
 
 pub(crate) mod approximate;
+pub(crate) mod fleet;
 pub(crate) mod ledger;
-pub(crate) mod share;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, Limit, Micros, Outcome, Stance, Touch};
+use tidegate_core::{Ask, Hits, Limit, Micros, Outcome, Stance, Timestamp, Touch};
 use tidegate_store::{LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store};
 
 use crate::cell_hash::CellHash;
 use crate::decision::Source;
 use crate::node_clock::NodeClock;
+use crate::owned::OwnedSpend;
 use approximate::Approximate;
+use fleet::Fleet;
 use ledger::{Account, Ledger};
-use share::share_of;
 
 /// The cells that this node decides itself.
-pub(crate) struct OwnCells {
+pub(crate) struct LocalCells {
     pub(crate) memory: MemoryStore<NodeClock>,
     pub(crate) approximate: Approximate,
     pub(crate) ledger: Ledger,
+    pub(crate) fleet: Fleet,
 }
 
 /// A spend that this node decides itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Own<'p> {
+pub(crate) struct LocalSpend<'p> {
     /// Its place among the request's spends.
     pub(crate) place: usize,
     pub(crate) spend: Spend<'p>,
     pub(crate) hash: CellHash,
-    pub(crate) why: Why,
+    pub(crate) reason: LocalReason,
 }
 
 /// Why this node decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum LocalReason {
     /// The rule is local.
     Local,
-    /// The rule is approximate, and the share is not used up: it was taken already.
+    /// The rule is approximate, and its hits were taken out of this node's share.
     Approximate,
-    /// The store is away, which had so much left when it last told.
-    StoreIsAway { last_seen: Option<u64> },
+    /// The store is unavailable; it had so much left when it last answered.
+    StoreUnavailable { last_seen: Option<u64> },
 }
 
-impl Why {
+impl LocalReason {
     pub(crate) fn source(self) -> Source {
         match self {
-            Why::Local => Source::Local,
-            Why::Approximate => Source::Approximate,
-            Why::StoreIsAway { .. } => Source::FallbackLocal,
+            LocalReason::Local => Source::Local,
+            LocalReason::Approximate => Source::Approximate,
+            LocalReason::StoreUnavailable { .. } => Source::FallbackLocal,
         }
     }
 }
 
 /// What a request has spent from cells of this node. Given back when dropped, unless kept.
-pub(crate) struct Reserved<'c, 'p> {
-    cells: &'c OwnCells,
-    held: SmallVec<[Held<'p>; 2]>,
+pub(crate) struct LocalHold<'c, 'p> {
+    cells: &'c LocalCells,
+    held: SmallVec<[HeldSpend<'p>; 2]>,
     passes: bool,
 }
 
-struct Held<'p> {
-    own: Own<'p>,
-    /// The limit it was decided under: this node's share where the store is away.
+struct HeldSpend<'p> {
+    own: LocalSpend<'p>,
+    /// The limit it was decided under: this node's share where the store is unavailable.
     share: Option<Limit>,
     outcome: Outcome,
 }
 
-impl OwnCells {
-    pub(crate) fn new(memory: MemoryConfig, bookkeeping: usize, clock: NodeClock) -> Self {
-        OwnCells {
+impl LocalCells {
+    pub(crate) fn new(memory: MemoryConfig, bookkeeping: usize, member: u64, clock: NodeClock) -> Self {
+        LocalCells {
             memory: MemoryStore::with_clock(memory, clock),
             approximate: Approximate::new(bookkeeping),
             ledger: Ledger::new(bookkeeping),
+            fleet: Fleet::new(member),
         }
     }
 
-    /// Decides `own`, all or nothing.
-    pub(crate) fn reserve<'p>(&self, own: &[Own<'p>], fleet: u64) -> Reserved<'_, 'p> {
-        let shares: SmallVec<[Option<Limit>; 2]> = own.iter().map(|own| self.share(own, fleet)).collect();
-        let spends: SmallVec<[Spend<'_>; 2]> =
-            own.iter().zip(&shares).map(|(own, share)| under(own.spend, share.as_ref())).collect();
-        let outcomes = at_once(self.memory.decide(&[Request::once(&spends)]));
-        let stops = |(own, outcome): (&Own<'_>, &Outcome)| {
+    /// Decides `spends`, all or nothing.
+    pub(crate) fn hold<'p>(&self, spends: &[LocalSpend<'p>]) -> LocalHold<'_, 'p> {
+        let shares: SmallVec<[Option<Limit>; 2]> = spends.iter().map(|own| self.share(own)).collect();
+        let asked: SmallVec<[Spend<'_>; 2]> =
+            spends.iter().zip(&shares).map(|(own, share)| under(own.spend, share.as_ref())).collect();
+        let outcomes = at_once(self.memory.decide(&[Request::once(&asked)]));
+        let stops = |(own, outcome): (&LocalSpend<'_>, &Outcome)| {
             own.spend.touch.stance == Stance::Enforced && !outcome.is_admitted()
         };
-        let passes = !own.iter().zip(&outcomes).any(stops);
-        drop(spends);
-        let held: SmallVec<[Held<'p>; 2]> = own
+        let passes = !spends.iter().zip(&outcomes).any(stops);
+        drop(asked);
+        let held: SmallVec<[HeldSpend<'p>; 2]> = spends
             .iter()
             .zip(shares)
             .zip(outcomes)
-            .map(|((own, share), outcome)| Held { own: *own, share, outcome })
+            .map(|((own, share), outcome)| HeldSpend { own: *own, share, outcome })
             .collect();
         for held in &held {
             self.book(held, passes);
         }
-        Reserved { cells: self, held, passes }
+        LocalHold { cells: self, held, passes }
     }
 
-    /// The limit under which a cell is decided here whose store is away. The first time it starts where the store was.
-    fn share(&self, own: &Own<'_>, fleet: u64) -> Option<Limit> {
-        let Why::StoreIsAway { last_seen } = own.why else { return None };
-        let share = share_of(own.spend.touch.limit, fleet);
-        if !matches!(share, Limit::Concurrency(_)) && self.ledger.open(own.hash, &own.spend) == Account::New {
+    /// The limit under which a cell is decided here whose store is unavailable. The first time it starts where the store was.
+    fn share(&self, own: &LocalSpend<'_>) -> Option<Limit> {
+        let LocalReason::StoreUnavailable { last_seen } = own.reason else { return None };
+        let fleet = self.fleet.size();
+        let share = own.spend.touch.limit.divided(fleet);
+        if !share.takes_lease() && self.ledger.open(own.hash, &own.spend) == Account::New {
             let left = last_seen.map_or(share.quota(), |left| left.div_ceil(fleet.max(1)));
             let spent = Ask::hits(share.quota().saturating_sub(left));
             let touch = Touch { limit: &share, ask: spent, stance: own.spend.touch.stance };
@@ -116,24 +120,42 @@ impl OwnCells {
     }
 
     /// Keeps account of what was decided.
-    fn book(&self, held: &Held<'_>, passes: bool) {
+    fn book(&self, held: &HeldSpend<'_>, passes: bool) {
         let hits = held.own.spend.touch.ask.hits;
         let spent = passes && held.outcome.is_admitted();
-        match held.own.why {
-            Why::Local => {}
-            Why::Approximate if !spent => drop(self.approximate.put_back(held.own.hash, hits)),
-            Why::Approximate => {}
-            Why::StoreIsAway { .. } if spent => self.ledger.spent(held.own.hash, hits.get()),
-            Why::StoreIsAway { .. } => {}
+        match held.own.reason {
+            LocalReason::Approximate if !spent => drop(self.approximate.put_back(held.own.hash, hits)),
+            LocalReason::StoreUnavailable { .. } if spent => self.ledger.spent(held.own.hash, hits.get()),
+            LocalReason::Local | LocalReason::Approximate | LocalReason::StoreUnavailable { .. } => {}
         }
     }
 
-    fn unbook(&self, held: &Held<'_>) {
+    /// The shares that approximate spends took go back: the request is refused before anything was decided.
+    pub(crate) fn put_back(&self, spends: &[LocalSpend<'_>]) {
+        for own in spends.iter().filter(|own| own.reason == LocalReason::Approximate) {
+            self.approximate.put_back(own.hash, own.spend.touch.ask.hits);
+        }
+    }
+
+    fn unbook(&self, held: &HeldSpend<'_>) {
         let hits = held.own.spend.touch.ask.hits;
-        match held.own.why {
-            Why::Local => {}
-            Why::Approximate => drop(self.approximate.put_back(held.own.hash, hits)),
-            Why::StoreIsAway { .. } => self.ledger.gave_back(held.own.hash, hits.get()),
+        match held.own.reason {
+            LocalReason::Local => {}
+            LocalReason::Approximate => drop(self.approximate.put_back(held.own.hash, hits)),
+            LocalReason::StoreUnavailable { .. } => self.ledger.gave_back(held.own.hash, hits.get()),
+        }
+    }
+
+    /// Whether this node may decide an approximate cell. What it would refuse by an old answer, the store is asked.
+    pub(crate) fn may_decide(&self, hash: CellHash, spend: &Spend<'_>, now: Timestamp) -> bool {
+        (self.approximate.is_fresh(hash, now) || self.look(*spend).is_admitted())
+            && self.approximate.has_room(hash, spend, self.fleet.size())
+    }
+
+    /// Takes over what the store said of an approximate cell.
+    pub(crate) fn hear(&self, spend: &OwnedSpend, outcome: &Outcome, now: Timestamp) {
+        if let Some(view) = self.approximate.heard(spend.hash, outcome, self.fleet.size(), now) {
+            self.set(spend.as_spend(), view.spent);
         }
     }
 
@@ -165,11 +187,11 @@ impl OwnCells {
         at_once(self.memory.renew(lease))
     }
 
-    fn give_back(&self, held: &Held<'_>) {
+    fn give_back(&self, held: &HeldSpend<'_>) {
         let spend = under(held.own.spend, held.share.as_ref());
         let (cell, limit) = (spend.cell, spend.touch.limit);
-        match (limit, spend.touch.ask.lease) {
-            (Limit::Concurrency(_), Some(id)) => drop(self.release(LeaseRef { cell, limit, id })),
+        match spend.touch.ask.lease {
+            Some(id) if limit.takes_lease() => drop(self.release(LeaseRef { cell, limit, id })),
             // A refused request leaves its trace there, and this one is refused.
             _ if limit.counts_refused() => {}
             _ => self.refund(spend, spend.touch.ask.hits),
@@ -178,7 +200,7 @@ impl OwnCells {
     }
 }
 
-impl Reserved<'_, '_> {
+impl LocalHold<'_, '_> {
     /// Whether these cells let the request pass.
     pub(crate) fn passes(&self) -> bool {
         self.passes
@@ -194,17 +216,15 @@ impl Reserved<'_, '_> {
         self.passes = false;
     }
 
-    /// The request is refused elsewhere: gives everything back, and tells what is left then.
-    pub(crate) fn undo(mut self, mut tell: impl FnMut(usize, Outcome)) {
+    /// The request is refused elsewhere: gives everything back, and says what each cell has left then.
+    pub(crate) fn undo(mut self, mut says: impl FnMut(usize, Outcome)) {
         self.give_back();
         for held in &self.held {
-            let admitted = held.outcome.is_admitted();
-            let outcome = if admitted {
-                self.cells.look(under(held.own.spend, held.share.as_ref()))
-            } else {
-                held.outcome
+            let outcome = match held.outcome.is_admitted() {
+                true => self.cells.look(under(held.own.spend, held.share.as_ref())),
+                false => held.outcome,
             };
-            tell(held.own.place, outcome);
+            says(held.own.place, outcome);
         }
     }
 
@@ -217,7 +237,7 @@ impl Reserved<'_, '_> {
     }
 }
 
-impl Drop for Reserved<'_, '_> {
+impl Drop for LocalHold<'_, '_> {
     fn drop(&mut self) {
         self.give_back();
     }

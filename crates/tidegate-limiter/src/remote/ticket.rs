@@ -9,28 +9,28 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 /// A question as the task holds it that carries it. Dropped without an answer, it lets the one who waits know.
-pub(crate) struct Asked<Q, T>(Arc<Shared<Q, T>>);
+pub(crate) struct Ticket<Q, T>(Arc<Errand<Q, T>>);
 
 /// The side that waits: for an answer, or for nothing if there will be none. An answer that it is dropped with is dropped.
-pub(crate) struct Waiter<Q, T>(Arc<Shared<Q, T>>);
+pub(crate) struct TicketWaiter<Q, T>(Arc<Errand<Q, T>>);
 
 /// Both in one allocation, so that a question is moved about as a pointer.
-struct Shared<Q, T> {
+struct Errand<Q, T> {
     question: Q,
-    state: Mutex<State<T>>,
+    state: Mutex<TicketState<T>>,
 }
 
-enum State<T> {
+enum TicketState<T> {
     Waiting(Option<Waker>),
     Filled(T),
     /// The answer was taken, or will never come, or nobody waits for it any more.
     Over,
 }
 
-impl<Q, T> Asked<Q, T> {
-    pub(crate) fn new(question: Q) -> (Self, Waiter<Q, T>) {
-        let shared = Arc::new(Shared { question, state: Mutex::new(State::Waiting(None)) });
-        (Asked(shared.clone()), Waiter(shared))
+impl<Q, T> Ticket<Q, T> {
+    pub(crate) fn new(question: Q) -> (Self, TicketWaiter<Q, T>) {
+        let shared = Arc::new(Errand { question, state: Mutex::new(TicketState::Waiting(None)) });
+        (Ticket(shared.clone()), TicketWaiter(shared))
     }
 
     pub(crate) fn question(&self) -> &Q {
@@ -39,22 +39,22 @@ impl<Q, T> Asked<Q, T> {
 
     /// Whether nobody waits any more, or the answer was given.
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(*self.0.state.lock(), State::Waiting(_))
+        !matches!(*self.0.state.lock(), TicketState::Waiting(_))
     }
 
     /// Gives the answer. If nobody waits for it, it is dropped.
     pub(crate) fn fill(&self, answer: T) {
-        self.finish(State::Filled(answer));
+        self.finish(TicketState::Filled(answer));
     }
 
     /// Says that there will be no answer.
     pub(crate) fn give_up(&self) {
-        self.finish(State::Over);
+        self.finish(TicketState::Over);
     }
 
-    fn finish(&self, end: State<T>) {
+    fn finish(&self, end: TicketState<T>) {
         let mut state = self.0.state.lock();
-        let State::Waiting(waker) = &mut *state else {
+        let TicketState::Waiting(waker) = &mut *state else {
             drop(state);
             // Outside the lock: what an answer does when it is dropped is its own business.
             return drop(end);
@@ -68,32 +68,32 @@ impl<Q, T> Asked<Q, T> {
     }
 }
 
-impl<Q, T> Drop for Asked<Q, T> {
+impl<Q, T> Drop for Ticket<Q, T> {
     fn drop(&mut self) {
         self.give_up();
     }
 }
 
-impl<Q, T> Future for Waiter<Q, T> {
+impl<Q, T> Future for TicketWaiter<Q, T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         let mut state = self.0.state.lock();
-        match std::mem::replace(&mut *state, State::Over) {
-            State::Filled(answer) => Poll::Ready(Some(answer)),
-            State::Over => Poll::Ready(None),
-            State::Waiting(known) => {
+        match std::mem::replace(&mut *state, TicketState::Over) {
+            TicketState::Filled(answer) => Poll::Ready(Some(answer)),
+            TicketState::Over => Poll::Ready(None),
+            TicketState::Waiting(known) => {
                 let same = known.filter(|waker| waker.will_wake(context.waker()));
-                *state = State::Waiting(Some(same.unwrap_or_else(|| context.waker().clone())));
+                *state = TicketState::Waiting(Some(same.unwrap_or_else(|| context.waker().clone())));
                 Poll::Pending
             }
         }
     }
 }
 
-impl<Q, T> Drop for Waiter<Q, T> {
+impl<Q, T> Drop for TicketWaiter<Q, T> {
     fn drop(&mut self) {
-        let unheard = std::mem::replace(&mut *self.0.state.lock(), State::Over);
+        let unheard = std::mem::replace(&mut *self.0.state.lock(), TicketState::Over);
         drop(unheard);
     }
 }
@@ -104,11 +104,11 @@ mod tests {
 
     use super::*;
 
-    fn asked<T>() -> (Asked<(), T>, Waiter<(), T>) {
-        Asked::new(())
+    fn asked<T>() -> (Ticket<(), T>, TicketWaiter<(), T>) {
+        Ticket::new(())
     }
 
-    fn poll<T>(waiter: &mut Pin<&mut Waiter<(), T>>) -> Poll<Option<T>> {
+    fn poll<T>(waiter: &mut Pin<&mut TicketWaiter<(), T>>) -> Poll<Option<T>> {
         waiter.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 

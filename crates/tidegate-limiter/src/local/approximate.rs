@@ -11,11 +11,11 @@ use std::collections::hash_map::Entry;
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use tidegate_core::{Hits, Limit, Micros, Outcome, Timestamp};
+use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 use tidegate_store::Spend;
 
 use crate::cell_hash::CellHash;
-use crate::remote::owned::OwnedCell;
+use crate::owned::OwnedCell;
 
 /// The cells of approximate rules that this node has seen.
 pub(crate) struct Approximate {
@@ -31,14 +31,6 @@ struct Share {
     /// Hits that were admitted and that the store does not know of.
     unreported: u64,
     heard: Timestamp,
-}
-
-/// What became of a spend that a share was asked for.
-pub(crate) enum Taken {
-    /// It fits.
-    Yes,
-    /// It does not; the store must be asked, and told of what the share was used up for.
-    No(Option<Box<Unreported>>),
 }
 
 /// Hits that the store must be told of.
@@ -59,7 +51,24 @@ impl Approximate {
         Approximate { cells: Mutex::default(), most }
     }
 
-    /// Takes `spend` out of this node's share. A look takes nothing.
+    /// Whether `spend` fits into this node's share. Takes nothing.
+    pub(crate) fn has_room(&self, hash: CellHash, spend: &Spend<'_>, fleet: u64) -> bool {
+        // Leases end by name, on whichever node: a count alone could not follow them.
+        if spend.touch.limit.takes_lease() {
+            return false;
+        }
+        let cells = self.cells.lock();
+        let whole = spend.touch.limit.quota().div_ceil(fleet.max(1));
+        let left = match cells.get(&hash) {
+            Some(share) if share.cell.limit == *spend.touch.limit => share.left,
+            Some(share) => share.left.min(whole),
+            None if cells.len() >= self.most => return false,
+            None => whole,
+        };
+        left >= spend.touch.ask.hits.get()
+    }
+
+    /// Takes `spend` out of this node's share; false if it does not fit. A look takes nothing.
     pub(crate) fn take(
         &self,
         hash: CellHash,
@@ -67,16 +76,12 @@ impl Approximate {
         sync_every: Micros,
         fleet: u64,
         now: Timestamp,
-    ) -> Taken {
-        // Leases end by name, on whichever node: a count alone could not follow them.
-        if matches!(spend.touch.limit, Limit::Concurrency(_)) {
-            return Taken::No(None);
-        }
+    ) -> bool {
         let mut cells = self.cells.lock();
         let full = cells.len() >= self.most;
         let share = match cells.entry(hash) {
             Entry::Occupied(share) => share.into_mut(),
-            Entry::Vacant(_) if full => return Taken::No(None),
+            Entry::Vacant(_) if full => return false,
             Entry::Vacant(place) => place.insert(Share {
                 cell: OwnedCell::new(&spend.cell, spend.touch.limit),
                 sync_every,
@@ -92,11 +97,18 @@ impl Approximate {
         }
         share.sync_every = sync_every;
         if share.left < hits {
-            return Taken::No((share.unreported > 0).then(|| Box::new(share.report(hash, now))));
+            return false;
         }
         share.left -= hits;
         share.unreported += hits;
-        Taken::Yes
+        true
+    }
+
+    /// What the store must be told of a share that `hits` did not fit into: at once, for it decides what comes next.
+    pub(crate) fn used_up(&self, hash: CellHash, hits: Hits, now: Timestamp) -> Option<Unreported> {
+        let mut cells = self.cells.lock();
+        let share = cells.get_mut(&hash)?;
+        (share.left < hits.get() && share.unreported > 0).then(|| share.report(hash, now))
     }
 
     /// Puts back hits that [`Approximate::take`] took and that were not spent after all: as many as the store was not told

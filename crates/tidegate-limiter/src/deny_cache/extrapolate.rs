@@ -7,14 +7,14 @@ use tidegate_core::{Ask, Cell, Hits, Limit, Micros, Outcome, Timestamp, Verdict}
 
 /// What the store told of a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct LastAnswer {
     pub(crate) remaining: u64,
     pub(crate) reset_after: Micros,
 }
 
-impl Told {
+impl LastAnswer {
     pub(crate) fn of(outcome: &Outcome) -> Self {
-        Told { remaining: outcome.remaining, reset_after: outcome.reset_after }
+        LastAnswer { remaining: outcome.remaining, reset_after: outcome.reset_after }
     }
 
     /// What is left `elapsed` later, and when all is back; nothing if all is back by then.
@@ -94,7 +94,7 @@ fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcom
     // A limit that was lowered live may have to drain more than it can hold.
     let beyond = reset_after.saturating_sub(refill);
     let mut cell = Cell::Vacant;
-    // Told in whole microseconds: the level is the highest that it may have been, so that never too much is told.
+    // LastAnswer in whole microseconds: the level is the highest that it may have been, so that never too much is told.
     let spent_at = now.back(refill.saturating_sub(reset_after + Micros::ONE));
     limit.charge(&mut cell, spent_at, Hits::new(limit.quota()));
     let outcome = limit.look(&cell, now, Ask { hits, lease: None });
@@ -153,7 +153,7 @@ mod tests {
             let elapsed = Micros::new((held as f64 * part) as u64).saturating_sub(Micros::ONE);
             let wanted = cost + more;
             let wait = first.retry_after().map(|wait| wait.saturating_sub(elapsed));
-            let told = Told::of(&first).refusal_after(&limit, elapsed, Hits::new(wanted), Hits::new(cost), wait);
+            let told = LastAnswer::of(&first).refusal_after(&limit, elapsed, Hits::new(wanted), Hits::new(cost), wait);
             let truth = limit.look(&cell, now + elapsed, Ask::hits(wanted));
 
             prop_assert!(!truth.is_admitted(), "the cache may still say no");
@@ -175,11 +175,11 @@ mod tests {
         }
     }
 
-    trait Known {
+    trait IsBucketOrFixed {
         fn is_bucket_or_fixed(&self) -> bool;
     }
 
-    impl Known for Limit {
+    impl IsBucketOrFixed for Limit {
         fn is_bucket_or_fixed(&self) -> bool {
             matches!(self, Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::FixedWindow(_))
         }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidegate_store::Spend;
 
 use crate::cell_hash::CellHash;
-use crate::remote::owned::OwnedCell;
+use crate::owned::OwnedCell;
 
 /// Debts by cell: at most so many, the rest is forgiven and counted.
 pub(crate) struct Ledger {

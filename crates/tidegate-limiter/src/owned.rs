@@ -6,7 +6,7 @@ use tidegate_rules::CellKeyBytes;
 use tidegate_store::{CellKey, LeaseRef, Refund, Spend};
 
 use crate::cell_hash::CellHash;
-use crate::recall::Under;
+use crate::deny_cache::{CachedCell, LimitVersion};
 
 /// A cell and the limit that guards it.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct OwnedSpend {
     pub(crate) ask: Ask,
     pub(crate) stance: Stance,
     pub(crate) hash: CellHash,
-    pub(crate) under: Under,
+    pub(crate) version: LimitVersion,
     /// Whether it is of an approximate rule, which wants to hear what the store says.
     pub(crate) approximate: bool,
 }
@@ -55,14 +55,14 @@ pub(crate) struct OwnedSpend {
 pub(crate) type OwnedSpends = SmallVec<[OwnedSpend; 1]>;
 
 impl OwnedSpend {
-    pub(crate) fn new(spend: &Spend<'_>, hash: CellHash, under: Under) -> Self {
+    pub(crate) fn new(spend: &Spend<'_>, hash: CellHash, version: LimitVersion) -> Self {
         OwnedSpend {
             approximate: false,
             cell: OwnedCell::new(&spend.cell, spend.touch.limit),
             ask: spend.touch.ask,
             stance: spend.touch.stance,
             hash,
-            under,
+            version,
         }
     }
 
@@ -71,9 +71,15 @@ impl OwnedSpend {
         Spend { cell: self.cell.key(), touch }
     }
 
+    /// Where to look for what the deny cache knows of it.
+    pub(crate) fn cached(&self) -> CachedCell<'_> {
+        let (limit, hits) = (&self.cell.limit, self.ask.hits);
+        CachedCell { hash: self.hash, version: self.version, limit, hits, stance: self.stance }
+    }
+
     /// The lease that it takes if it is admitted.
     pub(crate) fn lease(&self) -> Option<OwnedLease> {
-        let takes_one = matches!(self.cell.limit, Limit::Concurrency(_)) && self.ask.hits > Hits::ZERO;
+        let takes_one = self.cell.limit.takes_lease() && self.ask.hits > Hits::ZERO;
         let id = self.ask.lease.filter(|_| takes_one)?;
         Some(OwnedLease { cell: self.cell.clone(), id })
     }

@@ -5,14 +5,14 @@ use tidegate_core::{Ask, Hits, LeaseId, Limit, Stance, Touch};
 use tidegate_rules::{CellKeyBytes, Coordination, Limits, Match, Mode, OnMissingKey, Rule, RuleLimit};
 use tidegate_store::{CellKey, Spend};
 
+use super::classify::CellPolicy;
 use crate::decision::{Decision, Source};
-use crate::layer::Terms;
+use crate::lease_ids::LeaseIds;
 use crate::request::CheckRequest;
-use crate::shared::LeaseIds;
 
 /// Every rule that a request matches, and the cells it touches because of them, each once.
 pub(crate) struct Plan<'p> {
-    pub(crate) entries: SmallVec<[Entry<'p>; 4]>,
+    pub(crate) entries: SmallVec<[MatchedLimit<'p>; 4]>,
     pub(crate) spends: SmallVec<[Spend<'p>; 4]>,
     /// The name of the leases that it takes if it passes; none if it takes none.
     pub(crate) lease: Option<LeaseId>,
@@ -22,14 +22,14 @@ pub(crate) struct Plan<'p> {
 
 /// One matched rule's limit, or its lack of one.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'p> {
+pub(crate) struct MatchedLimit<'p> {
     pub(crate) descriptor: usize,
     /// None for a limit that the caller brought along.
     pub(crate) rule: Option<&'p Rule>,
     pub(crate) asks: Asks<'p>,
 }
 
-impl Entry<'_> {
+impl MatchedLimit<'_> {
     /// Whether the spend at this place decides for it.
     pub(crate) fn is_for(&self, spend: usize) -> bool {
         matches!(self.asks, Asks::Limit { spend: place, .. } if place == spend)
@@ -78,20 +78,17 @@ impl<'p> Plan<'p> {
     fn add_match(&mut self, request: &CheckRequest<'_>, found: &'p Match<'p>, lease_ids: &LeaseIds) {
         let (descriptor, rule) = (found.descriptor, Some(found.rule));
         match found.limits {
-            Limits::Unlimited => self.entries.push(Entry { descriptor, rule, asks: Asks::Unlimited }),
+            Limits::Unlimited => self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::Unlimited }),
             Limits::KeyMissing(then) => {
                 self.lacks_a_key |= then == OnMissingKey::Refuse && found.rule.mode() == Mode::Enforce;
-                self.entries.push(Entry { descriptor, rule, asks: Asks::KeyMissing(then) });
+                self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::KeyMissing(then) });
             }
             Limits::Enforce(limits) => {
                 let hits = request.descriptors[descriptor].cost;
                 for limit in limits {
-                    let ask = match limit.limit {
-                        Limit::Concurrency(_) => {
-                            Ask { hits, lease: Some(*self.lease.get_or_insert_with(|| lease_ids.next())) }
-                        }
-                        _ => Ask { hits, lease: None },
-                    };
+                    let takes_lease = limit.limit.takes_lease();
+                    let lease = takes_lease.then(|| *self.lease.get_or_insert_with(|| lease_ids.next()));
+                    let ask = Ask { hits, lease };
                     let cell = CellKey { scope: &limit.scope, key: &found.key, tag: found.tag() };
                     self.add_limit(descriptor, rule, limit, cell, ask);
                 }
@@ -120,7 +117,7 @@ impl<'p> Plan<'p> {
                 self.spends.push(Spend { cell, touch: Touch { limit: &limit.limit, ask, stance } });
             }
         }
-        self.entries.push(Entry { descriptor, rule, asks: Asks::Limit { limit, spend } });
+        self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::Limit { limit, spend } });
     }
 
     /// Whether the limit at this spend let the request pass.
@@ -130,16 +127,17 @@ impl<'p> Plan<'p> {
     }
 
     /// How the rule behind each spend wants it treated.
-    pub(crate) fn terms(&self) -> impl Iterator<Item = Terms> {
+    pub(crate) fn policies(&self) -> impl Iterator<Item = CellPolicy> {
         (0..self.spends.len()).map(|place| {
             let entry = self.entries.iter().find(|entry| entry.is_for(place));
-            entry.and_then(|entry| entry.rule).map_or(Terms::OF_A_CALLER, Terms::of)
+            entry.and_then(|entry| entry.rule).map_or(CellPolicy::OF_A_CALLER, CellPolicy::of)
         })
     }
 
     /// Who answers where the store is this node's memory: what a local rule asks for is what every rule gets.
     pub(crate) fn source_in_memory(&self) -> Source {
-        let coordination = |entry: &Entry<'_>| entry.rule.map_or(Coordination::Exact, Rule::coordination);
+        let coordination =
+            |entry: &MatchedLimit<'_>| entry.rule.map_or(Coordination::Exact, Rule::coordination);
         let sources = self.entries.iter().map(|entry| match coordination(entry) {
             Coordination::Exact => Source::Store,
             Coordination::Approximate { .. } => Source::Approximate,
@@ -165,7 +163,7 @@ impl<'p> Plan<'p> {
 
     /// The cells in which this request takes a lease if it passes.
     pub(crate) fn leases(&self) -> impl Iterator<Item = &Spend<'p>> {
-        let takes_one = |spend: &&Spend<'_>| matches!(spend.touch.limit, Limit::Concurrency(_));
+        let takes_one = |spend: &&Spend<'_>| spend.touch.limit.takes_lease();
         self.spends.iter().filter(takes_one).filter(|spend| spend.touch.ask.hits > Hits::ZERO)
     }
 }

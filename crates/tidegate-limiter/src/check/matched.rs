@@ -2,12 +2,15 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{Limit, append_part};
-use tidegate_rules::{CellKeyBytes, Descriptor, Limits, Match, Matches, RuleLimit, UnknownDomain};
+use tidegate_rules::{
+    CellKeyBytes, Descriptor, Limits, Match, Matches, OnMissingKey, Priority, RuleLimit, UnknownDomain,
+};
 use tidegate_store::Clock;
 
-use crate::plan::Plan;
+use super::plan::Plan;
+use crate::lease_ids::LeaseIds;
+use crate::limiter::Limiter;
 use crate::request::{CheckRequest, Patience};
-use crate::shared::{LeaseIds, Shared};
 use crate::snapshot::Snapshot;
 
 /// What the rules say of a request. Large, so it is filled where it stands.
@@ -38,16 +41,16 @@ impl<'r> Matched<'r> {
         &mut self,
         snapshot: &'r Snapshot,
         request: &CheckRequest<'_>,
-        shared: &Shared,
+        limiter: &Limiter,
     ) -> Result<(), UnknownDomain> {
-        let now = shared.clock.now();
+        let now = limiter.clock.now();
         let found = match request.descriptors {
             [ask] if ask.limit.is_none() => {
                 snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut self.matches)
             }
             _ => self.find_several(snapshot, request, now),
         };
-        found.inspect_err(|_| shared.observer.unknown_domain())?;
+        found.inspect_err(|_| limiter.observer.unknown_domain())?;
         if request.patience == Patience::MustGoNow {
             without_waiting(&self.matches, &mut self.without_waiting);
         }
@@ -78,6 +81,14 @@ impl<'r> Matched<'r> {
             (number, key)
         }));
         Ok(())
+    }
+
+    /// The most critical priority among the rules that match, if any of them states one. A rule that is skipped because its
+    /// key is missing has no say.
+    pub(crate) fn priority(&self) -> Option<Priority> {
+        let skipped = |found: &Match<'_>| matches!(found.limits, Limits::KeyMissing(OnMissingKey::Skip));
+        let have_a_say = self.matches.iter().filter(|found| !skipped(found));
+        have_a_say.filter_map(|found| found.rule.priority()).min()
     }
 
     /// The cells that `request` touches because of what was found.

@@ -58,9 +58,10 @@ enum Condition {
     Open {
         since: Timestamp,
     },
-    /// A request went to see.
+    /// A request went to see; `opened` is when it would go back to, were it not sent after all.
     Trying {
         since: Timestamp,
+        opened: Timestamp,
     },
 }
 
@@ -83,17 +84,32 @@ impl Breaker {
         }
     }
 
-    /// Whether one more request may go to this node. Where the time is up, the first to ask goes to see.
-    fn lets_pass(&mut self, now: Timestamp) -> bool {
-        let due = match self.condition {
-            Condition::Closed { .. } => return true,
+    /// Whether one more request may go to this node. Changes nothing.
+    fn lets_pass(&self, now: Timestamp) -> bool {
+        match self.condition {
+            Condition::Closed { .. } => true,
             Condition::Open { since } => has_passed(since, self.config.open_for, now),
-            Condition::Trying { since } => has_passed(since, PATIENCE, now),
-        };
-        if due {
-            self.condition = Condition::Trying { since: now };
+            Condition::Trying { since, .. } => has_passed(since, PATIENCE, now),
         }
-        due
+    }
+
+    /// One more request goes to this node, if it may. Where the time is up, the first to claim goes to see.
+    fn claim(&mut self, now: Timestamp) -> bool {
+        let passes = self.lets_pass(now);
+        match self.condition {
+            Condition::Open { since: opened } | Condition::Trying { opened, .. } if passes => {
+                self.condition = Condition::Trying { since: now, opened };
+            }
+            _ => {}
+        }
+        passes
+    }
+
+    /// The request that would have gone to see was refused before it was sent: the next may go.
+    fn unclaim(&mut self) {
+        if let Condition::Trying { opened, .. } = self.condition {
+            self.condition = Condition::Open { since: opened };
+        }
     }
 
     fn answered(&mut self) {
@@ -151,12 +167,23 @@ impl Breakers {
         (0..self.nodes.len()).filter(move |node| !none && self.state(*node) != BreakerState::Closed)
     }
 
-    /// Whether one more request may go to `node`, and what that changed.
-    pub(crate) fn lets_pass(&self, node: usize, now: Timestamp) -> (bool, Option<Change>) {
+    /// Whether one more request may go to `node`. Changes nothing.
+    pub(crate) fn lets_pass(&self, node: usize, now: Timestamp) -> bool {
+        self.all_closed() || self.node(node).lock().lets_pass(now)
+    }
+
+    /// One more request goes to `node`, if it may; and what that changed. Ask once per request: the first to claim a node
+    /// whose time is up is the only one that goes to see.
+    pub(crate) fn claim(&self, node: usize, now: Timestamp) -> (bool, Option<Change>) {
         if self.all_closed() {
             return (true, None);
         }
-        self.change(node, |breaker| breaker.lets_pass(now))
+        self.change(node, |breaker| breaker.claim(now))
+    }
+
+    /// A request that had claimed `node` was not sent.
+    pub(crate) fn unclaim(&self, node: usize) -> Option<Change> {
+        self.change(node, Breaker::unclaim).1
     }
 
     pub(crate) fn answered(&self, node: usize) -> Option<Change> {
@@ -211,7 +238,7 @@ mod tests {
         let breakers = Breakers::new(1, CONFIG);
         for failures in [2, 2, 3] {
             for _ in 0..failures {
-                assert!(breakers.lets_pass(0, at(0)).0);
+                assert!(breakers.claim(0, at(0)).0);
                 breakers.failed(0, at(0));
             }
             if failures < 3 {
@@ -219,28 +246,28 @@ mod tests {
             }
         }
         assert_eq!(breakers.state(0), BreakerState::Open);
-        assert!(!breakers.lets_pass(0, at(0)).0);
+        assert!(!breakers.claim(0, at(0)).0);
     }
 
     #[test]
     fn while_one_node_is_open_another_passes() {
         let breakers = open_at(at(0));
-        assert!(!breakers.lets_pass(0, at(1)).0);
-        assert!(breakers.lets_pass(1, at(1)).0);
+        assert!(!breakers.claim(0, at(1)).0);
+        assert!(breakers.claim(1, at(1)).0);
         assert_eq!(breakers.not_closed().collect::<Vec<_>>(), [0]);
     }
 
     #[test]
     fn after_its_time_one_request_tries_and_the_others_do_not_wait() {
         let breakers = open_at(at(0));
-        assert!(!breakers.lets_pass(0, at(29)).0);
-        let (passes, change) = breakers.lets_pass(0, at(30));
+        assert!(!breakers.claim(0, at(29)).0);
+        let (passes, change) = breakers.claim(0, at(30));
         assert!(passes);
         assert_eq!(change, Some(Change { node: 0, state: BreakerState::HalfOpen }));
-        assert!(!breakers.lets_pass(0, at(30)).0);
+        assert!(!breakers.claim(0, at(30)).0);
         assert_eq!(breakers.failed(0, at(30)), Some(Change { node: 0, state: BreakerState::Open }));
-        assert!(!breakers.lets_pass(0, at(59)).0);
-        assert!(breakers.lets_pass(0, at(60)).0);
+        assert!(!breakers.claim(0, at(59)).0);
+        assert!(breakers.claim(0, at(60)).0);
         assert_eq!(breakers.answered(0), Some(Change { node: 0, state: BreakerState::Closed }));
         assert!(breakers.all_closed());
     }
@@ -248,20 +275,35 @@ mod tests {
     #[test]
     fn a_request_that_went_to_see_and_was_lost_is_replaced() {
         let breakers = open_at(at(0));
-        assert!(breakers.lets_pass(0, at(30)).0);
-        assert!(breakers.lets_pass(0, at(31)).0);
+        assert!(breakers.claim(0, at(30)).0);
+        assert!(breakers.claim(0, at(31)).0);
     }
 
     #[test]
     fn failures_of_calls_that_were_under_way_do_not_prolong_it() {
         let breakers = open_at(at(0));
         breakers.failed(0, at(20));
-        assert!(breakers.lets_pass(0, at(30)).0);
+        assert!(breakers.claim(0, at(30)).0);
     }
 
     #[test]
     fn a_clock_that_steps_back_does_not_keep_it_open() {
         let breakers = open_at(at(3_600));
-        assert!(breakers.lets_pass(0, at(0)).0);
+        assert!(breakers.claim(0, at(0)).0);
+    }
+
+    #[test]
+    fn to_ask_whether_a_request_may_pass_uses_up_nothing() {
+        let breakers = open_at(at(0));
+        assert!(breakers.lets_pass(0, at(30)) && breakers.lets_pass(0, at(30)));
+        assert_eq!(breakers.state(0), BreakerState::Open);
+    }
+
+    #[test]
+    fn a_trial_that_was_not_sent_is_the_next_ones() {
+        let breakers = open_at(at(0));
+        assert!(breakers.claim(0, at(30)).0);
+        assert_eq!(breakers.unclaim(0), Some(Change { node: 0, state: BreakerState::Open }));
+        assert!(breakers.claim(0, at(30)).0);
     }
 }

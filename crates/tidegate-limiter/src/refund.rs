@@ -1,4 +1,4 @@
-//! What a caller gives back: hits that it did not need, leases that it is done with; and cells that an operator resets.
+//! Hits that a caller gives back because it did not need them, and cells that an operator resets.
 //!
 //! Whatever is changed here, this node forgets at once what the store had said of it.
 
@@ -11,24 +11,13 @@ use tidegate_core::{Hits, Micros};
 use tidegate_rules::{Coordination, UnknownDomain};
 use tidegate_store::{Clock, Refund, StoreError};
 
+use crate::check::{Matched, Plan};
 use crate::decision::Decision;
-use crate::lease::LeaseToken;
 use crate::limiter::Limiter;
-use crate::matched::Matched;
 use crate::observer::StoreCall;
-use crate::plan::Plan;
+use crate::owned::OwnedCell;
 use crate::remote::Remote;
-use crate::remote::owned::{OwnedCell, OwnedLease};
 use crate::request::CheckRequest;
-
-/// Why a lease could not be renewed or released.
-#[derive(Debug)]
-pub enum LeaseError {
-    /// It had ended already, by its time to live or by a release.
-    Ended,
-    /// The store did not answer.
-    Store(StoreError),
-}
 
 /// Why hits could not be given back, or cells not be reset.
 #[derive(Debug)]
@@ -37,30 +26,6 @@ pub enum RefundError {
     UnknownDomain(UnknownDomain),
     /// The store did not answer.
     Store(StoreError),
-}
-
-impl fmt::Display for LeaseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LeaseError::Ended => f.write_str("the lease has ended"),
-            LeaseError::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for LeaseError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            LeaseError::Ended => None,
-            LeaseError::Store(error) => error.source(),
-        }
-    }
-}
-
-impl From<StoreError> for LeaseError {
-    fn from(error: StoreError) -> Self {
-        LeaseError::Store(error)
-    }
 }
 
 impl fmt::Display for RefundError {
@@ -102,15 +67,15 @@ impl Limiter {
     /// # Errors
     /// When no rule speaks of the domain, or the store did not answer.
     pub async fn refund(&self, request: &CheckRequest<'_>, amount: Hits) -> Result<(), RefundError> {
-        let snapshot = self.shared.snapshot.load_full();
+        let snapshot = self.rules.load_full();
         let mut matched = Matched::new();
-        matched.find(&snapshot, request, &self.shared)?;
-        let plan = matched.plan(request, &self.shared.lease_ids);
+        matched.find(&snapshot, request, self)?;
+        let plan = matched.plan(request, &self.lease_ids);
         let all = (0..plan.spends.len()).map(|place| (place, amount));
         match &self.remote {
             None => Ok(self.store.refund(&refunds(&plan, all)).answer().await?),
             Some(remote) => {
-                let stored = self.give_back_here(remote, &plan, all);
+                let stored = self.give_back_here(&plan, all);
                 let refunded = remote.refund(stored).await;
                 self.forget(&plan);
                 Ok(refunded?)
@@ -123,60 +88,19 @@ impl Limiter {
     /// # Errors
     /// When no rule speaks of the domain, or the store did not answer.
     pub async fn reset(&self, request: &CheckRequest<'_>) -> Result<(), RefundError> {
-        let snapshot = self.shared.snapshot.load_full();
+        let snapshot = self.rules.load_full();
         let mut matched = Matched::new();
-        matched.find(&snapshot, request, &self.shared)?;
-        let plan = matched.plan(request, &self.shared.lease_ids);
+        matched.find(&snapshot, request, self)?;
+        let plan = matched.plan(request, &self.lease_ids);
         for spend in &plan.spends {
             match &self.remote {
                 None => self.store.reset(spend.cell, spend.touch.limit).answer().await?,
                 Some(remote) => {
-                    self.shared.own.set(*spend, 0);
+                    self.local.set(*spend, 0);
                     let reset = remote.reset(OwnedCell::new(&spend.cell, spend.touch.limit)).await;
                     self.forget(&plan);
                     reset?;
                 }
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends the leases of a request that is done. A store that does not answer is told as soon as it does.
-    ///
-    /// # Errors
-    /// When they had all ended already.
-    pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        let mut ended = false;
-        for lease in token.leases() {
-            // One that this node gave itself lives here.
-            ended |= self.shared.own.release(lease)
-                || match &self.remote {
-                    None => self.store.release(lease).answer().await?,
-                    Some(remote) => {
-                        let lease = OwnedLease::new(&lease);
-                        remote.release(lease.clone()).await.unwrap_or_else(|_| {
-                            self.shared.orphans.add([lease]);
-                            true
-                        })
-                    }
-                };
-        }
-        if ended { Ok(()) } else { Err(LeaseError::Ended) }
-    }
-
-    /// Gives the leases of a request that goes on another time to live.
-    ///
-    /// # Errors
-    /// When one of them had ended already, or the store did not answer.
-    pub async fn renew(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        for lease in token.leases() {
-            let renewed = self.shared.own.renew(lease)
-                || match &self.remote {
-                    None => self.store.renew(lease).answer().await?,
-                    Some(remote) => remote.renew(OwnedLease::new(&lease)).await?,
-                };
-            if !renewed {
-                return Err(LeaseError::Ended);
             }
         }
         Ok(())
@@ -190,34 +114,29 @@ impl Limiter {
         match &self.remote {
             None => {
                 if let Err(error) = self.store.refund(&refunds(plan, spent)).answer().await {
-                    self.shared.observer.store_failed(&error);
+                    self.observer.store_failed(&error);
                 }
             }
-            Some(remote) => remote.refund_soon(self.give_back_here(remote, plan, spent)),
+            Some(remote) => remote.refund_soon(self.give_back_here(plan, spent)),
         }
     }
 
     /// Gives back what this node has counted itself; what is left must go back to the store.
-    fn give_back_here(
-        &self,
-        remote: &Remote,
-        plan: &Plan<'_>,
-        hits: impl Iterator<Item = (usize, Hits)>,
-    ) -> GivenBack {
+    fn give_back_here(&self, plan: &Plan<'_>, hits: impl Iterator<Item = (usize, Hits)>) -> GivenBack {
         let mut stored = GivenBack::new();
-        let terms: SmallVec<[_; 4]> = plan.terms().collect();
+        let policies: SmallVec<[_; 4]> = plan.policies().collect();
         for (place, hits) in hits {
             let spend = &plan.spends[place];
-            let left = match terms[place].coordination {
+            let left = match policies[place].coordination {
                 Coordination::Exact => hits,
                 Coordination::Local => {
-                    self.shared.own.refund(*spend, hits);
+                    self.local.refund(*spend, hits);
                     Hits::ZERO
                 }
                 Coordination::Approximate { .. } => {
-                    self.shared.own.refund(*spend, hits);
-                    let hash = remote.shared.recall.hash(&spend.cell);
-                    let here = self.shared.own.approximate.put_back(hash, hits);
+                    self.local.refund(*spend, hits);
+                    let hash = self.hasher.cell(&spend.cell);
+                    let here = self.local.approximate.put_back(hash, hits);
                     Hits::new(hits.get() - here)
                 }
             };
@@ -229,9 +148,9 @@ impl Limiter {
     }
 
     fn forget(&self, plan: &Plan<'_>) {
-        let now = self.shared.clock.now();
+        let now = self.clock.now();
         for spend in &plan.spends {
-            self.shared.recall.forget(self.shared.recall.hash(&spend.cell), now);
+            self.deny_cache.forget(self.hasher.cell(&spend.cell), now);
         }
     }
 }
@@ -264,18 +183,6 @@ impl Remote {
         let (store, nodes) = (self.store(), self.nodes_of([cell.key().tag].into_iter()));
         let work = async move { store.reset(cell.key(), &cell.limit).answer().await };
         self.run(StoreCall::Reset, nodes, work).await
-    }
-
-    pub(crate) async fn release(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
-        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
-        let work = async move { store.release(lease.as_lease()).answer().await };
-        self.run(StoreCall::Release, nodes, work).await
-    }
-
-    async fn renew(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
-        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
-        let work = async move { store.renew(lease.as_lease()).answer().await };
-        self.run(StoreCall::Renew, nodes, work).await
     }
 }
 

@@ -8,9 +8,10 @@ use std::pin::Pin;
 
 use tidegate_store::{BatchOutcomes, Outcomes, Reply, Request, StoreError};
 
+use super::classify::CellPolicy;
+use super::fallback::without_the_store;
+use super::pending::{Answer, Begun, begin_direct, settle_together};
 use crate::decision::Source;
-use crate::failure::without_the_store;
-use crate::layer::{Answer, LocalLayer, Terms, local_layer_of_a_caller, settle_together};
 use crate::limiter::Limiter;
 use crate::observer::RuleResult;
 
@@ -63,16 +64,16 @@ impl Limiter {
                 }
             };
         };
-        let layers: Vec<LocalLayer<'a>> =
-            batch.iter().map(|request| local_layer_of_a_caller(remote, request.spends)).collect();
-        if layers.iter().any(|layer| matches!(layer, LocalLayer::Ask(_))) {
+        let begun: Vec<Begun<'a>> =
+            batch.iter().map(|request| begin_direct(self, remote, request.spends)).collect();
+        if begun.iter().any(|begun| matches!(begun, Begun::AskStore(_))) {
             return Direct::Later(Box::pin(async move {
-                self.direct_answer(settle_together(remote, layers).await.into_iter())
+                self.direct_answer(settle_together(remote, begun).await.into_iter())
             }));
         }
-        let decided = layers.into_iter().filter_map(|layer| match layer {
-            LocalLayer::Decided(answer) => Some(answer),
-            LocalLayer::Ask(_) => None,
+        let decided = begun.into_iter().filter_map(|begun| match begun {
+            Begun::Decided(answer) => Some(answer),
+            Begun::AskStore(_) => None,
         });
         let (outcomes, source) = self.direct_answer(decided);
         Direct::Now(outcomes, source)
@@ -89,10 +90,10 @@ impl Limiter {
                 (told.outcomes, Source::Store)
             }
             Err(error) => {
-                self.shared.observer.store_failed(&error);
+                self.observer.store_failed(&error);
                 let alone = |request: &Request<'_>| {
-                    let terms = request.spends.iter().map(|_| Terms::OF_A_CALLER);
-                    without_the_store(&self.shared, request.spends, terms)
+                    let policies = request.spends.iter().map(|_| CellPolicy::OF_A_CALLER);
+                    without_the_store(self, request.spends, policies)
                 };
                 self.direct_answer(batch.iter().map(alone))
             }
@@ -113,7 +114,7 @@ impl Limiter {
     fn tell_direct(&self, outcomes: &Outcomes, source: Source) {
         for outcome in outcomes {
             let result = if outcome.is_admitted() { RuleResult::Allowed } else { RuleResult::Refused };
-            self.shared.observer.decided_directly(result, source);
+            self.observer.decided_directly(result, source);
         }
     }
 }

@@ -1,21 +1,24 @@
-//! One node's share of a limit that a fleet must keep without talking.
+//! One node's part of a limit that a fleet must keep without talking.
 
-use tidegate_core::{
+use crate::{
     Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Rate, SlidingLog, SlidingWindow, TokenBucket,
 };
 
-/// The part of `limit` that each of `fleet` nodes may spend: rounded up, so that all together spend less than
-/// `limit + fleet`, and a node is never left with nothing of a small limit. What one period may take back is divided too.
-pub(crate) fn share_of(limit: &Limit, fleet: u64) -> Limit {
-    if fleet <= 1 {
-        return limit.clone();
+impl Limit {
+    /// The part of this limit that each of `nodes` may spend: rounded up, so that all together spend less than the limit and
+    /// one each, and a node is never left with nothing of a small limit. What one period gives back is divided too.
+    #[must_use]
+    pub fn divided(&self, nodes: u64) -> Limit {
+        if nodes <= 1 {
+            return self.clone();
+        }
+        // A smaller number of what was a fine limit is a fine limit.
+        divided(self, nodes).unwrap_or_else(|_| self.clone())
     }
-    // A smaller number of what was a fine limit is a fine limit.
-    divided(limit, fleet).unwrap_or_else(|_| limit.clone())
 }
 
-fn divided(limit: &Limit, fleet: u64) -> Result<Limit, LimitError> {
-    let part = |number: u64| number.div_ceil(fleet);
+fn divided(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
+    let part = |number: u64| number.div_ceil(nodes);
     // The period stays: it is what makes a cell readable under another number.
     let slower = |rate: Rate| Rate::new(part(rate.count()), rate.period());
     Ok(match limit {
@@ -48,9 +51,8 @@ fn divided(limit: &Limit, fleet: u64) -> Result<Limit, LimitError> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Micros, RefusedHits, Timestamp};
-
     use super::*;
+    use crate::{Micros, RefusedHits, Timestamp};
 
     fn every_algorithm(number: u64) -> Vec<Limit> {
         let (second, rate) = (Micros::from_secs(1), Rate::new(number, Micros::from_secs(1)).unwrap());
@@ -70,7 +72,7 @@ mod tests {
     fn the_shares_of_a_fleet_add_up_to_less_than_the_limit_and_one_each() {
         for (number, fleet) in [(100, 1), (100, 3), (1, 7), (10, 10), (11, 10)] {
             for limit in every_algorithm(number) {
-                let share = share_of(&limit, fleet);
+                let share = limit.divided(fleet);
                 assert_eq!(share.algorithm(), limit.algorithm());
                 assert_eq!(share.period(), limit.period());
                 // A leaky bucket takes one more than what drains in time.
@@ -83,6 +85,6 @@ mod tests {
     #[test]
     fn a_ban_stays_a_ban() {
         let ban = Limit::FixedWindow(FixedWindow::new(0, Micros::from_secs(1)).unwrap());
-        assert_eq!(share_of(&ban, 3).quota(), 0);
+        assert_eq!(ban.divided(3).quota(), 0);
     }
 }

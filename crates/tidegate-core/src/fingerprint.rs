@@ -1,0 +1,82 @@
+//! What tells two limits apart that guard the same cell, and what may be remembered of their refusals.
+
+use crate::limit::Limit;
+use crate::sliding_log::RefusedHits;
+use crate::units::Micros;
+
+/// The numbers of a limit. Two limits that guard the same cell are the same if their fingerprints are: algorithm and
+/// period are part of the cell's name, numbers are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LimitFingerprint([u64; 3]);
+
+impl Limit {
+    /// What tells this limit from others that guard the same cell.
+    #[must_use]
+    pub fn fingerprint(&self) -> LimitFingerprint {
+        LimitFingerprint(match self {
+            Limit::TokenBucket(limit) => [limit.burst(), limit.rate().count(), limit.rate().period().get()],
+            Limit::LeakyBucket(limit) => {
+                [limit.max_delay().get(), limit.rate().count(), limit.rate().period().get()]
+            }
+            Limit::FixedWindow(limit) => match limit.boundaries() {
+                Some(boundaries) => {
+                    let end = boundaries.last().map_or(0, |last| last.as_micros());
+                    [limit.limit(), boundaries.len() as u64, end]
+                }
+                None => [limit.limit(), limit.window().map_or(0, Micros::get), 0],
+            },
+            Limit::SlidingWindow(limit) => [limit.limit(), limit.window().get(), 0],
+            Limit::SlidingLog(limit) => [limit.limit(), limit.window().get(), limit.min_interval().get()],
+            Limit::Concurrency(limit) => [limit.limit(), limit.ttl().get(), 0],
+        })
+    }
+
+    /// Whether "refused until then" holds until then. Not for leases, which end at any moment, nor where each refusal must
+    /// be counted.
+    #[must_use]
+    pub fn refusal_may_be_remembered(&self) -> bool {
+        match self {
+            Limit::Concurrency(_) => false,
+            Limit::SlidingLog(log) => log.refused_hits() == RefusedHits::Forget,
+            _ => true,
+        }
+    }
+
+    /// Whether a request that this limit admits holds a lease until it is done.
+    #[must_use]
+    pub fn takes_lease(&self) -> bool {
+        matches!(self, Limit::Concurrency(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Concurrency, FixedWindow, Rate, SlidingLog, TokenBucket};
+
+    const SECOND: Micros = Micros::from_secs(1);
+
+    #[test]
+    fn limits_of_one_cell_with_other_numbers_have_other_fingerprints() {
+        let bucket = |count, burst| {
+            Limit::TokenBucket(TokenBucket::new(Rate::new(count, SECOND).unwrap(), burst).unwrap())
+        };
+        let log = |interval| {
+            Limit::SlidingLog(SlidingLog::new(9, SECOND, Micros::new(interval), RefusedHits::Forget).unwrap())
+        };
+        assert_eq!(bucket(1, 2).fingerprint(), bucket(1, 2).fingerprint());
+        assert_ne!(bucket(1, 2).fingerprint(), bucket(1, 3).fingerprint());
+        assert_ne!(bucket(1, 2).fingerprint(), bucket(2, 2).fingerprint());
+        assert_ne!(log(0).fingerprint(), log(5).fingerprint());
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_unless_it_may_end_early_or_must_be_counted() {
+        let log = |refused| Limit::SlidingLog(SlidingLog::new(9, SECOND, Micros::ZERO, refused).unwrap());
+        let leases = Limit::Concurrency(Concurrency::new(9, SECOND, RefusedHits::Forget).unwrap());
+        let window = Limit::FixedWindow(FixedWindow::new(9, SECOND).unwrap());
+        let remembered = [&log(RefusedHits::Forget), &log(RefusedHits::Count), &leases, &window]
+            .map(Limit::refusal_may_be_remembered);
+        assert_eq!(remembered, [true, false, false, true]);
+    }
+}

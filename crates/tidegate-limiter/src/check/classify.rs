@@ -1,0 +1,123 @@
+//! Who decides each cell of a request: found without a side effect, so that nothing has to be taken back to find out.
+
+use smallvec::SmallVec;
+use tidegate_core::Timestamp;
+use tidegate_rules::{Coordination, OnStoreFailure, Rule};
+use tidegate_store::{Outcomes, Spend};
+
+use crate::cell_hash::CellHasher;
+use crate::deny_cache::{CachedCell, Certainty, LimitVersion};
+use crate::limiter::Limiter;
+use crate::remote::Remote;
+
+/// The cells of one request: what it asks of each, where to look for what is known of it, and how its rule wants it treated.
+pub(crate) struct Cells<'p> {
+    pub(crate) spends: &'p [Spend<'p>],
+    pub(crate) cached: SmallVec<[CachedCell<'p>; 4]>,
+    pub(crate) policies: SmallVec<[CellPolicy; 4]>,
+}
+
+/// How a rule wants one of its cells treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CellPolicy {
+    pub(crate) coordination: Coordination,
+    pub(crate) on_store_failure: OnStoreFailure,
+}
+
+/// Places among a request's cells.
+pub(crate) type Places = SmallVec<[usize; 4]>;
+
+/// Who decides.
+#[derive(Default)]
+pub(crate) struct Classified {
+    /// The request is known to be refused: what each of its cells says. Then nobody else is asked.
+    pub(crate) deny: Option<Outcomes>,
+    /// This node: cells of local rules, and of approximate ones whose share has room.
+    pub(crate) local: Places,
+    /// The store.
+    pub(crate) store: Places,
+    /// Nobody: the cell's store node does not answer. Its rule's failure policy decides.
+    pub(crate) away: Places,
+}
+
+/// Says who decides each of `cells`. Each node of the store is looked at once.
+pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, now: Timestamp) -> Classified {
+    let deny = limiter.deny_cache.refusal(cells.cached.iter().copied(), (now, Certainty::Known));
+    if deny.is_some() {
+        return Classified { deny, ..Classified::default() };
+    }
+    let mut classified = Classified::default();
+    let mut nodes = NodesSeen { remote, now, seen: SmallVec::new() };
+    for (place, spend) in cells.spends.iter().enumerate() {
+        let here = match cells.policies[place].coordination {
+            Coordination::Local => true,
+            Coordination::Approximate { .. } => {
+                limiter.local.may_decide(cells.cached[place].hash, spend, now)
+            }
+            Coordination::Exact => false,
+        };
+        match here {
+            true => classified.local.push(place),
+            false if nodes.answers(spend.cell.tag) => classified.store.push(place),
+            false => classified.away.push(place),
+        }
+    }
+    classified
+}
+
+/// What the breakers said of each node, asked once.
+struct NodesSeen<'r> {
+    remote: &'r Remote,
+    now: Timestamp,
+    seen: SmallVec<[(usize, bool); 2]>,
+}
+
+impl NodesSeen<'_> {
+    /// Whether the node that holds cells of this tag may be asked.
+    fn answers(&mut self, tag: &[u8]) -> bool {
+        if self.remote.breakers.all_closed() {
+            return true;
+        }
+        let node = self.remote.node_of(tag);
+        if let Some((_, answers)) = self.seen.iter().find(|(seen, _)| *seen == node) {
+            return *answers;
+        }
+        let answers = self.remote.breakers.lets_pass(node, self.now);
+        self.seen.push((node, answers));
+        answers
+    }
+}
+
+impl<'p> Cells<'p> {
+    /// The cells of these spends, under the rule set of this version.
+    pub(crate) fn new(
+        hasher: &CellHasher,
+        spends: &'p [Spend<'p>],
+        rules: u64,
+        policies: impl Iterator<Item = CellPolicy>,
+    ) -> Self {
+        let cached = |Spend { cell, touch }: &Spend<'p>| CachedCell {
+            hash: hasher.cell(cell),
+            version: LimitVersion::new(rules, touch.limit),
+            limit: touch.limit,
+            hits: touch.ask.hits,
+            stance: touch.stance,
+        };
+        Cells { spends, cached: spends.iter().map(cached).collect(), policies: policies.collect() }
+    }
+
+    /// Those of limits that the caller brought along: no rule set has anything to say of them.
+    pub(crate) fn of_a_caller(hasher: &CellHasher, spends: &'p [Spend<'p>]) -> Self {
+        Cells::new(hasher, spends, 0, spends.iter().map(|_| CellPolicy::OF_A_CALLER))
+    }
+}
+
+impl CellPolicy {
+    /// That of a limit that the caller brought along.
+    pub(crate) const OF_A_CALLER: CellPolicy =
+        CellPolicy { coordination: Coordination::Exact, on_store_failure: OnStoreFailure::Local };
+
+    pub(crate) fn of(rule: &Rule) -> Self {
+        CellPolicy { coordination: rule.coordination(), on_store_failure: rule.on_store_failure() }
+    }
+}

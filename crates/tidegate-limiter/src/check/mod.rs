@@ -1,0 +1,19 @@
+//! The path of one request: match rules, plan cells, classify them, commit, ask the store, settle.
+//!
+//! [`matched`] finds the rules, [`plan`] the cells, [`classify`] who decides each of them (pure), [`pending`] carries that
+//! out and undoes it where any part refuses, [`fallback`] decides what the store cannot. The rooms that they use know
+//! nothing of each other's requests.
+
+mod classify;
+mod direct;
+mod fallback;
+mod matched;
+mod pending;
+mod plan;
+mod shedding;
+
+pub use direct::Direct;
+pub(crate) use fallback::without_the_store;
+pub(crate) use matched::Matched;
+pub(crate) use pending::{Answer, Begun, begin_check, settle_together};
+pub(crate) use plan::{Asks, MatchedLimit, Plan};

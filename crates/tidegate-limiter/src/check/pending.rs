@@ -1,0 +1,256 @@
+//! One request between its classification and its answer: commits what was classified, and undoes it once where any part
+//! refuses or the request is dropped.
+//!
+//! A request passes as a whole or spends nothing, whoever decides its parts.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::{Stance, Timestamp};
+use tidegate_rules::Coordination;
+use tidegate_store::{Clock, Outcomes, Spend};
+
+use super::classify::{CellPolicy, Cells, Classified, Places, classify};
+use super::plan::Plan;
+use crate::cell_hash::LaneId;
+use crate::decision::Source;
+use crate::limiter::Limiter;
+use crate::local::{LocalHold, LocalReason, LocalSpend};
+use crate::owned::{OwnedSpend, OwnedSpends};
+use crate::remote::{Remote, StoreAnswer, StoreWaiter, TakenLeases};
+
+/// What all the cells of a request said, and who answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) outcomes: Outcomes,
+    pub(crate) source: Source,
+}
+
+/// A check as far as this node could take it by itself.
+pub(crate) enum Begun<'p> {
+    /// To its end.
+    Decided(Answer),
+    /// The store must be asked. In a box, so that a check on memory, which never has one, stays small.
+    AskStore(Box<PendingCheck<'p>>),
+}
+
+/// A request for which the store must be asked. Dropped before it is settled, it gives back what it has spent here.
+pub(crate) struct PendingCheck<'p> {
+    pub(super) limiter: &'p Limiter,
+    pub(super) cells: Cells<'p>,
+    /// Which of its cells the store decides.
+    pub(super) store: Places,
+    pub(super) held: Option<LocalHold<'p, 'p>>,
+    /// What each cell says, once some of them have been decided here.
+    pub(super) outcomes: Outcomes,
+    pub(super) source: Source,
+}
+
+/// A request was refused; its outcomes say why.
+pub(super) struct Refused;
+
+/// Begins to decide the request of `plan`: all that this node can do by itself.
+pub(crate) fn begin_check<'p>(
+    limiter: &'p Limiter,
+    remote: &'p Arc<Remote>,
+    plan: &'p Plan<'_>,
+    rules: u64,
+) -> Begun<'p> {
+    let cells = Cells::new(&limiter.hasher, &plan.spends, rules, plan.policies());
+    if plan.lacks_a_key || plan.spends.is_empty() {
+        // Refused whatever the store says, or nothing to say: the store is spared the question.
+        let now = limiter.clock.now();
+        let last_seen = cells.cached.iter().map(|cell| limiter.deny_cache.last_seen(cell, now));
+        return Begun::Decided(Answer { outcomes: last_seen.collect(), source: Source::None });
+    }
+    begin(limiter, remote, cells)
+}
+
+/// Begins to decide a request whose limits the caller brought along.
+pub(super) fn begin_direct<'p>(
+    limiter: &'p Limiter,
+    remote: &'p Arc<Remote>,
+    spends: &'p [Spend<'p>],
+) -> Begun<'p> {
+    begin(limiter, remote, Cells::of_a_caller(&limiter.hasher, spends))
+}
+
+fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) -> Begun<'p> {
+    let now = limiter.clock.now();
+    let classified = classify(limiter, remote, &cells, now);
+    if let Some(outcomes) = classified.deny {
+        limiter.observer.deny_cache_hit();
+        return Begun::Decided(Answer { outcomes, source: Source::DenyCache });
+    }
+    Box::new(PendingCheck::new(limiter, cells)).commit(remote, classified, now)
+}
+
+/// Asks the store for several requests in one call, and settles each.
+pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begun<'p>>) -> Vec<Answer> {
+    let pending = || {
+        begun.iter().filter_map(|begun| match begun {
+            Begun::AskStore(pending) => Some(&**pending),
+            Begun::Decided(_) => None,
+        })
+    };
+    let lane = pending().next().map(PendingCheck::lane);
+    let waiters = lane.map(|lane| remote.ask(lane, pending().map(PendingCheck::owned))).unwrap_or_default();
+    let mut waiters = waiters.into_iter();
+    let mut answers = Vec::with_capacity(begun.len());
+    for begun in begun {
+        answers.push(match begun {
+            Begun::Decided(answer) => answer,
+            Begun::AskStore(mut pending) => {
+                let stored = waiters.next().expect("one for each that asks").await;
+                pending.settle(stored)
+            }
+        });
+    }
+    answers
+}
+
+impl<'p> PendingCheck<'p> {
+    pub(super) fn new(limiter: &'p Limiter, cells: Cells<'p>) -> Self {
+        let (store, held, outcomes, source) = (Places::new(), None, Outcomes::new(), Source::None);
+        PendingCheck { limiter, cells, store, held, outcomes, source }
+    }
+
+    /// Carries out what was classified: claims the store's nodes, and spends from the cells that this node decides. What
+    /// others have taken since is asked of the store, or falls to the rule's policy.
+    fn commit(
+        mut self: Box<Self>,
+        remote: &Arc<Remote>,
+        classified: Classified,
+        now: Timestamp,
+    ) -> Begun<'p> {
+        let Classified { deny: _, local, store, mut away } = classified;
+        let mut claims = remote.claims();
+        let (local, taken_by_others) = self.take_shares(&local, now);
+        for place in store.into_iter().chain(taken_by_others) {
+            let node = remote.node_of(self.cells.spends[place].cell.tag);
+            if claims.claim(node, now) { self.store.push(place) } else { away.push(place) }
+        }
+        self.report_shares(remote, now);
+        if local.is_empty() && away.is_empty() {
+            claims.sent();
+            return Begun::AskStore(self);
+        }
+        self.source = local.iter().fold(Source::None, |source, own| source.or_weaker(own.reason.source()));
+        match self.hold(local, &away, now) {
+            Ok(held) if self.store.is_empty() => {
+                held.keep();
+                Begun::Decided(self.answer())
+            }
+            Ok(held) => {
+                claims.sent();
+                self.held = Some(held);
+                Begun::AskStore(self)
+            }
+            Err(Refused) => Begun::Decided(self.answer()),
+        }
+    }
+
+    /// Takes the hits of approximate cells out of this node's shares; and those places whose share others have used up since
+    /// it was looked at.
+    fn take_shares(&self, local: &[usize], now: Timestamp) -> (SmallVec<[LocalSpend<'p>; 2]>, Places) {
+        let (mut here, mut taken_by_others) = (SmallVec::new(), Places::new());
+        let cells = &self.limiter.local;
+        for &place in local {
+            let (hash, spend) = (self.cells.cached[place].hash, &self.cells.spends[place]);
+            match self.cells.policies[place].coordination {
+                Coordination::Approximate { sync_every } => {
+                    if cells.approximate.take(hash, spend, sync_every, cells.fleet.size(), now) {
+                        here.push(self.local_spend(place, LocalReason::Approximate));
+                    } else {
+                        taken_by_others.push(place);
+                    }
+                }
+                Coordination::Local | Coordination::Exact => {
+                    here.push(self.local_spend(place, LocalReason::Local));
+                }
+            }
+        }
+        (here, taken_by_others)
+    }
+
+    /// Tells the store at once of the shares that are used up: it decides what comes next.
+    fn report_shares(&self, remote: &Arc<Remote>, now: Timestamp) {
+        for &place in &self.store {
+            let CellPolicy { coordination: Coordination::Approximate { .. }, .. } =
+                self.cells.policies[place]
+            else {
+                continue;
+            };
+            let cell = &self.cells.cached[place];
+            let used_up = self.limiter.local.approximate.used_up(cell.hash, cell.hits, now);
+            used_up.into_iter().for_each(|unreported| remote.report_soon(unreported));
+        }
+    }
+
+    /// Asks the store; nothing if it does not answer in time.
+    pub(crate) fn ask_store(&self, remote: &Arc<Remote>) -> StoreWaiter {
+        let mut waiters = remote.ask(self.lane(), std::iter::once(self.owned()));
+        waiters.pop().expect("one request, one waiter")
+    }
+
+    /// The store has answered, or not.
+    pub(crate) fn settle(&mut self, stored: Option<StoreAnswer>) -> Answer {
+        match stored {
+            Some(stored) => self.after(stored),
+            None => self.without_store(),
+        }
+    }
+
+    fn after(&mut self, stored: StoreAnswer) -> Answer {
+        // It gives leases only to a request that passes, and then nobody is left to refuse it.
+        stored.leases.into_iter().for_each(TakenLeases::keep);
+        if self.store.len() == self.cells.spends.len() {
+            return Answer { outcomes: stored.outcomes, source: stored.source };
+        }
+        let mut passes = true;
+        for (place, outcome) in self.store.iter().zip(&stored.outcomes) {
+            passes &= outcome.is_admitted() || self.cells.spends[*place].touch.stance == Stance::Advisory;
+            self.outcomes[*place] = *outcome;
+        }
+        let held = self.held.take();
+        if passes {
+            self.source = self.source.or_weaker(stored.source);
+            held.into_iter().for_each(LocalHold::keep);
+        } else {
+            self.source = stored.source;
+            self.undo(held);
+        }
+        self.answer()
+    }
+
+    /// The request is refused elsewhere: gives back what was held here, and says what is left then.
+    pub(super) fn undo(&mut self, held: Option<LocalHold<'p, 'p>>) {
+        if let Some(held) = held {
+            held.undo(|place, outcome| self.outcomes[place] = outcome);
+        }
+    }
+
+    /// What the store is asked.
+    fn owned(&self) -> OwnedSpends {
+        let owned = |place: &usize| {
+            let cell = &self.cells.cached[*place];
+            let approximate =
+                matches!(self.cells.policies[*place].coordination, Coordination::Approximate { .. });
+            let spend = OwnedSpend::new(&self.cells.spends[*place], cell.hash, cell.version);
+            OwnedSpend { approximate, ..spend }
+        };
+        self.store.iter().map(owned).collect()
+    }
+
+    fn lane(&self) -> LaneId {
+        self.limiter.hasher.lane(self.store.iter().map(|place| self.cells.spends[*place].cell.tag))
+    }
+
+    pub(super) fn local_spend(&self, place: usize, reason: LocalReason) -> LocalSpend<'p> {
+        LocalSpend { place, spend: self.cells.spends[place], hash: self.cells.cached[place].hash, reason }
+    }
+
+    pub(super) fn answer(&mut self) -> Answer {
+        Answer { outcomes: std::mem::take(&mut self.outcomes), source: self.source }
+    }
+}

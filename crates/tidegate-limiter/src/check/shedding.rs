@@ -1,0 +1,42 @@
+//! Whether a request may come in at all: asked after its rules are known, which may give it a priority, and before anything
+//! is spent.
+
+use std::sync::Arc;
+
+use tidegate_rules::{Priority, UnknownDomain};
+
+use super::matched::Matched;
+use crate::decision::Decision;
+use crate::limiter::Limiter;
+use crate::request::CheckRequest;
+use crate::shed::{Permit, Shed, Shedder};
+
+impl Limiter {
+    /// Lets a request in past `shedder` and decides it, or turns it away: by the most critical priority that its rules give
+    /// it, or by its class where they give it none. What is shed spends nothing. Rules are matched once for both.
+    ///
+    /// # Errors
+    /// When it is shed.
+    pub async fn admit_and_check(
+        &self,
+        request: &CheckRequest<'_>,
+        shedder: &Arc<Shedder>,
+    ) -> Result<(Permit, Result<Decision, UnknownDomain>), Shed> {
+        let snapshot = self.rules.load();
+        let mut matched = Matched::new();
+        let found = matched.find(&snapshot, request, self);
+        let priority = matched.priority().unwrap_or_else(|| class_of(request, shedder));
+        let permit = shedder.enter(priority).inspect_err(|shed| self.observer.shed(shed.priority))?;
+        let decided = match found {
+            Ok(()) => Ok(self.decide(&snapshot, &matched, request).await),
+            Err(unknown) => Err(unknown),
+        };
+        Ok((permit, decided))
+    }
+}
+
+/// How critical a request is whose rules do not say.
+fn class_of(request: &CheckRequest<'_>, shedder: &Shedder) -> Priority {
+    let classes = request.descriptors.iter().map(|ask| shedder.class_of(ask.descriptor.entries));
+    classes.min().unwrap_or(Priority::P2)
+}

@@ -1,0 +1,87 @@
+//! What the store last said of one cell, and how long its refusal may be repeated.
+
+use tidegate_core::{Hits, Micros, Timestamp};
+
+use super::extrapolate::LastAnswer;
+use super::{AnsweredCell, LimitVersion};
+use crate::cell_hash::CellHash;
+
+/// A refusal is repeated for at most this long. A refund, a reset or a raised limit elsewhere is honoured after that: within
+/// a second, the call that asks again included.
+const LONGEST_REFUSAL: Micros = Micros::new(950_000);
+
+/// Entries whose cells hash alike; one look-up reads one of these.
+pub(super) type Bucket = [Entry; WIDTH];
+
+pub(super) const WIDTH: usize = 4;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    /// None while there is nothing here.
+    pub(super) cell: Option<CellHash>,
+    pub(super) version: LimitVersion,
+    /// Answers to questions sent until then are no longer true: the cell was changed since.
+    pub(super) void_until: Timestamp,
+    pub(super) sent: Timestamp,
+    pub(super) last: LastAnswer,
+    pub(super) refusal: Option<Refusal>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    pub(super) sent: Timestamp,
+    pub(super) hits: Hits,
+    pub(super) retry_after: Option<Micros>,
+}
+
+impl Refusal {
+    fn lasts(&self) -> Micros {
+        self.retry_after.unwrap_or(LONGEST_REFUSAL).min(LONGEST_REFUSAL)
+    }
+
+    pub(super) fn holds_at(&self, now: Timestamp) -> bool {
+        // A clock that stepped back ends it: better one question too many.
+        now >= self.sent && now.since(self.sent) < self.lasts()
+    }
+
+    /// Whether it is still what the store would say, unless somebody changed the cell.
+    pub(super) fn may_hold_at(&self, now: Timestamp) -> bool {
+        let longest = LONGEST_REFUSAL + LONGEST_REFUSAL;
+        now >= self.sent && now.since(self.sent) < self.retry_after.unwrap_or(longest).min(longest)
+    }
+}
+
+impl Entry {
+    pub(super) fn learn(&mut self, answer: &AnsweredCell<'_>) {
+        // Answers overtake each other. One from before the cell was changed, or older than what is known, tells nothing.
+        if answer.sent < self.sent
+            || (answer.sent == self.void_until && self.void_until > Timestamp::default())
+        {
+            return;
+        }
+        if self.version != answer.version {
+            *self = Entry { cell: self.cell, version: answer.version, ..Entry::default() };
+        }
+        self.sent = answer.sent;
+        self.last = LastAnswer::of(&answer.outcome);
+        let hits = Hits::new(answer.hits.get().max(1));
+        if answer.outcome.is_admitted() {
+            // What is admitted now is not refused any more, nor what costs less.
+            self.refusal = self.refusal.filter(|refusal| refusal.hits > hits);
+        } else if answer.limit.refusal_may_be_remembered() {
+            let new = Refusal { sent: answer.sent, hits, retry_after: answer.outcome.retry_after() };
+            let says_more =
+                |old: &Refusal| old.hits <= hits && old.sent + old.lasts() >= answer.sent + new.lasts();
+            self.refusal = self.refusal.filter(says_more).or(Some(new));
+        }
+    }
+}
+
+/// The entry that is missed least: none at all, then the oldest, those of refusals that still hold last.
+pub(super) fn worst_of(bucket: &Bucket, now: Timestamp) -> usize {
+    let worth = |entry: &Entry| {
+        let holds = entry.refusal.is_some_and(|refusal| refusal.holds_at(now));
+        (entry.cell.is_some(), holds, entry.sent)
+    };
+    (0..WIDTH).min_by_key(|place| worth(&bucket[*place])).unwrap_or(0)
+}

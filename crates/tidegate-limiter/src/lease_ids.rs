@@ -1,0 +1,23 @@
+//! Names for leases: random, so that nobody can guess another's, and never zero.
+
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::LeaseId;
+
+pub(crate) struct LeaseIds {
+    random: RandomState,
+    next: AtomicU64,
+}
+
+impl LeaseIds {
+    pub(crate) fn new() -> Self {
+        LeaseIds { random: RandomState::new(), next: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn next(&self) -> LeaseId {
+        let hash = self.random.hash_one(self.next.fetch_add(1, Ordering::Relaxed));
+        LeaseId(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
+    }
+}

@@ -1,0 +1,103 @@
+//! Leases that their holders end or prolong.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use tidegate_store::StoreError;
+
+use crate::lease::LeaseToken;
+use crate::limiter::Limiter;
+use crate::observer::StoreCall;
+use crate::owned::OwnedLease;
+use crate::remote::Remote;
+
+/// Why a lease could not be renewed or released.
+#[derive(Debug)]
+pub enum LeaseError {
+    /// It had ended already, by its time to live or by a release.
+    Ended,
+    /// The store did not answer.
+    Store(StoreError),
+}
+
+impl fmt::Display for LeaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LeaseError::Ended => f.write_str("the lease has ended"),
+            LeaseError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for LeaseError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            LeaseError::Ended => None,
+            LeaseError::Store(error) => error.source(),
+        }
+    }
+}
+
+impl From<StoreError> for LeaseError {
+    fn from(error: StoreError) -> Self {
+        LeaseError::Store(error)
+    }
+}
+
+impl Limiter {
+    /// Ends the leases of a request that is done. A store that does not answer is told as soon as it does.
+    ///
+    /// # Errors
+    /// When they had all ended already.
+    pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
+        let mut ended = false;
+        for lease in token.leases() {
+            // One that this node gave itself lives here.
+            ended |= self.local.release(lease)
+                || match &self.remote {
+                    None => self.store.release(lease).answer().await?,
+                    Some(remote) => {
+                        let lease = OwnedLease::new(&lease);
+                        remote.release(lease.clone()).await.unwrap_or_else(|_| {
+                            remote.orphans.add([lease]);
+                            true
+                        })
+                    }
+                };
+        }
+        if ended { Ok(()) } else { Err(LeaseError::Ended) }
+    }
+
+    /// Gives the leases of a request that goes on another time to live.
+    ///
+    /// # Errors
+    /// When one of them had ended already, or the store did not answer.
+    pub async fn renew(&self, token: &LeaseToken) -> Result<(), LeaseError> {
+        for lease in token.leases() {
+            let renewed = self.local.renew(lease)
+                || match &self.remote {
+                    None => self.store.renew(lease).answer().await?,
+                    Some(remote) => remote.renew(OwnedLease::new(&lease)).await?,
+                };
+            if !renewed {
+                return Err(LeaseError::Ended);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Remote {
+    pub(crate) async fn release(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
+        let work = async move { store.release(lease.as_lease()).answer().await };
+        self.run(StoreCall::Release, nodes, work).await
+    }
+
+    async fn renew(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
+        let work = async move { store.renew(lease.as_lease()).answer().await };
+        self.run(StoreCall::Renew, nodes, work).await
+    }
+}
