@@ -130,7 +130,9 @@ impl Client {
     /// # Errors
     /// When the connection breaks, nothing comes in time, or what comes is no reply.
     pub fn try_cmd<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Value> {
-        self.stream.get_mut().write_all(&encoded(words))?;
+        let mut bytes = Vec::new();
+        encode(words, &mut bytes);
+        self.stream.get_mut().write_all(&bytes)?;
         self.read_value(0)
     }
 
@@ -140,10 +142,27 @@ impl Client {
     /// When the connection breaks or nothing comes in time.
     #[track_caller]
     pub fn pipeline<W: AsRef<[u8]>>(&mut self, commands: &[Vec<W>]) -> Vec<Value> {
-        let bytes: Vec<u8> = commands.iter().flat_map(|words| encoded(words)).collect();
-        self.stream.get_mut().write_all(&bytes).expect("the server reads a pipeline");
-        let read = |_| self.read_value(0).unwrap_or_else(|error| panic!("no reply in a pipeline: {error}"));
+        self.send(commands).expect("the server reads a pipeline");
+        let read = |_| self.receive().unwrap_or_else(|error| panic!("no reply in a pipeline: {error}"));
         (0..commands.len()).map(read).collect()
+    }
+
+    /// Sends all commands at once and reads nothing: [`Client::receive`] reads one reply at a time.
+    ///
+    /// # Errors
+    /// When the connection breaks, or the server does not read.
+    pub fn send<W: AsRef<[u8]>>(&mut self, commands: &[Vec<W>]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        commands.iter().for_each(|words| encode(words, &mut bytes));
+        self.stream.get_mut().write_all(&bytes)
+    }
+
+    /// The next reply to what was sent.
+    ///
+    /// # Errors
+    /// When the connection breaks, nothing comes in time, or what comes is no reply.
+    pub fn receive(&mut self) -> io::Result<Value> {
+        self.read_value(0)
     }
 
     fn read_value(&mut self, depth: u32) -> io::Result<Value> {
@@ -194,15 +213,14 @@ fn length(text: &str, most: usize) -> io::Result<Option<usize>> {
     }
 }
 
-fn encoded<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+fn encode<W: AsRef<[u8]>>(words: &[W], to: &mut Vec<u8>) {
+    to.extend(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
         let word = word.as_ref();
-        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
-        bytes.extend(word);
-        bytes.extend(b"\r\n");
+        to.extend(format!("${}\r\n", word.len()).as_bytes());
+        to.extend(word);
+        to.extend(b"\r\n");
     }
-    bytes
 }
 
 fn shown<W: AsRef<[u8]>>(words: &[W]) -> String {

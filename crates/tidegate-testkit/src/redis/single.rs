@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::port::Port;
 use crate::process::{Process, StartFailure, start_on_free_ports};
 use crate::resp::{Client, Value};
+use crate::stepped_clock::SteppedClock;
 use crate::tls::Certificates;
 use crate::tool::find_tool;
 
@@ -33,6 +34,7 @@ pub struct Redis {
     /// The first user of the builder: who a store URL names.
     user: Option<(String, String)>,
     role: Role,
+    clock: Option<SteppedClock>,
     /// Last, so that it is removed after the process is dead.
     dir: TempDir,
 }
@@ -63,7 +65,13 @@ impl Redis {
     /// Says what is special about the one to start.
     #[must_use]
     pub fn builder() -> RedisBuilder {
-        RedisBuilder { role: Role::Server, config: Vec::new(), users: Vec::new(), tls: Encryption::No }
+        RedisBuilder {
+            role: Role::Server,
+            config: Vec::new(),
+            users: Vec::new(),
+            tls: Encryption::No,
+            clock: None,
+        }
     }
 
     /// Where it listens without TLS.
@@ -157,7 +165,7 @@ impl Redis {
     pub fn restart(&self) {
         let mut process = self.process();
         process.kill();
-        *process = spawn(self.role, self.dir.path());
+        *process = spawn(self.role, self.clock.as_ref(), self.dir.path());
         drop(process);
         self.wait_ready().unwrap_or_else(|failure| panic!("{failure}"));
     }
@@ -213,6 +221,7 @@ pub struct RedisBuilder {
     config: Vec<String>,
     users: Vec<(String, String, String)>,
     tls: Encryption,
+    clock: Option<SteppedClock>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,6 +252,13 @@ impl RedisBuilder {
         self
     }
 
+    /// Reads `clock` instead of the machine's.
+    #[must_use]
+    pub fn clock(mut self, clock: &SteppedClock) -> Self {
+        self.clock = Some(clock.clone());
+        self
+    }
+
     pub(super) fn role(mut self, role: Role) -> Self {
         self.role = role;
         self
@@ -269,9 +285,9 @@ impl RedisBuilder {
             .then(|| Tls { port: Port::reserve(), certificates: certificates() });
         fs::write(dir.path().join("redis.conf"), self.config_text(dir.path(), &port, tls.as_ref()))
             .expect("a temporary folder is writable");
-        let process = Mutex::new(spawn(self.role, dir.path()));
+        let process = Mutex::new(spawn(self.role, self.clock.as_ref(), dir.path()));
         let user = self.users.first().map(|(name, password, _)| (name.clone(), password.clone()));
-        let redis = Redis { process, port, tls, user, role: self.role, dir };
+        let redis = Redis { process, port, tls, user, role: self.role, clock: self.clock.clone(), dir };
         redis.wait_ready()?;
         Ok(redis)
     }
@@ -307,9 +323,10 @@ impl RedisBuilder {
     }
 }
 
-fn spawn(role: Role, dir: &Path) -> Process {
+fn spawn(role: Role, clock: Option<&SteppedClock>, dir: &Path) -> Process {
     let mut command = Command::new(find_tool("redis-server"));
     command.arg(dir.join("redis.conf"));
+    command.envs(clock.into_iter().flat_map(SteppedClock::env));
     if role == Role::Sentinel {
         command.arg("--sentinel");
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tidegate_testkit::resp::{Client, Value};
-use tidegate_testkit::{Redis, ShardedRedis, find_tool};
+use tidegate_testkit::{Redis, ShardedRedis, SteppedClock, find_tool};
 
 #[test]
 fn every_kind_of_reply_is_read_as_it_was_sent() {
@@ -111,4 +111,19 @@ fn sharded_servers_do_not_share_keys() {
     sharded.nodes()[0].cmd(&["SET", "key", "value"]);
     let seen: Vec<Value> = sharded.nodes().iter().map(|node| node.cmd(&["EXISTS", "key"])).collect();
     assert_eq!(seen, [Value::Int(1), Value::Int(0), Value::Int(0)]);
+}
+
+#[test]
+fn a_redis_on_a_stepped_clock_tells_its_time_and_expires_by_it() {
+    let clock = SteppedClock::new();
+    let redis = Redis::builder().clock(&clock).start();
+    let seconds = || redis.cmd(&["TIME"]).array()[0].text().parse::<i64>().unwrap();
+    let before = seconds();
+    redis.cmd(&["SET", "key", "value", "EX", "60"]);
+    clock.set_ahead_of_the_machine(-3_600);
+    assert!((-3_600..-3_500).contains(&(seconds() - before)));
+    assert_eq!(redis.cmd(&["EXISTS", "key"]), Value::Int(1));
+    clock.set_ahead_of_the_machine(120);
+    assert!((120..220).contains(&(seconds() - before)));
+    assert_eq!(redis.cmd(&["EXISTS", "key"]), Value::Int(0));
 }

@@ -1,0 +1,84 @@
+//! Fifty thousand requests at once.
+
+use std::time::Duration;
+
+use super::attack_with;
+use crate::acts::flood;
+use crate::attack::{Attack, Pipeline};
+use crate::limit::Limit;
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::world::{DEFAULT, PATIENT, Store};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn hundred_an_hour() -> Limit {
+    Limit::FixedWindow { limit: 100, window: HOUR }
+}
+
+fn on_one_key(policy: &'static str) -> Attack {
+    let mut attack = Attack::start(Store::single(), 1, DEFAULT, Plan::of(hundred_an_hour(), policy, 1));
+    flood(&mut attack, 0, 50, 1_000);
+    attack
+}
+
+#[test]
+#[ignore = "promise 1 is being kept"]
+fn fifty_thousand_at_once_on_one_key_admit_its_limit_under_local() {
+    attack_with(&[0], |_| on_one_key("local"));
+}
+
+#[test]
+#[ignore = "promise 1 is being kept"]
+fn fifty_thousand_at_once_on_one_key_admit_its_limit_under_open() {
+    attack_with(&[0], |_| on_one_key("open"));
+}
+
+#[test]
+#[ignore = "promise 1 is being kept"]
+fn fifty_thousand_at_once_on_one_key_are_not_refused_for_want_of_a_store_under_closed() {
+    attack_with(&[0], |_| on_one_key("closed"));
+}
+
+#[test]
+#[ignore = "promise 1 is being kept"]
+fn forty_connections_of_128_pipelined_admit_the_limit_once_however_often_they_come() {
+    attack_with(&[0], |_| {
+        let mut attack = Attack::start(Store::single(), 1, DEFAULT, Plan::of(hundred_an_hour(), "local", 1));
+        for _ in 0..8 {
+            flood(&mut attack, 0, 40, 128);
+            crate::world::pass(Duration::from_millis(1_100));
+        }
+        attack
+    });
+}
+
+/// Requests of a thousand users, spread over all connections.
+fn on_many_keys(timeout: &str, random: &mut Random) -> Attack {
+    let limit =
+        Limit::SlidingLog { limit: 20, window: HOUR, min_interval: Duration::ZERO, count_refused: false };
+    let mut attack = Attack::start(Store::single(), 2, timeout, Plan::of(limit, "local", 2_000));
+    let pipelines: Vec<Pipeline> = (0..50)
+        .map(|connection| Pipeline {
+            node: connection % 2,
+            requests: (0..1_000).map(|_| (random.below(2_000), 1)).collect(),
+        })
+        .collect();
+    attack.burst(&pipelines);
+    attack
+}
+
+#[test]
+fn fifty_thousand_at_once_on_two_thousand_keys_are_exact() {
+    attack_with(&[1], |random| {
+        let mut attack = on_many_keys(PATIENT, random);
+        attack.history.must_be_exact = true;
+        attack
+    });
+}
+
+#[test]
+#[ignore = "promise 20 is being kept"]
+fn fifty_thousand_at_once_on_two_thousand_keys_never_look_like_a_failure() {
+    attack_with(&[1], |random| on_many_keys(DEFAULT, random));
+}
