@@ -4,6 +4,7 @@
 //! has filled a little: otherwise trying would go on, and only its failures would look different.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use parking_lot::Mutex;
@@ -30,6 +31,15 @@ impl PeerGroup {
                 PeerGroup(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into())
             }
             address => PeerGroup(address),
+        }
+    }
+}
+
+impl fmt::Display for PeerGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => address.fmt(f),
+            IpAddr::V6(network) => write!(f, "{network}/64"),
         }
     }
 }

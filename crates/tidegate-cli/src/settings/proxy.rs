@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tidegate_http::identity::{Identity, IdentityConfig, IdentityError};
 use tidegate_server::proxy::{
-    Ejection, HealthCheck, MOST_TARGETS, ProxyLimits, ProxySettings, Route, Target, Timeouts, TlsError,
-    UpstreamSettings, client_config, server_config,
+    Ejection, HealthCheck, MOST_TARGETS, ProxyLimits, ProxySettings, Route, Target, Timeouts,
+    UpstreamSettings, client_config,
 };
 
 use super::diagnose::suggest;
@@ -181,9 +181,7 @@ impl Proxy {
             Some(own) => Arc::new(check_identity("proxy.", own)?),
             None => identity,
         };
-        let tls = self.tls.as_ref().map(|files| server_config(&files.certificate, &files.key)).transpose();
         Ok(ProxySettings {
-            tls: tls.map_err(|error| unusable("tls", &error))?,
             upstreams: self.upstreams.iter().map(Upstream::settings).collect::<Result<_, _>>()?,
             routes: self.routes()?,
             identity,
@@ -191,6 +189,17 @@ impl Proxy {
             timeouts: self.timeouts.settings(),
             limits: self.limits.settings(&self.timeouts),
         })
+    }
+
+    /// What clients are shown. Reads certificates.
+    pub(crate) fn tls(&self) -> Result<Option<Arc<tidegate_access::ServerTls>>, Failure> {
+        let load = |files: &ServerTls| {
+            let ServerTls { certificate, key } = files.clone();
+            let files = tidegate_access::TlsFiles { certificate, key, client_ca: None };
+            tidegate_access::ServerTls::load(files, tidegate_access::Offers::Http)
+        };
+        let tls = self.tls.as_ref().map(load).transpose().map_err(|error| unusable("tls", &error))?;
+        Ok(tls.map(Arc::new))
     }
 
     fn routes(&self) -> Result<Vec<Route>, Failure> {
@@ -285,6 +294,7 @@ impl ProxyTimeouts {
             stall: span(self.stall, default.stall).max(std::time::Duration::from_millis(100)),
             tunnel: span(self.tunnel, default.tunnel),
             keep: span(self.keep, default.keep),
+            goodbye: default.goodbye,
         }
     }
 }
@@ -323,9 +333,9 @@ fn wrong(field: &str, why: impl std::fmt::Display) -> Failure {
     Failure::new(format!("proxy.{field}: {why}"))
 }
 
-fn unusable(field: &str, error: &TlsError) -> Failure {
+fn unusable(field: &str, error: &dyn std::error::Error) -> Failure {
     let mut why = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
         why = format!("{why}: {error}");
         cause = error.source();

@@ -28,7 +28,6 @@ pub(crate) fn run(upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
         settings: ServiceSettings::default(),
     });
     let proxy = Proxy::new(ProxySettings {
-        tls: None,
         upstreams: vec![UpstreamSettings {
             name: "bench".to_owned(),
             targets: vec![format!("http://{upstream}").parse()?],

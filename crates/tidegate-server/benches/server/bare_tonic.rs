@@ -1,5 +1,6 @@
 //! The gRPC reference: tonic's own server on our runtime, answering one status without deciding anything.
 
+use tidegate_access::Stream;
 use tidegate_server::rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 use tidegate_server::rls::{Code, DescriptorStatus, RateLimit, RateLimitRequest, RateLimitResponse, Unit};
 use tidegate_server::runtime::{Connection, Protocol, Serving};
@@ -29,7 +30,8 @@ impl Protocol for BareTonic {
     fn serve(&self, connection: Connection) -> Serving {
         let connections = self.connections.clone();
         Box::pin(async move {
-            let _ = connections.send(Ok(connection.stream)).await;
+            let Stream::Plain(socket) = connection.stream else { return };
+            let _ = connections.send(Ok(socket)).await;
         })
     }
 }

@@ -1,11 +1,12 @@
-//! Reads a request's body whole, within a size and a time.
+//! Reads a request's body whole, within a size and a time, and within what its connection may hold.
 
+use super::HttpLimits;
+use crate::runtime::{Held, Seat};
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Why a body could not be read.
@@ -23,36 +24,76 @@ pub enum BodyError {
         /// The limit.
         within: Duration,
     },
+    /// Too much is half here already, of this connection or of all of a worker's.
+    #[error("there is no room for more requests that come in pieces")]
+    NoRoom,
     /// The connection broke, or the framing is wrong.
     #[error("the body could not be read")]
     Broken(#[source] hyper::Error),
 }
 
-/// Reads `body` to its end.
+/// Reads `body` to its end, up to `limit` bytes.
 ///
-/// A body that came with its head, as most do, costs neither a timer nor a copy.
-pub async fn read_body(body: Incoming, limit: usize, within: Duration) -> Result<Bytes, BodyError> {
+/// A body that came with its head, as most do, costs neither a timer nor a copy, and nothing of the connection's budget.
+pub async fn read_body(
+    body: Incoming,
+    limit: usize,
+    limits: &HttpLimits,
+    seat: &Seat,
+) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > limit as u64 {
         return Err(BodyError::TooLarge { limit });
     }
-    let mut collecting = pin!(collect(body, limit));
-    let at_once = poll_fn(|cx| Poll::Ready(collecting.as_mut().poll(cx))).await;
+    let mut collector = Collector { body, limit, whole: Whole::Empty, held: None };
+    let at_once = poll_fn(|cx| Poll::Ready(collector.poll(cx))).await;
     if let Poll::Ready(collected) = at_once {
         return collected;
     }
-    tokio::time::timeout(within, collecting).await.unwrap_or(Err(BodyError::TooSlow { within }))
+    let within = limits.body_timeout;
+    collector.wait_within(seat)?;
+    let collected = tokio::time::timeout(within, poll_fn(|cx| collector.poll(cx))).await;
+    collected.unwrap_or(Err(BodyError::TooSlow { within }))
 }
 
-async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, BodyError> {
-    let mut whole = Whole::Empty;
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(BodyError::Broken)?.into_data() else { continue };
-        if whole.len() + data.len() > limit {
-            return Err(BodyError::TooLarge { limit });
+struct Collector {
+    body: Incoming,
+    limit: usize,
+    whole: Whole,
+    /// What is charged for `whole`, once it has to wait for more.
+    held: Option<Held>,
+}
+
+/// What a request that waits for more of its body costs besides: its task, a timer, a stream.
+const WAITING_BYTES: usize = 4 * 1024;
+
+impl Collector {
+    /// From here on what has come is charged, and copied: as a piece of what was read from the socket, a byte would keep
+    /// the whole of that.
+    fn wait_within(&mut self, seat: &Seat) -> Result<(), BodyError> {
+        let mut held = seat.hold();
+        if !held.grow(WAITING_BYTES + self.whole.len()) {
+            return Err(BodyError::NoRoom);
         }
-        whole = whole.and(data);
+        self.held = Some(held);
+        if let Whole::One(piece) = &self.whole {
+            self.whole = Whole::Joined(BytesMut::from(&piece[..]));
+        }
+        Ok(())
     }
-    Ok(whole.into())
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, BodyError>> {
+        while let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            let Ok(data) = frame.map_err(BodyError::Broken)?.into_data() else { continue };
+            if self.whole.len() + data.len() > self.limit {
+                return Poll::Ready(Err(BodyError::TooLarge { limit: self.limit }));
+            }
+            if self.held.as_mut().is_some_and(|held| !held.grow(data.len())) {
+                return Poll::Ready(Err(BodyError::NoRoom));
+            }
+            self.whole = std::mem::replace(&mut self.whole, Whole::Empty).and(data);
+        }
+        Poll::Ready(Ok(std::mem::replace(&mut self.whole, Whole::Empty).into()))
+    }
 }
 
 /// What has arrived: one piece is kept as it is, several are joined.

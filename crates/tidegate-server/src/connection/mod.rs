@@ -1,19 +1,22 @@
 //! Serves HTTP/1.1 and HTTP/2 on one accepted connection, within stated limits.
 //!
 //! What a request means is the service's business. This module owns what a hostile or slow peer could abuse: the time
-//! until a request's head is there, header sizes, streams per connection, the size and time of a body.
+//! until a request's head is there, the time without any request, header sizes, streams per connection, the size and
+//! time of a body, and how long a peer may take to go when it is asked to.
 //!
 //! HTTP/2 pings are not used: they read the clock at every frame, which took 4 % of a gRPC request. The system's
 //! keep-alive probes, set when a connection is accepted, find dead peers for nothing.
 
 mod body;
+mod counted;
 mod prefix;
 mod streams;
 
 pub use body::{BodyError, read_body};
 
-use crate::runtime::{Connection, Drain};
+use crate::runtime::{Connection, Drain, Patience, Seat};
 use bytes::Bytes;
+use counted::Counted;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
@@ -22,25 +25,32 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prefix::{Prefixed, Version};
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 use streams::Streams;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tidegate_access::Stream;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What one connection may take.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// How long the first bytes, and on HTTP/1 each request's head (idle time before it included), may take.
+    /// How long the first request's head, and on HTTP/1 each one's (idle time before it included), may take.
     pub head_timeout: Duration,
+    /// How long an HTTP/2 connection may go without a request.
+    pub idle_timeout: Duration,
+    /// How long requests may take.
+    pub requests: Requests,
     /// The size of a request's head.
     pub max_head_bytes: u32,
     /// Headers in one HTTP/1 request.
     pub max_headers: usize,
     /// Requests at once on one HTTP/2 connection.
     pub max_streams: u32,
+    /// Bytes of bodies that an HTTP/2 peer may send before somebody has read them: of all its requests together. Half of
+    /// it is also what h2 allows for the cost of tiny frames, so a thousand small requests at once need 512 KiB.
+    pub window_bytes: u32,
     /// The size of a request's body.
     pub max_body_bytes: usize,
     /// How long a body may take to arrive once its head is there.
@@ -51,14 +61,38 @@ impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             head_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(5 * 60),
+            requests: Requests::Short,
             max_head_bytes: 16 * 1024,
             max_headers: 64,
             max_streams: 1024,
+            window_bytes: 1 << 20,
             max_body_bytes: 256 * 1024,
             body_timeout: Duration::from_secs(10),
         }
     }
 }
+
+impl HttpLimits {
+    /// How long a connection with these limits may be silent.
+    #[must_use]
+    pub fn patience(&self) -> Patience {
+        let even_under_way = self.requests == Requests::Short;
+        Patience { first: self.head_timeout, idle: self.idle_timeout, even_under_way }
+    }
+}
+
+/// How long requests may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requests {
+    /// Milliseconds: a connection on which none begins or ends for too long is stuck, whatever is under way.
+    Short,
+    /// As long as somebody else lets them: only a connection that has none is idle.
+    Long,
+}
+
+/// A peer that was told to go has this long for each further sign of life.
+const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Which versions of HTTP a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,33 +111,18 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let Connection { stream, peer, drain } = connection;
-    serve_stream(stream, peer, drain, speaks, limits, service).await;
-}
-
-/// The same on any stream, such as one that was decrypted.
-pub(crate) async fn serve_stream<T, S, B>(
-    stream: T,
-    peer: SocketAddr,
-    drain: Drain,
-    speaks: Speaks,
-    limits: HttpLimits,
-    service: S,
-) where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
-    S::Future: Send + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    let detected = tokio::time::timeout(limits.head_timeout, prefix::detect(stream)).await;
+    let Connection { stream, peer, drain, seat } = connection;
+    let detected = tokio::select! {
+        detected = tokio::time::timeout(limits.head_timeout, prefix::detect(stream)) => detected,
+        () = drain.clone().requested() => return,
+    };
     let Ok(Ok((version, stream))) = detected else {
         return tracing::debug!(%peer, "closed: no request came");
     };
     let io = TokioIo::new(stream);
     let served = match (version, speaks) {
-        (Version::Http2, _) => serve_http2(io, &limits, service, drain).await,
-        (Version::Http1, Speaks::Http1And2) => serve_http1(io, &limits, service, drain).await,
+        (Version::Http2, _) => serve_http2(io, &limits, service, drain, seat).await,
+        (Version::Http1, Speaks::Http1And2) => serve_http1(io, &limits, service, drain, seat).await,
         (Version::Http1, Speaks::Http2Only) => {
             return tracing::debug!(%peer, "closed: not HTTP/2");
         }
@@ -113,14 +132,14 @@ pub(crate) async fn serve_stream<T, S, B>(
     }
 }
 
-async fn serve_http1<T, S, B>(
-    io: TokioIo<Prefixed<T>>,
+async fn serve_http1<S, B>(
+    io: TokioIo<Prefixed<Stream>>,
     limits: &HttpLimits,
     service: S,
     drain: Drain,
+    seat: Arc<Seat>,
 ) -> hyper::Result<()>
 where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     B: Body + 'static,
     B::Error: Into<BoxError>,
@@ -130,7 +149,7 @@ where
         .header_read_timeout(limits.head_timeout)
         .max_headers(limits.max_headers)
         .max_header_size(limits.max_head_bytes as usize)
-        .serve_connection(io, service)
+        .serve_connection(io, Counted::new(service, Arc::clone(&seat)))
         .with_upgrades();
     let mut connection = pin!(connection);
     tokio::select! {
@@ -138,27 +157,30 @@ where
         ended = connection.as_mut() => return ended,
         () = drain.requested() => connection.as_mut().graceful_shutdown(),
     }
-    connection.await
+    // Half a head is no request: nobody waits for the other half.
+    if seat.is_busy() { connection.await } else { Ok(()) }
 }
 
-async fn serve_http2<T, S, B>(
-    io: TokioIo<Prefixed<T>>,
+async fn serve_http2<S, B>(
+    io: TokioIo<Prefixed<Stream>>,
     limits: &HttpLimits,
     service: S,
     drain: Drain,
+    seat: Arc<Seat>,
 ) -> hyper::Result<()>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let streams = Streams::default();
+    let streams = Streams::new(seat);
     let connection = http2::Builder::new(streams.clone())
         .timer(TokioTimer::new())
         .max_header_list_size(limits.max_head_bytes)
         .max_concurrent_streams(limits.max_streams)
+        .initial_stream_window_size(limits.window_bytes.min(STREAM_WINDOW_BYTES))
+        .initial_connection_window_size(limits.window_bytes)
         .serve_connection(io, service);
     let mut connection = pin!(connection);
     tokio::select! {
@@ -166,5 +188,38 @@ where
         ended = poll_fn(|cx| streams.drive(connection.as_mut(), cx)) => return ended,
         () = drain.requested() => connection.as_mut().graceful_shutdown(),
     }
-    poll_fn(|cx| streams.drive(connection.as_mut(), cx)).await
+    let patience = match limits.requests {
+        Requests::Short => limits.body_timeout,
+        Requests::Long => Duration::MAX,
+    };
+    say_goodbye(connection, &streams, patience).await
+}
+
+/// Bytes of one body that may be on their way: what a stream may hold of its connection's window.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Lets requests under way finish, as long as any does within `patience`, and waits for nothing else: a peer need not
+/// answer that it heard us.
+async fn say_goodbye<C>(
+    mut connection: Pin<&mut C>,
+    streams: &Streams,
+    patience: Duration,
+) -> hyper::Result<()>
+where
+    C: Future<Output = hyper::Result<()>>,
+{
+    let (mut seen, mut silent_for) = (streams.progress(), Duration::ZERO);
+    loop {
+        tokio::select! {
+            biased;
+            ended = poll_fn(|cx| streams.drive(connection.as_mut(), cx)) => return ended,
+            () = tokio::time::sleep(GOODBYE) => {}
+        }
+        let now = streams.progress();
+        silent_for = if now == seen { silent_for + GOODBYE } else { Duration::ZERO };
+        if !silent_for.is_zero() && (!streams.any_under_way() || silent_for >= patience) {
+            return Ok(());
+        }
+        seen = now;
+    }
 }

@@ -7,7 +7,7 @@ mod unary;
 
 use crate::connection::{self, HttpLimits, Speaks};
 use crate::rls::{Code, DESCRIPTORS, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
-use crate::runtime::{Connection, Protocol, Serving};
+use crate::runtime::{Connection, Drain, Patience, Protocol, Seat, Serving};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -60,26 +60,41 @@ impl<S: RateLimits> Grpc<S> {
 
 impl<S: RateLimits> Protocol for Grpc<S> {
     fn serve(&self, connection: Connection) -> Serving {
-        let services = Arc::clone(&self.services);
+        let (services, seat) = (Arc::clone(&self.services), Arc::clone(&connection.seat));
+        let served = Arc::new(Served { services, seat, drain: connection.drain.clone() });
         let service = hyper::service::service_fn(move |request| {
-            let services = Arc::clone(&services);
-            async move { Ok::<_, Infallible>(services.answer(request).await) }
+            let served = Arc::clone(&served);
+            async move { Ok::<_, Infallible>(served.answer(request).await) }
         });
         Box::pin(connection::serve(connection, Speaks::Http2Only, self.limits, service))
     }
+
+    fn patience(&self) -> Patience {
+        self.limits.patience()
+    }
 }
 
-impl<S: RateLimits> Services<S> {
+/// One connection's share of it.
+struct Served<S> {
+    services: Arc<Services<S>>,
+    seat: Arc<Seat>,
+    drain: Drain,
+}
+
+impl<S: RateLimits> Served<S> {
     async fn answer(&self, request: Request<Incoming>) -> Response<GrpcBody> {
+        let services = &*self.services;
         if request.uri().path() != SHOULD_RATE_LIMIT {
-            let answered = self.others.clone().call(request.map(tonic::body::Body::new)).await;
-            return answered.unwrap_or_else(|never| match never {}).map(GrpcBody::Tonic);
+            let answered = services.others.clone().call(request.map(tonic::body::Body::new)).await;
+            let answered = answered.unwrap_or_else(|never| match never {});
+            // Whoever watches our health is told at the end that it has to watch elsewhere.
+            return answered.map(|body| GrpcBody::tonic(body, self.drain.clone()));
         }
         if !unary::is_grpc(request.headers()) {
             return unary::unsupported_media_type();
         }
-        let answered = match unary::read(request, &self.limits).await {
-            Ok(message) => self.rate_limits.should_rate_limit(message).await,
+        let answered = match unary::read(request, &services.limits, &self.seat).await {
+            Ok(message) => services.rate_limits.should_rate_limit(message).await,
             // On an error Envoy would let the request pass: whoever wants past a limit could make the message too large.
             Err(Unread::TooLarge) => Ok(over_limit()),
             Err(Unread::Wrong(status)) => Err(status),

@@ -3,6 +3,7 @@
 //! No compression: a rate limit request is smaller than its headers. A peer that compresses is told so.
 
 use crate::connection::{BodyError, HttpLimits, read_body};
+use crate::runtime::{Drain, Seat};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -19,6 +20,7 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const OK: HeaderValue = HeaderValue::from_static("0");
+const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
 
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(GRPC.as_bytes()))
@@ -43,6 +45,7 @@ pub(super) enum Unread {
 pub(super) async fn read<Q: Message + Default>(
     request: Request<Incoming>,
     limits: &HttpLimits,
+    seat: &Seat,
 ) -> Result<Q, Unread> {
     if let Some(encoding) = request.headers().get(GRPC_ENCODING)
         && encoding != "identity"
@@ -50,12 +53,12 @@ pub(super) async fn read<Q: Message + Default>(
         return Err(Unread::Wrong(compressed()));
     }
     let limit = limits.max_body_bytes.saturating_add(FRAME_HEAD);
-    let body =
-        read_body(request.into_body(), limit, limits.body_timeout).await.map_err(|error| match error {
-            BodyError::TooLarge { .. } => Unread::TooLarge,
-            BodyError::TooSlow { .. } => Unread::Wrong(Status::deadline_exceeded(error.to_string())),
-            BodyError::Broken(_) => Unread::Wrong(Status::internal(error.to_string())),
-        })?;
+    let body = read_body(request.into_body(), limit, limits, seat).await.map_err(|error| match error {
+        BodyError::TooLarge { .. } => Unread::TooLarge,
+        BodyError::TooSlow { .. } => Unread::Wrong(Status::deadline_exceeded(error.to_string())),
+        BodyError::NoRoom => Unread::Wrong(Status::resource_exhausted(error.to_string())),
+        BodyError::Broken(_) => Unread::Wrong(Status::internal(error.to_string())),
+    })?;
     decode(body).map_err(Unread::Wrong)
 }
 
@@ -101,8 +104,15 @@ pub(super) enum GrpcBody {
     Trailers,
     #[default]
     End,
-    /// Whatever a tonic service answers.
-    Tonic(tonic::body::Body),
+    /// Whatever a tonic service answers, until the server stops.
+    Tonic(tonic::body::Body, Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+impl GrpcBody {
+    /// What a tonic service answers. It may answer for ever: at a drain the call ends as unavailable.
+    pub(super) fn tonic(body: tonic::body::Body, drain: Drain) -> Self {
+        GrpcBody::Tonic(body, Box::pin(drain.requested()))
+    }
 }
 
 impl http_body::Body for GrpcBody {
@@ -114,7 +124,16 @@ impl http_body::Body for GrpcBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let next = match &mut *self {
-            Self::Tonic(body) => return Pin::new(body).poll_frame(cx),
+            Self::Tonic(body, drained) => {
+                let polled = Pin::new(body).poll_frame(cx);
+                if polled.is_ready() || drained.as_mut().poll(cx).is_pending() {
+                    return polled;
+                }
+                *self = Self::End;
+                let mut trailers = HeaderMap::with_capacity(1);
+                trailers.insert(GRPC_STATUS, UNAVAILABLE);
+                Some(Ok(Frame::trailers(trailers)))
+            }
             Self::Message(frame) => {
                 let frame = std::mem::take(frame);
                 *self = Self::Trailers;
@@ -133,7 +152,7 @@ impl http_body::Body for GrpcBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Tonic(body) => body.is_end_stream(),
+            Self::Tonic(body, _) => body.is_end_stream(),
             Self::End => true,
             Self::Message(_) | Self::Trailers => false,
         }

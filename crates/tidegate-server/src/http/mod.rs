@@ -28,7 +28,7 @@ use tidegate_store::StoreError;
 use crate::connection::{self, BodyError, Speaks, read_body};
 use crate::json;
 use crate::problem::{Kind, Problem};
-use crate::runtime::{Connection, Protocol, Serving};
+use crate::runtime::{Connection, Patience, Protocol, Seat, Serving};
 use crate::service::Service;
 
 /// The answers this transport gives.
@@ -98,33 +98,46 @@ impl Protocol for Http {
     fn serve(&self, connection: Connection) -> Serving {
         let limits = self.shared.service.settings.limits;
         let (shared, peer) = (Arc::clone(&self.shared), connection.peer);
+        let caller = Arc::new(Caller { shared, peer, seat: Arc::clone(&connection.seat) });
         let service = hyper::service::service_fn(move |request| {
-            let shared = Arc::clone(&shared);
-            async move { Ok::<_, Infallible>(shared.answer(request, peer).await) }
+            let caller = Arc::clone(&caller);
+            async move { Ok::<_, Infallible>(caller.answer(request).await) }
         });
         Box::pin(connection::serve(connection, Speaks::Http1And2, limits, service))
     }
+
+    fn patience(&self) -> Patience {
+        self.shared.service.settings.limits.patience()
+    }
 }
 
-impl Shared {
-    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
-        self.route(request, peer).await.unwrap_or_else(|problem| problem_answer(&problem))
+/// One connection, and what its requests ask.
+struct Caller {
+    shared: Arc<Shared>,
+    peer: SocketAddr,
+    seat: Arc<Seat>,
+}
+
+impl Caller {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        self.route(request).await.unwrap_or_else(|problem| problem_answer(&problem))
     }
 
-    async fn route(&self, request: Request<Incoming>, peer: SocketAddr) -> Result<Answer, Problem> {
+    async fn route(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
+        let shared = &*self.shared;
         let post = request.method() == Method::POST;
         let get = request.method() == Method::GET || request.method() == Method::HEAD;
         match request.uri().path() {
-            "/v1/check" if post => self.check(&self.body(request).await?).await,
-            "/v1/check/batch" if post => self.check_batch(&self.body(request).await?).await,
-            "/v1/refund" if post => self.refund(&self.body(request).await?).await,
-            "/v1/release" if post => self.release(&self.body(request).await?).await,
-            "/v1/renew" if post => self.renew(&self.body(request).await?).await,
-            "/v1/utilization" if post => self.report_utilization(&self.body(request).await?),
-            "/json" if post => self.rls_json(&self.any_body(request).await?).await,
-            "/v1/auth" if get || post => self.auth(&request.into_parts().0, peer).await,
+            "/v1/check" if post => shared.check(&self.body(request).await?).await,
+            "/v1/check/batch" if post => shared.check_batch(&self.body(request).await?).await,
+            "/v1/refund" if post => shared.refund(&self.body(request).await?).await,
+            "/v1/release" if post => shared.release(&self.body(request).await?).await,
+            "/v1/renew" if post => shared.renew(&self.body(request).await?).await,
+            "/v1/utilization" if post => shared.report_utilization(&self.body(request).await?),
+            "/json" if post => shared.rls_json(&self.any_body(request).await?).await,
+            "/v1/auth" if get || post => shared.auth(&request.into_parts().0, self.peer).await,
             "/healthz" if get => Ok(text(StatusCode::OK, "ok\n")),
-            "/readyz" if get => Ok(self.ready()),
+            "/readyz" if get => Ok(shared.ready()),
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
             "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew"
             | "/v1/utilization" | "/json" => Ok(wrong_method(&request, "POST")),
@@ -143,17 +156,20 @@ impl Shared {
 
     /// The whole body of a request, whatever it says it is.
     async fn any_body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
-        let limits = self.service.settings.limits;
-        read_body(request.into_body(), limits.max_body_bytes, limits.body_timeout).await.map_err(|error| {
+        let limits = &self.shared.service.settings.limits;
+        read_body(request.into_body(), limits.max_body_bytes, limits, &self.seat).await.map_err(|error| {
             let kind = match error {
                 BodyError::TooLarge { .. } => Kind::BodyTooLarge,
                 BodyError::TooSlow { .. } => Kind::BodyTooSlow,
+                BodyError::NoRoom => Kind::Overloaded,
                 BodyError::Broken(_) => Kind::MalformedJson,
             };
             Problem::new(kind, error.to_string())
         })
     }
+}
 
+impl Shared {
     /// envoyproxy/ratelimit's JSON form: the gRPC question and answer, with its status codes. As there, the content type
     /// does not matter: its guide posts with plain `curl --data`.
     async fn rls_json(&self, body: &[u8]) -> Result<Answer, Problem> {

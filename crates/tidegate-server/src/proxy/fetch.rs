@@ -12,7 +12,7 @@ use super::body::RequestBody;
 use super::dial::{DialError, Dialed, Dialer, Wants};
 use super::exchange::Outgoing;
 use super::target::{Target, TargetError};
-use super::tls::{TlsError, client_config};
+use super::tls::{ClientTlsError, client_config};
 
 /// Why there is no document.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum FetchError {
     Address(TargetError),
     /// No authority is trusted here.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] ClientTlsError),
     /// It took too long.
     #[error("no answer within {0:?}")]
     TooSlow(Duration),

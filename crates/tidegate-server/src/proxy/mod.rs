@@ -26,8 +26,8 @@ mod tls;
 mod tunnel;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, Uri};
@@ -36,8 +36,6 @@ use tidegate_core::Timestamp;
 use tidegate_http::Gate;
 use tidegate_http::identity::{Identity, RequestHead};
 use tidegate_limiter::{Shedder, Transport};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
 
 pub use admit::Admission;
 pub use balance::{Ejection, MOST_TARGETS};
@@ -45,10 +43,10 @@ pub use fetch::{FetchError, fetch};
 pub use route::Route;
 pub use settings::{HealthCheck, ProxyLimits, ProxySettings, Timeouts, UpstreamSettings};
 pub use target::{Target, TargetError};
-pub use tls::{ClientTls, TlsError, client_config, server_config};
+pub use tls::{ClientTls, ClientTlsError, client_config};
 
-use crate::connection::{self, Speaks};
-use crate::runtime::{Connection, Drain, Protocol, Serving, WorkerId};
+use crate::connection::{self, HttpLimits, Speaks};
+use crate::runtime::{Connection, Patience, Protocol, Serving, WorkerId};
 use crate::service::Service;
 use balance::Group;
 use dial::Dialer;
@@ -110,7 +108,8 @@ impl Proxy {
     pub fn for_worker(&self, id: WorkerId, service: Arc<Service>) -> Arc<dyn Protocol> {
         let upstreams = (0..self.shared.groups.len()).map(|at| self.shared.upstream(at, &service)).collect();
         let gate = service.gate(Transport::Proxy, self.shared.shedder.clone());
-        let worker = Arc::new(Worker { shared: Arc::clone(&self.shared), gate, service, upstreams });
+        let (shared, open) = (Arc::clone(&self.shared), Open::default());
+        let worker = Arc::new(Worker { shared, gate, service, upstreams, open });
         let pools = worker.upstreams.iter().flat_map(|upstream| upstream.pools.iter()).cloned().collect();
         tokio::spawn(sweep(pools, Arc::clone(&worker.service)));
         if id == WorkerId(0) {
@@ -167,51 +166,88 @@ struct Worker {
     gate: Gate,
     service: Arc<Service>,
     upstreams: Vec<Upstream>,
+    open: Open,
 }
 
 struct Listening(Arc<Worker>);
 
 impl Protocol for Listening {
     fn serve(&self, connection: Connection) -> Serving {
-        Box::pin(Arc::clone(&self.0).accept(connection))
+        Box::pin(Arc::clone(&self.0).speak(connection))
+    }
+
+    fn patience(&self) -> Patience {
+        self.0.shared.settings.limits.http.patience()
     }
 }
 
 impl Worker {
-    async fn accept(self: Arc<Self>, connection: Connection) {
-        let Connection { stream, peer, drain } = connection;
-        let Some(tls) = self.shared.settings.tls.clone() else {
-            return self.speak(stream, peer, "http", drain).await;
-        };
-        let within = self.shared.settings.limits.http.head_timeout;
-        match tokio::time::timeout(within, TlsAcceptor::from(tls).accept(stream)).await {
-            Ok(Ok(stream)) => self.speak(stream, peer, "https", drain).await,
-            Ok(Err(error)) => tracing::debug!(%peer, %error, "closed: no TLS"),
-            Err(_) => tracing::debug!(%peer, "closed: TLS took too long"),
-        }
-    }
-
-    async fn speak<T>(self: Arc<Self>, stream: T, peer: SocketAddr, scheme: &'static str, drain: Drain)
-    where
-        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn speak(self: Arc<Self>, connection: Connection) {
+        let (peer, drain, seat) = (connection.peer, connection.drain.clone(), Arc::clone(&connection.seat));
+        let scheme = if connection.stream.is_encrypted() { "https" } else { "http" };
         let via = Via { peer, scheme, tunnel: Arc::default(), answers: Arc::default() };
         let (tunnel, answers) = (Arc::clone(&via.tunnel), Arc::clone(&via.answers));
-        let (limits, stall) = (self.shared.settings.limits.http, self.shared.settings.timeouts.stall);
+        let Timeouts { stall, goodbye, .. } = self.shared.settings.timeouts;
+        let limits = self.limits_of_one_more();
+        let _open = self.open.count();
         let clock = Arc::clone(&self.service.clock);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (worker, via) = (Arc::clone(&self), via.clone());
             async move { Ok::<_, Infallible>(worker.answer(request, via).await) }
         });
         tokio::select! {
-            () = connection::serve_stream(stream, peer, drain, Speaks::Http1And2, limits, service) => {}
+            () = connection::serve(connection, Speaks::Http1And2, limits, service) => {}
             () = answers.stalled(&*clock, stall) => {
                 return tracing::debug!(%peer, "closed: an answer was not taken");
             }
         }
         let waiting = tunnel.lock().take();
         if let Some(tunnel) = waiting {
-            tunnel.run().await;
+            let _under_way = seat.begin();
+            tokio::select! {
+                () = tunnel.run() => {}
+                () = async { drain.requested().await; tokio::time::sleep(goodbye).await } => {
+                    tracing::debug!(%peer, "a tunnel was closed: the server stops");
+                }
+            }
         }
+    }
+
+    /// What one more connection may send ahead of being read. Where a worker has many, that is little, so that all of them
+    /// together cannot fill its memory.
+    fn limits_of_one_more(&self) -> HttpLimits {
+        let mut limits = self.shared.settings.limits.http;
+        if self.open.now() >= WIDE_WINDOWS {
+            limits.window_bytes = limits.window_bytes.min(NARROW_WINDOW_BYTES);
+        }
+        limits
+    }
+}
+
+/// Connections of a worker that may send a whole window ahead, and what any further one may.
+const WIDE_WINDOWS: usize = 256;
+const NARROW_WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Open connections of one worker.
+#[derive(Debug, Default)]
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn now(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more until the answer is dropped.
+    fn count(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(&self.0))
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

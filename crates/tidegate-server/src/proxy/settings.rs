@@ -4,20 +4,17 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ServerConfig;
 use tidegate_http::identity::Identity;
 
 use super::balance::Ejection;
 use super::route::Route;
 use super::target::Target;
 use super::tls::ClientTls;
-use crate::connection::HttpLimits;
+use crate::connection::{HttpLimits, Requests};
 
 /// How a proxy works.
 #[derive(Debug)]
 pub struct ProxySettings {
-    /// What clients are shown; none for HTTP in the clear.
-    pub tls: Option<Arc<ServerConfig>>,
     /// Servers, in groups of which each can stand in for the others.
     pub upstreams: Vec<UpstreamSettings>,
     /// Where requests go: the first that fits.
@@ -73,6 +70,8 @@ pub struct Timeouts {
     pub tunnel: Duration,
     /// How long an unused connection to an upstream server is kept.
     pub keep: Duration,
+    /// How long an upgraded connection may go on once the server stops.
+    pub goodbye: Duration,
 }
 
 impl Default for Timeouts {
@@ -84,6 +83,7 @@ impl Default for Timeouts {
             stall: Duration::from_secs(5 * 60),
             tunnel: Duration::from_secs(60 * 60),
             keep: Duration::from_secs(30),
+            goodbye: Duration::from_secs(2),
         }
     }
 }
@@ -107,6 +107,7 @@ impl Default for ProxyLimits {
                 max_head_bytes: 32 * 1024,
                 max_headers: 100,
                 max_streams: 256,
+                requests: Requests::Long,
                 ..HttpLimits::default()
             },
             max_body_bytes: 1 << 30,

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tidegate_access::PeerGroup;
 use tidegate_core::append_part;
 use tidegate_limiter::Direct;
 use tidegate_store::Request;
@@ -18,13 +19,14 @@ use super::check::{self, Check};
 use super::gather::Gathered;
 use super::parse::{Bounds, Parsed, Words, parse};
 use super::reply::{Replies, quoted};
-use super::session::{Access, Session, Then};
+use super::session::{Access, Around, Session, Then};
 use super::throttle::{Buckets, Throttle};
 
 /// Answers one connection's commands.
 pub(crate) struct Answerer {
     worker: Arc<Worker>,
     session: Session,
+    peer: PeerGroup,
     buckets: Buckets,
     /// Where the key of the command at hand is written.
     key: Vec<u8>,
@@ -50,6 +52,8 @@ pub(crate) enum Pause {
     NeedsMore,
     /// There is more to answer, but others wait for their turn, or the replies for being sent.
     TurnOver,
+    /// A password was wrong: its reply is to be sent late.
+    WrongPassword,
     /// The client said goodbye, or nonsense.
     Close,
 }
@@ -60,9 +64,9 @@ pub(crate) const COMMANDS_PER_TURN: u64 = 256;
 const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
 impl Answerer {
-    pub(crate) fn new(worker: Arc<Worker>, number: u64) -> Self {
-        let session = Session::new(number, worker.settings.password.as_ref());
-        Answerer { worker, session, buckets: Buckets::default(), key: Vec::new(), decisions: 0 }
+    pub(crate) fn new(worker: Arc<Worker>, number: u64, peer: PeerGroup) -> Self {
+        let session = Session::new(number, &worker.logins);
+        Answerer { worker, session, peer, buckets: Buckets::default(), key: Vec::new(), decisions: 0 }
     }
 
     /// Answers the commands at the front of `input`.
@@ -100,13 +104,25 @@ impl Answerer {
                 }
             };
             commands += 1;
-            if then == Then::Close {
-                why = Pause::Close;
-                break;
+            match then {
+                Then::GoOn => {}
+                Then::GoOnLater => {
+                    why = Pause::WrongPassword;
+                    break;
+                }
+                Then::Close => {
+                    why = Pause::Close;
+                    break;
+                }
             }
         }
         gathered.decide(&self.worker.service.limiter, to).await;
         Progress { used, commands, decisions: std::mem::take(&mut self.decisions), why }
+    }
+
+    /// Whether the peer may ask for everything.
+    pub(crate) fn access(&self) -> Access {
+        self.session.access()
     }
 
     fn bounds(&self) -> &Bounds {
@@ -246,8 +262,9 @@ impl Answerer {
                 Err(error) => to.error(&format!("ERR {error}")),
             },
             _ => {
-                let Worker { settings, stats, .. } = &*self.worker;
-                return self.session.answer(command, words, settings.password.as_ref(), stats, to);
+                let Worker { logins, stats, service, .. } = &*self.worker;
+                let around = Around { logins, stats, peer: self.peer, now: service.clock.now() };
+                return self.session.answer(command, words, around, to);
             }
         }
         Then::GoOn
@@ -283,7 +300,7 @@ mod tests {
     use tidegate_rules::{Format, RuleSet, Source};
     use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
 
-    use super::super::{RespSettings, Stats};
+    use super::super::{Logins, RespSettings, Stats, Users};
     use super::*;
     use crate::service::{Service, ServiceSettings};
 
@@ -301,8 +318,10 @@ mod tests {
             settings: ServiceSettings::default(),
         };
         let stats = Arc::new(Stats::new(clock));
-        let worker = Worker::new(Arc::new(service), RespSettings::default(), stats);
-        let mut answerer = Answerer::new(Arc::new(worker), 1);
+        let logins = Arc::new(Logins::new(Users::default()));
+        let worker = Worker::new(Arc::new(service), RespSettings::default(), logins, stats);
+        let peer = PeerGroup::of([127, 0, 0, 1].into());
+        let mut answerer = Answerer::new(Arc::new(worker), 1, peer);
         let mut replies = Replies::default();
         let answered =
             pin!(answerer.answer(input, &mut replies)).poll(&mut Context::from_waker(Waker::noop()));

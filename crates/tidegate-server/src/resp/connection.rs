@@ -7,29 +7,31 @@ use std::future::poll_fn;
 use std::io::{self, ErrorKind, Read as _};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use socket2::SockRef;
+use tidegate_access::{PeerGroup, Stream};
 use tidegate_core::Timestamp;
 use tidegate_limiter::Transport;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead as _, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 use super::Worker;
 use super::answer::{Answerer, COMMANDS_PER_TURN, Pause, Progress};
 use super::buffers::{Buffers, READ_BYTES};
 use super::reply::Replies;
-use crate::runtime::Connection;
+use super::session::Access;
+use crate::runtime::{Connection, Seat};
 use crate::service::span;
 
 /// Serves a connection to its end.
 pub(super) async fn serve(worker: Arc<Worker>, connection: Connection) {
     let connected = worker.stats.connected();
     let mut drained = pin!(connection.drain.requested());
-    let answerer = Answerer::new(Arc::clone(&worker), connected.number);
-    let mut socket = Socket::new(worker, connection.stream, answerer);
+    let peer = PeerGroup::of(connection.peer.ip());
+    let answerer = Answerer::new(Arc::clone(&worker), connected.number, peer);
+    let mut socket = Socket::new(worker, connection.stream, connection.seat, answerer);
     loop {
         let came = tokio::select! {
             came = socket.read() => came,
@@ -49,7 +51,8 @@ pub(super) async fn serve(worker: Arc<Worker>, connection: Connection) {
 
 struct Socket {
     worker: Arc<Worker>,
-    stream: TcpStream,
+    stream: Stream,
+    seat: Arc<Seat>,
     answerer: Answerer,
     /// What came and is not answered; no memory at all while nothing is there.
     input: Vec<u8>,
@@ -67,6 +70,9 @@ enum Open {
     No,
 }
 
+/// How late a wrong password is told to be wrong.
+const WRONG_PASSWORD_PAUSE: Duration = Duration::from_millis(500);
+
 /// Reads that are answered after the server was asked to end: what a peer had sent by then is there already.
 const LAST_READS: usize = 4;
 
@@ -76,9 +82,9 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const LAST_WORDS_BYTES: usize = 1 << 20;
 
 impl Socket {
-    fn new(worker: Arc<Worker>, stream: TcpStream, answerer: Answerer) -> Self {
+    fn new(worker: Arc<Worker>, stream: Stream, seat: Arc<Seat>, answerer: Answerer) -> Self {
         let (input, replies) = (Vec::new(), Replies::default());
-        Socket { worker, stream, answerer, input, replies, streak: 0, late: None }
+        Socket { worker, stream, seat, answerer, input, replies, streak: 0, late: None }
     }
 
     /// Waits for more bytes; how many came.
@@ -108,13 +114,28 @@ impl Socket {
 
     /// Answers all whole commands that are here.
     async fn answer(&mut self) -> io::Result<Open> {
+        self.seat.set_busy();
+        let open = self.answer_input().await;
+        self.seat.set_idle();
+        // What strangers say is no reason to let them stay.
+        if self.answerer.access() == Access::Granted {
+            self.seat.progressed();
+        }
+        open
+    }
+
+    async fn answer_input(&mut self) -> io::Result<Open> {
         let mut used = 0;
         let open = loop {
             let began = self.worker.service.clock.now();
             let progress = self.answerer.answer(&self.input[used..], &mut self.replies).await;
             used += progress.used;
             self.report(&progress, began);
+            if progress.why == Pause::WrongPassword {
+                tokio::time::sleep(WRONG_PASSWORD_PAUSE).await;
+            }
             self.stream.write_all(self.replies.as_bytes()).await?;
+            self.stream.flush().await?;
             self.replies.clear();
             self.streak += progress.commands;
             if progress.why == Pause::TurnOver || self.streak >= COMMANDS_PER_TURN {
@@ -122,7 +143,7 @@ impl Socket {
                 tokio::task::yield_now().await;
             }
             match progress.why {
-                Pause::TurnOver => {}
+                Pause::TurnOver | Pause::WrongPassword => {}
                 Pause::NeedsMore => break Open::Yes,
                 Pause::Close => break Open::No,
             }
@@ -157,7 +178,18 @@ impl Socket {
     fn read_now(&mut self) -> io::Result<usize> {
         let known = self.input.len();
         self.input.resize(known + READ_BYTES, 0);
-        let came = (&*SockRef::from(&self.stream)).read(&mut self.input[known..]);
+        let room = &mut self.input[known..];
+        let came = match &mut self.stream {
+            Stream::Plain(socket) => (&*SockRef::from(&*socket)).read(room),
+            Stream::Tls(stream) => {
+                let mut buffer = ReadBuf::new(room);
+                let context = &mut Context::from_waker(Waker::noop());
+                match Pin::new(stream).poll_read(context, &mut buffer) {
+                    Poll::Ready(read) => read.map(|()| buffer.filled().len()),
+                    Poll::Pending => Err(ErrorKind::WouldBlock.into()),
+                }
+            }
+        };
         self.input.truncate(known + came.as_ref().copied().unwrap_or(0));
         came
     }

@@ -10,39 +10,50 @@ mod catalogue;
 mod check;
 mod connection;
 mod gather;
+mod login;
 pub mod parse;
-mod password;
 mod reply;
 mod session;
 mod stats;
 mod throttle;
 
-pub use password::Password;
+pub use login::{Logins, Users};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::runtime::{Connection, Protocol, Serving};
+use crate::runtime::{Connection, Patience, Protocol, Serving};
 use crate::service::Service;
 use buffers::Pool;
 use parse::Bounds;
 use stats::Stats;
 
-/// What a connection may take, and what it must give.
+/// What a connection may take, and who may log in.
 #[derive(Clone, Debug)]
 pub struct RespSettings {
-    /// The password that clients must give; none lets everybody in.
-    pub password: Option<Password>,
+    /// Who may log in, and so must.
+    pub users: Users,
     /// Bounds of one command.
     pub bounds: Bounds,
     /// How long a command may take to arrive once its first bytes are there.
     pub command_timeout: Duration,
+    /// How long a client may take to log in.
+    pub login_timeout: Duration,
+    /// How long a client may send nothing. Client libraries keep connections for a long time and do not expect a server to
+    /// close them, so this is long; a listener that is full closes idle connections earlier.
+    pub idle_timeout: Duration,
 }
 
 impl Default for RespSettings {
     fn default() -> Self {
-        Self { password: None, bounds: Bounds::default(), command_timeout: Duration::from_secs(10) }
+        Self {
+            users: Users::default(),
+            bounds: Bounds::default(),
+            command_timeout: Duration::from_secs(10),
+            login_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60 * 60),
+        }
     }
 }
 
@@ -56,6 +67,7 @@ pub struct Resp {
 pub(crate) struct Worker {
     service: Arc<Service>,
     settings: RespSettings,
+    logins: Arc<Logins>,
     bounds_of_strangers: Bounds,
     stats: Arc<Stats>,
     pool: Pool,
@@ -68,24 +80,33 @@ impl Resp {
     #[must_use]
     pub fn new(service: Arc<Service>, settings: RespSettings) -> Self {
         let stats = Arc::new(Stats::new(Arc::clone(&service.clock)));
-        Self { worker: Arc::new(Worker::new(service, settings, stats)) }
+        let logins = Arc::new(Logins::new(settings.users.clone()));
+        Self { worker: Arc::new(Worker::new(service, settings, logins, stats)) }
+    }
+
+    /// What is known of attempts to log in, for metrics.
+    #[must_use]
+    pub fn logins(&self) -> Arc<Logins> {
+        Arc::clone(&self.worker.logins)
     }
 
     /// The same for a worker that has a service of its own, with buffers of its own too. `CLIENT ID` and `INFO` tell of
     /// all workers together.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
-        let Worker { settings, stats, .. } = &*self.worker;
-        Self { worker: Arc::new(Worker::new(service, settings.clone(), Arc::clone(stats))) }
+        let Worker { settings, logins, stats, .. } = &*self.worker;
+        let (logins, stats) = (Arc::clone(logins), Arc::clone(stats));
+        Self { worker: Arc::new(Worker::new(service, settings.clone(), logins, stats)) }
     }
 }
 
 impl Worker {
-    fn new(service: Arc<Service>, settings: RespSettings, stats: Arc<Stats>) -> Self {
+    fn new(service: Arc<Service>, settings: RespSettings, logins: Arc<Logins>, stats: Arc<Stats>) -> Self {
         Worker {
             service,
             bounds_of_strangers: settings.bounds.for_stranger(),
             settings,
+            logins,
             stats,
             pool: Pool::default(),
             store_takes_time: AtomicBool::new(false),
@@ -96,5 +117,12 @@ impl Worker {
 impl Protocol for Resp {
     fn serve(&self, connection: Connection) -> Serving {
         Box::pin(connection::serve(Arc::clone(&self.worker), connection))
+    }
+
+    fn patience(&self) -> Patience {
+        let Worker { settings, logins, .. } = &*self.worker;
+        let idle = settings.idle_timeout;
+        let first = if logins.are_needed() { settings.login_timeout } else { idle };
+        Patience { first, idle, even_under_way: false }
     }
 }

@@ -3,9 +3,11 @@
 //! Nothing here decides a request or touches a socket.
 
 use super::catalogue::{self, Command, Entry};
-use super::password::Password;
+use super::login::{Attempt, DEFAULT_USER, Logins};
 use super::reply::{Replies, Version, quoted};
 use super::stats::Stats;
+use tidegate_access::PeerGroup;
+use tidegate_core::Timestamp;
 
 /// One connection's state.
 #[derive(Debug)]
@@ -14,6 +16,8 @@ pub(crate) struct Session {
     access: Access,
     name: Vec<u8>,
     library: [Vec<u8>; 2],
+    /// Wrong passwords so far.
+    wrong: u32,
 }
 
 /// Whether the peer may ask for everything.
@@ -28,15 +32,30 @@ pub(crate) enum Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     GoOn,
+    /// The password was wrong: the reply comes late, and nothing else before it.
+    GoOnLater,
     Close,
+}
+
+/// What a session may need to know of the world around it.
+#[derive(Clone, Copy)]
+pub(crate) struct Around<'w> {
+    pub(crate) logins: &'w Logins,
+    pub(crate) stats: &'w Stats,
+    pub(crate) peer: PeerGroup,
+    pub(crate) now: Timestamp,
 }
 
 /// A client's name, and those of its library, are kept: so they have a bound.
 const MAX_LABEL_BYTES: usize = 256;
 
+/// Wrong passwords after which a connection is closed.
+const MOST_WRONG: u32 = 3;
+
 impl Session {
-    pub(crate) fn new(id: u64, password: Option<&Password>) -> Self {
-        Session { id, access: Access::of_newcomer(password), name: Vec::new(), library: Default::default() }
+    pub(crate) fn new(id: u64, logins: &Logins) -> Self {
+        let access = if logins.are_needed() { Access::Stranger } else { Access::Granted };
+        Session { id, access, name: Vec::new(), library: Default::default(), wrong: 0 }
     }
 
     pub(crate) fn access(&self) -> Access {
@@ -48,8 +67,7 @@ impl Session {
         &mut self,
         command: Command,
         words: &[&[u8]],
-        password: Option<&Password>,
-        stats: &Stats,
+        around: Around<'_>,
         to: &mut Replies,
     ) -> Then {
         let arguments = &words[1..];
@@ -59,11 +77,10 @@ impl Session {
                 None => to.simple("PONG"),
             },
             Command::Echo => to.bulk(arguments[0]),
-            Command::Hello => self.hello(arguments, password, to),
-            Command::Auth => self.auth(arguments, password, to),
+            Command::Hello => return self.hello(arguments, around, to),
+            Command::Auth => return self.auth(arguments, around, to),
             Command::Reset => {
-                let id = self.id;
-                *self = Session::new(id, password);
+                *self = Session { wrong: self.wrong, ..Session::new(self.id, around.logins) };
                 to.set_version(Version::Resp2);
                 to.simple("RESET");
             }
@@ -76,7 +93,7 @@ impl Session {
                 _ => to.error("ERR DB index is out of range, there is only 0"),
             },
             Command::Client => self.client(arguments, to),
-            Command::Info => to.bulk(stats.report(arguments).as_bytes()),
+            Command::Info => to.bulk(around.stats.report(arguments).as_bytes()),
             Command::Commands => tell_commands(arguments, to),
             Command::Throttle | Command::Check | Command::Release | Command::Renew => {
                 unreachable!("decisions are the limiter's")
@@ -85,19 +102,22 @@ impl Session {
         Then::GoOn
     }
 
-    fn hello(&mut self, arguments: &[&[u8]], password: Option<&Password>, to: &mut Replies) {
+    fn hello(&mut self, arguments: &[&[u8]], around: Around<'_>, to: &mut Replies) -> Then {
         let wanted = match Hello::read(arguments, to.version()) {
             Ok(wanted) => wanted,
-            Err(error) => return to.error(&error),
+            Err(error) => {
+                to.error(&error);
+                return Then::GoOn;
+            }
         };
         if let Some((user, given)) = wanted.credentials
-            && !self.log_in(user, given, password, to)
+            && let Err(then) = self.log_in(user, given, around, to)
         {
-            return;
+            return then;
         }
         if self.access == Access::Stranger {
-            return to
-                .error("NOAUTH authentication is required, with AUTH or with HELLO 3 AUTH default password");
+            to.error("NOAUTH authentication is required, with AUTH or with HELLO 3 AUTH default password");
+            return Then::GoOn;
         }
         if let Some(name) = wanted.name {
             self.name = name.to_vec();
@@ -118,37 +138,56 @@ impl Session {
         tell(to, "role", "master");
         to.bulk(b"modules");
         to.array(0);
+        Then::GoOn
     }
 
-    fn auth(&mut self, arguments: &[&[u8]], password: Option<&Password>, to: &mut Replies) {
+    fn auth(&mut self, arguments: &[&[u8]], around: Around<'_>, to: &mut Replies) -> Then {
         let (user, given) = match arguments {
             [user, given, ..] => (*user, *given),
             [given] => (DEFAULT_USER, *given),
-            [] => return,
+            [] => return Then::GoOn,
         };
-        if self.log_in(user, given, password, to) {
-            to.simple("OK");
+        match self.log_in(user, given, around, to) {
+            Ok(()) => {
+                to.simple("OK");
+                Then::GoOn
+            }
+            Err(then) => then,
         }
     }
 
-    /// Whether the password was right; the reply says so if not.
-    fn log_in(&mut self, user: &[u8], given: &[u8], password: Option<&Password>, to: &mut Replies) -> bool {
-        let Some(password) = password else {
+    /// Lets the peer in, or replies why not and says what becomes of the connection.
+    fn log_in(
+        &mut self,
+        user: &[u8],
+        given: &[u8],
+        around: Around<'_>,
+        to: &mut Replies,
+    ) -> Result<(), Then> {
+        if !around.logins.are_needed() {
             // Client libraries know an optional password by these words.
             to.error(
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
             );
-            return false;
-        };
-        // The password is compared whoever asks, so that time does not tell which users there are.
-        let is_right = password.is(given) && user == DEFAULT_USER;
-        if is_right {
-            self.access = Access::Granted;
-        } else {
-            to.error("WRONGPASS invalid username-password pair or user is disabled.");
+            return Err(Then::GoOn);
         }
-        is_right
+        match around.logins.attempt(around.peer, user, given, around.now) {
+            Attempt::Right => {
+                self.access = Access::Granted;
+                return Ok(());
+            }
+            Attempt::Wrong => to.error("WRONGPASS invalid username-password pair or user is disabled."),
+            Attempt::Later(wait) => {
+                let seconds = wait.get().div_ceil(1_000_000);
+                to.error(&format!(
+                    "WRONGPASS too many wrong passwords from this address, try again in {seconds} s"
+                ));
+                return Err(Then::Close);
+            }
+        }
+        self.wrong += 1;
+        Err(if self.wrong >= MOST_WRONG { Then::Close } else { Then::GoOnLater })
     }
 
     fn client(&mut self, arguments: &[&[u8]], to: &mut Replies) {
@@ -204,14 +243,6 @@ impl Session {
         .into_bytes()
     }
 }
-
-impl Access {
-    fn of_newcomer(password: Option<&Password>) -> Self {
-        if password.is_some() { Access::Stranger } else { Access::Granted }
-    }
-}
-
-const DEFAULT_USER: &[u8] = b"default";
 
 /// What a client says in `HELLO`.
 struct Hello<'w> {

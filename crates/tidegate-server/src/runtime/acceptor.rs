@@ -1,8 +1,9 @@
 //! The thread that accepts connections and deals them out; it never reads from one.
 
+use super::Listener;
 use super::load::Loads;
+use super::occasional::Occasional;
 use super::worker::{Dealt, Queue};
-use super::{Drain, Listener};
 use socket2::TcpKeepalive;
 use std::io;
 use std::net::SocketAddr;
@@ -10,10 +11,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// How long to wait after a failed accept: out of file descriptors stays so for a while, and retrying at once would
 /// take a core from the workers.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// The least time between two log lines of the same kind.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// A silent peer is probed after this long, then this often; three silent probes close the connection.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
@@ -28,7 +33,7 @@ pub(super) fn spawn(
     listeners: Vec<Listener>,
     queues: Vec<Queue>,
     loads: Arc<Loads>,
-    drain: Drain,
+    stopping: watch::Receiver<()>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let guard = runtime.enter();
@@ -50,12 +55,14 @@ pub(super) fn spawn(
                     index,
                     queues: queues.clone(),
                     loads: Arc::clone(&loads),
-                    refusing: false,
+                    refusals: Occasional::every(LOG_PAUSE),
+                    failures: Occasional::every(LOG_PAUSE),
                 };
-                let drain = drain.clone();
+                let mut stopping = stopping.clone();
                 accepting.spawn(async move {
                     tokio::select! {
-                        () = drain.requested() => {}
+                        // An error: nobody is left to say so, which is how it is said.
+                        _ = stopping.changed() => {}
                         () = dealer.accept_all(socket) => {}
                     }
                 });
@@ -71,8 +78,9 @@ struct Dealer {
     index: usize,
     queues: Vec<Queue>,
     loads: Arc<Loads>,
-    /// Whether the last connection was refused: one log line per change, not per connection.
-    refusing: bool,
+    /// Connections that were refused, and failures to accept one: a flood of them is one log line.
+    refusals: Occasional,
+    failures: Occasional,
 }
 
 impl Dealer {
@@ -82,7 +90,9 @@ impl Dealer {
                 Ok((stream, peer)) => self.deal(stream, peer),
                 Err(error) if is_about_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::error!(listener = self.name, %error, "cannot accept connections");
+                    if let Some(times) = self.failures.happened() {
+                        tracing::error!(listener = self.name, %error, times, "cannot accept connections");
+                    }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -90,17 +100,14 @@ impl Dealer {
     }
 
     fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let Some((worker, place)) = self.loads.take_place(self.index) else {
-            if !self.refusing {
-                tracing::warn!(listener = self.name, "too many connections: closing new ones at once");
+        let Some((worker, place)) = self.loads.take_place(self.index, peer.ip()) else {
+            if let Some(connections) = self.refusals.happened() {
+                let address = peer.ip();
+                tracing::warn!(listener = self.name, connections, %address,
+                    "too many connections: closing new ones at once");
             }
-            self.refusing = true;
             return;
         };
-        if self.refusing {
-            tracing::info!(listener = self.name, "accepting connections again");
-        }
-        self.refusing = false;
         // A peer that is already gone fails here; the worker would find out a moment later.
         let Ok(stream) = prepare(stream) else { return };
         // The queue holds as many as there are places, so it is only ever closed, never full.

@@ -1,28 +1,20 @@
-//! The one-way signal that asks every connection to finish.
+//! The one-way signal that asks a connection to finish: because the data plane stops, because it has been silent for too
+//! long, or because it has to make room for another.
 
-use tokio::sync::watch;
+use super::seat::Seat;
+use std::sync::Arc;
 
 /// Says when a connection should finish.
 #[derive(Clone, Debug)]
-pub struct Drain(watch::Receiver<bool>);
+pub struct Drain(Arc<Seat>);
 
 impl Drain {
-    /// Completes once the data plane drains; at once if it already does.
-    pub async fn requested(mut self) {
-        // An error means that the data plane is gone, and with it every reason to go on.
-        let _ = self.0.wait_for(|draining| *draining).await;
+    pub(super) fn of(seat: Arc<Seat>) -> Self {
+        Drain(seat)
     }
-}
 
-pub(super) struct Trigger(watch::Sender<bool>);
-
-impl Trigger {
-    pub(super) fn fire(&self) {
-        self.0.send_replace(true);
+    /// Completes once the connection is to finish; at once if that is so already.
+    pub async fn requested(self) {
+        self.0.asked_to_leave().await;
     }
-}
-
-pub(super) fn channel() -> (Trigger, Drain) {
-    let (sender, receiver) = watch::channel(false);
-    (Trigger(sender), Drain(receiver))
 }

@@ -1,14 +1,26 @@
 //! How many connections each worker holds, per listener; the acceptor deals by it, metrics report it.
 
+use super::memory::Memory;
+use super::register::{Register, Room};
+use super::seat::Seat;
 use super::{Settings, WorkerId};
+use parking_lot::Mutex;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tidegate_access::PeerGroup;
+
+/// Connections of one listener that were asked to make room and are not gone yet. Beyond that new ones are refused, so
+/// that no more files are open than were reckoned with.
+pub const MOST_LEAVING: usize = 64;
 
 /// Connection counts of a data plane.
 #[derive(Debug)]
 pub struct Loads {
     listeners: Vec<Counters>,
-    max_connections: usize,
+    /// What unfinished requests hold, by worker.
+    memory: Vec<Arc<Memory>>,
+    connection_memory: usize,
 }
 
 #[derive(Debug)]
@@ -17,6 +29,9 @@ struct Counters {
     open: Vec<AtomicUsize>,
     accepted: AtomicU64,
     refused: AtomicU64,
+    evicted: AtomicU64,
+    leaving: AtomicUsize,
+    register: Mutex<Register>,
 }
 
 /// The connections of one listener.
@@ -28,21 +43,30 @@ pub struct ListenerLoad {
     pub open: Vec<usize>,
     /// Connections accepted since the start.
     pub accepted: u64,
-    /// Connections closed at once because the listener was full.
+    /// Connections closed at once because there was no room.
     pub refused: u64,
+    /// Idle connections closed to make room for another.
+    pub evicted: u64,
 }
 
 impl Loads {
     pub(super) fn new(names: Vec<&'static str>, settings: &Settings) -> Self {
+        let most = settings.max_connections.get();
+        let most_per_peer = settings.max_connections_per_peer.map_or(usize::MAX, |most| most.get());
+        let workers = settings.workers.get();
         let counters = |name| Counters {
             name,
-            open: (0..settings.workers.get()).map(|_| AtomicUsize::new(0)).collect(),
+            open: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            leaving: AtomicUsize::new(0),
+            register: Mutex::new(Register::new(most, most_per_peer)),
         };
         Self {
             listeners: names.into_iter().map(counters).collect(),
-            max_connections: settings.max_connections.get(),
+            memory: (0..workers).map(|_| Memory::new(settings.worker_memory)).collect(),
+            connection_memory: settings.connection_memory,
         }
     }
 
@@ -53,28 +77,66 @@ impl Loads {
             open: listener.open.iter().map(|open| open.load(Ordering::Relaxed)).collect(),
             accepted: listener.accepted.load(Ordering::Relaxed),
             refused: listener.refused.load(Ordering::Relaxed),
+            evicted: listener.evicted.load(Ordering::Relaxed),
         })
     }
 
+    /// Bytes that requests hold which are not all here yet.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.memory.iter().map(|worker| worker.held()).sum()
+    }
+
     /// Takes a place on the worker with the fewest connections of `listener`, ties to the fewest overall; `None` when
-    /// the listener is full.
+    /// there is no room. Where that takes another connection's seat, that one is asked to leave.
     ///
     /// Only the acceptor thread calls this, so the counts can only shrink meanwhile and the bound holds.
-    pub(super) fn take_place(self: &Arc<Self>, listener: usize) -> Option<(WorkerId, Place)> {
+    pub(super) fn take_place(
+        self: &Arc<Self>,
+        listener: usize,
+        address: IpAddr,
+    ) -> Option<(WorkerId, Place)> {
         let counters = &self.listeners[listener];
-        let open: Vec<_> = counters.open.iter().map(|open| open.load(Ordering::Relaxed)).collect();
-        if open.iter().sum::<usize>() >= self.max_connections {
+        let peer = PeerGroup::of(address);
+        if !counters.make_room(peer) {
             counters.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
+        let open: Vec<_> = counters.open.iter().map(|open| open.load(Ordering::Relaxed)).collect();
         let worker = (0..open.len()).min_by_key(|&worker| (open[worker], self.total_on(worker)))?;
         counters.open[worker].fetch_add(1, Ordering::Relaxed);
         counters.accepted.fetch_add(1, Ordering::Relaxed);
-        Some((WorkerId(worker), Place { loads: Arc::clone(self), listener, worker }))
+        let seat = Seat::new(peer, worker, self.connection_memory, Arc::clone(&self.memory[worker]));
+        let at = counters.register.lock().insert(Arc::clone(&seat));
+        Some((WorkerId(worker), Place { loads: Arc::clone(self), listener, at, seat }))
     }
 
     fn total_on(&self, worker: usize) -> usize {
         self.listeners.iter().map(|listener| listener.open[worker].load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Counters {
+    fn make_room(&self, peer: PeerGroup) -> bool {
+        let room = {
+            let mut register = self.register.lock();
+            match self.leaving.load(Ordering::Relaxed) < MOST_LEAVING {
+                true => register.make_room(peer),
+                false => register.look_for_room(peer),
+            }
+        };
+        match room {
+            Room::Free => true,
+            Room::None => false,
+            Room::InPlaceOf(seat) => {
+                // Its count goes over to the new connection now; it is gone in a moment.
+                self.open[seat.worker()].fetch_sub(1, Ordering::Relaxed);
+                self.leaving.fetch_add(1, Ordering::Relaxed);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+                seat.ask_to_leave();
+                true
+            }
+        }
     }
 }
 
@@ -83,18 +145,32 @@ impl Loads {
 pub(super) struct Place {
     loads: Arc<Loads>,
     listener: usize,
-    worker: usize,
+    /// Where its seat is in the register.
+    at: usize,
+    seat: Arc<Seat>,
 }
 
 impl Place {
     pub(super) fn listener(&self) -> usize {
         self.listener
     }
+
+    pub(super) fn seat(&self) -> &Arc<Seat> {
+        &self.seat
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.loads.listeners[self.listener].open[self.worker].fetch_sub(1, Ordering::Relaxed);
+        let counters = &self.loads.listeners[self.listener];
+        let mut register = counters.register.lock();
+        // The register's lock is what makes this a fact: only under it is a seat taken away.
+        if self.seat.is_removed() {
+            counters.leaving.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            register.remove(self.at);
+            counters.open[self.seat.worker()].fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -102,6 +178,8 @@ impl Drop for Place {
 mod tests {
     use super::*;
     use std::num::NonZeroUsize;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn loads(workers: usize, max_connections: usize) -> Arc<Loads> {
         let settings = Settings {
@@ -115,34 +193,57 @@ mod tests {
     #[test]
     fn connections_of_one_listener_spread_evenly_whatever_the_other_holds() {
         let loads = loads(3, 100);
-        let _http: Vec<_> = (0..2).map(|_| loads.take_place(1).unwrap()).collect();
-        let _grpc: Vec<_> = (0..6).map(|_| loads.take_place(0).unwrap()).collect();
+        let _http: Vec<_> = (0..2).map(|_| loads.take_place(1, PEER).unwrap()).collect();
+        let _grpc: Vec<_> = (0..6).map(|_| loads.take_place(0, PEER).unwrap()).collect();
         assert_eq!(loads.read().next().unwrap().open, [2, 2, 2]);
     }
 
     #[test]
     fn a_tie_goes_to_the_worker_with_the_fewest_connections_overall() {
         let loads = loads(2, 100);
-        let (first, _http) = loads.take_place(1).unwrap();
-        let (second, _grpc) = loads.take_place(0).unwrap();
+        let (first, _http) = loads.take_place(1, PEER).unwrap();
+        let (second, _grpc) = loads.take_place(0, PEER).unwrap();
         assert_ne!(first, second);
     }
 
     #[test]
     fn a_closed_connection_gives_its_place_back() {
         let loads = loads(2, 100);
-        let _first = loads.take_place(0).unwrap();
-        let (second, place) = loads.take_place(0).unwrap();
+        let _first = loads.take_place(0, PEER).unwrap();
+        let (second, place) = loads.take_place(0, PEER).unwrap();
         drop(place);
-        assert_eq!(loads.take_place(0).unwrap().0, second);
+        assert_eq!(loads.take_place(0, PEER).unwrap().0, second);
     }
 
     #[test]
     fn a_full_listener_refuses_and_counts_without_touching_the_other() {
         let loads = loads(2, 2);
-        let _places = [loads.take_place(0).unwrap(), loads.take_place(0).unwrap()];
-        assert!(loads.take_place(0).is_none());
-        assert!(loads.take_place(1).is_some());
+        let places = [loads.take_place(0, PEER).unwrap(), loads.take_place(0, PEER).unwrap()];
+        let _busy = places.each_ref().map(|(_, place)| place.seat().begin());
+        assert!(loads.take_place(0, PEER).is_none());
+        assert!(loads.take_place(1, PEER).is_some());
         assert_eq!(loads.read().map(|load| load.refused).collect::<Vec<_>>(), [1, 0]);
+    }
+
+    #[test]
+    fn a_connection_that_made_room_is_counted_once_whenever_it_goes() {
+        let loads = loads(1, 2);
+        let (_, first) = loads.take_place(0, PEER).unwrap();
+        let (_, second) = loads.take_place(0, PEER).unwrap();
+        let (_, third) = loads.take_place(0, PEER).unwrap();
+        let read = || loads.read().next().unwrap();
+        assert_eq!((read().open, read().evicted), (vec![2], 1));
+        drop(first);
+        assert_eq!(read().open, [2]);
+        drop((second, third));
+        assert_eq!(read().open, [0]);
+        assert_eq!(loads.listeners[0].leaving.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn no_more_connections_linger_than_were_reckoned_with() {
+        let loads = loads(1, 2);
+        let places: Vec<_> = (0..200).filter_map(|_| loads.take_place(0, PEER)).collect();
+        assert_eq!(places.len(), 2 + MOST_LEAVING);
     }
 }

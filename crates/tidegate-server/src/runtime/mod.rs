@@ -11,10 +11,18 @@
 mod acceptor;
 mod drain;
 mod load;
+mod memory;
+mod occasional;
+mod register;
+mod seat;
+mod silence;
 mod worker;
 
 pub use drain::Drain;
-pub use load::{ListenerLoad, Loads};
+pub use load::{ListenerLoad, Loads, MOST_LEAVING};
+pub use memory::Held;
+pub(crate) use occasional::Occasional;
+pub use seat::{Seat, UnderWay};
 
 use std::future::Future;
 use std::io;
@@ -24,7 +32,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tidegate_access::{ServerTls, Stream};
+use tokio::sync::watch;
 
 /// What to do with a connection.
 ///
@@ -36,6 +45,28 @@ pub trait Protocol: Send + Sync + 'static {
     /// When [`Connection::drain`] asks, answer what was begun, tell the peer to go elsewhere, and return. Whatever is
     /// left at the deadline is dropped.
     fn serve(&self, connection: Connection) -> Serving;
+
+    /// How long a connection may be silent.
+    fn patience(&self) -> Patience {
+        Patience::ENDLESS
+    }
+}
+
+/// How long a connection may be silent before it is asked to finish; up to an eighth longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Until its first request (after it has logged in, where it must).
+    pub first: Duration,
+    /// Between any further ones.
+    pub idle: Duration,
+    /// Also where a request is under way: because none takes so long.
+    pub even_under_way: bool,
+}
+
+impl Patience {
+    /// For as long as it likes.
+    pub const ENDLESS: Patience =
+        Patience { first: Duration::MAX, idle: Duration::MAX, even_under_way: false };
 }
 
 /// A connection being served, until it ends.
@@ -44,15 +75,17 @@ pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Makes the [`Protocol`] of one worker; called on that worker's thread, inside its runtime.
 pub type MakeProtocol = Arc<dyn Fn(WorkerId) -> Arc<dyn Protocol> + Send + Sync>;
 
-/// An accepted connection: `TCP_NODELAY` and keep-alive probes are set, nothing has been read.
+/// An accepted connection: `TCP_NODELAY` and keep-alive probes are set, TLS hands are shaken, nothing has been read.
 #[derive(Debug)]
 pub struct Connection {
-    /// The socket, registered with this worker's runtime.
-    pub stream: TcpStream,
+    /// Its bytes, on a socket that is registered with this worker's runtime.
+    pub stream: Stream,
     /// The other end.
     pub peer: SocketAddr,
     /// Says when to finish.
     pub drain: Drain,
+    /// Says whether a request is under way: without one, it may have to make room for another connection.
+    pub seat: Arc<Seat>,
 }
 
 /// Which worker: 0 up to the number of workers.
@@ -64,6 +97,7 @@ pub struct Listener {
     name: &'static str,
     socket: std::net::TcpListener,
     make: MakeProtocol,
+    tls: Option<Arc<ServerTls>>,
 }
 
 impl Listener {
@@ -78,7 +112,14 @@ impl Listener {
             address,
             source,
         })?;
-        Ok(Self { name, socket, make: Arc::new(make) })
+        Ok(Self { name, socket, make: Arc::new(make), tls: None })
+    }
+
+    /// The same over TLS.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<ServerTls>>) -> Self {
+        self.tls = tls;
+        self
     }
 }
 
@@ -87,8 +128,16 @@ impl Listener {
 pub struct Settings {
     /// Worker threads; by default one per core this process may use.
     pub workers: NonZeroUsize,
-    /// Open connections per listener; one more is closed at once, and counted.
+    /// Open connections per listener. One more takes the place of an idle one, or is closed at once.
     pub max_connections: NonZeroUsize,
+    /// Open connections of one address on one listener, where that is to be less than four times what is free.
+    pub max_connections_per_peer: Option<NonZeroUsize>,
+    /// Bytes that the unfinished requests of one connection may hold.
+    pub connection_memory: usize,
+    /// The same for all connections of one worker.
+    pub worker_memory: usize,
+    /// How long TLS may take to shake hands.
+    pub handshake_timeout: Duration,
     /// How long [`DataPlane::drain`] waits for connections to finish.
     pub drain_deadline: Duration,
 }
@@ -98,6 +147,10 @@ impl Default for Settings {
         Self {
             workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             max_connections: DEFAULT_MAX_CONNECTIONS,
+            max_connections_per_peer: None,
+            connection_memory: DEFAULT_CONNECTION_MEMORY,
+            worker_memory: DEFAULT_WORKER_MEMORY,
+            handshake_timeout: DEFAULT_HANDSHAKE_TIMEOUT,
             drain_deadline: DEFAULT_DRAIN_DEADLINE,
         }
     }
@@ -106,6 +159,15 @@ impl Default for Settings {
 /// Enough for a fleet of sidecars; about 40 KB of buffers each at worst, so half a gigabyte at the bound.
 pub const DEFAULT_MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
+/// Sixteen requests of the largest size, all of them half here.
+pub const DEFAULT_CONNECTION_MEMORY: usize = 4 << 20;
+
+/// The same for 16 connections that all do their worst.
+pub const DEFAULT_WORKER_MEMORY: usize = 64 << 20;
+
+/// Two round trips and some arithmetic, on a bad line.
+pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Shorter than the 30 s after which Kubernetes kills a pod.
 pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -113,7 +175,7 @@ pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 pub struct DataPlane {
     addresses: Vec<(&'static str, SocketAddr)>,
     loads: Arc<Loads>,
-    drain: drain::Trigger,
+    stop: watch::Sender<()>,
     acceptor: JoinHandle<()>,
     workers: Vec<worker::Handle>,
 }
@@ -128,17 +190,18 @@ impl DataPlane {
             .map_err(|source| RuntimeError::Start { what: "listener", source })?;
         let names = listeners.iter().map(|listener| listener.name).collect();
         let loads = Arc::new(Loads::new(names, settings));
-        let (drain, draining) = drain::channel();
+        let (stop, stopping) = watch::channel(());
 
-        let makers: Vec<_> = listeners.iter().map(|listener| Arc::clone(&listener.make)).collect();
+        let makers: Vec<_> =
+            listeners.iter().map(|listener| (Arc::clone(&listener.make), listener.tls.clone())).collect();
         let workers = (0..settings.workers.get())
-            .map(|id| worker::spawn(WorkerId(id), makers.clone(), settings, draining.clone()))
+            .map(|id| worker::spawn(WorkerId(id), makers.clone(), settings))
             .collect::<io::Result<Vec<_>>>()
             .map_err(|source| RuntimeError::Start { what: "worker", source })?;
         let queues = workers.iter().map(worker::Handle::queue).collect();
-        let acceptor = acceptor::spawn(listeners, queues, Arc::clone(&loads), draining)
+        let acceptor = acceptor::spawn(listeners, queues, Arc::clone(&loads), stopping)
             .map_err(|source| RuntimeError::Start { what: "acceptor", source })?;
-        Ok(Self { addresses, loads, drain, acceptor, workers })
+        Ok(Self { addresses, loads, stop, acceptor, workers })
     }
 
     /// Where each listener is bound, by name, in the order given.
@@ -162,9 +225,10 @@ impl DataPlane {
     /// Stops accepting, lets connections finish until the deadline, and returns how many were cut off then.
     #[must_use]
     pub fn drain(self) -> Drained {
-        self.drain.fire();
+        drop(self.stop);
         join(self.acceptor);
-        // The acceptor and this handle held the only senders: with both gone each worker sees its queue end.
+        // The acceptor and this handle held the only senders: with both gone each worker sees its queue end, and asks its
+        // connections to finish.
         let threads: Vec<_> = self.workers.into_iter().map(worker::Handle::close).collect();
         Drained { cut: threads.into_iter().map(join).sum() }
     }

@@ -1,14 +1,18 @@
 //! One core's thread: a single-threaded runtime that serves the connections dealt to it.
 
-use super::load::Place;
+use super::load::{MOST_LEAVING, Place};
+use super::silence::Watch;
 use super::{Connection, Drain, MakeProtocol, Protocol, Settings, WorkerId};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tidegate_access::{ServerTls, Stream};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 /// A connection on its way from the acceptor to a worker.
 pub(super) struct Dealt {
@@ -42,20 +46,20 @@ impl Handle {
 
 pub(super) fn spawn(
     id: WorkerId,
-    makers: Vec<MakeProtocol>,
+    makers: Vec<(MakeProtocol, Option<Arc<ServerTls>>)>,
     settings: &Settings,
-    drain: Drain,
 ) -> io::Result<Handle> {
-    // Every dealt connection holds a place, so no listener can have more than this many waiting.
-    let most = settings.max_connections.get().saturating_mul(makers.len().max(1));
+    // Every dealt connection holds a place, or is on its way out, so no listener can have more than this many waiting.
+    let most = (settings.max_connections.get() + MOST_LEAVING).saturating_mul(makers.len().max(1));
     let (queue, dealt) = mpsc::channel(most.min(Semaphore::MAX_PERMITS));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let metrics = runtime.metrics();
-    let deadline = settings.drain_deadline;
+    let (deadline, handshake_timeout) = (settings.drain_deadline, settings.handshake_timeout);
     let thread = std::thread::Builder::new().name(format!("tidegate-{}", id.0)).spawn(move || {
         let cut = runtime.block_on(async move {
-            let protocols = makers.iter().map(|make| make(id)).collect();
-            Worker { protocols, drain, serving: JoinSet::new() }.run(dealt, deadline).await
+            let listeners =
+                makers.into_iter().map(|(make, tls)| Spoken { protocol: make(id), tls }).collect();
+            Worker::new(listeners, handshake_timeout).run(dealt, deadline).await
         });
         // Tasks of connections that were cut must not hold the thread.
         runtime.shutdown_background();
@@ -64,14 +68,29 @@ pub(super) fn spawn(
     Ok(Handle { queue, metrics, thread })
 }
 
+/// What is spoken on a listener.
+struct Spoken {
+    protocol: Arc<dyn Protocol>,
+    tls: Option<Arc<ServerTls>>,
+}
+
 struct Worker {
-    protocols: Vec<Arc<dyn Protocol>>,
-    drain: Drain,
+    listeners: Vec<Spoken>,
+    handshake_timeout: Duration,
+    watch: Watch,
     serving: JoinSet<()>,
 }
 
 impl Worker {
+    fn new(listeners: Vec<Spoken>, handshake_timeout: Duration) -> Self {
+        let watch = Watch::new(listeners.iter().map(|spoken| spoken.protocol.patience()));
+        Worker { listeners, handshake_timeout, watch, serving: JoinSet::new() }
+    }
+
     async fn run(mut self, mut dealt: mpsc::Receiver<Dealt>, deadline: Duration) -> usize {
+        let mut looks = tokio::time::interval(self.watch.every());
+        // A worker that stood still must not take all the looks it missed for time without a request.
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 next = dealt.recv() => match next {
@@ -79,8 +98,10 @@ impl Worker {
                     None => break,
                 },
                 Some(ended) = self.serving.join_next() => report(ended),
+                _ = looks.tick() => self.watch.look(),
             }
         }
+        self.watch.ask_all_to_leave();
         let finish = async {
             while let Some(ended) = self.serving.join_next().await {
                 report(ended);
@@ -91,15 +112,34 @@ impl Worker {
     }
 
     fn serve(&mut self, Dealt { stream, peer, place }: Dealt) {
-        let stream = match tokio::net::TcpStream::from_std(stream) {
-            Ok(stream) => stream,
+        let socket = match TcpStream::from_std(stream) {
+            Ok(socket) => socket,
             Err(error) => return tracing::warn!(%peer, %error, "cannot register a connection"),
         };
-        let protocol = Arc::clone(&self.protocols[place.listener()]);
-        let connection = Connection { stream, peer, drain: self.drain.clone() };
+        let Spoken { protocol, tls } = &self.listeners[place.listener()];
+        let (protocol, seat) = (Arc::clone(protocol), Arc::clone(place.seat()));
+        let drain = Drain::of(Arc::clone(&seat));
+        self.watch.add(Arc::clone(&seat), protocol.patience());
+        let Some(tls) = tls.clone() else {
+            let connection = Connection { stream: Stream::Plain(socket), peer, drain, seat };
+            self.serving.spawn(async move {
+                let _place = place;
+                protocol.serve(connection).await;
+            });
+            return;
+        };
+        let within = self.handshake_timeout;
         self.serving.spawn(async move {
             let _place = place;
-            protocol.serve(connection).await;
+            let shaken = tokio::select! {
+                shaken = tokio::time::timeout(within, tls.accept(socket)) => shaken,
+                () = drain.clone().requested() => return,
+            };
+            match shaken {
+                Ok(Ok(stream)) => protocol.serve(Connection { stream, peer, drain, seat }).await,
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "closed: no TLS"),
+                Err(_) => tracing::debug!(%peer, "closed: TLS took too long"),
+            }
         });
     }
 }

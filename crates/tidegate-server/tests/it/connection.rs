@@ -9,8 +9,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_server::connection::{self, HttpLimits, Speaks, read_body};
-use tidegate_server::runtime::{Connection, DataPlane, Drained, Listener, Protocol, Serving, Settings};
+use tidegate_server::connection::{self, HttpLimits, Requests, Speaks, read_body};
+use tidegate_server::runtime::{
+    Connection, DataPlane, Drained, Listener, Patience, Protocol, Serving, Settings,
+};
 
 /// Answers with the body it got, or with the reason why it got none.
 struct Echo {
@@ -20,22 +22,32 @@ struct Echo {
 
 impl Protocol for Echo {
     fn serve(&self, connection: Connection) -> Serving {
-        let limits = self.limits;
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| async move {
-            let body = read_body(request.into_body(), limits.max_body_bytes, limits.body_timeout).await;
-            let body = body.unwrap_or_else(|error| Bytes::from(error.to_string()));
-            Ok::<_, Infallible>(Response::new(Full::new(body)))
+        let (limits, seat) = (self.limits, connection.seat.clone());
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let seat = seat.clone();
+            async move {
+                let body = read_body(request.into_body(), limits.max_body_bytes, &limits, &seat).await;
+                let body = body.unwrap_or_else(|error| Bytes::from(error.to_string()));
+                Ok::<_, Infallible>(Response::new(Full::new(body)))
+            }
         });
         Box::pin(connection::serve(connection, self.speaks, limits, service))
+    }
+
+    fn patience(&self) -> Patience {
+        self.limits.patience()
     }
 }
 
 /// Short enough to wait for, long enough for a busy machine to send a request in time.
 const QUICK: HttpLimits = HttpLimits {
     head_timeout: Duration::from_millis(300),
+    idle_timeout: Duration::from_millis(300),
+    requests: Requests::Short,
     max_head_bytes: 8 * 1024,
     max_headers: 16,
     max_streams: 16,
+    window_bytes: 1 << 20,
     max_body_bytes: 100,
     body_timeout: Duration::from_millis(300),
 };

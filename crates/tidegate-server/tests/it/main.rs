@@ -4,6 +4,7 @@
 
 mod auth;
 mod connection;
+mod frames;
 mod generated;
 mod grpc;
 mod http;
@@ -11,5 +12,6 @@ mod proxy;
 mod resp;
 mod rls;
 mod runtime;
+mod waiting;
 mod wire;
 mod world;

@@ -10,15 +10,16 @@ use tidegate_server::runtime::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Answers `w` with the worker's number, `p` with a panic, `s` with a last word before a silence that ignores drains,
+/// Always busy: it never makes room. Answers `w` with the worker's number, `p` with a panic, `s` with a last word before a silence that ignores drains,
 /// and says `bye` when drained.
 struct Letters(WorkerId);
 
 impl Protocol for Letters {
     fn serve(&self, connection: Connection) -> Serving {
-        let Connection { mut stream, drain, .. } = connection;
+        let Connection { mut stream, drain, seat, .. } = connection;
         let WorkerId(worker) = self.0;
         Box::pin(async move {
+            let _under_way = seat.begin();
             let mut drain = Box::pin(drain.requested());
             loop {
                 let mut letter = [0];

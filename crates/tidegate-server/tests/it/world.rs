@@ -12,6 +12,7 @@ use tidegate_limiter::{
     ShedderConfig, TokioRuntime, Transport,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
+use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::http::Http;
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
@@ -51,6 +52,16 @@ impl World {
         World::on(clock, settings, LimiterConfig::new(compile(rules, format), Arc::new(store), nobody()))
     }
 
+    /// Serves these rules within these limits.
+    pub(crate) fn with_limits(rules: &str, limits: HttpLimits, runtime: Settings) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let bounds = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
+        let store = Arc::new(MemoryStore::with_clock(bounds, clock.clone()));
+        let config = LimiterConfig::new(compile(rules, Format::Native), store, nobody());
+        let settings = ServiceSettings { limits, ..ServiceSettings::default() };
+        World::start_as(clock, settings, config, |http| http, &runtime)
+    }
+
     /// Serves these rules on a store that nobody can reach.
     pub(crate) fn without_store(rules: &str) -> Self {
         let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(Broken::AWAY), nobody())
@@ -84,6 +95,16 @@ impl World {
         config: LimiterConfig,
         change: impl FnOnce(Http) -> Http,
     ) -> Self {
+        World::start_as(clock, settings, config, change, &Settings::default())
+    }
+
+    fn start_as(
+        clock: Arc<ManualClock>,
+        settings: ServiceSettings,
+        config: LimiterConfig,
+        change: impl FnOnce(Http) -> Http,
+        runtime: &Settings,
+    ) -> Self {
         let heard = Arc::new(Heard::default());
         let config = LimiterConfig { clock: clock.clone(), observer: heard.clone(), ..config };
         let limiter = Arc::new(Limiter::new(config));
@@ -98,7 +119,7 @@ impl World {
             })
             .unwrap(),
         ];
-        let plane = DataPlane::start(&Settings::default(), listeners).unwrap();
+        let plane = DataPlane::start(runtime, listeners).unwrap();
         World { plane, clock, heard }
     }
 
@@ -108,6 +129,10 @@ impl World {
 
     pub(crate) fn http(&self) -> SocketAddr {
         self.plane.addresses()[0].1
+    }
+
+    pub(crate) fn grpc(&self) -> SocketAddr {
+        self.plane.addresses()[1].1
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Response {

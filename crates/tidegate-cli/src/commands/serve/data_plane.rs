@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tidegate_access::{SecretDigest, ServerTls};
 use tidegate_http::identity::Identity;
 use tidegate_limiter::{Limiter, Shedder, TokioRuntime};
 use tidegate_server::connection::HttpLimits;
@@ -11,7 +12,7 @@ use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
 use tidegate_server::http::Http;
 use tidegate_server::proxy::Proxy;
-use tidegate_server::resp::{Password, Resp, RespSettings};
+use tidegate_server::resp::{Resp, RespSettings, Users};
 use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WorkerId};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::SystemClock;
@@ -69,7 +70,8 @@ pub(super) fn start(
             Some(shedder) => Proxy::new(proxy).with_shedder(shedder.clone()),
             None => Proxy::new(proxy),
         };
-        listeners.push(proxy_listener(section.address()?, proxy, services).map_err(failure)?);
+        let tls = section.tls()?;
+        listeners.push(proxy_listener(section.address()?, proxy, tls, services).map_err(failure)?);
     }
     let plane = DataPlane::start(&runtime, listeners).map_err(failure)?;
     Ok(Running { plane, health, limiters, shedder, identities })
@@ -78,10 +80,11 @@ pub(super) fn start(
 fn proxy_listener(
     address: SocketAddr,
     proxy: Proxy,
+    tls: Option<Arc<ServerTls>>,
     services: Vec<Arc<Service>>,
 ) -> Result<Listener, RuntimeError> {
     let make = move |id: WorkerId| proxy.for_worker(id, services[id.0].clone());
-    Listener::bind("proxy", address, make)
+    Ok(Listener::bind("proxy", address, make)?.with_tls(tls))
 }
 
 /// A domain that has no rules would let nothing pass.
@@ -135,11 +138,11 @@ fn listeners(
 }
 
 fn resp_settings(settings: &Settings) -> RespSettings {
-    let password = settings.resp_password.as_ref();
-    RespSettings {
-        password: password.map(|password| Password::new(password.reveal().as_bytes())),
-        ..RespSettings::default()
+    let mut users = Users::default();
+    if let Some(password) = &settings.resp_password {
+        users = users.with("default", vec![SecretDigest::of(password.reveal().as_bytes())]);
     }
+    RespSettings { users, ..RespSettings::default() }
 }
 
 fn service_settings(settings: &Settings) -> ServiceSettings {
@@ -165,6 +168,7 @@ fn runtime_settings(settings: &Settings) -> runtime::Settings {
         workers: settings.workers.unwrap_or(default.workers),
         max_connections: settings.bounds.max_connections.unwrap_or(default.max_connections),
         drain_deadline: settings.drain.unwrap_or(default.drain_deadline),
+        ..default
     }
 }
 

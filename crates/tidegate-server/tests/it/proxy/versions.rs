@@ -11,11 +11,12 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use rustls::pki_types::ServerName;
-use tidegate_server::proxy::{client_config, server_config};
+use tidegate_access::{Offers, ServerTls, Stream, TlsFiles};
+use tidegate_server::proxy::client_config;
 use tidegate_testkit::{Certificates, Upstream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::TlsConnector;
 
 use super::world::{Edge, PATIENCE, Setup, target};
 
@@ -50,11 +51,16 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
+fn server_tls(files: &Certificates) -> ServerTls {
+    let Certificates { cert, key, .. } = files.clone();
+    ServerTls::load(TlsFiles { certificate: cert, key, client_ca: None }, Offers::Http).unwrap()
+}
+
 /// Starts that server in this test's runtime, behind TLS if there are certificates.
 async fn upstream(tls: Option<&Certificates>) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let acceptor = tls.map(|files| TlsAcceptor::from(server_config(&files.cert, &files.key).unwrap()));
+    let acceptor = tls.map(|files| Arc::new(server_tls(files)));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
@@ -154,9 +160,7 @@ async fn clients_are_served_over_tls_in_the_version_they_negotiate() {
     let dir = tempfile::tempdir().unwrap();
     let files = Certificates::for_loopback(dir.path());
     let backend = Upstream::start();
-    let edge = Setup::to(&[target(&backend)])
-        .change(|settings| settings.tls = Some(server_config(&files.cert, &files.key).unwrap()))
-        .start();
+    let edge = Setup::to(&[target(&backend)]).over_tls(server_tls(&files)).start();
     for (alpn, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
         let stream = tls_stream(&files, alpn, edge.addr()).await;
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(alpn.as_bytes()));
@@ -217,12 +221,13 @@ async fn a_websocket_to_an_upstream_over_tls_is_asked_for_in_http_1() {
     let files = Certificates::for_loopback(dir.path());
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let acceptor = TlsAcceptor::from(server_config(&files.cert, &files.key).unwrap());
+    let acceptor = server_tls(&files);
     tokio::spawn(async move {
         loop {
             let stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
             tokio::spawn(async move {
-                if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                let Stream::Tls(tls) = &stream else { return };
+                if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
                     return serve(stream).await;
                 }
                 let _ = echo(stream).await;

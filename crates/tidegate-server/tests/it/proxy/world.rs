@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tidegate_access::ServerTls;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, RemoteConfig, TokioRuntime};
@@ -35,6 +36,7 @@ pub(crate) struct Setup {
     pub(crate) settings: ProxySettings,
     runtime: Settings,
     time: Time,
+    tls: Option<Arc<ServerTls>>,
 }
 
 #[derive(PartialEq)]
@@ -60,7 +62,6 @@ impl Setup {
             check: None,
         };
         let settings = ProxySettings {
-            tls: None,
             upstreams: vec![upstream],
             routes: vec![Route { host: None, path: "/".to_owned(), upstream: 0, domain: None }],
             identity: Arc::new(Identity::new(&IdentityConfig::default()).unwrap()),
@@ -74,6 +75,7 @@ impl Setup {
             settings,
             runtime: Settings::default(),
             time: Time::StandsStill,
+            tls: None,
         }
     }
 
@@ -103,6 +105,12 @@ impl Setup {
 
     pub(crate) fn change(mut self, change: impl FnOnce(&mut ProxySettings)) -> Self {
         change(&mut self.settings);
+        self
+    }
+
+    /// Serves clients over TLS.
+    pub(crate) fn over_tls(mut self, tls: ServerTls) -> Self {
+        self.tls = Some(Arc::new(tls));
         self
     }
 
@@ -139,8 +147,8 @@ impl Setup {
         let admission = proxy.admission();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let make = move |id| proxy.for_worker(id, service.clone());
-        let plane =
-            DataPlane::start(&self.runtime, vec![Listener::bind("proxy", any, make).unwrap()]).unwrap();
+        let listener = Listener::bind("proxy", any, make).unwrap().with_tls(self.tls);
+        let plane = DataPlane::start(&self.runtime, vec![listener]).unwrap();
         Edge { plane, admission, clock: manual }
     }
 }

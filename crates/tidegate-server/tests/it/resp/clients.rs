@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use tidegate_server::resp::{Password, RespSettings};
+use tidegate_access::SecretDigest;
+use tidegate_server::resp::{RespSettings, Users};
 use tidegate_testkit::find_tool;
 
 use super::world::{World, ask};
@@ -49,12 +50,19 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/resp/clients").join(name)
 }
 
+/// The default user with this password; nobody if there is none.
+fn users(secret: &str) -> Users {
+    match secret {
+        "" => Users::default(),
+        secret => Users::default().with("default", vec![SecretDigest::of(secret.as_bytes())]),
+    }
+}
+
 /// Runs a script that checks all the answers by itself, without a password and with one.
 #[track_caller]
 fn check_script(program: &Path, first: &[&OsStr]) {
     for secret in ["", "s3cret"] {
-        let password = (!secret.is_empty()).then(|| Password::new(secret.as_bytes()));
-        let world = World::with_settings(RespSettings { password, ..RespSettings::default() });
+        let world = World::with_settings(RespSettings { users: users(secret), ..RespSettings::default() });
         let mut command = Command::new(program);
         command.args(first).args(["127.0.0.1", &world.addr.port().to_string(), secret]);
         assert_eq!(printed(&mut command, ""), "all answers are right\n");
@@ -75,7 +83,7 @@ fn redis_cli_shows_what_redis_cell_would_answer() {
 
 #[test]
 fn redis_cli_speaks_the_newer_version_and_gives_a_password() {
-    let settings = RespSettings { password: Some(Password::new(b"s3cret")), ..RespSettings::default() };
+    let settings = RespSettings { users: users("s3cret"), ..RespSettings::default() };
     let world = World::with_settings(settings);
     let quiet = ["-3", "--no-auth-warning", "-a", "s3cret", "--json", "HELLO"];
     let shown = printed(&mut redis_cli(&world, &quiet), "");

@@ -1,0 +1,147 @@
+//! Who may log in, and how often one address may be wrong about it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_access::{Guesses, PeerGroup, SecretDigest};
+use tidegate_core::{Micros, Timestamp};
+
+use crate::runtime::Occasional;
+
+/// The user of those who name none.
+pub(crate) const DEFAULT_USER: &[u8] = b"default";
+
+/// Users and their passwords: several each, so that they can be replaced one after the other. None lets everybody in.
+#[derive(Clone, Debug, Default)]
+pub struct Users(Vec<User>);
+
+#[derive(Clone, Debug)]
+struct User {
+    name: Vec<u8>,
+    passwords: Vec<SecretDigest>,
+}
+
+impl Users {
+    /// Lets `name` in with any of `passwords`.
+    #[must_use]
+    pub fn with(mut self, name: &str, passwords: Vec<SecretDigest>) -> Self {
+        self.0.push(User { name: name.as_bytes().to_vec(), passwords });
+        self
+    }
+
+    /// Whether nobody has to log in.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it is this user's password. All passwords are compared, so that time does not tell which users there are.
+    fn know(&self, name: &[u8], given: &[u8]) -> bool {
+        self.0.iter().fold(false, |known, user| {
+            let right = user.passwords.iter().fold(false, |right, password| right | password.is_of(given));
+            known | (right & (user.name == name))
+        })
+    }
+}
+
+/// What all workers know of attempts to log in.
+#[derive(Debug)]
+pub struct Logins {
+    users: Users,
+    guesses: Guesses,
+    refused: AtomicU64,
+    log: Mutex<Occasional>,
+}
+
+/// How an attempt to log in went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    Right,
+    Wrong,
+    /// Not even looked at: this address was wrong too often.
+    Later(Micros),
+}
+
+/// The least time between two log lines about wrong passwords.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+
+impl Logins {
+    pub(crate) fn new(users: Users) -> Self {
+        let (guesses, refused) = (Guesses::default(), AtomicU64::new(0));
+        Logins { users, guesses, refused, log: Mutex::new(Occasional::every(LOG_PAUSE)) }
+    }
+
+    /// Whether anybody has to log in.
+    pub(crate) fn are_needed(&self) -> bool {
+        !self.users.is_empty()
+    }
+
+    /// Attempts that failed since the start.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn attempt(&self, peer: PeerGroup, name: &[u8], given: &[u8], now: Timestamp) -> Attempt {
+        let wait = self.guesses.wait(peer, now);
+        if wait.is_none() && self.users.know(name, given) {
+            return Attempt::Right;
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        if let Some(attempts) = self.log.lock().happened() {
+            let name = name.escape_ascii().to_string();
+            tracing::warn!(address = %peer, user = name, attempts, "wrong password for the Redis protocol");
+        }
+        match wait {
+            Some(wait) => Attempt::Later(wait),
+            None => {
+                self.guesses.wrong(peer, now);
+                Attempt::Wrong
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+
+    fn logins() -> Logins {
+        let passwords = |texts: &[&str]| texts.iter().map(|text| SecretDigest::of(text.as_bytes())).collect();
+        Logins::new(
+            Users::default().with("default", passwords(&["a"])).with("app", passwords(&["old", "new"])),
+        )
+    }
+
+    fn peer(last: u8) -> PeerGroup {
+        PeerGroup::of([10, 0, 0, last].into())
+    }
+
+    #[test]
+    fn each_user_has_passwords_of_its_own_and_each_of_them_will_do() {
+        let logins = logins();
+        let attempt =
+            |name: &str, given: &str| logins.attempt(peer(1), name.as_bytes(), given.as_bytes(), NOW);
+        for (name, given) in [("default", "a"), ("app", "old"), ("app", "new")] {
+            assert_eq!(attempt(name, given), Attempt::Right, "{name} {given}");
+        }
+        for (name, given) in [("default", "old"), ("app", "a"), ("nobody", "a"), ("app", "")] {
+            assert_eq!(attempt(name, given), Attempt::Wrong, "{name} {given}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_was_wrong_too_often_is_not_compared_any_more_and_others_are() {
+        let logins = logins();
+        for _ in 0..10 {
+            assert_eq!(logins.attempt(peer(1), b"default", b"x", NOW), Attempt::Wrong);
+        }
+        assert_eq!(logins.attempt(peer(1), b"default", b"a", NOW), Attempt::Later(Micros::from_secs(6)));
+        assert_eq!(logins.attempt(peer(2), b"default", b"a", NOW), Attempt::Right);
+        assert_eq!(logins.attempt(peer(1), b"default", b"a", NOW + Micros::from_secs(6)), Attempt::Right);
+        assert_eq!(logins.refused(), 11);
+    }
+}

@@ -1,0 +1,210 @@
+//! The connections of one listener, and who has to go when there is no room for one more.
+//!
+//! An address may hold four times as many connections as are still free: alone it gets four fifths of a listener, two get
+//! four ninths each, and there is always room for one that holds none. Beyond its share, or where nothing is free, a new
+//! connection takes the seat of one that has no request under way: the address's own first, and in turns (as a page
+//! cache's clock does), so that who was just seated goes last.
+
+use super::seat::Seat;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tidegate_access::PeerGroup;
+
+/// What an address may hold, as a multiple of what is free.
+const SHARE: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Register {
+    seats: Vec<Option<Arc<Seat>>>,
+    vacant: Vec<usize>,
+    /// Connections by address; as many entries as there are seats taken, at most.
+    peers: HashMap<PeerGroup, usize>,
+    /// Where to look for the next seat to take.
+    hand: usize,
+    most: usize,
+    most_per_peer: usize,
+}
+
+/// How a new connection may be seated.
+#[derive(Debug)]
+pub(super) enum Room {
+    Free,
+    /// This one has been removed from the register, and must be asked to leave.
+    InPlaceOf(Arc<Seat>),
+    None,
+}
+
+impl Register {
+    pub(super) fn new(most: usize, most_per_peer: usize) -> Self {
+        Register {
+            seats: Vec::new(),
+            vacant: Vec::new(),
+            peers: HashMap::new(),
+            hand: 0,
+            most,
+            most_per_peer,
+        }
+    }
+
+    fn taken(&self) -> usize {
+        self.seats.len() - self.vacant.len()
+    }
+
+    fn held_by(&self, peer: PeerGroup) -> usize {
+        self.peers.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// Whether there is room for one more connection of `peer` without anybody leaving.
+    pub(super) fn look_for_room(&self, peer: PeerGroup) -> Room {
+        let free = self.most - self.taken();
+        match free > 0 && self.held_by(peer) < self.most_per_peer.min(free.saturating_mul(SHARE)) {
+            true => Room::Free,
+            false => Room::None,
+        }
+    }
+
+    /// Room for one more connection of `peer`: what is free, or somebody else's seat.
+    pub(super) fn make_room(&mut self, peer: PeerGroup) -> Room {
+        if let Room::Free = self.look_for_room(peer) {
+            return Room::Free;
+        }
+        let held = self.held_by(peer);
+        let leaves = |seat: &Seat| held == 0 || seat.peer() == peer;
+        match self.find(leaves) {
+            Some(at) => {
+                let seat = self.seats[at].clone().expect("the hand stopped at a seat that is taken");
+                self.remove(at);
+                seat.set_removed();
+                Room::InPlaceOf(seat)
+            }
+            None => Room::None,
+        }
+    }
+
+    /// The next seat in turn that may be taken. Two rounds: the first forgets who was used.
+    fn find(&mut self, may_leave: impl Fn(&Seat) -> bool) -> Option<usize> {
+        for _ in 0..self.seats.len() * 2 {
+            let at = self.hand % self.seats.len();
+            self.hand = at + 1;
+            if let Some(seat) = &self.seats[at]
+                && may_leave(seat)
+                && seat.could_leave()
+            {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Seats a connection; where.
+    pub(super) fn insert(&mut self, seat: Arc<Seat>) -> usize {
+        *self.peers.entry(seat.peer()).or_default() += 1;
+        match self.vacant.pop() {
+            Some(at) => {
+                self.seats[at] = Some(seat);
+                at
+            }
+            None => {
+                self.seats.push(Some(seat));
+                self.seats.len() - 1
+            }
+        }
+    }
+
+    /// Frees the seat at `at`.
+    pub(super) fn remove(&mut self, at: usize) {
+        let Some(seat) = self.seats[at].take() else { return };
+        self.vacant.push(at);
+        if let Some(held) = self.peers.get_mut(&seat.peer()) {
+            *held -= 1;
+            if *held == 0 {
+                self.peers.remove(&seat.peer());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Memory;
+    use super::*;
+    use std::net::IpAddr;
+
+    const ALICE: [u8; 4] = [10, 0, 0, 1];
+    const BOB: [u8; 4] = [10, 0, 0, 2];
+
+    fn seat(address: [u8; 4]) -> Arc<Seat> {
+        Seat::new(PeerGroup::of(IpAddr::from(address)), 0, 0, Memory::new(0))
+    }
+
+    /// Seats connections of `address` for as long as nobody has to leave.
+    fn fill(register: &mut Register, address: [u8; 4]) -> Vec<Arc<Seat>> {
+        let mut seats = Vec::new();
+        while let Room::Free = register.look_for_room(PeerGroup::of(IpAddr::from(address))) {
+            seats.push(seat(address));
+            register.insert(Arc::clone(seats.last().unwrap()));
+        }
+        seats
+    }
+
+    fn leaver(room: Room) -> Arc<Seat> {
+        match room {
+            Room::InPlaceOf(seat) => seat,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_address_leaves_a_fifth_for_others_and_two_a_ninth() {
+        let mut register = Register::new(90, usize::MAX);
+        assert_eq!(fill(&mut register, ALICE).len(), 72);
+        assert_eq!(fill(&mut register, BOB).len(), 15);
+        assert!(matches!(register.make_room(PeerGroup::of(IpAddr::from([10, 0, 0, 3]))), Room::Free));
+    }
+
+    #[test]
+    fn an_address_can_be_given_a_smaller_share() {
+        assert_eq!(fill(&mut Register::new(100, 7), ALICE).len(), 7);
+    }
+
+    #[test]
+    fn beyond_its_share_an_address_takes_the_seat_of_its_own_oldest_idle_connection() {
+        let mut register = Register::new(20, usize::MAX);
+        let others = fill(&mut register, BOB);
+        let busy: Vec<_> = others.iter().map(Seat::begin).collect();
+        let own = fill(&mut register, ALICE);
+        let _working = own[0].begin();
+        let left = leaver(register.make_room(own[0].peer()));
+        assert!(Arc::ptr_eq(&left, &own[1]));
+        drop(busy);
+        // Bob's are idle now, but Alice does not live at Bob's expense.
+        register.insert(seat(ALICE));
+        assert_eq!(leaver(register.make_room(own[0].peer())).peer(), own[0].peer());
+    }
+
+    #[test]
+    fn who_holds_nothing_takes_any_idle_seat_where_none_is_free() {
+        let mut register = Register::new(2, usize::MAX);
+        let seats = fill(&mut register, ALICE);
+        assert_eq!(seats.len(), 2);
+        let left = leaver(register.make_room(PeerGroup::of(IpAddr::from(BOB))));
+        assert!(Arc::ptr_eq(&left, &seats[0]));
+    }
+
+    #[test]
+    fn who_was_used_since_the_last_round_is_passed_over_once() {
+        let mut register = Register::new(2, usize::MAX);
+        let seats = fill(&mut register, ALICE);
+        seats[0].progressed();
+        let left = leaver(register.make_room(PeerGroup::of(IpAddr::from(BOB))));
+        assert!(Arc::ptr_eq(&left, &seats[1]));
+    }
+
+    #[test]
+    fn nobody_leaves_with_a_request_under_way() {
+        let mut register = Register::new(2, usize::MAX);
+        let seats = fill(&mut register, ALICE);
+        let _busy: Vec<_> = seats.iter().map(Seat::begin).collect();
+        assert!(matches!(register.make_room(PeerGroup::of(IpAddr::from(BOB))), Room::None));
+    }
+}
