@@ -23,6 +23,8 @@ pub(super) struct Entry {
     /// Answers to questions sent until then are no longer true: the cell was changed since.
     pub(super) void_until: Timestamp,
     pub(super) sent: Timestamp,
+    /// When `last` came: it is of some moment since `sent`, and numbers returned later go on from the latest possible one.
+    pub(super) received: Timestamp,
     pub(super) last: LastAnswer,
     pub(super) refusal: Option<Refusal>,
 }
@@ -30,6 +32,7 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal {
     pub(super) sent: Timestamp,
+    pub(super) received: Timestamp,
     pub(super) hits: Hits,
     pub(super) retry_after: Option<Micros>,
 }
@@ -42,6 +45,12 @@ impl Refusal {
     pub(super) fn holds_at(&self, now: Timestamp) -> bool {
         // A clock that stepped back ends it: better one question too many.
         now >= self.sent && now.since(self.sent) < self.lasts()
+    }
+
+    /// How long a caller who asks now has to wait, at least as long as the store would say: the store may have decided when
+    /// its answer was already on the way here. It is repeated for a round trip less.
+    pub(super) fn wait_at(&self, now: Timestamp) -> Option<Micros> {
+        self.retry_after.map(|span| span.saturating_sub(now.since(self.received)))
     }
 
     /// Whether it is still what the store would say, unless somebody changed the cell.
@@ -62,14 +71,19 @@ impl Entry {
         if self.version != answer.version {
             *self = Entry { cell: self.cell, version: answer.version, ..Entry::default() };
         }
-        self.sent = answer.sent;
+        (self.sent, self.received) = (answer.sent, answer.received);
         self.last = LastAnswer::of(&answer.outcome);
         let hits = Hits::new(answer.hits.get().max(1));
         if answer.outcome.is_admitted() {
             // What is admitted now is not refused any more, nor what costs less.
             self.refusal = self.refusal.filter(|refusal| refusal.hits > hits);
         } else if answer.limit.refusal_may_be_remembered() {
-            let new = Refusal { sent: answer.sent, hits, retry_after: answer.outcome.retry_after() };
+            let new = Refusal {
+                sent: answer.sent,
+                received: answer.received,
+                hits,
+                retry_after: answer.outcome.retry_after(),
+            };
             let says_more =
                 |old: &Refusal| old.hits <= hits && old.sent + old.lasts() >= answer.sent + new.lasts();
             self.refusal = self.refusal.filter(says_more).or(Some(new));

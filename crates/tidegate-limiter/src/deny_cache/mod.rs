@@ -1,8 +1,9 @@
 //! The deny cache: refusals of the store that this node repeats, and the numbers to go on from without it.
 //!
 //! "Refused until then" is a fact that may be repeated for a short while; "allowed" is not, and is never answered from
-//! here. An entry is of one cell under one limit, number for number, and of one rule set. Its age is counted from when the
-//! question was sent, by this node's clock alone. The cache holds a bounded number of cells, the refused ones longest. It
+//! here. An entry is of one cell under one limit, number for number, and of one rule set. By this node's clock alone, it is
+//! repeated until its time is up since the question was sent, and its numbers go on from when the answer came: neither is
+//! anybody refused for too long, nor told to come back too early. The cache holds a bounded number of cells, the refused ones longest. It
 //! asks nobody.
 
 mod entry;
@@ -66,8 +67,9 @@ pub(crate) struct AnsweredCell<'a> {
     pub(crate) version: LimitVersion,
     pub(crate) hits: Hits,
     pub(crate) outcome: Outcome,
-    /// When it was asked for.
+    /// When it was asked for, and when the answer came.
     pub(crate) sent: Timestamp,
+    pub(crate) received: Timestamp,
 }
 
 impl DenyCache {
@@ -103,15 +105,14 @@ impl DenyCache {
         if cell.hits.get().max(1) < refusal.hits.get() {
             return None;
         }
-        let wait = refusal.retry_after.map(|span| span.saturating_sub(now.since(refusal.sent)));
-        let elapsed = now.since(entry.sent);
+        let (elapsed, wait) = (now.since(entry.received), refusal.wait_at(now));
         Some(entry.last.refusal_after(cell.limit, elapsed, cell.hits, refusal.hits, wait))
     }
 
     /// What was left of the cell when the store last said, as of `now`; nothing if that is unknown or all is back.
     pub(crate) fn left(&self, cell: &CachedCell<'_>, now: Timestamp) -> Option<Outcome> {
         let entry = self.find(cell)?;
-        entry.last.left_after(cell.limit, now.since(entry.sent))
+        entry.last.left_after(cell.limit, now.since(entry.received))
     }
 
     /// What is left of a cell as far as is known; an unknown one is full.
@@ -153,7 +154,8 @@ impl DenyCache {
         let bucket = self.bucket(&mut shard, hash);
         let known = bucket.iter().position(|entry| entry.cell == Some(hash));
         let place = known.unwrap_or_else(|| worst_of(bucket, now));
-        bucket[place] = Entry { cell: Some(hash), void_until: now, sent: now, ..Entry::default() };
+        bucket[place] =
+            Entry { cell: Some(hash), void_until: now, sent: now, received: now, ..Entry::default() };
     }
 
     /// Refusals that had to go before their time, since the start.

@@ -298,9 +298,10 @@ impl Remote {
     /// Remembers one answer of the store.
     fn learn(&self, spend: &OwnedSpend, outcome: Outcome, sent: Timestamp) {
         let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.ask.hits);
-        self.deny_cache.remember(spend.hash, &AnsweredCell { limit, version, hits, outcome, sent });
+        let received = self.clock.now();
+        self.deny_cache.remember(spend.hash, &AnsweredCell { limit, version, hits, outcome, sent, received });
         if spend.approximate {
-            self.local.hear(spend, &outcome, self.clock.now());
+            self.local.hear(spend, &outcome, received);
         }
     }
 

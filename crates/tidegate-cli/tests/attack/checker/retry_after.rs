@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ledger::Ledger;
 use super::{Kind, View, Violation};
-use crate::history::{Answer, Asked, History, Source};
+use crate::history::{Answer, Asked, History};
 use crate::limit::{Limit, ROUNDING};
 
 const MOST_SHOWN: usize = 3;
@@ -41,8 +41,7 @@ impl Shape<'_> {
             return None;
         }
         let Some(retry_after) = retry_after else { return self.never_fits(refused) };
-        let too_long = self.too_long(refused, retry_after);
-        too_long.or_else(|| (source == Source::Store).then(|| self.too_short(refused, retry_after)).flatten())
+        self.too_long(refused, retry_after).or_else(|| self.too_short(refused, retry_after))
     }
 
     /// No time to try again means that no time will do.

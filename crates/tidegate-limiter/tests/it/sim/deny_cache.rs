@@ -3,6 +3,7 @@
 use tidegate_core::{Micros, Outcome};
 use tidegate_limiter::{Decision, Source};
 
+use super::store::Weather;
 use super::{Fleet, Setting};
 use crate::allocations::allocations;
 use crate::world::compile;
@@ -100,11 +101,33 @@ fn numbers_told_from_here_are_those_of_the_moment() {
     let later = node.check_cost("one", 30);
     assert_eq!(later.source, Source::DenyCache);
     let later = numbers(&later);
-    // Ten come back in a second; half a millisecond went by on the way.
+    // Ten come back in a second. The store may have decided when its answer came: what is returned counts from then.
     assert_eq!(later.remaining, 12);
-    let passed = Micros::new(700_000 + 500);
+    let passed = Micros::from_millis(700);
     assert_eq!(later.reset_after, first.reset_after.saturating_sub(passed));
     assert_eq!(later.retry_after(), first.retry_after().map(|wait| wait.saturating_sub(passed)));
+}
+
+#[test]
+fn who_waits_as_long_as_a_remembered_refusal_says_is_admitted() {
+    for limit in [
+        "{ algorithm: token_bucket, rate: 2/s, burst: 1 }",
+        "{ algorithm: sliding_log, limit: 1, window: 500ms }",
+        "{ algorithm: fixed_window, limit: 1, window: 500ms }",
+    ] {
+        let fleet = fleet(limit, 1);
+        let node = &fleet.nodes[0];
+        // On a slow way, what is counted from when the question was sent is early for whoever finds a fast one.
+        node.link.set(Weather::Slow(Micros::from_millis(4)));
+        (0..2).for_each(|_| drop(node.check("one")));
+        node.link.set(Weather::Fine);
+        fleet.executor.run_for(Micros::from_millis(100));
+        let remembered = node.check("one");
+        assert_eq!(remembered.source, Source::DenyCache, "{limit}");
+        fleet.executor.run_for(numbers(&remembered).retry_after().unwrap());
+        let admitted = node.check("one");
+        assert_eq!((admitted.allowed, admitted.source), (true, Source::Store), "{limit}");
+    }
 }
 
 #[test]
@@ -135,7 +158,7 @@ fn a_refusal_under_way_while_hits_are_given_back_is_not_repeated() {
     let slow = node.start("one");
     fleet.executor.run_for(Micros::new(260));
     let limiter = node.limiter.clone();
-    node.link.set(super::store::Weather::Slow(Micros::new(1)));
+    node.link.set(Weather::Slow(Micros::new(1)));
     let refund = fleet.executor.start(async move {
         let entries: [(&str, &[u8]); 1] = [("user", b"one")];
         let asks = [tidegate_limiter::DescriptorAsk::one(&entries)];
