@@ -1,5 +1,6 @@
 //! What a caller is told about a decision, on every HTTP surface: status, headers, and why it was refused.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
@@ -16,20 +17,48 @@ pub const OVERRIDE: &str = "override";
 /// 200, 429, or 503 where a rule that must not decide without its store refused for that reason.
 #[must_use]
 pub fn status(decision: &Decision) -> StatusCode {
-    match decision.allowed {
-        true => StatusCode::OK,
-        false if decision.source == Source::FallbackClosed => StatusCode::SERVICE_UNAVAILABLE,
-        false => StatusCode::TOO_MANY_REQUESTS,
+    refusal_kind(decision).map_or(StatusCode::OK, Kind::status)
+}
+
+/// What kind of refusal a decision is, if it is one.
+#[must_use]
+pub fn refusal_kind(decision: &Decision) -> Option<Kind> {
+    match decision.source {
+        _ if decision.allowed => None,
+        Source::FallbackClosed => Some(Kind::StoreUnavailable),
+        _ => Some(Kind::QuotaExceeded),
+    }
+}
+
+/// When to come back after a refusal for want of a store: about as often as a node looks whether its store is back.
+const WITHOUT_STORE: Micros = Micros::from_secs(1);
+
+/// When a refused request may be tried again; none where waiting does not help.
+#[must_use]
+pub fn retry_after(decision: &Decision) -> Option<Micros> {
+    match refusal_kind(decision)? {
+        Kind::StoreUnavailable => Some(WITHOUT_STORE),
+        _ => governing_limit(decision)?.1.outcome.retry_after(),
+    }
+}
+
+/// What a refusal says of itself in a sentence.
+#[must_use]
+pub fn message(decision: &Decision) -> Cow<'static, str> {
+    match refusal_kind(decision) {
+        Some(Kind::StoreUnavailable) => "the store of this limit does not answer".into(),
+        _ => detail(decision).into(),
     }
 }
 
 /// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later
 /// time, the second in which a window ends would be told now as that one and now as the next.
 pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, headers: &mut HeaderMap) {
-    let Some((report, limit)) = governing_limit(decision) else { return };
-    let since_epoch = span(asked_at.since(Timestamp::default()));
-    reported(decision, report, limit).write(sets, since_epoch, headers);
-    if let Some(retry_after) = limit.outcome.retry_after().filter(|_| !decision.allowed) {
+    if let Some((report, limit)) = governing_limit(decision) {
+        let since_epoch = span(asked_at.since(Timestamp::default()));
+        reported(decision, report, limit).write(sets, since_epoch, headers);
+    }
+    if let Some(retry_after) = retry_after(decision) {
         write_retry_after(span(retry_after), headers);
     }
 }
@@ -37,9 +66,8 @@ pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp,
 /// Why a request was refused, with every policy that it violated.
 #[must_use]
 pub fn refusal(decision: &Decision) -> Problem {
-    if status(decision) == StatusCode::SERVICE_UNAVAILABLE {
-        return Problem::new(Kind::StoreUnavailable, "the store of this limit does not answer")
-            .hint("try again in a moment");
+    if refusal_kind(decision) == Some(Kind::StoreUnavailable) {
+        return Problem::new(Kind::StoreUnavailable, message(decision)).hint("try again in a moment");
     }
     let refusing =
         decision.reports.iter().filter(|report| report.mode != Mode::Shadow && report.is_refusal());
@@ -75,15 +103,6 @@ fn detail(decision: &Decision) -> String {
         },
         None => "the request lacks what the limit counts by".to_owned(),
     }
-}
-
-/// Why a path that means two things is refused: a service behind may read it otherwise than the rules did, and serve what
-/// they meant to limit.
-#[must_use]
-pub fn ambiguous_path() -> Problem {
-    Problem::new(Kind::MalformedRequest, "the path climbs over an escaped slash, so that it means two things")
-        .at("path")
-        .hint("send it without `..`")
 }
 
 /// The report whose numbers a caller is told, if a limit has any.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
+use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, Limiter, Observer, Patience, Runtime, Shedder, Transport,
@@ -17,7 +18,7 @@ use tidegate_store::Clock;
 
 use crate::headers::HeaderSets;
 use crate::hold::{Held, Hold};
-use crate::identity::Attributes;
+use crate::identity::{Attributes, Entries};
 use crate::problem::{Kind, Problem};
 use crate::{answer, grpc};
 
@@ -99,12 +100,15 @@ impl Gate {
     pub async fn admit(&self, request: &HttpCheck<'_, '_>) -> GateAnswer {
         let asked_at = self.clock.now();
         let HttpCheck { domain, attributes, cost, patience } = *request;
-        let entries = attributes.entries();
-        let asks = [DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost, limit: None }];
+        let readings: SmallVec<[Entries<'_>; 1]> = attributes.readings().map(Attributes::entries).collect();
+        let asks: SmallVec<[DescriptorAsk<'_>; 1]> = readings
+            .iter()
+            .map(|entries| DescriptorAsk { descriptor: Descriptor { entries }, cost, limit: None })
+            .collect();
         let question = CheckRequest { domain, descriptors: &asks, patience };
         let mut held = Held::default();
         let decided = match &self.shedder {
-            None => self.limiter.check(&question).await,
+            None => self.limiter.check_readings(&question).await,
             Some(shedder) => match self.limiter.admit_and_check(&question, shedder).await {
                 Ok((permit, decided)) => {
                     held.permit = Some(permit);

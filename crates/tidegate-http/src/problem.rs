@@ -10,23 +10,35 @@ use std::borrow::Cow;
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// A problem document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    kind: Kind,
+    /// What happened this time.
+    pub detail: Cow<'static, str>,
+    /// The field at fault, as a path: `checks[3].attributes.user`.
+    pub field: Option<String>,
+    /// A way out.
+    pub hint: Option<Cow<'static, str>>,
+    /// The policies that a refused request violated (draft 11 of the rate limit headers).
+    pub violated_policies: Vec<String>,
+}
+
+/// A problem as clients read it: the members of RFC 9457, and `error` and `message` for those who look there.
+#[derive(Serialize)]
+struct Document<'p> {
     #[serde(rename = "type")]
     kind: Kind,
     title: &'static str,
     status: u16,
-    /// What happened this time.
-    pub detail: Cow<'static, str>,
-    /// The field at fault, as a path: `checks[3].attributes.user`.
+    detail: &'p str,
+    error: &'static str,
+    message: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-    /// A way out.
+    field: Option<&'p str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<Cow<'static, str>>,
-    /// The policies that a refused request violated (draft 11 of the rate limit headers).
-    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
-    pub violated_policies: Vec<String>,
+    hint: Option<&'p str>,
+    #[serde(rename = "violated-policies", skip_serializing_if = "<[String]>::is_empty")]
+    violated_policies: &'p [String],
 }
 
 /// The kinds of problem, each a stable identifier with one status and title.
@@ -68,6 +80,12 @@ pub enum Kind {
     /// A request that cannot be made sense of.
     #[serde(rename = "urn:tidegate:problem:malformed-request")]
     MalformedRequest,
+    /// The target is longer than rules can match whole.
+    #[serde(rename = "urn:tidegate:problem:target-too-long")]
+    TargetTooLong,
+    /// A header is longer than rules can match whole.
+    #[serde(rename = "urn:tidegate:problem:header-too-large")]
+    HeaderTooLarge,
     /// The proxy has as many requests in flight as it may have.
     #[serde(rename = "urn:tidegate:problem:overloaded")]
     Overloaded,
@@ -105,9 +123,38 @@ impl Kind {
             Self::LeaseEnded => StatusCode::GONE,
             Self::StoreUnavailable | Self::Overloaded | Self::Shed => StatusCode::SERVICE_UNAVAILABLE,
             Self::MalformedRequest => StatusCode::BAD_REQUEST,
+            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeaderTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BadGateway => StatusCode::BAD_GATEWAY,
             Self::GatewayTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::UnknownDomain | Self::NoPeer => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The kind in a word, the same on every surface: `error` in the document.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::MalformedJson => "malformed_json",
+            Self::InvalidField => "invalid_field",
+            Self::BodyTooLarge => "body_too_large",
+            Self::BodyTooSlow => "body_too_slow",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::QuotaExceeded => "rate_limit_exceeded",
+            Self::Conflict => "conflict",
+            Self::LeaseEnded => "lease_ended",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::MalformedRequest => "malformed_request",
+            Self::TargetTooLong => "target_too_long",
+            Self::HeaderTooLarge => "header_too_large",
+            Self::Overloaded => "overloaded",
+            Self::Shed => "load_shed",
+            Self::BadGateway => "bad_gateway",
+            Self::GatewayTimeout => "gateway_timeout",
+            Self::UnknownDomain => "unknown_domain",
+            Self::NoPeer => "no_peer_address",
         }
     }
 
@@ -126,6 +173,8 @@ impl Kind {
             Self::StoreUnavailable => "The limit cannot be checked now",
             Self::NoPeer => "The client is not known",
             Self::MalformedRequest => "The request is not valid",
+            Self::TargetTooLong => "The target is too long",
+            Self::HeaderTooLarge => "A header is too large",
             Self::Overloaded => "Too many requests are in flight",
             Self::Shed => "The service sheds load",
             Self::BadGateway => "The upstream server cannot be reached",
@@ -139,15 +188,7 @@ impl Problem {
     /// A problem with its detail; add a field or a hint where there is one.
     #[must_use]
     pub fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            kind,
-            title: kind.title(),
-            status: kind.status().as_u16(),
-            detail: detail.into(),
-            field: None,
-            hint: None,
-            violated_policies: Vec::new(),
-        }
+        Self { kind, detail: detail.into(), field: None, hint: None, violated_policies: Vec::new() }
     }
 
     /// Names the field at fault.
@@ -173,7 +214,19 @@ impl Problem {
     /// The document itself.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and numbers always serialise")
+        let Problem { kind, detail, field, hint, violated_policies } = self;
+        let document = Document {
+            kind: *kind,
+            title: kind.title(),
+            status: kind.status().as_u16(),
+            detail,
+            error: kind.code(),
+            message: detail,
+            field: field.as_deref(),
+            hint: hint.as_deref(),
+            violated_policies,
+        };
+        serde_json::to_vec(&document).expect("strings and numbers always serialise")
     }
 
     /// An answer that says so, with its status and media type.
@@ -206,6 +259,8 @@ mod tests {
                 "title": "A field is not valid",
                 "status": 422,
                 "detail": "expected a string",
+                "error": "invalid_field",
+                "message": "expected a string",
                 "field": "attributes.user",
                 "hint": "quote it",
             })

@@ -100,6 +100,18 @@ impl Limiter {
         Ok(self.decide(&snapshot, &matched, request).await)
     }
 
+    /// Decides one request whose descriptors are the ways in which the server behind may read it. It spends what each of
+    /// them would spend, but no cell twice.
+    ///
+    /// # Errors
+    /// As [`Limiter::check`].
+    pub async fn check_readings(&self, request: &CheckRequest<'_>) -> Result<Decision, UnknownDomain> {
+        let snapshot = self.rules.load();
+        let mut matched = Matched::new();
+        matched.find_readings(&snapshot, request, self)?;
+        Ok(self.decide(&snapshot, &matched, request).await)
+    }
+
     /// Decides a request whose rules are found: plans its cells, begins on this node, asks the store for the rest, and
     /// settles both parts to one answer.
     #[inline]

@@ -6,16 +6,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::header::HOST;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use tidegate_core::{Hits, Timestamp};
 use tidegate_http::{Admitted, GateAnswer, HttpCheck, Refusal};
 use tidegate_limiter::Patience;
 use tower_service::Service;
 
-use crate::answer;
 use crate::body::LimitedBody;
-use crate::identity::{Attributes, RequestHead};
+use crate::identity::{Attributes, GoesOn, RequestHead};
 use crate::layer::{Shared, Who};
 use crate::peer::peer;
 use crate::problem::{Kind, Problem};
@@ -86,12 +86,23 @@ impl Shared {
             Who::Identity(identity) => {
                 let Some(peer) = peer(&parts.extensions) else { return Err(no_peer()) };
                 let Parts { method, uri, headers, .. } = parts;
-                let head = RequestHead { method, uri, headers, peer: Some(peer), now };
-                let attributes = identity.attributes(&head);
-                if attributes.path().is_ambiguous() { Err(answer::ambiguous_path()) } else { Ok(attributes) }
+                if names_two_hosts(parts) {
+                    let problem = "the request names two hosts";
+                    return Err(Problem::new(Kind::MalformedRequest, problem).at("host"));
+                }
+                // Whoever routes the request behind us does so by the path as it was written.
+                let goes_on = GoesOn::AsWritten;
+                identity.attributes(&RequestHead { method, uri, headers, peer: Some(peer), now, goes_on })
             }
         }
     }
+}
+
+/// Whether the target and `Host` name different hosts: the service behind may look at either.
+fn names_two_hosts(parts: &Parts) -> bool {
+    let named = parts.headers.get(HOST).map(HeaderValue::as_bytes);
+    let target = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
+    matches!((target, named), (Some(target), Some(named)) if !target.eq_ignore_ascii_case(named))
 }
 
 /// Without an address every rule that counts by client would quietly let everybody pass.

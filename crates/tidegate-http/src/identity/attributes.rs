@@ -7,8 +7,9 @@ use smallvec::SmallVec;
 use super::path::NormalPath;
 use super::secret::hash_secret;
 
-/// The longest value; what is longer keeps its beginning, so that rules still match it, and ends with a hash of the whole.
-pub const MOST_VALUE_BYTES: usize = 1024;
+/// The longest value. What identity reads and is longer is refused, since rules must see the whole of it; what else is
+/// longer keeps its beginning and ends with a hash of the whole.
+pub const MOST_VALUE_BYTES: usize = 8 * 1024;
 const HASH_BYTES: usize = 64;
 
 /// Names and values as a rule's descriptor takes them.
@@ -21,6 +22,8 @@ type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 pub struct Attributes<'a> {
     values: SmallVec<[Attribute<'a>; 8]>,
     pub(super) path: NormalPath<'a>,
+    /// What the request says of itself to servers that read it otherwise.
+    pub(super) others: Vec<Attributes<'a>>,
 }
 
 impl<'a> Attributes<'a> {
@@ -44,7 +47,12 @@ impl<'a> Attributes<'a> {
         self.values.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Every name and value, as a rule's descriptor takes them.
+    /// Every way to read the request, the usual one first: it is counted under each of them.
+    pub fn readings(&self) -> impl Iterator<Item = &Attributes<'a>> {
+        std::iter::once(self).chain(&self.others)
+    }
+
+    /// Every name and value of the usual reading, as a rule's descriptor takes them.
     #[must_use]
     pub fn entries(&self) -> Entries<'_> {
         self.values.iter().map(|(name, value)| (&**name, &**value)).collect()
@@ -85,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_long_value_keeps_its_beginning_and_stays_apart_from_its_like() {
-        let long = |last: u8| [vec![b'a'; 5000], vec![last]].concat();
+        let long = |last: u8| [vec![b'a'; 9000], vec![last]].concat();
         let mut attributes = Attributes::new();
         attributes.push("one", long(b'1'));
         attributes.push("two", long(b'2'));

@@ -2,7 +2,7 @@
 //!
 //! Every key has one algorithm, chosen by whoever configured it and never by the token: so a token cannot ask to be checked
 //! with a public key as if that were a secret, nor not to be checked at all. Whatever is wrong with a token, its bearer is
-//! anonymous; no claim of it is read.
+//! anonymous: no claim of it is read, and its requests are counted by their address.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +13,13 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, 
 use serde_json::{Map, Value};
 use tidegate_core::{Micros, Timestamp};
 
-use super::attributes::Attributes;
 use super::config::{self, JwtConfig};
 use super::error::IdentityError;
+use super::fields::Credential;
 use super::jwks::{self, JwksError, Key, read_text};
 use super::secret::Secret;
 use super::{Identity, RequestHead, fields};
+use crate::problem::Problem;
 
 /// Longer ones are not looked at: to verify is work that anyone may ask for.
 const MOST_TOKEN_BYTES: usize = 16 * 1024;
@@ -61,15 +62,27 @@ impl Jwt {
         &self.header
     }
 
-    /// The claims of the request's token as attributes; none if it has none that holds.
-    pub(super) fn read<'a>(&'a self, head: &RequestHead<'_>, attributes: &mut Attributes<'a>) {
-        let token = fields::bearer(head.headers, &self.header);
-        let Some(claims) = token.and_then(|token| self.verified(token, head.now)) else { return };
-        for (attribute, claim) in &self.claims {
-            if let Some(value) = text_of(&claims, claim) {
-                attributes.push(attribute.as_str(), value.into_bytes());
-            }
-        }
+    /// The claims of the request's token, by the names of their attributes.
+    ///
+    /// # Errors
+    /// When there are two tokens: the server behind may believe the other.
+    pub(super) fn read(&self, head: &RequestHead<'_>) -> Result<Credential<Vec<(&str, String)>>, Problem> {
+        let token = match fields::bearer(head.headers, &self.header)? {
+            Credential::Known(token) => token,
+            Credential::Absent => return Ok(Credential::Absent),
+            Credential::Unreadable => return Ok(Credential::Unreadable),
+        };
+        let Some(claims) = self.verified(token, head.now) else { return Ok(Credential::Unreadable) };
+        let known = self
+            .claims
+            .iter()
+            .filter_map(|(attribute, claim)| Some((attribute.as_str(), text_of(&claims, claim)?)));
+        Ok(Credential::Known(known.collect()))
+    }
+
+    /// The attributes that a token would have given.
+    pub(super) fn attributes(&self) -> impl Iterator<Item = &str> {
+        self.claims.iter().map(|(attribute, _)| attribute.as_str())
     }
 
     fn verified(&self, token: &[u8], now: Timestamp) -> Option<Map<String, Value>> {

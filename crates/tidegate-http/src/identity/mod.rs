@@ -10,16 +10,18 @@ mod attributes;
 mod client_ip;
 mod config;
 mod error;
+mod escapes;
 mod fields;
 #[cfg(feature = "jwt")]
 mod jwks;
 #[cfg(feature = "jwt")]
 mod jwt;
+mod method;
 mod path;
+mod reading;
 mod route;
 mod secret;
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::HeaderName;
@@ -31,11 +33,10 @@ pub use config::{ApiKeyConfig, Claims, IdentityConfig, JwtConfig, Named, PathCas
 pub use error::IdentityError;
 #[cfg(feature = "jwt")]
 pub use jwks::{JwksError, keep_jwks_fresh};
-pub use path::NormalPath;
+pub use path::{GoesOn, MOST_PATH_BYTES, NormalPath, PathError};
 pub use secret::{Secret, hash_secret};
 
 use client_ip::ClientIp;
-use config::names;
 use route::Routes;
 
 /// The head of a request, and what only its receiver knows.
@@ -51,6 +52,8 @@ pub struct RequestHead<'r> {
     pub peer: Option<IpAddr>,
     /// The time, for tokens that expire.
     pub now: Timestamp,
+    /// How its path reaches the server behind.
+    pub goes_on: GoesOn,
 }
 
 /// Reads identities as configured.
@@ -70,39 +73,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Everything that `head` says of itself, normalised.
+    /// Whether paths that differ in case alone are one.
     #[must_use]
-    pub fn attributes<'a>(&'a self, head: &RequestHead<'a>) -> Attributes<'a> {
-        let path = NormalPath::new(head.uri.path(), self.path_case);
-        let mut attributes = Attributes::new();
-        attributes.push(names::METHOD, head.method.as_str().as_bytes());
-        if let Some(host) = fields::host(head) {
-            attributes.push(names::HOST, host);
-        }
-        self.routes.read(&path, &mut attributes);
-        attributes.push(names::PATH, path.matching_bytes());
-        for (name, header) in &self.headers {
-            if let Some(value) = head.headers.get(header) {
-                attributes.push(name.as_str(), value.as_bytes());
-            }
-        }
-        for (name, parameter) in &self.query {
-            if let Some(value) = fields::query(head.uri, parameter) {
-                attributes.push(name.as_str(), value);
-            }
-        }
-        for (name, cookie) in &self.cookies {
-            if let Some(value) = fields::cookie(head.headers, cookie) {
-                // A session's cookie opens the session: it is no more to be kept than a password.
-                attributes.push(name.as_str(), hash_secret(value).into_bytes());
-            }
-        }
-        self.read_who(head, &mut attributes);
-        for (name, parts) in &self.composites {
-            attributes.push_composite(name, parts);
-        }
-        attributes.path = path;
-        attributes
+    pub fn path_case(&self) -> PathCase {
+        self.path_case
     }
 
     /// Whether what `peer` says of others is believed: their addresses, and the method, host and target of a request that
@@ -112,20 +86,11 @@ impl Identity {
         self.client_ip.trusts(peer)
     }
 
-    /// Removes headers that a server behind may take for those that identity is read from: `X_Auth_User` and `X-Auth-User`
-    /// are one variable to CGI and its descendants. For whoever forwards the request.
-    pub fn remove_aliases(&self, headers: &mut HeaderMap) {
-        let is_alias = |name: &&HeaderName| {
-            name.as_str().contains('_') && self.is_read(&name.as_str().replace('_', "-"))
-        };
-        let aliases: Vec<HeaderName> = headers.keys().filter(is_alias).cloned().collect();
-        for alias in aliases {
-            headers.remove(alias);
-        }
-    }
-
-    /// Whether a header tells who or where a client is, here or to servers in general.
-    fn is_read(&self, name: &str) -> bool {
+    /// Whether a header tells who or where a client is, here or to servers in general: what we counted must be what the
+    /// server behind sees.
+    #[must_use]
+    pub fn reads(&self, header: &HeaderName) -> bool {
+        let name = header.as_str();
         let configured = self.headers.iter().map(|(_, header)| header).chain(&self.api_key);
         #[cfg(feature = "jwt")]
         let configured = configured.chain(self.jwt.as_ref().map(jwt::Jwt::header));
@@ -133,28 +98,6 @@ impl Identity {
             ["authorization", "cookie", "forwarded", "host", "proxy-authorization", "x-real-ip"];
         name.starts_with("x-forwarded-")
             || GENERAL.contains(&name)
-            || configured.into_iter().any(|header| header.as_str() == name)
-    }
-
-    /// Claim, API key, address, and the best of them.
-    fn read_who<'a>(&'a self, head: &RequestHead<'a>, attributes: &mut Attributes<'a>) {
-        #[cfg(feature = "jwt")]
-        if let Some(jwt) = &self.jwt {
-            jwt.read(head, attributes);
-        }
-        if let Some(header) = &self.api_key
-            && let Some(key) = fields::credential(head.headers, header)
-        {
-            attributes.push(names::API_KEY, hash_secret(key).into_bytes());
-        }
-        if let Some(address) = self.client_ip.of(head) {
-            attributes.push(names::IP, self.client_ip.group(address).into_bytes());
-        }
-        let best = self.client.iter().find_map(|name| Some((name, attributes.get(name)?)));
-        if let Some((name, value)) = best {
-            // No name holds `=`, so no two clients make the same text.
-            let client = [name.as_bytes(), b"=", value].concat();
-            attributes.push(names::CLIENT, Cow::Owned(client));
-        }
+            || configured.into_iter().any(|configured| configured == header)
     }
 }

@@ -1,13 +1,24 @@
-//! One path, however it is written: the form that rules match and count by, and the form to forward.
+//! One path, however it is written: the forms that rules match and count by, and the form to forward.
 //!
 //! Servers read `/login`, `//login`, `/LOGIN`, `/%6Cogin`, `/x/../login` and `/login/` in different ways, and a limit on one
 //! of them must hold for all. So rules see a form in which they are the same. What is forwarded is normalised by the same
 //! walk, but only where RFC 3986 says that nothing changes its meaning: a server may care for case, for a final slash and
 //! for an escaped one.
+//!
+//! What servers still disagree on is settled in one of two ways, so that no request runs what it was not counted for:
+//! - refused ([`PathError`]): a backslash, a control character, `..` that some server sees and another does not;
+//! - counted under every reading ([`NormalPath::readings`]): whether `%2F` separates, whether `;x` and final dots belong to a
+//!   segment. Servers of each kind are common, and so are honest clients that write such paths.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use smallvec::SmallVec;
+
+use super::escapes::{canonical, escape, printable, unescape};
+
+/// The longest path that is read: a longer one is refused, because rules must see the whole of it.
+pub const MOST_PATH_BYTES: usize = 8 * 1024;
 
 /// Whether paths that differ in case alone are one to rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -21,57 +32,96 @@ pub enum PathCase {
     Sensitive,
 }
 
-/// A path in its two normal forms.
+/// How a path reaches the server behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoesOn {
+    /// As its [normal form](NormalPath::forward).
+    Normalised,
+    /// As the client wrote it: it is not us who forwards it.
+    AsWritten,
+}
+
+/// A path in its normal forms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NormalPath<'a> {
     matching: Cow<'a, str>,
     forward: Cow<'a, str>,
-    readings: Readings,
+    others: SmallVec<[String; 1]>,
 }
 
-/// Whether servers agree on what a path means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Readings {
-    #[default]
-    One,
-    Several,
+/// Why a path is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// A slash to some servers.
+    #[error("the path holds a backslash, which some servers take for a slash")]
+    Backslash,
+    /// The end of the path to some servers.
+    #[error("the path holds a control character")]
+    Control,
+    /// It climbs for some servers and not for others.
+    #[error("the path climbs with `..` in a way that servers read differently")]
+    Dots,
+    /// Half an escape.
+    #[error("the path holds a `%` that begins no escape")]
+    Escape,
+    /// A character in more bytes than it needs, which some servers read as `/` or `.`.
+    #[error("the path holds an overlong character")]
+    Overlong,
+    /// More than [`MOST_PATH_BYTES`].
+    #[error("the path is longer than {MOST_PATH_BYTES} bytes")]
+    TooLong,
 }
 
 impl<'a> NormalPath<'a> {
     /// Normalises the path of a request's target.
-    #[must_use]
-    pub fn new(path: &'a str, case: PathCase) -> Self {
+    ///
+    /// # Errors
+    /// When servers would disagree on what it means in a way that cannot be counted.
+    pub fn read(path: &'a str, case: PathCase, goes_on: GoesOn) -> Result<Self, PathError> {
+        if path.len() > MOST_PATH_BYTES {
+            return Err(PathError::TooLong);
+        }
         if is_plain(path) {
             // As almost all are: nothing to undo but case and a final slash.
             let trimmed = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
             let matching = folded(Cow::Borrowed(trimmed), case);
-            return NormalPath { matching, forward: path.into(), readings: Readings::One };
+            return Ok(NormalPath { matching, forward: path.into(), others: SmallVec::new() });
         }
-        let matching = meaning(path);
-        let forward = remove_dots(&canonical_escapes(path), After::Keep);
-        // `/v1/a%2Fb/../login` climbs over `b`, or over `a%2Fb`, depending on who reads it.
-        let (forward, readings) = if meaning(&forward) == matching {
-            (forward, Readings::One)
-        } else {
-            (escaped(&unescape(&matching)), Readings::Several)
-        };
-        NormalPath { matching: folded(matching.into(), case), forward: forward.into(), readings }
+        refuse_what_servers_misread(path.as_bytes(), goes_on)?;
+        let written = canonical(path);
+        if goes_on == GoesOn::AsWritten && written.split('/').any(is_dots) {
+            return Err(PathError::Dots);
+        }
+        let forward = remove_dots(&written);
+        if hides_dots(&forward) {
+            return Err(PathError::Dots);
+        }
+        let mut readings = Quirks::of(&forward, path, goes_on).map(|quirks| {
+            let reading = reading(&forward, quirks);
+            if case == PathCase::Insensitive { reading.to_ascii_lowercase() } else { reading }
+        });
+        let matching = readings.next().expect("no quirk is a reading as well");
+        let mut others: SmallVec<[String; 1]> = SmallVec::new();
+        for other in readings {
+            if other != matching && !others.contains(&other) {
+                others.push(other);
+            }
+        }
+        Ok(NormalPath { matching: matching.into(), forward: forward.into(), others })
     }
 
-    /// Whether servers that are given the path as it was written would disagree on what it means: it climbs with `..` over
-    /// an escaped slash. Who forwards the normal form need not care; who leaves the path to others should refuse it.
-    #[must_use]
-    pub fn is_ambiguous(&self) -> bool {
-        self.readings == Readings::Several
-    }
-
-    /// The form that rules match and count by.
+    /// The form that rules match and count by, as most servers read it.
     #[must_use]
     pub fn matching(&self) -> &str {
         &self.matching
     }
 
-    /// The form that rules match, borrowed from the request where nothing had to be undone.
+    /// Every form that some server may read, the usual one first.
+    pub fn readings(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.matching).chain(self.others.iter().map(String::as_str))
+    }
+
+    /// The usual form, borrowed from the request where nothing had to be undone.
     pub(super) fn matching_bytes(&self) -> Cow<'a, [u8]> {
         match &self.matching {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
@@ -86,129 +136,135 @@ impl<'a> NormalPath<'a> {
     }
 }
 
-/// What becomes of a final slash.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum After {
-    Keep,
-    Drop,
-}
-
 fn folded(path: Cow<'_, str>, case: PathCase) -> Cow<'_, str> {
     let fold = case == PathCase::Insensitive && path.bytes().any(|byte| byte.is_ascii_uppercase());
     if fold { path.to_ascii_lowercase().into() } else { path }
 }
 
-/// Whether a path has no escape, no empty or dotted segment, and nothing but ordinary characters.
+/// Whether a path has no escape, no parameter, no segment that is empty or begins or ends with a dot, and nothing but
+/// ordinary characters.
 fn is_plain(path: &str) -> bool {
     let bytes = path.as_bytes();
-    let ordinary = |byte: &u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b'%' | b'\\');
+    let ordinary = |byte: &u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b'%' | b'\\' | b';');
     bytes.first() == Some(&b'/')
+        && bytes.last() != Some(&b'.')
         && bytes.iter().all(ordinary)
-        && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'))
+        && !bytes.windows(2).any(|pair| matches!(pair, b"//" | b"/." | b"./"))
 }
 
-/// Every `%xx` as the byte it stands for, once: what is escaped twice stays escaped.
-pub(super) fn unescape(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
+fn refuse_what_servers_misread(path: &[u8], goes_on: GoesOn) -> Result<(), PathError> {
+    let mut rest = path;
+    let mut before = 0;
     while let Some((first, after)) = rest.split_first() {
-        match escape(rest) {
+        let byte = match escape(rest) {
             Some((byte, after)) => {
-                bytes.push(byte);
                 rest = after;
+                byte
             }
+            None if *first == b'%' && goes_on == GoesOn::AsWritten => return Err(PathError::Escape),
             None => {
-                bytes.push(*first);
                 rest = after;
+                *first
             }
+        };
+        match byte {
+            b'\\' => return Err(PathError::Backslash),
+            ..b' ' | 0x7f => return Err(PathError::Control),
+            0x80..=0xbf if matches!(before, 0xc0 | 0xc1) => return Err(PathError::Overlong),
+            _ => before = byte,
         }
     }
-    bytes
+    Ok(())
 }
 
-/// The byte of the escape that `text` begins with, and what follows.
-fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
-    let [b'%', high, low, rest @ ..] = text else { return None };
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let byte = u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?;
-    Some((byte, rest))
+fn is_dots(segment: &str) -> bool {
+    matches!(segment, "." | "..")
 }
 
-/// What a path comes down to: everything unescaped, then empty and dotted segments removed.
-fn meaning(path: &str) -> String {
-    remove_dots(&printable(&unescape(path)), After::Drop)
+/// Whether some server sees dots where RFC 3986 sees none: behind an escaped slash, before a parameter, or among spaces,
+/// which Windows ignores.
+fn hides_dots(forward: &str) -> bool {
+    let segments = forward.split('/').flat_map(|segment| segment.split("%2F"));
+    segments.map(without_parameters).any(|segment| {
+        let bare = segment.replace("%20", "");
+        bare.bytes().all(|byte| byte == b'.') && segment.contains('.')
+    })
 }
 
-/// Bytes as a path that may be sent.
-fn escaped(path: &[u8]) -> String {
-    let mut out = Vec::with_capacity(path.len());
-    for byte in path {
-        let plain = byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(byte);
-        if plain { out.push(*byte) } else { push_escape(&mut out, *byte, HEX_UPPER) }
+fn without_parameters(segment: &str) -> &str {
+    segment.split_once(';').map_or(segment, |(name, _)| name)
+}
+
+/// How a server's reading of a path departs from the usual one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Quirks {
+    /// `%2F` is a character like others (Node, Go's and Rust's routers); usually it separates (WSGI, nginx).
+    keeps_escaped_slashes: bool,
+    /// `;x` is a parameter and no part of the segment (servlets).
+    drops_parameters: bool,
+    /// Dots and spaces that end a segment are nothing (Windows).
+    trims_ends: bool,
+    /// What follows `//` is a host (`new URL(…)` of browsers and Node).
+    takes_a_host: bool,
+}
+
+impl Quirks {
+    /// No quirk, and then every combination of those that make a difference to this path.
+    fn of(forward: &str, written: &str, goes_on: GoesOn) -> impl Iterator<Item = Quirks> {
+        let ends = |segment: &str| segment.ends_with('.') || segment.ends_with("%20");
+        let differs = [
+            forward.contains("%2F"),
+            forward.contains(';'),
+            forward.split('/').flat_map(|part| part.split("%2F")).map(without_parameters).any(ends)
+                || forward.split('/').any(ends),
+            goes_on == GoesOn::AsWritten && written.starts_with("//"),
+        ];
+        (0..16_u8).filter_map(move |choice| {
+            let has = |quirk: u8| choice & (1 << quirk) != 0;
+            let possible = (0..4).all(|quirk| !has(quirk) || differs[usize::from(quirk)]);
+            possible.then(|| Quirks {
+                keeps_escaped_slashes: has(0),
+                drops_parameters: has(1),
+                trims_ends: has(2),
+                takes_a_host: has(3),
+            })
+        })
     }
-    String::from_utf8(out).expect("everything but ASCII is escaped")
 }
 
-/// RFC 3986, 6.2.2: what need not be escaped is not, and the rest is escaped with capitals.
-fn canonical_escapes(path: &str) -> String {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        match escape(rest) {
-            Some((byte, after)) => {
-                let unreserved = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-                if unreserved {
-                    out.push(byte)
-                } else {
-                    push_escape(&mut out, byte, HEX_UPPER)
-                }
-                rest = after;
-            }
-            None => {
-                // A control or a byte beyond ASCII has no business in a request line; and a `%` that begins no escape must
-                // not come to begin one.
-                let plain = matches!(first, b'!'..=b'~') && *first != b'%';
-                if plain {
-                    out.push(*first)
-                } else {
-                    push_escape(&mut out, *first, HEX_UPPER)
-                }
-                rest = after;
-            }
+/// What a server with these quirks makes of a path without dotted segments.
+fn reading(forward: &str, quirks: Quirks) -> String {
+    if forward == "*" {
+        return forward.to_owned();
+    }
+    let mut segments: Vec<&str> = forward.split('/').filter(|segment| !segment.is_empty()).collect();
+    if quirks.takes_a_host && !segments.is_empty() {
+        segments.remove(0);
+    }
+    let mut out = String::with_capacity(forward.len());
+    for segment in segments {
+        if quirks.keeps_escaped_slashes {
+            push_segment(&mut out, segment, quirks);
+        } else {
+            segment.split("%2F").for_each(|part| push_segment(&mut out, part, quirks));
         }
     }
-    String::from_utf8(out).expect("everything but ASCII is escaped")
+    if out.is_empty() { "/".to_owned() } else { out }
 }
 
-/// Bytes as text: what is no UTF-8, a control, or `%` itself is written as `%xx`, so that no two paths become one. A
-/// backslash is a slash, as it is to many a server.
-fn printable(bytes: &[u8]) -> String {
-    let mut text = Vec::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            match character {
-                '%' => text.extend_from_slice(b"%25"),
-                '\\' => text.push(b'/'),
-                control if control.is_ascii_control() => push_escape(&mut text, control as u8, HEX_LOWER),
-                other => text.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        for byte in chunk.invalid() {
-            push_escape(&mut text, *byte, HEX_LOWER);
-        }
+fn push_segment(out: &mut String, segment: &str, quirks: Quirks) {
+    let segment = if quirks.drops_parameters { without_parameters(segment) } else { segment };
+    let text = printable(&unescape(segment));
+    let text = if quirks.trims_ends { text.trim_end_matches(['.', ' ']) } else { &text };
+    if !text.is_empty() {
+        out.push('/');
+        // Only where it does not separate is there one left.
+        out.push_str(&text.replace('/', "%2f"));
     }
-    String::from_utf8(text).expect("only whole characters were taken over")
 }
 
-const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
-const HEX_LOWER: &[u8; 16] = b"0123456789abcdef";
-
-fn push_escape(out: &mut Vec<u8>, byte: u8, digits: &[u8; 16]) {
-    out.extend_from_slice(&[b'%', digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]);
-}
-
-/// Removes empty segments, `.` and `..`; nothing climbs above the root.
-fn remove_dots(path: &str, final_slash: After) -> String {
+/// Removes empty segments, `.` and `..`; nothing climbs above the root, and a final slash stays.
+fn remove_dots(path: &str) -> String {
     if path == "*" {
         return path.to_owned();
     }
@@ -227,7 +283,7 @@ fn remove_dots(path: &str, final_slash: After) -> String {
         out.push('/');
         out.push_str(segment);
     }
-    if out.is_empty() || (is_folder && final_slash == After::Keep) {
+    if out.is_empty() || is_folder {
         out.push('/');
     }
     out
@@ -239,8 +295,12 @@ mod tests {
 
     use super::*;
 
+    fn read(path: &str, goes_on: GoesOn) -> Result<NormalPath<'_>, PathError> {
+        NormalPath::read(path, PathCase::Insensitive, goes_on)
+    }
+
     fn forms(path: &str) -> (String, String) {
-        let path = NormalPath::new(path, PathCase::Insensitive);
+        let path = read(path, GoesOn::Normalised).unwrap();
         (path.matching().to_owned(), path.forward().to_owned())
     }
 
@@ -257,8 +317,6 @@ mod tests {
             "/v1/x/../login",
             "/../v1/login",
             "/v1/%2e%2E/v1/login",
-            "/v1\\login",
-            "/v1%5Clogin",
             "/v1/login/.",
             "/v1/login//",
         ] {
@@ -291,47 +349,90 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forwarded_is_what_rules_saw_even_where_servers_would_disagree() {
-        for (path, matching, forward) in [
-            ("/v1/a%2Fb/../login", "/v1/a/login", "/v1/a/login"),
-            ("/v1/a\\b/../login", "/v1/a/login", "/v1/a/login"),
-            ("/v1/a%2Fb/../%3F%25", "/v1/a/?%25", "/v1/a/%3F%25"),
+    fn what_servers_read_differently_is_refused() {
+        for (path, error) in [
+            ("/expensive/..%5Cfree", PathError::Backslash),
+            ("/expensive/..\\free", PathError::Backslash),
+            ("/expensive/42\\..\\..\\free", PathError::Backslash),
+            ("/expensive/..%2Ffree", PathError::Dots),
+            ("/expensive%2f..%2ffree", PathError::Dots),
+            ("/v1/a%2F.%2Fb", PathError::Dots),
+            ("/v1/..;/login", PathError::Dots),
+            ("/v1/.;x=1/login", PathError::Dots),
+            ("/v1/..%20/login", PathError::Dots),
+            ("/v1/.../login", PathError::Dots),
+            ("/login%00.png", PathError::Control),
+            ("/login%0A", PathError::Control),
+            ("/login%7f", PathError::Control),
+            ("/a/%c0%ae%c0%ae/b", PathError::Overlong),
+            ("/a%C0%AFb", PathError::Overlong),
         ] {
-            let normal = NormalPath::new(path, PathCase::Insensitive);
-            assert_eq!((normal.matching(), normal.forward()), (matching, forward), "{path}");
-            assert!(normal.is_ambiguous(), "{path}");
+            assert_eq!(read(path, GoesOn::Normalised), Err(error), "{path}");
+            assert_eq!(read(path, GoesOn::AsWritten).unwrap_err(), error, "{path}");
         }
-        for path in ["/v1/a%2Fb", "/v1/../login", "/a%2F../b", "/v1\\login"] {
-            assert!(!NormalPath::new(path, PathCase::Insensitive).is_ambiguous(), "{path}");
+        // One that climbs over an escaped slash climbs over what that slash separates as well.
+        assert_eq!(forms("/v1/a%2Fb/../login").1, "/v1/login");
+    }
+
+    #[test]
+    fn dots_and_half_escapes_are_refused_where_somebody_else_forwards_them() {
+        for path in ["/x/../login", "/./login", "/x/%2e%2e/login", "/a/..", "/.."] {
+            assert_eq!(read(path, GoesOn::AsWritten), Err(PathError::Dots), "{path}");
         }
+        assert_eq!(read("/a%zz", GoesOn::AsWritten), Err(PathError::Escape));
+        assert_eq!(read("/a%2", GoesOn::AsWritten), Err(PathError::Escape));
+    }
+
+    #[test]
+    fn what_servers_disagree_on_is_counted_under_every_reading() {
+        let readings = |path, goes_on| {
+            let path = read(path, goes_on).unwrap();
+            path.readings().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let normalised = |path| readings(path, GoesOn::Normalised);
+        assert_eq!(normalised("/npm/@scope%2Fname"), ["/npm/@scope/name", "/npm/@scope%2fname"]);
+        assert_eq!(normalised("/login;jsessionid=1"), ["/login;jsessionid=1", "/login"]);
+        assert_eq!(normalised("/login."), ["/login.", "/login"]);
+        assert_eq!(normalised("/login%20"), ["/login ", "/login"]);
+        assert_eq!(normalised("/a%2Fb;c").len(), 4);
+        assert_eq!(normalised("//free/login"), ["/free/login"]);
+        assert_eq!(readings("//free/login", GoesOn::AsWritten), ["/free/login", "/login"]);
+        assert_eq!(normalised("/v1.0/.well-known/a.b"), ["/v1.0/.well-known/a.b"]);
+    }
+
+    #[test]
+    fn a_path_is_matched_whole_or_refused() {
+        let long = |zeros: usize| format!("/api/{}42/export", "0".repeat(zeros));
+        assert!(forms(&long(5000)).0.ends_with("042/export"));
+        assert_eq!(read(&long(MOST_PATH_BYTES), GoesOn::Normalised), Err(PathError::TooLong));
     }
 
     #[test]
     fn case_can_be_kept_apart() {
-        assert_eq!(NormalPath::new("/Items/A/", PathCase::Sensitive).matching(), "/Items/A");
+        let path = NormalPath::read("/Items/A/", PathCase::Sensitive, GoesOn::Normalised).unwrap();
+        assert_eq!(path.matching(), "/Items/A");
     }
 
     proptest! {
         #[test]
-        fn forwarding_changes_nothing_that_rules_see(path in "(/|\\.\\./|%2[eEfF5]|%5[cC]|%0|[a-cA-C.3%é \\\\]){0,16}") {
-            let (matching, forward) = forms(&path);
-            prop_assert_eq!(forms(&forward), (matching, forward.clone()));
+        fn forwarding_changes_nothing_that_rules_see(path in "(/|\\.\\./|%2[eEfF5]|%20|[a-cA-C.3%é; ]){0,16}") {
+            let Ok(once) = read(&path, GoesOn::Normalised) else { return Ok(()) };
+            prop_assert_eq!(&read(once.forward(), GoesOn::Normalised).unwrap(), &once);
         }
 
         #[test]
         fn no_segment_of_a_normal_path_is_empty_or_dotted(path in any::<String>()) {
-            let (matching, forward) = forms(&path);
-            for form in [&matching, &forward] {
+            let Ok(path) = read(&path, GoesOn::Normalised) else { return Ok(()) };
+            for form in path.readings().chain([path.forward()]) {
                 let inner = form.trim_start_matches('/').trim_end_matches('/');
                 prop_assert!(inner.is_empty() || inner.split('/').all(|part| !["", ".", ".."].contains(&part)), "{form}");
             }
-            prop_assert!(forward.bytes().all(|byte| matches!(byte, b'!'..=b'~')));
+            prop_assert!(path.forward().bytes().all(|byte| matches!(byte, b'!'..=b'~')));
         }
 
         #[test]
-        fn a_plain_path_takes_the_short_way_to_the_same_end(path in "(/[a-zA-Z0-9._~-]{1,6}){1,4}/?") {
-            let long_way = remove_dots(&printable(&unescape(&path)), After::Drop).to_ascii_lowercase();
-            prop_assert_eq!(forms(&path).0, long_way);
+        fn a_plain_path_takes_the_short_way_to_the_same_end(path in "(/[a-zA-Z0-9_~-]{1,6}){1,4}/?") {
+            prop_assert_eq!(forms(&path).0, reading(&canonical(&path), Quirks::default()).to_ascii_lowercase());
         }
     }
 }

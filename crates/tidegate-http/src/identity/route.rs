@@ -5,7 +5,7 @@ use matchit::Router;
 use super::attributes::Attributes;
 use super::config::names;
 use super::error::IdentityError;
-use super::path::{NormalPath, PathCase};
+use super::path::PathCase;
 
 /// The templates, by what they match.
 #[derive(Debug)]
@@ -42,10 +42,10 @@ impl Routes {
         Ok(Routes { router: Some(router) })
     }
 
-    /// The template of a path as `route`, and what stood in its places as `path.NAME`.
-    pub(super) fn read<'a>(&'a self, path: &NormalPath<'_>, attributes: &mut Attributes<'a>) {
+    /// The template of a path in its normal form as `route`, and what stood in its places as `path.NAME`.
+    pub(super) fn read<'a>(&'a self, path: &str, attributes: &mut Attributes<'a>) {
         let Some(router) = &self.router else { return };
-        let Ok(found) = router.at(path.matching()) else { return };
+        let Ok(found) = router.at(path) else { return };
         attributes.push(names::ROUTE, found.value.text.as_bytes());
         for (name, attribute) in &found.value.parameters {
             if let Some(value) = found.params.get(name) {
@@ -79,13 +79,15 @@ fn parameters(text: &str) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::path::{GoesOn, NormalPath};
     use super::*;
 
     fn read(templates: &[&str], path: &str) -> Vec<(String, String)> {
         let templates: Vec<String> = templates.iter().map(ToString::to_string).collect();
         let routes = Routes::new(&templates, PathCase::Insensitive).unwrap();
         let mut attributes = Attributes::new();
-        routes.read(&NormalPath::new(path, PathCase::Insensitive), &mut attributes);
+        let path = NormalPath::read(path, PathCase::Insensitive, GoesOn::Normalised).unwrap();
+        routes.read(path.matching(), &mut attributes);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         attributes.entries().iter().map(|(name, value)| ((*name).to_owned(), text(value))).collect()
     }

@@ -57,6 +57,35 @@ impl<'r> Matched<'r> {
         Ok(())
     }
 
+    /// Each reading is matched as if there were no other, so that a rule which replaces others in one of them does not
+    /// lift them from the next.
+    pub(crate) fn find_readings(
+        &mut self,
+        snapshot: &'r Snapshot,
+        request: &CheckRequest<'_>,
+        limiter: &Limiter,
+    ) -> Result<(), UnknownDomain> {
+        if request.descriptors.len() == 1 {
+            return self.find(snapshot, request, limiter);
+        }
+        let now = limiter.clock.now();
+        for (place, ask) in request.descriptors.iter().enumerate() {
+            let mut found = Matches::new();
+            let known = snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut found);
+            known.inspect_err(|_| limiter.observer.unknown_domain())?;
+            for mut found in found {
+                found.descriptor = place;
+                if !self.matches.iter().any(|known| asks_the_same(known, &found)) {
+                    self.matches.push(found);
+                }
+            }
+        }
+        if request.patience == Patience::MustGoNow {
+            without_waiting(&self.matches, &mut self.without_waiting);
+        }
+        Ok(())
+    }
+
     fn find_several(
         &mut self,
         snapshot: &'r Snapshot,
@@ -101,6 +130,17 @@ impl<'r> Matched<'r> {
         }
         plan
     }
+}
+
+/// Whether two matches spend from the same cells.
+fn asks_the_same(one: &Match<'_>, other: &Match<'_>) -> bool {
+    let same_limits = match (one.limits, other.limits) {
+        (Limits::Enforce(one), Limits::Enforce(other)) => std::ptr::eq(one, other),
+        (Limits::Unlimited, Limits::Unlimited) => true,
+        (Limits::KeyMissing(one), Limits::KeyMissing(other)) => one == other,
+        _ => false,
+    };
+    same_limits && one.rule.index() == other.rule.index() && one.key == other.key
 }
 
 /// The leaky buckets among the limits of `matches`, for a request that cannot wait.

@@ -13,7 +13,8 @@ use crate::shed::{Permit, Shed, Shedder};
 
 impl Limiter {
     /// Lets a request in past `shedder` and decides it, or turns it away: by the most critical priority that its rules give
-    /// it, or by its class where they give it none. What is shed spends nothing. Rules are matched once for both.
+    /// it, or by its class where they give it none. What is shed spends nothing. Rules are matched once for
+    /// both, and its descriptors are [readings](Limiter::check_readings) of it.
     ///
     /// # Errors
     /// When it is shed.
@@ -24,7 +25,7 @@ impl Limiter {
     ) -> Result<(Permit, Result<Decision, UnknownDomain>), Shed> {
         let snapshot = self.rules.load();
         let mut matched = Matched::new();
-        let found = matched.find(&snapshot, request, self);
+        let found = matched.find_readings(&snapshot, request, self);
         let priority = matched.priority().unwrap_or_else(|| class_of(request, shedder));
         let permit = shedder.enter(priority).inspect_err(|shed| self.observer.shed(shed.priority))?;
         let decided = match found {

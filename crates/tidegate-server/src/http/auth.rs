@@ -11,7 +11,7 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, StatusCode, Uri, request};
 use serde::Deserialize;
 use tidegate_core::Hits;
-use tidegate_http::identity::RequestHead;
+use tidegate_http::identity::{GoesOn, RequestHead};
 use tidegate_http::{GateAnswer, HttpCheck, Refusal};
 use tidegate_limiter::Patience;
 use tidegate_rules::UnknownDomain;
@@ -61,12 +61,13 @@ impl Shared {
             headers: &parts.headers,
             peer: Some(peer.ip()),
             now: began,
+            // The gateway forwards the path, not we.
+            goes_on: GoesOn::AsWritten,
         };
-        let attributes = self.identity.attributes(&head);
-        // The gateway forwards the path as the client wrote it, not as it was read here.
-        if attributes.path().is_ambiguous() {
-            return Ok(refused(tidegate_http::answer::ambiguous_path().into(), deny_status));
-        }
+        let attributes = match self.identity.attributes(&head) {
+            Ok(attributes) => attributes,
+            Err(problem) => return Ok(refused(problem.into(), deny_status)),
+        };
         // A gateway cannot be told to wait. It is gone when it has its answer: only what others count or report keeps
         // workers busy.
         let check = HttpCheck {

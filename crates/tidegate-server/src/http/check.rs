@@ -10,7 +10,7 @@ use tidegate_rules::{Descriptor, UnknownDomain};
 
 use super::named::{Asked, Told};
 use super::{Answer, JSON, Shared};
-use crate::json::{self, Attributes, Check, RATE_LIMIT_EXCEEDED};
+use crate::json::{self, Attributes, Check};
 use crate::problem::{Kind, Problem};
 use crate::service::{governing_limit, rule_name};
 
@@ -97,12 +97,13 @@ fn as_json<'d>(decision: &'d Decision, lease: Option<&'d str>) -> json::Decision
     let limit = governing_limit(decision).map(|(_, limit)| limit);
     json::Decision {
         allowed: decision.allowed,
-        error: (!decision.allowed).then_some(RATE_LIMIT_EXCEEDED),
+        error: answer::refusal_kind(decision).map(Kind::code),
+        message: (!decision.allowed).then(|| answer::message(decision)),
         rule: governing.map(|report| rule_name(decision, report)),
         limit: limit.map(|limit| limit.quota),
         remaining: limit.map(|limit| limit.outcome.remaining),
         reset_after_ms: limit.map(|limit| limit.outcome.reset_after.as_millis_ceil()),
-        retry_after_ms: limit.and_then(|limit| limit.outcome.retry_after()).map(Micros::as_millis_ceil),
+        retry_after_ms: answer::retry_after(decision).map(Micros::as_millis_ceil),
         source: decision.source.name(),
         lease,
         delay_ms: decision.delay.as_millis_ceil(),

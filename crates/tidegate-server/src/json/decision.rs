@@ -1,5 +1,7 @@
 //! What clients read.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 /// The answer to one check.
@@ -7,9 +9,12 @@ use serde::Serialize;
 pub struct Decision<'a> {
     /// Whether the request may pass.
     pub allowed: bool,
-    /// `rate_limit_exceeded` in a refusal, else left out.
+    /// `rate_limit_exceeded` or `store_unavailable` in a refusal, else left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'static str>,
+    /// The same in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<Cow<'static, str>>,
     /// The rule whose numbers follow; none where no rule matched.
     pub rule: Option<&'a str>,
     /// Its limit.
@@ -28,9 +33,6 @@ pub struct Decision<'a> {
     pub delay_ms: u64,
 }
 
-/// The `error` of a refusal.
-pub const RATE_LIMIT_EXCEEDED: &str = "rate_limit_exceeded";
-
 /// The answer to a batch: one decision per check, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Batch<'a> {
@@ -45,6 +47,7 @@ mod tests {
     const ALLOWED: Decision<'_> = Decision {
         allowed: true,
         error: None,
+        message: None,
         rule: Some("per-user"),
         limit: Some(100),
         remaining: Some(99),
@@ -65,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_refusal_also_has_an_error() {
-        let refused = Decision { allowed: false, error: Some(RATE_LIMIT_EXCEEDED), ..ALLOWED };
+        let refused = Decision { allowed: false, error: Some("rate_limit_exceeded"), ..ALLOWED };
         let batch = serde_json::to_value(Batch { decisions: vec![refused] }).unwrap();
         assert_eq!(batch["decisions"][0]["error"], "rate_limit_exceeded");
     }

@@ -101,6 +101,8 @@ impl Coming {
         };
         self.patience.renew();
         self.upload.moved.store(true, Ordering::Relaxed);
+        // Trailers were not there when the request was identified, and some servers take them for headers.
+        let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
         Poll::Ready(frame.map(|frame| {
             let frame = frame.map_err(|_| Cut::Broken)?;
             let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);

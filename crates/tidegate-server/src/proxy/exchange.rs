@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HOST, HeaderValue};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::request;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
@@ -210,6 +210,11 @@ impl Outgoing {
 
     pub(super) fn into_http1(mut self) -> Request<RequestBody> {
         self.headers.insert(HOST, self.host);
+        // hyper sends no body of unknown length with a GET unless told so, and the server would read its bytes, should
+        // it ever get them, as the next request.
+        if !self.body.is_end_stream() && !self.headers.contains_key(CONTENT_LENGTH) {
+            self.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         let uri = Uri::from(self.path);
         made(self.method, uri, Version::HTTP_11, self.headers, self.body)
     }
@@ -256,6 +261,7 @@ impl Kept {
     fn again(self, request: Request<RequestBody>) -> Outgoing {
         let (request::Parts { method, mut headers, .. }, body) = request.into_parts();
         headers.remove(HOST);
+        headers.remove(TRANSFER_ENCODING);
         let Kept { path, host, upload, wants } = self;
         Outgoing { method, path, host, headers, body, upload, wants }
     }

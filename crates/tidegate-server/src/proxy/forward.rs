@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, RETRY_AFTER, TRAILER};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use tidegate_core::Hits;
-use tidegate_http::identity::{Attributes, RequestHead};
+use tidegate_http::identity::{Attributes, GoesOn, RequestHead};
 use tidegate_http::{Admitted, DecisionReport, GateAnswer, HttpCheck};
 use tidegate_limiter::Patience;
 
@@ -60,7 +60,7 @@ impl Worker {
         let host = host(&parts)?;
         self.check_length(&parts.headers)?;
         let (upstream, path, report) = {
-            let attributes = self.attributes(&parts, &via);
+            let attributes = self.attributes(&parts, &via)?;
             let route = self.route(&host, &attributes)?;
             let domain = route.domain.as_deref().unwrap_or(&self.shared.settings.domain);
             let check =
@@ -107,13 +107,14 @@ impl Worker {
         }
     }
 
-    fn attributes<'a>(&'a self, parts: &'a request::Parts, via: &Via) -> Attributes<'a> {
+    fn attributes<'a>(&'a self, parts: &'a request::Parts, via: &Via) -> Result<Attributes<'a>, Problem> {
         let head = RequestHead {
             method: &parts.method,
             uri: &parts.uri,
             headers: &parts.headers,
             peer: Some(via.peer.ip()),
             now: self.service.clock.now(),
+            goes_on: GoesOn::Normalised,
         };
         self.shared.settings.identity.attributes(&head)
     }
@@ -127,23 +128,31 @@ impl Worker {
         })
     }
 
-    /// A body that says it is too large is refused before anything is spent on it.
+    /// A body that says it is too large is refused before anything is spent on it, and one of two lengths altogether.
     fn check_length(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let most = self.shared.settings.limits.max_body_bytes;
-        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        match length {
-            Some(length) if length > most => {
-                Err(Problem::new(Kind::BodyTooLarge, format!("more than {most} bytes are not let through")))
-            }
-            _ => Ok(()),
+        let mut lengths = headers.get_all(CONTENT_LENGTH).into_iter();
+        let Some(length) = lengths.next() else { return Ok(()) };
+        let digits = length.as_bytes().iter().all(u8::is_ascii_digit);
+        if lengths.next().is_some() || !digits {
+            return Err(Problem::new(Kind::MalformedRequest, "the length of the body is not one number")
+                .at("content-length")
+                .hint("send it once"));
+        }
+        match length.to_str().ok().and_then(|length| length.parse::<u64>().ok()) {
+            Some(length) if length <= most => Ok(()),
+            _ => Err(Problem::new(Kind::BodyTooLarge, format!("more than {most} bytes are not let through"))),
         }
     }
 
     /// Makes the client's headers those of a request of our own.
     fn prepare(&self, headers: &mut HeaderMap, via: &Via, host: &HeaderValue) {
         let identity = &self.shared.settings.identity;
-        hop::strip(headers);
-        identity.remove_aliases(headers);
+        hop::strip(headers, |name| identity.reads(name));
+        hop::drop_aliases(headers);
+        hop::join_cookies(headers);
+        // Trailers go no further than this.
+        headers.remove(TRAILER);
         headers.remove(HOST);
         // We answer it ourselves, by asking for the body once the upstream takes it.
         headers.remove(EXPECT);
@@ -155,7 +164,7 @@ impl Worker {
     fn pass_on(&self, answered: Answered, via: &Via, report: &DecisionReport, in_flight: InFlight) -> Answer {
         let Answered { response, connection, target } = answered;
         let (mut parts, body) = response.into_parts();
-        hop::strip(&mut parts.headers);
+        hop::strip(&mut parts.headers, |_| false);
         // What we say of limits replaces what the upstream says: it may be limited by another one of us.
         report.write(&mut parts.headers);
         let idle = self.shared.settings.timeouts.idle;
@@ -178,7 +187,7 @@ impl Worker {
         let upstream = hyper::upgrade::on(&mut response);
         let (mut parts, _) = response.into_parts();
         let protocol = hop::upgrade(&parts.headers);
-        hop::strip(&mut parts.headers);
+        hop::strip(&mut parts.headers, |_| false);
         if let Some(protocol) = protocol {
             hop::set_upgrade(&mut parts.headers, protocol);
         }
@@ -195,6 +204,9 @@ fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
     let bad = |why: &'static str| Problem::new(Kind::MalformedRequest, why).at("host");
     if parts.method == Method::CONNECT {
         return Err(Problem::new(Kind::MethodNotAllowed, "this is a reverse proxy: it has no CONNECT"));
+    }
+    if parts.uri.authority().is_some() && parts.uri.scheme().is_none() {
+        return Err(bad("the request names a host and nothing that it asks for there"));
     }
     let mut named = parts.headers.get_all(HOST).iter();
     let header = named.next();

@@ -14,12 +14,12 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Takes out what concerns one hop alone, `Connection`'s own list included.
+/// Takes out what concerns one hop alone, `Connection`'s own list included, but for what is to `stay` whatever that says.
 ///
 /// `TE: trailers` stays: it says that who asked can read trailers, which gRPC needs on every hop.
-pub(super) fn strip(headers: &mut HeaderMap) {
-    if let Some(named) = named_by_connection(headers) {
-        for name in named {
+pub(super) fn strip(headers: &mut HeaderMap, stay: impl Fn(&HeaderName) -> bool) {
+    for name in named_by_connection(headers) {
+        if !frames_or_addresses(&name) && !stay(&name) {
             headers.remove(name);
         }
     }
@@ -40,14 +40,43 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// A client must not take away what we are about to say of it, nor what we counted it by, nor what frames its message.
+fn frames_or_addresses(name: &HeaderName) -> bool {
+    let framing = name.as_str().starts_with("content-") || *name == header::HOST;
+    framing || is_claim(name) || is_method_override(name)
+}
+
+fn is_method_override(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "x-http-method-override" | "x-http-method" | "x-method-override")
+}
+
 /// The headers that `Connection` names; most messages have none.
-fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
-    if !headers.contains_key(header::CONNECTION) {
-        return None;
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    words(headers, header::CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect()
+}
+
+/// Takes out names of other characters than letters, digits and dashes: to CGI and its descendants `X_Auth_User`,
+/// `X.Auth.User` and `X-Auth-User` are one variable, and which of them wins is anybody's guess.
+pub(super) fn drop_aliases(headers: &mut HeaderMap) {
+    let is_alias =
+        |name: &&HeaderName| !name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let aliases: Vec<HeaderName> = headers.keys().filter(is_alias).cloned().collect();
+    for alias in aliases {
+        headers.remove(alias);
     }
-    let names = words(headers, header::CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
-    // A client must not take away what we are about to say of it, nor what frames the message.
-    Some(names.filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH).collect())
+}
+
+/// Makes one line of several of `Cookie` (RFC 9113, 8.2.3): over HTTP/2 clients send each cookie by itself, and servers
+/// behind would join them with commas or take the first alone.
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(header::COOKIE).into_iter();
+    if lines.next().is_none() || lines.next().is_none() {
+        return;
+    }
+    if let Some(whole) = joined(headers, &header::COOKIE, b"; ") {
+        let whole = HeaderValue::from_maybe_shared(whole.freeze());
+        headers.insert(header::COOKIE, whole.expect("valid values, joined by what is valid"));
+    }
 }
 
 /// The protocol that a message changes to, or wants to.
@@ -92,7 +121,7 @@ pub(super) fn forward(headers: &mut HeaderMap, caller: &Caller<'_>) {
         forget_claims(headers);
     }
     let peer = caller.address.to_canonical();
-    let chain = match joined(headers, &X_FORWARDED_FOR) {
+    let chain = match joined(headers, &X_FORWARDED_FOR, b", ") {
         Some(mut before) => {
             before.put_slice(b", ");
             before.put_slice(peer.to_string().as_bytes());
@@ -110,24 +139,28 @@ pub(super) fn forward(headers: &mut HeaderMap, caller: &Caller<'_>) {
 }
 
 fn forget_claims(headers: &mut HeaderMap) {
-    let claims = |name: &&HeaderName| {
-        let name = name.as_str();
-        name.starts_with("x-forwarded-")
-            || name.starts_with("x-original-")
-            || matches!(name, "forwarded" | "x-real-ip")
-    };
-    let names: Vec<HeaderName> = headers.keys().filter(claims).cloned().collect();
+    let names: Vec<HeaderName> = headers.keys().filter(|name| is_claim(name)).cloned().collect();
     for name in names {
         headers.remove(name);
     }
 }
 
-/// Every value of a list that was sent in several headers, as one.
-fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<BytesMut> {
+/// Whether a header says where a request comes from, or that it asks for something else than its first line says.
+fn is_claim(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-forwarded-")
+        || name.starts_with("x-original-")
+        || matches!(name, "forwarded" | "x-real-ip" | "x-rewrite-url" | "x-host")
+        || matches!(name, "x-client-ip" | "x-cluster-client-ip" | "true-client-ip" | "cf-connecting-ip")
+        || matches!(name, "fastly-client-ip" | "x-remote-ip" | "x-remote-addr")
+}
+
+/// Every value of a header that was sent in several lines, as one.
+fn joined(headers: &HeaderMap, name: &HeaderName, between: &[u8]) -> Option<BytesMut> {
     let mut all = BytesMut::new();
     for value in headers.get_all(name) {
         if !all.is_empty() {
-            all.put_slice(b", ");
+            all.put_slice(between);
         }
         all.put_slice(value.as_bytes());
     }
@@ -178,7 +211,7 @@ mod tests {
             ("proxy-authorization", "Basic eA=="),
             ("accept", "*/*"),
         ]);
-        strip(&mut given);
+        strip(&mut given, |_| false);
         assert_eq!(shown(&given), ["accept: */*"]);
     }
 
@@ -186,14 +219,50 @@ mod tests {
     fn a_client_cannot_strip_what_frames_or_addresses_its_request() {
         let mut given =
             headers(&[("connection", "host, content-length"), ("host", "a"), ("content-length", "3")]);
-        strip(&mut given);
+        strip(&mut given, |_| false);
         assert_eq!(shown(&given), ["content-length: 3", "host: a"]);
+    }
+
+    #[test]
+    fn a_client_cannot_strip_what_it_was_counted_by_nor_what_a_proxy_said_of_it() {
+        let named = "x-api-key, x-forwarded-for, x-http-method-override, x-hop";
+        let mut given = headers(&[
+            ("connection", named),
+            ("x-api-key", "k"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-http-method-override", "PUT"),
+            ("x-hop", "1"),
+        ]);
+        strip(&mut given, |name| name == "x-api-key");
+        let kept = ["x-api-key: k", "x-forwarded-for: 192.0.2.1", "x-http-method-override: PUT"];
+        assert_eq!(shown(&given), kept);
+    }
+
+    #[test]
+    fn names_that_are_one_variable_to_cgi_go_no_further() {
+        let mut given = headers(&[
+            ("x_original_url", "/admin"),
+            ("x_remote_user", "root"),
+            ("content_length", "7"),
+            ("transfer_encoding", "chunked"),
+            ("x.forwarded.for", "192.0.2.1"),
+            ("x-kept-1", "y"),
+        ]);
+        drop_aliases(&mut given);
+        assert_eq!(shown(&given), ["x-kept-1: y"]);
+    }
+
+    #[test]
+    fn cookie_crumbs_become_one_line() {
+        let mut given = headers(&[("cookie", "a=1"), ("accept", "*/*"), ("cookie", "b=2; c=3")]);
+        join_cookies(&mut given);
+        assert_eq!(shown(&given), ["accept: */*", "cookie: a=1; b=2; c=3"]);
     }
 
     #[test]
     fn te_trailers_stays_for_grpc() {
         let mut given = headers(&[("te", "trailers")]);
-        strip(&mut given);
+        strip(&mut given, |_| false);
         assert_eq!(shown(&given), ["te: trailers"]);
     }
 
@@ -225,6 +294,8 @@ mod tests {
             ("x-forwarded-uri", "/admin"),
             ("x-original-url", "/admin"),
             ("x-real-ip", "10.0.0.1"),
+            ("x-rewrite-url", "/admin"),
+            ("true-client-ip", "10.0.0.1"),
             ("forwarded", "for=10.0.0.1"),
         ]);
         forward(&mut given, &caller(Peer::Stranger, Some(&host)));

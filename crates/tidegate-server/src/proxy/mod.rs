@@ -30,11 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Request, Uri};
+use http::Request;
 use hyper::body::Incoming;
-use tidegate_core::Timestamp;
 use tidegate_http::Gate;
-use tidegate_http::identity::{Identity, RequestHead};
+use tidegate_http::identity::{GoesOn, NormalPath, PathCase};
 use tidegate_limiter::{Shedder, Transport};
 
 pub use admit::Admission;
@@ -80,7 +79,8 @@ impl Proxy {
         };
         let groups = settings.upstreams.iter().map(group).collect();
         settings.routes.retain(|route| route.upstream < settings.upstreams.len());
-        settings.routes.iter_mut().for_each(|route| route.path = normal(&route.path, &settings.identity));
+        let case = settings.identity.path_case();
+        settings.routes.iter_mut().for_each(|route| route.path = normal(&route.path, case));
         let admission = Admission::new(settings.limits.max_in_flight);
         Proxy { shared: Arc::new(Shared { settings, groups, admission, shedder: None }) }
     }
@@ -144,11 +144,9 @@ impl Shared {
 }
 
 /// A route's path in the form that a request's is compared in.
-fn normal(path: &str, identity: &Identity) -> String {
-    let Ok(uri) = Uri::try_from(path) else { return path.to_owned() };
-    let (method, headers) = (&Method::GET, &HeaderMap::new());
-    let head = RequestHead { method, uri: &uri, headers, peer: None, now: Timestamp::default() };
-    identity.attributes(&head).path().matching().to_owned()
+fn normal(path: &str, case: PathCase) -> String {
+    let normal = NormalPath::read(path, case, GoesOn::Normalised);
+    normal.map_or_else(|_| path.to_owned(), |normal| normal.matching().to_owned())
 }
 
 async fn sweep(pools: Vec<Arc<Pool>>, service: Arc<Service>) {

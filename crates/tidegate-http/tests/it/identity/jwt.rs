@@ -24,7 +24,7 @@ fn with_jwks(more: &str) -> Identity {
 }
 
 fn user(identity: &Identity, token: &str) -> Option<String> {
-    get("/").bearing(token).read(identity, "user")
+    get("/").bearing(token).vouched(identity, "user")
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_token_holds_from_its_beginning_to_its_end_give_or_take_the_leeway() {
     let strict = with_secret(", leeway: 0s");
     let lenient = with_secret("");
     let user =
-        |identity: &Identity, second| get("/").bearing(tokens::HS256).at(second).read(identity, "user");
+        |identity: &Identity, second| get("/").bearing(tokens::HS256).at(second).vouched(identity, "user");
     for (second, in_strict, in_lenient) in [
         (999_999_990, false, false),
         (999_999_999, false, true),
@@ -120,7 +120,7 @@ fn a_token_is_read_from_the_header_that_was_chosen() {
     assert_eq!(user(&identity, tokens::HS256), None);
     assert_eq!(get("/").with("x-token", tokens::HS256).read(&identity, "user"), some("alice"));
     let basic = get("/").with("authorization", &format!("Basic {}", tokens::HS256));
-    assert_eq!(basic.read(&with_secret(""), "user"), None);
+    assert_eq!(basic.vouched(&with_secret(""), "user"), None);
 }
 
 #[test]

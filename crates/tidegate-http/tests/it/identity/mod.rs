@@ -1,5 +1,6 @@
 //! Who a request is.
 
+mod ambiguous;
 mod config;
 mod jwt;
 mod reading;
@@ -10,10 +11,12 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_http::identity::{Identity, IdentityConfig, RequestHead};
+use tidegate_http::identity::{GoesOn, Identity, IdentityConfig, RequestHead};
+use tidegate_http::problem::Problem;
 
 /// A request as a test writes it.
 pub(crate) struct Ask {
+    method: Method,
     uri: Uri,
     headers: HeaderMap,
     peer: IpAddr,
@@ -23,6 +26,7 @@ pub(crate) struct Ask {
 /// `GET uri` from a stranger, at a time when the tokens hold.
 pub(crate) fn get(uri: &str) -> Ask {
     Ask {
+        method: Method::GET,
         uri: uri.parse().unwrap(),
         headers: HeaderMap::new(),
         peer: "203.0.113.9".parse().unwrap(),
@@ -55,12 +59,36 @@ impl Ask {
         self
     }
 
-    /// The attribute called `name`, as `identity` reads it.
+    pub(crate) fn method(mut self, method: &str) -> Self {
+        self.method = method.parse().unwrap();
+        self
+    }
+
+    /// The attribute called `name`, as `identity` usually reads it.
     pub(crate) fn read(&self, identity: &Identity, name: &str) -> Option<String> {
-        let Ask { uri, headers, peer, now } = self;
-        let head = RequestHead { method: &Method::GET, uri, headers, peer: Some(*peer), now: *now };
-        let attributes = identity.attributes(&head);
-        attributes.get(name).map(|value| String::from_utf8(value.to_vec()).unwrap())
+        self.read_all(identity, name).remove(0)
+    }
+
+    /// The same, if somebody vouched for it: not what stands for whoever cannot be known.
+    pub(crate) fn vouched(&self, identity: &Identity, name: &str) -> Option<String> {
+        self.read(identity, name).filter(|value| value != ambiguous::ANONYMOUS)
+    }
+
+    /// The attribute called `name` in every reading.
+    pub(crate) fn read_all(&self, identity: &Identity, name: &str) -> Vec<Option<String>> {
+        let attributes = identity.attributes(&self.head(GoesOn::Normalised)).unwrap();
+        let value = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        attributes.readings().map(|reading| reading.get(name).map(value)).collect()
+    }
+
+    /// Why it is refused, where its path goes on like this.
+    pub(crate) fn refused(&self, identity: &Identity, goes_on: GoesOn) -> Problem {
+        identity.attributes(&self.head(goes_on)).expect_err("it is refused")
+    }
+
+    fn head(&self, goes_on: GoesOn) -> RequestHead<'_> {
+        let Ask { method, uri, headers, peer, now } = self;
+        RequestHead { method, uri, headers, peer: Some(*peer), now: *now, goes_on }
     }
 }
 

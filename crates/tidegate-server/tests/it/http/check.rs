@@ -56,7 +56,7 @@ fn a_refusal_says_when_to_try_again() {
     assert_eq!(answer.status, 429);
     assert_eq!(
         answer.text(),
-        r#"{"allowed":false,"error":"rate_limit_exceeded","rule":"per-user","limit":3,"remaining":0,"reset_after_ms":42500,"retry_after_ms":42500,"source":"store","lease":null,"delay_ms":0}"#
+        r#"{"allowed":false,"error":"rate_limit_exceeded","message":"the limit of 3 per 1m is used up","rule":"per-user","limit":3,"remaining":0,"reset_after_ms":42500,"retry_after_ms":42500,"source":"store","lease":null,"delay_ms":0}"#
     );
     assert_eq!(answer.header("retry-after"), Some("43"));
     assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));

@@ -1,0 +1,209 @@
+//! From a head to attributes: read once, in every way that the server behind may read it.
+//!
+//! Almost every head has one reading. Where it has several, rules count it under each; where it has too many, or two of
+//! which only one could be counted, it is refused.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::attributes::{Attributes, MOST_VALUE_BYTES};
+use super::config::names;
+use super::fields::{self, Credential};
+use super::method::{self, Methods};
+use super::path::{NormalPath, PathError};
+use super::secret::hash_secret;
+use super::{Identity, RequestHead};
+use crate::problem::{Kind, Problem};
+
+/// More ways to read one request than any honest one has.
+const MOST_READINGS: usize = 16;
+
+/// An attribute and its value.
+type Field<'a> = (&'a str, Cow<'a, [u8]>);
+/// An attribute and the cookies that it may be, hashed.
+type Cookies<'a> = (&'a str, SmallVec<[String; 1]>);
+
+/// What a head says, before a reading is chosen where it says several things.
+struct Said<'a> {
+    methods: Methods<'a>,
+    path: NormalPath<'a>,
+    host: Option<Cow<'a, [u8]>>,
+    /// Of headers and query parameters: one value each.
+    fields: SmallVec<[Field<'a>; 4]>,
+    /// The different cookies of each name, hashed.
+    cookies: SmallVec<[Cookies<'a>; 1]>,
+    claims: Credential<Vec<(&'a str, String)>>,
+    api_key: Credential<String>,
+    ip: Option<String>,
+}
+
+impl Identity {
+    /// Everything that `head` says of itself, normalised, in every way to read it.
+    ///
+    /// # Errors
+    /// When the server behind may read it in a way that cannot be counted, or a value is too long to be matched whole.
+    pub fn attributes<'a>(&'a self, head: &RequestHead<'a>) -> Result<Attributes<'a>, Problem> {
+        let said = self.said(head)?;
+        let count = said.readings();
+        if count > MOST_READINGS {
+            return Err(Problem::new(Kind::MalformedRequest, "the request can be read in too many ways")
+                .hint("send each thing once, and paths without `;`, `%2F` and final dots"));
+        }
+        let mut attributes = self.reading(&said, 0);
+        attributes.others = (1..count).map(|number| self.reading(&said, number)).collect();
+        attributes.path = said.path;
+        Ok(attributes)
+    }
+
+    fn said<'a>(&'a self, head: &RequestHead<'a>) -> Result<Said<'a>, Problem> {
+        let methods = method::readings(head)?;
+        let path = NormalPath::read(head.uri.path(), self.path_case, head.goes_on).map_err(refused_path)?;
+        if path.matching() == "*" && head.method != http::Method::OPTIONS {
+            return Err(Problem::new(Kind::MalformedRequest, "only OPTIONS asks about `*`").at("path"));
+        }
+        let mut fields = SmallVec::new();
+        for (name, header) in &self.headers {
+            if let Some(value) = fields::single(head.headers, header)? {
+                fields.push((name.as_str(), whole(header.as_str(), Cow::Borrowed(value))?));
+            }
+        }
+        for (name, parameter) in &self.query {
+            if let Some(value) = fields::query(head.uri, parameter)? {
+                fields.push((name.as_str(), whole("query", value)?));
+            }
+        }
+        let cookies = self.cookies.iter().map(|(name, cookie)| (name.as_str(), cookie_hashes(head, cookie)));
+        #[cfg(feature = "jwt")]
+        let claims = self.jwt.as_ref().map_or(Ok(Credential::Absent), |jwt| jwt.read(head))?;
+        #[cfg(not(feature = "jwt"))]
+        let claims = Credential::Absent;
+        let api_key = match &self.api_key {
+            Some(header) => match fields::credential(head.headers, header)? {
+                Credential::Known(key) => Credential::Known(hash_secret(key)),
+                Credential::Unreadable => Credential::Unreadable,
+                Credential::Absent => Credential::Absent,
+            },
+            None => Credential::Absent,
+        };
+        let ip = self.client_ip.of(head).map(|address| self.client_ip.group(address));
+        fields::single(head.headers, &http::header::HOST)?;
+        let host = fields::host(head);
+        Ok(Said { methods, path, host, fields, cookies: cookies.collect(), claims, api_key, ip })
+    }
+
+    /// The reading of this number.
+    fn reading<'a>(&'a self, said: &Said<'a>, number: usize) -> Attributes<'a> {
+        let mut choice = Choice(number);
+        let mut attributes = Attributes::new();
+        attributes.push(names::METHOD, said.methods[choice.of(said.methods.len())].clone());
+        if let Some(host) = &said.host {
+            attributes.push(names::HOST, host.clone());
+        }
+        match choice.of(said.path.readings().count()) {
+            0 => {
+                self.routes.read(said.path.matching(), &mut attributes);
+                attributes.push(names::PATH, said.path.matching_bytes());
+            }
+            other => {
+                let path = said.path.readings().nth(other).expect("a reading that was counted");
+                self.routes.read(path, &mut attributes);
+                attributes.push(names::PATH, path.as_bytes().to_vec());
+            }
+        }
+        for (name, value) in &said.fields {
+            attributes.push(*name, value.clone());
+        }
+        for (name, values) in &said.cookies {
+            if !values.is_empty() {
+                attributes.push(*name, values[choice.of(values.len())].clone().into_bytes());
+            }
+        }
+        self.push_who(said, &mut attributes);
+        for (name, parts) in &self.composites {
+            attributes.push_composite(name, parts);
+        }
+        attributes
+    }
+
+    /// Claims, API key, address, and the best of them.
+    fn push_who<'a>(&'a self, said: &Said<'a>, attributes: &mut Attributes<'a>) {
+        if let Credential::Known(claims) = &said.claims {
+            for (attribute, value) in claims {
+                attributes.push(*attribute, value.clone().into_bytes());
+            }
+        }
+        if let Credential::Known(key) = &said.api_key {
+            attributes.push(names::API_KEY, key.clone().into_bytes());
+        }
+        if let Some(ip) = &said.ip {
+            attributes.push(names::IP, ip.clone().into_bytes());
+        }
+        let best = self.client.iter().find_map(|name| Some((name, attributes.get(name)?)));
+        if let Some((name, value)) = best {
+            // No name holds `=`, so no two clients make the same text.
+            let client = [name.as_bytes(), b"=", value].concat();
+            attributes.push(names::CLIENT, client);
+        }
+        self.push_anonymous(said, attributes);
+    }
+
+    /// A credential that cannot be read here may be good enough for the server behind. So it lifts no limit that counts by
+    /// what it would have said: the request counts there as its address.
+    fn push_anonymous<'a>(&'a self, said: &Said<'a>, attributes: &mut Attributes<'a>) {
+        // No text begins with this byte, so no claim and no key is ever the same.
+        let anonymous = || [b"\xff", said.ip.as_deref().unwrap_or("unknown").as_bytes()].concat();
+        #[cfg(feature = "jwt")]
+        if said.claims == Credential::Unreadable {
+            let names = self.jwt.iter().flat_map(super::jwt::Jwt::attributes);
+            names.for_each(|name| attributes.push(name, anonymous()));
+        }
+        if said.api_key == Credential::Unreadable {
+            attributes.push(names::API_KEY, anonymous());
+        }
+    }
+}
+
+impl Said<'_> {
+    fn readings(&self) -> usize {
+        let cookies = self.cookies.iter().map(|(_, values)| values.len().max(1)).product::<usize>();
+        self.methods.len() * self.path.readings().count() * cookies
+    }
+}
+
+/// A number, taken apart into one choice after the other.
+struct Choice(usize);
+
+impl Choice {
+    fn of(&mut self, choices: usize) -> usize {
+        let chosen = self.0 % choices;
+        self.0 /= choices;
+        chosen
+    }
+}
+
+/// The different cookies of this name. A session's cookie opens the session: it is no more to be kept than a
+/// password.
+fn cookie_hashes(head: &RequestHead<'_>, name: &str) -> SmallVec<[String; 1]> {
+    fields::cookies(head.headers, name).iter().map(hash_secret).collect()
+}
+
+fn whole<'a>(field: &str, value: Cow<'a, [u8]>) -> Result<Cow<'a, [u8]>, Problem> {
+    if value.len() <= MOST_VALUE_BYTES {
+        return Ok(value);
+    }
+    let kind = if field == "query" { Kind::TargetTooLong } else { Kind::HeaderTooLarge };
+    Err(Problem::new(kind, format!("a value of more than {MOST_VALUE_BYTES} bytes is not read")).at(field))
+}
+
+fn refused_path(error: PathError) -> Problem {
+    let (kind, hint) = match error {
+        PathError::TooLong => (Kind::TargetTooLong, "put into the body what is long"),
+        PathError::Dots => (Kind::MalformedRequest, "send it without `..`"),
+        PathError::Escape => (Kind::MalformedRequest, "write `%` as %25"),
+        PathError::Backslash | PathError::Control | PathError::Overlong => {
+            (Kind::MalformedRequest, "send it without")
+        }
+    };
+    Problem::new(kind, error.to_string()).at("path").hint(hint)
+}

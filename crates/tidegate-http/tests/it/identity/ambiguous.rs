@@ -1,0 +1,109 @@
+//! Requests that can be read in two ways: refused, or counted under both.
+
+use tidegate_http::identity::{GoesOn, Identity};
+
+use super::{Ask, get, identity, some, tokens};
+
+/// What stands for the address of [`get`] where a credential cannot be read.
+pub(crate) const ANONYMOUS: &str = "\u{fffd}203.0.113.9";
+
+fn all(values: &[&str]) -> Vec<Option<String>> {
+    values.iter().map(|value| some(value)).collect()
+}
+
+#[track_caller]
+fn check_refused(ask: &Ask, identity: &Identity, field: &str) {
+    let problem = ask.refused(identity, GoesOn::AsWritten);
+    assert_eq!(
+        (problem.kind().status().as_u16(), problem.field.as_deref()),
+        (400, Some(field)),
+        "{problem:?}"
+    );
+}
+
+#[test]
+fn a_method_in_lower_case_is_refused() {
+    for method in ["post", "Post", "pOST", "PO_ST", "GET1"] {
+        check_refused(&get("/login").method(method), &identity("{}"), "method");
+    }
+    for method in ["PROPFIND", "VERSION-CONTROL"] {
+        assert_eq!(get("/").method(method).read(&identity("{}"), "method"), some(method));
+    }
+}
+
+#[test]
+fn a_method_that_servers_take_for_another_counts_as_both() {
+    let methods = |ask: Ask| ask.read_all(&identity("{}"), "method");
+    assert_eq!(methods(get("/").method("HEAD")), all(&["HEAD", "GET"]));
+    let overridden = get("/").method("POST").with("x-http-method-override", "delete");
+    assert_eq!(methods(overridden), all(&["POST", "DELETE"]));
+    assert_eq!(methods(get("/?_method=put").method("POST")), all(&["POST", "PUT"]));
+    assert_eq!(methods(get("/?_method=put")), all(&["GET"]));
+    let twice = get("/").method("POST").with("x-http-method", "PUT").with("x-http-method", "GET");
+    check_refused(&twice, &identity("{}"), "x-http-method");
+}
+
+#[test]
+fn credentials_sent_twice_are_refused() {
+    let by_key = identity("api_key: { header: x-api-key }");
+    check_refused(&get("/").with("x-api-key", "k1").with("x-api-key", "k2"), &by_key, "x-api-key");
+    let by_token = identity(&format!("jwt: {{ secret: {} }}", tokens::SECRET));
+    let twice = get("/").bearing(tokens::HS256).bearing("a.b.c");
+    check_refused(&twice, &by_token, "authorization");
+}
+
+#[test]
+fn credentials_that_cannot_be_read_count_by_address_and_never_as_nobody() {
+    let by_token = identity(&format!("jwt: {{ secret: {}, claims: [sub, plan] }}", tokens::SECRET));
+    let lenient = format!("{}=", tokens::HS256);
+    for value in [lenient.as_str(), "a.b.c", tokens::NONE] {
+        let ask = get("/").bearing(value);
+        assert_eq!(ask.read(&by_token, "sub"), some(ANONYMOUS), "{value}");
+        assert_eq!(ask.read(&by_token, "plan"), some(ANONYMOUS), "{value}");
+        assert_eq!(ask.read(&by_token, "client"), some("ip=203.0.113.9"), "{value}");
+    }
+    let basic = get("/").with("authorization", "Basic dXNlcjpwdw==");
+    assert_eq!(basic.read(&by_token, "sub"), some(ANONYMOUS));
+    // Who brings nothing is nobody, as before: whether that is limited is the rule's business.
+    assert_eq!(get("/").read(&by_token, "sub"), None);
+    let by_key = identity("api_key: { header: authorization }");
+    let basic = get("/").with("authorization", "Basic dXNlcjpwdw=");
+    assert_eq!(basic.read(&by_key, "api_key"), some(ANONYMOUS));
+}
+
+#[test]
+fn a_cookie_is_one_however_it_is_spelled_and_two_count_as_both() {
+    let identity = identity("cookies: { session: sid }");
+    let read = |cookie: &str| get("/").with("cookie", cookie).read_all(&identity, "session");
+    let one = read("sid=s1");
+    for spelling in ["sid =s1", "sid\t=s1", "sid= s1", "sid=%731", "sid=\"s1\"", "a=b; sid=s1"] {
+        assert_eq!(read(spelling), one, "{spelling}");
+    }
+    assert_eq!(read("sid=s1; sid=s2"), [read("sid=s1"), read("sid=s2")].concat());
+}
+
+#[test]
+fn headers_and_parameters_sent_twice_are_refused() {
+    let identity = identity("{ headers: { tenant: x-tenant }, query: { user: u } }");
+    check_refused(&get("/").with("x-tenant", "a").with("x-tenant", "a"), &identity, "x-tenant");
+    for query in ["/?u=1&u=2", "/?u=1;u=2", "/?u[]=1&u[]=2"] {
+        check_refused(&get(query), &identity, "query");
+    }
+    check_refused(&get("/").with("host", "a").with("host", "b"), &identity, "host");
+}
+
+#[test]
+fn a_path_that_servers_read_differently_counts_under_every_reading() {
+    let identity = identity("paths: ['/files/{name}', '/files/{dir}/{name}']");
+    let ask = get("/files/a%2Fb");
+    assert_eq!(ask.read_all(&identity, "path"), all(&["/files/a/b", "/files/a%2fb"]));
+    assert_eq!(ask.read_all(&identity, "route"), all(&["/files/{dir}/{name}", "/files/{name}"]));
+}
+
+#[test]
+fn what_can_be_read_in_too_many_ways_is_refused() {
+    let identity = identity("cookies: { a: a, b: b, c: c }");
+    let cookies = "a=1; a=2; b=1; b=2; c=1; c=2";
+    let ask = get("/x%2Fy;z").method("HEAD").with("cookie", cookies);
+    assert_eq!(ask.refused(&identity, GoesOn::Normalised).kind().status(), 400);
+}
