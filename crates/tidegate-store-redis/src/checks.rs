@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 use tidegate_store::StoreError;
 
 use crate::client::{Call, Route};
-use crate::link::Within;
+use crate::link::Deadline;
 use crate::observer::Operation;
 use crate::store::{Inner, RedisStore, nonsense};
 
@@ -79,7 +79,7 @@ async fn info(inner: &Inner, partition: u16) -> Result<String, StoreError> {
     let mut command = Cmd::new();
     command.arg("INFO");
     let call = Call { operation: Operation::Probe, command: &command, source: None, items: 1 };
-    match inner.client.run(partition, call, Within::from_now(inner.patience())).await? {
+    match inner.client.run(partition, call, Deadline::from_now(inner.patience())).await? {
         Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
         Value::VerbatimString { text, .. } => Ok(text),
         _ => Err(nonsense("information")),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_evicts_is_warned_about() {
+    fn a_policy_that_evicts_is_warned_approx_now() {
         let info = "redis_version:7.0.15\r\nmaxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
         let warning =
             "`maxmemory-policy allkeys-lru` forgets who has spent what when memory is full: use `noeviction`";

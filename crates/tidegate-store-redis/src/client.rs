@@ -17,9 +17,9 @@ use crate::cluster::{Cluster, SlotMap};
 use crate::dial::Dialer;
 use crate::failure::{Failure, Redirect};
 use crate::key::slot_of;
-use crate::lanes::Lanes;
-use crate::link::{Link, Target, Within};
+use crate::link::{Deadline, Link, Target};
 use crate::observer::{Observer, Operation, Reason};
+use crate::per_runtime::PerRuntime;
 use crate::sharded::Shards;
 use crate::url::Endpoint;
 
@@ -29,7 +29,7 @@ pub(crate) struct Client {
     dialer: Arc<Dialer>,
     max_in_flight: usize,
     observer: Arc<dyn Observer>,
-    lanes: Lanes<Lane>,
+    per_runtime: PerRuntime<Connections>,
 }
 
 /// How a tag leads to a server.
@@ -44,7 +44,7 @@ pub(crate) enum Route {
 }
 
 /// The connections of one runtime.
-enum Lane {
+enum Connections {
     /// One per server of the list.
     Listed(Box<[Link]>),
     /// To members of a cluster, as they turn up.
@@ -78,7 +78,7 @@ impl Client {
         max_in_flight: usize,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        Client { route, dialer, max_in_flight, observer, lanes: Lanes::new() }
+        Client { route, dialer, max_in_flight, observer, per_runtime: PerRuntime::new() }
     }
 
     pub(crate) fn route(&self) -> &Route {
@@ -99,22 +99,22 @@ impl Client {
         self: &Arc<Self>,
         partition: u16,
         call: Call<'_>,
-        within: Within,
+        deadline: Deadline,
     ) -> Result<Value, StoreError> {
         let began = Instant::now();
-        let Some(lane) = self.lanes.get(|| self.new_lane()) else {
+        let Some(connections) = self.per_runtime.get(|| self.new_connections()) else {
             let why = Failure::NotSent(Reason::Other, "there is no tokio runtime here".into());
             return Err(why.into_store_error(self.name(partition)));
         };
-        let answer = match (&self.route, &*lane) {
-            (Route::Cluster(cluster), Lane::Found(..)) => {
-                self.run_in(cluster, &lane, partition, call, within).await
+        let answer = match (&self.route, &*connections) {
+            (Route::Cluster(cluster), Connections::Found(..)) => {
+                self.run_in(cluster, &connections, partition, call, deadline).await
             }
-            (Route::Sharded { .. }, Lane::Listed(links)) => {
-                run_on(&links[usize::from(partition)], call, Asking::No, within).await
+            (Route::Sharded { .. }, Connections::Listed(links)) => {
+                run_on(&links[usize::from(partition)], call, Asking::No, deadline).await
             }
-            (_, Lane::Listed(links)) => run_on(&links[0], call, Asking::No, within).await,
-            (_, Lane::Found(..)) => unreachable!("only a cluster's members are found"),
+            (_, Connections::Listed(links)) => run_on(&links[0], call, Asking::No, deadline).await,
+            (_, Connections::Found(..)) => unreachable!("only a cluster's members are found"),
         };
         let reason = answer.as_ref().err().map(Failure::reason);
         self.observer.called(call.operation, call.items, began.elapsed(), reason);
@@ -133,14 +133,14 @@ impl Client {
         }
     }
 
-    fn new_lane(&self) -> Lane {
+    fn new_connections(&self) -> Connections {
         let link = |target| Link::new(target, Arc::clone(&self.dialer), self.max_in_flight);
         match &self.route {
-            Route::One { target, .. } => Lane::Listed([link(target.clone())].into()),
+            Route::One { target, .. } => Connections::Listed([link(target.clone())].into()),
             Route::Sharded { endpoints, .. } => {
-                Lane::Listed(endpoints.iter().cloned().map(Target::Server).map(link).collect())
+                Connections::Listed(endpoints.iter().cloned().map(Target::Server).map(link).collect())
             }
-            Route::Cluster(_) => Lane::Found(Mutex::default(), tokio::sync::Mutex::default()),
+            Route::Cluster(_) => Connections::Found(Mutex::default(), tokio::sync::Mutex::default()),
         }
     }
 
@@ -148,23 +148,23 @@ impl Client {
     async fn run_in(
         self: &Arc<Self>,
         cluster: &Cluster,
-        lane: &Arc<Lane>,
+        connections: &Arc<Connections>,
         slot: u16,
         call: Call<'_>,
-        within: Within,
+        deadline: Deadline,
     ) -> Result<Value, Failure> {
         let mut master = cluster.master_of(slot);
         let mut asking = Asking::No;
         for _ in 0..MOST_REDIRECTS {
             let Some(endpoint) = &master else {
-                let _ = tokio::time::timeout_at(within.deadline, self.learn_map(cluster, lane)).await;
+                let _ = tokio::time::timeout_at(deadline.at, self.learn_map(cluster, connections)).await;
                 master = cluster.master_of(slot);
                 if master.is_none() {
                     return Err(Failure::NotSent(Reason::Cluster, "no member serves the slot".into()));
                 }
                 continue;
             };
-            let failure = match run_on(&self.link_to(lane, endpoint), call, asking, within).await {
+            let failure = match run_on(&self.link_to(connections, endpoint), call, asking, deadline).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
             };
@@ -180,11 +180,11 @@ impl Client {
                 }
                 None if failure.code() == Some("TRYAGAIN") => sleep(MOVING_PAUSE).await,
                 None if !failure.is_certainly_not_applied() => {
-                    self.learn_map_later(lane);
+                    self.learn_map_later(connections);
                     return Err(failure);
                 }
                 None => {
-                    let _ = tokio::time::timeout_at(within.deadline, self.learn_map(cluster, lane)).await;
+                    let _ = tokio::time::timeout_at(deadline.at, self.learn_map(cluster, connections)).await;
                     let other = cluster.master_of(slot);
                     if other == master || other.is_none() {
                         return Err(failure);
@@ -196,8 +196,10 @@ impl Client {
         Err(Failure::NotSent(Reason::Cluster, "the members do not agree on who serves the slot".into()))
     }
 
-    fn link_to(&self, lane: &Lane, endpoint: &Endpoint) -> Arc<Link> {
-        let Lane::Found(links, _) = lane else { unreachable!("only a cluster's members are found") };
+    fn link_to(&self, connections: &Connections, endpoint: &Endpoint) -> Arc<Link> {
+        let Connections::Found(links, _) = connections else {
+            unreachable!("only a cluster's members are found")
+        };
         let mut links = links.lock();
         if let Some(link) = links.get(endpoint) {
             return Arc::clone(link);
@@ -209,8 +211,8 @@ impl Client {
     }
 
     /// Asks the members of a cluster for its map, unless that was done just now.
-    async fn learn_map(&self, cluster: &Cluster, lane: &Lane) {
-        let Lane::Found(links, learnt) = lane else { return };
+    async fn learn_map(&self, cluster: &Cluster, connections: &Connections) {
+        let Connections::Found(links, learnt) = connections else { return };
         let mut learnt = learnt.lock().await;
         if learnt.is_some_and(|at| at.elapsed() < LEARNING_PAUSE) {
             return;
@@ -219,9 +221,9 @@ impl Client {
         command.arg("CLUSTER").arg("SLOTS");
         let members = cluster.members();
         let ask = |member: Endpoint| {
-            let (link, command) = (self.link_to(lane, &member), &command);
+            let (link, command) = (self.link_to(connections, &member), &command);
             async move {
-                let answer = link.call(command, Within::from_now(LEARNING_PATIENCE)).await.ok()?;
+                let answer = link.call(command, Deadline::from_now(LEARNING_PATIENCE)).await.ok()?;
                 SlotMap::read(&answer, &member)
             }
         };
@@ -240,11 +242,11 @@ impl Client {
     }
 
     /// The same without waiting for it.
-    fn learn_map_later(self: &Arc<Self>, lane: &Arc<Lane>) {
-        let (client, lane) = (Arc::clone(self), Arc::clone(lane));
+    fn learn_map_later(self: &Arc<Self>, connections: &Arc<Connections>) {
+        let (client, connections) = (Arc::clone(self), Arc::clone(connections));
         tokio::spawn(async move {
             if let Route::Cluster(cluster) = &client.route {
-                client.learn_map(cluster, &lane).await;
+                client.learn_map(cluster, &connections).await;
             }
         });
     }
@@ -258,15 +260,15 @@ enum Asking {
 }
 
 /// Runs a call on one server; a script that it does not know is brought along the second time.
-async fn run_on(link: &Link, call: Call<'_>, asking: Asking, within: Within) -> Result<Value, Failure> {
+async fn run_on(link: &Link, call: Call<'_>, asking: Asking, deadline: Deadline) -> Result<Value, Failure> {
     let answer = match asking {
-        Asking::No => link.call(call.command, within).await,
-        Asking::Yes => link.call_all(&in_one_go(call.command, None, asking), within).await,
+        Asking::No => link.call(call.command, deadline).await,
+        Asking::Yes => link.call_all(&in_one_go(call.command, None, asking), deadline).await,
     };
     match (answer, call.source) {
         // It did not run, so running it again is safe.
         (Err(failure), Some(source)) if failure.is_unknown_script() => {
-            link.call_all(&in_one_go(call.command, Some(source), asking), within).await
+            link.call_all(&in_one_go(call.command, Some(source), asking), deadline).await
         }
         (answer, _) => answer,
     }

@@ -34,10 +34,10 @@ pub(crate) struct Dialer {
 /// A connection, and the work that must go on for it to answer.
 pub(crate) struct Dialed {
     pub(crate) connection: MultiplexedConnection,
-    pub(crate) driver: Driver,
+    pub(crate) driver: ConnectionDriver,
 }
 
-pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a server must show before it counts as connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,26 +2,26 @@
 //!
 //! Every algorithm is a Lua script that mirrors its Rust twin in [`tidegate_core`]; Redis's own time is the only clock.
 
-mod apart;
+mod backoff;
 mod checks;
 mod client;
 mod cluster;
 mod config;
+mod cross_slot;
 mod dial;
 mod failure;
 mod key;
-mod lanes;
 mod limits;
 mod link;
 mod observer;
-mod pause;
-mod plan;
+mod per_runtime;
 mod rounds;
 mod script;
 mod sentinel;
 mod sharded;
 mod store;
 mod url;
+mod wire;
 
 pub use checks::{Finding, ServerReport};
 pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};

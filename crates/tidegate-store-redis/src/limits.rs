@@ -38,8 +38,8 @@ impl Encoded {
 /// Always valid.
 pub(crate) const ALWAYS: (f64, f64) = (0.0, f64::INFINITY);
 
-/// Encodes `limit`; of a calendar, the windows around `about`, which is what this node takes the store's time for.
-pub(crate) fn encode(limit: &Limit, about: impl FnOnce() -> Timestamp) -> Encoded {
+/// Encodes `limit`; of a calendar, the windows around `approx_now`, which is what this node takes the store's time for.
+pub(crate) fn encode(limit: &Limit, approx_now: impl FnOnce() -> Timestamp) -> Encoded {
     let plain =
         |letter, numbers| Encoded { letter, key_letter: letter, numbers, readable: true, valid: ALWAYS };
     match limit {
@@ -52,7 +52,7 @@ pub(crate) fn encode(limit: &Limit, about: impl FnOnce() -> Timestamp) -> Encode
             let (queue, longest_wait) = (number(limit.queue()), number(limit.longest_wait()));
             plain(b'q', [work, drained, period, coarseness, queue, longest_wait])
         }
-        Limit::FixedWindow(limit) => fixed_window(limit, about),
+        Limit::FixedWindow(limit) => fixed_window(limit, approx_now),
         Limit::SlidingWindow(limit) => plain(b'w', sliding_window(limit)),
         Limit::SlidingLog(limit) => {
             let large = limit.limit() > LARGE_LOG;
@@ -104,13 +104,13 @@ fn width(span: Micros) -> f64 {
     }
 }
 
-fn fixed_window(limit: &FixedWindow, about: impl FnOnce() -> Timestamp) -> Encoded {
+fn fixed_window(limit: &FixedWindow, approx_now: impl FnOnce() -> Timestamp) -> Encoded {
     let count = number(limit.limit());
     let (window, boundaries, valid) = match (limit.window(), limit.boundaries()) {
         (Some(window), _) => (number(window.get()), [0.0; 4], ALWAYS),
         (None, boundaries) => {
             let calendar = boundaries.expect("a fixed window has a length or boundaries");
-            let Slice { boundaries, is_first, valid } = Slice::around(calendar, about());
+            let Slice { boundaries, is_first, valid } = Slice::around(calendar, approx_now());
             (if is_first { -1.0 } else { 0.0 }, boundaries, valid)
         }
     };
@@ -134,9 +134,9 @@ struct Slice {
 }
 
 impl Slice {
-    /// One window before the one around `about`, that one, and one after.
-    fn around(calendar: &[Timestamp], about: Timestamp) -> Self {
-        let after = calendar.partition_point(|boundary| *boundary <= about);
+    /// One window before the one around `approx_now`, that one, and one after.
+    fn around(calendar: &[Timestamp], approx_now: Timestamp) -> Self {
+        let after = calendar.partition_point(|boundary| *boundary <= approx_now);
         let first = after.saturating_sub(2).min(calendar.len() - 2);
         let at = |index: usize| number(calendar[index].as_micros());
         // After the last boundary, windows as long as the last one follow.

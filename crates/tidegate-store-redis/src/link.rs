@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
+use crate::backoff::Backoff;
 use crate::dial::{Dialed, Dialer, Greeting};
 use crate::failure::Failure;
 use crate::observer::Reason;
-use crate::pause::Pause;
 use crate::sentinel::Sentinels;
 use crate::url::Endpoint;
 
@@ -46,7 +46,7 @@ struct Shared {
     target: Target,
     dialer: Arc<Dialer>,
     max_in_flight: usize,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// The state has changed.
     news: Notify,
     /// The connection is no good.
@@ -55,7 +55,7 @@ struct Shared {
     silent_calls: AtomicU32,
 }
 
-struct State {
+struct LinkState {
     status: Status,
     keeper: Option<AbortHandle>,
 }
@@ -72,7 +72,7 @@ impl Link {
             target,
             dialer,
             max_in_flight,
-            state: Mutex::new(State { status: Status::Connecting, keeper: None }),
+            state: Mutex::new(LinkState { status: Status::Connecting, keeper: None }),
             news: Notify::new(),
             give_up: Notify::new(),
             in_flight: AtomicUsize::new(0),
@@ -82,22 +82,22 @@ impl Link {
     }
 
     /// Sends one command and waits for its answer.
-    pub(crate) async fn call(&self, command: &Cmd, within: Within) -> Result<Value, Failure> {
+    pub(crate) async fn call(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
         let _place = self.place()?;
-        let mut connection = self.connection(within).await?;
-        let answer = timeout_at(within.deadline, connection.send_packed_command(command)).await;
-        match self.heard(answer, within)? {
+        let mut connection = self.connection(deadline).await?;
+        let answer = timeout_at(deadline.at, connection.send_packed_command(command)).await;
+        match self.heard(answer, deadline)? {
             Value::ServerError(error) => Err(self.refused(Failure::Answered(error))),
             value => Ok(value),
         }
     }
 
     /// Sends commands in one go, and waits for the answer to the last.
-    pub(crate) async fn call_all(&self, commands: &Pipeline, within: Within) -> Result<Value, Failure> {
+    pub(crate) async fn call_all(&self, commands: &Pipeline, deadline: Deadline) -> Result<Value, Failure> {
         let _place = self.place()?;
-        let mut connection = self.connection(within).await?;
+        let mut connection = self.connection(deadline).await?;
         let answers = connection.send_packed_commands(commands, 0, commands.len());
-        let answers = self.heard(timeout_at(within.deadline, answers).await, within)?;
+        let answers = self.heard(timeout_at(deadline.at, answers).await, deadline)?;
         match answers.into_iter().last() {
             Some(Value::ServerError(error)) => Err(self.refused(Failure::Answered(error))),
             Some(value) => Ok(value),
@@ -111,7 +111,7 @@ impl Link {
     }
 
     /// The connection, if need be after waiting for it to be made the first time.
-    async fn connection(&self, within: Within) -> Result<MultiplexedConnection, Failure> {
+    async fn connection(&self, deadline: Deadline) -> Result<MultiplexedConnection, Failure> {
         loop {
             let mut news = std::pin::pin!(self.shared.news.notified());
             news.as_mut().enable();
@@ -124,14 +124,14 @@ impl Link {
                     Status::Connecting => {}
                 }
             }
-            if timeout_at(within.deadline, news).await.is_err() {
+            if timeout_at(deadline.at, news).await.is_err() {
                 return Err(unreachable("the connection is still being made".into()));
             }
         }
     }
 
     /// Starts the keeper; again if its runtime ended, as tests' do, and another took its number.
-    fn look_after_keeper(&self, state: &mut State) {
+    fn look_after_keeper(&self, state: &mut LinkState) {
         if state.keeper.as_ref().is_none_or(AbortHandle::is_finished) {
             state.status = Status::Connecting;
             state.keeper = Some(tokio::spawn(keep_up(Arc::clone(&self.shared))).abort_handle());
@@ -141,7 +141,7 @@ impl Link {
     fn heard<T>(
         &self,
         answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
-        within: Within,
+        deadline: Deadline,
     ) -> Result<T, Failure> {
         let silent_calls = &self.shared.silent_calls;
         match answer {
@@ -156,7 +156,7 @@ impl Link {
                 if silent_calls.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT_CALLS {
                     self.give_up();
                 }
-                Err(Failure::TimedOut(within.span))
+                Err(Failure::TimedOut(deadline.span))
             }
         }
     }
@@ -197,14 +197,14 @@ impl Drop for Link {
 
 /// Until when a call may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Within {
+pub(crate) struct Deadline {
     pub(crate) span: Duration,
-    pub(crate) deadline: Instant,
+    pub(crate) at: Instant,
 }
 
-impl Within {
+impl Deadline {
     pub(crate) fn from_now(span: Duration) -> Self {
-        Within { span, deadline: Instant::now() + span }
+        Deadline { span, at: Instant::now() + span }
     }
 }
 
@@ -214,7 +214,7 @@ fn unreachable(why: BoxError) -> Failure {
 
 /// The keeper: connects, runs the connection, and begins again.
 async fn keep_up(shared: Arc<Shared>) {
-    let mut pause = Pause::default();
+    let mut backoff = Backoff::default();
     loop {
         let began = Instant::now();
         match shared.dial().await {
@@ -231,9 +231,9 @@ async fn keep_up(shared: Arc<Shared>) {
             Err(error) => shared.become_(Status::Down(error.to_string().into())),
         }
         if began.elapsed() > SHORT_LIFE {
-            pause = Pause::default();
+            backoff = Backoff::default();
         }
-        tokio::time::sleep(pause.next()).await;
+        tokio::time::sleep(backoff.next()).await;
     }
 }
 

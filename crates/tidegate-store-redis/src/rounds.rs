@@ -13,7 +13,7 @@
 //! part admits only the first k, it is asked for k in the next round, and the rest, which is *split off* and comes right
 //! after it, is refused.
 //!
-//! This file decides who is next and calls nobody; `apart` does that.
+//! This file decides who is next and calls nobody; `cross_slot` does that.
 
 use std::collections::HashSet;
 
@@ -50,11 +50,11 @@ pub(crate) enum Step {
 /// A batch on its way.
 #[derive(Debug)]
 pub(crate) struct Rounds {
-    requests: Vec<State>,
+    requests: Vec<RequestState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RequestState {
     parts: Vec<PartState>,
     standing: Standing,
     /// How many equal requests it stands for.
@@ -159,8 +159,8 @@ impl Rounds {
         let mut states = Vec::new();
         for (spends, parts, count) in requests {
             let role = if count > 1 { Role::Fold } else { Role::Alone };
-            let rest = (role == Role::Fold).then(|| State::new(spends, parts.clone(), 0, Role::Rest));
-            states.push(State::new(spends, parts, count, role));
+            let rest = (role == Role::Fold).then(|| RequestState::new(spends, parts.clone(), 0, Role::Rest));
+            states.push(RequestState::new(spends, parts, count, role));
             states.extend(rest);
         }
         Rounds { requests: states }
@@ -173,7 +173,7 @@ impl Rounds {
 
     /// What to ask first in a round.
     pub(crate) fn first_step(&self) -> Vec<ToAsk> {
-        let of = |request: usize, state: &State| {
+        let of = |request: usize, state: &RequestState| {
             let question = match state.standing {
                 Standing::Open => Question::Spend,
                 Standing::Refused => Question::Look,
@@ -300,10 +300,10 @@ impl Rounds {
     }
 }
 
-impl State {
+impl RequestState {
     fn new(spends: usize, parts: Vec<PartShape>, count: u32, role: Role) -> Self {
         let is_settled = parts.is_empty() || count == 0;
-        State {
+        RequestState {
             standing: if is_settled { Standing::Settled } else { Standing::Open },
             parts: parts.into_iter().map(|shape| PartState { shape, asked: Asked::No }).collect(),
             count,
@@ -313,7 +313,7 @@ impl State {
     }
 
     /// What its spends were told, those of the refused `rest` last.
-    fn folds<'a>(&'a self, rest: Option<&'a State>) -> impl Iterator<Item = Fold> + 'a {
+    fn folds<'a>(&'a self, rest: Option<&'a RequestState>) -> impl Iterator<Item = Fold> + 'a {
         self.told.iter().enumerate().map(move |(place, told)| {
             let refused = rest.and_then(|rest| rest.told[place]).map(|fold| fold.last);
             match (told, refused) {

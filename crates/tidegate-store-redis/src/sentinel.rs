@@ -12,8 +12,8 @@ use redis::{Cmd, Value};
 use tidegate_store::BoxError;
 use tokio::time::{sleep, timeout};
 
+use crate::backoff::Backoff;
 use crate::dial::{Dialer, Greeting};
-use crate::pause::Pause;
 use crate::url::Endpoint;
 
 /// How long a sentinel is waited for while others have answered.
@@ -61,12 +61,12 @@ impl Sentinels {
 
     /// Waits until the sentinels call another server master than `current`.
     pub(crate) async fn master_moves_from(&self, current: &Endpoint) {
-        let mut pause = Pause::default();
+        let mut backoff = Backoff::default();
         for sentinel in self.endpoints.iter().cycle() {
             if self.hear_of_another(sentinel, current).await.is_some() {
                 return;
             }
-            sleep(pause.next()).await;
+            sleep(backoff.next()).await;
         }
     }
 

@@ -17,13 +17,13 @@ use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
 use crate::key::{KeyWriter, slot_of};
 use crate::limits;
-use crate::link::{Target, Within};
+use crate::link::{Deadline, Target};
 use crate::observer::Operation;
-use crate::plan::{self, Answer, Change, Plan, Surroundings, Told};
 use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
 use crate::sharded::Shards;
 use crate::url::{StoreUrl, Topology};
+use crate::wire::{self, Answer, Change, EncodeContext, Plan, Told};
 
 /// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
 ///
@@ -99,16 +99,16 @@ impl Inner {
     async fn decide_together(
         &self,
         batch: &[Request<'_>],
-        within: Within,
+        deadline: Deadline,
     ) -> Result<BatchOutcomes, StoreError> {
-        let make = |around: &Surroundings<'_>| {
+        let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
             for request in batch.iter().filter(|request| !request.spends.is_empty()) {
-                plan.whole_request(request, around);
+                plan.whole_request(request, context);
             }
             plan
         };
-        let answer = self.run_made(Operation::Decide, 0, make, within).await?;
+        let answer = self.run_made(Operation::Decide, 0, make, deadline).await?;
         Told::new(&answer).of(batch.iter()).ok_or_else(|| nonsense("outcomes"))
     }
 
@@ -117,12 +117,12 @@ impl Inner {
         &self,
         operation: Operation,
         partition: u16,
-        make: impl Fn(&Surroundings<'_>) -> Plan,
-        within: Within,
+        make: impl Fn(&EncodeContext<'_>) -> Plan,
+        deadline: Deadline,
     ) -> Result<Vec<u8>, StoreError> {
         for _ in 0..MOST_GUESSES {
-            let mut plan = self.around(&make);
-            match self.run(operation, partition, &mut plan, within).await? {
+            let mut plan = self.with_context(&make);
+            match self.run(operation, partition, &mut plan, deadline).await? {
                 Ran::Done(answer) => return Ok(answer),
                 Ran::OtherTime => {}
             }
@@ -132,8 +132,8 @@ impl Inner {
     }
 
     /// Makes something with what this node knows: how keys are written, and about what time it is.
-    pub(crate) fn around<T>(&self, make: impl Fn(&Surroundings<'_>) -> T) -> T {
-        make(&Surroundings { keys: &self.keys, about: &|| self.about() })
+    pub(crate) fn with_context<T>(&self, make: impl Fn(&EncodeContext<'_>) -> T) -> T {
+        make(&EncodeContext { keys: &self.keys, approx_now: &|| self.approx_now() })
     }
 
     /// Runs a plan once.
@@ -142,17 +142,17 @@ impl Inner {
         operation: Operation,
         partition: u16,
         plan: &mut Plan,
-        within: Within,
+        deadline: Deadline,
     ) -> Result<Ran, StoreError> {
         plan.seal(self.given_time());
         let script = plan.script();
         let call =
             Call { operation, command: &plan.command(), source: Some(&script.source), items: plan.len() };
-        let answer = match self.client.run(partition, call, within).await? {
+        let answer = match self.client.run(partition, call, deadline).await? {
             Value::BulkString(answer) => answer,
             _ => return Err(nonsense("a string")),
         };
-        match plan::read(&answer) {
+        match wire::read(&answer) {
             Answer::Done(_) => Ok(Ran::Done(answer)),
             Answer::OtherTime(now) => {
                 let ahead = now.as_micros().cast_signed() - self.node_clock.now().as_micros().cast_signed();
@@ -168,7 +168,7 @@ impl Inner {
         operation: Operation,
         changes: &[(CellKey<'_>, &Limit, Change)],
     ) -> Result<Vec<bool>, StoreError> {
-        let within = Within::from_now(self.timeout);
+        let deadline = Deadline::from_now(self.timeout);
         check_size(changes.len())?;
         let mut groups: Vec<(u16, Vec<usize>)> = Vec::new();
         for (place, (cell, ..)) in changes.iter().enumerate() {
@@ -179,15 +179,15 @@ impl Inner {
             }
         }
         let run = |(partition, places): (u16, Vec<usize>)| async move {
-            let make = |around: &Surroundings<'_>| {
+            let make = |context: &EncodeContext<'_>| {
                 let mut plan = Plan::new(Driver::Change);
                 for place in &places {
                     let (cell, limit, change) = &changes[*place];
-                    plan.change(cell, limit, *change, around);
+                    plan.change(cell, limit, *change, context);
                 }
                 plan
             };
-            let answer = self.run_made(operation, partition, make, within).await?;
+            let answer = self.run_made(operation, partition, make, deadline).await?;
             if answer.len() != places.len() {
                 return Err(nonsense("an answer per change"));
             }
@@ -222,8 +222,8 @@ impl Inner {
         let mut command = Cmd::new();
         command.arg("UNLINK").arg(key);
         let call = Call { operation: Operation::Reset, command: &command, source: None, items: 1 };
-        let within = Within::from_now(self.timeout);
-        self.client.run(self.client.partition_of(cell.tag), call, within).await.map(drop)
+        let deadline = Deadline::from_now(self.timeout);
+        self.client.run(self.client.partition_of(cell.tag), call, deadline).await.map(drop)
     }
 
     /// Spends from a cell that nobody else uses, on the server of `partition`.
@@ -233,12 +233,12 @@ impl Inner {
         let limit = Limit::TokenBucket(TokenBucket::new(rate, 1_000_000).expect("a fine burst"));
         let touch = Touch { limit: &limit, ask: tidegate_core::Ask::hits(1), stance: Stance::Enforced };
         let spends = [Spend { cell: CellKey { scope: &scope, key: tag, tag }, touch }];
-        let make = |around: &Surroundings<'_>| {
+        let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
-            plan.whole_request(&Request::once(&spends), around);
+            plan.whole_request(&Request::once(&spends), context);
             plan
         };
-        self.run_made(Operation::Probe, partition, make, Within::from_now(self.timeout)).await.map(drop)
+        self.run_made(Operation::Probe, partition, make, Deadline::from_now(self.timeout)).await.map(drop)
     }
 
     async fn probe_node(&self, node: usize) -> Result<(), StoreError> {
@@ -271,8 +271,8 @@ impl Inner {
             source: Some(&script.source),
             items: 1,
         };
-        let within = Within::from_now(self.timeout);
-        match self.client.run(self.client.partition_of(MEMBERS), call, within).await? {
+        let deadline = Deadline::from_now(self.timeout);
+        match self.client.run(self.client.partition_of(MEMBERS), call, deadline).await? {
             Value::Int(alive) => usize::try_from(alive).map_err(|_| nonsense("a count")),
             _ => Err(nonsense("a count")),
         }
@@ -290,7 +290,7 @@ impl Inner {
         }
     }
 
-    fn about(&self) -> Timestamp {
+    fn approx_now(&self) -> Timestamp {
         self.given_time().unwrap_or_else(|| {
             let now = self.node_clock.now().as_micros();
             Timestamp::from_micros(now.saturating_add_signed(self.ahead_us.load(Ordering::Relaxed)))
@@ -364,11 +364,11 @@ impl Store for RedisStore {
             return Reply::Now(Err(error));
         }
         Reply::Later(Box::pin(async move {
-            let within = Within::from_now(self.inner.timeout);
+            let deadline = Deadline::from_now(self.inner.timeout);
             match self.inner.client.route() {
-                Route::One { .. } => self.inner.decide_together(batch, within).await,
+                Route::One { .. } => self.inner.decide_together(batch, deadline).await,
                 Route::Sharded { .. } | Route::Cluster(_) => {
-                    crate::apart::decide(&self.inner, batch, within).await
+                    crate::cross_slot::decide(&self.inner, batch, deadline).await
                 }
             }
         }))

@@ -6,7 +6,7 @@ use tidegate_testkit::{Redis, RedisCluster, SentinelGroup, ShardedRedis};
 use crate::subject::{patient, store};
 
 #[tokio::test]
-async fn a_policy_that_evicts_is_warned_about() {
+async fn a_policy_that_evicts_is_warned_approx_now() {
     let redis = Redis::builder().config("maxmemory 100mb").config("maxmemory-policy allkeys-lru").start();
     let reports = store(&redis.url(), &patient()).check_servers().await;
     let [report] = &reports[..] else { panic!("one server, not {reports:?}") };

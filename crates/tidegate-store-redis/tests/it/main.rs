@@ -2,11 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
-mod apart;
 mod calendar;
 mod checks;
 mod cluster;
 mod conformance;
+mod cross_slot;
 mod differential;
 mod expiry;
 mod failures;

@@ -90,15 +90,15 @@ pub(crate) enum Change {
 
 /// The name under which what an item changes is remembered, beside the cells of `tag`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reservation<'a> {
+pub(crate) struct ReservationKey<'a> {
     pub(crate) tag: &'a [u8],
     pub(crate) id: u128,
 }
 
 /// Where and when plans are made: how keys are written, and what this node takes the store's time for.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct EncodeContext<'a> {
     pub(crate) keys: &'a KeyWriter,
-    pub(crate) about: &'a dyn Fn() -> Timestamp,
+    pub(crate) approx_now: &'a dyn Fn() -> Timestamp,
 }
 
 impl Plan {
@@ -131,8 +131,8 @@ impl Plan {
         spends: usize,
         equal: u32,
         mode: Mode,
-        reservation: Option<Reservation<'_>>,
-        around: &Surroundings<'_>,
+        reservation: Option<ReservationKey<'_>>,
+        context: &EncodeContext<'_>,
     ) {
         self.item_count += 1;
         let count = u16::try_from(spends).expect("the size of a batch is bounded");
@@ -142,9 +142,9 @@ impl Plan {
         self.items.push(mode as u8);
         match reservation {
             None => self.items.extend_from_slice(&[0, 0]),
-            Some(Reservation { tag, id }) => {
+            Some(ReservationKey { tag, id }) => {
                 let place =
-                    self.keys[RESERVATIONS].place_of(|out| around.keys.append_reservation(out, tag, id));
+                    self.keys[RESERVATIONS].place_of(|out| context.keys.append_reservation(out, tag, id));
                 self.push_key(RESERVATIONS, place);
             }
         }
@@ -152,12 +152,12 @@ impl Plan {
     }
 
     /// Appends a whole request.
-    pub(crate) fn whole_request(&mut self, request: &Request<'_>, around: &Surroundings<'_>) {
-        self.request(request.spends.len(), request.count.get(), Mode::Whole, None, around);
+    pub(crate) fn whole_request(&mut self, request: &Request<'_>, context: &EncodeContext<'_>) {
+        self.request(request.spends.len(), request.count.get(), Mode::Whole, None, context);
         for Spend { cell, touch } in request.spends {
-            let append = |out: &mut Vec<u8>, letter| around.keys.append(out, letter, cell);
+            let append = |out: &mut Vec<u8>, letter| context.keys.append(out, letter, cell);
             let planned = PlannedSpend { append, limit: touch.limit, ask: touch.ask, stance: touch.stance };
-            self.spend(planned, Noting::Yes, around);
+            self.spend(planned, Noting::Yes, context);
         }
     }
 
@@ -165,10 +165,10 @@ impl Plan {
         &mut self,
         spend: PlannedSpend<'_, impl FnOnce(&mut Vec<u8>, u8)>,
         noting: Noting,
-        around: &Surroundings<'_>,
+        context: &EncodeContext<'_>,
     ) {
         let PlannedSpend { append, limit, ask, stance } = spend;
-        let mut encoded = limits::encode(limit, around.about);
+        let mut encoded = limits::encode(limit, context.approx_now);
         if self.driver == Driver::DecideAndUndo && limit.counts_refused() {
             // A refused request pushes out older hits, which can only be put back by who has seen them.
             encoded = encoded.whole();
@@ -192,11 +192,11 @@ impl Plan {
         cell: &CellKey<'_>,
         limit: &Limit,
         change: Change,
-        around: &Surroundings<'_>,
+        context: &EncodeContext<'_>,
     ) {
         self.item_count += 1;
-        let mut limit = limits::encode(limit, around.about);
-        self.push_cell(|out, letter| around.keys.append(out, letter, cell), &limit);
+        let mut limit = limits::encode(limit, context.approx_now);
+        self.push_cell(|out, letter| context.keys.append(out, letter, cell), &limit);
         let (what, hits, age) = match change {
             Change::Refund { hits, age } => (1, number(hits.get()), number(age.get())),
             Change::Charge { hits } => (2, number(hits.get()), 0.0),

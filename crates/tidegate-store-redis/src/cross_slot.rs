@@ -20,14 +20,14 @@ use tidegate_store::{BatchOutcomes, BoxError, Outcomes, Request, Spend, StoreErr
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::limits::{self, Encoded};
-use crate::link::Within;
+use crate::link::Deadline;
 use crate::observer::Operation;
-use crate::pause::Pause;
-use crate::plan::{Mode, Noting, Plan, PlannedSpend, Reservation, Surroundings, Told};
 use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToUndo};
 use crate::script::{Algorithms, Driver};
 use crate::store::{Inner, Ran, all_or_unknown, nonsense};
+use crate::wire::{EncodeContext, Mode, Noting, Plan, PlannedSpend, ReservationKey, Told};
 
 /// For how long putting back is tried; Redis forgets a reservation a little later.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(4);
@@ -39,17 +39,17 @@ const MOST_GUESSES: usize = 3;
 pub(crate) async fn decide(
     inner: &Arc<Inner>,
     batch: &[Request<'_>],
-    within: Within,
+    deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
     let places: Vec<Option<u16>> = batch.iter().map(|request| one_place(inner, request)).collect();
     let spans =
         |(request, place): (&Request<'_>, &Option<u16>)| place.is_none() && !request.spends.is_empty();
     if !batch.iter().zip(&places).any(spans) {
-        return decide_in_place(inner, batch, &places, within).await;
+        return decide_in_place(inner, batch, &places, deadline).await;
     }
     let (tell, told) = oneshot::channel();
-    let journey = Journey::new(Arc::clone(inner), batch, within);
-    tokio::spawn(journey.travel(tell));
+    let reservation = Reservation::new(Arc::clone(inner), batch, deadline);
+    tokio::spawn(reservation.run(tell));
     told.await.unwrap_or_else(|_| {
         let source: BoxError = "the runtime is shutting down".into();
         Err(StoreError::FateUnknown { endpoint: "redis".to_owned(), source })
@@ -68,19 +68,19 @@ async fn decide_in_place(
     inner: &Inner,
     batch: &[Request<'_>],
     places: &[Option<u16>],
-    within: Within,
+    deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
     let groups =
         grouped(places.iter().enumerate().filter_map(|(request, place)| Some((*place.as_ref()?, request))));
     let run = |(place, requests): (u16, Vec<usize>)| async move {
-        let make = |around: &Surroundings<'_>| {
+        let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
             for request in &requests {
-                plan.whole_request(&batch[*request], around);
+                plan.whole_request(&batch[*request], context);
             }
             plan
         };
-        let answer = inner.run_made(Operation::Decide, place, make, within).await?;
+        let answer = inner.run_made(Operation::Decide, place, make, deadline).await?;
         let told = Told::new(&answer).of(requests.iter().map(|request| &batch[*request]));
         Ok((requests, told.ok_or_else(|| nonsense("outcomes"))?))
     };
@@ -121,9 +121,9 @@ fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec<T>)> {
 }
 
 /// A batch on its way through the places where its cells live. It owns all it needs.
-struct Journey {
+struct Reservation {
     inner: Arc<Inner>,
-    within: Within,
+    deadline: Deadline,
     rounds: Rounds,
     parts: Vec<Vec<Part>>,
     /// The algorithms of all that is sent to a place: every call there uses one script.
@@ -170,8 +170,8 @@ struct OwnedSpend {
     stance: Stance,
 }
 
-impl Journey {
-    fn new(inner: Arc<Inner>, batch: &[Request<'_>], within: Within) -> Self {
+impl Reservation {
+    fn new(inner: Arc<Inner>, batch: &[Request<'_>], deadline: Deadline) -> Self {
         let mut cells = HashMap::new();
         let mut algorithms: HashMap<u16, Algorithms> = HashMap::new();
         let mut shapes = Vec::with_capacity(batch.len());
@@ -212,11 +212,11 @@ impl Journey {
             parts.push(parts_of_request);
         }
         let rounds = Rounds::new(shapes.into_iter());
-        Journey { inner, within, rounds, parts, algorithms, undo: Vec::new(), guesses: 0 }
+        Reservation { inner, deadline, rounds, parts, algorithms, undo: Vec::new(), guesses: 0 }
     }
 
     /// Goes all the way, tells what came of it, and puts back what must be.
-    async fn travel(mut self, tell: oneshot::Sender<Result<BatchOutcomes, StoreError>>) {
+    async fn run(mut self, tell: oneshot::Sender<Result<BatchOutcomes, StoreError>>) {
         let answer = loop {
             if let Err(error) = self.round().await {
                 let everything = self.rounds.everything();
@@ -260,7 +260,7 @@ impl Journey {
         let asked = asks.into_iter().map(|(ask, id)| (this.part(ask.part).place, Item::Ask(ask, id)));
         let groups = grouped(undone.chain(asked));
         let answers =
-            join_all(groups.into_iter().map(|(place, items)| this.call(place, items, this.within))).await;
+            join_all(groups.into_iter().map(|(place, items)| this.call(place, items, this.deadline))).await;
         let answers = all_or_worst(answers).inspect_err(|_| self.undo = undo)?;
         let is_other_time = |answer: &Called| matches!(answer, Called::OtherTime(_));
         self.guesses += usize::from(answers.iter().any(is_other_time));
@@ -289,10 +289,10 @@ impl Journey {
     }
 
     /// Sends items to the place where they live, in order.
-    async fn call(&self, place: u16, items: Vec<Item>, within: Within) -> Result<Called, StoreError> {
-        let mut plan = self.inner.around(|around| {
+    async fn call(&self, place: u16, items: Vec<Item>, deadline: Deadline) -> Result<Called, StoreError> {
+        let mut plan = self.inner.with_context(|context| {
             let mut plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
-            items.iter().for_each(|item| self.append(&mut plan, item, around));
+            items.iter().for_each(|item| self.append(&mut plan, item, context));
             plan
         });
         let asked = items.iter().filter_map(|item| match item {
@@ -300,7 +300,7 @@ impl Journey {
             Item::Undo(_) => None,
         });
         let operation = if asked.clone().next().is_some() { Operation::Decide } else { Operation::Cancel };
-        let answer = match self.inner.run(operation, place, &mut plan, within).await? {
+        let answer = match self.inner.run(operation, place, &mut plan, deadline).await? {
             Ran::Done(answer) => answer,
             Ran::OtherTime => return Ok(Called::OtherTime(items)),
         };
@@ -330,20 +330,20 @@ impl Journey {
         let groups = grouped(undo.into_iter().map(|undo| (self.part(undo.part).place, Item::Undo(undo))));
         let until = Instant::now() + PUT_BACK_WITHIN;
         join_all(groups.into_iter().map(|(place, undo)| async move {
-            let mut pause = Pause::default();
+            let mut backoff = Backoff::default();
             while Instant::now() < until {
                 // Doing it twice does no harm, so what may have been done is done again.
-                let called = self.call(place, undo.clone(), Within::from_now(PUT_BACK_PATIENCE)).await;
+                let called = self.call(place, undo.clone(), Deadline::from_now(PUT_BACK_PATIENCE)).await;
                 if matches!(called, Ok(Called::Told(_))) {
                     return;
                 }
-                tokio::time::sleep(pause.next()).await;
+                tokio::time::sleep(backoff.next()).await;
             }
         }))
         .await;
     }
 
-    fn append(&self, plan: &mut Plan, item: &Item, around: &Surroundings<'_>) {
+    fn append(&self, plan: &mut Plan, item: &Item, context: &EncodeContext<'_>) {
         let (Item::Ask(ToAsk { part: asked, .. }, _) | Item::Undo(ToUndo { part: asked, .. })) = item;
         let count = self.rounds.count_of(*asked);
         let (part, mode, id, noting) = match item {
@@ -360,11 +360,11 @@ impl Journey {
                 (self.part(*part), Mode::Undo, *id, Noting::No)
             }
         };
-        let reservation = Reservation { tag: &part.spends[0].tag, id };
-        plan.request(part.spends.len(), count, mode, Some(reservation), around);
+        let reservation = ReservationKey { tag: &part.spends[0].tag, id };
+        plan.request(part.spends.len(), count, mode, Some(reservation), context);
         for OwnedSpend { key, limit, ask, stance, .. } in &part.spends {
             let append = |out: &mut Vec<u8>, _: u8| out.extend_from_slice(key);
-            plan.spend(PlannedSpend { append, limit, ask: *ask, stance: *stance }, noting, around);
+            plan.spend(PlannedSpend { append, limit, ask: *ask, stance: *stance }, noting, context);
         }
     }
 

@@ -8,11 +8,11 @@ const SHORTEST: Duration = Duration::from_millis(20);
 
 /// The pauses of one series of attempts: none before the second attempt, then from 20 ms to 1 s.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pause {
+pub(crate) struct Backoff {
     attempts: u32,
 }
 
-impl Pause {
+impl Backoff {
     /// The next pause: between half and all of a span that doubles.
     pub(crate) fn next(&mut self) -> Duration {
         let attempts = self.attempts;
@@ -34,9 +34,9 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_second_and_no_further() {
-        let mut pause = Pause::default();
-        assert_eq!(pause.next(), Duration::ZERO);
-        let pauses: Vec<_> = (0..100).map(|_| pause.next()).collect();
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.next(), Duration::ZERO);
+        let pauses: Vec<_> = (0..100).map(|_| backoff.next()).collect();
         assert!(pauses[0] >= SHORTEST / 2 && pauses[0] <= SHORTEST, "{:?}", pauses[0]);
         assert!(pauses.iter().all(|pause| *pause <= LONGEST), "{pauses:?}");
         assert!(pauses[20..].iter().all(|pause| *pause >= LONGEST / 2), "{pauses:?}");
@@ -45,8 +45,8 @@ mod tests {
     #[test]
     fn two_series_do_not_keep_time() {
         let series = || {
-            let mut pause = Pause::default();
-            (0..20).map(|_| pause.next()).collect::<Vec<_>>()
+            let mut backoff = Backoff::default();
+            (0..20).map(|_| backoff.next()).collect::<Vec<_>>()
         };
         assert_ne!(series(), series());
     }
