@@ -1,7 +1,10 @@
 //! Concurrency: how many requests are being served at once, as leases that end by themselves if their holder dies.
 //!
 //! A request takes one lease whatever its cost: cost says how much work it is, not how many of it there are. The lease's
-//! id is made by the node that asks, so that an acquire of unknown fate can still be released.
+//! id is made by the node that asks, so that an acquire of unknown fate can still be released. Renewing and releasing touch
+//! that one lease: whoever comes with another `ttl`, because the rule changed meanwhile, ends nobody else's.
+//!
+//! Where refused requests count, each is remembered for `ttl` in a log beside the leases, and takes up room like one.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -9,7 +12,7 @@ use std::num::NonZeroU64;
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
 use crate::outcome::Outcome;
-use crate::sliding_log::RefusedHits;
+use crate::sliding_log::{Log, RefusedHits, SlidingLog};
 use crate::units::{Hits, Micros, Timestamp};
 
 /// At most `limit` requests at once, each for `ttl` unless renewed.
@@ -26,43 +29,61 @@ pub struct LeaseId(pub NonZeroU64);
 
 /// One request being served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Its name; none for a refused request that counts all the same.
-    pub id: Option<LeaseId>,
+struct Lease {
+    id: LeaseId,
     /// When it ends if it is not renewed.
-    pub expires_at: Timestamp,
+    expires_at: Timestamp,
 }
 
-/// The requests being served, those that end first in front.
+/// The requests being served, and the refused ones that count all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Leases(VecDeque<Lease>);
+pub struct Leases {
+    /// Those that end first in front.
+    held: VecDeque<Lease>,
+    /// The longest time to live under which any of them was taken: what lasts longer, a clock wrote that has since
+    /// stepped back.
+    longest_ttl: Micros,
+    refused: Log,
+}
 
 impl Leases {
-    /// Leases remembered, whether or not they have ended.
+    /// Leases and refused requests remembered, whether or not they have ended.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.held.len() + self.refused.len()
     }
 
-    /// Whether no lease is remembered.
+    /// Whether nothing is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
     /// Memory it takes outside itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Lease>()
+        self.held.capacity() * size_of::<Lease>() + self.refused.heap_bytes()
     }
 
-    fn position(&self, id: LeaseId) -> Option<usize> {
-        self.0.iter().position(|lease| lease.id == Some(id))
+    /// Removes the lease `id`: when it would have ended.
+    fn take(&mut self, id: LeaseId) -> Option<Timestamp> {
+        let at = self.held.iter().position(|lease| lease.id == id)?;
+        self.held.remove(at).map(|lease| lease.expires_at)
     }
 
-    fn insert(&mut self, lease: Lease) {
-        let at = self.0.partition_point(|other| other.expires_at <= lease.expires_at);
-        self.0.insert(at, lease);
+    fn insert(&mut self, id: LeaseId, expires_at: Timestamp) {
+        let at = self.held.partition_point(|other| other.expires_at <= expires_at);
+        self.held.insert(at, Lease { id, expires_at });
+    }
+
+    /// How many have ended at `now`.
+    fn ended(&self, now: Timestamp) -> usize {
+        self.held.partition_point(|lease| lease.expires_at <= now)
+    }
+
+    /// How long until the `index`th lease ends.
+    fn ends_in(&self, index: usize, now: Timestamp) -> Micros {
+        self.held[index].expires_at.since(now).min(self.longest_ttl)
     }
 }
 
@@ -101,85 +122,124 @@ impl Concurrency {
         self.refused
     }
 
-    /// What this limit would say at `now`. Changes nothing. `retry_after` is when the first lease ends if its holder
-    /// died; a release may come sooner.
+    /// What this limit would say at `now`. Changes nothing. `retry_after` is when there is room again if all holders died
+    /// now; a release may come sooner.
     #[must_use]
     pub fn look(&self, leases: &Leases, now: Timestamp, hits: Hits) -> Outcome {
-        let ends: &VecDeque<Lease> = &leases.0;
-        let gone = ends.partition_point(|lease| lease.expires_at <= now);
-        let live = (ends.len() - gone) as u64;
-        // A lease that outlives `ttl` was written by a clock that has since stepped back, or under a longer `ttl`.
-        let ends_in = |lease: &Lease| lease.expires_at.since(now).min(self.ttl);
-        let reset_after = ends.back().filter(|_| live > 0).map_or(Micros::ZERO, ends_in);
+        let ended = leases.ended(now);
+        let held = leases.held.len() - ended;
+        let refused = self.refused_live(leases, now);
+        let live = (held + refused) as u64;
+
+        let last_held = held.checked_sub(1).map(|last| leases.ends_in(ended + last, now));
+        let last_refused = refused.checked_sub(1).map(|last| self.refused_ends_in(leases, now, last));
+        let reset_after = last_held.max(last_refused).unwrap_or(Micros::ZERO);
         let remaining = self.limit.saturating_sub(live);
         if remaining > 0 {
             return match hits {
                 Hits::ZERO => Outcome::admitted(remaining, reset_after),
-                _ => Outcome::admitted(remaining - 1, self.ttl),
+                _ => Outcome::admitted(remaining - 1, reset_after.max(self.ttl)),
             };
         }
-        let in_the_way = usize::try_from(live - self.limit).expect("bounded by the largest limit");
-        let retry_after = (self.limit > 0).then(|| ends_in(&ends[gone + in_the_way]));
+        let retry_after = (self.limit > 0).then(|| {
+            let in_the_way = usize::try_from(live - self.limit).expect("bounded by the largest limit");
+            let held_ends_in = |index| leases.ends_in(ended + index, now);
+            let refused_ends_in = |index| self.refused_ends_in(leases, now, index);
+            nth_smallest(in_the_way, (held, held_ends_in), (refused, refused_ends_in))
+        });
         Outcome::refused(retry_after, 0, reset_after)
     }
 
     /// Takes a lease named `id` if there is room; taking it again renews it.
     pub fn acquire(&self, leases: &mut Leases, now: Timestamp, hits: Hits, id: LeaseId) -> Outcome {
         self.tidy(leases, now);
-        let held = leases.position(id).and_then(|at| leases.0.remove(at));
+        let held = leases.take(id);
         let outcome = self.look(leases, now, hits);
-        let keep = if outcome.is_admitted() && hits > Hits::ZERO {
-            Some(Lease { id: Some(id), expires_at: now + self.ttl })
-        } else {
-            held
-        };
-        keep.into_iter().for_each(|lease| leases.insert(lease));
+        if outcome.is_admitted() && hits > Hits::ZERO {
+            self.grant(leases, now, id);
+        } else if let Some(expires_at) = held {
+            leases.insert(id, expires_at);
+        }
         outcome
     }
 
     /// Gives the lease `id` another `ttl`; false if it has ended.
     pub fn renew(&self, leases: &mut Leases, now: Timestamp, id: LeaseId) -> bool {
-        self.tidy(leases, now);
-        let Some(at) = leases.position(id) else { return false };
-        leases.0.remove(at);
-        leases.insert(Lease { id: Some(id), expires_at: now + self.ttl });
-        true
+        let is_held = leases.take(id).is_some_and(|expires_at| expires_at > now);
+        if is_held {
+            self.grant(leases, now, id);
+        }
+        is_held
     }
 
     /// Ends the lease `id`; false if it had ended already.
     pub fn release(&self, leases: &mut Leases, now: Timestamp, id: LeaseId) -> bool {
-        self.tidy(leases, now);
-        leases.position(id).and_then(|at| leases.0.remove(at)).is_some()
-    }
-
-    /// Notes `count` requests that were refused, each as a lease that nobody can release. The newest `limit` of those are
-    /// all that need remembering.
-    pub fn note_refused(&self, leases: &mut Leases, now: Timestamp, count: u32) {
-        self.tidy(leases, now);
-        let most = self.limit.max(1);
-        let added = u64::from(count).min(most);
-        let nameless = leases.0.iter().filter(|lease| lease.id.is_none()).count() as u64;
-        let mut too_many = (nameless + added).saturating_sub(most);
-        leases.0.retain(|lease| {
-            let drop = lease.id.is_none() && too_many > 0;
-            too_many -= u64::from(drop);
-            !drop
-        });
-        for _ in 0..added {
-            leases.insert(Lease { id: None, expires_at: now + self.ttl });
+        let is_held = leases.take(id).is_some_and(|expires_at| expires_at > now);
+        if leases.held.is_empty() {
+            leases.held.shrink_to_fit();
         }
+        is_held
     }
 
-    /// Drops what has ended, and shortens what outlives `ttl` (see [`Concurrency::look`]).
-    fn tidy(&self, leases: &mut Leases, now: Timestamp) {
-        let gone = leases.0.partition_point(|lease| lease.expires_at <= now);
-        leases.0.drain(..gone);
-        let latest = now + self.ttl;
-        for lease in leases.0.iter_mut().rev().take_while(|lease| lease.expires_at > latest) {
+    /// Notes `count` requests that were refused, each as if it were served for `ttl`. The newest `limit` of those are all
+    /// that need remembering.
+    pub fn note_refused(&self, leases: &mut Leases, now: Timestamp, count: u32) {
+        self.refused_log().enter(&mut leases.refused, now, Hits::new(count.into()));
+    }
+
+    fn grant(&self, leases: &mut Leases, now: Timestamp, id: LeaseId) {
+        if leases.held.is_empty() {
+            leases.longest_ttl = Micros::ZERO;
+        }
+        leases.longest_ttl = leases.longest_ttl.max(self.ttl);
+        leases.insert(id, now + self.ttl);
+    }
+
+    /// Drops what has ended, and shortens what outlives the longest time to live. Refused requests from the future, which
+    /// a clock wrote that has since stepped back, are ones of now.
+    pub(crate) fn tidy(&self, leases: &mut Leases, now: Timestamp) {
+        if self.refused == RefusedHits::Count {
+            self.refused_log().rebase(&mut leases.refused, now);
+        }
+        leases.held.drain(..leases.ended(now));
+        let latest = now + leases.longest_ttl;
+        for lease in leases.held.iter_mut().rev().take_while(|lease| lease.expires_at > latest) {
             lease.expires_at = latest;
         }
-        if leases.0.is_empty() {
-            leases.0.shrink_to_fit();
+        if leases.held.is_empty() {
+            leases.held.shrink_to_fit();
         }
     }
+
+    /// Refused requests as a log: at most `limit` within `ttl`.
+    fn refused_log(&self) -> SlidingLog {
+        SlidingLog::of_refused(self.limit.max(1), self.ttl)
+    }
+
+    fn refused_live(&self, leases: &Leases, now: Timestamp) -> usize {
+        match self.refused {
+            RefusedHits::Forget => 0,
+            RefusedHits::Count => self.refused_log().live(&leases.refused, now),
+        }
+    }
+
+    fn refused_ends_in(&self, leases: &Leases, now: Timestamp, index: usize) -> Micros {
+        self.refused_log().leaves_in(&leases.refused, now, index)
+    }
+}
+
+/// The `n`th smallest, from 0, of two ascending sequences, each given by its length and its elements.
+fn nth_smallest(
+    n: usize,
+    (one_len, one): (usize, impl Fn(usize) -> Micros),
+    (other_len, other): (usize, impl Fn(usize) -> Micros),
+) -> Micros {
+    // How many of the `n` smallest come from the first.
+    let (mut low, mut high) = (n.saturating_sub(other_len), n.min(one_len));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if one(middle) < other(n - middle - 1) { low = middle + 1 } else { high = middle }
+    }
+    let candidates = [(low < one_len).then(|| one(low)), (n - low < other_len).then(|| other(n - low))];
+    candidates.into_iter().flatten().min().expect("there are more than n in all")
 }

@@ -115,10 +115,10 @@ impl FixedWindow {
         let wanted = hits.get().max(1);
         if wanted > remaining {
             let retry_after = (wanted <= self.limit).then_some(reset_after);
-            return (Outcome::refused(retry_after, remaining, reset_after), cell);
+            return (Outcome::refused(retry_after, remaining, reset_after), rebased(cell, start));
         }
         if hits == Hits::ZERO {
-            return (Outcome::admitted(remaining, reset_after), cell);
+            return (Outcome::admitted(remaining, reset_after), rebased(cell, start));
         }
         (
             Outcome::admitted(remaining - wanted, reset_after),
@@ -161,6 +161,12 @@ fn repeated(first: Timestamp, window: Micros, now: Timestamp) -> (Timestamp, Tim
 /// back, wrote: its hits count here, so that stepping back frees nobody and locks nobody out beyond this window.
 fn count_in(cell: Option<WindowCell>, start: Timestamp) -> u64 {
     cell.filter(|cell| cell.start >= start).map_or(0, |cell| cell.count)
+}
+
+/// The cell, of the window that began at `start` if it is from a later one. A refusal writes that back: left as it is, its
+/// hits would count in every window until the clock had caught up.
+fn rebased(cell: Option<WindowCell>, start: Timestamp) -> Option<WindowCell> {
+    cell.map(|cell| WindowCell { start: cell.start.min(start), ..cell })
 }
 
 pub(crate) fn check_window(window: Micros) -> Result<(), LimitError> {

@@ -66,16 +66,7 @@ impl Touch<'_> {
             Stance::Advisory => limit.admits(cell, now, ask, passed),
         };
         let last_admitted = (admitted > 0).then(|| limit.admit(cell, now, ask, admitted));
-        let refused = (admitted < count).then(|| {
-            limit.note_refused(cell, now, ask, count - admitted - 1);
-            let mut outcome = limit.look(cell, now, ask);
-            if outcome.is_admitted() {
-                // Refused elsewhere: what is left here is unspent.
-                outcome = limit.look(cell, now, Ask { hits: Hits::ZERO, ..ask });
-            }
-            limit.note_refused(cell, now, ask, 1);
-            outcome
-        });
+        let refused = (admitted < count).then(|| self.refuse(cell, now, count - admitted));
         let last = refused.or(last_admitted).expect("there is at least one request");
         Fold { admitted, last_admitted: last_admitted.unwrap_or(last), last }
     }

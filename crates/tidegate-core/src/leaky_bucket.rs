@@ -94,16 +94,16 @@ impl LeakyBucket {
         let remaining = self.remaining(backlog);
         let wanted = hits.get().max(1);
         if wanted > self.capacity {
-            return (Outcome::refused(None, remaining, reset_after), cell);
+            return (Outcome::refused(None, remaining, reset_after), Meter::rebased(cell, now));
         }
         let highest_backlog = (self.queue - self.meter.work_of(wanted - 1)).min(self.longest_wait());
         if backlog > highest_backlog {
             let retry_after = self.meter.time_to_drain(backlog - highest_backlog);
-            return (Outcome::refused(Some(retry_after), remaining, reset_after), cell);
+            return (Outcome::refused(Some(retry_after), remaining, reset_after), Meter::rebased(cell, now));
         }
         let verdict = Verdict::Admitted { delay: reset_after };
         if hits == Hits::ZERO {
-            return (Outcome { verdict, remaining, reset_after }, cell);
+            return (Outcome { verdict, remaining, reset_after }, Meter::rebased(cell, now));
         }
         let filled = backlog + self.meter.work_of(wanted);
         let outcome = Outcome {

@@ -39,7 +39,7 @@ mod sliding_window;
 mod token_bucket;
 mod units;
 
-pub use concurrency::{Concurrency, Lease, LeaseId, Leases};
+pub use concurrency::{Concurrency, LeaseId, Leases};
 pub use error::LimitError;
 pub use fingerprint::LimitFingerprint;
 pub use fixed_window::{FixedWindow, WindowCell};

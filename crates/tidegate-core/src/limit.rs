@@ -132,13 +132,16 @@ impl Limit {
         !matches!(self, Limit::SlidingLog(_) | Limit::Concurrency(_))
     }
 
-    /// Decides what is asked at `now`; a refusal leaves `cell` as it was.
+    /// Decides what is asked at `now`; a refusal spends nothing.
     pub fn decide(&self, cell: &mut Cell, now: Timestamp, ask: Ask) -> Outcome {
         match self {
             Limit::SlidingLog(limit) => in_log(cell, |log| limit.decide(log, now, ask.hits)),
             Limit::Concurrency(limit) => in_leases(cell, |leases| match ask.lease {
                 Some(id) => limit.acquire(leases, now, ask.hits, id),
-                None => limit.look(leases, now, ask.hits),
+                None => {
+                    limit.tidy(leases, now);
+                    limit.look(leases, now, ask.hits)
+                }
             }),
             _ => in_counter(cell, |bits| self.decide_counter(bits, now, ask.hits)),
         }
@@ -223,6 +226,21 @@ impl Limit {
                 in_log(cell, |log| limit.enter(log, now, hits));
             }
             Limit::Concurrency(limit) => in_leases(cell, |leases| limit.note_refused(leases, now, count)),
+            _ => {}
+        }
+    }
+
+    /// Lets a cell from the future, which a clock wrote that has since stepped back, be one of now. Every decision does that
+    /// to the cells it touches, or a refusal would last until the clock had caught up.
+    pub(crate) fn rebase(&self, cell: &mut Cell, now: Timestamp) {
+        match (self, &mut *cell) {
+            (Limit::SlidingLog(limit), Cell::Log(log)) => limit.rebase(log, now),
+            (Limit::Concurrency(limit), Cell::Leases(leases)) => limit.tidy(leases, now),
+            (_, Cell::Counter(bits)) if self.is_counter() => {
+                // A look decides nothing, and answers the cell as of now.
+                let rebased = self.decide_counter(Some(*bits), now, Hits::ZERO).1;
+                *cell = rebased.map_or(Cell::Vacant, Cell::Counter);
+            }
             _ => {}
         }
     }

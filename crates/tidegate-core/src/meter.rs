@@ -192,6 +192,13 @@ impl Meter {
         (backlog > 0).then_some(MeterCell { backlog, as_of: now, coarseness: self.coarseness })
     }
 
+    /// The cell, as of now if it is from the future. A refusal writes that back: left as it is, the backlog would stand
+    /// still until the clock had caught up.
+    #[inline]
+    pub(crate) fn rebased(cell: Option<MeterCell>, now: Timestamp) -> Option<MeterCell> {
+        cell.map(|cell| MeterCell { as_of: cell.as_of.min(now), ..cell })
+    }
+
     /// The cell's backlog in this meter's unit, whole hits rounded up where the unit differs.
     #[inline]
     fn in_this_unit(&self, cell: MeterCell) -> u64 {

@@ -69,25 +69,40 @@ where
     if alone || !touches.clone().any(|touch| refuses(cells, touch)) {
         let mut passes = true;
         for (place, touch) in touches {
-            let outcome = touch.limit.decide(&mut cells[place], now, touch.ask);
-            if !outcome.is_admitted() {
-                passes &= touch.stance == Stance::Advisory;
-                touch.limit.note_refused(&mut cells[place], now, touch.ask, 1);
-            }
+            let outcome = touch.decide_alone(&mut cells[place], now);
+            passes &= outcome.is_admitted() || touch.stance == Stance::Advisory;
             tell(outcome);
         }
         return passes;
     }
     for (place, touch) in touches {
-        let outcome = touch.limit.look(&cells[place], now, touch.ask);
-        if outcome.is_admitted() {
-            tell(touch.limit.look(&cells[place], now, Ask { hits: Hits::ZERO, ..touch.ask }));
-        } else {
-            tell(outcome);
-        }
-        touch.limit.note_refused(&mut cells[place], now, touch.ask, 1);
+        tell(touch.refuse(&mut cells[place], now, 1));
     }
     false
+}
+
+impl Touch<'_> {
+    /// Decides this touch, whatever others the request has, and notes its refusal where refused requests count.
+    pub fn decide_alone(&self, cell: &mut Cell, now: Timestamp) -> Outcome {
+        let outcome = self.limit.decide(cell, now, self.ask);
+        if outcome.is_admitted() || !self.limit.counts_refused() {
+            return outcome;
+        }
+        self.refuse(cell, now, 1)
+    }
+
+    /// Refuses `count` equal requests: what the last of them is told, its own refusal or what is left unspent. Where
+    /// refused requests count, that is after they were noted, so that who waits as long as it is told is admitted.
+    pub(crate) fn refuse(&self, cell: &mut Cell, now: Timestamp, count: u32) -> Outcome {
+        let Touch { limit, ask, .. } = *self;
+        limit.rebase(cell, now);
+        limit.note_refused(cell, now, ask, count);
+        let outcome = limit.look(cell, now, ask);
+        if outcome.is_admitted() {
+            return limit.look(cell, now, Ask { hits: Hits::ZERO, ..ask });
+        }
+        outcome
+    }
 }
 
 /// Decides `requests` first in, first out, at one moment: what a node has gathered while a call was under way. `tell`

@@ -59,6 +59,10 @@ impl Ring {
         }
         if !self.wide && moment.since(self.base).get() > u64::from(u32::MAX) {
             self.rebase();
+            // Only where the span was shorter when the ring was made.
+            if moment.since(self.base).get() > u64::from(u32::MAX) {
+                self.widen();
+            }
         }
         if self.len() == self.capacity() {
             self.grow(most);
@@ -141,8 +145,17 @@ impl Ring {
 
     fn grow(&mut self, most: usize) {
         let capacity = (self.capacity() * 2).max(SMALLEST).min(most.max(self.len() + 1));
+        self.rewrite(capacity, self.wide);
+    }
+
+    fn widen(&mut self) {
+        self.rewrite(self.capacity(), true);
+    }
+
+    fn rewrite(&mut self, capacity: usize, wide: bool) {
         let offsets: Vec<u64> = (0..self.len()).map(|index| self.offset(index)).collect();
-        let words_each = if self.wide { 2 } else { 1 };
+        self.wide = wide;
+        let words_each = if wide { 2 } else { 1 };
         self.words = vec![0; capacity * words_each].into_boxed_slice();
         self.head = 0;
         for (slot, offset) in offsets.into_iter().enumerate() {

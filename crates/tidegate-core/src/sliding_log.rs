@@ -82,6 +82,12 @@ impl SlidingLog {
         Ok(SlidingLog { limit, window, min_interval, refused })
     }
 
+    /// A log of refused requests, of which the newest `limit` within `window` are remembered. Its window may change while
+    /// in use.
+    pub(crate) fn of_refused(limit: u64, window: Micros) -> Self {
+        SlidingLog { limit, window, min_interval: Micros::ZERO, refused: RefusedHits::Count }
+    }
+
     /// The most hits in any window.
     #[must_use]
     pub fn limit(&self) -> u64 {
@@ -110,15 +116,13 @@ impl SlidingLog {
     #[must_use]
     pub fn look(&self, log: &Log, now: Timestamp, hits: Hits) -> Outcome {
         let ring = &log.0;
-        // After the clock stepped back, entries from its future count as if they had just happened, the others keeping
-        // their distance to them.
-        let ahead = ring.newest().map_or(Micros::ZERO, |newest| newest.since(now));
-        let at = |index: usize| ring.get(index).back(ahead);
+        let ahead = ahead_of(ring, now);
         let gone = self.expired(ring, now, ahead);
         let live = ring.len() - gone;
         let remaining = self.limit.saturating_sub(live as u64);
         // How long until the `index`th entry is `span` old; in spans, because a sum of times may not fit.
-        let until_aged = |index: usize, span: Micros| span.saturating_sub(now.since(at(index)));
+        let until_aged =
+            |index: usize, span: Micros| span.saturating_sub(now.since(ring.get(index).back(ahead)));
         let since_newest =
             |span: Micros| if live == 0 { Micros::ZERO } else { until_aged(ring.len() - 1, span) };
         let reset_after = since_newest(self.window);
@@ -149,8 +153,27 @@ impl SlidingLog {
         let outcome = self.look(log, now, hits);
         if outcome.is_admitted() && hits > Hits::ZERO {
             self.enter(log, now, hits);
+        } else {
+            self.rebase(log, now);
         }
         outcome
+    }
+
+    /// Lets a log from the future, which a clock wrote that has since stepped back, be one of now.
+    pub(crate) fn rebase(&self, log: &mut Log, now: Timestamp) {
+        log.0.shift_back(ahead_of(&log.0, now));
+    }
+
+    /// How many entries are within the window at `now`.
+    pub(crate) fn live(&self, log: &Log, now: Timestamp) -> usize {
+        log.len() - self.expired(&log.0, now, ahead_of(&log.0, now))
+    }
+
+    /// How long until the `index`th of those, the oldest first, leaves the window.
+    pub(crate) fn leaves_in(&self, log: &Log, now: Timestamp, index: usize) -> Micros {
+        let ahead = ahead_of(&log.0, now);
+        let gone = self.expired(&log.0, now, ahead);
+        self.window.saturating_sub(now.since(log.0.get(gone + index).back(ahead)))
     }
 
     /// Removes the newest `hits`.
@@ -163,10 +186,8 @@ impl SlidingLog {
         if log.is_empty() {
             log.0 = Ring::for_span(self.window);
         }
+        self.rebase(log, now);
         let ring = &mut log.0;
-        if let Some(newest) = ring.newest() {
-            ring.shift_back(newest.since(now));
-        }
         ring.drop_oldest(self.expired(ring, now, Micros::ZERO));
         let limit = index(self.limit);
         for _ in 0..hits.get().min(self.limit) {
@@ -185,6 +206,12 @@ impl SlidingLog {
             None => 0,
         }
     }
+}
+
+/// How far the newest entry lies in the future. After a clock stepped back, entries from its future count as if they had
+/// just happened, the others keeping their distance to them.
+fn ahead_of(ring: &Ring, now: Timestamp) -> Micros {
+    ring.newest().map_or(Micros::ZERO, |newest| newest.since(now))
 }
 
 fn index(count: u64) -> usize {

@@ -99,10 +99,13 @@ impl SlidingWindow {
         let wanted = hits.get().max(1);
         if wanted > remaining {
             let retry_after = (wanted <= self.limit).then(|| self.retry_at(&reading, wanted).since(now));
-            return (Outcome::refused(retry_after, remaining, self.reset_after(&reading, now)), cell);
+            return (
+                Outcome::refused(retry_after, remaining, self.reset_after(&reading, now)),
+                rebased(cell, &reading),
+            );
         }
         if hits == Hits::ZERO {
-            return (Outcome::admitted(remaining, self.reset_after(&reading, now)), cell);
+            return (Outcome::admitted(remaining, self.reset_after(&reading, now)), rebased(cell, &reading));
         }
         let reading = Reading { current: reading.current + wanted, ..reading };
         (Outcome::admitted(remaining - wanted, self.reset_after(&reading, now)), packed(&reading))
@@ -196,6 +199,12 @@ impl SlidingWindow {
             _ => (end + self.window).since(now),
         }
     }
+}
+
+/// The cell, of the window that is read if it is from a later one. A refusal writes that back: left as it is, its hits
+/// would count in every window until the clock had caught up.
+fn rebased(cell: Option<SlidingCell>, reading: &Reading) -> Option<SlidingCell> {
+    cell.and_then(|cell| if cell.start > reading.start { packed(reading) } else { Some(cell) })
 }
 
 fn packed(reading: &Reading) -> Option<SlidingCell> {

@@ -56,7 +56,7 @@ impl TokenBucket {
 
     /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
     ///
-    /// A refusal leaves the cell as it was, so retrying never pushes a caller further back.
+    /// A refusal spends nothing, so retrying never pushes a caller further back.
     #[must_use]
     #[inline]
     pub fn decide(
@@ -74,11 +74,14 @@ impl TokenBucket {
                 let filled = backlog + self.meter.work_of(wanted);
                 (self.admitted(filled, capacity), self.meter.cell(filled, now))
             }
-            Some(highest) if backlog <= highest => (self.admitted(backlog, capacity), cell),
+            Some(highest) if backlog <= highest => {
+                (self.admitted(backlog, capacity), Meter::rebased(cell, now))
+            }
             _ => {
                 let retry_after = highest_backlog.map(|highest| self.meter.time_to_drain(backlog - highest));
                 let remaining = self.meter.whole_hits_in(capacity.saturating_sub(backlog));
-                (Outcome::refused(retry_after, remaining, self.meter.time_to_drain(backlog)), cell)
+                let outcome = Outcome::refused(retry_after, remaining, self.meter.time_to_drain(backlog));
+                (outcome, Meter::rebased(cell, now))
             }
         }
     }

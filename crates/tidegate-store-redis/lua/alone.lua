@@ -27,6 +27,7 @@ for index = 1, items do
     raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
   end
   if wait < 0 and flags >= COUNTS_REFUSED then
+    wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
     after, expires_s = note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
     if after then
       raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0

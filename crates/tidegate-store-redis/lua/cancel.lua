@@ -8,53 +8,59 @@ local function value_at(record, from)
   return sub(record, from + 4, from + 3 + length), from + 4 + length
 end
 
--- What a cell becomes in which somebody else has spent since.
-local function give_back(letter, key, raw, before, hits, age_us, a, b, c, d, e, f)
-  if letter ~= "c" and letter ~= "z" then
-    return refund(letter, key, raw, hits, age_us, a, b, c, d, e, f)
-  elseif f == 0 then
-    return
-  end
-  local name = sub(ARGV[2], 8 * f - 7, 8 * f)
-  -- One that was held before is only renewed by being taken again.
-  if letter == "c" and before ~= "" and lease_position(sub(before, 14), name, from_bytes("<I1", before, 13)) then
-    return
-  end
-  local _, after, expires_s = release(letter, key, raw, name, a, b, c)
-  return after, expires_s
-end
-
--- Lets a lease end when it would have, had it not been taken again at `taken_at`; unless somebody renewed it since.
-local function shorten_again(key, until_us, taken_at, f, ttl_us, width)
-  leases_large_open(key, width)
-  local name = sub(ARGV[2], 8 * f - 7, 8 * f)
-  if tonumber(call("ZSCORE", key, name) or 0) == min(taken_at + ttl_us, LATEST) then
+-- Lets a lease that was taken at `taken_at` end when it would have ended before, or now; unless somebody renewed it since.
+local function put_back_lease(key, name, until_us, taken_at, ttl_us)
+  if until_us == 0 then
+    concurrency_release(key, now, name)
+  elseif tonumber(call("ZSCORE", key, name) or 0) == min(taken_at + ttl_us, LATEST) then
     call("ZADD", key, until_us, name)
   end
 end
 
+-- Puts a log back whose trace stands at `from`: what it becomes, and what follows.
+local function put_back_log(record, from, key, raw, hits, taken_at, width, large)
+  if sub(record, from, from) == "\0" then
+    return nil, from + 1
+  end
+  local before, newest_before, after, kept = from_bytes("<I4dI4I1", record, from + 1)
+  local dropped
+  dropped, from = value_at(record, from + 18)
+  local count, newest = log_open(key, raw, width, large)
+  if kept == 0 then
+    -- Removing what pushed them out would free whoever had filled the log.
+    return nil, from
+  elseif count == after and newest == taken_at then
+    return sliding_log_restore(key, raw, before, newest_before, dropped, width, large), from
+  end
+  return sliding_log_refund(key, raw, hits, width, large), from
+end
+
 local function put_back(record, spends, at)
-  local reserved_at, from = from_bytes("<d", record)
+  local taken_at, from = from_bytes("<d", record)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    local what, before, after = sub(record, from, from), "", ""
-    local times = from_bytes("<I4", record, from + 1)
-    from = from + 5
+    local what, times, after = sub(record, from, from), nil, nil
+    times, from = from_bytes("<I4", record, from + 1)
     if what == "\1" then
+      local before
       before, from = value_at(record, from)
       after, from = value_at(record, from)
+      if (raws[key] or "") == after then
+        -- A key that is gone has no expiry to keep; what it held was about to end.
+        become(key, before, not raws[key] and ceil_div(now, 1000000) + 60 or nil)
+      else
+        become(key, refund(letter, KEYS[key], raws[key], hits * times, max(now - taken_at, 0), a, b, c, d, e, f))
+      end
     elseif what == "\3" then
-      local until_us = from_bytes("<d", record, from)
-      shorten_again(KEYS[key], until_us, reserved_at, f, b, c)
-      from = from + 8
-    end
-    if what == "\1" and (raws[key] or "") == after then
-      -- A key that is gone has no expiry to keep; what it held was about to end.
-      become(key, before, not raws[key] and ceil_div(now, 1000000) + 60 or nil)
-    elseif what == "\1" or what == "\2" then
-      local age_us = max(now - reserved_at, 0)
-      become(key, give_back(letter, KEYS[key], raws[key], before, hits * times, age_us, a, b, c, d, e, f))
+      after, from = put_back_log(record, from, KEYS[key], raws[key], hits * times, taken_at, d, e)
+      become(key, after)
+    elseif letter == "c" or letter == "k" then
+      if what == "\2" then
+        put_back_lease(KEYS[key], lease_name(f), from_bytes("<d", record, from), taken_at, b)
+        from = from + 8
+      end
+      after, from = put_back_log(record, from, KEYS[c], nil, times, taken_at, 7, 1)
     end
     if has(flags, COUNTS_REFUSED) then
       become(key, note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e))

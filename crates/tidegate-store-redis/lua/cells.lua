@@ -12,7 +12,7 @@ end
 
 -- Values by the number of their key, and of those that changed, when their key expires (0: as before).
 local raws, changed = {}, {}
-if readable == 1 and not may_be_set then
+if readable == 1 then
   raws[1] = call("GET", KEYS[1])
 elseif readable > 1000 then
   for key = 1, readable do
@@ -41,12 +41,6 @@ local function decide(letter, key, raw, hits, a, b, c, d, e, f)
     return leaky_bucket_decide(raw, now, hits, a, b, c, d, e, f)
   elseif letter == "l" then
     return sliding_log_decide(key, raw, now, hits, a, b, c, d, e)
-  elseif letter == "c" and f > 0 then
-    return concurrency_acquire(key, raw, now, hits, lease_name(f), a, b, c)
-  elseif letter == "c" then
-    return concurrency_look(key, raw, now, hits, a, b, c)
-  elseif letter == "z" and f > 0 then
-    return concurrency_large_acquire(key, now, hits, lease_name(f), a, b, c)
   end
-  return concurrency_large_look(key, now, hits, a, b, c)
+  return concurrency_decide(key, now, hits, f > 0 and lease_name(f), a, b, c)
 end

@@ -22,21 +22,13 @@ local function charge(letter, key, raw, hits, a, b, c, d, e, f)
   end
 end
 
-local function renew(letter, key, raw, name, a, b, c)
-  if letter == "c" then
-    return concurrency_renew(key, raw, now, name, a, b, c)
-  end
-  return concurrency_large_renew(key, now, name, a, b, c)
-end
-
 local reply = {}
 for index = 1, items do
   local number, letter, what, hits, age_us, a, b, c, d, e, f
   number, letter, what, hits, age_us, a, b, c, d, e, f, at = from_bytes("<I2c1I1dddddddd", plan, at)
   local key, raw = KEYS[number], nil
   if number <= readable then
-    -- Not GET: it would fail on a sorted set, which a limit that was very large has left.
-    raw = call("MGET", key)[1]
+    raw = call("GET", key)
   end
   local done, after, expires_s = true, nil, nil
   if what == REFUND then
@@ -44,11 +36,11 @@ for index = 1, items do
   elseif what == CHARGE then
     after, expires_s = charge(letter, key, raw, hits, a, b, c, d, e, f)
   else
-    local name = sub(ARGV[2], 8 * f - 7, 8 * f)
+    local name = lease_name(f)
     if what == RENEW then
-      done, after, expires_s = renew(letter, key, raw, name, a, b, c)
+      done = concurrency_renew(key, now, name, b)
     else
-      done, after, expires_s = release(letter, key, raw, name, a, b, c)
+      done = concurrency_release(key, now, name)
     end
   end
   if after and (after ~= "" or raw) then

@@ -18,14 +18,14 @@
 
 local PART, REFUSED_ELSEWHERE, CANCEL = 1, 2, 4
 
--- What `decide` would say. Changes nothing.
-local function look(letter, key, raw, hits, a, b, c, d, e, f)
-  if letter == "l" then
-    return sliding_log_look(key, raw, now, hits, a, b, c, d, e)
-  elseif letter == "c" then
-    return concurrency_look(key, raw, now, hits, a, b, c)
-  elseif letter == "z" then
-    return concurrency_large_look(key, now, hits, a, b, c)
+-- What `decide` would say once `noted` more refused requests have been noted. Changes nothing.
+local function look(letter, key, raw, hits, noted, a, b, c, d, e, f)
+  if noted > 0 then
+    return look_noted(letter, key, raw, hits, noted, a, b, c, d, e)
+  elseif letter == "l" then
+    return sliding_log_look(key, raw, now, hits, 0, a, b, c, d, e)
+  elseif letter == "c" or letter == "k" then
+    return concurrency_look(key, now, hits, 0, a, b, c)
   end
   return decide(letter, key, raw, hits, a, b, c, d, e, f)
 end
@@ -43,10 +43,10 @@ end
 
 -- How many of `most` equal spends find room, one after another.
 local function admits(most, letter, key, hits, a, b, c, d, e, f)
-  local wait, remaining = look(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
+  local wait, remaining = look(letter, KEYS[key], raws[key], hits, 0, a, b, c, d, e, f)
   if wait < 0 then
     return 0
-  elseif hits == 0 or letter == "c" or letter == "z" then
+  elseif hits == 0 or letter == "c" or letter == "k" then
     return most
   elseif letter == "l" and c > 0 then
     return 1
@@ -68,7 +68,7 @@ end
 
 -- Spends what `count` equal requests ask: what the last of them is told.
 local function spend(count, letter, key, hits, a, b, c, d, e, f)
-  if count > 1 and hits > 0 and letter ~= "c" and letter ~= "z" then
+  if count > 1 and hits > 0 and letter ~= "c" and letter ~= "k" then
     local _, _, _, after, expires_s =
       decide(letter, KEYS[key], raws[key], hits * (count - 1), a, b, c, d, e, f)
     become(key, after, expires_s)
@@ -85,25 +85,43 @@ local function note(count, flags, letter, key, hits, a, b, c, d, e)
   end
 end
 
--- What a spend is told if its request does not pass: its own refusal, or what is left unspent.
-local function look_unspent(letter, key, hits, a, b, c, d, e, f)
-  local wait, remaining, reset_after_us, after, expires_s =
-    look(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
-  if wait >= 0 then
-    wait, remaining, reset_after_us, after, expires_s =
-      look(letter, KEYS[key], raws[key], 0, a, b, c, d, e, f)
+-- What a spend of the last of `count` equal requests is told if they do not pass: its own refusal, or what is left unspent.
+local function look_unspent(count, flags, letter, key, hits, a, b, c, d, e, f)
+  local noted = has(flags, COUNTS_REFUSED) and count or 0
+  local wait, remaining, reset_after_us = look(letter, KEYS[key], raws[key], hits, noted, a, b, c, d, e, f)
+  if wait >= 0 and noted > 0 and letter == "l" then
+    -- As many hits are noted as were asked for, whatever is looked for.
+    wait, remaining, reset_after_us = sliding_log_look(KEYS[key], raws[key], now, 0, hits * noted, a, b, c, d, e)
+  elseif wait >= 0 then
+    wait, remaining, reset_after_us = look(letter, KEYS[key], raws[key], 0, noted, a, b, c, d, e, f)
   end
-  return wait, remaining, reset_after_us, after, expires_s
+  return wait, remaining, reset_after_us
+end
+
+-- Lets a cell from the future, which a clock wrote that has since stepped back, be one of now.
+local function rest(letter, key, a, b, c, d, e, f)
+  if letter == "l" then
+    become(key, sliding_log_rebase(KEYS[key], raws[key], now, d, e))
+  elseif letter == "c" or letter == "k" then
+    leases_tidy(KEYS[key], now, c)
+  else
+    local _, _, _, after, expires_s = decide(letter, KEYS[key], raws[key], 0, a, b, c, d, e, f)
+    become(key, after, expires_s)
+  end
 end
 
 -- What the last of `count` refused is told, all of whom are noted where refused requests count.
 local function refuse(count, flags, letter, key, hits, a, b, c, d, e, f)
-  note(count - 1, flags, letter, key, hits, a, b, c, d, e)
-  local wait, remaining, reset_after_us, after, expires_s = look_unspent(letter, key, hits, a, b, c, d, e, f)
-  -- Where nothing is spent, `after` only lets the key last longer.
-  become(key, after, expires_s)
-  note(1, flags, letter, key, hits, a, b, c, d, e)
+  rest(letter, key, a, b, c, d, e, f)
+  local wait, remaining, reset_after_us = look_unspent(count, flags, letter, key, hits, a, b, c, d, e, f)
+  note(count, flags, letter, key, hits, a, b, c, d, e)
   return wait, remaining, reset_after_us
+end
+
+-- When the lease of a spend would end; 0 if it is not held.
+local function held_until(key, f)
+  local until_us = tonumber(call("ZSCORE", KEYS[key], lease_name(f)) or 0)
+  return until_us > now and until_us or 0
 end
 
 -- A value with its length before it.
@@ -112,20 +130,28 @@ local function with_length(value)
   return to_bytes("<I4", #value) .. value
 end
 
--- When the lease of a spend ends that was held before, where leases are kept in place.
-local function held_until(letter, key, f)
-  local until_us = letter == "z" and f > 0 and call("ZSCORE", KEYS[key], lease_name(f))
-  return until_us and tonumber(until_us) > now and tonumber(until_us)
+-- What entering hits changed in a log: "\0" nothing, "\1" then how many entries counted before (4 bytes), the newest of
+-- them (8-byte float), how many count after (4), whether what was pushed out follows (1), and that.
+local function trace_of_log(key)
+  local log = log_traces and log_traces[key]
+  if not log then
+    return "\0"
+  end
+  local kept = log.dropped and 1 or 0
+  return "\1" .. to_bytes("<I4dI4I1", log.count, log.newest, log.after, kept) .. with_length(log.dropped)
 end
 
--- What a spend changed, how often (4 bytes): "\0" nothing, "\1" then the value before and after, "\2" something that is
--- kept in place, "\3" then when a lease that is kept in place would have ended had it not been taken again.
-local function trace(key, before, times, until_us)
+-- What a spend changed, and how often (4 bytes): "\0" nothing, "\1" then the value before and after, "\2" a lease, then
+-- when it would have ended had it not been taken again (8-byte float; 0 if it was not held), "\3" a log, see above. What
+-- was noted of a refused request beside leases follows in either case.
+local function trace(letter, key, before, times, until_us, c)
   local often = to_bytes("<I4", times)
-  if until_us and times > 0 then
-    return "\3" .. often .. to_bytes("<d", until_us)
-  elseif key > readable then
-    return (times > 0 and "\2" or "\0") .. often
+  if letter == "l" then
+    return "\3" .. often .. trace_of_log(KEYS[key])
+  elseif until_us then
+    return "\2" .. often .. to_bytes("<d", until_us) .. trace_of_log(KEYS[c])
+  elseif letter == "c" or letter == "k" then
+    return "\0" .. often .. trace_of_log(KEYS[c])
   elseif before ~= raws[key] then
     return "\1" .. often .. with_length(before) .. with_length(raws[key])
   end
@@ -139,10 +165,14 @@ local function decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c
     wait, remaining, reset_after_us = refuse(1, flags, letter, key, hits, a, b, c, d, e, f)
   else
     if is_reserved then
-      unspent_wait, unspent, unspent_reset = look_unspent(letter, key, hits, a, b, c, d, e, f)
+      unspent_wait, unspent, unspent_reset =
+        look_unspent(1, flags, letter, key, hits, a, b, c, d, e, f)
     end
     wait, remaining, reset_after_us = spend(1, letter, key, hits, a, b, c, d, e, f)
-    note(wait < 0 and 1 or 0, flags, letter, key, hits, a, b, c, d, e)
+    if wait < 0 and has(flags, COUNTS_REFUSED) then
+      wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
+      note(1, flags, letter, key, hits, a, b, c, d, e)
+    end
   end
   tell(wait, remaining, reset_after_us)
   if is_reserved then
@@ -181,11 +211,18 @@ end
 
 local function decide_request(count, passed, spends, reservation, at)
   local traces = {}
+  if reservation > 0 then
+    log_traces = {}
+  end
   for index = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    local before, is_reserved = raws[key], reservation > 0
-    local until_us = is_reserved and passed ~= 0 and held_until(letter, key, f)
+    local is_reserved = reservation > 0
+    if is_reserved then
+      rest(letter, key, a, b, c, d, e, f)
+    end
+    local before = raws[key]
+    local until_us = is_reserved and f > 0 and (letter == "c" or letter == "k") and held_until(key, f)
     local times
     if count == 1 then
       times = decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c, d, e, f)
@@ -193,8 +230,10 @@ local function decide_request(count, passed, spends, reservation, at)
       times = decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
     end
     if is_reserved then
+      -- A lease that was not taken leaves no trace.
+      until_us = hits > 0 and times > 0 and until_us
       times = hits > 0 and (has(flags, COUNTS_REFUSED) and count or times) or 0
-      traces[index] = trace(key, before, times, until_us)
+      traces[index] = trace(letter, key, before, times, until_us, c)
     end
   end
   return traces

@@ -46,14 +46,23 @@ local function fixed_window_write(start, stop, count, its_start)
   return to_bytes("<I7I7", start, count), ceil_div(stop, 1000000) + 1
 end
 
+-- What becomes of a value that nothing is spent from. One from a later window counts in this one, and is written so: left as
+-- it is, it would count in every window until the clock had caught up.
+local function fixed_window_rest(start, stop, count, its_start)
+  if its_start and its_start > start then
+    return fixed_window_write(start, stop, count, its_start)
+  end
+end
+
 local function fixed_window_decide(raw, now, hits, limit, window_us, b1, b2, b3, b4)
   local start, stop = fixed_window_around(now, window_us, b1, b2, b3, b4)
   local count, its_start = fixed_window_read(raw, start)
   local reset_after_us, remaining, wanted = max(stop - now, 0), max(limit - count, 0), max(hits, 1)
   if wanted > remaining then
-    return wanted <= limit and -2 - reset_after_us or -1, remaining, reset_after_us
+    return wanted <= limit and -2 - reset_after_us or -1, remaining, reset_after_us,
+      fixed_window_rest(start, stop, count, its_start)
   elseif hits == 0 then
-    return 0, remaining, reset_after_us
+    return 0, remaining, reset_after_us, fixed_window_rest(start, stop, count, its_start)
   end
   return 0, remaining - wanted, reset_after_us, fixed_window_write(start, stop, count + wanted, its_start)
 end

@@ -36,7 +36,7 @@ local function leaky_bucket_decide(
     end
   end
   return wait, leaky_bucket_remaining(backlog, work_per_hit, queue, longest_wait), reset_after_us,
-    meter_outlast(raw, now, reset_after_us, expires_s)
+    meter_rest(raw, now, reset_after_us, expires_s)
 end
 
 local function leaky_bucket_charge(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, queue)

@@ -35,10 +35,19 @@ local function meter_write(backlog, empty_in_us, now, coarseness, expires_s)
   return to_bytes("<I7I7I1I5", backlog, now, coarseness, expires_s), expires_s
 end
 
--- A rate that was lowered makes a value last longer than its key would.
-local function meter_outlast(raw, now, reset_after_us, expires_s)
-  if raw and now + reset_after_us > expires_s * 1000000 then
-    expires_s = expiry_beyond(now + reset_after_us, now)
-    return sub(raw, 1, 15) .. to_bytes("<I5", expires_s), expires_s
+-- What becomes of a value that nothing is spent from. One from the future counts as written now, and is written so: left as
+-- it is, it would stand still until the clock had caught up. A rate that was lowered makes a value last longer than its key
+-- would.
+local function meter_rest(raw, now, reset_after_us, expires_s)
+  if not raw then
+    return
   end
+  local as_of_us = from_bytes("<I7", raw, 8)
+  local is_short = now + reset_after_us > expires_s * 1000000
+  if as_of_us <= now and not is_short then
+    return
+  end
+  local later_s = is_short and expiry_beyond(now + reset_after_us, now)
+  local as_of = to_bytes("<I7", min(as_of_us, now))
+  return sub(raw, 1, 7) .. as_of .. sub(raw, 15, 15) .. to_bytes("<I5", later_s or expires_s), later_s or nil
 end

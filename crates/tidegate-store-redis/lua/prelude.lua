@@ -27,8 +27,8 @@ local LATEST = 9007199254740991
 -- Where a test gives the time, keys last for an hour of Redis's own.
 local TEST_TTL_MS = 3600000
 
--- Whether a key may hold a sorted set, which a limit that was very large has left: GET would fail on it.
-local may_be_set = false
+-- For reservations: what each log was before hits were entered, by its key. Nil where nothing has to be put back.
+local log_traces
 
 local function floor_div(a, b)
   return (a - fmod(a, b)) / b
@@ -67,6 +67,7 @@ local function keep(key, value, expires_s)
   elseif time_is_given then
     call("SET", key, value, "PX", TEST_TTL_MS)
   else
-    call("SET", key, value, "EXAT", expires_s)
+    -- The part of a second that `now` shows spreads what would expire at the same moment.
+    call("SET", key, value, "PXAT", expires_s * 1000 + floor_div(fmod(now, 1000000), 1000))
   end
 end

@@ -12,6 +12,8 @@
 -- among the readable keys, and `raw` is nil.
 
 local LOG_HEADER = 16
+-- More bytes of entries than these that a reservation pushes out are not kept to be put back.
+local MOST_KEPT, MOST_EXPIRED_KEPT = 16384, 256
 
 -- How many entries there are, and the numbers of the header.
 local function log_open(key, raw, width, large)
@@ -66,13 +68,40 @@ local function log_expired(key, raw, count, newest, head, width, now, window_us,
   return log_count_until(key, raw, count, newest, head, width, min(now - window_us + ahead, LATEST))
 end
 
-local function sliding_log_look(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+-- The log at `now` once `added` more hits have been entered, of which the newest `limit` are kept: how many are live, and
+-- what it takes to tell when they leave.
+local function log_read(key, raw, now, added, limit, window_us, width, large)
   local count, newest, _, head = log_open(key, raw, width, large)
   -- After the clock stepped back, entries from its future count as if they had just happened, the others keeping their
   -- distance to them.
   local ahead = max(newest - now, 0)
   local gone = log_expired(key, raw, count, newest, head, width, now, window_us, ahead)
-  local live, since_newest = count - gone, now - (newest - ahead)
+  added = min(added, limit)
+  if added > 0 then
+    gone = min(max(gone, count + added - limit), count)
+  end
+  return {
+    key = key, raw = raw, width = width, now = now, window_us = window_us, count = count, head = head,
+    newest = newest - ahead, ahead = ahead, gone = gone, kept = count - gone, live = count - gone + added,
+  }
+end
+
+-- How long until the `index`th live entry, from 1, leaves the window.
+local function log_leaves_in(log, index)
+  if index > log.kept then
+    return log.window_us
+  end
+  local last_low = log_low(log.key, log.raw, log.head, log.count, log.width)
+  local low = log_low(log.key, log.raw, log.head, log.gone + index, log.width)
+  local entered = max(log.newest - packed_gap(last_low, low, log.width), 0)
+  return max(log.window_us - (log.now - entered), 0)
+end
+
+-- What `hits` are told once `noted` more have been entered. Changes nothing.
+local function sliding_log_look(key, raw, now, hits, noted, limit, window_us, min_interval_us, width, large)
+  local log = log_read(key, raw, now, noted, limit, window_us, width, large)
+  local live = log.live
+  local since_newest = live > log.kept and 0 or now - log.newest
   local remaining = max(limit - live, 0)
   local reset_after_us = live > 0 and max(window_us - since_newest, 0) or 0
   local wanted = max(hits, 1)
@@ -82,9 +111,7 @@ local function sliding_log_look(key, raw, now, hits, limit, window_us, min_inter
   -- The hits that must leave the window first: all but the newest `limit - wanted`.
   local in_the_way, retry_after_us = live + wanted - limit, 0
   if in_the_way > 0 then
-    local last_low = log_low(key, raw, head, count, width)
-    local gap = packed_gap(last_low, log_low(key, raw, head, gone + in_the_way, width), width)
-    retry_after_us = max(window_us - (now - max(newest - gap - ahead, 0)), 0)
+    retry_after_us = log_leaves_in(log, in_the_way)
   end
   if live > 0 then
     retry_after_us = max(retry_after_us, min_interval_us - since_newest)
@@ -95,6 +122,40 @@ local function sliding_log_look(key, raw, now, hits, limit, window_us, min_inter
     return 0, remaining, reset_after_us
   end
   return 0, remaining - wanted, window_us
+end
+
+-- Lets a log from the future, which a clock wrote that has since stepped back, be one of now.
+local function sliding_log_rebase(key, raw, now, width, large)
+  local _, newest, expires_s, head = log_open(key, raw, width, large)
+  if newest <= now then
+    return
+  end
+  local header = to_bytes("<I7I5I4", now, expires_s, head)
+  if large == 1 then
+    call("SETRANGE", key, 0, header)
+    return
+  end
+  return header .. sub(raw, LOG_HEADER + 1)
+end
+
+-- Remembers what entering changes: how many entries there were before, the newest of them, and those that it drops. Many
+-- that had expired need not be put back.
+local function log_remember(key, raw, count, newest, head, expired, gone, width)
+  expired = expired * width > MOST_EXPIRED_KEPT and expired or 0
+  local trace = log_traces[key]
+  if not trace then
+    trace = { count = count - expired, newest = newest, dropped = "" }
+    log_traces[key] = trace
+  end
+  local size = (gone - expired) * width
+  if trace.dropped and #trace.dropped + size > MOST_KEPT then
+    trace.dropped = nil
+  elseif trace.dropped and size > 0 then
+    local from = LOG_HEADER + (head + expired) * width
+    trace.dropped = trace.dropped ..
+      (raw and sub(raw, from + 1, from + size) or call("GETRANGE", key, from, from + size - 1))
+  end
+  return trace
 end
 
 -- Writes a large log in place: what is appended, and how many of the oldest no longer count.
@@ -122,12 +183,15 @@ end
 local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
   local count, newest, expires_s, head = log_open(key, raw, width, large)
   newest = min(newest, now)
-  local gone = log_expired(key, raw, count, newest, head, width, now, window_us, 0)
-  local added = min(hits, limit)
+  local expired = log_expired(key, raw, count, newest, head, width, now, window_us, 0)
+  local gone, added = expired, min(hits, limit)
   if added > 0 then
-    gone = max(gone, count + added - limit)
+    gone = min(max(gone, count + added - limit), count)
   end
-  local live = count - min(gone, count) + added
+  local live = count - gone + added
+  if log_traces then
+    log_remember(key, raw, count, newest, head, expired, gone, width).after = live
+  end
   if live == 0 then
     if large == 1 then
       log_write_large(key, count, newest, expires_s, nil, head, "", 0, width)
@@ -147,7 +211,7 @@ local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_inte
   if newest + window_us > expires_s * 1000000 then
     later_s = expiry_beyond(newest + window_us, now)
   end
-  head = head + min(gone, count)
+  head = head + gone
   if large == 1 then
     return log_write_large(key, count, newest, expires_s, later_s, head, entries, live, width)
   end
@@ -157,9 +221,9 @@ end
 
 local function sliding_log_decide(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
   local wait, remaining, reset_after_us =
-    sliding_log_look(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+    sliding_log_look(key, raw, now, hits, 0, limit, window_us, min_interval_us, width, large)
   if wait < 0 or hits == 0 then
-    return wait, remaining, reset_after_us
+    return wait, remaining, reset_after_us, sliding_log_rebase(key, raw, now, width, large)
   end
   return wait, remaining, reset_after_us,
     sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
@@ -179,6 +243,23 @@ local function sliding_log_refund(key, raw, hits, width, large)
     raw = raw or call("GET", key)
     after = to_bytes("<I7I5I4", newest, expires_s, 0) ..
       sub(raw, LOG_HEADER + head * width + 1, LOG_HEADER + (head + left) * width)
+  end
+  if large == 1 then
+    keep(key, after ~= "" and after)
+    return
+  end
+  return after
+end
+
+-- Puts back what entries pushed out, and removes them again: `before` counted then, up to `newest_before`. Nothing to do
+-- with a log that somebody else has changed since.
+local function sliding_log_restore(key, raw, before, newest_before, dropped, width, large)
+  local _, _, expires_s, head = log_open(key, raw, width, large)
+  local from = LOG_HEADER + head * width
+  local entries = dropped .. (raw and sub(raw, from + 1) or call("GETRANGE", key, from, -1))
+  local after = ""
+  if before > 0 then
+    after = to_bytes("<I7I5I4", newest_before, expires_s, 0) .. sub(entries, 1, before * width)
   end
   if large == 1 then
     keep(key, after ~= "" and after)

@@ -38,6 +38,14 @@ local function sliding_window_write(start, window_us, current, previous, its_sta
   return after, ceil_div(start + 2 * window_us, 1000000) + 1
 end
 
+-- What becomes of a value that nothing is spent from. One from a later window counts in this one, and is written so: left as
+-- it is, it would count in every window until the clock had caught up.
+local function sliding_window_rest(start, window_us, current, previous, its_start)
+  if its_start and its_start > start then
+    return sliding_window_write(start, window_us, current, previous, its_start)
+  end
+end
+
 -- How far into a window `previous` hits weigh at most `room`; nil if not before its end.
 local function faded_enough(previous, room, tick_us, ticks)
   if previous <= room then
@@ -78,9 +86,11 @@ local function sliding_window_decide(raw, now, hits, limit, window_us, tick_us, 
       local retry_at = sliding_window_retry_at(start, current, previous, wanted, limit, window_us, tick_us, ticks)
       wait = -2 - max(min(retry_at, LATEST) - now, 0)
     end
-    return wait, remaining, sliding_window_reset_after(now, start, window_us, current, previous)
+    return wait, remaining, sliding_window_reset_after(now, start, window_us, current, previous),
+      sliding_window_rest(start, window_us, current, previous, its_start)
   elseif hits == 0 then
-    return 0, remaining, sliding_window_reset_after(now, start, window_us, current, previous)
+    return 0, remaining, sliding_window_reset_after(now, start, window_us, current, previous),
+      sliding_window_rest(start, window_us, current, previous, its_start)
   end
   current = current + wanted
   return 0, remaining - wanted, sliding_window_reset_after(now, start, window_us, current, previous),

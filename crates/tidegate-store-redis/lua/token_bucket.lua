@@ -25,7 +25,7 @@ local function token_bucket_decide(raw, now, hits, work_per_hit, drained_per_us,
   end
   local reset_after_us = ceil_div(backlog, drained_per_us)
   return wait, floor_div(max(capacity - backlog, 0), work_per_hit), reset_after_us,
-    meter_outlast(raw, now, reset_after_us, expires_s)
+    meter_rest(raw, now, reset_after_us, expires_s)
 end
 
 local function token_bucket_refund(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)

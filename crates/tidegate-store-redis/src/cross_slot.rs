@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::limits::{self, Encoded};
+use crate::limits::{self, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER};
 use crate::link::Deadline;
 use crate::observer::Operation;
 use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToUndo};
@@ -164,6 +164,8 @@ struct Part {
 struct OwnedSpend {
     letter: u8,
     key: Vec<u8>,
+    /// Of a concurrency limit that counts refused requests, where those are; else empty.
+    refused_key: Vec<u8>,
     tag: Vec<u8>,
     limit: Limit,
     ask: Ask,
@@ -362,8 +364,10 @@ impl Reservation {
         };
         let reservation = ReservationKey { tag: &part.spends[0].tag, id };
         plan.request(part.spends.len(), count, mode, Some(reservation), context);
-        for OwnedSpend { key, limit, ask, stance, .. } in &part.spends {
-            let append = |out: &mut Vec<u8>, _: u8| out.extend_from_slice(key);
+        for OwnedSpend { key, refused_key, limit, ask, stance, .. } in &part.spends {
+            let append = |out: &mut Vec<u8>, letter: u8| {
+                out.extend_from_slice(if letter == REFUSED_LETTER { refused_key } else { key });
+            };
             plan.spend(PlannedSpend { append, limit, ask: *ask, stance: *stance }, noting, context);
         }
     }
@@ -379,9 +383,14 @@ impl OwnedSpend {
         let mut key = Vec::new();
         let Encoded { letter, key_letter, .. } = limits::encode(limit, Default::default);
         inner.keys.append(&mut key, key_letter, &spend.cell);
+        let mut refused_key = Vec::new();
+        if letter == COUNTING_CONCURRENCY {
+            inner.keys.append(&mut refused_key, REFUSED_LETTER, &spend.cell);
+        }
         OwnedSpend {
             letter,
             key,
+            refused_key,
             tag: spend.cell.tag.to_vec(),
             limit: limit.clone(),
             ask: spend.touch.ask,

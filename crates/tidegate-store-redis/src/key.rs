@@ -1,7 +1,7 @@
 //! What a cell is called in Redis, and where a partitioned Redis puts it.
 //!
 //! ```text
-//! PREFIX : 1 A F {TAG} BODY
+//! PREFIX : 2 A F {TAG} BODY
 //!          | | |   |    what else names the cell: its scope and its key
 //!          | | |   what cells must share to live together; Redis Cluster hashes what stands between the braces
 //!          | | the form of TAG and BODY, below
@@ -24,7 +24,7 @@ use tidegate_core::append_part;
 use tidegate_store::CellKey;
 
 /// The layout of keys and values; a node of another version sees other cells.
-const LAYOUT: u8 = b'1';
+const LAYOUT: u8 = b'2';
 /// In the place of the algorithm: a reservation, not a cell.
 const RESERVATION: u8 = b'r';
 /// In the place of the algorithm: limiters that are alive.
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_its_own_tag_is_written_once() {
-        assert_eq!(written(b"scope", b"key", b"key"), b"tg:1bk{key}scope");
+        assert_eq!(written(b"scope", b"key", b"key"), b"tg:2bk{key}scope");
     }
 
     #[test]

@@ -6,8 +6,11 @@ use tidegate_core::{Concurrency, FixedWindow, Limit, Meter, Micros, RefusedHits,
 
 /// A sliding log of more hits than these is read and written in place.
 const LARGE_LOG: u64 = 1_000;
-/// A concurrency limit of more leases than these keeps them in a sorted set.
-const LARGE_LEASES: u64 = 500;
+
+/// In the place of the algorithm: the refused requests that a concurrency limit counts, beside its leases.
+pub(crate) const REFUSED_LETTER: u8 = b'n';
+/// The letter of concurrency limits that count refused requests.
+pub(crate) const COUNTING_CONCURRENCY: u8 = b'k';
 
 /// A limit in a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,17 +25,6 @@ pub(crate) struct Encoded {
     pub(crate) readable: bool,
     /// The store's time, from and until, for which the numbers hold.
     pub(crate) valid: (f64, f64),
-}
-
-impl Encoded {
-    /// The same limit, its value read and written whole however large it is.
-    pub(crate) fn whole(mut self) -> Self {
-        if self.letter == b'l' {
-            self.numbers[4] = 0.0;
-            self.readable = true;
-        }
-        self
-    }
 }
 
 /// Always valid.
@@ -88,10 +80,12 @@ fn sliding_window(limit: &SlidingWindow) -> [f64; 6] {
 }
 
 fn concurrency(limit: &Concurrency) -> Encoded {
-    let large = limit.limit() > LARGE_LEASES && limit.refused_hits() == RefusedHits::Forget;
-    let numbers = [number(limit.limit()), number(limit.ttl().get()), width(limit.ttl()), 0.0, 0.0, 0.0];
-    let letter = if large { b'z' } else { b'c' };
-    Encoded { letter, key_letter: b'c', numbers, readable: !large, valid: ALWAYS }
+    let letter = match limit.refused_hits() {
+        RefusedHits::Forget => b'c',
+        RefusedHits::Count => COUNTING_CONCURRENCY,
+    };
+    let numbers = [number(limit.limit()), number(limit.ttl().get()), 0.0, 0.0, 0.0, 0.0];
+    Encoded { letter, key_letter: b'c', numbers, readable: false, valid: ALWAYS }
 }
 
 /// The bytes that tell moments apart which lie within `span` of each other.

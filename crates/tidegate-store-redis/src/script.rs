@@ -48,8 +48,9 @@ const SOURCES: [Source; 7] = [
     Source { letter: b'f', files: &[lua!("fixed_window")] },
     Source { letter: b'w', files: &[lua!("sliding_window")] },
     Source { letter: b'l', files: &[lua!("packed"), lua!("sliding_log")] },
-    Source { letter: b'c', files: &[lua!("packed"), lua!("concurrency")] },
-    Source { letter: b'z', files: &[lua!("packed"), lua!("concurrency"), lua!("concurrency_large")] },
+    // Concurrency that counts refused requests, and concurrency that does not.
+    Source { letter: b'k', files: &[lua!("packed"), lua!("sliding_log"), lua!("concurrency")] },
+    Source { letter: b'c', files: &[lua!("concurrency")] },
 ];
 
 impl Algorithms {
@@ -65,7 +66,7 @@ impl Algorithms {
     /// Whether any of them may note a refused request.
     fn may_count_refused(self) -> bool {
         let is_one = |(place, source): (usize, &Source)| {
-            self.0 & (1 << place) != 0 && matches!(source.letter, b'l' | b'c')
+            self.0 & (1 << place) != 0 && matches!(source.letter, b'l' | b'k')
         };
         SOURCES.iter().enumerate().any(is_one)
     }

@@ -16,7 +16,7 @@ use crate::cluster::Cluster;
 use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
 use crate::key::{KeyWriter, slot_of};
-use crate::limits;
+use crate::limits::{self, REFUSED_LETTER};
 use crate::link::{Deadline, Target};
 use crate::observer::Operation;
 use crate::script::{self, Driver};
@@ -220,7 +220,12 @@ impl Inner {
         let letter = limits::encode(limit, Timestamp::default).key_letter;
         self.keys.append(&mut key, letter, cell);
         let mut command = Cmd::new();
-        command.arg("UNLINK").arg(key);
+        command.arg("UNLINK").arg(&key);
+        if let Limit::Concurrency(_) = limit {
+            key.clear();
+            self.keys.append(&mut key, REFUSED_LETTER, cell);
+            command.arg(&key);
+        }
         let call = Call { operation: Operation::Reset, command: &command, source: None, items: 1 };
         let deadline = Deadline::from_now(self.timeout);
         self.client.run(self.client.partition_of(cell.tag), call, deadline).await.map(drop)

@@ -7,7 +7,7 @@ use tidegate_core::{Ask, Fold, Hits, Limit, Micros, Outcome, Stance, Timestamp, 
 use tidegate_store::{BatchOutcomes, CellKey, Request, Spend};
 
 use crate::key::KeyWriter;
-use crate::limits::{self, ALWAYS, Encoded, number};
+use crate::limits::{self, ALWAYS, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER, number};
 use crate::script::{Algorithms, Driver, Script, script};
 
 /// A call in the making: the keys it names and the items it carries.
@@ -34,6 +34,14 @@ struct Unnumbered {
     at: usize,
     section: usize,
     place: u16,
+    form: NumberForm,
+}
+
+/// How the number of a key is written.
+#[derive(Clone, Copy, Debug)]
+enum NumberForm {
+    Short,
+    Float,
 }
 
 const READABLE: usize = 0;
@@ -43,6 +51,9 @@ const RESERVATIONS: usize = 2;
 const HEADER: usize = 28;
 const ENFORCED: u8 = 1;
 const COUNTS_REFUSED: u8 = 2;
+
+/// Where among a concurrency limit's numbers that of its second key stands, in bytes.
+const REFUSED_KEY: usize = 16;
 
 /// What a spend is told, in bytes.
 const OUTCOME: usize = 24;
@@ -163,17 +174,13 @@ impl Plan {
 
     pub(crate) fn spend(
         &mut self,
-        spend: PlannedSpend<'_, impl FnOnce(&mut Vec<u8>, u8)>,
+        spend: PlannedSpend<'_, impl Fn(&mut Vec<u8>, u8)>,
         noting: Noting,
         context: &EncodeContext<'_>,
     ) {
         let PlannedSpend { append, limit, ask, stance } = spend;
         let mut encoded = limits::encode(limit, context.approx_now);
-        if self.driver == Driver::DecideAndUndo && limit.counts_refused() {
-            // A refused request pushes out older hits, which can only be put back by who has seen them.
-            encoded = encoded.whole();
-        }
-        self.push_cell(append, &encoded);
+        self.push_cell(&append, &encoded);
         let mut flags = if stance == Stance::Enforced { ENFORCED } else { 0 };
         if limit.counts_refused() && ask.hits > Hits::ZERO && noting == Noting::Yes {
             flags |= COUNTS_REFUSED;
@@ -183,6 +190,11 @@ impl Plan {
         }
         self.items.push(flags);
         self.push_numbers(&[number(ask.hits.get())]);
+        if encoded.letter == COUNTING_CONCURRENCY {
+            let place = self.keys[IN_PLACE].place_of(|out| append(out, REFUSED_LETTER));
+            let at = self.items.len() + REFUSED_KEY;
+            self.unnumbered.push(Unnumbered { at, section: IN_PLACE, place, form: NumberForm::Float });
+        }
         self.push_numbers(&encoded.numbers);
     }
 
@@ -231,9 +243,12 @@ impl Plan {
     pub(crate) fn seal(&mut self, now: Option<Timestamp>) {
         let readable = self.keys[READABLE].len();
         let offsets = [0, readable, readable + self.keys[IN_PLACE].len()];
-        for Unnumbered { at, section, place } in std::mem::take(&mut self.unnumbered) {
+        for Unnumbered { at, section, place, form } in std::mem::take(&mut self.unnumbered) {
             let number = offsets[section] + place;
-            self.items[at..at + 2].copy_from_slice(&number.to_le_bytes());
+            match form {
+                NumberForm::Short => self.items[at..at + 2].copy_from_slice(&number.to_le_bytes()),
+                NumberForm::Float => self.items[at..at + 8].copy_from_slice(&f64::from(number).to_le_bytes()),
+            }
         }
         let now = now.map_or(-1.0, |now| number(now.as_micros()));
         for (place, value) in [now, self.valid.0, self.valid.1].into_iter().enumerate() {
@@ -270,7 +285,8 @@ impl Plan {
 
     fn push_key(&mut self, section: usize, place: u16) {
         if section != READABLE {
-            self.unnumbered.push(Unnumbered { at: self.items.len(), section, place });
+            let at = self.items.len();
+            self.unnumbered.push(Unnumbered { at, section, place, form: NumberForm::Short });
         }
         self.items.extend_from_slice(&place.to_le_bytes());
     }

@@ -1,7 +1,7 @@
 //! What every algorithm promises, whatever the history.
 
 use proptest::prelude::*;
-use tidegate_core::{Ask, Cell, Hits, Limit, Micros, Rate, Timestamp, TokenBucket};
+use tidegate_core::{Ask, Cell, Hits, Limit, Micros, Rate, Stance, Timestamp, TokenBucket, Touch};
 
 use crate::generate::{START, Step, any_limit, any_limit_and_history, ask, scale};
 
@@ -191,6 +191,43 @@ proptest! {
         // And deciding there works like anywhere else.
         let outcome = limit.decide(&mut cell, stepped, ask(1, 99));
         prop_assert_eq!(outcome.retry_after().unwrap_or(Micros::ZERO), wait);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_refuses_nobody_for_longer_than_it_says(
+        (limit, history) in any_limit_and_history(),
+        back in prop_oneof![0..1_000_000u64, 0..10_000_000_000u64],
+        hits in 0..30u64,
+    ) {
+        let mut cell = Cell::Vacant;
+        let (now, _) = play(&limit, &mut cell, &history);
+        let stepped = now.back(Micros::new(back));
+        let touch = Touch { limit: &limit, ask: ask(hits, 99), stance: Stance::Enforced };
+        let Some(retry_after) = touch.decide_alone(&mut cell, stepped).retry_after() else { return Ok(()) };
+        prop_assert!(touch.decide_alone(&mut cell, stepped + retry_after).is_admitted(), "by {limit:?}");
+    }
+
+    #[test]
+    fn who_waits_as_long_as_it_is_told_is_admitted_where_refused_requests_count(
+        limit in prop_oneof![
+            crate::generate::any_sliding_log().prop_map(Limit::SlidingLog),
+            crate::generate::any_concurrency().prop_map(Limit::Concurrency),
+        ],
+        waits in proptest::collection::vec(0..100u64, 1..60),
+        hits in 1..4u64,
+    ) {
+        let mut cell = Cell::Vacant;
+        let mut now = START;
+        for (turn, wait) in waits.into_iter().enumerate() {
+            now = now + Micros::new(scale(&limit) * wait / 400);
+            let touch = Touch { limit: &limit, ask: ask(hits, turn), stance: Stance::Enforced };
+            let outcome = touch.decide_alone(&mut cell, now);
+            if let Some(retry_after) = outcome.retry_after() {
+                let then = now + retry_after;
+                prop_assert!(limit.look(&cell, then, touch.ask).is_admitted(), "after {retry_after} by {limit:?}");
+                prop_assert!(!limit.look(&cell, then.back(Micros::ONE), touch.ask).is_admitted());
+            }
+        }
     }
 
     #[test]

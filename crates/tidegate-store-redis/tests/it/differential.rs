@@ -269,6 +269,8 @@ async fn forget_idle_cells(pair: &Pair, histories: &[History]) {
     for (cell, limit) in histories.iter().flat_map(History::cells) {
         let touch = Touch { limit, ask: Ask::look(), stance: Stance::Enforced };
         let spends = [Spend { cell, touch }];
+        // Both look: a look drops what has ended, which a clock that steps back would bring back.
+        pair.redis.store.decide(&[Request::once(&spends)]).answer().await.unwrap();
         let outcomes = pair.memory.decide(&[Request::once(&spends)]).answer().await.unwrap();
         if outcomes[0].remaining == limit.quota() {
             for store in pair.stores() {

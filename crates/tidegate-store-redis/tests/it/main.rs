@@ -12,6 +12,7 @@ mod expiry;
 mod failures;
 mod login;
 mod memory;
+mod promises;
 mod random;
 mod runtimes;
 mod scripts;

@@ -52,10 +52,7 @@ impl Shard {
             return outcome;
         }
         let (place, mut cell) = self.take(tag, touch.limit);
-        let outcome = touch.limit.decide(&mut cell, now.time, touch.ask);
-        if !outcome.is_admitted() {
-            touch.limit.note_refused(&mut cell, now.time, touch.ask, 1);
-        }
+        let outcome = touch.decide_alone(&mut cell, now.time);
         let kept = if touch.limit.counts_refused() { look(touch.limit, &cell, now) } else { outcome };
         self.put_at(place, tag, cell, touch.limit, kept, now, most_cells);
         outcome
