@@ -117,12 +117,20 @@ impl Remote {
         self.breakers.state(self.store.node_of(cell.key().tag)) == BreakerState::Closed
     }
 
-    /// Charges the store with what was spent here while it was away: once, and only what still counts.
+    /// Charges the store with what was spent here while it was away: once, and only what still counts. Node by node: where
+    /// one of several fails, nobody could say what of the rest was charged.
     async fn pay_debts(self: &Arc<Self>) {
+        for node in 0..self.store.nodes() {
+            self.pay_debts_of(node).await;
+        }
+    }
+
+    async fn pay_debts_of(self: &Arc<Self>, node: usize) {
         let local = &self.local;
+        let is_due = |cell: &OwnedCell| self.store.node_of(cell.key().tag) == node && self.is_back(cell);
         // Bounded, because what is spent meanwhile makes new debts.
         for _ in 0..local.ledger.len().div_ceil(LARGEST_BATCH) {
-            let due = local.ledger.due(LARGEST_BATCH, |cell| self.is_back(cell));
+            let due = local.ledger.due(LARGEST_BATCH, is_due);
             if due.is_empty() {
                 return;
             }

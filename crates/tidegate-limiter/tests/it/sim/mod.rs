@@ -8,7 +8,9 @@ mod exact;
 pub(crate) mod executor;
 mod fallback;
 mod faults;
+mod lost;
 mod mixed;
+mod replicated;
 pub(crate) mod store;
 
 use std::future::Future;
@@ -24,13 +26,15 @@ use tidegate_store::{Clock, ManualClock};
 
 use crate::world::compile;
 use executor::{Executor, Handle};
-use store::{Link, Truth};
+use store::{Link, Truth, Weather};
 
 /// Limiters on one store.
 pub(crate) struct Fleet {
     pub(crate) executor: Executor,
     pub(crate) truth: Arc<Truth>,
     pub(crate) nodes: Vec<Node>,
+    rules: String,
+    setting: Setting,
 }
 
 /// One limiter, and its way to the store.
@@ -80,22 +84,35 @@ impl Fleet {
     pub(crate) fn new(rules: &str, setting: Setting) -> Self {
         let executor = Executor::new(setting.seed);
         let truth = Truth::new(&executor);
-        let nodes = (0..setting.nodes as u64)
-            .map(|number| {
-                let link = Link::new(&truth, &executor, setting.latency);
-                let heard = Arc::new(Heard::default());
-                let mut remote = RemoteConfig::new(Arc::new(executor.clone()));
-                remote.secret = [setting.seed, number];
-                (setting.change)(&mut remote);
-                let mut config =
-                    LimiterConfig::new(compile(rules), link.clone(), Arc::new(Ears(heard.clone())));
-                let ahead = Micros::new(setting.skew.get() * number);
-                config.clock = Arc::new(Skewed { clock: executor.clock(), ahead });
-                let limiter = Arc::new(Limiter::new(config.over_a_network(remote)));
-                Node { limiter, link, heard, executor: executor.clone() }
-            })
-            .collect();
-        Fleet { executor, truth, nodes }
+        let mut fleet = Fleet { executor, truth, nodes: Vec::new(), rules: rules.to_owned(), setting };
+        fleet.nodes = (0..fleet.setting.nodes as u64).map(|number| fleet.node(number)).collect();
+        fleet
+    }
+
+    /// A limiter that nobody has asked yet.
+    fn node(&self, number: u64) -> Node {
+        let Fleet { executor, truth, rules, setting, .. } = self;
+        let link = Link::new(truth, executor, setting.latency);
+        let heard = Arc::new(Heard::default());
+        let mut remote = RemoteConfig::new(Arc::new(executor.clone()));
+        remote.secret = [setting.seed, number];
+        (setting.change)(&mut remote);
+        let mut config = LimiterConfig::new(compile(rules), link.clone(), Arc::new(Ears(heard.clone())));
+        let ahead = Micros::new(setting.skew.get() * number);
+        config.clock = Arc::new(Skewed { clock: executor.clock(), ahead });
+        let limiter = Arc::new(Limiter::new(config.over_a_network(remote)));
+        Node { limiter, link, heard, executor: executor.clone() }
+    }
+
+    /// A node dies with all it knew, and another one takes its place. What it had sent is still on its way.
+    pub(crate) fn crash(&mut self, place: usize) {
+        let number = 1_000 + self.executor.below(1 << 32);
+        let new = self.node(number);
+        new.link.set(self.nodes[place].link.weather());
+        // A dead node sends nothing more, and hears nothing.
+        self.nodes[place].link.set(Weather::Hangs);
+        self.executor.start(new.limiter.maintain());
+        self.nodes[place] = new;
     }
 
     /// The same, with what goes on in the background, and after the nodes have heard of each other.
@@ -113,7 +130,7 @@ impl Fleet {
         self.executor.run_for(Micros::from_millis(millis));
     }
 
-    pub(crate) fn set(&self, weather: store::Weather) {
+    pub(crate) fn set(&self, weather: Weather) {
         self.nodes.iter().for_each(|node| node.link.set(weather));
     }
 

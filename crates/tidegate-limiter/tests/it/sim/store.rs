@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_limiter::Runtime;
 use tidegate_store::{
-    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply, Request,
-    Spend, Store, StoreError,
+    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, Refund, Reply, Request, Spend, Store, StoreError,
 };
 
 use super::executor::Executor;
+use super::replicated::Replicated;
 
 /// What all links lead to.
 pub(crate) struct Truth {
-    pub(crate) memory: MemoryStore<Arc<ManualClock>>,
+    pub(crate) memory: Replicated,
     members: Mutex<HashMap<u64, Timestamp>>,
     clock: Arc<ManualClock>,
     /// Hits that were asked for in decisions that were carried out, admitted or not.
@@ -66,10 +66,9 @@ pub(crate) struct Seen {
 
 impl Truth {
     pub(crate) fn new(executor: &Executor) -> Arc<Self> {
-        let config = MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 24 };
         let clock = executor.clock();
         Arc::new(Truth {
-            memory: MemoryStore::with_clock(config, clock.clone()),
+            memory: Replicated::new(clock.clone()),
             members: Mutex::default(),
             clock,
             asked_hits: AtomicU64::new(0),
@@ -91,6 +90,10 @@ impl Link {
 
     pub(crate) fn set(&self, weather: Weather) {
         *self.weather.lock().unwrap() = weather;
+    }
+
+    pub(crate) fn weather(&self) -> Weather {
+        *self.weather.lock().unwrap()
     }
 
     pub(crate) fn calls(&self) -> usize {
@@ -168,6 +171,39 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Sends each node what is its own, and fails if one of them does.
+    fn by_node<'a, T: Copy + Send + Sync>(
+        &'a self,
+        name: &'static str,
+        items: &'a [T],
+        cell: impl Fn(&T) -> CellKey<'a>,
+        work: impl Fn(&[T]) -> Reply<'_, ()> + Send + Sync + 'a,
+    ) -> Reply<'a, ()> {
+        let node_of = |item: &T| self.node_of(cell(item).tag);
+        let parts: Vec<(usize, Vec<T>)> = (0..self.nodes())
+            .map(|node| (node, items.iter().filter(|item| node_of(item) == node).copied().collect()))
+            .filter(|(_, part): &(usize, Vec<T>)| !part.is_empty())
+            .collect();
+        self.seen.lock().unwrap().others.push((self.executor.now(), name));
+        Reply::Later(Box::pin(async move {
+            let mut answers = Vec::new();
+            for (node, part) in parts {
+                answers.push(self.carry(node, async { work(&part).answer().await }).await);
+            }
+            // Where one part was applied and another was not, the whole is neither.
+            let applied = answers.iter().any(Result::is_ok);
+            match answers.into_iter().find(Result::is_err) {
+                Some(Err(_)) if applied => {
+                    Err(StoreError::FateUnknown { endpoint: "model".into(), source: "a part failed".into() })
+                }
+                Some(failed) => failed,
+                None => Ok(()),
+            }
+        }))
+    }
+}
+
 impl Store for Link {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         let tags =
@@ -190,23 +226,26 @@ impl Store for Link {
     }
 
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        self.other("refund", 0, async move { self.truth.memory.refund(refunds).answer().await })
+        self.by_node("refund", refunds, |refund| refund.cell, |refunds| self.truth.memory.refund(refunds))
     }
 
     fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        self.other("charge", 0, async move { self.truth.memory.charge(spends).answer().await })
+        self.by_node("charge", spends, |spend| spend.cell, |spends| self.truth.memory.charge(spends))
     }
 
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
-        self.other("reset", 0, async move { self.truth.memory.reset(cell, limit).answer().await })
+        let node = self.node_of(cell.tag);
+        self.other("reset", node, async move { self.truth.memory.reset(cell, limit).answer().await })
     }
 
     fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
-        self.other("renew", 0, async move { self.truth.memory.renew(lease).answer().await })
+        let node = self.node_of(lease.cell.tag);
+        self.other("renew", node, async move { self.truth.memory.renew(lease).answer().await })
     }
 
     fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
-        self.other("release", 0, async move { self.truth.memory.release(lease).answer().await })
+        let node = self.node_of(lease.cell.tag);
+        self.other("release", node, async move { self.truth.memory.release(lease).answer().await })
     }
 
     fn nodes(&self) -> usize {
