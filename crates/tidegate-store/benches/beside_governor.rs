@@ -44,6 +44,8 @@ unsafe impl GlobalAlloc for Counting {
 
 const KEYS: usize = 1_000_000;
 const ROUNDS: usize = 9;
+/// More than anyone can ask within the run: a refusal would write nothing, and seem fast.
+const PER_SECOND: u64 = 1_000_000_000;
 
 fn main() {
     let keys: Vec<String> = (0..KEYS).map(|i| format!("user-{:016x}", scramble(i as u64))).collect();
@@ -52,7 +54,8 @@ fn main() {
     let (governor, governor_bytes) = held(|| fill(Theirs::new(), &keys));
 
     println!("{:<28} {:>10} {:>10} {:>8}", "", "tidegate", "governor", "ratio");
-    row("one hot key, ns", rounds(|| hot(&ours, &keys[7])), rounds(|| hot(&governor, &keys[7])));
+    let (our_hot, governor_hot) = fastest(|| (hot(&ours, &keys[7]), hot(&governor, &keys[7])));
+    row("one hot key, ns", our_hot, governor_hot);
     row(
         "1 M keys, 1 thread, ns",
         rounds(|| random(&ours, &keys, &order)),
@@ -79,10 +82,10 @@ struct Ours {
 
 impl Ours {
     fn new() -> Self {
-        let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a fine rate");
+        let rate = Rate::new(PER_SECOND, Micros::from_secs(1)).expect("a fine rate");
         Ours {
             store: MemoryStore::new(MemoryConfig::default()),
-            limit: Limit::TokenBucket(TokenBucket::new(rate, 1_000_000).expect("a fine bucket")),
+            limit: Limit::TokenBucket(TokenBucket::new(rate, PER_SECOND).expect("a fine bucket")),
             scope: Scope::new(&[b"bench", b"per-user", b"token_bucket"]),
         }
     }
@@ -103,7 +106,7 @@ struct Theirs(DefaultKeyedRateLimiter<String>);
 
 impl Theirs {
     fn new() -> Self {
-        let quota = Quota::per_second(NonZeroU32::new(1_000_000).expect("not zero"));
+        let quota = Quota::per_second(NonZeroU32::new(PER_SECOND as u32).expect("not zero"));
         Theirs(RateLimiter::keyed(quota))
     }
 }
@@ -122,7 +125,7 @@ fn fill<L: Checks>(limiter: L, keys: &[String]) -> L {
 }
 
 fn hot(limiter: &impl Checks, key: &String) -> f64 {
-    let times = 2_000_000;
+    let times = 10_000;
     let began = Instant::now();
     for _ in 0..times {
         black_box(limiter.check(black_box(key)));
@@ -146,6 +149,13 @@ fn two_threads(limiter: &impl Checks, keys: &[String], order: &[u32]) -> f64 {
         threads.spawn(|| random(limiter, keys, right));
     });
     nanos(began.elapsed(), order.len())
+}
+
+/// The fastest of many short rounds, in turn: what it costs when nobody else has the core meanwhile.
+fn fastest(mut both: impl FnMut() -> (f64, f64)) -> (f64, f64) {
+    (0..2_000)
+        .map(|_| both())
+        .fold((f64::MAX, f64::MAX), |(ours, theirs), (our, their)| (ours.min(our), theirs.min(their)))
 }
 
 /// The median of several rounds: these machines are shared.
