@@ -6,11 +6,12 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::Timestamp;
 
-use crate::matching::Present;
+use crate::matching::{Present, Variant};
 use crate::rule::RuleLimit;
+use crate::split::Split;
 
 /// Limits that apply together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum LimitSet {
     Unlimited,
     Enforce(Box<[RuleLimit]>),
@@ -23,6 +24,14 @@ impl LimitSet {
             LimitSet::Enforce(limits) => limits,
         }
     }
+
+    /// These limits, and those of `usual` that stand for something else.
+    fn with_others_of(&self, usual: &LimitSet) -> LimitSet {
+        let LimitSet::Enforce(own) = self else { return LimitSet::Unlimited };
+        let is_own = |other: &&RuleLimit| own.iter().any(|limit| limit.slot() == other.slot());
+        let others = usual.as_slice().iter().filter(|other| !is_own(other));
+        LimitSet::Enforce(own.iter().chain(others).cloned().collect())
+    }
 }
 
 /// Which limits apply to which request.
@@ -30,6 +39,14 @@ impl LimitSet {
 pub(crate) struct LimitChoice {
     pub(crate) usual: UsualLimits,
     pub(crate) overrides: KeyOverrides,
+    pub(crate) experiment: Option<Experiment>,
+}
+
+/// Other limits for a share of the keys.
+#[derive(Debug)]
+pub(crate) struct Experiment {
+    pub(crate) split: Split,
+    pub(crate) limits: LimitSet,
 }
 
 /// What applies where no single key has its own limits.
@@ -59,7 +76,39 @@ pub(crate) struct KeyOverrides {
 pub(crate) struct KeyOverride {
     pub(crate) when: When,
     pub(crate) until: Option<Timestamp>,
-    pub(crate) limits: LimitSet,
+    /// The limits of these callers, others that they keep included; one set, or one per tier.
+    pub(crate) limits: Box<[LimitSet]>,
+}
+
+impl KeyOverride {
+    /// An override of `own` limits that keeps the others of `usual`.
+    pub(crate) fn keeping(when: When, until: Option<Timestamp>, own: &LimitSet, usual: &UsualLimits) -> Self {
+        let limits = usual.sets().iter().map(|usual| own.with_others_of(usual)).collect();
+        KeyOverride { when, until, limits }
+    }
+
+    /// An override of `own` limits alone.
+    pub(crate) fn alone(when: When, until: Option<Timestamp>, own: LimitSet) -> Self {
+        KeyOverride { when, until, limits: Box::new([own]) }
+    }
+}
+
+impl UsualLimits {
+    /// One set, or one per tier.
+    fn sets(&self) -> &[LimitSet] {
+        match self {
+            UsualLimits::Same(set) => std::slice::from_ref(set),
+            UsualLimits::ByTier(tiers) => &tiers.sets,
+        }
+    }
+
+    /// Which of [`UsualLimits::sets`] applies.
+    fn of(&self, present: &Present<'_>) -> usize {
+        match self {
+            UsualLimits::Same(_) => 0,
+            UsualLimits::ByTier(tiers) => tiers.of(present),
+        }
+    }
 }
 
 /// Attributes and the values they must have; at least one.
@@ -75,24 +124,55 @@ struct ByFirstValue {
 impl LimitChoice {
     /// The same limits for everybody.
     pub(crate) fn same(set: LimitSet) -> Self {
-        LimitChoice { usual: UsualLimits::Same(set), overrides: KeyOverrides::default() }
+        LimitChoice { usual: UsualLimits::Same(set), overrides: KeyOverrides::default(), experiment: None }
     }
 
-    /// The limits for a request with these attributes at `now`.
-    pub(crate) fn of(&self, present: &Present<'_>, now: Timestamp) -> &LimitSet {
+    /// The limits for a request with these attributes and this key at `now`, and the side of an experiment it is on.
+    pub(crate) fn of(
+        &self,
+        present: &Present<'_>,
+        key: &[u8],
+        now: Timestamp,
+    ) -> (&LimitSet, Option<Variant>) {
         if let Some(own) = self.overrides.of(present, now) {
-            return &self.overrides.list[own].limits;
+            let limits = &self.overrides.list[own].limits;
+            // One set for all, or one per tier.
+            let set = if limits.len() == 1 { 0 } else { self.usual.of(present) };
+            return (&limits[set], None);
         }
-        match &self.usual {
-            UsualLimits::Same(set) => set,
-            UsualLimits::ByTier(tiers) => &tiers.sets[tiers.of(present)],
+        match &self.experiment {
+            Some(experiment) if experiment.split.takes(key) => {
+                (&experiment.limits, Some(Variant::Experiment))
+            }
+            experiment => {
+                let side = experiment.as_ref().map(|_| Variant::Control);
+                (&self.usual.sets()[self.usual.of(present)], side)
+            }
         }
+    }
+
+    /// Overrides for a single key that would be for these attributes, had they not ended.
+    pub(crate) fn expired(&self, present: &Present<'_>, now: Timestamp) -> Vec<(usize, Timestamp)> {
+        let ended = |(number, one): (usize, &KeyOverride)| {
+            let until = one.until.filter(|until| *until <= now && one.is_for(present))?;
+            Some((number, until))
+        };
+        self.overrides.list.iter().enumerate().filter_map(ended).collect()
+    }
+
+    /// The tier that a request names and no limit is given for.
+    pub(crate) fn unknown_tier<'p>(&self, present: &Present<'p>) -> Option<&'p [u8]> {
+        let UsualLimits::ByTier(tiers) = &self.usual else { return None };
+        present.get(tiers.on).filter(|named| !tiers.names.contains_key(*named))
     }
 
     /// Where [`LimitChoice::of`] found them, for a person.
-    pub(crate) fn origin(&self, present: &Present<'_>, now: Timestamp) -> String {
+    pub(crate) fn origin(&self, present: &Present<'_>, key: &[u8], now: Timestamp) -> String {
         if let Some(own) = self.overrides.of(present, now) {
             return format!("key_overrides, number {}", own + 1);
+        }
+        if self.experiment.as_ref().is_some_and(|experiment| experiment.split.takes(key)) {
+            return "experiment".into();
         }
         match &self.usual {
             UsualLimits::Same(_) => "limits".into(),
@@ -106,11 +186,8 @@ impl LimitChoice {
 
     /// Every set that may apply.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &LimitSet> {
-        let usual = match &self.usual {
-            UsualLimits::Same(set) => std::slice::from_ref(set),
-            UsualLimits::ByTier(tiers) => &tiers.sets,
-        };
-        usual.iter().chain(self.overrides.list.iter().map(|one| &one.limits))
+        let own = self.overrides.list.iter().flat_map(|one| &one.limits);
+        self.usual.sets().iter().chain(own).chain(self.experiment.iter().map(|experiment| &experiment.limits))
     }
 }
 
@@ -145,7 +222,10 @@ impl KeyOverrides {
 
 impl KeyOverride {
     fn fits(&self, present: &Present<'_>, now: Timestamp) -> bool {
-        self.until.is_none_or(|until| now < until)
-            && self.when.iter().all(|(attribute, value)| present.get(*attribute) == Some(value))
+        self.until.is_none_or(|until| now < until) && self.is_for(present)
+    }
+
+    fn is_for(&self, present: &Present<'_>) -> bool {
+        self.when.iter().all(|(attribute, value)| present.get(*attribute) == Some(value))
     }
 }

@@ -157,8 +157,13 @@ impl<'s> Report<'s> {
     }
 
     /// Notes what is accepted but looks wrong.
-    pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
-        self.add(Severity::Warning, span, message.into(), hint.into());
+    pub(crate) fn warning(
+        &mut self,
+        span: Span,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> &mut Finding {
+        self.add(Severity::Warning, span, message.into(), hint.into())
     }
 
     fn add(&mut self, severity: Severity, span: Span, message: String, hint: String) -> &mut Finding {

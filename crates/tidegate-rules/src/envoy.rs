@@ -16,7 +16,7 @@ use crate::choice::{LimitChoice, LimitSet};
 use crate::diagnostics::{Report, Span};
 use crate::limits::rule_limit;
 use crate::matching::envoy::{BranchBuilder, Counters, EnvoyDomain, LevelBuilder, Step};
-use crate::rule::{Coordination, Mode, OnStoreFailure, Replacing, Rule};
+use crate::rule::{About, Coordination, Mode, OnStoreFailure, Replacing, Rule};
 use crate::ruleset::{Compiling, Domain};
 use crate::yaml::Node;
 
@@ -102,6 +102,10 @@ impl Compiler<'_, '_> {
             limits: LimitChoice::same(limits),
             label: limit.name.as_deref().map(str::to_owned),
             replacing: Replacing { called, replaces },
+            about: About::default(),
+            enabled: true,
+            rollout: None,
+            penalty: None,
         };
         self.rules.push(rule);
         Some(index)

@@ -1,10 +1,11 @@
 //! Why a rule counts for a request, or does not: for people, never on the way of a request.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 #[cfg(feature = "serde")]
 use serde::Serialize;
-use tidegate_core::Timestamp;
+use tidegate_core::{Limit, Micros, Rate, RefusedHits, Timestamp};
 
 use crate::glob::Pattern;
 use crate::matching::envoy::{EnvoyDomain, Step};
@@ -19,7 +20,7 @@ use crate::rule::{Mode, OnMissingKey, Rule};
 pub struct Explanation {
     /// The domain.
     pub domain: String,
-    /// Its rules, in the order of the file.
+    /// Its rules, those that match first, each in the order of the file.
     pub rules: Vec<RuleExplanation>,
 }
 
@@ -49,6 +50,9 @@ pub enum RuleOutcome {
         from: String,
         /// Whose cells are used: each part of the key with its value.
         key: Vec<String>,
+        /// What else is worth knowing: overrides that ended, a tier that is unknown, a rollout, an experiment, a penalty.
+        #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
+        notes: Vec<String>,
     },
     /// It lets the request pass uncounted.
     Unlimited {
@@ -72,6 +76,19 @@ pub enum RuleOutcome {
         /// Why not.
         because: String,
     },
+    /// It would match, but is not in force for this request.
+    Off {
+        /// Why not.
+        because: String,
+    },
+}
+
+impl RuleOutcome {
+    /// Whether the rule matches, so that it has a say in the decision or would have one but for another rule.
+    #[must_use]
+    pub fn is_match(&self) -> bool {
+        !matches!(self, RuleOutcome::NotMatched { .. } | RuleOutcome::Off { .. })
+    }
 }
 
 /// A limit that applies.
@@ -86,6 +103,20 @@ pub struct LimitExplanation {
     pub limit: u64,
     /// The time in which they come back, where that is one span.
     pub window: Option<String>,
+    /// Its other fields, as a rule has them: `rate`, `burst`, `min_interval`, `count_refused`, `max_delay`, `ttl`.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub fields: BTreeMap<&'static str, String>,
+}
+
+impl Explanation {
+    /// Only the rules that match, and how many others there are.
+    #[must_use]
+    pub fn matching(&self) -> (Explanation, usize) {
+        let rules: Vec<RuleExplanation> =
+            self.rules.iter().filter(|one| one.outcome.is_match()).cloned().collect();
+        let others = self.rules.len() - rules.len();
+        (Explanation { domain: self.domain.clone(), rules }, others)
+    }
 }
 
 impl fmt::Display for Explanation {
@@ -100,7 +131,7 @@ impl fmt::Display for Explanation {
 impl fmt::Display for RuleOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RuleOutcome::Counts { mode, limits, from, key } => {
+            RuleOutcome::Counts { mode, limits, from, key, notes } => {
                 f.write_str(match mode {
                     Mode::Enforce => "counts",
                     Mode::Shadow => "counts, but never refuses",
@@ -108,7 +139,8 @@ impl fmt::Display for RuleOutcome {
                 })?;
                 let key = if key.is_empty() { "everybody".into() } else { key.join(", ") };
                 write!(f, ", one cell for {key} (from {from})")?;
-                limits.iter().try_for_each(|limit| write!(f, "\n  {limit}"))
+                limits.iter().try_for_each(|limit| write!(f, "\n  {limit}"))?;
+                notes.iter().try_for_each(|note| write!(f, "\n  note: {note}"))
             }
             RuleOutcome::Unlimited { from } => write!(f, "passes uncounted (from {from})"),
             RuleOutcome::KeyMissing { attribute, then: OnMissingKey::Skip } => {
@@ -119,6 +151,7 @@ impl fmt::Display for RuleOutcome {
             }
             RuleOutcome::Replaced { by } => write!(f, "overridden by {by}"),
             RuleOutcome::NotMatched { because } => write!(f, "does not match: {because}"),
+            RuleOutcome::Off { because } => write!(f, "is off: {because}"),
         }
     }
 }
@@ -126,7 +159,8 @@ impl fmt::Display for RuleOutcome {
 impl fmt::Display for LimitExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} by {}", self.name, self.limit, self.algorithm)?;
-        self.window.iter().try_for_each(|window| write!(f, " in {window}"))
+        self.window.iter().try_for_each(|window| write!(f, " in {window}"))?;
+        self.fields.iter().try_for_each(|(name, value)| write!(f, ", {name} {value}"))
     }
 }
 
@@ -142,7 +176,7 @@ pub(crate) fn native(
     domain.before_replacing(rules, 0, descriptor, now, &mut found);
     let outcome = |selector: &Selector| {
         let Some(one) = found.iter().find(|one| one.rule.index == selector.rule) else {
-            return RuleOutcome::NotMatched { because: unmet(domain, selector, &present) };
+            return not_found(domain, selector, &rules[selector.rule], &present);
         };
         if let Some(by) = replaced_by(one, &found, may_replace) {
             return RuleOutcome::Replaced { by: by.rule.name.clone() };
@@ -151,19 +185,24 @@ pub(crate) fn native(
             selector.key.iter().chain(&selector.colocate).map(|attribute| domain.attributes.name(*attribute));
         let key =
             names.zip(parts(&one.key)).map(|(name, value)| format!("{name}={}", shown(value))).collect();
-        let from = one.rule.limits.origin(&present, now);
+        let from = one.rule.limits.origin(&present, &one.key, now);
         match one.limits {
             Limits::KeyMissing(then) => {
                 let missing = selector.key.iter().find(|attribute| present.get(**attribute).is_none());
                 let attribute = missing.map_or("", |attribute| domain.attributes.name(*attribute)).to_owned();
                 RuleOutcome::KeyMissing { attribute, then }
             }
-            _ => counts(one, from, key),
+            _ => counts(one, from, key, notes(one, &present, now)),
         }
     };
     let name = |selector: &Selector| rules[selector.rule].name.clone();
     let explain = |selector| RuleExplanation { rule: name(selector), outcome: outcome(selector) };
-    domain.selectors.iter().map(explain).collect()
+    matching_first(domain.selectors.iter().map(explain).collect())
+}
+
+fn matching_first(mut rules: Vec<RuleExplanation>) -> Vec<RuleExplanation> {
+    rules.sort_by_key(|one| !one.outcome.is_match());
+    rules
 }
 
 /// What each limit of envoyproxy/ratelimit's format makes of a request.
@@ -179,7 +218,7 @@ pub(crate) fn envoy(
         Some(one) => {
             let parts: Vec<&[u8]> = parts(&one.key).collect();
             let key = parts.chunks(2).map(|pair| format!("{}={}", shown(pair[0]), shown(pair[1]))).collect();
-            counts(one, "rate_limit".into(), key)
+            counts(one, "rate_limit".into(), key, Vec::new())
         }
         None => RuleOutcome::NotMatched { because: off_path(path, descriptor) },
     };
@@ -187,10 +226,71 @@ pub(crate) fn envoy(
         rule: rules[*rule].name.clone(),
         outcome: outcome(*rule, path),
     };
-    domain.paths.iter().map(explain).collect()
+    matching_first(domain.paths.iter().map(explain).collect())
 }
 
-fn counts(one: &Match<'_>, from: String, key: Vec<String>) -> RuleOutcome {
+/// Why a rule that was not found was not.
+fn not_found(domain: &NativeDomain, selector: &Selector, rule: &Rule, present: &Present<'_>) -> RuleOutcome {
+    if let Some(because) = unmet(domain, selector, present) {
+        return RuleOutcome::NotMatched { because };
+    }
+    let because = match rule.rollout() {
+        _ if !rule.is_enabled() => "it says `enabled: false`".to_owned(),
+        Some(share) => format!("this key is not among the {share} that it is rolled out to"),
+        None => String::new(),
+    };
+    RuleOutcome::Off { because }
+}
+
+/// What else is worth knowing of a rule that counts.
+fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp) -> Vec<String> {
+    let choice = &one.rule.limits;
+    let mut notes = Vec::new();
+    if let Some(tier) = choice.unknown_tier(present) {
+        notes.push(format!("the tier `{}` is unknown, so the default applies", shown(tier)));
+    }
+    for (number, until) in choice.expired(present, now) {
+        notes.push(format!("key_overrides, number {}, ended at {}", number + 1, moment(until)));
+    }
+    if let Some(share) = one.rule.rollout() {
+        notes.push(format!("rolled out to {share} of keys, this one among them"));
+    }
+    if let (Some(share), Some(variant)) = (one.rule.experiment(), one.variant) {
+        notes.push(format!("experiment on {share} of keys: this one is in `{}`", variant.name()));
+    }
+    if let Some(penalty) = one.rule.penalty().and_then(|penalty| penalty.limit.quota_window()) {
+        notes.push(format!("once refused, refused for {penalty}"));
+    }
+    notes
+}
+
+fn moment(time: Timestamp) -> String {
+    let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros).map_or_else(|_| "?".to_owned(), |moment| moment.to_string())
+}
+
+/// What of a limit its number and window do not say.
+fn fields_of(limit: &Limit) -> BTreeMap<&'static str, String> {
+    let rate = |rate: Rate| ("rate", format!("{}/{}", rate.count(), rate.period()));
+    let counted = |refused| (refused == RefusedHits::Count).then(|| ("count_refused", "true".to_owned()));
+    match limit {
+        Limit::TokenBucket(bucket) => [rate(bucket.rate()), ("burst", bucket.burst().to_string())].into(),
+        Limit::LeakyBucket(bucket) => {
+            [rate(bucket.rate()), ("max_delay", bucket.max_delay().to_string())].into()
+        }
+        Limit::SlidingLog(log) => {
+            let apart =
+                (log.min_interval() > Micros::ZERO).then(|| ("min_interval", log.min_interval().to_string()));
+            apart.into_iter().chain(counted(log.refused_hits())).collect()
+        }
+        Limit::Concurrency(limit) => {
+            [("ttl", limit.ttl().to_string())].into_iter().chain(counted(limit.refused_hits())).collect()
+        }
+        Limit::FixedWindow(_) | Limit::SlidingWindow(_) => BTreeMap::new(),
+    }
+}
+
+fn counts(one: &Match<'_>, from: String, key: Vec<String>, notes: Vec<String>) -> RuleOutcome {
     let Limits::Enforce(limits) = one.limits else { return RuleOutcome::Unlimited { from } };
     let limits = limits
         .iter()
@@ -199,21 +299,20 @@ fn counts(one: &Match<'_>, from: String, key: Vec<String>) -> RuleOutcome {
             algorithm: limit.limit.algorithm().name(),
             limit: limit.limit.quota(),
             window: limit.limit.quota_window().map(|window| window.to_string()),
+            fields: fields_of(&limit.limit),
         })
         .collect();
-    RuleOutcome::Counts { mode: one.rule.mode, limits, from, key }
+    RuleOutcome::Counts { mode: one.rule.mode, limits, from, key, notes }
 }
 
 /// The first condition that a request does not meet.
-fn unmet(domain: &NativeDomain, selector: &Selector, present: &Present<'_>) -> String {
-    let Some(condition) = selector.conditions.iter().find(|condition| !condition.holds(present)) else {
-        return String::new();
-    };
+fn unmet(domain: &NativeDomain, selector: &Selector, present: &Present<'_>) -> Option<String> {
+    let condition = selector.conditions.iter().find(|condition| !condition.holds(present))?;
     let name = domain.attributes.name(condition.attribute);
-    match present.get(condition.attribute) {
+    Some(match present.get(condition.attribute) {
         Some(value) => format!("`{name}` is `{}`, and must be {}", shown(value), condition.written),
         None => format!("`{name}` is absent, and must be {}", condition.written),
-    }
+    })
 }
 
 /// Where a descriptor leaves the path to a limit.

@@ -9,6 +9,7 @@ use tidegate_core::Micros;
 
 use crate::diagnostics::{Report, Span};
 use crate::quantity::{QuantityError, parse_count, parse_duration};
+use crate::split::Share;
 use crate::yaml::{Key, Node, Scalar, Value};
 
 /// The fields of one mapping.
@@ -23,7 +24,8 @@ impl<'n> Fields<'n> {
     pub(crate) fn read(node: &'n Node, what: &str, known: &[&str], report: &mut Report<'_>) -> Option<Self> {
         let fields = Fields::read_any(node, what, report)?;
         for (key, _) in fields.entries.iter().filter(|(key, _)| !known.contains(&&*key.text)) {
-            let hint = did_you_mean(&key.text, known.iter().copied())
+            let hint = called_otherwise(&key.text, known)
+                .or_else(|| did_you_mean(&key.text, known.iter().copied()))
                 .unwrap_or_else(|| format!("its fields are {}", known.join(", ")));
             report.error(key.span, format!("unknown field `{}` in {what}", key.text), hint);
         }
@@ -120,6 +122,29 @@ pub(crate) fn duration(node: &Node, what: &str, report: &mut Report<'_>) -> Opti
     quantity(parse_duration(&text), node, what, report)
 }
 
+/// The field as a span within bounds, ends included; none where it is absent.
+pub(crate) fn span_within(
+    fields: &Fields<'_>,
+    name: &str,
+    [shortest, longest]: [Micros; 2],
+    report: &mut Report<'_>,
+) -> Option<Micros> {
+    let node = fields.get(name)?;
+    let span = duration(node, name, report)?;
+    if span < shortest || span > longest {
+        let hint = format!("use {shortest} to {longest}");
+        report.error(node.span, format!("{name}: {span} is too short or too long"), hint);
+        return None;
+    }
+    Some(span)
+}
+
+/// A share such as `10%`.
+pub(crate) fn share(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Share> {
+    let text = text(node, what, report)?;
+    quantity(Share::parse(&text), node, what, report)
+}
+
 /// `true` or `false`.
 pub(crate) fn flag(node: &Node, what: &str, report: &mut Report<'_>) -> Option<bool> {
     let text = unquoted(node, what, "true or false", report)?;
@@ -178,6 +203,33 @@ pub(crate) fn quantity<T>(
             report.error(node.span, format!("{what}: {}", error.problem), error.hint);
         })
         .ok()
+}
+
+/// What other limiters call our fields.
+const ELSEWHERE: [(&str, &str); 14] = [
+    ("shadow_mode", "shadow"),
+    ("dry_run", "shadow"),
+    ("timezone", "tz"),
+    ("time_zone", "tz"),
+    ("capacity", "burst"),
+    ("max_burst", "burst"),
+    ("period", "window"),
+    ("per", "window"),
+    ("interval", "window"),
+    ("max", "limit"),
+    ("requests_per_unit", "limit"),
+    ("timeout", "ttl"),
+    ("disabled", "enabled"),
+    ("team", "owner"),
+];
+
+/// A hint for a field that has another name here, or for a number that was cut at its comma.
+fn called_otherwise(written: &str, known: &[&str]) -> Option<String> {
+    if written.len() == 3 && written.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some("write numbers without a comma, such as 1000 or 1_000".into());
+    }
+    let ours = ELSEWHERE.iter().find(|(theirs, ours)| *theirs == written && known.contains(ours))?.1;
+    Some(format!("did you mean `{ours}`?"))
 }
 
 /// `did you mean …?`, where one of `known` is close to `written`.

@@ -75,6 +75,11 @@ impl Glob {
         &self.suffix
     }
 
+    /// The longest literal that the text holds between its ends.
+    pub(crate) fn longest_part(&self) -> Option<&[u8]> {
+        self.middle.iter().map(Finder::needle).max_by_key(|part| part.len())
+    }
+
     /// Taking each part where it first occurs is enough: whatever matches otherwise matches so too.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.len() < self.shortest || !text.starts_with(&self.prefix) || !text.ends_with(&self.suffix) {

@@ -24,15 +24,17 @@ mod quantity;
 mod rule;
 mod ruleset;
 mod schema;
+mod split;
 mod yaml;
 
 pub use diagnostics::{Colour, Diagnostic, Diagnostics, Severity};
 pub use explain::{Explanation, LimitExplanation, RuleExplanation, RuleOutcome};
 pub use load::{LoadError, Source, load};
-pub use matching::{CellKeyBytes, Descriptor, Limits, Match, Matches};
+pub use matching::{CellKeyBytes, Descriptor, Limits, Match, Matches, Variant};
 pub use outline::{Outline, RulePlace, outline};
 pub use quantity::{QuantityError, parse_duration, parse_rate};
 pub use rule::{Coordination, Mode, OnMissingKey, OnStoreFailure, Priority, Rule, RuleLimit};
 pub use ruleset::{Format, RuleSet, UnknownDomain};
 pub use schema::SCHEMA;
+pub use split::Share;
 pub use tidegate_core::{Scope, Timestamp};

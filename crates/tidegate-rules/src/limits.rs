@@ -4,7 +4,7 @@
 
 use tidegate_core::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Micros, Rate, RefusedHits, Scope,
-    SlidingLog, SlidingWindow, TokenBucket,
+    SlidingLog, SlidingWindow, Timestamp, TokenBucket,
 };
 
 use crate::calendar::{CalendarUnit, Calendars, MOST_CALENDARS, Zone};
@@ -20,6 +20,8 @@ pub(crate) struct LimitReader<'c> {
     pub(crate) domain: &'c str,
     pub(crate) rule: &'c str,
     pub(crate) calendars: &'c mut Calendars,
+    /// When the rules come into force, where that is known.
+    pub(crate) now: Option<Timestamp>,
 }
 
 /// Limits that apply to one request together; each is a cell to look up.
@@ -82,6 +84,12 @@ impl LimitReader<'_> {
             return Some(LimitSet::Unlimited);
         }
         let items = fields::list(node, what, LIST_HINT, report)?;
+        let is_unlimited =
+            |item: &&Node| matches!(&item.value, Value::Scalar(one) if &*one.text == "unlimited");
+        if let Some(item) = items.iter().find(is_unlimited) {
+            report.error(item.span, "`unlimited` is no limit among others", "write `limits: unlimited`");
+            return None;
+        }
         if items.is_empty() || items.len() > MOST_LIMITS {
             let problem =
                 if items.is_empty() { "no limits".into() } else { format!("{} limits", items.len()) };
@@ -105,7 +113,11 @@ impl LimitReader<'_> {
             limits.push(limit);
             places.push(item.span);
         }
-        (limits.len() == items.len()).then(|| LimitSet::Enforce(limits.into()))
+        if limits.len() != items.len() {
+            return None;
+        }
+        warn_of_useless(&limits, &places, report);
+        Some(LimitSet::Enforce(limits.into()))
     }
 
     fn limit(&mut self, node: &Node, report: &mut Report<'_>) -> Option<RuleLimit> {
@@ -117,8 +129,7 @@ impl LimitReader<'_> {
             return None;
         };
         let (count, window) = fields::quantity(count_per_period(text), node, "limit", report)?;
-        let made = SlidingWindow::new(count, window).map(|limit| Made::of(Limit::SlidingWindow(limit)));
-        let made = made.map_err(|error| refused(error, |_| node.span, report)).ok()?;
+        let made = per_window(count, window).map_err(|error| refused(error, |_| node.span, report)).ok()?;
         Some(self.named(made, None))
     }
 
@@ -126,18 +137,19 @@ impl LimitReader<'_> {
         let before = report.errors();
         let fields = Fields::read(node, "a limit", &LIMIT_FIELDS, report)?;
         let algorithm = match fields.get("algorithm") {
-            Some(node) => fields::choice(node, "algorithm", &ALGORITHMS, report)?,
-            None => Algorithm::SlidingWindow,
+            Some(node) => Some(fields::choice(node, "algorithm", &ALGORITHMS, report)?),
+            None => None,
         };
-        check_fields(&fields, algorithm, report);
+        check_fields(&fields, algorithm.unwrap_or(Algorithm::SlidingWindow), report);
         let given = fields.get("name").and_then(|node| fields::name(node, "the limit's name", report));
         let made = match algorithm {
-            Algorithm::TokenBucket => token_bucket(&fields, report),
-            Algorithm::FixedWindow => self.fixed_window(&fields, report),
-            Algorithm::SlidingWindow => sliding_window(&fields, report),
-            Algorithm::SlidingLog => sliding_log(&fields, report),
-            Algorithm::LeakyBucket => leaky_bucket(&fields, report),
-            Algorithm::Concurrency => concurrency(&fields, report),
+            None => count_and_window(&fields, report).map(|(count, window)| per_window(count, window)),
+            Some(Algorithm::TokenBucket) => token_bucket(&fields, report),
+            Some(Algorithm::FixedWindow) => self.fixed_window(&fields, report),
+            Some(Algorithm::SlidingWindow) => sliding_window(&fields, report),
+            Some(Algorithm::SlidingLog) => sliding_log(&fields, report),
+            Some(Algorithm::LeakyBucket) => leaky_bucket(&fields, report),
+            Some(Algorithm::Concurrency) => concurrency(&fields, report),
         };
         let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
         let made = made?.map_err(|error| refused(error, at, report)).ok()?;
@@ -188,6 +200,11 @@ impl LimitReader<'_> {
     }
 }
 
+/// A limit of a rule under a name that it is given.
+pub(crate) fn named_limit(domain: &str, rule: &str, limit: Limit, name: &str) -> RuleLimit {
+    Made::of(limit).named(domain, rule, Some(name))
+}
+
 /// The limit of a rule, under the name it has by default.
 pub(crate) fn rule_limit(domain: &str, rule: &str, limit: Limit) -> RuleLimit {
     Made::of(limit).named(domain, rule, None)
@@ -208,6 +225,55 @@ impl Made {
         let by_default =
             || if period.is_empty() { algorithm.into() } else { format!("{algorithm}/{period}") };
         RuleLimit { limit, name: given.map_or_else(by_default, str::to_owned), scope }
+    }
+}
+
+/// The largest limit for which `100/minute`, which names no algorithm, means a log.
+///
+/// In even traffic at exactly the limit a counter loses a hit per window: half of `1/minute`, a tenth of `10/minute`, and
+/// 1 % here, where a log begins to cost more than it mends (400 bytes a key beside 16).
+const LARGEST_LOG: u64 = 100;
+
+/// `count` hits per `window`, where the rule names no algorithm: exact for small limits, a counter above.
+fn per_window(count: u64, window: Micros) -> Result<Made, LimitError> {
+    let limit = match count {
+        1..=LARGEST_LOG => {
+            Limit::SlidingLog(SlidingLog::new(count, window, Micros::ZERO, RefusedHits::Forget)?)
+        }
+        _ => Limit::SlidingWindow(SlidingWindow::new(count, window)?),
+    };
+    Ok(Made::of(limit))
+}
+
+/// Warns of limits that another one of the same set always meets first: `[100/minute, 50/hour]`.
+fn warn_of_useless(limits: &[RuleLimit], places: &[Span], report: &mut Report<'_>) {
+    for (at, useless) in limits.iter().enumerate() {
+        let Some((most, window)) = in_window(&useless.limit) else { continue };
+        let stricter = limits.iter().position(|other| {
+            let Some((fewer, longer)) = in_window(&other.limit) else { return false };
+            // A counter may let pass up to twice its limit, so that a limit close above it still has an effect.
+            let bound = if other.limit.algorithm() == Algorithm::SlidingLog { fewer } else { 2 * fewer };
+            !std::ptr::eq(other, useless)
+                && bound <= most
+                && longer >= window
+                && (fewer, longer) != (most, window)
+        });
+        if let Some(stricter) = stricter {
+            let message = format!("this limit has no effect: {} is stricter", limits[stricter].name);
+            report
+                .warning(places[at], message, "remove it, or check the numbers")
+                .related(places[stricter], "the stricter one");
+        }
+    }
+}
+
+/// The most hits, and the time they are for.
+fn in_window(limit: &Limit) -> Option<(u64, Micros)> {
+    match limit {
+        Limit::SlidingLog(log) => Some((log.limit(), log.window())),
+        Limit::SlidingWindow(window) => Some((window.limit(), window.window())),
+        Limit::FixedWindow(window) => Some((window.limit(), window.window()?)),
+        Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::Concurrency(_) => None,
     }
 }
 
@@ -237,22 +303,25 @@ fn token_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<M
 }
 
 fn sliding_window(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
+    let (count, window) = count_and_window(fields, report)?;
+    Some(SlidingWindow::new(count, window).map(|limit| Made::of(Limit::SlidingWindow(limit))))
+}
+
+fn count_and_window(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(u64, Micros)> {
     let count = required_count(fields, report);
     let window = required_window(fields, report);
-    Some(SlidingWindow::new(count?, window?).map(|limit| Made::of(Limit::SlidingWindow(limit))))
+    Some((count?, window?))
 }
 
 fn sliding_log(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {
-    let count = required_count(fields, report);
-    let window = required_window(fields, report);
+    let counted = count_and_window(fields, report);
     let interval = match fields.get("min_interval") {
         Some(node) => fields::duration(node, "min_interval", report),
         None => Some(Micros::ZERO),
     };
     let refused = refused_hits(fields, report);
-    Some(
-        SlidingLog::new(count?, window?, interval?, refused?).map(|limit| Made::of(Limit::SlidingLog(limit))),
-    )
+    let (count, window) = counted?;
+    Some(SlidingLog::new(count, window, interval?, refused?).map(|limit| Made::of(Limit::SlidingLog(limit))))
 }
 
 fn leaky_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Result<Made, LimitError>> {

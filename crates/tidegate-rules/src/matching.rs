@@ -8,6 +8,7 @@ pub(crate) mod condition;
 pub(crate) mod envoy;
 pub(crate) mod index;
 pub(crate) mod native;
+pub(crate) mod parts;
 pub(crate) mod replacing;
 
 use std::collections::HashMap;
@@ -42,6 +43,8 @@ pub struct Match<'r> {
     pub rule: &'r Rule,
     /// What it asks of this request.
     pub limits: Limits<'r>,
+    /// The side of the rule's experiment that this request is on, where it has one.
+    pub variant: Option<Variant>,
     /// Which of the rule's cells are this request's; empty where there is one for everybody.
     pub key: CellKeyBytes,
     pub(crate) tag: Option<Range<usize>>,
@@ -53,6 +56,26 @@ impl Match<'_> {
     #[must_use]
     pub fn tag(&self) -> &[u8] {
         self.tag.clone().map_or(&self.key, |tag| &self.key[tag])
+    }
+}
+
+/// A side of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// It gets the rule's usual limits.
+    Control,
+    /// It gets the experiment's.
+    Experiment,
+}
+
+impl Variant {
+    /// Its name in metrics and answers.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Control => "control",
+            Variant::Experiment => "experiment",
+        }
     }
 }
 

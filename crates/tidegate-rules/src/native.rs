@@ -1,10 +1,12 @@
-//! Compiles our own rule format: one domain per file, a list of rules.
+//! Compiles our own rule format: domains, each over one or more documents, each a list of rules.
 
 mod condition;
+mod options;
 mod rule;
 mod variants;
+mod warnings;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,80 +15,143 @@ use crate::fields::{self, Fields, did_you_mean};
 use crate::matching::Attributes;
 use crate::matching::native::{NativeDomain, Selector};
 use crate::ruleset::{Compiling, Domain};
-use crate::yaml::Node;
+use crate::yaml::{Node, Value};
+use options::Options;
+
+pub(crate) use options::DEFAULT_FIELDS;
 
 #[cfg(test)]
 pub(crate) use {
     condition::CONDITION_FIELDS,
-    rule::{COORDINATION, ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY, RULE_FIELDS},
-    variants::KEY_OVERRIDE_FIELDS,
+    options::{COORDINATION, ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY},
+    rule::RULE_FIELDS,
+    variants::{EXPERIMENT_FIELDS, KEY_OVERRIDE_FIELDS},
 };
 
-pub(crate) const FILE_FIELDS: [&str; 2] = ["domain", "rules"];
+pub(crate) const FILE_FIELDS: [&str; 3] = ["domain", "defaults", "rules"];
 
-/// Adds the file's domain to the set, or reports why not.
-pub(crate) fn compile(document: &Node, compiling: &mut Compiling, report: &mut Report<'_>) {
-    let before = report.errors();
+/// Domains whose documents are being read.
+pub(crate) type Domains = BTreeMap<Rc<str>, DomainReader>;
+
+/// Reads one document into the domain that it names.
+pub(crate) fn read(document: &Node, compiling: &mut Compiling, report: &mut Report<'_>) {
+    if let Some((message, hint)) = belongs_elsewhere(document) {
+        report.error(Span { end: document.span.start, ..document.span }, message, hint);
+        return;
+    }
     let Some(fields) = Fields::read(document, "a rule file", &FILE_FIELDS, report) else { return };
     let domain = fields
         .require("domain", "a rule file", "begin with `domain: api`, or another name", report)
         .and_then(|node| {
             let name = fields::name(node, "the domain", report)?;
-            compiling.claim(&name, node.span, report);
+            compiling.claim_for_native(&name, node.span, report);
             Some(name)
         });
+    let defaults = fields
+        .get("defaults")
+        .and_then(|node| Fields::read(node, "defaults", &DEFAULT_FIELDS, report))
+        .map(|fields| Options::read(&fields, &Options::default(), report))
+        .unwrap_or_default();
     let hint = "add `rules:` and a list; `rules: []` if nothing is to be limited";
     let rules = fields
         .require("rules", "a rule file", hint, report)
         .and_then(|node| fields::list(node, "rules", "begin each rule with `- name:`", report));
     // A file whose domain is missing still has rules whose mistakes are worth showing.
-    let name = domain.as_deref().unwrap_or("unnamed");
-    let mut file = File {
-        domain: name.into(),
-        first_rule: compiling.rules.len(),
-        attributes: Attributes::default(),
-        selectors: Vec::new(),
-        names: HashMap::new(),
-        overrides: Vec::new(),
-    };
+    let name = domain.unwrap_or_else(|| "unnamed".into());
+    let mut reader = compiling.native.remove(&name).unwrap_or_else(|| DomainReader::new(Arc::from(&*name)));
     for node in rules.unwrap_or_default() {
         if report.is_full() {
-            return;
+            break;
         }
-        file.rule(node, compiling, report);
+        reader.rule(node, &defaults, compiling, report);
     }
-    file.resolve_overrides(compiling, report);
-    if report.errors() == before {
-        let native = NativeDomain::new(file.attributes, file.selectors, &compiling.rules);
-        compiling.add_domain(name, Domain::Native(native));
+    compiling.native.insert(name, reader);
+}
+
+/// Adds every domain that was read to the set, unless something is wrong.
+pub(crate) fn finish(compiling: &mut Compiling, report: &mut Report<'_>) {
+    for (name, mut reader) in std::mem::take(&mut compiling.native) {
+        reader.resolve_overrides(compiling, report);
+        if report.errors() == 0 {
+            reader.warn_of_overridden(compiling, report);
+            let native = NativeDomain::new(reader.attributes, reader.selectors, &compiling.rules);
+            compiling.add_domain(&name, Domain::Native(native));
+        }
     }
 }
 
-/// A file whose rules are being read.
-struct File {
+/// Fields that a server's configuration has and a rule file has not.
+const CONFIG_FIELDS: [&str; 12] = [
+    "listen",
+    "store",
+    "headers",
+    "rls",
+    "identity",
+    "proxy",
+    "shedding",
+    "telemetry",
+    "admin",
+    "drain",
+    "decision_log",
+    "alerts",
+];
+
+/// What a document is that is no rule file, and where it belongs.
+fn belongs_elsewhere(document: &Node) -> Option<(&'static str, &'static str)> {
+    let Value::Map(entries) = &document.value else { return None };
+    let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
+    if has("descriptors") && !has("rules") {
+        let hint =
+            "give its directory to `--envoy-config`, or turn it into rules: `tidegate import envoy FILE`";
+        return Some(("this is a file of envoyproxy/ratelimit, not a rule file", hint));
+    }
+    if !has("domain") && CONFIG_FIELDS.iter().any(|field| has(field)) {
+        return Some(("this is a server's configuration, not a rule file", "give it to `--config`"));
+    }
+    None
+}
+
+/// A domain whose rules are being read.
+pub(crate) struct DomainReader {
     domain: Arc<str>,
-    /// The place of this file's first rule in the set.
-    first_rule: usize,
     attributes: Attributes,
     selectors: Vec<Selector>,
-    /// Rules by name: their number in this file, and where the name stands.
+    /// Rules by name: their number in this domain, and where the name stands.
     names: HashMap<Rc<str>, (u32, Span)>,
-    /// For each rule, the names it overrides.
-    overrides: Vec<Vec<(Rc<str>, Span)>>,
+    /// In their order, those with a mistake included.
+    overrides: Vec<Overriding>,
 }
 
-impl File {
+/// What a rule overrides, and where it is.
+struct Overriding {
+    /// The names it overrides.
+    names: Vec<(Rc<str>, Span)>,
+    /// Its place in the set, unless it has a mistake.
+    place: Option<usize>,
+}
+
+impl DomainReader {
+    fn new(domain: Arc<str>) -> Self {
+        DomainReader {
+            domain,
+            attributes: Attributes::default(),
+            selectors: Vec::new(),
+            names: HashMap::new(),
+            overrides: Vec::new(),
+        }
+    }
+
     /// Turns names of overridden rules into numbers; reports names that nobody has, and circles.
     fn resolve_overrides(&mut self, compiling: &mut Compiling, report: &mut Report<'_>) {
         let mut edges: Vec<Vec<(u32, Span)>> = Vec::new();
-        for overridden in &self.overrides {
+        for Overriding { names: overridden, .. } in &self.overrides {
             let mut targets = Vec::new();
             for (name, span) in overridden {
                 match self.names.get(name) {
                     Some((target, _)) => targets.push((*target, *span)),
                     None => {
                         let hint = did_you_mean(name, self.names.keys().map(|name| &**name))
-                            .unwrap_or_else(|| "name a rule of this file".into());
+                            .unwrap_or_else(|| "name a rule of this domain".into());
                         report.error(*span, format!("there is no rule `{name}` to override"), hint);
                     }
                 }
@@ -94,8 +159,8 @@ impl File {
             edges.push(targets);
         }
         self.report_circles(&edges, report);
-        for (number, targets) in (0..).zip(&edges) {
-            if let Some(rule) = compiling.rules.get_mut(self.first_rule + number) {
+        for (Overriding { place, .. }, targets) in self.overrides.iter().zip(&edges) {
+            if let Some(rule) = place.and_then(|place| compiling.rules.get_mut(place)) {
                 rule.replacing.replaces = targets.iter().map(|(target, _)| *target).collect();
             }
         }

@@ -77,7 +77,7 @@ pub fn parse_duration(text: &str) -> Result<Micros, QuantityError> {
         if unit.is_empty() {
             return Err(QuantityError::new(
                 format!("`{text}` has no unit"),
-                format!("such as `{text}s` or `{text}m`"),
+                format!("such as `{text}ms`, `{text}s` or `{text}m`"),
             ));
         }
         total =
@@ -104,7 +104,32 @@ pub(crate) fn count_per_period(text: &str) -> Result<(u64, Micros), QuantityErro
     let Some((count, period)) = text.split_once('/') else {
         return Err(QuantityError::new(format!("`{text}` is not a rate"), RATE_HINT));
     };
-    Ok((parse_count(count.trim())?, parse_duration(period)?))
+    let period = parse_duration(period)?;
+    match parse_count(count.trim()) {
+        Err(error) => Err(in_whole_hits(count.trim(), period).map_or(error, |rate| {
+            QuantityError::new(format!("`{count}` is not a whole number of hits"), format!("write {rate}"))
+        })),
+        Ok(count) => Ok((count, period)),
+    }
+}
+
+/// The same rate in whole hits, for one such as `0.5/s`.
+fn in_whole_hits(count: &str, period: Micros) -> Option<String> {
+    let (whole, parts) = count.split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(parts) || whole.len() > 9 || parts.len() > 6 {
+        return None;
+    }
+    let scale = 10u64.pow(u32::try_from(parts.len()).ok()?);
+    let hits = whole.parse::<u64>().ok()? * scale + parts.parse::<u64>().ok()?;
+    let common = gcd(hits, scale);
+    let (hits, times) = (hits / common, scale / common);
+    (hits > 0).then_some(())?;
+    Some(format!("{hits}/{}", Micros::new(period.get().checked_mul(times)?)))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// A whole number, perhaps with underscores between its digits: `10_000`.
@@ -112,6 +137,12 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, QuantityError> {
     check_length(text)?;
     if text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
         return Err(QuantityError::new(format!("{text} is negative"), "use zero or more"));
+    }
+    let grouped: Vec<&str> = text.split(',').collect();
+    let is_group = |group: &&str| group.len() == 3 && group.bytes().all(|byte| byte.is_ascii_digit());
+    if grouped.len() > 1 && grouped[1..].iter().all(is_group) {
+        let hint = format!("write {}", grouped.concat());
+        return Err(QuantityError::new(format!("`{text}` has commas"), hint));
     }
     let (count, rest) = leading_number(text)?;
     if rest.is_empty() {
@@ -155,7 +186,10 @@ fn unit_in_micros(unit: &str) -> Result<u64, QuantityError> {
         }
         other => {
             let problem = format!("`{other}` is not a unit of time");
-            return Err(QuantityError::new(problem, "units are us, ms, s, m, h, d, w and their full names"));
+            return Err(QuantityError::new(
+                problem,
+                "units are us, ms, s, m, h, d, w and their full names; a fixed_window also takes day, week, month and year",
+            ));
         }
     })
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tidegate_core::{Limit, Micros, Scope};
 
 use crate::choice::LimitChoice;
+use crate::split::{Share, Split};
 
 /// One rule of a compiled set. Its index is dense within the set, so that others may keep one thing per rule in a list.
 #[derive(Debug)]
@@ -22,6 +23,18 @@ pub struct Rule {
     pub(crate) limits: LimitChoice,
     pub(crate) label: Option<String>,
     pub(crate) replacing: Replacing,
+    pub(crate) about: About,
+    /// Rules that are off are checked like all others, and match nothing.
+    pub(crate) enabled: bool,
+    pub(crate) rollout: Option<Split>,
+    pub(crate) penalty: Option<Box<RuleLimit>>,
+}
+
+/// What a rule is for, in its author's words.
+#[derive(Debug, Default)]
+pub(crate) struct About {
+    pub(crate) description: Option<String>,
+    pub(crate) owner: Option<String>,
 }
 
 impl Rule {
@@ -80,14 +93,51 @@ impl Rule {
         self.label.as_deref()
     }
 
-    /// Every limit it may enforce, those of tiers and of single keys included.
+    /// What it is for, in its author's words.
+    #[must_use]
+    pub fn description(&self) -> Option<&str> {
+        self.about.description.as_deref()
+    }
+
+    /// Whom to ask about it.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        self.about.owner.as_deref()
+    }
+
+    /// Whether it is on. A rule that is off is checked like all others, and matches nothing.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// The share of its keys that it is in force for, where that is not all of them.
+    #[must_use]
+    pub fn rollout(&self) -> Option<Share> {
+        self.rollout.as_ref().map(|split| split.share)
+    }
+
+    /// The share of its keys that get the experiment's limits, where it has one.
+    #[must_use]
+    pub fn experiment(&self) -> Option<Share> {
+        self.limits.experiment.as_ref().map(|experiment| experiment.split.share)
+    }
+
+    /// How long a caller stays refused once it was: a limit of one hit, spent by a refusal and by nothing else. A caller
+    /// passes this rule only while its cell, under the same key, is empty.
+    #[must_use]
+    pub fn penalty(&self) -> Option<&RuleLimit> {
+        self.penalty.as_deref()
+    }
+
+    /// Every limit it may enforce, those of tiers, of single keys and of an experiment included.
     pub fn limits(&self) -> impl Iterator<Item = &RuleLimit> {
         self.limits.sets().flat_map(|set| set.as_slice())
     }
 }
 
 /// A limit of a rule, and which cells are its.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RuleLimit {
     /// The limit itself.
     pub limit: Limit,
@@ -95,6 +145,15 @@ pub struct RuleLimit {
     pub name: String,
     /// Domain, rule, name, algorithm and window: a changed number keeps its cells, a changed window has new ones.
     pub scope: Scope,
+}
+
+impl RuleLimit {
+    /// What of a set of limits it stands for: its name if it was given one, else its window. An override for a single key
+    /// replaces the limit of the same slot, whichever algorithm either has.
+    pub(crate) fn slot(&self) -> &str {
+        let algorithm = self.limit.algorithm().name();
+        self.name.strip_prefix(algorithm).and_then(|rest| rest.strip_prefix('/')).unwrap_or(&self.name)
+    }
 }
 
 /// Whether a rule may refuse.

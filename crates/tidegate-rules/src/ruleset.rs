@@ -93,28 +93,38 @@ impl RuleSet {
         RuleSet::compile_all(&[(sources, format)])
     }
 
-    /// Compiles rule files of several formats into one set. A domain is given in one place: two files that both speak of
-    /// it would depend on each other without showing it, and a copy left behind would double every limit. One file may
-    /// hold several domains, as documents with `---` between them.
+    /// Compiles rule files of several formats into one set. A domain of our own format may be spread over several files,
+    /// and one file may hold several domains, as documents with `---` between them. Rules of one domain have different
+    /// names, so that a copy left behind is noticed and does not double every limit.
     ///
     /// # Errors
     /// With every mistake that was found, if there is any.
     pub fn compile_all(groups: &[(&[Source], Format)]) -> Result<RuleSet, Diagnostics> {
+        RuleSet::compile_at(groups, None)
+    }
+
+    /// As [`RuleSet::compile_all`], for rules that come into force at `now`: also warns of what has ended by then.
+    ///
+    /// # Errors
+    /// With every mistake that was found, if there is any.
+    pub fn compile_at(
+        groups: &[(&[Source], Format)],
+        now: Option<Timestamp>,
+    ) -> Result<RuleSet, Diagnostics> {
         let files: Vec<&Source> = groups.iter().flat_map(|(sources, _)| sources.iter()).collect();
         let formats = groups.iter().flat_map(|(sources, format)| sources.iter().map(|_| *format));
         let mut report = Report::new(&files);
-        let mut compiling = Compiling::default();
+        let mut compiling = Compiling { now, ..Compiling::default() };
         for ((number, source), format) in (0..).zip(&files).zip(formats) {
             let documents = yaml::parse(number, &source.text, &mut report);
             match format {
                 Format::Native => {
-                    documents
-                        .iter()
-                        .for_each(|document| native::compile(document, &mut compiling, &mut report));
+                    documents.iter().for_each(|document| native::read(document, &mut compiling, &mut report));
                 }
                 Format::EnvoyRatelimit => envoy::compile_first(&documents, &mut compiling, &mut report),
             }
         }
+        native::finish(&mut compiling, &mut report);
         let warnings = report.finish()?;
         Ok(RuleSet { rules: compiling.rules.into(), domains: compiling.domains, warnings })
     }
@@ -186,24 +196,39 @@ impl RuleSet {
 pub(crate) struct Compiling {
     pub(crate) rules: Vec<Rule>,
     pub(crate) calendars: Calendars,
+    /// When the rules come into force, where that is known.
+    pub(crate) now: Option<Timestamp>,
+    pub(crate) native: native::Domains,
     domains: HashMap<Box<str>, Domain, RandomState>,
-    claimed: HashMap<Box<str>, Span>,
+    claimed: HashMap<Box<str>, (Span, Format)>,
 }
 
 impl Compiling {
-    /// Takes `name` for one document; reports a second one that wants it.
+    /// Takes `name` for one document of envoyproxy/ratelimit's format; reports a second one that wants it.
     pub(crate) fn claim(&mut self, name: &str, span: Span, report: &mut Report<'_>) {
-        if let Some(first) = self.claimed.get(name) {
+        if let Some((first, _)) = self.claimed.get(name) {
+            let hint = "keep all limits of a domain in one file, or use another domain";
             report
-                .error(
-                    span,
-                    format!("the domain `{name}` is given twice"),
-                    "keep all rules of a domain in one place, or use another domain",
-                )
+                .error(span, format!("the domain `{name}` is given twice"), hint)
                 .related(*first, "first given here");
             return;
         }
-        self.claimed.insert(name.into(), span);
+        self.claimed.insert(name.into(), (span, Format::EnvoyRatelimit));
+    }
+
+    /// Takes `name` for one document of our own format, of which a domain may have several.
+    pub(crate) fn claim_for_native(&mut self, name: &str, span: Span, report: &mut Report<'_>) {
+        match self.claimed.get(name) {
+            Some((first, Format::EnvoyRatelimit)) => {
+                let message = format!("the domain `{name}` is envoyproxy/ratelimit's already");
+                let hint = "keep a domain in one format, or use another domain";
+                report.error(span, message, hint).related(*first, "first given here");
+            }
+            Some(_) => {}
+            None => {
+                self.claimed.insert(name.into(), (span, Format::Native));
+            }
+        }
     }
 
     pub(crate) fn add_domain(&mut self, name: &str, domain: Domain) {

@@ -76,6 +76,7 @@ pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Vec<Node>
     options.set_emit_comments(false);
     let mut reader = Reader {
         file,
+        text,
         end: text.len(),
         events: Parser::new_from_str_with_options(text, options),
         anchors: HashMap::new(),
@@ -101,6 +102,7 @@ pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Vec<Node>
 
 struct Reader<'t> {
     file: u32,
+    text: &'t str,
     end: usize,
     events: Parser<'t, granit_parser::StrInput<'t>>,
     anchors: HashMap<usize, Node>,
@@ -294,6 +296,15 @@ impl<'t> Reader<'t> {
 
     fn syntax_error(&self, error: &ScanError) -> Problem {
         let at = error.marker().byte_offset().unwrap_or(self.end);
+        // An alias is `*name`; who writes a star in a rule means a pattern.
+        if self.text[at.min(self.end)..].starts_with('*') || self.text[..at.min(self.end)].ends_with('*') {
+            let message = "a star begins an alias in YAML, not a pattern";
+            return Problem::new(
+                Span::at(self.file, at),
+                message,
+                "quote it, as in \"*\" or \"*.example.com\"",
+            );
+        }
         let message = format!("this is not valid YAML: {}", error.kind());
         Problem::new(Span::at(self.file, at), message, "check indentation, quotes and colons around here")
     }

@@ -18,12 +18,12 @@ use crate::{run_in, tidegate};
 const RULES: &str = "\
 domain: api
 rules:
-  - { name: per-user, key: [user], limits: [100/hour] }
+  - { name: per-user, key: [user], limits: [1000/hour] }
   - { name: log, key: [user], limits: [{ algorithm: sliding_log, limit: 100, window: 1h }] }
   - { name: uploads, key: [user], limits: [{ algorithm: concurrency, limit: 50, ttl: 1h }] }
-  - { name: per-plan, key: [tenant], tiers: { on: plan, default: free, free: [100/minute], pro: [1000/minute] } }
+  - { name: per-plan, key: [tenant], tiers: { on: plan, default: free, free: [200/minute], pro: [1000/minute] } }
   - { name: everybody, key: [], limits: [{ algorithm: token_bucket, rate: 10000/s, burst: 20000 }] }
-  - { name: here, key: [user], limits: [10/s], coordination: local }
+  - { name: here, key: [user], limits: [1000/s], coordination: local }
 ";
 
 fn dir() -> TempDir {
@@ -164,7 +164,7 @@ async fn really_takes(limit: &Limit, users: usize) -> f64 {
 async fn the_bytes_of_a_counter_are_those_of_a_real_redis() {
     let hour = Micros::from_secs(3_600);
     let limits = [
-        ("per-user", Limit::SlidingWindow(SlidingWindow::new(100, hour).unwrap())),
+        ("per-user", Limit::SlidingWindow(SlidingWindow::new(1000, hour).unwrap())),
         ("log", Limit::SlidingLog(SlidingLog::new(100, hour, Micros::ZERO, RefusedHits::Forget).unwrap())),
         ("uploads", Limit::Concurrency(Concurrency::new(50, hour, RefusedHits::Forget).unwrap())),
     ];

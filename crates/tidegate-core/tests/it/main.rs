@@ -9,4 +9,5 @@ mod live_changes;
 mod long_run;
 mod oracle;
 mod promises;
+mod published;
 mod requests;

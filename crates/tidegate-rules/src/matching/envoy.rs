@@ -99,11 +99,11 @@ impl EnvoyDomain {
             let mut key = CellKeyBytes::new();
             if let Some(rule) = self.find(descriptor, &mut key) {
                 let rule = &rules[rule];
-                let limits = match rule.limits.of(&super::Present::default(), now) {
+                let limits = match rule.limits.of(&super::Present::default(), &key, now).0 {
                     LimitSet::Unlimited => Limits::Unlimited,
                     LimitSet::Enforce(limits) => Limits::Enforce(limits),
                 };
-                found.push(Match { descriptor: number, rule, limits, key, tag: None });
+                found.push(Match { descriptor: number, rule, limits, variant: None, key, tag: None });
             }
         }
         if found[before..].iter().any(|one| !one.rule.replacing.replaces.is_empty()) {

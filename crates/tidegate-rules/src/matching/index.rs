@@ -1,7 +1,7 @@
 //! Which rules may match a request: found by the most selective condition of each.
 //!
-//! Every rule is filed in one place: under the values or the literal ends of one condition's patterns, under an attribute
-//! that must be present, or, where nothing of that kind is asked, among those that are always tested. The place is the one
+//! Every rule is filed in one place: under the values, the literal ends or a literal part of one condition's patterns, under
+//! an attribute that must be present, or, where nothing of that kind is asked, among those that are always tested. The place is the one
 //! that the fewest rules share, so that ten thousand rules on `POST` are told apart by their paths.
 
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::Present;
 use super::anchors::{Anchors, End};
 use super::condition::Condition;
+use super::parts::Parts;
 use crate::glob::Pattern;
 
 /// Numbers of rules that may match.
@@ -29,6 +30,7 @@ struct AttributeIndex {
     exact: HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>,
     prefixes: Anchors,
     suffixes: Anchors,
+    parts: Parts,
     present: Box<[u32]>,
 }
 
@@ -38,6 +40,7 @@ enum Place {
     Exact(u32, Box<[u8]>),
     Prefix(u32, Box<[u8]>),
     Suffix(u32, Box<[u8]>),
+    Part(u32, Box<[u8]>),
     Present(u32),
 }
 
@@ -45,15 +48,20 @@ enum Place {
 type Shared = HashMap<Place, u32, RandomState>;
 
 impl Index {
-    /// An index over rules given by their conditions, numbered in this order, on attributes below `attributes`.
-    pub(crate) fn new<'c>(rules: impl Iterator<Item = &'c [Condition]> + Clone, attributes: usize) -> Self {
+    /// An index over rules given by their conditions, numbered in this order, on attributes below `attributes`; a rule
+    /// without is never found.
+    pub(crate) fn new<'c>(
+        rules: impl Iterator<Item = Option<&'c [Condition]>> + Clone,
+        attributes: usize,
+    ) -> Self {
         let mut shared = Shared::default();
-        for place in rules.clone().flatten().flat_map(options_of).flatten() {
+        for place in rules.clone().flatten().flatten().flat_map(options_of).flatten() {
             *shared.entry(place).or_default() += 1;
         }
         let mut filed: Vec<Filed> = (0..attributes).map(|_| Filed::default()).collect();
         let mut always = Vec::new();
         for (number, conditions) in (0..).zip(rules) {
+            let Some(conditions) = conditions else { continue };
             let places = conditions.iter().filter_map(|condition| places_of(condition, &shared));
             let best = places.min_by_key(|places| places.iter().map(|place| cost(place, &shared)).max());
             match best {
@@ -74,6 +82,7 @@ impl Index {
             }
             index.prefixes.each(value, |rule| found.push(rule));
             index.suffixes.each(value, |rule| found.push(rule));
+            index.parts.each(value, |rule| found.push(rule));
             if !index.present.is_empty() {
                 found.extend_from_slice(&index.present);
             }
@@ -91,6 +100,7 @@ struct Filed {
     exact: HashMap<Box<[u8]>, SmallVec<[u32; 2]>, RandomState>,
     prefixes: Vec<(Box<[u8]>, u32)>,
     suffixes: Vec<(Box<[u8]>, u32)>,
+    parts: Vec<(Box<[u8]>, u32)>,
     present: Vec<u32>,
 }
 
@@ -100,6 +110,7 @@ impl Filed {
             exact: self.exact,
             prefixes: Anchors::new(End::Front, self.prefixes),
             suffixes: Anchors::new(End::Back, self.suffixes),
+            parts: Parts::new(self.parts),
             present: self.present.into(),
         }
     }
@@ -112,6 +123,7 @@ fn file(filed: &mut [Filed], place: Place, number: u32) {
         }
         Place::Prefix(attribute, prefix) => filed[attribute as usize].prefixes.push((prefix, number)),
         Place::Suffix(attribute, suffix) => filed[attribute as usize].suffixes.push((suffix, number)),
+        Place::Part(attribute, part) => filed[attribute as usize].parts.push((part, number)),
         Place::Present(attribute) => filed[attribute as usize].present.push(number),
     }
 }
@@ -135,8 +147,9 @@ fn options_of_pattern(attribute: u32, pattern: &Pattern) -> Vec<Place> {
         Pattern::Glob(glob) => {
             let prefix = (!glob.prefix().is_empty()).then(|| Place::Prefix(attribute, glob.prefix().into()));
             let suffix = (!glob.suffix().is_empty()).then(|| Place::Suffix(attribute, glob.suffix().into()));
-            let ends: Vec<Place> = prefix.into_iter().chain(suffix).collect();
-            if ends.is_empty() { vec![Place::Present(attribute)] } else { ends }
+            let part = glob.longest_part().map(|part| Place::Part(attribute, part.into()));
+            let found: Vec<Place> = prefix.into_iter().chain(suffix).chain(part).collect();
+            if found.is_empty() { vec![Place::Present(attribute)] } else { found }
         }
     }
 }
@@ -147,7 +160,8 @@ fn cost(place: &Place, shared: &Shared) -> (u32, u8) {
         Place::Exact(..) => 0,
         Place::Prefix(..) => 1,
         Place::Suffix(..) => 2,
-        Place::Present(_) => 3,
+        Place::Part(..) => 3,
+        Place::Present(_) => 4,
     };
     (shared.get(place).copied().unwrap_or_default(), kind)
 }

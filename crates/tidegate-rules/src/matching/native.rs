@@ -32,7 +32,9 @@ pub(crate) struct Selector {
 
 impl NativeDomain {
     pub(crate) fn new(attributes: Attributes, selectors: Vec<Selector>, rules: &[Rule]) -> Self {
-        let index = Index::new(selectors.iter().map(|selector| &*selector.conditions), attributes.len());
+        let enabled =
+            selectors.iter().map(|selector| rules[selector.rule].enabled.then_some(&*selector.conditions));
+        let index = Index::new(enabled, attributes.len());
         let replaces_any =
             selectors.iter().any(|selector| !rules[selector.rule].replacing.replaces.is_empty());
         NativeDomain { attributes, selectors: selectors.into(), index, replaces_any }
@@ -68,27 +70,36 @@ impl NativeDomain {
         for candidate in self.index.candidates(&present) {
             let selector = &self.selectors[candidate as usize];
             if selector.conditions.iter().all(|condition| condition.holds(&present)) {
-                found.push(selector.match_of(&rules[selector.rule], number, &present, now));
+                found.extend(selector.match_of(&rules[selector.rule], number, &present, now));
             }
         }
     }
 }
 
 impl Selector {
-    /// What this rule asks of a request that meets its conditions.
+    /// What this rule asks of a request that meets its conditions; nothing where it is not yet rolled out.
     pub(crate) fn match_of<'r>(
         &self,
         rule: &'r Rule,
         descriptor: usize,
         present: &Present<'_>,
         now: Timestamp,
-    ) -> Match<'r> {
+    ) -> Option<Match<'r>> {
         let mut key = CellKeyBytes::new();
         let mut tag = None;
         for attribute in &self.key {
             let Some(value) = present.get(*attribute) else {
-                let limits = Limits::KeyMissing(self.on_missing_key);
-                return Match { descriptor, rule, limits, key: CellKeyBytes::new(), tag: None };
+                // Who has no key cannot be told apart from those that the rule is not rolled out to.
+                let then = if rule.rollout.is_some() { OnMissingKey::Skip } else { self.on_missing_key };
+                let limits = Limits::KeyMissing(then);
+                return Some(Match {
+                    descriptor,
+                    rule,
+                    limits,
+                    variant: None,
+                    key: CellKeyBytes::new(),
+                    tag: None,
+                });
             };
             let part = append_to_key(&mut key, value);
             if self.colocate == Some(*attribute) {
@@ -102,11 +113,15 @@ impl Selector {
         {
             tag = Some(append_to_key(&mut key, value));
         }
-        let limits = match rule.limits.of(present, now) {
+        if rule.rollout.is_some_and(|split| !split.takes(&key)) {
+            return None;
+        }
+        let (limits, variant) = rule.limits.of(present, &key, now);
+        let limits = match limits {
             LimitSet::Unlimited => Limits::Unlimited,
             LimitSet::Enforce(limits) => Limits::Enforce(limits),
         };
-        Match { descriptor, rule, limits, key, tag }
+        Some(Match { descriptor, rule, limits, variant, key, tag })
     }
 }
 

@@ -2,18 +2,18 @@
 
 use std::rc::Rc;
 
-use super::File;
+use super::DomainReader;
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields};
 use crate::glob::Pattern;
 use crate::matching::condition::Condition;
-use crate::yaml::{Node, Value};
+use crate::yaml::{Key, Node, Value};
 
 pub(crate) const CONDITION_FIELDS: [&str; 2] = ["is", "not"];
 
 const HINT: &str = "write a pattern, a list of patterns, or { is: …, not: … }";
 
-impl File {
+impl DomainReader {
     /// All conditions that hold where the rule matches.
     pub(super) fn conditions(&mut self, node: &Node, report: &mut Report<'_>) -> Option<Vec<Condition>> {
         let fields = Fields::read_any(node, "match", report)?;
@@ -29,7 +29,12 @@ impl File {
 
     fn condition(&mut self, node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Condition> {
         let (is, not) = match &node.value {
-            Value::Map(_) => {
+            Value::Map(entries) => {
+                if let Some((key, glob)) = entries.iter().find_map(as_glob) {
+                    let message = format!("a condition has no `{}`: its patterns are globs", key.text);
+                    report.error(key.span, message, format!("write `{attribute}: {glob}`"));
+                    return None;
+                }
                 let fields = Fields::read(node, "a condition", &CONDITION_FIELDS, report)?;
                 if fields.entries.is_empty() {
                     report.error(node.span, format!("the condition on `{attribute}` is empty"), HINT);
@@ -68,10 +73,39 @@ fn patterns(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<(Bo
         report.error(node.span, format!("the list of patterns for `{attribute}` is empty"), HINT);
         return None;
     }
+    items.iter().for_each(|item| super::warnings::warn_of_pattern(item, attribute, report));
     let texts: Vec<Rc<str>> = items.iter().filter_map(|item| pattern(item, attribute, report)).collect();
     let written: Vec<String> = texts.iter().map(|text| format!("`{text}`")).collect();
     let patterns = texts.iter().map(|text| Pattern::parse(text)).collect();
     (texts.len() == items.len()).then(|| (patterns, written.join(" or ")))
+}
+
+/// The glob that does what a field of other limiters does.
+fn as_glob((key, value): &(Key, Node)) -> Option<(&Key, String)> {
+    let text = match &value.value {
+        Value::Scalar(scalar) => &*scalar.text,
+        _ => "…",
+    };
+    let glob = match &*key.text {
+        "prefix" | "starts_with" => format!("\"{text}*\""),
+        "suffix" | "ends_with" => format!("\"*{text}\""),
+        "contains" => format!("\"*{text}*\""),
+        "exact" | "equals" => format!("\"{text}\""),
+        "regex" | "regexp" => {
+            let bare =
+                text.trim_start_matches('^').trim_end_matches('$').replace(".*", "*").replace("\\", "");
+            let front = if text.starts_with('^') || bare.starts_with('*') { "" } else { "*" };
+            let back = if text.ends_with('$') || bare.ends_with('*') { "" } else { "*" };
+            let is_glob = !bare.contains(['[', '(', '+', '?', '|', '{', '\\']);
+            if is_glob {
+                format!("\"{front}{bare}{back}\"")
+            } else {
+                "\"/v1/*\"` or a list of globs: `[…]".into()
+            }
+        }
+        _ => return None,
+    };
+    Some((key, glob))
 }
 
 fn pattern(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<Rc<str>> {

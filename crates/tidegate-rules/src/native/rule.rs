@@ -3,27 +3,35 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_core::Micros;
+use tidegate_core::{Limit, RefusedHits, SlidingLog};
 
-use super::File;
+use super::options::Options;
+use super::{DomainReader, Overriding};
 use crate::choice::{KeyOverrides, LimitChoice, UsualLimits};
 use crate::diagnostics::{Report, Span};
 use crate::fields::{self, Fields};
-use crate::limits::LimitReader;
+use crate::limits::{LimitReader, named_limit};
 use crate::matching::Attributes;
 use crate::matching::native::Selector;
-use crate::rule::{Coordination, Mode, OnMissingKey, OnStoreFailure, Priority, Replacing, Rule};
+use crate::rule::{About, Mode, Replacing, Rule, RuleLimit};
 use crate::ruleset::Compiling;
-use crate::yaml::Node;
+use crate::split::Split;
+use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 14] = [
+pub(crate) const RULE_FIELDS: [&str; 20] = [
     "name",
+    "description",
+    "owner",
+    "enabled",
     "match",
     "key",
     "on_missing_key",
     "limits",
     "tiers",
     "key_overrides",
+    "experiment",
+    "rollout",
+    "penalty",
     "on_store_failure",
     "coordination",
     "sync_every",
@@ -33,54 +41,40 @@ pub(crate) const RULE_FIELDS: [&str; 14] = [
     "priority",
 ];
 
-pub(crate) const ON_MISSING_KEY: [(&str, OnMissingKey); 2] =
-    [("skip", OnMissingKey::Skip), ("refuse", OnMissingKey::Refuse)];
-
-pub(crate) const ON_STORE_FAILURE: [(&str, OnStoreFailure); 3] =
-    [("open", OnStoreFailure::Open), ("closed", OnStoreFailure::Closed), ("local", OnStoreFailure::Local)];
-
-/// Approximate coordination as it is without `sync_every`.
-const APPROXIMATE: Coordination = Coordination::Approximate { sync_every: Micros::from_secs(1) };
-
-pub(crate) const COORDINATION: [(&str, Coordination); 3] =
-    [("exact", Coordination::Exact), ("approximate", APPROXIMATE), ("local", Coordination::Local)];
-
-pub(crate) const PRIORITY: [(&str, Priority); 4] =
-    [("P0", Priority::P0), ("P1", Priority::P1), ("P2", Priority::P2), ("P3", Priority::P3)];
-
-/// Reads shorter than this keep the store busy for nothing, longer ones coordinate nothing.
-const SYNC_EVERY: [Micros; 2] = [Micros::from_millis(1), Micros::from_secs(3_600)];
-
-impl File {
+impl DomainReader {
     /// Reads a rule and adds it to the set; a rule with a mistake is added only if the mistake left something to add.
-    pub(super) fn rule(&mut self, node: &Node, compiling: &mut Compiling, report: &mut Report<'_>) {
+    pub(super) fn rule(
+        &mut self,
+        node: &Node,
+        defaults: &Options,
+        compiling: &mut Compiling,
+        report: &mut Report<'_>,
+    ) {
         let Some(fields) = Fields::read(node, "a rule", &RULE_FIELDS, report) else { return };
         let number = u32::try_from(self.overrides.len()).expect("fewer rules than bytes in a file");
         let name = self.name(&fields, number, report);
-        self.overrides.push(names(&fields, "overrides", "list the names of rules, such as [per-ip]", report));
-        let key = File::key(&fields, report);
+        let overrides = names(&fields, "overrides", "list the names of rules, such as [per-ip]", report);
+        self.overrides.push(Overriding { names: overrides, place: None });
+        let description =
+            fields.get("description").and_then(|node| fields::text(node, "description", report));
+        let key = DomainReader::key(&fields, report);
         let colocate = fields.get("colocate").and_then(|node| fields::name(node, "colocate", report));
         let conditions =
             fields.get("match").and_then(|node| self.conditions(node, report)).unwrap_or_default();
+        let options = Options::read(&fields, defaults, report);
         let mut limits = LimitReader {
             domain: &self.domain,
             rule: name.as_deref().unwrap_or("unnamed"),
             calendars: &mut compiling.calendars,
+            now: compiling.now,
         };
         let usual = usual_limits(&fields, &mut self.attributes, &mut limits, report);
         let overrides = match fields.get("key_overrides") {
-            Some(node) => limits.key_overrides(node, &mut self.attributes, report),
+            Some(node) => limits.key_overrides(node, usual.as_ref(), &mut self.attributes, report),
             None => Some(KeyOverrides::default()),
         };
-        let option = |name| fields.get(name);
-        let on_missing_key = option("on_missing_key")
-            .and_then(|node| fields::choice(node, "on_missing_key", &ON_MISSING_KEY, report));
-        let on_store_failure = option("on_store_failure")
-            .and_then(|node| fields::choice(node, "on_store_failure", &ON_STORE_FAILURE, report));
-        let priority =
-            option("priority").and_then(|node| fields::choice(node, "priority", &PRIORITY, report));
-        let shadow = option("shadow").and_then(|node| fields::flag(node, "shadow", report));
-        let coordination = coordination(&fields, report);
+        let experiment = fields.get("experiment").map(|node| limits.experiment(node, &fields, report));
+        splits_need_a_key(&fields, &key, &options, report);
         // Without these nothing can be matched, and what is wrong with them is already reported.
         let (Some(name), Some(usual), Some(overrides)) = (name, usual, overrides) else { return };
         let index = compiling.rules.len();
@@ -89,21 +83,37 @@ impl File {
             conditions: conditions.into(),
             key: key.iter().map(|attribute| self.attributes.number(attribute)).collect(),
             colocate: colocate.map(|attribute| self.attributes.number(&attribute)),
-            on_missing_key: on_missing_key.unwrap_or_default(),
+            on_missing_key: options.on_missing_key.unwrap_or_default(),
         });
+        self.overrides[number as usize].place = Some(index);
+        let share = options.rollout.filter(|share| !share.is_whole());
         compiling.rules.push(Rule {
             index,
-            name: name.to_string(),
             domain: Arc::clone(&self.domain),
-            mode: if shadow == Some(true) { Mode::Shadow } else { Mode::Enforce },
-            on_store_failure: on_store_failure.unwrap_or_default(),
-            coordination: coordination.unwrap_or_default(),
-            priority,
+            mode: if options.shadow == Some(true) { Mode::Shadow } else { Mode::Enforce },
+            on_store_failure: options.on_store_failure.unwrap_or_default(),
+            coordination: options.coordination.unwrap_or_default(),
+            priority: options.priority,
             key: key.iter().map(|attribute| attribute.to_string()).collect(),
-            limits: LimitChoice { usual, overrides },
+            limits: LimitChoice { usual, overrides, experiment: experiment.flatten() },
             label: None,
             replacing: Replacing { called: Some(number), replaces: Box::default() },
+            about: About {
+                description: description.map(|text| text.to_string()),
+                owner: options.owner.as_ref().map(|owner| owner.to_string()),
+            },
+            enabled: options.enabled.unwrap_or(true),
+            rollout: share.map(|share| Split::new(share, [&self.domain, &name, "rollout"])),
+            penalty: options.penalty.and_then(|penalty| self.penalty(&name, penalty)),
+            name: name.to_string(),
         });
+    }
+
+    /// The limit that keeps a caller out for `span` once it was refused.
+    fn penalty(&self, rule: &str, span: tidegate_core::Micros) -> Option<Box<RuleLimit>> {
+        // A span that makes no window was reported where it stands.
+        let log = SlidingLog::new(1, span, tidegate_core::Micros::ZERO, RefusedHits::Forget).ok()?;
+        Some(Box::new(named_limit(&self.domain, rule, Limit::SlidingLog(log), "penalty")))
     }
 
     fn name(&mut self, fields: &Fields<'_>, number: u32, report: &mut Report<'_>) -> Option<Rc<str>> {
@@ -177,33 +187,31 @@ fn rule_name_span(fields: &Fields<'_>) -> Span {
     fields.get("name").map_or(fields.span, |node| node.span)
 }
 
-fn coordination(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Coordination> {
-    let chosen = match fields.get("coordination") {
-        Some(node) => fields::choice(node, "coordination", &COORDINATION, report)?,
-        None => Coordination::Exact,
-    };
-    let Some(node) = fields.get("sync_every") else { return Some(chosen) };
-    let Coordination::Approximate { .. } = chosen else {
-        let hint = "add `coordination: approximate`, or remove it";
-        report.error(fields.key_span("sync_every"), "`sync_every` is for approximate coordination", hint);
-        return None;
-    };
-    let sync_every = fields::duration(node, "sync_every", report)?;
-    let [shortest, longest] = SYNC_EVERY;
-    if sync_every < shortest || sync_every > longest {
-        let hint = format!("use {shortest} to {longest}");
-        report.error(node.span, format!("sync_every: {sync_every} is too short or too long"), hint);
-        return None;
+/// A split is by key: without one it would be everybody or nobody.
+fn splits_need_a_key(fields: &Fields<'_>, key: &[Rc<str>], options: &Options, report: &mut Report<'_>) {
+    if !key.is_empty() {
+        return;
     }
-    Some(Coordination::Approximate { sync_every })
+    let rollout = options.rollout.is_some_and(|share| !share.is_whole()).then_some("rollout");
+    for field in rollout.into_iter().chain(fields.get("experiment").map(|_| "experiment")) {
+        let message = format!("`{field}` splits callers by their key, and this rule has none");
+        report.error(fields.key_span(field), message, "add a key, such as `key: [user]`");
+    }
 }
 
 /// A list of names; empty where it is absent.
 fn names(fields: &Fields<'_>, field: &str, hint: &str, report: &mut Report<'_>) -> Vec<(Rc<str>, Span)> {
     let items =
         fields.get(field).and_then(|node| fields::list(node, field, hint, report)).unwrap_or_default();
-    items
-        .iter()
-        .filter_map(|item| Some((fields::name(item, &format!("a name in `{field}`"), report)?, item.span)))
-        .collect()
+    let read = |item: &Node| {
+        if let (Value::Map(entries), "overrides") = (&item.value, field)
+            && entries.iter().any(|(key, _)| &*key.text == "when")
+        {
+            let message = "`overrides` lists names of rules, not limits of single keys";
+            report.error(item.span, message, "did you mean `key_overrides`?");
+            return None;
+        }
+        Some((fields::name(item, &format!("a name in `{field}`"), report)?, item.span))
+    };
+    items.iter().filter_map(read).collect()
 }

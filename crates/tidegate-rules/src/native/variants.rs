@@ -5,14 +5,17 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use tidegate_core::Timestamp;
 
-use crate::choice::{KeyOverride, KeyOverrides, LimitSet, Tiers, When};
+use crate::choice::{Experiment, KeyOverride, KeyOverrides, LimitSet, Tiers, UsualLimits, When};
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields, did_you_mean};
 use crate::limits::LimitReader;
 use crate::matching::Attributes;
-use crate::yaml::Node;
+use crate::split::Split;
+use crate::yaml::{Node, Value};
 
-pub(crate) const KEY_OVERRIDE_FIELDS: [&str; 3] = ["when", "limits", "until"];
+pub(crate) const KEY_OVERRIDE_FIELDS: [&str; 4] = ["when", "limits", "keep_others", "until"];
+
+pub(crate) const EXPERIMENT_FIELDS: [&str; 2] = ["split", "limits"];
 
 const WHEN_HINT: &str = "name attributes and their exact values: when: { api_key: acme }";
 
@@ -25,13 +28,18 @@ impl LimitReader<'_> {
         report: &mut Report<'_>,
     ) -> Option<Tiers> {
         let fields = Fields::read_any(node, "tiers", report)?;
+        // Tools of YAML 1.1 take `on` for a truth value, and write it so.
+        let on_field = if fields.get("on").is_some() { "on" } else { "true" };
         let on = fields
-            .require("on", "tiers", "the attribute that names a caller's tier: `on: plan`", report)
+            .get(on_field)
+            .or_else(|| {
+                fields.require("on", "tiers", "the attribute that names a caller's tier: `on: plan`", report)
+            })
             .and_then(|node| fields::name(node, "the attribute of `on`", report));
         let mut sets: Vec<LimitSet> = Vec::new();
         let mut names: HashMap<Box<[u8]>, usize, RandomState> = HashMap::default();
         let mut all_read = true;
-        let tiers = || fields.entries.iter().filter(|(key, _)| !["on", "default"].contains(&&*key.text));
+        let tiers = || fields.entries.iter().filter(|(key, _)| ![on_field, "default"].contains(&&*key.text));
         for (key, limits) in tiers() {
             if report.is_full() {
                 return None;
@@ -46,6 +54,11 @@ impl LimitReader<'_> {
         }
         let default_hint = "the tier of callers without one, or with an unknown one: `default: free`";
         let node = fields.require("default", "tiers", default_hint, report)?;
+        if let Value::List(_) = node.value {
+            let hint = "name a tier: give these limits to `free:`, and write `default: free`";
+            report.error(node.span, "`default` names a tier, and is none itself", hint);
+            return None;
+        }
         let default = fields::text(node, "default", report)?;
         if !tiers().any(|(key, _)| key.text == default) {
             let hint = did_you_mean(&default, tiers().map(|(key, _)| &*key.text)).unwrap_or_else(|| {
@@ -66,6 +79,7 @@ impl LimitReader<'_> {
     pub(super) fn key_overrides(
         &mut self,
         node: &Node,
+        usual: Option<&UsualLimits>,
         attributes: &mut Attributes,
         report: &mut Report<'_>,
     ) -> Option<KeyOverrides> {
@@ -76,7 +90,7 @@ impl LimitReader<'_> {
             if report.is_full() {
                 return None;
             }
-            if let Some(one) = self.key_override(item, attributes, report) {
+            if let Some(one) = self.key_override(item, usual, attributes, report) {
                 overrides.push(one);
             }
         }
@@ -86,6 +100,7 @@ impl LimitReader<'_> {
     fn key_override(
         &mut self,
         node: &Node,
+        usual: Option<&UsualLimits>,
         attributes: &mut Attributes,
         report: &mut Report<'_>,
     ) -> Option<KeyOverride> {
@@ -98,11 +113,49 @@ impl LimitReader<'_> {
             .require("limits", what, "what these callers get: [5000/minute], or `unlimited`", report)
             .and_then(|node| self.limit_set(node, "`limits`", report));
         let until = match fields.get("until") {
-            Some(node) => Some(moment(node, report)?),
+            Some(node) => Some(self.moment(node, report)?),
             None => None,
         };
-        let one = KeyOverride { when: when?, until, limits: limits? };
+        let keep_others =
+            fields.get("keep_others").and_then(|node| fields::flag(node, "keep_others", report));
+        let (when, limits) = (when?, limits?);
+        // Without the usual limits, which were reported, there is nothing to keep.
+        let one = match usual.filter(|_| keep_others != Some(false)) {
+            Some(usual) => KeyOverride::keeping(when, until, &limits, usual),
+            None => KeyOverride::alone(when, until, limits),
+        };
         (report.errors() == before).then_some(one)
+    }
+
+    /// `experiment: { split: 20%, limits: [200/minute] }`.
+    pub(super) fn experiment(
+        &mut self,
+        node: &Node,
+        rule: &Fields<'_>,
+        report: &mut Report<'_>,
+    ) -> Option<Experiment> {
+        if rule.get("tiers").is_some() {
+            let hint = "put the tier on trial into a rule of its own, with `limits`";
+            report.error(rule.key_span("experiment"), "an experiment is beside `limits`, not `tiers`", hint);
+        }
+        let what = "an experiment";
+        let fields = Fields::read(node, what, &EXPERIMENT_FIELDS, report)?;
+        let share = fields
+            .require("split", what, "the share of keys that get its limits: `split: 20%`", report)
+            .and_then(|node| fields::share(node, "split", report));
+        let limits = fields
+            .require("limits", what, "what these callers get: [200/minute], or `unlimited`", report)
+            .and_then(|node| self.limit_set(node, "`limits`", report));
+        let split = Split::new(share?, [self.domain, self.rule, "experiment"]);
+        Some(Experiment { split, limits: limits? })
+    }
+
+    fn moment(&self, node: &Node, report: &mut Report<'_>) -> Option<Timestamp> {
+        let moment = moment(node, report)?;
+        if self.now.is_some_and(|now| moment <= now) {
+            report.warning(node.span, "this override has ended", "remove it, or give it a later `until`");
+        }
+        Some(moment)
     }
 }
 
@@ -115,7 +168,13 @@ fn when(node: &Node, attributes: &mut Attributes, report: &mut Report<'_>) -> Op
     }
     let mut values = Vec::new();
     for (key, value) in fields.entries {
+        let span = value.span;
         let value = fields::text(value, &format!("the value of `{}`", key.text), report)?;
+        if value.contains('*') {
+            let hint =
+                "values are compared exactly here: name each key, or make a rule of its own with `match`";
+            report.warning(span, "`*` means itself in `when`", hint);
+        }
         values.push((attributes.number(&key.text), value.as_bytes().into()));
     }
     Some(values.into())

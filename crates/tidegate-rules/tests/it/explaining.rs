@@ -28,14 +28,47 @@ fn each_rule_says_whether_it_counts_and_why_not() {
         "\
 everybody: overridden by per-user
 per-user: counts, one cell for user=42 (from limits)
-  sliding_window/1m: 100 by sliding_window in 1m
-  token_bucket/1s: 50 by token_bucket in 5s
+  sliding_log/1m: 100 by sliding_log in 1m
+  token_bucket/1s: 50 by token_bucket in 5s, burst 50, rate 10/1s
 per-key: skipped: the key needs `api_key`
+plan: counts, but never refuses, one cell for everybody (from tier free)
+  sliding_log/1s: 1 by sliding_log in 1s
+staff: passes uncounted (from key_overrides, number 1)
 writes: does not match: `method` is `GET`, and must be `POST` or `PUT`
 reads: does not match: `path` is `/v2/x`, and must be `/v1/*`
-plan: counts, but never refuses, one cell for everybody (from tier free)
-  sliding_window/1s: 1 by sliding_window in 1s
-staff: passes uncounted (from key_overrides, number 1)
+"
+    );
+}
+
+#[test]
+fn a_rule_says_what_of_it_is_off_over_unknown_or_on_trial() {
+    let rules = native(
+        "{ domain: api, rules: [
+            { name: off, enabled: false, limits: [1/s] },
+            { name: nobody, key: [user], rollout: 0%, limits: [1/s] },
+            { name: login, penalty: 5m, limits: [{ algorithm: sliding_log, limit: 5, window: 1m, min_interval: 1s, count_refused: true }] },
+            { name: upload, limits: [{ algorithm: concurrency, limit: 3, ttl: 30s }] },
+            { name: plan, key: [user], tiers: { on: plan, default: free, free: [5/s] },
+              key_overrides: [{ when: { user: '42' }, limits: [9/s], until: 2026-01-01T00:00:00Z }] },
+            { name: trial, key: [user], limits: [5/s], experiment: { split: 100%, limits: [6/s] } } ] }",
+    );
+    assert_eq!(
+        explained(&rules, &[("user", "42"), ("plan", "gold")]),
+        "\
+login: counts, one cell for everybody (from limits)
+  sliding_log/1m: 5 by sliding_log in 1m, count_refused true, min_interval 1s
+  note: once refused, refused for 5m
+upload: counts, one cell for everybody (from limits)
+  concurrency: 3 by concurrency, ttl 30s
+plan: counts, one cell for user=42 (from tier free)
+  sliding_log/1s: 5 by sliding_log in 1s
+  note: the tier `gold` is unknown, so the default applies
+  note: key_overrides, number 1, ended at 2026-01-01T00:00:00Z
+trial: counts, one cell for user=42 (from experiment)
+  sliding_log/1s: 6 by sliding_log in 1s
+  note: experiment on 100% of keys: this one is in `experiment`
+off: is off: it says `enabled: false`
+nobody: is off: this key is not among the 0% that it is rolled out to
 "
     );
 }
@@ -68,7 +101,7 @@ fn an_explanation_can_be_read_by_a_program() {
         rules.explain("api", &Descriptor { entries: &[("user", b"\xff")] }, NOW).expect("a known domain");
     let expected = serde_json::json!({ "domain": "api", "rules": [{
         "rule": "a", "outcome": "counts", "mode": "enforce", "from": "limits", "key": ["user=\u{fffd}"],
-        "limits": [{ "name": "sliding_window/1s", "algorithm": "sliding_window", "limit": 5, "window": "1s" }],
+        "limits": [{ "name": "sliding_log/1s", "algorithm": "sliding_log", "limit": 5, "window": "1s" }],
     }] });
     assert_eq!(serde_json::to_value(&explanation).expect("it is plain data"), expected);
 }

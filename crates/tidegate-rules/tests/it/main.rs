@@ -9,4 +9,5 @@ mod importing;
 mod loading;
 mod native_matching;
 mod native_oracle;
+mod shorthand;
 mod suite;

@@ -1,9 +1,9 @@
 //! Which rules of our own format a request meets, with which limits and cells.
 
 use tidegate_core::{Micros, Timestamp};
-use tidegate_rules::{Coordination, Mode, OnStoreFailure, Priority};
+use tidegate_rules::{Coordination, Format, Mode, OnStoreFailure, Priority, RuleSet, Source};
 
-use crate::harness::{NOW, found, found_in, native, with_matches};
+use crate::harness::{NOW, found, found_in, native, shown, with_matches};
 
 #[test]
 fn the_contract_s_example_compiles_and_matches() {
@@ -117,9 +117,13 @@ fn a_changed_number_keeps_its_cells_and_a_changed_window_or_algorithm_does_not()
         rule.limits().next().expect("there is one").scope.as_bytes().to_vec()
     };
     let usual = scope("100/minute");
-    assert_eq!(usual, scope("500/60s"));
+    assert_eq!(usual, scope("50/60s"));
+    assert_eq!(usual, scope("{ algorithm: sliding_log, limit: 7, window: 1m }"));
+    assert_eq!(scope("101/minute"), scope("500/60s"));
     for other in [
         "100/hour",
+        // Above a hundred, the shorthand is a counter: another algorithm, and so other cells.
+        "101/minute",
         "{ algorithm: fixed_window, limit: 100, window: 1m }",
         "{ algorithm: fixed_window, limit: 100, window: month }",
         "{ algorithm: fixed_window, limit: 100, window: month, tz: Europe/Paris }",
@@ -235,4 +239,89 @@ fn values_need_not_be_text() {
     let descriptor = tidegate_rules::Descriptor { entries: &entries };
     rules.matches("api", &[descriptor], NOW, &mut found).expect("a known domain");
     assert_eq!(found[0].key.as_slice(), b"\x03a\xff\x00");
+}
+
+#[test]
+fn a_rule_that_is_off_matches_nothing_and_overrides_nothing() {
+    let rules = native(
+        "{ domain: api, rules: [
+            { name: global, limits: [1/s] },
+            { name: off, enabled: false, limits: [2/s], overrides: [global] } ] }",
+    );
+    assert_eq!(found(&rules, &[]), ["global 1"]);
+    assert!(!rules.rules().nth(1).expect("it is there").is_enabled());
+}
+
+#[test]
+fn a_rollout_takes_its_share_of_keys_and_the_same_ones_every_time() {
+    let rules = native("{ domain: api, rules: [{ name: new, key: [user], rollout: 10%, limits: [1/s] }] }");
+    let taken = || -> Vec<usize> {
+        (0..5_000).filter(|user| !found(&rules, &[("user", &user.to_string())]).is_empty()).collect()
+    };
+    let first = taken();
+    assert!((400..600).contains(&first.len()), "{} of 5,000", first.len());
+    assert_eq!(first, taken());
+}
+
+#[test]
+fn an_experiment_gives_a_share_of_keys_other_limits_and_says_which_side_a_request_is_on() {
+    let rules = native(
+        "{ domain: api, rules: [{ name: r, key: [user], limits: [5/s], experiment: { split: 20%, limits: [9/s] },
+            key_overrides: [{ when: { user: vip }, limits: [7/s] }] }] }",
+    );
+    let side = |user: &str| {
+        with_matches(&rules, &[&[("user", user)]], NOW, |found| {
+            (shown(found[0].limits), found[0].variant.map(tidegate_rules::Variant::name))
+        })
+    };
+    let sides: Vec<_> = (0..5_000).map(|user| side(&user.to_string())).collect();
+    let tried = sides.iter().filter(|side| **side == ("9".to_owned(), Some("experiment"))).count();
+    let usual = sides.iter().filter(|side| **side == ("5".to_owned(), Some("control"))).count();
+    assert_eq!(tried + usual, 5_000);
+    assert!((850..1_150).contains(&tried), "{tried} of 5,000");
+    assert_eq!(side("vip"), ("7".to_owned(), None));
+}
+
+#[test]
+fn an_override_keeps_the_tiers_other_limits_unless_told_otherwise() {
+    let rules = native(
+        "{ domain: api, rules: [{ name: r, key: [k],
+            tiers: { on: plan, default: free, free: [100/minute, 1000/hour], pro: [1000/minute, { algorithm: concurrency, limit: 5 }], all: unlimited },
+            key_overrides: [
+                { when: { k: acme }, limits: [5000/minute] },
+                { when: { k: alone }, limits: [5000/minute], keep_others: false },
+                { when: { k: slot }, limits: [{ algorithm: concurrency, limit: 50 }] },
+                { when: { k: free }, limits: unlimited } ] }] }",
+    );
+    let of = |key: &str, plan: &str| found(&rules, &[("k", key), ("plan", plan)]);
+    assert_eq!(of("acme", "free"), ["r 5000+1000"]);
+    assert_eq!(of("acme", "pro"), ["r 5000+5"]);
+    assert_eq!(of("acme", "all"), ["r 5000"]);
+    assert_eq!(of("alone", "free"), ["r 5000"]);
+    assert_eq!(of("slot", "pro"), ["r 50+1000"]);
+    assert_eq!(of("free", "pro"), ["r Unlimited"]);
+}
+
+#[test]
+fn a_domain_may_be_spread_over_files_each_with_defaults_of_its_own() {
+    let one = Source::new(
+        "one.yaml",
+        "{ domain: api, defaults: { owner: a, shadow: true }, rules: [{ name: global, limits: [1/s] }] }",
+    );
+    let two = Source::new(
+        "two.yaml",
+        "{ domain: api, defaults: { owner: b }, rules: [{ name: user, key: [user], limits: [2/s], overrides: [global] },
+            { name: other, owner: c, limits: [3/s] }] }",
+    );
+    let rules = RuleSet::compile(&[one, two], Format::Native).expect("it compiles");
+    let owners: Vec<_> = rules.rules().map(|rule| (rule.name(), rule.owner(), rule.mode())).collect();
+    assert_eq!(
+        owners,
+        [
+            ("global", Some("a"), Mode::Shadow),
+            ("user", Some("b"), Mode::Enforce),
+            ("other", Some("c"), Mode::Enforce)
+        ]
+    );
+    assert_eq!(found(&rules, &[("user", "x")]), ["user 2", "other 3"]);
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tidegate_rules::{Format, RuleSet, Source, load};
 
+use crate::harness::NOW;
+
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("test_data").join(folder);
     let entries = fs::read_dir(&folder).expect("the folder is there");
@@ -38,7 +40,7 @@ fn check_ok(folder: &str, format: Format) {
 fn check_err(folder: &str, format: Format) {
     let mut wrong = Vec::new();
     for file in files(folder) {
-        let shown = match RuleSet::compile(&sources(&file), format) {
+        let shown = match RuleSet::compile_at(&[(&sources(&file), format)], Some(NOW)) {
             Ok(rules) => match rules.warnings() {
                 Some(warnings) => format!("{warnings}\n"),
                 None => panic!("{} should not compile", file.display()),

@@ -123,6 +123,7 @@ async fn our_own_rules_answer_envoy_too() {
          rules:\n\
          - { name: bucket, match: { path: /bucket }, limits: [{ algorithm: token_bucket, rate: 10/s, burst: 50 }] }\n\
          - { name: sliding, match: { path: /sliding }, limits: [7/30s] }\n\
+         - { name: counter, match: { path: /counter }, limits: [700/30s] }\n\
          - { name: monthly, match: { path: /monthly }, limits: [{ algorithm: fixed_window, limit: 9, window: month, tz: UTC }] }\n\
          - { name: two, match: { path: /two }, limits: [100/hour, 10/minute] }\n",
     );
@@ -133,11 +134,12 @@ async fn our_own_rules_answer_envoy_too() {
     };
     // A bucket of 50 is full again after 5 s, and a tenth of a second after one hit.
     assert_eq!(ask("/bucket").await, ("bucket".to_owned(), "OK 49 of 50/SECONDx5 0s".to_owned()));
-    // A sliding window forgets a hit two windows after the one it fell into began.
-    assert_eq!(ask("/sliding").await, ("sliding".to_owned(), "OK 6 of 7/SECONDx30 60s".to_owned()));
+    // A log forgets a hit a window later; a counter, two windows after the one it fell into began.
+    assert_eq!(ask("/sliding").await, ("sliding".to_owned(), "OK 6 of 7/SECONDx30 30s".to_owned()));
+    assert_eq!(ask("/counter").await, ("counter".to_owned(), "OK 699 of 700/SECONDx30 60s".to_owned()));
     // 2027-01-16 is the 16th of a month of 31 days. A calendar's month is no unit of Envoy's.
     assert_eq!(ask("/monthly").await, ("monthly".to_owned(), "OK 8 of 9/- 1382400s".to_owned()));
-    assert_eq!(ask("/two").await, ("two".to_owned(), "OK 9 of 10/MINUTE 120s".to_owned()));
+    assert_eq!(ask("/two").await, ("two".to_owned(), "OK 9 of 10/MINUTE 60s".to_owned()));
 }
 
 #[tokio::test]
