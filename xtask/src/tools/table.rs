@@ -99,6 +99,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Pip { pin: "redis==8.1.0", gives: Gives::Interpreter },
     },
     Tool {
+        name: "flask",
+        used_by: "tests of what a service behind the proxy understands of a request",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "flask==3.1.3", gives: Gives::Interpreter },
+    },
+    Tool {
         name: "ioredis",
         used_by: "tests of our RESP front end with Node's client",
         wanted: Wanted::Now,

@@ -5,13 +5,14 @@
 
 use std::borrow::Cow;
 
+use http::HeaderName;
 use smallvec::SmallVec;
 
 use super::attributes::{Attributes, MOST_VALUE_BYTES};
 use super::config::names;
 use super::fields::{self, Credential};
 use super::method::{self, Methods};
-use super::path::{NormalPath, PathError};
+use super::path::{GoesOn, NormalPath, PathError};
 use super::secret::hash_secret;
 use super::{Identity, RequestHead};
 use crate::problem::{Kind, Problem};
@@ -62,6 +63,7 @@ impl Identity {
         if path.matching() == "*" && head.method != http::Method::OPTIONS {
             return Err(Problem::new(Kind::MalformedRequest, "only OPTIONS asks about `*`").at("path"));
         }
+        self.refuse_aliases(head)?;
         let mut fields = SmallVec::new();
         for (name, header) in &self.headers {
             if let Some(value) = fields::single(head.headers, header)? {
@@ -90,6 +92,23 @@ impl Identity {
         fields::single(head.headers, &http::header::HOST)?;
         let host = fields::host(head);
         Ok(Said { methods, path, host, fields, cookies: cookies.collect(), claims, api_key, ip })
+    }
+
+    /// `X_Tenant` is `X-Tenant` to CGI and its descendants. Whoever forwards the request himself takes such names out; where
+    /// others do, it cannot be known.
+    fn refuse_aliases(&self, head: &RequestHead<'_>) -> Result<(), Problem> {
+        if head.goes_on == GoesOn::Normalised {
+            return Ok(());
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        for name in head.headers.keys().filter(|name| !name.as_str().bytes().all(plain)) {
+            let dashed = name.as_str().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+            if HeaderName::try_from(&dashed).is_ok_and(|dashed| self.reads(&dashed)) {
+                let detail = format!("{name} and {dashed} are one header to many servers");
+                return Err(Problem::new(Kind::MalformedRequest, detail).at(name.as_str()));
+            }
+        }
+        Ok(())
     }
 
     /// The reading of this number.

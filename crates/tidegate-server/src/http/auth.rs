@@ -118,7 +118,8 @@ impl Described {
         let method =
             one_of(headers, &METHOD, "a method such as GET", |value| Method::from_bytes(value).ok())?;
         let target = one_of(headers, &TARGET, "a path such as /v1/items?id=1", |value| {
-            Some(Target(Uri::try_from(value).ok()?))
+            // What follows a `#` is no part of the target to us, and may be to the server behind.
+            (!value.contains(&b'#')).then_some(Target(Uri::try_from(value).ok()?))
         })?;
         let host = one_of(headers, &NAMED_HOST, "a host such as shop.example", |value| {
             Authority::try_from(value).ok()

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_access::PeerGroup;
-use tidegate_core::append_part;
 use tidegate_limiter::Direct;
 use tidegate_store::Request;
 
@@ -17,6 +16,7 @@ use super::Worker;
 use super::catalogue::{self, Command, Entry};
 use super::check::{self, Check};
 use super::gather::Gathered;
+use super::multi::Transaction;
 use super::parse::{Bounds, Parsed, Words, parse};
 use super::reply::{Replies, quoted};
 use super::session::{Access, Around, Session, Then};
@@ -27,6 +27,7 @@ pub(crate) struct Answerer {
     worker: Arc<Worker>,
     session: Session,
     peer: PeerGroup,
+    transaction: Transaction,
     buckets: Buckets,
     /// Where the key of the command at hand is written.
     key: Vec<u8>,
@@ -66,7 +67,15 @@ const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 impl Answerer {
     pub(crate) fn new(worker: Arc<Worker>, number: u64, peer: PeerGroup) -> Self {
         let session = Session::new(number, &worker.logins);
-        Answerer { worker, session, peer, buckets: Buckets::default(), key: Vec::new(), decisions: 0 }
+        Answerer {
+            worker,
+            session,
+            peer,
+            transaction: Transaction::default(),
+            buckets: Buckets::default(),
+            key: Vec::new(),
+            decisions: 0,
+        }
     }
 
     /// Answers the commands at the front of `input`.
@@ -138,10 +147,62 @@ impl Answerer {
         gathered: &mut Gathered<'b>,
         to: &mut Replies,
     ) -> Then {
-        let [name, arguments @ ..] = words else { return Then::GoOn };
-        let wrong = match self.admit(name, words.len()) {
+        let [name, ..] = words else { return Then::GoOn };
+        let admitted = self.admit(name, words.len());
+        let of_transactions = match admitted {
+            Ok(Command::Multi | Command::Exec | Command::Discard | Command::Watch | Command::Unwatch) => true,
+            // These end a transaction, whatever it holds.
+            Ok(Command::Reset | Command::Quit) => {
+                self.transaction.forget();
+                false
+            }
+            _ => self.transaction.is_open(),
+        };
+        if !of_transactions {
+            return self.run(admitted, words, gathered, to).await;
+        }
+        gathered.decide(&self.worker.service.limiter, to).await;
+        match admitted {
+            Ok(Command::Multi) => self.transaction.begin(to),
+            Ok(Command::Discard) => self.transaction.discard(to),
+            Ok(Command::Exec) => self.execute(to).await,
+            Ok(Command::Watch) if !self.transaction.is_open() => {
+                to.error("ERR there is nothing to WATCH here, each decision is atomic by itself");
+            }
+            Ok(Command::Unwatch) if !self.transaction.is_open() => to.simple("OK"),
+            admitted => self.transaction.add(admitted, words, to),
+        }
+        Then::GoOn
+    }
+
+    /// Runs what was queued, neighbours of a kind together, and answers it as one array.
+    async fn execute(&mut self, to: &mut Replies) {
+        let Some(commands) = self.transaction.execute(to) else { return };
+        to.array(commands.len());
+        let mut gathered = Gathered::Nothing;
+        for command in &commands {
+            let words = command.words();
+            let admitted = self.admit(words[0], words.len());
+            self.run(admitted, &words, &mut gathered, to).await;
+        }
+        gathered.decide(&self.worker.service.limiter, to).await;
+    }
+
+    /// Answers a command, or puts it off.
+    async fn run<'b>(
+        &mut self,
+        admitted: Result<Command, String>,
+        words: &[&'b [u8]],
+        gathered: &mut Gathered<'b>,
+        to: &mut Replies,
+    ) -> Then {
+        let arguments = &words[1..];
+        let wrong = match admitted {
             Ok(Command::Throttle) => match Throttle::read(arguments) {
-                Ok(throttle) => self.throttle(throttle, gathered, to).await,
+                Ok(throttle) => {
+                    let database = self.session.database();
+                    self.throttle(Throttle { database, ..throttle }, gathered, to).await
+                }
                 Err(error) => Some(error),
             },
             Ok(Command::Check) => match Check::read(arguments) {
@@ -185,14 +246,14 @@ impl Answerer {
     /// off. Its bucket is the latest.
     #[inline]
     fn throttle_at_once<'b>(&mut self, words: &[&'b [u8]]) -> Option<Throttle<'b>> {
-        if self.worker.store_takes_time.load(Ordering::Relaxed) {
+        if self.worker.store_takes_time.load(Ordering::Relaxed) || self.transaction.is_open() {
             return None;
         }
         let [name, arguments @ ..] = words else { return None };
         let Ok(Command::Throttle) = self.admit(name, words.len()) else { return None };
         let throttle = Throttle::read(arguments).ok()?;
         self.buckets.get(throttle.quota).ok()?;
-        Some(throttle)
+        Some(Throttle { database: self.session.database(), ..throttle })
     }
 
     #[inline]
@@ -200,7 +261,7 @@ impl Answerer {
         let Some(bucket) = self.buckets.latest() else { return Then::GoOn };
         self.decisions += 1;
         self.key.clear();
-        append_part(&mut self.key, throttle.key);
+        throttle.write_key(&mut self.key);
         let spends = [bucket.spend(&self.key, throttle.hits)];
         let batch = [Request::once(&spends)];
         let decided = self.worker.service.limiter.decide_direct(&batch);
@@ -244,6 +305,7 @@ impl Answerer {
             return gathered.add_check(check);
         }
         let limiter = &self.worker.service.limiter;
+        gathered.decide(limiter, to).await;
         let ask = check.ask();
         let request = check.request(&ask);
         let decision = self.noting_waits(limiter.check(&request)).await;

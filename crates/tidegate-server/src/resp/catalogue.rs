@@ -21,6 +21,11 @@ pub(crate) enum Command {
     Client,
     Info,
     Commands,
+    Multi,
+    Exec,
+    Discard,
+    Watch,
+    Unwatch,
 }
 
 /// One command, as `COMMAND` tells of it.
@@ -43,7 +48,7 @@ const BEFORE_AUTH: &[&str] = &["fast", "loading", "no_auth", "noscript", "stale"
 const MANY: usize = usize::MAX;
 
 /// The most frequent first: they are looked for in this order, and [`find`] knows the very first.
-static COMMANDS: [Entry; 15] = [
+static COMMANDS: [Entry; 20] = [
     Entry {
         command: Command::Throttle,
         name: "cl.throttle",
@@ -150,7 +155,7 @@ static COMMANDS: [Entry; 15] = [
         words: 2..=2,
         key: None,
         flags: PLAIN,
-        summary: "Chooses database 0, the only one",
+        summary: "Chooses one of 16 databases, in which CL.THROTTLE counts apart",
     },
     Entry {
         command: Command::Client,
@@ -178,6 +183,51 @@ static COMMANDS: [Entry; 15] = [
         key: None,
         flags: &["loading", "stale"],
         summary: "Tells of the commands",
+    },
+    Entry {
+        command: Command::Multi,
+        name: "multi",
+        arguments: "",
+        words: 1..=1,
+        key: None,
+        flags: PLAIN,
+        summary: "Begins a transaction: commands are queued until EXEC",
+    },
+    Entry {
+        command: Command::Exec,
+        name: "exec",
+        arguments: "",
+        words: 1..=1,
+        key: None,
+        flags: PLAIN,
+        summary: "Runs what was queued, in a row",
+    },
+    Entry {
+        command: Command::Discard,
+        name: "discard",
+        arguments: "",
+        words: 1..=1,
+        key: None,
+        flags: PLAIN,
+        summary: "Forgets what was queued",
+    },
+    Entry {
+        command: Command::Watch,
+        name: "watch",
+        arguments: "key [key ...]",
+        words: 2..=MANY,
+        key: None,
+        flags: PLAIN,
+        summary: "Refused: there is nothing to watch",
+    },
+    Entry {
+        command: Command::Unwatch,
+        name: "unwatch",
+        arguments: "",
+        words: 1..=1,
+        key: None,
+        flags: PLAIN,
+        summary: "Watches nothing, as before",
     },
 ];
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tidegate_core::append_part;
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter};
 use tidegate_rules::CellKeyBytes;
 use tidegate_store::Request;
@@ -71,7 +70,7 @@ async fn decide_throttles(throttles: &[(Throttle<'_>, Arc<Bucket>)], limiter: &L
         .iter()
         .map(|(throttle, _)| {
             let mut key = CellKeyBytes::new();
-            append_part(&mut key, throttle.key);
+            throttle.write_key(&mut key);
             key
         })
         .collect();

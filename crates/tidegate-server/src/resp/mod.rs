@@ -11,6 +11,7 @@ mod check;
 mod connection;
 mod gather;
 mod login;
+mod multi;
 pub mod parse;
 mod reply;
 mod session;

@@ -6,6 +6,7 @@ use super::catalogue::{self, Command, Entry};
 use super::login::{Attempt, DEFAULT_USER, Logins};
 use super::reply::{Replies, Version, quoted};
 use super::stats::Stats;
+use super::throttle::read_number;
 use tidegate_access::PeerGroup;
 use tidegate_core::Timestamp;
 
@@ -18,7 +19,12 @@ pub(crate) struct Session {
     library: [Vec<u8>; 2],
     /// Wrong passwords so far.
     wrong: u32,
+    /// Which of the databases that a Redis usually has.
+    database: u8,
 }
+
+/// Databases of a Redis that nobody configured.
+const DATABASES: u8 = 16;
 
 /// Whether the peer may ask for everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +61,16 @@ const MOST_WRONG: u32 = 3;
 impl Session {
     pub(crate) fn new(id: u64, logins: &Logins) -> Self {
         let access = if logins.are_needed() { Access::Stranger } else { Access::Granted };
-        Session { id, access, name: Vec::new(), library: Default::default(), wrong: 0 }
+        Session { id, access, name: Vec::new(), library: Default::default(), wrong: 0, database: 0 }
     }
 
     pub(crate) fn access(&self) -> Access {
         self.access
+    }
+
+    /// In which database `CL.THROTTLE` counts.
+    pub(crate) fn database(&self) -> u8 {
+        self.database
     }
 
     /// Answers a command that is about the connection or the server.
@@ -88,15 +99,22 @@ impl Session {
                 to.simple("OK");
                 return Then::Close;
             }
-            Command::Select => match arguments[0] {
-                b"0" => to.simple("OK"),
-                _ => to.error("ERR DB index is out of range, there is only 0"),
+            Command::Select => match read_number("index", arguments[0]).map(u8::try_from) {
+                Ok(Ok(database @ ..DATABASES)) => {
+                    self.database = database;
+                    to.simple("OK");
+                }
+                _ => to.error("ERR DB index is out of range, 0 to 15 are there"),
             },
             Command::Client => self.client(arguments, to),
             Command::Info => to.bulk(around.stats.report(arguments).as_bytes()),
             Command::Commands => tell_commands(arguments, to),
             Command::Throttle | Command::Check | Command::Release | Command::Renew => {
                 unreachable!("decisions are the limiter's")
+            }
+            Command::Unwatch => to.simple("OK"),
+            Command::Multi | Command::Exec | Command::Discard | Command::Watch => {
+                unreachable!("transactions are the queue's")
             }
         }
         Then::GoOn
@@ -234,9 +252,10 @@ impl Session {
         let shown = |label: &[u8]| label.escape_ascii().to_string();
         let [library, library_version] = &self.library;
         format!(
-            "id={} name={} db=0 user=default lib-name={} lib-ver={} resp={resp}\n",
+            "id={} name={} db={} user=default lib-name={} lib-ver={} resp={resp}\n",
             self.id,
             shown(&self.name),
+            self.database,
             shown(library),
             shown(library_version)
         )

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Ask, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, Stance, TokenBucket, Touch};
+use tidegate_core::{
+    Ask, Hits, Limit, LimitError, Micros, Outcome, Rate, Scope, Stance, TokenBucket, Touch, append_part,
+};
 use tidegate_store::{CellKey, Spend};
 
 use super::reply::{Replies, quoted};
@@ -16,6 +18,8 @@ use crate::json::MAX_VALUE_BYTES;
 #[derive(Debug)]
 pub(crate) struct Throttle<'b> {
     pub(crate) key: &'b [u8],
+    /// The database that the client chose: the same key in another one is another bucket.
+    pub(crate) database: u8,
     pub(crate) quota: Quota,
     pub(crate) hits: Hits,
 }
@@ -47,7 +51,18 @@ impl<'b> Throttle<'b> {
             period_s: read_number("period", period)?,
         };
         let hits = quantity.first().map_or(Ok(1), |quantity| read_number("quantity", quantity))?;
-        Ok(Throttle { key, quota, hits: Hits::new(hits) })
+        Ok(Throttle { key, database: 0, quota, hits: Hits::new(hits) })
+    }
+}
+
+impl Throttle<'_> {
+    /// Writes which cell it spends from.
+    #[inline]
+    pub(crate) fn write_key(&self, key: &mut impl Extend<u8>) {
+        if self.database > 0 {
+            append_part(key, &[self.database]);
+        }
+        append_part(key, self.key);
     }
 }
 

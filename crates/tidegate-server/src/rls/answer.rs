@@ -53,8 +53,11 @@ fn status(decision: &Decision, descriptor: DescriptorDecision) -> DescriptorStat
                 ..unit_of(limit)
             });
             status.limit_remaining = narrow(limit.outcome.remaining);
-            status.duration_until_reset =
-                prost_types::Duration::try_from(span(limit.outcome.reset_after)).ok();
+            // Envoy makes a Retry-After of the longest one of a refusal: so that is when to try again. Until the full
+            // quota is back, callers of a token bucket would wait far too long.
+            let refused = limit.outcome.retry_after().filter(|_| descriptor.over_limit);
+            let until = refused.unwrap_or(limit.outcome.reset_after);
+            status.duration_until_reset = prost_types::Duration::try_from(span(until)).ok();
         }
         None if descriptor.unlimited => status.limit_remaining = u32::MAX,
         None => {}

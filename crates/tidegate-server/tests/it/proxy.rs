@@ -4,6 +4,8 @@ mod drain;
 mod forwarding;
 mod hostile;
 mod limits;
+mod meaning;
+mod real_upstreams;
 mod streams;
 mod tunnels;
 mod upstreams;

@@ -93,6 +93,16 @@ fn headers_and_parameters_sent_twice_are_refused() {
 }
 
 #[test]
+fn a_header_that_is_another_to_cgi_is_refused_where_others_forward_it() {
+    let identity = identity("{ headers: { tenant: x-tenant }, api_key: { header: x-api-key } }");
+    for alias in ["x_tenant", "x_api-key", "x.tenant", "x_forwarded_for"] {
+        check_refused(&get("/").with(alias, "evil"), &identity, alias);
+        assert_eq!(get("/").with(alias, "evil").read(&identity, "tenant"), None);
+    }
+    assert_eq!(get("/").with("unrelated_one", "1").read(&identity, "tenant"), None);
+}
+
+#[test]
 fn a_path_that_servers_read_differently_counts_under_every_reading() {
     let identity = identity("paths: ['/files/{name}', '/files/{dir}/{name}']");
     let ask = get("/files/a%2Fb");

@@ -123,11 +123,68 @@ fn a_password_where_none_is_wanted_is_an_error_that_clients_know() {
 }
 
 #[test]
-fn only_database_zero_can_be_selected() {
+fn each_of_sixteen_databases_counts_apart() {
     let world = World::new();
     let mut client = world.client();
+    let throttle = "CL.THROTTLE k 0 1 60";
+    let limited = |reply: Value| reply.array()[0].clone();
+    assert_eq!(limited(ask(&mut client, throttle)), Value::Int(0));
+    assert_eq!(ask(&mut client, "SELECT 15"), ok());
+    assert_eq!(limited(ask(&mut client, throttle)), Value::Int(0));
+    assert_eq!(limited(ask(&mut client, throttle)), Value::Int(1));
     assert_eq!(ask(&mut client, "SELECT 0"), ok());
-    assert_eq!(ask(&mut client, "SELECT 1").text(), "ERR DB index is out of range, there is only 0");
+    assert_eq!(limited(ask(&mut client, throttle)), Value::Int(1));
+    for wrong in ["16", "-1", "x"] {
+        let reply = ask(&mut client, &format!("SELECT {wrong}")).text();
+        assert_eq!(reply, "ERR DB index is out of range, 0 to 15 are there");
+    }
+}
+
+#[test]
+fn a_transaction_runs_in_a_row_and_answers_together() {
+    let world = World::new();
+    let mut client = world.client();
+    let line = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let throttle = "CL.THROTTLE k 0 1 60";
+    let commands = ["MULTI", throttle, "TG.CHECK smooth", throttle, "PING", "EXEC", "EXEC"];
+    let replies = client.pipeline(&commands.map(line));
+    assert_eq!(replies[0], ok());
+    assert!(replies[1..5].iter().all(|reply| reply.text() == "QUEUED"), "{replies:?}");
+    let answers = replies[5].array();
+    assert_eq!(answers[0].array()[0], Value::Int(0));
+    assert_eq!(answers[1].array()[0], Value::Int(1));
+    assert_eq!(answers[2].array()[0], Value::Int(1));
+    assert_eq!((answers[3].text(), answers.len()), ("PONG".to_owned(), 4));
+    assert_eq!(replies[6].text(), "ERR EXEC without MULTI");
+}
+
+#[test]
+fn a_transaction_with_a_mistake_runs_nothing() {
+    let world = World::new();
+    let mut client = world.client();
+    assert_eq!(ask(&mut client, "MULTI"), ok());
+    assert_eq!(ask(&mut client, "CL.THROTTLE k 0 1 60").text(), "QUEUED");
+    assert!(ask(&mut client, "GET k").text().starts_with("ERR unknown command"));
+    assert!(ask(&mut client, "EXEC").text().starts_with("EXECABORT"));
+    assert_eq!(ask(&mut client, "MULTI"), ok());
+    assert_eq!(ask(&mut client, "MULTI").text(), "ERR MULTI calls can not be nested");
+    assert_eq!(ask(&mut client, "CL.THROTTLE k 0 1 60").text(), "QUEUED");
+    assert_eq!(ask(&mut client, "DISCARD"), ok());
+    assert_eq!(ask(&mut client, "CL.THROTTLE k 0 1 60").array()[0], Value::Int(0));
+    assert!(ask(&mut client, "WATCH k").text().starts_with("ERR there is nothing to WATCH"));
+}
+
+#[test]
+fn a_transaction_is_bounded_and_not_for_strangers() {
+    let world = World::new();
+    let mut client = world.client();
+    ask(&mut client, "MULTI");
+    for _ in 0..1024 {
+        assert_eq!(ask(&mut client, "PING").text(), "QUEUED");
+    }
+    assert!(ask(&mut client, "PING").text().contains("too large"));
+    assert!(ask(&mut client, "EXEC").text().starts_with("EXECABORT"));
+    assert!(ask(&mut with_password().client(), "MULTI").text().starts_with("NOAUTH"));
 }
 
 #[test]

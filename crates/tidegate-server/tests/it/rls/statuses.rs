@@ -44,6 +44,19 @@ async fn each_descriptor_has_its_status_in_the_order_asked() {
 }
 
 #[tokio::test]
+async fn a_refused_descriptor_says_when_to_try_again_and_not_when_all_is_back() {
+    let rules =
+        "domain: api\nrules: [{ name: slow, limits: [{ algorithm: token_bucket, rate: 1/m, burst: 10 }] }]";
+    let world = World::new(rules);
+    let ask = || request([descriptor(&[("any", "one")])]);
+    for _ in 0..10 {
+        assert_eq!(world.ask(ask()).await.unwrap().overall_code(), Code::Ok);
+    }
+    let refused = told(&world.ask(ask()).await.unwrap());
+    assert_eq!(refused, (Code::OverLimit, vec!["OVER 0 of 10/MINUTEx10 60s".to_owned()]));
+}
+
+#[tokio::test]
 async fn one_descriptor_over_its_limit_refuses_the_request_and_the_others_keep_their_hits() {
     let world = World::envoy(RULES);
     let both = || request([descriptor(&[("user", "42")]), descriptor(&[("path", "/login")])]);

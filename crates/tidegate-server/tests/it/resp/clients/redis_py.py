@@ -35,7 +35,14 @@ for protocol in (2, 3):
     key = f"py{protocol}"
     throttle = ("CL.THROTTLE", key, 2, 1, 10)
     expect(client.execute_command(*throttle), [0, 3, 2, -1, 10])
-    # Replies to a pipeline come in its order. Without MULTI: nothing here is a transaction.
+    # The default pipeline is a transaction, and some clients choose a database.
+    pipeline = client.pipeline()
+    pipeline.execute_command("CL.THROTTLE", f"multi{protocol}", 0, 1, 10)
+    pipeline.execute_command("CL.THROTTLE", f"multi{protocol}", 0, 1, 10)
+    expect(pipeline.execute(), [[0, 1, 0, -1, 10], [1, 1, 0, 10, 10]])
+    other = redis.Redis(host=host, port=port, password=password, protocol=protocol, db=3)
+    expect(other.execute_command("CL.THROTTLE", f"multi{protocol}", 0, 1, 10), [0, 1, 0, -1, 10])
+    # Replies to a pipeline come in its order.
     pipeline = client.pipeline(transaction=False)
     for _ in range(3):
         pipeline.execute_command(*throttle)
