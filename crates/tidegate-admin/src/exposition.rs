@@ -193,7 +193,11 @@ fn encode_store(stats: &MemoryStats, encoder: &mut DescriptorEncoder<'_>) -> fmt
     for (reason, count) in reasons {
         ConstCounter::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
     }
-    Ok(())
+    let help = "Answers to named requests (request_id) held in memory.";
+    gauge(encoder, "store_records", help, stats.records as u64)?;
+    let help = "Answers to named requests that were forgotten before their minute was over, at the bound.";
+    let family = encoder.encode_descriptor("store_record_evictions", help, None, MetricType::Counter)?;
+    ConstCounter::new(stats.evicted_records).encode(family)
 }
 
 fn encode_nodes(nodes: &Vec<NodeHealth>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

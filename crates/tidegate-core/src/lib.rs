@@ -49,7 +49,7 @@ pub use limit::{Algorithm, Cell, CounterBits, Limit};
 pub use meter::{Meter, MeterCell, Rate};
 pub use outcome::{Outcome, Verdict};
 pub use request::{Ask, Stance, Touch, decide_in_order, decide_request};
-pub use scope::{Scope, append_part};
+pub use scope::{Scope, append_part, take_part};
 pub use sliding_log::{Log, RefusedHits, SlidingLog};
 pub use sliding_window::{SlidingCell, SlidingWindow};
 pub use token_bucket::TokenBucket;

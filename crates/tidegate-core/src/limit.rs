@@ -190,7 +190,7 @@ impl Limit {
             Limit::TokenBucket(limit) => change(cell, |state| limit.refund(state, now, hits)),
             Limit::FixedWindow(limit) => change(cell, |state| limit.refund(state, now, hits, age)),
             Limit::SlidingWindow(limit) => change(cell, |state| limit.refund(state, now, hits, age)),
-            Limit::SlidingLog(limit) => in_log(cell, |log| limit.refund(log, hits)),
+            Limit::SlidingLog(limit) => in_log(cell, |log| limit.refund(log, now, hits, age)),
             Limit::LeakyBucket(_) | Limit::Concurrency(_) => {}
         }
     }

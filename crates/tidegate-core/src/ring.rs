@@ -81,9 +81,13 @@ impl Ring {
         }
     }
 
-    /// Drops the newest `count`.
-    pub(crate) fn drop_newest(&mut self, count: usize) {
-        self.len -= as_u32(count.min(self.len()));
+    /// Drops `count` entries from the `from`th on; there must be so many.
+    pub(crate) fn drop_from(&mut self, from: usize, count: usize) {
+        for index in from..self.len() - count {
+            let offset = self.offset(index + count);
+            self.write(self.slot(index), offset);
+        }
+        self.len -= as_u32(count);
     }
 
     /// Moves every entry `span` back in time.

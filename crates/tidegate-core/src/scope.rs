@@ -62,9 +62,34 @@ pub fn append_part(bytes: &mut impl Extend<u8>, part: &[u8]) {
     bytes.extend(part.iter().copied());
 }
 
+/// Takes a part off the front of `bytes`, as [`append_part`] wrote it: the part and what follows it. None if `bytes` hold
+/// no whole part.
+#[must_use]
+pub fn take_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut length = 0usize;
+    for (place, byte) in bytes.iter().enumerate().take(4) {
+        length |= usize::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return bytes[place + 1..].split_at_checked(length);
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_is_taken_as_it_was_appended_and_half_of_one_is_none() {
+        for length in [0, 1, 127, 128, 300, 20_000] {
+            let mut bytes = Vec::new();
+            append_part(&mut bytes, &vec![7; length]);
+            bytes.push(9);
+            assert_eq!(take_part(&bytes), Some((&vec![7; length][..], &[9][..])));
+            assert_eq!(take_part(&bytes[..length / 2]), None);
+        }
+    }
 
     #[test]
     fn parts_that_join_to_the_same_text_are_different_scopes() {

@@ -176,9 +176,19 @@ impl SlidingLog {
         self.window.saturating_sub(now.since(log.0.get(gone + index).back(ahead)))
     }
 
-    /// Removes the newest `hits`.
-    pub fn refund(&self, log: &mut Log, hits: Hits) {
-        log.0.drop_newest(index(hits.get().min(MOST_HITS)));
+    /// Removes `hits` that were entered `age` ago: the first at or after that moment, or the newest where there are fewer.
+    /// An age that is told too large takes older ones, which would have left sooner: never too much is given back.
+    pub fn refund(&self, log: &mut Log, now: Timestamp, hits: Hits, age: Micros) {
+        let ring = &mut log.0;
+        let Some(newest) = ring.newest().filter(|_| age < self.window) else { return };
+        let hits = index(hits.get().min(ring.len() as u64));
+        // The clock may have stepped back: see `look`.
+        let entered = newest.max(now).back(age);
+        let before = match entered.as_micros() {
+            0 => 0,
+            entered => ring.count_until(Timestamp::from_micros(entered - 1)),
+        };
+        ring.drop_from(before.min(ring.len() - hits), hits);
     }
 
     /// Enters `hits` whether or not they fit; the newest `limit` are all that need remembering.

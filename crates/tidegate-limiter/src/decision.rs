@@ -10,6 +10,7 @@ use tidegate_store::Outcomes;
 
 use crate::check::{Answer, Asks, MatchedLimit, Plan};
 use crate::lease::LeaseToken;
+use crate::lease_key::LeaseKeys;
 use crate::observer::RuleResult;
 use crate::snapshot::Snapshot;
 
@@ -78,6 +79,15 @@ impl Source {
         if weakness(other) > weakness(self) { other } else { self }
     }
 
+    /// Whether a rule's policy decided in the place of a store that did not.
+    #[must_use]
+    pub fn is_without_the_store(self) -> bool {
+        match self {
+            Source::FallbackOpen | Source::FallbackClosed | Source::FallbackLocal => true,
+            Source::Store | Source::DenyCache | Source::Approximate | Source::Local | Source::None => false,
+        }
+    }
+
     /// Its name in answers and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -141,7 +151,12 @@ pub struct DescriptorDecision {
 }
 
 impl Decision {
-    pub(crate) fn new(snapshot: Arc<Snapshot>, plan: &Plan<'_>, answer: &Answer) -> Self {
+    pub(crate) fn new(
+        snapshot: Arc<Snapshot>,
+        plan: &Plan<'_>,
+        answer: &Answer,
+        keys: &Arc<LeaseKeys>,
+    ) -> Self {
         let mut decision = Decision {
             allowed: true,
             source: if plan.spends.is_empty() { Source::None } else { answer.source },
@@ -155,7 +170,7 @@ impl Decision {
         decision.allowed = !(reports.iter().any(Report::refuses_request) || every_quota_is_spent(reports));
         if decision.allowed {
             decision.delay = decision.reports.iter().map(Report::delay).max().unwrap_or_default();
-            decision.lease = plan.lease.and_then(|lease| LeaseToken::new(lease, plan.leases()));
+            decision.lease = plan.lease.and_then(|lease| LeaseToken::new(lease, plan.leases(), keys));
         }
         decision
     }

@@ -1,18 +1,24 @@
-//! A lease as a caller holds it: a text that says all there is to know, so that any node can end it.
+//! A lease as a caller holds it: a text that says all there is to know, so that any node can end it, and that only a node
+//! of the fleet can have written.
 
 use std::fmt;
 use std::num::NonZeroU64;
-use std::str::FromStr;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tidegate_core::{Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, append_part};
+use tidegate_core::{Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, append_part, take_part};
 use tidegate_store::{CellKey, LeaseRef, Spend};
 
+use crate::lease_key::{LeaseKeys, Signature};
+use crate::limiter::Limiter;
+
 /// The leases that one request took: one per concurrency limit that it passed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct LeaseToken {
     id: LeaseId,
+    /// What it is signed with when it is written.
+    keys: Arc<LeaseKeys>,
     /// Outside the token, for most decisions have none and all are moved about.
     cells: Box<[LeasedCell]>,
 }
@@ -25,27 +31,41 @@ struct LeasedCell {
     limit: Limit,
 }
 
-/// A text that is not a lease of ours.
+/// Why a text is no lease of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseTokenError;
+pub enum LeaseTokenError {
+    /// It does not look like one.
+    Malformed,
+    /// No node of this fleet has signed it.
+    NotSigned,
+}
 
 impl fmt::Display for LeaseTokenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a lease: pass the `lease` of a check's answer as it is")
+        f.write_str(match self {
+            LeaseTokenError::Malformed => "not a lease: pass the `lease` of a check's answer as it is",
+            LeaseTokenError::NotSigned => {
+                "not a lease of this fleet: its signature is wrong; pass the `lease` of a check's answer as it is"
+            }
+        })
     }
 }
 
 impl std::error::Error for LeaseTokenError {}
 
 /// The first byte, so that a later layout can be told from this one.
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 /// Longer texts are not ours: keys are bounded where they come in.
 const LONGEST_TEXT: usize = 64 * 1024;
 const MOST_CELLS: usize = 64;
 
 impl LeaseToken {
     /// The leases that `spends` took; none if they took none.
-    pub(crate) fn new<'s, 'p: 's>(id: LeaseId, spends: impl Iterator<Item = &'s Spend<'p>>) -> Option<Self> {
+    pub(crate) fn new<'s, 'p: 's>(
+        id: LeaseId,
+        spends: impl Iterator<Item = &'s Spend<'p>>,
+        keys: &Arc<LeaseKeys>,
+    ) -> Option<Self> {
         let cells: Box<[LeasedCell]> = spends
             .map(|spend| LeasedCell {
                 scope: spend.cell.scope.clone(),
@@ -54,7 +74,7 @@ impl LeaseToken {
                 limit: spend.touch.limit.clone(),
             })
             .collect();
-        (!cells.is_empty()).then_some(LeaseToken { id, cells })
+        (!cells.is_empty()).then(|| LeaseToken { id, cells, keys: keys.clone() })
     }
 
     /// Each lease, as a store is asked for it.
@@ -73,36 +93,62 @@ impl LeaseToken {
     }
 }
 
+impl Limiter {
+    /// The lease that `text` stands for, as a decision's lease was written.
+    ///
+    /// # Errors
+    /// When it is none, or none that a node of this fleet has signed.
+    pub fn read_lease(&self, text: &str) -> Result<LeaseToken, LeaseTokenError> {
+        read(text, self.lease_ids.keys())
+    }
+}
+
+fn read(text: &str, keys: &Arc<LeaseKeys>) -> Result<LeaseToken, LeaseTokenError> {
+    if text.len() > LONGEST_TEXT {
+        return Err(LeaseTokenError::Malformed);
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| LeaseTokenError::Malformed)?;
+    let rest = bytes.strip_prefix(&[LAYOUT]).ok_or(LeaseTokenError::Malformed)?;
+    let (signature, signed) =
+        rest.split_first_chunk::<{ size_of::<Signature>() }>().ok_or(LeaseTokenError::Malformed)?;
+    if !keys.knows(signed, signature) {
+        return Err(LeaseTokenError::NotSigned);
+    }
+    let (id, cells) = parse(signed).ok_or(LeaseTokenError::Malformed)?;
+    Ok(LeaseToken { id, cells, keys: keys.clone() })
+}
+
 impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = vec![LAYOUT];
-        bytes.extend(self.id.0.get().to_be_bytes());
+        let mut signed = self.id.0.get().to_be_bytes().to_vec();
         for cell in &self.cells {
-            bytes.extend(ttl_of(&cell.limit).get().to_be_bytes());
-            append_part(&mut bytes, cell.scope.as_bytes());
-            append_part(&mut bytes, &cell.key);
+            signed.extend(ttl_of(&cell.limit).get().to_be_bytes());
+            append_part(&mut signed, cell.scope.as_bytes());
+            append_part(&mut signed, &cell.key);
             // Almost always the key itself, which need not be said twice.
-            append_part(&mut bytes, if cell.tag == cell.key { &[] } else { &cell.tag });
+            append_part(&mut signed, if cell.tag == cell.key { &[] } else { &cell.tag });
         }
+        let bytes = [&[LAYOUT], &self.keys.sign(&signed)[..], &signed].concat();
         f.write_str(&URL_SAFE_NO_PAD.encode(bytes))
     }
 }
 
-impl FromStr for LeaseToken {
-    type Err = LeaseTokenError;
-
-    fn from_str(text: &str) -> Result<Self, LeaseTokenError> {
-        if text.len() > LONGEST_TEXT {
-            return Err(LeaseTokenError);
-        }
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| LeaseTokenError)?;
-        parse(&bytes).ok_or(LeaseTokenError)
+impl PartialEq for LeaseToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id && self.cells == other.cells
     }
 }
 
-fn parse(bytes: &[u8]) -> Option<LeaseToken> {
-    let rest = bytes.strip_prefix(&[LAYOUT])?;
-    let (id, mut rest) = take_u64(rest)?;
+impl Eq for LeaseToken {}
+
+impl fmt::Debug for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseToken").field("id", &self.id).field("cells", &self.cells).finish_non_exhaustive()
+    }
+}
+
+fn parse(signed: &[u8]) -> Option<(LeaseId, Box<[LeasedCell]>)> {
+    let (id, mut rest) = take_u64(signed)?;
     let mut cells = Vec::new();
     while !rest.is_empty() && cells.len() < MOST_CELLS {
         let (ttl, after) = take_u64(rest)?;
@@ -119,24 +165,12 @@ fn parse(bytes: &[u8]) -> Option<LeaseToken> {
         rest = after;
     }
     let id = LeaseId(NonZeroU64::new(id)?);
-    (rest.is_empty() && !cells.is_empty()).then(|| LeaseToken { id, cells: cells.into() })
+    (rest.is_empty() && !cells.is_empty()).then(|| (id, cells.into()))
 }
 
 fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u64::from_be_bytes(*number), rest))
-}
-
-/// The counterpart of [`append_part`].
-fn take_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut length = 0usize;
-    for (place, byte) in bytes.iter().enumerate().take(4) {
-        length |= usize::from(byte & 0x7f) << (7 * place);
-        if byte & 0x80 == 0 {
-            return bytes[place + 1..].split_at_checked(length);
-        }
-    }
-    None
 }
 
 fn ttl_of(limit: &Limit) -> Micros {
@@ -152,13 +186,14 @@ mod tests {
 
     use super::*;
 
-    fn token(key: &[u8], tag: &[u8], id: u64, ttl: u64) -> LeaseToken {
+    fn token(key: &[u8], tag: &[u8], id: u64, ttl: u64, keys: &Arc<LeaseKeys>) -> LeaseToken {
         let limit = Limit::Concurrency(Concurrency::new(1, Micros::new(ttl), RefusedHits::Forget).unwrap());
         let cell =
             LeasedCell { scope: Scope::new(&[b"api", b"uploads"]), key: key.into(), tag: tag.into(), limit };
         LeaseToken {
             id: LeaseId(NonZeroU64::new(id).unwrap()),
             cells: [cell.clone(), cell].into_iter().collect(),
+            keys: keys.clone(),
         }
     }
 
@@ -170,15 +205,36 @@ mod tests {
             id in 1..u64::MAX,
             ttl in 1..1_000_000_000u64,
         ) {
-            let token = token(&key, &tag, id, ttl);
-            prop_assert_eq!(token.to_string().parse(), Ok(token));
+            let keys = Arc::new(LeaseKeys::new());
+            let token = token(&key, &tag, id, ttl, &keys);
+            prop_assert_eq!(read(&token.to_string(), &keys), Ok(token));
         }
 
         #[test]
         fn no_text_makes_reading_a_lease_panic(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let _ = text.parse::<LeaseToken>();
-            let _ = URL_SAFE_NO_PAD.encode(&bytes).parse::<LeaseToken>();
-            let _ = URL_SAFE_NO_PAD.encode([&[LAYOUT], &bytes[..]].concat()).parse::<LeaseToken>();
+            let keys = Arc::new(LeaseKeys::new());
+            prop_assert!(read(&text, &keys).is_err());
+            prop_assert!(read(&URL_SAFE_NO_PAD.encode(&bytes), &keys).is_err());
+            prop_assert!(read(&URL_SAFE_NO_PAD.encode([&[LAYOUT], &bytes[..]].concat()), &keys).is_err());
+            let signed = [&[LAYOUT], &keys.sign(&bytes)[..], &bytes].concat();
+            let _ = read(&URL_SAFE_NO_PAD.encode(signed), &keys);
         }
+
+        #[test]
+        fn a_lease_of_which_one_bit_was_changed_is_refused(place in 0..400usize, bit in 0..8u8) {
+            let keys = Arc::new(LeaseKeys::new());
+            let text = token(b"key", b"tag", 7, 1_000_000, &keys).to_string();
+            let mut bytes = URL_SAFE_NO_PAD.decode(text).unwrap();
+            let place = place % bytes.len();
+            bytes[place] ^= 1 << bit;
+            prop_assert!(read(&URL_SAFE_NO_PAD.encode(bytes), &keys).is_err());
+        }
+    }
+
+    #[test]
+    fn a_lease_of_another_fleet_is_refused_with_words_that_say_so() {
+        let (ours, theirs) = (Arc::new(LeaseKeys::new()), Arc::new(LeaseKeys::new()));
+        let text = token(b"key", b"key", 7, 1_000_000, &theirs).to_string();
+        assert_eq!(read(&text, &ours), Err(LeaseTokenError::NotSigned));
     }
 }

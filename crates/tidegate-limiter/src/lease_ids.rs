@@ -1,19 +1,27 @@
-//! Names for leases: random, so that nobody can guess another's, and never zero.
+//! Names for leases: random, so that nobody can guess another's, and never zero; and what they are signed with.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::LeaseId;
 
+use crate::lease_key::LeaseKeys;
+
 pub(crate) struct LeaseIds {
+    keys: Arc<LeaseKeys>,
     random: RandomState,
     next: AtomicU64,
 }
 
 impl LeaseIds {
     pub(crate) fn new() -> Self {
-        LeaseIds { random: RandomState::new(), next: AtomicU64::new(0) }
+        LeaseIds { keys: Arc::new(LeaseKeys::new()), random: RandomState::new(), next: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn keys(&self) -> &Arc<LeaseKeys> {
+        &self.keys
     }
 
     pub(crate) fn next(&self) -> LeaseId {

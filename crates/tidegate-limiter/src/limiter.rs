@@ -14,6 +14,7 @@ use crate::config::LimiterConfig;
 use crate::decision::{Decision, Source};
 use crate::deny_cache::DenyCache;
 use crate::health::{Health, NodeHealth, RemoteStats};
+use crate::idempotency::RequestNames;
 use crate::lease_ids::LeaseIds;
 use crate::local::LocalCells;
 use crate::node_clock::NodeClock;
@@ -32,6 +33,7 @@ pub struct Limiter {
     pub(crate) clock: NodeClock,
     pub(crate) hasher: CellHasher,
     pub(crate) lease_ids: Arc<LeaseIds>,
+    pub(crate) request_names: Arc<RequestNames>,
     pub(crate) deny_cache: Arc<DenyCache>,
     pub(crate) local: Arc<LocalCells>,
     pub(crate) store: Arc<dyn Store>,
@@ -69,7 +71,8 @@ impl Limiter {
         });
         let rules = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer)));
         let (hasher, lease_ids) = (CellHasher::new(secret), Arc::new(LeaseIds::new()));
-        Limiter { rules, observer, clock, hasher, lease_ids, deny_cache, local, store, remote }
+        let request_names = Arc::new(RequestNames::new());
+        Limiter { rules, observer, clock, hasher, lease_ids, request_names, deny_cache, local, store, remote }
     }
 
     /// The same limiter for another core: with calls to the store of its own, over connections and a runtime of its own,
@@ -84,6 +87,7 @@ impl Limiter {
             clock: self.clock.clone(),
             hasher: self.hasher,
             lease_ids: self.lease_ids.clone(),
+            request_names: self.request_names.clone(),
             deny_cache: self.deny_cache.clone(),
             local: self.local.clone(),
         }
@@ -135,7 +139,7 @@ impl Limiter {
                 }
             },
         };
-        let decision = Decision::new(Arc::clone(snapshot), &plan, &answer);
+        let decision = Decision::new(Arc::clone(snapshot), &plan, &answer, self.lease_ids.keys());
         if decision.is_refused_by_quotas_alone() {
             self.take_back(&plan, &decision).await;
         }
@@ -173,7 +177,7 @@ impl Limiter {
                 continue;
             };
             let answer = answers.next().expect("one answer per known domain");
-            let decision = Decision::new(snapshot.clone(), plan, &answer);
+            let decision = Decision::new(snapshot.clone(), plan, &answer, self.lease_ids.keys());
             if decision.is_refused_by_quotas_alone() {
                 self.take_back(plan, &decision).await;
             }
@@ -219,9 +223,10 @@ impl Limiter {
     /// the store is this process's memory.
     pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
         let (remote, rules) = (self.remote.clone(), self.rules.clone());
+        let (names, lease_ids) = (self.request_names.clone(), self.lease_ids.clone());
         async move {
             if let Some(remote) = remote {
-                remote.maintain(&rules).await;
+                remote.maintain(&rules, &names, lease_ids.keys()).await;
             }
         }
     }

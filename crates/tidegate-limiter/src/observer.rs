@@ -86,11 +86,13 @@ pub enum StoreCall {
     Heartbeat,
     /// Whether it answers again.
     Probe,
+    /// To keep records: what named requests were answered.
+    Record,
 }
 
 impl StoreCall {
     /// All there are, for those who count them one by one.
-    pub const ALL: [StoreCall; 8] = [
+    pub const ALL: [StoreCall; 9] = [
         StoreCall::Decide,
         StoreCall::Refund,
         StoreCall::Charge,
@@ -99,6 +101,7 @@ impl StoreCall {
         StoreCall::Release,
         StoreCall::Heartbeat,
         StoreCall::Probe,
+        StoreCall::Record,
     ];
 
     /// Its name in metrics.
@@ -113,6 +116,7 @@ impl StoreCall {
             StoreCall::Release => "release",
             StoreCall::Heartbeat => "heartbeat",
             StoreCall::Probe => "probe",
+            StoreCall::Record => "record",
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct Service {
     pub limiter: Arc<Limiter>,
     /// Hears how long answers took.
     pub observer: Arc<dyn Observer>,
-    /// For `X-RateLimit-Reset`, for how long answers took, and for how long named requests are remembered.
+    /// For `X-RateLimit-Reset`, and for how long answers took.
     pub clock: Arc<dyn Clock>,
     /// How answers look, and what a connection may take.
     pub settings: ServiceSettings,

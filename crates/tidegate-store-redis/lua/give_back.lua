@@ -9,6 +9,6 @@ local function refund(letter, key, raw, hits, age_us, a, b, c, d, e, f)
   elseif letter == "f" then
     return fixed_window_refund(raw, now, hits, age_us, a, b, c, d, e, f)
   elseif letter == "l" then
-    return sliding_log_refund(key, raw, hits, d, e)
+    return sliding_log_refund(key, raw, now, hits, age_us, b, d, e)
   end
 end

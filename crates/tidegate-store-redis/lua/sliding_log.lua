@@ -229,20 +229,25 @@ local function sliding_log_decide(key, raw, now, hits, limit, window_us, min_int
     sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
 end
 
--- Removes the newest `hits`.
-local function sliding_log_refund(key, raw, hits, width, large)
+-- Removes `hits` that were entered `age_us` ago: the first at or after that moment, or the newest where there are fewer.
+local function sliding_log_refund(key, raw, now, hits, age_us, window_us, width, large)
   local count, newest, expires_s, head = log_open(key, raw, width, large)
-  local left = max(count - hits, 0)
-  if left == count then
+  local removed = min(hits, count)
+  if removed == 0 or age_us >= window_us then
     return
   end
+  local entered, left = max(max(newest, now) - age_us, 0), count - removed
+  local from = min(log_count_until(key, raw, count, newest, head, width, entered - 1), left)
   local after = ""
   if left > 0 then
-    local last_low = log_low(key, raw, head, count, width)
-    newest = max(newest - packed_gap(last_low, log_low(key, raw, head, left, width), width), 0)
+    if from == left then
+      local last_low = log_low(key, raw, head, count, width)
+      newest = max(newest - packed_gap(last_low, log_low(key, raw, head, left, width), width), 0)
+    end
     raw = raw or call("GET", key)
-    after = to_bytes("<I7I5I4", newest, expires_s, 0) ..
-      sub(raw, LOG_HEADER + head * width + 1, LOG_HEADER + (head + left) * width)
+    local first = LOG_HEADER + head * width
+    after = to_bytes("<I7I5I4", newest, expires_s, 0) .. sub(raw, first + 1, first + from * width) ..
+      sub(raw, first + (from + removed) * width + 1)
   end
   if large == 1 then
     keep(key, after ~= "" and after)

@@ -29,6 +29,8 @@ const LAYOUT: u8 = b'2';
 const RESERVATION: u8 = b'r';
 /// In the place of the algorithm: limiters that are alive.
 const MEMBERS: u8 = b'm';
+/// In the place of the algorithm: a record.
+const RECORD: u8 = b'n';
 
 const LONGEST_TAG: usize = 64;
 const LONGEST_BODY: usize = 160;
@@ -85,6 +87,15 @@ impl KeyWriter {
     pub(crate) fn append_members(&self, out: &mut Vec<u8>, tag: &[u8]) {
         self.append_head(out, MEMBERS, b'k');
         append_tag(out, tag);
+    }
+
+    /// Appends the key of the record called `name`, which is its own tag.
+    pub(crate) fn append_record(&self, out: &mut Vec<u8>, name: &[u8]) {
+        self.append_head(out, RECORD, if is_plain(name) { b'k' } else { b'h' });
+        append_tag(out, name);
+        if !is_plain(name) {
+            out.extend_from_slice(&Sha256::digest(name));
+        }
     }
 
     fn append_head(&self, out: &mut Vec<u8>, letter: u8, form: u8) {

@@ -15,6 +15,7 @@ mod limits;
 mod link;
 mod observer;
 mod per_runtime;
+mod records;
 mod rounds;
 mod script;
 mod sentinel;

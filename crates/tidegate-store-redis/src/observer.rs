@@ -16,6 +16,7 @@ pub enum Operation {
     Cancel,
     Probe,
     Heartbeat,
+    Record,
 }
 
 impl Operation {
@@ -32,6 +33,7 @@ impl Operation {
             Operation::Cancel => "cancel",
             Operation::Probe => "probe",
             Operation::Heartbeat => "heartbeat",
+            Operation::Record => "record",
         }
     }
 }

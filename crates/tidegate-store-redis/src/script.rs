@@ -107,6 +107,12 @@ pub(crate) fn heartbeat() -> &'static Script {
     SCRIPT.get_or_init(|| Script::new([lua!("heartbeat")].into_iter()))
 }
 
+/// The script that writes and replaces records.
+pub(crate) fn record() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("record")].into_iter()))
+}
+
 fn assemble(driver: Driver, algorithms: Algorithms) -> Script {
     let noting = algorithms.may_count_refused().then_some(lua!("note_refused"));
     let files = [lua!("prelude")].into_iter().chain(algorithms.files()).chain(noting);

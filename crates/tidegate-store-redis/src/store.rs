@@ -8,7 +8,8 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
-    BatchOutcomes, BoxError, CellKey, Clock, LeaseRef, Refund, Reply, Request, Spend, Store, StoreError,
+    BatchOutcomes, BoxError, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend, Store,
+    StoreError,
 };
 
 use crate::client::{Call, Client, Route};
@@ -416,6 +417,19 @@ impl Store for RedisStore {
     fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
         let change = Change::Release { name: lease.id.0.get() };
         Reply::Later(Box::pin(async move { self.inner.change_one(Operation::Release, &lease, change).await }))
+    }
+
+    fn put_record<'a>(&'a self, record: Record<'a>, ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
+        Reply::Later(Box::pin(self.inner.put_record(record, ttl)))
+    }
+
+    fn replace_record<'a>(
+        &'a self,
+        record: Record<'a>,
+        to: Option<&'a [u8]>,
+        ttl: Micros,
+    ) -> Reply<'a, bool> {
+        Reply::Later(Box::pin(self.inner.replace_record(record, to, ttl)))
     }
 
     fn nodes(&self) -> usize {

@@ -7,6 +7,7 @@
 mod broken;
 mod history;
 mod model;
+mod records;
 
 use tidegate_core::Timestamp;
 
@@ -30,6 +31,7 @@ pub trait Subject {
 /// # Panics
 /// When the store is not one.
 pub async fn check(subject: &dyn Subject, seeds: std::ops::Range<u64>) {
+    records::check(subject).await;
     for seed in seeds {
         play(subject, &History::generate(seed)).await;
     }

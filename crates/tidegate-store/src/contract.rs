@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Touch};
 
 use crate::error::StoreError;
+use crate::record::{Record, no_records};
 
 /// Where cells live: this process's memory, or a Redis that every node shares.
 ///
@@ -42,6 +43,25 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ends a lease; false if it had ended already.
     fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool>;
+
+    /// Writes `record` for `ttl` under its name, unless there is one already: then that one stays and is the answer. Of
+    /// several nodes that write at once, one does, and the others read what it wrote.
+    ///
+    /// A store that keeps no records says so: certainly not applied.
+    fn put_record<'a>(&'a self, _record: Record<'a>, _ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
+        Reply::Now(Err(no_records()))
+    }
+
+    /// Puts `to` in the place of `record`, for `ttl`, or nothing; false if the record is not, or no longer, that one.
+    /// Doing so twice does no harm.
+    fn replace_record<'a>(
+        &'a self,
+        _record: Record<'a>,
+        _to: Option<&'a [u8]>,
+        _ttl: Micros,
+    ) -> Reply<'a, bool> {
+        Reply::Now(Err(no_records()))
+    }
 
     /// Over how many nodes its cells are spread. Each may fail while the others go on. The number stays what it was at
     /// the start; a store that grows later lets nodes share one.

@@ -9,6 +9,7 @@ pub mod conformance;
 mod contract;
 mod error;
 mod memory;
+mod record;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use contract::{
@@ -16,3 +17,4 @@ pub use contract::{
 };
 pub use error::{BoxError, StoreError};
 pub use memory::{MemoryConfig, MemoryStats, MemoryStore};
+pub use record::Record;

@@ -22,12 +22,16 @@ fn what_the_store_holds_is_read_anew_at_each_scrape() {
         dropped_idle: 1,
         evicted_in_use: 2,
         evicted_spent: 3,
+        records: 4,
+        evicted_records: 5,
     });
     assert_eq!(read(&exposition).get("tidegate_cells", &[]), Some(0.0));
     let scrape = read(&exposition);
     assert_eq!(scrape.get("tidegate_cells", &[]), Some(10.0));
     let evicted = |reason: &str| scrape.get("tidegate_cell_evictions_total", &[("reason", reason)]);
     assert_eq!(["idle", "in_use", "spent"].map(evicted), [Some(1.0), Some(2.0), Some(3.0)]);
+    assert_eq!(scrape.get("tidegate_store_records", &[]), Some(4.0));
+    assert_eq!(scrape.get("tidegate_store_record_evictions_total", &[]), Some(5.0));
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod import;
 mod leases;
 mod overload;
 mod plan;
+mod promises;
 mod proxy;
 mod redis_clock;
 mod redis_exact;

@@ -1,7 +1,9 @@
 //! What every algorithm promises, whatever the history.
 
 use proptest::prelude::*;
-use tidegate_core::{Ask, Cell, Hits, Limit, Micros, Rate, Stance, Timestamp, TokenBucket, Touch};
+use tidegate_core::{
+    Ask, Cell, Hits, Limit, Micros, Rate, RefusedHits, SlidingLog, Stance, Timestamp, TokenBucket, Touch,
+};
 
 use crate::generate::{START, Step, any_limit, any_limit_and_history, ask, scale};
 
@@ -145,6 +147,34 @@ proptest! {
         if spent && !matches!(limit, Limit::LeakyBucket(_) | Limit::Concurrency(_)) {
             limit.refund(&mut cell, now, Hits::new(hits), Micros::ZERO);
             prop_assert_eq!(limit.look(&cell, now, Ask::look()).remaining, before);
+        }
+    }
+
+    #[test]
+    fn a_log_whose_hits_are_refunded_late_admits_no_more_than_its_limit_of_those_that_were_not(
+        limit in 1..12u64,
+        steps in proptest::collection::vec((0..700u64, 1..6u64, 0..8usize, any::<bool>(), 0..300u64), 1..80),
+    ) {
+        let window = Micros::new(1_000);
+        let log = SlidingLog::new(limit, window, Micros::ZERO, RefusedHits::Forget).unwrap();
+        let (limit, mut cell, mut now) = (Limit::SlidingLog(log), Cell::Vacant, START);
+        let mut kept: Vec<(Timestamp, u64)> = vec![];
+        for (wait, hits, which, refunds, too_old) in steps {
+            now = now + Micros::new(wait);
+            if limit.decide(&mut cell, now, Ask::hits(hits)).is_admitted() {
+                kept.push((now, hits));
+            }
+            let in_window = |from: Timestamp| {
+                kept.iter().filter(|(at, _)| *at >= from && at.since(from) < window).map(|(_, hits)| hits).sum::<u64>()
+            };
+            for (from, _) in &kept {
+                prop_assert!(in_window(*from) <= limit.quota(), "{kept:?}");
+            }
+            if refunds && let Some(place) = kept.len().checked_sub(which + 1) {
+                let (taken, hits) = kept.remove(place);
+                // Whoever measures an age may tell too much of it, never too little.
+                limit.refund(&mut cell, now, Hits::new(hits), now.since(taken) + Micros::new(too_old));
+            }
         }
     }
 

@@ -38,7 +38,8 @@ impl LastAnswer {
         refused: Hits,
         wait: Option<Micros>,
     ) -> Outcome {
-        let never = wanted.get() > limit.quota();
+        // A look asks for one hit.
+        let never = wanted.get().max(1) > limit.quota();
         if elapsed >= self.reset_after {
             // Everything is back, and still it never fits.
             let reset_after = next_window_end(limit, elapsed.saturating_sub(self.reset_after));
@@ -89,8 +90,8 @@ fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcom
         Limit::LeakyBucket(bucket) => bucket.drain_time(),
         _ => return None,
     };
-    // Any moment will do, for nothing but spans comes out again.
-    let now = Timestamp::from_micros(Timestamp::MAX.as_micros() / 2);
+    // Any moment will do that has the longest refill behind it, for nothing but spans comes out again.
+    let now = Timestamp::MAX;
     // A limit that was lowered live may have to drain more than it can hold.
     let beyond = reset_after.saturating_sub(refill);
     let mut cell = Cell::Vacant;
@@ -173,6 +174,33 @@ mod tests {
                 prop_assert!(told.remaining <= truth.remaining);
             }
         }
+    }
+
+    #[test]
+    fn a_look_at_a_ban_is_told_no_time_to_come_back() {
+        let ban = Limit::FixedWindow(FixedWindow::new(0, Micros::from_secs(60)).unwrap());
+        let told = LastAnswer { remaining: 0, reset_after: Micros::from_secs(30) };
+        for hits in [Hits::ZERO, Hits::ONE] {
+            let refusal = told.refusal_after(&ban, Micros::from_secs(1), hits, Hits::ONE, None);
+            assert_eq!(refusal.retry_after(), None);
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_refills_over_centuries_reports_what_is_left() {
+        // One hit in ten years, 25 at once: full after 250 years.
+        let rate = Rate::new(1, Micros::from_secs(10 * 365 * 86_400)).unwrap();
+        let limit = Limit::TokenBucket(TokenBucket::new(rate, 25).unwrap());
+        let (mut cell, now) = (Cell::Vacant, Timestamp::from_micros(1_800_000_000_000_000));
+        let spent = limit.decide(&mut cell, now, Ask::hits(5));
+        let refused = limit.decide(&mut cell, now, Ask::hits(21));
+        assert_eq!((spent.remaining, refused.is_admitted()), (20, false));
+        let elapsed = Micros::from_secs(1);
+        let truth = limit.look(&cell, now + elapsed, Ask::hits(21));
+        let (wanted, wait) = (Hits::new(21), refused.retry_after().map(|wait| wait.saturating_sub(elapsed)));
+        let told = LastAnswer::of(&refused).refusal_after(&limit, elapsed, wanted, wanted, wait);
+        assert_eq!((told.remaining, told.retry_after()), (truth.remaining, truth.retry_after()));
+        assert_eq!(LastAnswer::of(&spent).left_after(&limit, elapsed).map(|left| left.remaining), Some(20));
     }
 
     trait IsBucketOrFixed {

@@ -6,13 +6,15 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Hits, Micros, Stance, Timestamp};
 use tidegate_rules::{Coordination, Rule};
-use tidegate_store::{Clock, Request, Spend, StoreError};
+use tidegate_store::{Clock, Record, Request, Spend, StoreError};
 
 use super::breaker::BreakerState;
 use super::lanes::LARGEST_BATCH;
 use super::{Nodes, Remote};
 use crate::cell_hash::CellHash;
 use crate::deny_cache::LimitVersion;
+use crate::idempotency::RequestNames;
+use crate::lease_key::{self, LeaseKeys};
 use crate::local::approximate::Unreported;
 use crate::local::ledger::Debt;
 use crate::observer::StoreCall;
@@ -26,13 +28,21 @@ const PROBE_EVERY: Micros = Micros::from_millis(500);
 const MEMBER_TTL: Micros = Micros::from_secs(5);
 /// The shortest time between two reconciliations of approximate counts, however short a rule wants it.
 const SHORTEST_SYNC: Micros = Micros::from_millis(10);
+/// How often the store is asked for the key that leases are signed with.
+const LEASE_KEY_EVERY: Micros = Micros::from_secs(60);
 /// Own cells are swept in so many parts, one per second.
 const SWEEP_PARTS: usize = 60;
 
 impl Remote {
     /// Keeps this node in touch with its store, for ever.
-    pub(crate) async fn maintain(self: &Arc<Self>, rules: &ArcSwap<Snapshot>) {
+    pub(crate) async fn maintain(
+        self: &Arc<Self>,
+        rules: &ArcSwap<Snapshot>,
+        names: &RequestNames,
+        lease_keys: &LeaseKeys,
+    ) {
         let mut next_beat = self.clock.now();
+        let mut next_key = next_beat;
         let mut next_probe = next_beat;
         let mut next_sync = next_beat + sync_every(rules);
         loop {
@@ -48,13 +58,18 @@ impl Remote {
                 self.probe_what_is_away().await;
                 self.pay_debts().await;
                 self.give_orphans_back().await;
+                self.write_what_is_unwritten(names).await;
+            }
+            if is_due(next_key, now) {
+                let shared = self.share_lease_key(lease_keys).await;
+                next_key = now + if shared { LEASE_KEY_EVERY } else { PROBE_EVERY };
             }
             if is_due(next_sync, now) {
                 self.reconcile().await;
                 next_sync = self.clock.now() + sync_every(rules);
             }
             let now = self.clock.now();
-            let next = next_beat.min(next_probe).min(next_sync);
+            let next = next_beat.min(next_probe).min(next_sync).min(next_key);
             self.runtime.sleep(next.since(now).max(Micros::from_millis(1))).await;
         }
     }
@@ -79,6 +94,20 @@ impl Remote {
                 self.probe_what_seems_well().await;
             }
         }
+    }
+
+    /// Signs leases with the key that the fleet keeps in the store, or makes its own that key; false if the store does not
+    /// answer. Asked now and then, so that the store does not forget it.
+    pub(crate) async fn share_lease_key(&self, keys: &LeaseKeys) -> bool {
+        let own = keys.signing();
+        let put =
+            self.store.put_record(Record { name: lease_key::RECORD, value: &own }, lease_key::KEPT).answer();
+        let Some(Ok(known)) = within(&*self.runtime, self.timeout, put).await else { return false };
+        let fleets = known.unwrap_or(own.to_vec());
+        keys.learn(&fleets);
+        let same = Record { name: lease_key::RECORD, value: &fleets };
+        let again = self.store.replace_record(same, Some(&fleets), lease_key::KEPT).answer();
+        matches!(within(&*self.runtime, self.timeout, again).await, Some(Ok(_)))
     }
 
     /// A heartbeat failed and nobody knows which nodes are away: without requests, nobody else would find out.
@@ -262,7 +291,7 @@ fn with_its_cause(error: &StoreError) -> String {
 
 /// A clock that stepped back must not put anything off.
 fn is_due(when: Timestamp, now: Timestamp) -> bool {
-    now >= when || when.since(now) > MEMBER_TTL
+    now >= when || when.since(now) > LEASE_KEY_EVERY
 }
 
 fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64) -> Spend<'c> {

@@ -44,7 +44,7 @@ pub(crate) struct Remote {
     pub(crate) deny_cache: Arc<DenyCache>,
     pub(crate) local: Arc<LocalCells>,
     pub(crate) observer: Arc<dyn Observer>,
-    clock: NodeClock,
+    pub(crate) clock: NodeClock,
 }
 
 /// What a way to the store is made of.

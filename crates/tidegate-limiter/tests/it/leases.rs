@@ -1,13 +1,13 @@
 use tidegate_core::Micros;
-use tidegate_limiter::{LeaseError, LeaseToken};
+use tidegate_limiter::{LeaseError, LeaseToken, LeaseTokenError};
 
 use crate::world::{World, at_once};
 
 const UPLOADS: &str =
     "- { name: uploads, key: [user], limits: [{ algorithm: concurrency, limit: 2, ttl: 30s }, 100/minute] }";
 
-fn token(text: &str) -> LeaseToken {
-    text.parse().unwrap()
+fn token(world: &World, text: &str) -> LeaseToken {
+    world.limiter.read_lease(text).unwrap()
 }
 
 #[test]
@@ -19,8 +19,8 @@ fn a_lease_given_back_makes_room_and_can_be_given_back_once() {
     let third = world.check(&[("user", "1")]);
     assert!(!third.allowed && third.lease.is_none());
 
-    at_once(world.limiter.release(&token(&first))).unwrap();
-    assert!(matches!(at_once(world.limiter.release(&token(&first))), Err(LeaseError::Ended)));
+    at_once(world.limiter.release(&token(&world, &first))).unwrap();
+    assert!(matches!(at_once(world.limiter.release(&token(&world, &first))), Err(LeaseError::Ended)));
     assert!(world.check(&[("user", "1")]).allowed);
 }
 
@@ -57,4 +57,12 @@ fn a_request_refused_by_another_limit_takes_no_lease() {
     assert!(!world.check(&[("user", "2")]).allowed);
     world.advance(Micros::from_secs(60));
     assert!(world.check(&[("user", "2")]).allowed);
+}
+
+#[test]
+fn a_lease_that_another_wrote_is_no_lease() {
+    let (world, other) = (World::new(UPLOADS), World::new(UPLOADS));
+    let theirs = other.check(&[("user", "1")]).lease.unwrap().to_string();
+    assert_eq!(world.limiter.read_lease(&theirs), Err(LeaseTokenError::NotSigned));
+    assert_eq!(world.limiter.read_lease("a lease"), Err(LeaseTokenError::Malformed));
 }

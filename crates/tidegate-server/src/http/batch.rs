@@ -1,15 +1,17 @@
 //! `/v1/check/batch`: checks that are decided in one go, or refused together before anything is spent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::join_all;
 use http::StatusCode;
 use tidegate_core::Timestamp;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, FirstTime, ReplayError, Transport};
+use tidegate_limiter::{CheckRequest, Claim, DescriptorAsk, FirstTime, Transport};
 use tidegate_rules::UnknownDomain;
 
 use super::check::{Entries, ask, entries, question};
-use super::named::{Asked, Told};
+use super::idempotency::{Told, check_id, conflict, detached, unreadable};
 use super::{Answer, JSON, Shared, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
@@ -17,18 +19,30 @@ use crate::problem::{Kind, Problem};
 /// What is known of a check before it is decided.
 enum Earlier<'c> {
     Unnamed,
-    FirstTime(FirstTime<'c, Told>),
-    Answered(Arc<Told>),
+    FirstTime(FirstTime<'c>),
+    Answered(Told),
 }
 
 impl Shared {
-    pub(super) async fn check_batch(&self, body: &[u8]) -> Result<Answer, Problem> {
+    pub(super) async fn check_batch(self: &Arc<Self>, body: Bytes) -> Result<Answer, Problem> {
         let began = self.service.clock.now();
-        let batch: json::Batch<'_> = json::parse(body)?;
+        let batch: json::Batch<'_> = json::parse(&body)?;
         self.refuse_unknown_domains(&batch)?;
+        refuse_names_used_twice(&batch.checks)?;
+        let answer = if batch.checks.iter().all(|check| check.request_id.is_none()) {
+            self.decide_batch(&batch, began).await?
+        } else {
+            let (shared, body) = (self.clone(), body.clone());
+            detached(async move { shared.decide_batch(&json::parse(&body)?, began).await }).await?
+        };
+        self.service.answered(Transport::Http, began);
+        Ok(answer)
+    }
+
+    async fn decide_batch(&self, batch: &json::Batch<'_>, began: Timestamp) -> Result<Answer, Problem> {
         let numbers = 0..batch.checks.len();
-        let earlier: Vec<_> =
-            numbers.map(|number| self.earlier(&batch.checks, number)).collect::<Result<_, _>>()?;
+        let earlier = join_all(numbers.map(|number| self.earlier(&batch.checks[number], number))).await;
+        let earlier: Vec<Earlier<'_>> = earlier.into_iter().collect::<Result<_, _>>()?;
         let open: Vec<&Check<'_>> = batch
             .checks
             .iter()
@@ -38,14 +52,20 @@ impl Shared {
             .collect();
         let mut decided = self.decide_all(&open, began).await?.into_iter();
         let mut next = || decided.next().expect("one answer for each open check");
-        let bodies = earlier.into_iter().map(|earlier| match earlier {
-            Earlier::Unnamed => next().body,
-            Earlier::FirstTime(first) => next().remembered_by(first).body.clone(),
-            Earlier::Answered(told) => told.body.clone(),
-        });
-        let answer = answer(StatusCode::OK, JSON, joined(bodies));
-        self.service.answered(Transport::Http, began);
-        Ok(answer)
+        let told = join_all(earlier.into_iter().map(|earlier| {
+            let (told, first) = match earlier {
+                Earlier::Unnamed => (next(), None),
+                Earlier::FirstTime(first) => (next(), Some(first)),
+                Earlier::Answered(told) => (told, None),
+            };
+            async move {
+                if let Some(first) = first {
+                    told.settle(first).await;
+                }
+                told.body
+            }
+        }));
+        Ok(answer(StatusCode::OK, JSON, joined(told.await.into_iter())))
     }
 
     /// A batch is taken whole or not at all, so that a typing error in one check does not spend the others.
@@ -60,23 +80,14 @@ impl Shared {
         Ok(())
     }
 
-    fn earlier(&self, checks: &[Check<'_>], number: usize) -> Result<Earlier<'_>, Problem> {
-        let check = &checks[number];
+    async fn earlier(&self, check: &Check<'_>, number: usize) -> Result<Earlier<'_>, Problem> {
         let Some(id) = &check.request_id else { return Ok(Earlier::Unnamed) };
-        let field = || format!("checks[{number}].request_id");
-        match self.look_up(id.as_str(), &Asked::check(check)) {
-            Ok(Ok(told)) => Ok(Earlier::Answered(told)),
-            Ok(Err(first_time)) => Ok(Earlier::FirstTime(first_time)),
-            Err(error) => {
-                let same = |one: &Check<'_>| one.request_id == check.request_id && one.domain == check.domain;
-                match checks[..number].iter().position(same) {
-                    Some(first) if error == ReplayError::UnderWay => {
-                        let detail = format!("{}: checks[{first}] has the same", field());
-                        Err(Problem::new(Kind::InvalidField, detail).at(field()))
-                    }
-                    _ => Err(super::named::conflict(error).at(field())),
-                }
+        match self.service.limiter.claim(&check_id(check, id.as_str())).await {
+            Ok(Claim::First(first)) => Ok(Earlier::FirstTime(first)),
+            Ok(Claim::Answered(record)) => {
+                Told::from_record(&record).map(Earlier::Answered).ok_or_else(unreadable)
             }
+            Err(error) => Err(conflict(error).at(format!("checks[{number}].request_id"))),
         }
     }
 
@@ -93,6 +104,20 @@ impl Shared {
         let told = decisions.into_iter().map(|decision| decision.map(|decision| self.told(&decision, began)));
         told.collect::<Result<_, _>>().map_err(|error| self.unknown_domain(&error, "checks"))
     }
+}
+
+/// One name cannot stand for two checks of one batch.
+fn refuse_names_used_twice(checks: &[Check<'_>]) -> Result<(), Problem> {
+    let mut known = HashMap::new();
+    for (number, check) in checks.iter().enumerate() {
+        let Some(id) = &check.request_id else { continue };
+        if let Some(first) = known.insert((check.domain.as_str(), id.as_str()), number) {
+            let field = format!("checks[{number}].request_id");
+            let detail = format!("{field}: checks[{first}] has the same");
+            return Err(Problem::new(Kind::InvalidField, detail).at(field));
+        }
+    }
+    Ok(())
 }
 
 /// `{"decisions":[…]}` of decisions that are JSON already.

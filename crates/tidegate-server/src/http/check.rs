@@ -1,5 +1,8 @@
 //! `/v1/check` and `/v1/refund`.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
@@ -8,7 +11,7 @@ use tidegate_http::answer;
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, RefundError, Transport};
 use tidegate_rules::{Descriptor, UnknownDomain};
 
-use super::named::{Asked, Told};
+use super::idempotency::{Keep, Told, check_id, detached, refund_id};
 use super::{Answer, JSON, Shared};
 use crate::json::{self, Attributes, Check};
 use crate::problem::{Kind, Problem};
@@ -17,47 +20,68 @@ use crate::service::{governing_limit, rule_name};
 pub(super) type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 8]>;
 
 impl Shared {
-    pub(super) async fn check(&self, body: &[u8]) -> Result<Answer, Problem> {
+    pub(super) async fn check(self: &Arc<Self>, body: Bytes) -> Result<Answer, Problem> {
         let began = self.service.clock.now();
-        let check: Check<'_> = json::parse(body)?;
-        let told = match &check.request_id {
-            None => self.decide(&check, began).await?,
-            Some(id) => self.once(id.as_str(), &Asked::check(&check), self.decide(&check, began)).await?,
+        let check: Check<'_> = json::parse(&body)?;
+        let told = match check.request_id {
+            None => self.decide(&check, began).await.map_err(|(problem, _)| problem)?,
+            Some(_) => {
+                let (shared, body) = (self.clone(), body.clone());
+                detached(async move { shared.check_once(&body, began).await }).await?
+            }
         };
         self.service.answered(Transport::Http, began);
         Ok(told.into())
     }
 
-    pub(super) async fn refund(&self, body: &[u8]) -> Result<Answer, Problem> {
-        let refund: json::Refund<'_> = json::parse(body)?;
-        let told = match &refund.request_id {
-            None => self.give_back(&refund).await?,
-            Some(id) => self.once(id.as_str(), &Asked::refund(&refund), self.give_back(&refund)).await?,
+    pub(super) async fn refund(self: &Arc<Self>, body: Bytes) -> Result<Answer, Problem> {
+        let refund: json::Refund<'_> = json::parse(&body)?;
+        let told = match refund.request_id {
+            None => self.give_back(&refund).await.map_err(|(problem, _)| problem)?,
+            Some(_) => {
+                let (shared, body) = (self.clone(), body.clone());
+                detached(async move { shared.refund_once(&body).await }).await?
+            }
         };
         Ok(told.into())
     }
 
-    async fn decide(&self, check: &Check<'_>, began: Timestamp) -> Result<Told, Problem> {
+    async fn check_once(&self, body: &[u8], began: Timestamp) -> Result<Told, Problem> {
+        let check: Check<'_> = json::parse(body)?;
+        let id = check.request_id.as_ref().map_or("", |id| id.as_str());
+        self.once(&check_id(&check, id), self.decide(&check, began)).await
+    }
+
+    async fn refund_once(&self, body: &[u8]) -> Result<Told, Problem> {
+        let refund: json::Refund<'_> = json::parse(body)?;
+        let id = refund.request_id.as_ref().map_or("", |id| id.as_str());
+        self.once(&refund_id(&refund, id), self.give_back(&refund)).await
+    }
+
+    async fn decide(&self, check: &Check<'_>, began: Timestamp) -> Result<Told, (Problem, Keep)> {
         let entries = entries(&check.attributes);
         let asks = [ask(&entries, check.cost.0)];
         let decided = self.service.limiter.check(&question(check.domain.as_str(), &asks)).await;
-        let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
+        let decision = decided.map_err(|error| (self.unknown_domain(&error, "domain"), Keep::Nothing))?;
         Ok(self.told(&decision, began))
     }
 
-    async fn give_back(&self, refund: &json::Refund<'_>) -> Result<Told, Problem> {
+    async fn give_back(&self, refund: &json::Refund<'_>) -> Result<Told, (Problem, Keep)> {
         let entries = entries(&refund.attributes);
         let asks = [ask(&entries, 0)];
         let request = question(refund.domain.as_str(), &asks);
         self.service.limiter.refund(&request, Hits::new(refund.amount.0)).await.map_err(
             |error| match error {
-                RefundError::UnknownDomain(error) => self.unknown_domain(&error, "domain"),
-                RefundError::Store(error) => super::store_unavailable(&error),
+                RefundError::UnknownDomain(error) => (self.unknown_domain(&error, "domain"), Keep::Nothing),
+                RefundError::Store(error) if error.is_certainly_not_applied() => {
+                    (super::store_unavailable(&error), Keep::Nothing)
+                }
+                RefundError::Store(error) => (super::store_unavailable(&error), Keep::Claim),
             },
         )?;
         let body = serde_json::json!({ "refunded": refund.amount.0 }).to_string();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, JSON)]);
-        Ok(Told { status: StatusCode::OK, headers, body: body.into() })
+        Ok(Told { status: StatusCode::OK, headers, body: body.into(), keep: Keep::Answer })
     }
 
     pub(super) fn told(&self, decision: &Decision, began: Timestamp) -> Told {
@@ -68,7 +92,8 @@ impl Shared {
         let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
         serde_json::to_writer(&mut body, &as_json(decision, lease.as_deref()))
             .expect("a decision always serialises");
-        Told { status: answer::status(decision), headers, body: body.into() }
+        let keep = if decision.source.is_without_the_store() { Keep::Nothing } else { Keep::Answer };
+        Told { status: answer::status(decision), headers, body: body.into(), keep }
     }
 
     pub(super) fn unknown_domain(&self, error: &UnknownDomain, field: &str) -> Problem {

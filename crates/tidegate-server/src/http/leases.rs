@@ -9,7 +9,7 @@ use crate::problem::{Kind, Problem};
 
 impl Shared {
     pub(super) async fn release(&self, body: &[u8]) -> Result<Answer, Problem> {
-        let lease = parse(body)?;
+        let lease = self.read_lease(body)?;
         match self.service.limiter.release(&lease).await {
             Ok(()) => Ok(answer(StatusCode::OK, JSON, r#"{"released":true}"#)),
             // It no longer counts, which is what the caller wants: ending it twice does no harm.
@@ -19,7 +19,7 @@ impl Shared {
     }
 
     pub(super) async fn renew(&self, body: &[u8]) -> Result<Answer, Problem> {
-        let lease = parse(body)?;
+        let lease = self.read_lease(body)?;
         match self.service.limiter.renew(&lease).await {
             Ok(()) => {
                 let body = serde_json::json!({ "renewed": true, "ttl_ms": lease.ttl().as_millis_ceil() });
@@ -31,11 +31,10 @@ impl Shared {
             Err(LeaseError::Store(error)) => Err(super::store_unavailable(&error)),
         }
     }
-}
 
-fn parse(body: &[u8]) -> Result<LeaseToken, Problem> {
-    let request: json::Lease<'_> = json::parse(body)?;
-    request.lease.as_str().parse().map_err(|error: tidegate_limiter::LeaseTokenError| {
-        Problem::new(Kind::InvalidField, error.to_string()).at("lease")
-    })
+    fn read_lease(&self, body: &[u8]) -> Result<LeaseToken, Problem> {
+        let request: json::Lease<'_> = json::parse(body)?;
+        let lease = self.service.limiter.read_lease(request.lease.as_str());
+        lease.map_err(|error| Problem::new(Kind::InvalidField, error.to_string()).at("lease"))
+    }
 }

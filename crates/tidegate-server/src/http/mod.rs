@@ -6,9 +6,9 @@
 mod auth;
 mod batch;
 mod check;
+mod idempotency;
 mod leases;
 mod media;
-mod named;
 mod utilization;
 
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tidegate_http::Gate;
 use tidegate_http::identity::{Identity, IdentityConfig};
-use tidegate_limiter::{Health, ReplayBounds, ReplayCache, Shedder, Transport};
+use tidegate_limiter::{Health, Shedder, Transport};
 use tidegate_store::StoreError;
 
 use crate::connection::{self, BodyError, Speaks, read_body};
@@ -43,16 +43,11 @@ pub struct Http {
 #[derive(Clone)]
 pub(crate) struct Shared {
     service: Arc<Service>,
-    /// What was answered to checks and refunds that named themselves.
-    replays: Arc<ReplayCache<named::Told>>,
     /// Who a request is that a gateway asks about.
     identity: Arc<Identity>,
     /// What is asked about such a request.
     gate: Gate,
 }
-
-/// What is remembered of requests that named themselves.
-const REPLAYS: ReplayBounds = ReplayBounds { requests: 65_536, bytes: 64 << 20 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -62,9 +57,8 @@ impl Http {
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
         let identity = Identity::new(&IdentityConfig::default()).expect("the default has no mistakes");
-        let (replays, identity) = (Arc::new(ReplayCache::new(REPLAYS)), Arc::new(identity));
         let gate = service.gate(Transport::Auth, None);
-        Self { shared: Arc::new(Shared { service, replays, identity, gate }) }
+        Self { shared: Arc::new(Shared { service, identity: Arc::new(identity), gate }) }
     }
 
     /// The same, with who a request is read in this way.
@@ -79,7 +73,7 @@ impl Http {
         self.with(|shared| shared.gate.shedder = Some(shedder))
     }
 
-    /// The same for a worker that has a service of its own: a named request is recognised on whichever it comes in.
+    /// The same for a worker that has a service of its own.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
         self.clone().with(|shared| {
@@ -124,13 +118,13 @@ impl Caller {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let post = request.method() == Method::POST;
         let get = request.method() == Method::GET || request.method() == Method::HEAD;
         match request.uri().path() {
-            "/v1/check" if post => shared.check(&self.body(request).await?).await,
-            "/v1/check/batch" if post => shared.check_batch(&self.body(request).await?).await,
-            "/v1/refund" if post => shared.refund(&self.body(request).await?).await,
+            "/v1/check" if post => shared.check(self.body(request).await?).await,
+            "/v1/check/batch" if post => shared.check_batch(self.body(request).await?).await,
+            "/v1/refund" if post => shared.refund(self.body(request).await?).await,
             "/v1/release" if post => shared.release(&self.body(request).await?).await,
             "/v1/renew" if post => shared.renew(&self.body(request).await?).await,
             "/v1/utilization" if post => shared.report_utilization(&self.body(request).await?),

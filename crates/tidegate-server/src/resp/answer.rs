@@ -316,7 +316,7 @@ impl Answerer {
     async fn other(&mut self, command: Command, words: &[&[u8]], to: &mut Replies) -> Then {
         let limiter = &self.worker.service.limiter;
         match command {
-            Command::Release | Command::Renew => match check::read_lease(words[1]) {
+            Command::Release | Command::Renew => match check::read_lease(limiter, words[1]) {
                 Ok(lease) if command == Command::Release => {
                     check::write_lease(self.noting_waits(limiter.release(&lease)).await, to);
                 }

@@ -129,8 +129,9 @@ fn unknown_domain(limiter: &Limiter, error: &UnknownDomain) -> String {
 ///
 /// # Errors
 /// What is wrong, for the client to read.
-pub(crate) fn read_lease(word: &[u8]) -> Result<LeaseToken, String> {
-    let token = str::from_utf8(word).map_err(|_| LeaseTokenError).and_then(str::parse);
+pub(crate) fn read_lease(limiter: &Limiter, word: &[u8]) -> Result<LeaseToken, String> {
+    let text = str::from_utf8(word).map_err(|_| LeaseTokenError::Malformed);
+    let token = text.and_then(|text| limiter.read_lease(text));
     token.map_err(|error| error.to_string())
 }
 

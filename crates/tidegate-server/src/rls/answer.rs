@@ -11,17 +11,18 @@ use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, U
 use crate::headers::HeaderSets;
 use crate::service::{OVERRIDE, Service, span};
 
-/// The answer to a request of so many descriptors, which came at `began`.
-pub(super) fn response(
+/// The answer to a request that came at `began`: `decision` as a whole, and what was said to each descriptor, by its place
+/// in the decision on it.
+pub(super) fn response<'d>(
     service: &Service,
     decision: &Decision,
-    descriptors: usize,
+    descriptors: impl Iterator<Item = (&'d Decision, usize)>,
     began: Timestamp,
 ) -> RateLimitResponse {
     let overall = if decision.allowed { Code::Ok } else { Code::OverLimit };
     let mut response = RateLimitResponse {
         overall_code: overall.into(),
-        statuses: (0..descriptors).map(|number| status(decision, decision.descriptor(number))).collect(),
+        statuses: descriptors.map(|(decision, place)| status(decision, decision.descriptor(place))).collect(),
         ..RateLimitResponse::default()
     };
     if let Some(set) = service.settings.rls_headers {

@@ -7,7 +7,9 @@ mod answer;
 mod question;
 
 use bytes::Bytes;
+use tidegate_core::Timestamp;
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, RefundError};
+use tidegate_rules::UnknownDomain;
 
 pub use crate::generated::envoy::config::core::v3::HeaderValue;
 pub use crate::generated::envoy::extensions::common::ratelimit::v3::{
@@ -58,23 +60,56 @@ impl Service {
         let overrides = question::overrides(request)?;
         let entries = question::entries(request);
         let asks = question::asks(request, &entries, &overrides);
-        let negative = |(descriptor, _): &(&RateLimitDescriptor, _)| descriptor.is_negative_hits;
-        for (descriptor, ask) in request.descriptors.iter().zip(&asks).filter(negative) {
-            let returned = for_gateway(&request.domain, std::slice::from_ref(ask));
-            match self.limiter.refund(&returned, question::hits(request, descriptor)).await {
-                // Its ask is a look, and tells what is left now.
+        let answer = if request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits) {
+            self.spend_and_give_back(request, &asks, began).await
+        } else {
+            let decided = self.limiter.check(&for_gateway(&request.domain, &asks)).await;
+            decided.map(|decision| {
+                let places = (0..asks.len()).map(|place| (&decision, place));
+                answer::response(self, &decision, places, began)
+            })
+        };
+        // An unknown domain passes, as Envoy's users expect; the limiter has told the observer.
+        Ok(answer.unwrap_or_else(|_| answer::all_ok(asks.len())))
+    }
+
+    /// Answers a question some of whose descriptors have negative hits: those are given back if the others pass, and a
+    /// request that is refused changes nothing. The protocol does not say when they were spent: they go back to the
+    /// current window.
+    async fn spend_and_give_back(
+        &self,
+        request: &RateLimitRequest,
+        asks: &[DescriptorAsk<'_>],
+        began: Timestamp,
+    ) -> Result<RateLimitResponse, UnknownDomain> {
+        let is_negative = |place: &usize| request.descriptors[*place].is_negative_hits;
+        let (returned, spent): (Vec<usize>, Vec<usize>) = (0..asks.len()).partition(is_negative);
+        let spends: Vec<DescriptorAsk<'_>> = spent.iter().map(|place| asks[*place]).collect();
+        let decision = match spends.is_empty() {
+            true => None,
+            false => Some(self.limiter.check(&for_gateway(&request.domain, &spends)).await?),
+        };
+        let passes = decision.as_ref().is_none_or(|decision| decision.allowed);
+        for place in returned.iter().filter(|_| passes) {
+            let hits = question::hits(request, &request.descriptors[*place]);
+            let ask = for_gateway(&request.domain, std::slice::from_ref(&asks[*place]));
+            match self.limiter.refund(&ask, hits).await {
                 Ok(()) => {}
-                Err(RefundError::UnknownDomain(_)) => return Ok(answer::all_ok(asks.len())),
+                Err(RefundError::UnknownDomain(error)) => return Err(error),
                 Err(RefundError::Store(error)) => {
                     tracing::debug!(domain = request.domain, %error, "negative hits were not given back");
                 }
             }
         }
-        // An unknown domain passes, as Envoy's users expect; the limiter has told the observer.
-        Ok(match self.limiter.check(&for_gateway(&request.domain, &asks)).await {
-            Ok(decision) => answer::response(self, &decision, asks.len(), began),
-            Err(_) => answer::all_ok(asks.len()),
-        })
+        // Looks: they tell what is left now.
+        let looks: Vec<DescriptorAsk<'_>> = returned.iter().map(|place| asks[*place]).collect();
+        let left = self.limiter.check(&for_gateway(&request.domain, &looks)).await?;
+        let overall = decision.as_ref().unwrap_or(&left);
+        let at = |place: usize| match returned.binary_search(&place) {
+            Ok(among) => (&left, among),
+            Err(among) => (overall, place - among),
+        };
+        Ok(answer::response(self, overall, (0..asks.len()).map(at), began))
     }
 }
 

@@ -2,10 +2,10 @@
 
 mod batch;
 mod check;
+mod idempotency;
 mod json;
 mod leases;
 mod mistakes;
-mod named;
 mod openapi;
 mod pages;
 mod slow;

@@ -117,3 +117,16 @@ async fn a_refund_of_all_leaves_no_key() {
         assert_eq!(redis.cmd(&["DBSIZE"]).int(), 0, "{:?}", target.limit);
     }
 }
+
+#[tokio::test]
+async fn a_record_expires_also_after_it_was_replaced() {
+    use tidegate_store::{Record, Store};
+    let redis = Redis::start();
+    let store = store(&redis.url(), &patient());
+    let (one, minute) = (Record { name: b"name", value: b"one" }, Micros::from_secs(60));
+    let lives = || redis.cmd(&[&b"PTTL"[..], &keys(&redis)[0]]).int();
+    assert_eq!(store.put_record(one, Micros::from_secs(600)).answer().await.unwrap(), None);
+    assert!((540_000..=600_000).contains(&lives()), "{}", lives());
+    assert!(store.replace_record(one, Some(b"two"), minute).answer().await.unwrap());
+    assert!((1..=60_000).contains(&lives()), "{}", lives());
+}

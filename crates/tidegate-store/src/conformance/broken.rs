@@ -4,6 +4,7 @@ use tidegate_core::{Limit, Micros};
 
 use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
 use crate::error::StoreError;
+use crate::record::Record;
 
 /// A store that fails whatever is asked, each time with a new error from this function.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,14 @@ impl Store for Broken {
     }
 
     fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.fail()
+    }
+
+    fn put_record<'a>(&'a self, _: Record<'a>, _: Micros) -> Reply<'a, Option<Vec<u8>>> {
+        self.fail()
+    }
+
+    fn replace_record<'a>(&'a self, _: Record<'a>, _: Option<&'a [u8]>, _: Micros) -> Reply<'a, bool> {
         self.fail()
     }
 

@@ -10,6 +10,7 @@
 //! over the shards, which a keyed hash fills evenly; the bound on bytes is one for all, because one log may be as large as
 //! a hundred thousand others.
 
+mod records;
 mod shard;
 mod table;
 
@@ -20,10 +21,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hash128, SipHasher13};
 use smallvec::SmallVec;
-use tidegate_core::{Cell, Limit, Outcome, Timestamp, decide_fold, decide_request};
+use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, decide_fold, decide_request};
 
 use crate::clock::{Clock, SystemClock};
 use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
+use crate::record::Record;
+use records::Records;
 use shard::{Moment, Shard};
 use table::{Sweep, Tag, Victims};
 
@@ -55,6 +58,10 @@ pub struct MemoryStats {
     pub evicted_in_use: u64,
     /// Cells at their limit, dropped at the bound because too few others were left.
     pub evicted_spent: u64,
+    /// Records held.
+    pub records: usize,
+    /// Records dropped at the bound, before their time.
+    pub evicted_records: u64,
 }
 
 /// Cells in this process's memory.
@@ -62,6 +69,7 @@ pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Padded]>,
     cells_per_shard: usize,
     heap: Heap,
+    records: Mutex<Records>,
     hash_keys: [u64; 2],
     began: Timestamp,
     clock: C,
@@ -102,6 +110,7 @@ impl<C: Clock> MemoryStore<C> {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
             cells_per_shard: config.max_cells.div_ceil(shards),
             heap,
+            records: Mutex::default(),
             hash_keys: [random.hash_one(0), random.hash_one(1)],
             began: clock.now(),
             clock,
@@ -130,6 +139,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn stats(&self) -> MemoryStats {
         let fixed = self.shards.len() * size_of::<Padded>();
         let mut stats = MemoryStats { bytes: fixed, ..MemoryStats::default() };
+        (stats.records, stats.evicted_records) = self.records.lock().stats();
         for shard in &self.shards {
             let shard = shard.0.lock();
             stats.cells += shard.cells();
@@ -307,6 +317,19 @@ impl<C: Clock> Store for MemoryStore<C> {
         Reply::Now(Ok(
             self.with_cell(&lease.cell, lease.limit, |cell, now| lease.limit.release(cell, now, lease.id))
         ))
+    }
+
+    fn put_record<'a>(&'a self, record: Record<'a>, ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
+        Reply::Now(Ok(self.records.lock().put(record, self.clock.now(), ttl)))
+    }
+
+    fn replace_record<'a>(
+        &'a self,
+        record: Record<'a>,
+        to: Option<&'a [u8]>,
+        ttl: Micros,
+    ) -> Reply<'a, bool> {
+        Reply::Now(Ok(self.records.lock().replace(record, to, self.clock.now(), ttl)))
     }
 }
 

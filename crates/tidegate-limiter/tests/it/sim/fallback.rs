@@ -177,3 +177,22 @@ fn a_fast_bucket_is_divided_by_its_rate_too() {
     fleet.executor.run_for(Micros::from_secs(1));
     assert_eq!(admitted(&fleet.nodes[0], "one", 30), 5);
 }
+
+#[test]
+fn a_lease_is_known_on_every_node_also_by_those_that_started_without_the_store() {
+    let rules = "- { name: a, key: [user], limits: [{ algorithm: concurrency, limit: 4, ttl: 60s }] }";
+    let fleet = Fleet::new(rules, Setting { nodes: 2, ..Setting::default() });
+    fleet.set(Weather::Refuses);
+    for node in &fleet.nodes {
+        fleet.executor.start(node.limiter.maintain());
+    }
+    fleet.run_for_millis(3_000);
+    let [one, other] = [0, 1].map(|number| fleet.nodes[number].limiter.clone());
+    let alone = fleet.nodes[0].check("one").lease.unwrap().to_string();
+    assert!(one.read_lease(&alone).is_ok() && other.read_lease(&alone).is_err());
+    fleet.set(Weather::Fine);
+    fleet.run_for_millis(3_000);
+    let together = fleet.nodes[0].check("two").lease.unwrap().to_string();
+    assert!(other.read_lease(&together).is_ok());
+    assert!(one.read_lease(&alone).is_ok(), "what was signed before is still known");
+}

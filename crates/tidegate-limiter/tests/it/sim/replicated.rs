@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Scope, Stance, Timestamp, Touch};
 use tidegate_store::{
-    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply, Request,
-    Spend, Store, StoreError,
+    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Record, Refund, Reply,
+    Request, Spend, Store, StoreError,
 };
 
 /// The master, and what it wrote.
@@ -136,6 +136,28 @@ impl Store for Replicated {
         let (kept, id) = (OwnCell::of(lease.cell, lease.limit), lease.id);
         let again = move |replica: &Memory| drop(at_once(replica.release(kept.lease(id))));
         self.write(again, |master| at_once(master.release(lease)))
+    }
+
+    fn put_record<'a>(&'a self, record: Record<'a>, ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
+        let (name, value) = (record.name.to_vec(), record.value.to_vec());
+        let again = move |replica: &Memory| {
+            drop(at_once(replica.put_record(Record { name: &name, value: &value }, ttl)));
+        };
+        self.write(again, |master| at_once(master.put_record(record, ttl)))
+    }
+
+    fn replace_record<'a>(
+        &'a self,
+        record: Record<'a>,
+        to: Option<&'a [u8]>,
+        ttl: Micros,
+    ) -> Reply<'a, bool> {
+        let (name, value, new) = (record.name.to_vec(), record.value.to_vec(), to.map(<[u8]>::to_vec));
+        let again = move |replica: &Memory| {
+            let record = Record { name: &name, value: &value };
+            drop(at_once(replica.replace_record(record, new.as_deref(), ttl)));
+        };
+        self.write(again, |master| at_once(master.replace_record(record, to, ttl)))
     }
 }
 

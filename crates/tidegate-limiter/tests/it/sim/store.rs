@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_limiter::Runtime;
 use tidegate_store::{
-    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, Refund, Reply, Request, Spend, Store, StoreError,
+    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, Record, Refund, Reply, Request, Spend, Store,
+    StoreError,
 };
 
 use super::executor::Executor;
@@ -246,6 +247,23 @@ impl Store for Link {
     fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
         let node = self.node_of(lease.cell.tag);
         self.other("release", node, async move { self.truth.memory.release(lease).answer().await })
+    }
+
+    fn put_record<'a>(&'a self, record: Record<'a>, ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
+        self.other("record", 0, async move { self.truth.memory.put_record(record, ttl).answer().await })
+    }
+
+    fn replace_record<'a>(
+        &'a self,
+        record: Record<'a>,
+        to: Option<&'a [u8]>,
+        ttl: Micros,
+    ) -> Reply<'a, bool> {
+        self.other(
+            "record",
+            0,
+            async move { self.truth.memory.replace_record(record, to, ttl).answer().await },
+        )
     }
 
     fn nodes(&self) -> usize {

@@ -92,13 +92,14 @@ async fn negative_hits_give_back_at_most_what_was_spent() {
 }
 
 #[tokio::test]
-async fn hits_are_given_back_even_where_the_rest_of_the_request_is_refused() {
+async fn negative_hits_of_a_request_that_is_refused_are_not_given_back() {
     let world = World::envoy(RULES);
     left(&world, &[(0, user(Some(10)))]).await;
     let other = RateLimitDescriptor { hits_addend: Some(11), ..descriptor(&[("user", "7")]) };
     let answer = world.ask(request([back(Some(4)), other])).await.unwrap();
     assert_eq!(
         told(&answer),
-        (Code::OverLimit, vec!["OK 4 of 10/MINUTE 60s".to_owned(), "OVER 10 of 10/MINUTE 60s".to_owned()])
+        (Code::OverLimit, vec!["OVER 0 of 10/MINUTE 60s".to_owned(), "OVER 10 of 10/MINUTE 60s".to_owned()])
     );
+    assert_eq!(left(&world, &[(0, back(Some(4)))]).await, [(Code::Ok, 4)]);
 }

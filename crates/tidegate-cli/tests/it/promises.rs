@@ -1,0 +1,109 @@
+//! What is promised of a fleet on a real Redis, each promise by its name.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use tidegate_testkit::{Redis, eventually, http, poll};
+
+use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, left, pass};
+
+const PER_USER: &str = "\
+- { name: per-user, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
+";
+
+fn named(user: &str, id: &str) -> Json {
+    json!({ "domain": "api", "attributes": { "user": user }, "request_id": id })
+}
+
+const SLOTS: &str = "\
+- { name: slots, key: [user], limits: [{ algorithm: concurrency, limit: 2, ttl: 60s }] }
+";
+
+fn post(http: SocketAddr, path: &str, body: &Json) -> (u16, Json) {
+    let answer = http::post_json(http, path, &body.to_string());
+    (answer.status, answer.json())
+}
+
+#[test]
+fn request_id_a_retry_on_another_node_gets_the_first_answer_and_spends_nothing() {
+    let redis = Redis::start();
+    let [one, other] = [0, 1].map(|_| Node::ready(&redis.url(), PATIENT, PER_USER));
+    let first = post(one.http, "/v1/check", &named("42", "r-1"));
+    assert_eq!(first.0, 200);
+    for node in [&other, &one, &other] {
+        assert_eq!(post(node.http, "/v1/check", &named("42", "r-1")), first);
+    }
+    let batch = json!({ "checks": [named("42", "r-1"), named("42", "r-2")] });
+    let (_, decisions) = post(other.http, "/v1/check/batch", &batch);
+    assert_eq!(decisions["decisions"][0], first.1);
+    assert_eq!(post(one.http, "/v1/check", &named("42", "r-2")).1, decisions["decisions"][1]);
+    let (conflict, problem) = post(other.http, "/v1/check", &named("7", "r-1"));
+    assert_eq!((conflict, &problem["field"]), (409, &json!("request_id")));
+    let refund = json!({ "domain": "api", "attributes": { "user": "42" }, "amount": 1, "request_id": "f-1" });
+    for node in [&one, &other] {
+        assert_eq!(post(node.http, "/v1/refund", &refund).0, 200);
+    }
+    assert_eq!(left(&mut one.client(), "42"), 999, "two checks and one refund");
+}
+
+#[test]
+fn request_id_an_answer_without_the_store_is_not_repeated_when_it_is_back() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), DEFAULT, PER_USER);
+    redis.pause();
+    assert_eq!(post(node.http, "/v1/check", &named("42", "r-1")).0, 503);
+    redis.resume();
+    eventually("the check is decided by the store", PATIENCE, || {
+        post(node.http, "/v1/check", &named("42", "r-1")).0 == 200
+    });
+}
+
+#[test]
+fn request_id_a_retry_after_the_client_gave_up_does_not_spend_again() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), PATIENT, PER_USER);
+    redis.pause();
+    let body = named("42", "r-1").to_string();
+    let mut client = TcpStream::connect(node.http).unwrap();
+    let head = "POST /v1/check HTTP/1.1\r\nhost: api\r\ncontent-type: application/json\r\ncontent-length:";
+    client.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+    pass(Duration::from_millis(300));
+    drop(client);
+    pass(Duration::from_millis(100));
+    redis.resume();
+    let again = poll(PATIENCE, || {
+        let answer = post(node.http, "/v1/check", &named("42", "r-1"));
+        (answer.0 != 409).then_some(answer)
+    });
+    assert_eq!(again.map(|answer| answer.0), Some(200));
+    assert_eq!(left(&mut node.client(), "42"), 999);
+}
+
+#[test]
+fn lease_tokens_are_signed_by_the_fleet_and_a_forged_one_ends_nothing() {
+    let redis = Redis::start();
+    let [one, other] = [0, 1].map(|_| Node::ready(&redis.url(), PATIENT, SLOTS));
+    let stranger = Node::ready("memory:", PATIENT, SLOTS);
+    let take = |node: &Node| {
+        post(node.http, "/v1/check", &json!({ "domain": "api", "attributes": { "user": "42" } })).1
+    };
+    let (mine, theirs) = (take(&one)["lease"].clone(), take(&stranger)["lease"].clone());
+    assert!(take(&other)["allowed"] == true && take(&one)["allowed"] == false, "two at once");
+    for path in ["/v1/release", "/v1/renew"] {
+        let (status, problem) = post(other.http, path, &json!({ "lease": theirs }));
+        assert_eq!((status, &problem["field"]), (422, &json!("lease")), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("not a lease of this fleet"), "{problem}");
+    }
+    assert_eq!(take(&other)["allowed"], false, "a forged token ends nothing");
+    assert_eq!(post(other.http, "/v1/release", &json!({ "lease": mine })).1["released"], true);
+    assert_eq!(take(&one)["allowed"], true);
+    let unexpired = redis
+        .cmd(&["KEYS", "*"])
+        .array()
+        .iter()
+        .filter(|key| redis.cmd(&["TTL", &key.text()]).int() < 0)
+        .count();
+    assert_eq!(unexpired, 0, "every key has a time to live");
+}

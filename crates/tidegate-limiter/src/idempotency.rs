@@ -1,0 +1,302 @@
+//! Requests that name themselves: asked again within a minute, they get the first answer and spend nothing.
+//!
+//! The first to come claims the name in the store, so that no other node decides meanwhile, and leaves its answer there.
+//! An answer that the store has no part in is none: then the name is free again. A store that does not answer is told
+//! later, from a bounded queue; until then a name may stay claimed, for at most its minute.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tidegate_core::{Micros, Timestamp, append_part};
+use tidegate_store::{Clock, Record, StoreError};
+
+use crate::limiter::Limiter;
+use crate::observer::StoreCall;
+use crate::remote::Remote;
+
+/// How long a name stands for its first request.
+const KEPT: Micros = Micros::from_secs(60);
+/// Records that a store which did not answer must still be told. Beyond that names stay claimed until their time is over.
+const MOST_UNWRITTEN: usize = 4_096;
+
+/// A name that a caller gave its request, and what stands for all it asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    name: [u8; 32],
+    fingerprint: Fingerprint,
+}
+
+/// Tells requests apart that go by the same name.
+type Fingerprint = [u8; 16];
+
+impl RequestId {
+    /// `id` within `domain`, for a request that asks `asked`: the same bytes for the same question, on every node.
+    #[must_use]
+    pub fn new(domain: &str, id: &str, asked: &[u8]) -> Self {
+        let mut name = Vec::new();
+        for part in [&b"request_id"[..], domain.as_bytes(), id.as_bytes()] {
+            append_part(&mut name, part);
+        }
+        let mut fingerprint = Fingerprint::default();
+        fingerprint.copy_from_slice(&Sha256::digest(asked)[..size_of::<Fingerprint>()]);
+        RequestId { name: Sha256::digest(&name).into(), fingerprint }
+    }
+}
+
+/// What is known of a named request.
+#[derive(Debug)]
+pub enum Claim<'l> {
+    /// It must be decided now.
+    First(FirstTime<'l>),
+    /// It was answered this.
+    Answered(Vec<u8>),
+}
+
+/// Why a named request is not decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimError {
+    /// Another request had this name within the last minute.
+    UsedForAnother,
+    /// The first one is still being decided, or what became of it is unknown.
+    UnderWay,
+}
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ClaimError::UsedForAnother => "request_id was used for another request less than a minute ago",
+            ClaimError::UnderWay => "a request with this request_id is still being decided",
+        })
+    }
+}
+
+impl std::error::Error for ClaimError {}
+
+/// A named request that must be decided now. Dropped without an answer, it frees its name.
+#[must_use]
+pub struct FirstTime<'l> {
+    limiter: &'l Limiter,
+    name: [u8; 32],
+    /// The record that says it is under way.
+    claim: Vec<u8>,
+    /// Whether the store may hold the claim.
+    claimed: bool,
+}
+
+/// What all named requests of a node have in common.
+pub(crate) struct RequestNames {
+    random: RandomState,
+    next: AtomicU64,
+    unwritten: Mutex<VecDeque<Unwritten>>,
+}
+
+/// What a store must still be told of a name that this node has claimed.
+#[derive(Clone)]
+struct Unwritten {
+    name: [u8; 32],
+    from: Vec<u8>,
+    to: Option<Vec<u8>>,
+    until: Timestamp,
+}
+
+impl Limiter {
+    /// Claims the name of a request that may have been asked before.
+    ///
+    /// Where the store does not answer the request is taken for new, for its rules say what to do then.
+    ///
+    /// # Errors
+    /// When the name stands for another request, or the first one is still being decided.
+    pub async fn claim(&self, request: &RequestId) -> Result<Claim<'_>, ClaimError> {
+        let claim = self.request_names.new_claim(request.fingerprint);
+        let put = self.put_record(request.name, claim.clone()).await;
+        let first = |claim, claimed| {
+            Ok(Claim::First(FirstTime { limiter: self, name: request.name, claim, claimed }))
+        };
+        let known = match put {
+            Ok(None) => return first(claim, true),
+            Ok(Some(known)) => known,
+            Err(error) => return first(claim, !error.is_certainly_not_applied()),
+        };
+        match read(&known) {
+            Some((fingerprint, _)) if fingerprint != request.fingerprint => Err(ClaimError::UsedForAnother),
+            Some((_, State::Answered(answer))) => Ok(Claim::Answered(answer.to_vec())),
+            // One that this node has given up, and could not tell the store. By another name, for the store may be told yet.
+            _ if self.request_names.has_given_up(&known) => {
+                let until = self.clock.now() + KEPT;
+                let change = Unwritten { name: request.name, from: known, to: Some(claim.clone()), until };
+                match self.replace_record(change).await {
+                    Ok(true) => first(claim, true),
+                    Ok(false) | Err(_) => Err(ClaimError::UnderWay),
+                }
+            }
+            _ => Err(ClaimError::UnderWay),
+        }
+    }
+
+    async fn put_record(&self, name: [u8; 32], value: Vec<u8>) -> Result<Option<Vec<u8>>, StoreError> {
+        match &self.remote {
+            None => self.store.put_record(Record { name: &name, value: &value }, KEPT).answer().await,
+            Some(remote) => remote.put_record(name, value).await,
+        }
+    }
+
+    async fn replace_record(&self, change: Unwritten) -> Result<bool, StoreError> {
+        match &self.remote {
+            None => {
+                let record = Record { name: &change.name, value: &change.from };
+                self.store.replace_record(record, change.to.as_deref(), KEPT).answer().await
+            }
+            Some(remote) => remote.replace_record(change).await,
+        }
+    }
+}
+
+impl FirstTime<'_> {
+    /// Leaves `answer` for whoever asks again.
+    pub async fn answered(mut self, answer: &[u8]) {
+        let answer = [&self.claim[..size_of::<Fingerprint>()], &[ANSWERED], answer].concat();
+        if std::mem::take(&mut self.claimed) {
+            self.write(Some(answer)).await;
+        } else {
+            // The store was away when the name was to be claimed. If it is back, better late than never.
+            let _ = self.limiter.put_record(self.name, answer).await;
+        }
+    }
+
+    /// Frees the name: what was decided is no answer.
+    pub async fn withdrawn(mut self) {
+        if std::mem::take(&mut self.claimed) {
+            self.write(None).await;
+        }
+    }
+
+    /// Leaves the name claimed: nobody knows whether it was carried out, and it must not be twice.
+    pub fn lost(mut self) {
+        self.claimed = false;
+    }
+
+    async fn write(&mut self, to: Option<Vec<u8>>) {
+        let limiter = self.limiter;
+        let from = std::mem::take(&mut self.claim);
+        let change = Unwritten { name: self.name, from, to, until: limiter.clock.now() + KEPT };
+        if limiter.replace_record(change.clone()).await.is_err() {
+            limiter.request_names.remember(change);
+        }
+    }
+}
+
+impl Drop for FirstTime<'_> {
+    fn drop(&mut self) {
+        if !std::mem::take(&mut self.claimed) {
+            return;
+        }
+        let (limiter, from) = (self.limiter, std::mem::take(&mut self.claim));
+        match &limiter.remote {
+            None => {
+                let record = Record { name: &self.name, value: &from };
+                // Memory has done it by the time that it answers.
+                drop(limiter.store.replace_record(record, None, KEPT));
+            }
+            Some(remote) => {
+                let until = limiter.clock.now() + KEPT;
+                limiter.request_names.remember(Unwritten { name: self.name, from, to: None, until });
+                let (remote, names) = (remote.clone(), limiter.request_names.clone());
+                remote.clone().spawn(Box::pin(async move { remote.write_what_is_unwritten(&names).await }));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for FirstTime<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FirstTime").field("claimed", &self.claimed).finish_non_exhaustive()
+    }
+}
+
+impl RequestNames {
+    pub(crate) fn new() -> Self {
+        RequestNames { random: RandomState::new(), next: AtomicU64::new(0), unwritten: Mutex::default() }
+    }
+
+    /// A record that no other claim equals.
+    fn new_claim(&self, fingerprint: Fingerprint) -> Vec<u8> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let unique = [self.random.hash_one((0, number)), self.random.hash_one((1, number))];
+        [&fingerprint[..], &[UNDER_WAY], &unique[0].to_le_bytes(), &unique[1].to_le_bytes()].concat()
+    }
+
+    fn remember(&self, change: Unwritten) {
+        let mut unwritten = self.unwritten.lock();
+        if unwritten.len() < MOST_UNWRITTEN {
+            unwritten.push_back(change);
+        }
+    }
+
+    fn wrote(&self, change: &Unwritten) {
+        self.unwritten.lock().retain(|other| other.from != change.from);
+    }
+
+    /// Whether `claim` is one that was given up here.
+    fn has_given_up(&self, claim: &[u8]) -> bool {
+        self.unwritten.lock().iter().any(|change| change.to.is_none() && change.from == claim)
+    }
+
+    fn oldest(&self) -> Option<Unwritten> {
+        self.unwritten.lock().front().cloned()
+    }
+}
+
+impl Remote {
+    async fn put_record(
+        self: &Arc<Self>,
+        name: [u8; 32],
+        value: Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([&name[..]].into_iter()));
+        let work =
+            async move { store.put_record(Record { name: &name, value: &value }, KEPT).answer().await };
+        self.run(StoreCall::Record, nodes, work).await
+    }
+
+    async fn replace_record(self: &Arc<Self>, change: Unwritten) -> Result<bool, StoreError> {
+        let (store, nodes) = (self.store(), self.nodes_of([&change.name[..]].into_iter()));
+        let work = async move {
+            let record = Record { name: &change.name, value: &change.from };
+            store.replace_record(record, change.to.as_deref(), KEPT).answer().await
+        };
+        self.run(StoreCall::Record, nodes, work).await
+    }
+
+    /// Tells the store what it could not be told of names that this node has claimed. Doing so twice does no harm.
+    pub(crate) async fn write_what_is_unwritten(self: &Arc<Self>, names: &RequestNames) {
+        while let Some(change) = names.oldest() {
+            let is_over = self.clock.now() >= change.until;
+            if !is_over && self.replace_record(change.clone()).await.is_err() {
+                return;
+            }
+            names.wrote(&change);
+        }
+    }
+}
+
+const UNDER_WAY: u8 = 0;
+const ANSWERED: u8 = 1;
+
+enum State<'r> {
+    UnderWay,
+    Answered(&'r [u8]),
+}
+
+/// What a record says; nothing if it is none of ours.
+fn read(record: &[u8]) -> Option<(Fingerprint, State<'_>)> {
+    let (fingerprint, rest) = record.split_first_chunk()?;
+    match rest.split_first()? {
+        (&ANSWERED, answer) => Some((*fingerprint, State::Answered(answer))),
+        _ => Some((*fingerprint, State::UnderWay)),
+    }
+}

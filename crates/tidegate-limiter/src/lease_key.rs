@@ -1,0 +1,105 @@
+//! The secret by which the nodes of a fleet know the leases that they gave out.
+//!
+//! It lies in the store, beside the counters: the first node writes it, all others read it. A node that starts without its
+//! store signs with a secret of its own until it can, and goes on to know what it signed with that.
+
+use std::hash::{BuildHasher, RandomState};
+
+use arc_swap::ArcSwap;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tidegate_core::Micros;
+
+/// What the secret is called in the store.
+pub(crate) const RECORD: &[u8] = b"lease-key";
+/// How long the store keeps it after a node last asked for it. A lease that outlives that is one that nobody could renew.
+pub(crate) const KEPT: Micros = Micros::from_secs(7 * 86_400);
+
+/// The keys that a node signs with and knows.
+pub(crate) struct LeaseKeys(ArcSwap<Known>);
+
+struct Known {
+    signing: Key,
+    /// Signed with until the store told another.
+    earlier: Option<Key>,
+}
+
+type Key = [u8; 32];
+
+/// What proves that a fleet gave a lease out: the first half of an HMAC-SHA-256.
+pub(crate) type Signature = [u8; 16];
+
+impl LeaseKeys {
+    /// A key that nobody can foresee.
+    pub(crate) fn new() -> Self {
+        // Each of these is keyed by the system's randomness; the hash spreads it over the key.
+        let random: Vec<u8> =
+            (0..8_u64).flat_map(|number| RandomState::new().hash_one(number).to_le_bytes()).collect();
+        LeaseKeys(ArcSwap::from_pointee(Known { signing: Sha256::digest(&random).into(), earlier: None }))
+    }
+
+    /// The key to sign with, for the store to keep if it has none.
+    pub(crate) fn signing(&self) -> Key {
+        self.0.load().signing
+    }
+
+    /// Signs with the fleet's key from here on.
+    pub(crate) fn learn(&self, fleets: &[u8]) {
+        let known = self.0.load();
+        if let Ok(key) = Key::try_from(fleets)
+            && key != known.signing
+        {
+            self.0.store(std::sync::Arc::new(Known { signing: key, earlier: Some(known.signing) }));
+        }
+    }
+
+    pub(crate) fn sign(&self, message: &[u8]) -> Signature {
+        sign(&self.0.load().signing, message)
+    }
+
+    /// Whether this fleet signed `message` so. Takes as long for every wrong signature.
+    pub(crate) fn knows(&self, message: &[u8], signature: &Signature) -> bool {
+        let known = self.0.load();
+        let mut keys = std::iter::once(&known.signing).chain(&known.earlier);
+        keys.any(|key| bool::from(sign(key, message).ct_eq(signature)))
+    }
+}
+
+/// HMAC-SHA-256 (RFC 2104), cut to its first half.
+fn sign(key: &Key, message: &[u8]) -> Signature {
+    const BLOCK: usize = 64;
+    let padded = |with: u8| {
+        let mut block = [with; BLOCK];
+        block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
+        block
+    };
+    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(message).finalize();
+    let whole = Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize();
+    let mut signature = Signature::default();
+    signature.copy_from_slice(&whole[..size_of::<Signature>()]);
+    signature
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_is_what_rfc_4231_says() {
+        // Test case 1 has a key of twenty bytes: shorter keys are filled up with zeros, and so is this one.
+        let mut key = Key::default();
+        key[..20].fill(0x0b);
+        let expected = 0xb034_4c61_d8db_3853_5ca8_afce_af0b_f12b_u128;
+        assert_eq!(sign(&key, b"Hi There"), expected.to_be_bytes());
+    }
+
+    #[test]
+    fn what_was_signed_before_the_fleets_key_was_known_is_still_known_and_what_others_signed_is_not() {
+        let (node, other) = (LeaseKeys::new(), LeaseKeys::new());
+        let before = node.sign(b"lease");
+        node.learn(&other.signing());
+        assert!(node.knows(b"lease", &before) && !other.knows(b"lease", &before));
+        assert!(other.knows(b"lease", &node.sign(b"lease")));
+        assert!(!node.knows(b"another", &before) && !node.knows(b"lease", &[0; 16]));
+    }
+}

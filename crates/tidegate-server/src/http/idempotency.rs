@@ -1,0 +1,155 @@
+//! Requests that name themselves (`request_id`): asked again within a minute, on whichever node, they get the first answer
+//! and spend nothing.
+//!
+//! They are decided in a task of their own: a client that gives up does not stop what it has begun, and finds the answer
+//! when it asks again.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use tidegate_core::{append_part, take_part};
+use tidegate_limiter::{Claim, ClaimError, FirstTime, RequestId};
+
+use super::{Answer, Shared};
+use crate::json::{Attributes, Check, Refund};
+use crate::problem::{Kind, Problem};
+
+/// What is answered to a check or a refund.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) keep: Keep,
+}
+
+/// What becomes of a name once its request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// The answer is kept.
+    Answer,
+    /// It was decided without the store, or not at all, which is no answer: the name is free.
+    Nothing,
+    /// Nobody knows whether it was carried out, and it must not be twice: the name stays claimed.
+    Claim,
+}
+
+impl Told {
+    /// Leaves this answer to whoever asks again, or frees the name where it is none.
+    pub(super) async fn settle(&self, first: FirstTime<'_>) {
+        match self.keep {
+            Keep::Answer => first.answered(&self.to_record()).await,
+            Keep::Nothing => first.withdrawn().await,
+            Keep::Claim => first.lost(),
+        }
+    }
+
+    /// As a record in the store: status, headers, body, each with its length before it.
+    fn to_record(&self) -> Vec<u8> {
+        let mut record = self.status.as_u16().to_be_bytes().to_vec();
+        append_part(&mut record, &self.body);
+        for (name, value) in &self.headers {
+            append_part(&mut record, name.as_ref());
+            append_part(&mut record, value.as_ref());
+        }
+        record
+    }
+
+    /// The counterpart of [`Told::to_record`]; none if a later version wrote it.
+    pub(super) fn from_record(record: &[u8]) -> Option<Self> {
+        let (status, rest) = record.split_first_chunk()?;
+        let (body, mut rest) = take_part(rest)?;
+        let mut headers = HeaderMap::new();
+        while !rest.is_empty() {
+            let (name, after) = take_part(rest)?;
+            let (value, after) = take_part(after)?;
+            headers.append(HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?);
+            rest = after;
+        }
+        let status = StatusCode::from_u16(u16::from_be_bytes(*status)).ok()?;
+        Some(Told { status, headers, body: Bytes::copy_from_slice(body), keep: Keep::Answer })
+    }
+}
+
+impl From<Told> for Answer {
+    fn from(told: Told) -> Self {
+        let mut answer = Response::new(Full::new(told.body));
+        *answer.status_mut() = told.status;
+        *answer.headers_mut() = told.headers;
+        answer
+    }
+}
+
+pub(super) fn check_id(check: &Check<'_>, id: &str) -> RequestId {
+    let asked = asked(b"check", check.cost.0, &check.attributes);
+    RequestId::new(check.domain.as_str(), id, &asked)
+}
+
+pub(super) fn refund_id(refund: &Refund<'_>, id: &str) -> RequestId {
+    let asked = asked(b"refund", refund.amount.0, &refund.attributes);
+    RequestId::new(refund.domain.as_str(), id, &asked)
+}
+
+/// The same bytes for the same question, whatever the order of its attributes.
+fn asked(what: &[u8], hits: u64, attributes: &Attributes<'_>) -> Vec<u8> {
+    let mut pairs: Vec<(&str, &str)> = attributes.iter().collect();
+    pairs.sort_unstable();
+    let mut asked = Vec::new();
+    append_part(&mut asked, what);
+    append_part(&mut asked, &hits.to_be_bytes());
+    for (name, value) in pairs {
+        append_part(&mut asked, name.as_bytes());
+        append_part(&mut asked, value.as_bytes());
+    }
+    asked
+}
+
+impl Shared {
+    /// Answers a named request: at most once a minute by `decide`, a repeat with the first answer.
+    pub(super) async fn once(
+        &self,
+        request: &RequestId,
+        decide: impl Future<Output = Result<Told, (Problem, Keep)>>,
+    ) -> Result<Told, Problem> {
+        let first = match self.service.limiter.claim(request).await {
+            Ok(Claim::First(first)) => first,
+            Ok(Claim::Answered(record)) => return Told::from_record(&record).ok_or_else(unreadable),
+            Err(error) => return Err(conflict(error).at("request_id")),
+        };
+        let decided = decide.await;
+        match &decided {
+            Ok(told) => told.settle(first).await,
+            Err((_, Keep::Claim)) => first.lost(),
+            Err(_) => first.withdrawn().await,
+        }
+        decided.map_err(|(problem, _)| problem)
+    }
+}
+
+/// Runs `work` to its end, also if nobody waits for it any more.
+pub(super) async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::spawn(work).await {
+        Ok(answer) => answer,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => {
+            Err(Problem::new(Kind::StoreUnavailable, "the server is stopping").hint("ask another node"))
+        }
+    }
+}
+
+pub(super) fn conflict(error: ClaimError) -> Problem {
+    Problem::new(Kind::Conflict, error.to_string()).hint(match error {
+        ClaimError::UsedForAnother => "use a new request_id for a new request",
+        ClaimError::UnderWay => "wait for the first answer, then ask again",
+    })
+}
+
+/// Nodes of two versions may be at work at once.
+pub(super) fn unreadable() -> Problem {
+    let detail = "the first answer was written by another version of tidegate";
+    Problem::new(Kind::Conflict, detail).hint("use a new request_id").at("request_id")
+}
