@@ -44,7 +44,8 @@ impl NodeHealth {
     pub(crate) fn of_all(remote: &Remote) -> Vec<Self> {
         let node =
             |node| NodeHealth { endpoint: remote.endpoint(node), breaker: remote.breakers.state(node) };
-        (0..remote.nodes()).map(node).collect()
+        // A node that holds nothing has no name.
+        (0..remote.nodes()).map(node).filter(|node| !node.endpoint.is_empty()).collect()
     }
 }
 

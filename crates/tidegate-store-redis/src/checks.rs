@@ -66,7 +66,7 @@ impl RedisStore {
         };
         let look = |partition| async move {
             let finding = match info(inner, partition).await {
-                Ok(text) => finding(&text),
+                Ok(text) => finding(&text, lazy_expire(inner, partition).await.as_deref()),
                 Err(error) => Finding::Away(error),
             };
             ServerReport { endpoint: inner.client.name(partition), finding }
@@ -86,7 +86,23 @@ async fn info(inner: &Inner, partition: u16) -> Result<String, StoreError> {
     }
 }
 
-fn finding(info: &str) -> Finding {
+/// What `lazyfree-lazy-expire` is set to; none where that is not told.
+async fn lazy_expire(inner: &Inner, partition: u16) -> Option<String> {
+    let mut command = Cmd::new();
+    command.arg("CONFIG").arg("GET").arg("lazyfree-lazy-expire");
+    let call = Call { operation: Operation::Probe, command: &command, source: None, items: 1 };
+    let answer = inner.client.run(partition, call, Deadline::from_now(inner.patience())).await.ok()?;
+    let Value::Array(pair) = answer else { return None };
+    match &pair[..] {
+        [_, Value::BulkString(value)] => Some(String::from_utf8_lossy(value).into_owned()),
+        _ => None,
+    }
+}
+
+/// Below this many steps a second, a step that expires keys takes long enough to be noticed.
+const ENOUGH_HZ: u32 = 50;
+
+fn finding(info: &str, lazy_expire: Option<&str>) -> Finding {
     let field = |name: &str| {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(|value| value.trim())
     };
@@ -108,6 +124,16 @@ fn finding(info: &str) -> Finding {
         };
         warnings
             .push(format!("`maxmemory-policy {policy}` forgets who has spent what {when}: use `noeviction`"));
+    }
+    if let Some(hz) =
+        field("configured_hz").and_then(|hz| hz.parse::<u32>().ok()).filter(|hz| *hz < ENOUGH_HZ)
+    {
+        warnings.push(format!("`hz {hz}` expires keys in pauses of up to 25 ms: use `hz 100`"));
+    }
+    if lazy_expire == Some("no") {
+        warnings.push(
+            "large expired keys are freed while others wait: use `lazyfree-lazy-expire yes`".to_owned(),
+        );
     }
     let bytes = field("used_memory").and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
     Finding::Usable { version, warnings, keys: keys(info), bytes }
@@ -155,7 +181,7 @@ mod tests {
     use super::*;
 
     fn shown(info: &str) -> String {
-        ServerReport { endpoint: "h:1".to_owned(), finding: finding(info) }.to_string()
+        ServerReport { endpoint: "h:1".to_owned(), finding: finding(info, None) }.to_string()
     }
 
     #[test]

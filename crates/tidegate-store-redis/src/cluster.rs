@@ -3,8 +3,6 @@
 //! The map is learnt from any member, corrected by every `MOVED`, and learnt anew when a master does not answer. It is
 //! only ever a guess: the member that is asked knows better, and says so.
 
-use std::sync::Arc;
-
 use arc_swap::ArcSwap;
 use redis::Value;
 
@@ -23,8 +21,13 @@ pub(crate) struct Cluster {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotMap {
     masters: Vec<Endpoint>,
+    /// For each master the node of the store that it is: the same for as long as it is a master.
+    nodes: Vec<usize>,
     slots: Vec<u16>,
 }
+
+/// Nodes of the store: as many masters as these fail without the others. More share some.
+pub(crate) const NODES: usize = 32;
 
 const NOBODY: u16 = u16::MAX;
 /// A cluster has at most as many masters as slots; ours is given up on before.
@@ -44,19 +47,27 @@ impl Cluster {
         self.map.load().master_of(slot).cloned()
     }
 
-    /// The seed that stands for the master of `slot`: itself if it is one, else any, but always the same.
-    pub(crate) fn seed_of(&self, slot: u16) -> usize {
+    /// The node of the store that the master of `slot` is; the first before a map was learnt.
+    pub(crate) fn node_of(&self, slot: u16) -> usize {
         let map = self.map.load();
-        let Some(master) = map.master_of(slot) else { return usize::from(slot) % self.seeds.len() };
-        self.seed_for(master, &map)
+        map.place_of(slot).map_or(0, |place| map.nodes[place])
     }
 
-    /// A slot whose master `seed` stands for.
-    pub(crate) fn slot_for(&self, seed: usize) -> Option<u16> {
+    /// The master that is this node of the store.
+    pub(crate) fn master_at(&self, node: usize) -> Option<Endpoint> {
         let map = self.map.load();
-        let stands_for = |master: &&Endpoint| self.seed_for(master, &map) == seed;
-        let master = map.masters.iter().find(stands_for)?;
-        (0..SLOTS).find(|slot| map.master_of(*slot) == Some(master))
+        map.nodes.iter().position(|its| *its == node).map(|place| map.masters[place].clone())
+    }
+
+    /// A slot of the master that is this node of the store.
+    pub(crate) fn slot_for(&self, node: usize) -> Option<u16> {
+        let map = self.map.load();
+        (0..SLOTS).find(|slot| map.place_of(*slot).is_some_and(|place| map.nodes[place] == node))
+    }
+
+    /// Whether a map was learnt.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.map.load().masters.is_empty()
     }
 
     /// For each master one of its slots.
@@ -82,18 +93,17 @@ impl Cluster {
         self.map.rcu(|map| {
             let mut map = SlotMap::clone(map);
             map.assign(slot..=slot, master);
+            map.keep_nodes_of(&SlotMap::default());
             map
         });
     }
 
     pub(crate) fn learn(&self, map: SlotMap) {
-        self.map.store(Arc::new(map));
-    }
-
-    fn seed_for(&self, master: &Endpoint, map: &SlotMap) -> usize {
-        let named = self.seeds.iter().position(|seed| seed == master);
-        let rank = || map.masters.iter().filter(|other| *other < master).count() % self.seeds.len();
-        named.unwrap_or_else(rank)
+        self.map.rcu(|known| {
+            let mut map = map.clone();
+            map.keep_nodes_of(known);
+            map
+        });
     }
 }
 
@@ -123,7 +133,24 @@ impl SlotMap {
     }
 
     fn master_of(&self, slot: u16) -> Option<&Endpoint> {
-        self.masters.get(usize::from(*self.slots.get(usize::from(slot))?))
+        self.place_of(slot).map(|place| &self.masters[place])
+    }
+
+    /// The place of the slot's master among the masters.
+    fn place_of(&self, slot: u16) -> Option<usize> {
+        let place = usize::from(*self.slots.get(usize::from(slot))?);
+        (place < self.masters.len()).then_some(place)
+    }
+
+    /// Gives masters the nodes that they are in `known`, and others one that nobody is, nor was just now: what befell a
+    /// master that is gone must not befall who comes after it.
+    fn keep_nodes_of(&mut self, known: &SlotMap) {
+        for place in self.nodes.len()..self.masters.len() {
+            let before = known.masters.iter().position(|master| *master == self.masters[place]);
+            let is_free = |node: &usize| !self.nodes.contains(node) && !known.nodes.contains(node);
+            let node = before.map(|before| known.nodes[before]).or_else(|| (0..NODES).find(is_free));
+            self.nodes.push(node.unwrap_or(place % NODES));
+        }
     }
 
     fn assign(&mut self, slots: std::ops::RangeInclusive<u16>, master: &Endpoint) {
@@ -178,18 +205,24 @@ mod tests {
     }
 
     #[test]
-    fn a_master_that_the_url_does_not_name_has_a_seed_to_stand_for_it() {
+    fn every_master_is_a_node_of_its_own_for_as_long_as_it_is_a_master() {
         let cluster = learnt();
-        assert_eq!(cluster.seed_of(0), 0);
-        assert_eq!(cluster.seed_of(100), 1);
-        assert_eq!(cluster.slot_for(1), Some(100));
+        let (one, three) = (cluster.node_of(0), cluster.node_of(100));
+        assert_ne!(one, three);
+        assert_eq!((cluster.slot_for(three), cluster.master_at(three)), (Some(100), Some(endpoint(3))));
+        // The first is gone, and another serves its slots.
+        let answer = Value::Array(vec![range(0, 99, b"10.0.0.1", 4), range(100, 16_383, b"10.0.0.1", 3)]);
+        cluster.learn(SlotMap::read(&answer, &endpoint(3)).expect("a map"));
+        assert_eq!(cluster.node_of(100), three);
+        assert!(![one, three].contains(&cluster.node_of(0)));
+        assert_eq!((cluster.slot_for(one), cluster.master_at(one)), (None, None));
     }
 
     #[test]
     fn nothing_is_known_before_the_map_is() {
         let cluster = Cluster::new(vec![endpoint(1), endpoint(2)]);
         assert_eq!(cluster.master_of(0), None);
-        assert!(cluster.seed_of(16_383) < 2);
+        assert_eq!(cluster.node_of(16_383), 0);
     }
 
     #[test]

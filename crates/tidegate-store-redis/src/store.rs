@@ -13,7 +13,7 @@ use tidegate_store::{
 };
 
 use crate::client::{Call, Client, Route};
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
 use crate::key::{KeyWriter, slot_of};
@@ -255,8 +255,9 @@ impl Inner {
             }
             Route::Cluster(cluster) => {
                 let Some(slot) = cluster.slot_for(node) else {
-                    // It serves no slot as far as is known; asking about any slot brings the map up to date.
-                    return self.probe(slot_of(PROBE), PROBE).await;
+                    // It holds nothing, so nothing is asked of it. Asking about any slot brings the map up to date.
+                    let asked = self.probe(slot_of(PROBE), PROBE).await;
+                    return if cluster.is_known() { Ok(()) } else { asked };
                 };
                 self.probe(slot, &tag_in(slot)).await
             }
@@ -436,7 +437,7 @@ impl Store for RedisStore {
         match self.inner.client.route() {
             Route::One { .. } => 1,
             Route::Sharded { endpoints, .. } => endpoints.len(),
-            Route::Cluster(cluster) => cluster.seeds().len(),
+            Route::Cluster(_) => cluster::NODES,
         }
     }
 
@@ -444,7 +445,7 @@ impl Store for RedisStore {
         match self.inner.client.route() {
             Route::One { .. } => 0,
             Route::Sharded { shards, .. } => shards.of(tag),
-            Route::Cluster(cluster) => cluster.seed_of(slot_of(tag)),
+            Route::Cluster(cluster) => cluster.node_of(slot_of(tag)),
         }
     }
 
@@ -452,7 +453,11 @@ impl Store for RedisStore {
         match self.inner.client.route() {
             Route::One { name, .. } => name.clone(),
             Route::Sharded { endpoints, .. } => endpoints[node].to_string(),
-            Route::Cluster(cluster) => cluster.seeds()[node].to_string(),
+            Route::Cluster(cluster) => match cluster.master_at(node) {
+                Some(master) => master.to_string(),
+                None if node == 0 && !cluster.is_known() => cluster.seeds()[0].to_string(),
+                None => String::new(),
+            },
         }
     }
 

@@ -74,7 +74,7 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
-    /// The node's name, as an operator knows it.
+    /// The node's name, as an operator knows it; empty while it holds nothing.
     fn endpoint(&self, _node: usize) -> String {
         "memory".to_owned()
     }
@@ -108,6 +108,15 @@ impl<'a> Request<'a> {
         Request { spends, count: NonZeroU32::MIN }
     }
 
+    /// About how many microseconds a shared store works on it: what a call that carries many is planned by.
+    #[must_use]
+    pub fn store_us(&self) -> u64 {
+        let spends: u64 = self.spends.iter().map(|spend| spend.store_us()).sum();
+        // Where cells are several, each is looked at before any is spent from.
+        let looks = if self.spends.len() > 1 || self.is_fold() { 2 } else { 1 };
+        spends * looks
+    }
+
     /// Whether it stands for several.
     #[must_use]
     pub const fn is_fold(&self) -> bool {
@@ -122,6 +131,21 @@ pub struct Spend<'a> {
     pub cell: CellKey<'a>,
     /// The limit that guards it, and what is asked.
     pub touch: Touch<'a>,
+}
+
+impl Spend<'_> {
+    /// About how many microseconds a shared store works on it, in company (`cargo xtask bench redis-costs`).
+    fn store_us(&self) -> u64 {
+        let limit = self.touch.limit;
+        let counting = if limit.counts_refused() { 2 } else { 1 };
+        match limit {
+            // Up to this many hits a log is read and written whole.
+            Limit::SlidingLog(log) if log.limit() <= 1_000 => counting * (6 + log.limit() / 150),
+            Limit::SlidingLog(_) => counting * 15,
+            Limit::Concurrency(_) => counting * 13,
+            _ => 4,
+        }
+    }
 }
 
 /// Names a cell: whose limit it is, and for whom.

@@ -6,7 +6,7 @@ use tidegate_testkit::{Redis, RedisCluster, SentinelGroup, ShardedRedis};
 use crate::subject::{patient, store};
 
 #[tokio::test]
-async fn a_policy_that_evicts_is_warned_approx_now() {
+async fn a_policy_that_evicts_is_warned_about() {
     let redis = Redis::builder().config("maxmemory 100mb").config("maxmemory-policy allkeys-lru").start();
     let reports = store(&redis.url(), &patient()).check_servers().await;
     let [report] = &reports[..] else { panic!("one server, not {reports:?}") };
@@ -16,8 +16,8 @@ async fn a_policy_that_evicts_is_warned_approx_now() {
 }
 
 #[tokio::test]
-async fn a_server_with_default_settings_will_do() {
-    let redis = Redis::start();
+async fn a_server_with_the_recommended_settings_will_do() {
+    let redis = Redis::builder().config("hz 100").config("lazyfree-lazy-expire yes").start();
     let reports = store(&redis.url(), &patient()).check_servers().await;
     let version = redis.info("redis_version").unwrap();
     assert!(
@@ -25,6 +25,17 @@ async fn a_server_with_default_settings_will_do() {
             if *found == format!("Redis {version}") && warnings.is_empty()),
         "{reports:?}"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_expires_keys_in_long_pauses_is_warned_about() {
+    let redis = Redis::start();
+    let reports = store(&redis.url(), &patient()).check_servers().await;
+    let text = reports[0].to_string();
+    for setting in ["`hz 10`", "`hz 100`", "`lazyfree-lazy-expire yes`"] {
+        assert!(text.contains(setting), "{text}");
+    }
+    assert_eq!(text.lines().count(), 1, "{text}");
 }
 
 #[tokio::test]

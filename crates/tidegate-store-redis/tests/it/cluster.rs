@@ -55,7 +55,7 @@ async fn limits_of_one_key_are_decided_together() {
     assert!(!ask(&store, &[day.spend(1), bucket.spend(1)]).await.unwrap()[1].is_admitted());
     assert_eq!(left(&store, &day).await, 4);
     let reservations =
-        cluster.nodes()[..3].iter().flat_map(keys_of).filter(|key| key.starts_with(b"tidegate:1r"));
+        cluster.nodes()[..3].iter().flat_map(keys_of).filter(|key| key.starts_with(b"tidegate:2r"));
     assert_eq!(reservations.count(), 0, "one script decides them, nothing is reserved");
 }
 
@@ -166,4 +166,32 @@ async fn a_member_that_is_gone_does_not_keep_the_others_from_being_found() {
     for user in users(20, 5) {
         assert!(spend(&store, &user).await.unwrap());
     }
+}
+
+#[tokio::test]
+async fn one_lost_master_takes_no_healthy_one_along_however_few_seeds_the_url_names() {
+    let cluster = RedisCluster::start();
+    let store = store(&format!("redis+cluster://{}", cluster.nodes()[0].addr()), &prompt());
+    let users = users(60, 1_000);
+    for user in &users {
+        assert!(spend(&store, user).await.unwrap());
+    }
+    let nodes: HashSet<usize> = users.iter().map(|user| store.node_of(&user.key)).collect();
+    assert_eq!(nodes.len(), 3, "each master is a node, and has a breaker");
+    let names: HashSet<String> = (0..store.nodes()).map(|node| store.endpoint(node)).collect();
+    assert_eq!(names.len(), 4, "three masters, and nodes that hold nothing: {names:?}");
+
+    let victim = cluster.master_of(0);
+    let lost = store.node_of(&users.iter().find(|user| serves(&cluster, victim, user)).unwrap().key);
+    victim.pause();
+    for _ in 0..3 {
+        for user in &users {
+            let answer = spend(&store, user).await;
+            assert!(answer.is_ok() || store.node_of(&user.key) == lost, "{answer:?}");
+        }
+    }
+    for node in nodes.into_iter().filter(|node| *node != lost) {
+        store.probe(node).answer().await.unwrap();
+    }
+    victim.resume();
 }

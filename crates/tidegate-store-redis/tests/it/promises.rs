@@ -286,3 +286,18 @@ async fn a_flood_of_a_million_equal_requests_is_one_cheap_call() {
     let mean = script_us(&redis);
     assert!(mean < 2_000.0, "{mean} us");
 }
+
+#[tokio::test]
+async fn a_request_over_ninety_six_limits_holds_redis_for_less_than_two_milliseconds() {
+    let redis = Redis::start();
+    let store = store(&redis.url(), &patient());
+    let targets: Vec<Target> =
+        (0..96).map(|number| Target::new(&format!("rule {number}"), "42", a_day(1_000))).collect();
+    let spends: Vec<Spend<'_>> = targets.iter().map(|target| target.spend(1)).collect();
+    assert!(Request::once(&spends).store_us() < 1_000, "{} us", Request::once(&spends).store_us());
+    for _ in 0..100 {
+        assert!(ask(&store, &spends).await.unwrap().iter().all(Outcome::is_admitted));
+    }
+    let mean = script_us(&redis);
+    assert!(mean < 2_000.0, "{mean} us");
+}

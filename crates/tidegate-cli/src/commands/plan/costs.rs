@@ -7,15 +7,17 @@ use tidegate_core::{Limit, Micros};
 const MEMORY_COUNTER: u64 = 45;
 /// A log in the memory store, before its first hit, and a set of leases.
 const MEMORY_LOG: u64 = 83;
-const MEMORY_LEASES: u64 = 64;
+const MEMORY_LEASES: u64 = 112;
 /// A lease in the memory store.
 const MEMORY_LEASE: u64 = 16;
 /// A key in Redis with a counter in it, the server's tables included.
 const REDIS_COUNTER: u64 = 200;
 /// The same with an empty log or an empty set of leases.
 const REDIS_KEY: u64 = 190;
-/// The name of a lease in Redis.
-const LEASE_NAME: u64 = 8;
+/// A lease in Redis, in a set of few and in one of more than a hundred.
+const REDIS_LEASE: u64 = 19;
+const REDIS_LEASE_OF_MANY: u64 = 104;
+const MANY_LEASES: u64 = 128;
 /// Redis's allocator rounds up.
 const ROUNDING_PERCENT: u64 = 12;
 
@@ -40,7 +42,8 @@ pub(super) fn redis_bytes(limit: &Limit) -> u64 {
     match limit {
         Limit::SlidingLog(log) => REDIS_KEY + rounded_up(log.limit() * width(log.window())),
         Limit::Concurrency(leases) => {
-            REDIS_KEY + rounded_up(leases.limit() * (LEASE_NAME + width(leases.ttl())))
+            let each = if leases.limit() < MANY_LEASES { REDIS_LEASE } else { REDIS_LEASE_OF_MANY };
+            REDIS_KEY + rounded_up(leases.limit() * each)
         }
         _ => REDIS_COUNTER,
     }
@@ -52,7 +55,7 @@ pub(super) fn decision_us(limit: &Limit) -> f64 {
         Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::SlidingWindow(_) => 4.5,
         Limit::LeakyBucket(_) => 5.0,
         Limit::SlidingLog(_) => 7.0,
-        Limit::Concurrency(_) => 9.0,
+        Limit::Concurrency(_) => 12.0,
     }
 }
 
