@@ -5,11 +5,13 @@
 //! address may give a wrong one. Nothing here listens, logs, or decides about a rule.
 
 mod guesses;
+mod source;
 mod stream;
 mod tls;
 mod tokens;
 
 pub use guesses::{Guesses, PeerGroup};
+pub use source::{TokenSource, TokenSourceError};
 pub use stream::Stream;
 pub use tls::{Offers, ServerTls, TlsError, TlsFiles, authorities, crypto};
 pub use tokens::{SecretDigest, TokenError, Tokens, bearer};

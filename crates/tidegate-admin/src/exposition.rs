@@ -76,6 +76,8 @@ pub struct ListenerConnections {
     pub accepted: u64,
     /// Closed at once because the listener was full.
     pub refused: u64,
+    /// Idle ones closed to make room for another.
+    pub evicted: u64,
 }
 
 impl Exposition {
@@ -139,6 +141,16 @@ impl Exposition {
         listeners: impl Fn() -> Vec<ListenerConnections> + Send + Sync + 'static,
     ) -> Self {
         self.ours.register_collector(Box::new(Asks(listeners, encode_connections)));
+        self
+    }
+
+    /// Also tells how many callers were refused for want of a right password or token, by listener.
+    #[must_use]
+    pub fn with_refused_logins(
+        mut self,
+        refused: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static,
+    ) -> Self {
+        self.ours.register_collector(Box::new(Asks(refused, encode_refused_logins)));
         self
     }
 
@@ -265,6 +277,18 @@ fn encode_busy(ratio: &f64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
     ConstGauge::new(*ratio).encode(gauge)
 }
 
+fn encode_refused_logins(
+    refused: &Vec<(&'static str, u64)>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let help = "Callers refused because of a wrong or missing password or token.";
+    let mut family = encoder.encode_descriptor("refused_logins", help, None, MetricType::Counter)?;
+    for (listener, count) in refused {
+        ConstCounter::new(*count).encode(family.encode_family(&[("listener", *listener)])?)?;
+    }
+    Ok(())
+}
+
 fn encode_connections(
     listeners: &Vec<ListenerConnections>,
     encoder: &mut DescriptorEncoder<'_>,
@@ -283,6 +307,11 @@ fn encode_connections(
     let mut family = encoder.encode_descriptor("connections_refused", help, None, MetricType::Counter)?;
     for each in listeners {
         ConstCounter::new(each.refused).encode(family.encode_family(&[("listener", each.listener)])?)?;
+    }
+    let help = "Idle connections closed to make room for another.";
+    let mut family = encoder.encode_descriptor("connections_evicted", help, None, MetricType::Counter)?;
+    for each in listeners {
+        ConstCounter::new(each.evicted).encode(family.encode_family(&[("listener", each.listener)])?)?;
     }
     Ok(())
 }

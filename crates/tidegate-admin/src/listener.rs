@@ -1,26 +1,35 @@
 //! The admin listener: a socket of its own, on a runtime that is not the data plane's.
 //!
-//! It holds few connections, gives none of them long to say what it wants, and knows nothing of what is asked.
+//! It holds few connections, gives none of them long to say what it wants, and closes an idle one for a newcomer when it
+//! is full. Beyond loopback it wants a token, or a client's certificate. What is asked it does not know.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tidegate_access::{ServerTls, Stream, TokenSource};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::exposition::Exposition;
 use crate::pages;
 
-/// Connections at once; further ones wait in the system's queue until one of these ends.
+/// Connections at once. A further one takes the place of an idle one, or waits in the system's queue.
 const MOST_CONNECTIONS: usize = 128;
+
+/// How long TLS may take to shake hands.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a request's head may take, the idle time before it included. Longer than Prometheus' usual interval of
 /// 15 s, so that its connection is kept.
@@ -42,6 +51,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Admin {
     socket: std::net::TcpListener,
     address: SocketAddr,
+    tls: Option<Arc<ServerTls>>,
+    tokens: Option<Arc<TokenSource>>,
 }
 
 /// The address is taken, or not ours.
@@ -65,9 +76,23 @@ impl Admin {
         let bind = || {
             let socket = std::net::TcpListener::bind(address)?;
             socket.set_nonblocking(true)?;
-            Ok(Admin { address: socket.local_addr()?, socket })
+            Ok(Admin { address: socket.local_addr()?, socket, tls: None, tokens: None })
         };
         bind().map_err(|source| BindError { address, source })
+    }
+
+    /// The same over TLS.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<ServerTls>>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// The same; beyond loopback, `/metrics` is for those who give one of these tokens.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: Option<Arc<TokenSource>>) -> Self {
+        self.tokens = tokens;
+        self
     }
 
     /// Where it is bound.
@@ -85,18 +110,29 @@ impl Admin {
         let socket = TcpListener::from_std(self.socket)?;
         let router = pages::router(exposition);
         let (stop, stopping) = watch::channel(());
+        let tokens = self.tokens.filter(|_| !self.address.ip().is_loopback());
+        let router = pages::guarded(router, tokens);
         let mut serving = JoinSet::new();
-        let mut shutdown = pin!(shutdown);
+        let mut open: VecDeque<Arc<Seat>> = VecDeque::new();
+        let (mut shutdown, mut failing) = (pin!(shutdown), false);
         loop {
+            open.retain(|seat| Arc::strong_count(seat) > 1);
             tokio::select! {
                 () = shutdown.as_mut() => break,
                 Some(_) = serving.join_next() => {}
-                accepted = socket.accept(), if serving.len() < MOST_CONNECTIONS => match accepted {
+                accepted = socket.accept(), if has_room(&mut open) => match accepted {
                     Ok((stream, _)) => {
-                        serving.spawn(serve_connection(stream, router.clone(), stopping.clone()));
+                        failing = false;
+                        let seat = Arc::new(Seat::default());
+                        open.push_back(Arc::clone(&seat));
+                        let connection = Accepted { stream, seat, tls: self.tls.clone() };
+                        serving.spawn(serve_connection(connection, router.clone(), stopping.clone()));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept an admin connection");
+                        if !failing {
+                            tracing::warn!(%error, "cannot accept admin connections");
+                        }
+                        failing = true;
                         tokio::time::sleep(ACCEPT_RETRY).await;
                     }
                 },
@@ -111,27 +147,83 @@ impl Admin {
     }
 }
 
-/// Serves one connection until it ends, is too slow, or `stopping` closes.
-async fn serve_connection(stream: TcpStream, router: Router, mut stopping: watch::Receiver<()>) {
+/// One open connection.
+#[derive(Debug, Default)]
+struct Seat {
+    busy: AtomicBool,
+    leave: Notify,
+}
+
+/// Whether one more connection may come; asks the oldest idle one to leave if there are too many.
+fn has_room(open: &mut VecDeque<Arc<Seat>>) -> bool {
+    if open.len() < MOST_CONNECTIONS {
+        return true;
+    }
+    let idle = open.iter().position(|seat| !seat.busy.load(Ordering::Relaxed));
+    match idle.and_then(|at| open.remove(at)) {
+        Some(seat) => {
+            seat.leave.notify_one();
+            true
+        }
+        None => false,
+    }
+}
+
+struct Accepted {
+    stream: TcpStream,
+    seat: Arc<Seat>,
+    tls: Option<Arc<ServerTls>>,
+}
+
+/// Serves one connection until it ends, is too slow, has to make room, or `stopping` closes.
+async fn serve_connection(accepted: Accepted, router: Router, mut stopping: watch::Receiver<()>) {
+    let Accepted { stream, seat, tls } = accepted;
     // A peer that is gone already shows below.
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_header_size(MOST_HEAD_BYTES)
-        .max_headers(MOST_HEADERS)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        _ = stopping.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let serve = async {
+        let stream = match tls {
+            None => Stream::Plain(stream),
+            Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(_)) | Err(_) => return,
+            },
+        };
+        let (router, busy) = (TowerToHyperService::new(router), Arc::clone(&seat));
+        let service = hyper::service::service_fn(move |request| {
+            let (answer, busy) = (router.call(request), Arc::clone(&busy));
+            busy.busy.store(true, Ordering::Relaxed);
+            async move {
+                let answer = answer.await;
+                busy.busy.store(false, Ordering::Relaxed);
+                answer
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_header_size(MOST_HEAD_BYTES)
+            .max_headers(MOST_HEADERS)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = stopping.changed() => {
+                connection.as_mut().graceful_shutdown();
+                // Half a head is no request.
+                if !seat.busy.load(Ordering::Relaxed) {
+                    return;
+                }
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "an admin connection ended with an error");
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "an admin connection ended with an error");
+    tokio::select! {
+        () = serve => {}
+        () = seat.leave.notified() => tracing::debug!("an idle admin connection made room for another"),
     }
 }

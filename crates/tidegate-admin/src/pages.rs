@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::extract::{Request, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::IntoResponse;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use tidegate_access::{TokenSource, bearer};
 
 use crate::exposition::{Exposition, Format};
 
@@ -25,6 +27,27 @@ pub(crate) fn router(exposition: Exposition) -> Router {
         .route("/metrics", get(metrics))
         .fallback(not_found)
         .with_state(Arc::new(exposition))
+}
+
+/// The same for those who give one of `tokens`, where there are any: metrics name servers and rules. Health is for
+/// everybody, and the admin API has a guard of its own.
+pub(crate) fn guarded(router: Router, tokens: Option<Arc<TokenSource>>) -> Router {
+    let Some(tokens) = tokens else { return router };
+    router.layer(middleware::from_fn_with_state(tokens, check_token))
+}
+
+async fn check_token(State(tokens): State<Arc<TokenSource>>, request: Request, next: Next) -> Response {
+    let needs_one = request.uri().path() == "/metrics";
+    if !needs_one || bearer(request.headers()).is_some_and(|token| tokens.accept(token)) {
+        return next.run(request).await;
+    }
+    let told = [(WWW_AUTHENTICATE, "Bearer")];
+    (
+        StatusCode::UNAUTHORIZED,
+        told,
+        "a token is needed\nhint: send `Authorization: Bearer` and one of `admin.tokens`\n",
+    )
+        .into_response()
 }
 
 async fn metrics(State(exposition): State<Arc<Exposition>>, headers: HeaderMap) -> impl IntoResponse {

@@ -59,6 +59,9 @@ pub enum Kind {
     /// The body is not declared as JSON.
     #[serde(rename = "urn:tidegate:problem:unsupported-media-type")]
     UnsupportedMediaType,
+    /// No token was given, or one that is not known.
+    #[serde(rename = "urn:tidegate:problem:unauthorized")]
+    Unauthorized,
     /// No such path.
     #[serde(rename = "urn:tidegate:problem:not-found")]
     NotFound,
@@ -116,6 +119,7 @@ impl Kind {
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
@@ -140,6 +144,7 @@ impl Kind {
             Self::BodyTooLarge => "body_too_large",
             Self::BodyTooSlow => "body_too_slow",
             Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::Unauthorized => "unauthorized",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::QuotaExceeded => "rate_limit_exceeded",
@@ -165,6 +170,7 @@ impl Kind {
             Self::BodyTooLarge => "The body is too large",
             Self::BodyTooSlow => "The body did not arrive in time",
             Self::UnsupportedMediaType => "The body must be JSON",
+            Self::Unauthorized => "A token is needed",
             Self::NotFound => "There is nothing here",
             Self::MethodNotAllowed => "The method is not allowed here",
             Self::QuotaExceeded => "The quota is exceeded",

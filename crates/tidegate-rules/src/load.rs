@@ -93,7 +93,12 @@ fn collect(folder: &Path, depth: usize, sources: &mut Vec<Source>) -> Result<(),
 }
 
 fn read(path: &Path) -> Result<Source, LoadError> {
-    if metadata(path)?.len() > MOST_BYTES {
+    let metadata = metadata(path)?;
+    // A pipe that nobody writes to would be waited for, for ever.
+    if !metadata.is_file() {
+        return Err(refused(path, "it is not a regular file: write the rules to one"));
+    }
+    if metadata.len() > MOST_BYTES {
         return Err(refused(path, "it is too large for a rule file"));
     }
     let text = fs::read_to_string(path).map_err(|source| LoadError { path: path.to_owned(), source })?;

@@ -4,6 +4,7 @@
 //! touches a store. [`runtime`] owns threads and sockets, [`connection`] the HTTP on a socket; what remains is plain
 //! code that turns bytes into questions and decisions into bytes.
 
+pub mod access;
 pub mod connection;
 // Generated from `proto/`, so neither formatted nor linted: `tests/it/generated.rs` compares it byte by byte.
 #[rustfmt::skip]

@@ -17,6 +17,7 @@ pub struct TidegateServer {
     process: Process,
     binary: PathBuf,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     /// How often it was started: each run has a log of its own.
     runs: u32,
     dir: TempDir,
@@ -33,11 +34,23 @@ impl TidegateServer {
     #[must_use]
     #[track_caller]
     pub fn start(binary: impl AsRef<Path>, args: &[&str]) -> Self {
+        // A stop is for nobody's load balancer here.
+        Self::start_with_env(binary, args, &[("TIDEGATE_DRAIN__DELAY", "0s")])
+    }
+
+    /// The same with these variables in its environment.
+    ///
+    /// # Panics
+    /// When it prints no address; the message holds its log.
+    #[must_use]
+    #[track_caller]
+    pub fn start_with_env(binary: impl AsRef<Path>, args: &[&str], env: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new().prefix("tidegate-server-").tempdir().expect("a temporary folder");
         let binary = binary.as_ref().to_owned();
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let process = spawn(&binary, &args, 1, dir.path());
-        let mut server = Self { process, binary, args, runs: 1, dir };
+        let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let process = spawn(&binary, &args, &env, 1, dir.path());
+        let mut server = Self { process, binary, args, env, runs: 1, dir };
         server.wait_ready();
         server
     }
@@ -69,7 +82,7 @@ impl TidegateServer {
     pub fn restart(&mut self) {
         self.process.kill();
         self.runs += 1;
-        self.process = spawn(&self.binary, &self.args, self.runs, self.dir.path());
+        self.process = spawn(&self.binary, &self.args, &self.env, self.runs, self.dir.path());
         self.wait_ready();
     }
 
@@ -97,9 +110,9 @@ impl TidegateServer {
     }
 }
 
-fn spawn(binary: &Path, args: &[String], run: u32, dir: &Path) -> Process {
+fn spawn(binary: &Path, args: &[String], env: &[(String, String)], run: u32, dir: &Path) -> Process {
     let mut command = Command::new(binary);
-    command.arg("serve").args(args);
+    command.arg("serve").args(args).envs(env.iter().map(|(name, value)| (name, value)));
     Process::spawn(&format!("tidegate-{run}"), &command, dir)
 }
 

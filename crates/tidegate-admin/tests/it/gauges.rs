@@ -38,8 +38,8 @@ fn what_the_store_holds_is_read_anew_at_each_scrape() {
 fn connections_are_told_by_listener() {
     let listeners = || {
         vec![
-            ListenerConnections { listener: "http", open: 3, accepted: 10, refused: 1 },
-            ListenerConnections { listener: "grpc", open: 4, accepted: 20, refused: 0 },
+            ListenerConnections { listener: "http", open: 3, accepted: 10, refused: 1, evicted: 2 },
+            ListenerConnections { listener: "grpc", open: 4, accepted: 20, refused: 0, evicted: 0 },
         ]
     };
     let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_connections(listeners));

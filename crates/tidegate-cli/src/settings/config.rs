@@ -12,10 +12,11 @@ use serde::Deserialize;
 use tidegate_http::identity::IdentityConfig;
 
 use super::diagnose;
+use super::listeners::{ListenerTls, RespUser, Tokens};
 use super::proxy::Proxy;
 use super::shedding::Shedding;
 use super::values::{
-    Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span,
+    Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span, Switch,
 };
 use crate::failure::Failure;
 
@@ -40,6 +41,12 @@ pub(crate) struct Config {
     pub(crate) rls: Rls,
     /// The Redis protocol
     pub(crate) resp: Resp,
+    /// TLS towards clients
+    pub(crate) tls: ListenerTls,
+    /// Who may ask over HTTP and gRPC: everybody by default
+    pub(crate) access: Tokens,
+    /// Who may ask the admin listener: whoever reaches it on this machine, by default
+    pub(crate) admin: Tokens,
     /// Who a request is that a gateway asks about (/v1/auth), or that passes through the proxy
     pub(crate) identity: Option<IdentityConfig>,
     /// A reverse proxy: none by default
@@ -50,8 +57,8 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     /// Threads that serve requests: one per core by default
     pub(crate) workers: Option<Count>,
-    /// How long requests in flight may take to finish when the server is told to stop: 10s by default
-    pub(crate) drain: Option<Span>,
+    /// How the server stops
+    pub(crate) drain: Drain,
     /// What is logged, and how
     pub(crate) log: Log,
 }
@@ -77,6 +84,10 @@ pub(crate) struct Store {
     /// `memory:`, the default; redis://[user:password@]host[:port][/database], rediss:// with TLS,
     /// redis+sentinel://host,host/service, redis+cluster://host,host or redis+sharded://host,host
     pub(crate) url: Option<Secret>,
+    /// The password for the url's user, so that it need not stand in the url
+    pub(crate) password: Option<Secret>,
+    /// Whether the server refuses to start where the store cannot be used: false by default
+    pub(crate) required: Option<Switch>,
     /// How long a request waits for the store, before its rules' failure policies decide: 10ms by default
     pub(crate) timeout: Option<Span>,
     /// When a node of the store counts as gone
@@ -148,6 +159,24 @@ pub(crate) struct Rls {
 pub(crate) struct Resp {
     /// What clients must give with AUTH: nothing by default
     pub(crate) password: Option<Secret>,
+    /// More users, each with passwords of its own: none by default
+    pub(crate) users: Option<Vec<RespUser>>,
+    /// How long a client may take to log in, where it must: 10s by default
+    pub(crate) login_timeout: Option<Span>,
+    /// How long a client may send nothing: 1h by default
+    pub(crate) idle_timeout: Option<Span>,
+}
+
+/// How the server stops
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Drain {
+    /// How long it says that it is not ready and serves on, so that nobody new is sent to it: 3s by default. Ctrl-C skips it
+    pub(crate) delay: Option<Span>,
+    /// How long requests in flight may then take to finish: 10s by default
+    pub(crate) timeout: Option<Span>,
+    /// How long WebSockets and other tunnels through the proxy may go on: 2s by default
+    pub(crate) tunnels: Option<Span>,
 }
 
 /// Bounds on what the server holds
@@ -160,8 +189,20 @@ pub(crate) struct Limits {
     pub(crate) max_log_bytes: Option<Count>,
     /// The most bytes in a request's body: 256 KiB by default
     pub(crate) max_body: Option<Count>,
-    /// The most connections on each listener: 10,000 by default
+    /// The most connections on each listener: 10,000 by default, or as many as the system lets it have open
     pub(crate) max_connections: Option<Count>,
+    /// The most connections of one address (one /64 of IPv6) on each listener: four times what is free by default
+    pub(crate) max_connections_per_peer: Option<Count>,
+    /// The most bytes that the half requests of one connection may hold: 4 MiB by default
+    pub(crate) max_connection_memory: Option<Count>,
+    /// The same for all connections of one worker: 64 MiB by default
+    pub(crate) max_worker_memory: Option<Count>,
+    /// How long a request's head may take, and the first one: 60s by default
+    pub(crate) head_timeout: Option<Span>,
+    /// How long a request's body may take: 10s by default
+    pub(crate) body_timeout: Option<Span>,
+    /// How long a connection may go without a request: 5m by default. HTTP/1 has `head_timeout` for it
+    pub(crate) idle_timeout: Option<Span>,
 }
 
 /// What is logged, and how
@@ -181,8 +222,11 @@ impl Config {
             Failure::new(format!("cannot read {}: {why}", path.display()))
                 .hint("--config names the server's configuration; rule files are given with --rules")
         };
-        let size = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
-        if size > MOST_BYTES {
+        let metadata = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(unreadable("it is not a regular file".to_owned()));
+        }
+        if metadata.len() > MOST_BYTES {
             return Err(unreadable("it is too large for a configuration".to_owned()));
         }
         let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
@@ -190,6 +234,9 @@ impl Config {
         let directory = path.parent().unwrap_or(Path::new(""));
         config.rules.resolve_against(directory);
         config.store.tls.resolve_against(directory);
+        config.tls.resolve_against(directory);
+        config.access.resolve_against(directory);
+        config.admin.resolve_against(directory);
         config.identity.iter_mut().for_each(|identity| identity.resolve_against(directory));
         config.proxy.iter_mut().for_each(|proxy| proxy.resolve_against(directory));
         Ok(config)
@@ -219,18 +266,25 @@ impl Config {
             },
             headers: self.headers.or(weaker.headers),
             rls: Rls { response_headers: self.rls.response_headers.or(weaker.rls.response_headers) },
-            resp: Resp { password: self.resp.password.or(weaker.resp.password) },
+            resp: Resp {
+                password: self.resp.password.or(weaker.resp.password),
+                users: self.resp.users.or(weaker.resp.users),
+                login_timeout: self.resp.login_timeout.or(weaker.resp.login_timeout),
+                idle_timeout: self.resp.idle_timeout.or(weaker.resp.idle_timeout),
+            },
+            tls: self.tls.or(weaker.tls),
+            access: self.access.or(weaker.access),
+            admin: self.admin.or(weaker.admin),
             identity: self.identity.or(weaker.identity),
             proxy: self.proxy.or(weaker.proxy),
             shedding: self.shedding.or(weaker.shedding),
-            limits: Limits {
-                max_cells: self.limits.max_cells.or(weaker.limits.max_cells),
-                max_log_bytes: self.limits.max_log_bytes.or(weaker.limits.max_log_bytes),
-                max_body: self.limits.max_body.or(weaker.limits.max_body),
-                max_connections: self.limits.max_connections.or(weaker.limits.max_connections),
-            },
+            limits: self.limits.or(weaker.limits),
             workers: self.workers.or(weaker.workers),
-            drain: self.drain.or(weaker.drain),
+            drain: Drain {
+                delay: self.drain.delay.or(weaker.drain.delay),
+                timeout: self.drain.timeout.or(weaker.drain.timeout),
+                tunnels: self.drain.tunnels.or(weaker.drain.tunnels),
+            },
             log: Log {
                 level: self.log.level.or(weaker.log.level),
                 format: self.log.format.or(weaker.log.format),
@@ -239,10 +293,29 @@ impl Config {
     }
 }
 
+impl Limits {
+    fn or(self, weaker: Limits) -> Limits {
+        Limits {
+            max_cells: self.max_cells.or(weaker.max_cells),
+            max_log_bytes: self.max_log_bytes.or(weaker.max_log_bytes),
+            max_body: self.max_body.or(weaker.max_body),
+            max_connections: self.max_connections.or(weaker.max_connections),
+            max_connections_per_peer: self.max_connections_per_peer.or(weaker.max_connections_per_peer),
+            max_connection_memory: self.max_connection_memory.or(weaker.max_connection_memory),
+            max_worker_memory: self.max_worker_memory.or(weaker.max_worker_memory),
+            head_timeout: self.head_timeout.or(weaker.head_timeout),
+            body_timeout: self.body_timeout.or(weaker.body_timeout),
+            idle_timeout: self.idle_timeout.or(weaker.idle_timeout),
+        }
+    }
+}
+
 impl Store {
     fn or(self, weaker: Store) -> Store {
         Store {
             url: self.url.or(weaker.url),
+            password: self.password.or(weaker.password),
+            required: self.required.or(weaker.required),
             timeout: self.timeout.or(weaker.timeout),
             breaker: Breaker {
                 failures: self.breaker.failures.or(weaker.breaker.failures),
@@ -294,21 +367,33 @@ mod tests {
             listen: { http: '0.0.0.0:80', grpc: off, resp: 'localhost:1', admin: 'localhost:0' }
             store:
               url: 'redis+sentinel://a,b/service'
+              password: secret
+              required: true
               timeout: 5ms
               breaker: { failures: 5, open_for: 10s }
               key_prefix: mine
               tls: { ca: ca.pem, certificate: cert.pem, key: key.pem }
               sentinel: { user: watcher, password: secret }
-            resp: { password: secret }
+            resp: { password: secret, users: [{ name: a, passwords: [b] }], login_timeout: 1s, idle_timeout: 1m }
+            tls:
+              http: { certificate: c.pem, key: k.pem }
+              grpc: { certificate: c.pem, key: k.pem, client_ca: ca.pem }
+              resp: { certificate: c.pem, key: k.pem }
+              admin: { certificate: c.pem, key: k.pem }
+            access: { tokens: [0123456789abcdef], tokens_file: tokens }
+            admin: { tokens: [0123456789abcdef], tokens_file: tokens }
             identity: { trusted_proxies: [10.0.0.0/8] }
             proxy: { listen: '127.0.0.1:0', domain: api, upstreams: [{ name: a, targets: ['http://b'] }] }
             shedding: { workers: 20, thresholds: { P1: 90, P2: 80, P3: 70 } }
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
             rls: { response_headers: ietf }
-            limits: { max_cells: 1000, max_log_bytes: 4096, max_body: 65536, max_connections: 10 }
+            limits:
+              { max_cells: 1000, max_log_bytes: 4096, max_body: 65536, max_connections: 10,
+                max_connections_per_peer: 5, max_connection_memory: 4096, max_worker_memory: 8192,
+                head_timeout: 1s, body_timeout: 1s, idle_timeout: 1s }
             workers: 2
-            drain: 3s
+            drain: { delay: 1s, timeout: 3s, tunnels: 1s }
             log: { level: 'info,h2=warn', format: json }";
         let config = Config::parse("a.yaml", text).unwrap();
         // Nothing is left for a weaker source to say.

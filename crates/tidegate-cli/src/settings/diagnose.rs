@@ -1,4 +1,6 @@
 //! Turns what the YAML reader says about the configuration file into a place, a message and a way out.
+//!
+//! The line is shown only in sections that hold no secrets; elsewhere neither it nor any value of it is.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_saphyr::{Error, MessageFormatter as _, UserMessageFormatter};
@@ -8,14 +10,24 @@ use crate::failure::Failure;
 /// A longer line is not shown: nobody would find the place in it.
 const LONGEST_LINE: usize = 400;
 
+/// Sections whose lines may be shown. One that is not known may hold anything.
+const OPEN_SECTIONS: [&str; 9] =
+    ["listen", "rules", "headers", "rls", "shedding", "limits", "workers", "drain", "log"];
+
 pub(super) fn failure(file: &str, text: &str, error: &Error) -> Failure {
-    let (message, hint) = explain(error.without_snippet());
-    let Some(place) = error.location().and_then(|location| Place::find(text, location)) else {
-        let failure = Failure::new(format!("{file}: {message}"));
-        return match hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        };
+    let place = error.location().and_then(|location| Place::find(text, location));
+    let shows = |place: &Place<'_>| place.section.is_some_and(|section| OPEN_SECTIONS.contains(&section));
+    let (place, (message, hint)) = match place {
+        Some(place) if shows(&place) => (place, explain(error.without_snippet())),
+        hidden => {
+            let at = hidden.map(|place| format!(":{}:{}", place.number, place.start + 1));
+            let (message, hint) = explain_without_values(error.without_snippet());
+            let failure = Failure::new(format!("{file}{}: {message}", at.unwrap_or_default()));
+            return match hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            };
+        }
     };
     let mark = AnnotationKind::Primary.span(place.start..place.end);
     let snippet = Snippet::source(place.line).path(file).line_start(place.number).annotation(mark);
@@ -52,6 +64,48 @@ fn explain(error: &Error) -> (String, Option<String>) {
     }
 }
 
+/// What is wrong, in words that hold no value of the text; its hint after a line break, if there is one.
+pub(super) fn without_values(error: &Error) -> String {
+    match explain_without_values(error.without_snippet()) {
+        (message, Some(hint)) => format!("{message}\n{hint}"),
+        (message, None) => message,
+    }
+}
+
+fn explain_without_values(error: &Error) -> (String, Option<String>) {
+    match error {
+        Error::SerdeUnknownField { field, expected, .. } => {
+            let named =
+                if is_plain(field) { format!("unknown field `{field}`") } else { "unknown field".to_owned() };
+            (named, Some(suggest(field, expected)))
+        }
+        Error::SerdeUnknownVariant { variant, expected, .. } => {
+            ("unknown value".to_owned(), Some(suggest(variant, expected)))
+        }
+        Error::SerdeMissingField { field, .. } => (format!("the field `{field}` is missing"), None),
+        Error::DuplicateMappingKey { .. } => {
+            ("a field is given twice".to_owned(), Some("keep one of them".to_owned()))
+        }
+        Error::Unexpected { expected: "string scalar", .. } => {
+            ("expected a single value here".to_owned(), None)
+        }
+        Error::SerdeInvalidType { expected, .. } | Error::SerdeInvalidValue { expected, .. } => {
+            (format!("expected {expected} here"), None)
+        }
+        other => {
+            // Hints are ours, and name what is known.
+            let text = UserMessageFormatter.format_message(other).into_owned();
+            let hint = text.split_once('\n').map(|(_, hint)| hint.to_owned());
+            ("this cannot be read".to_owned(), hint)
+        }
+    }
+}
+
+/// Whether it looks like the name of a field, and not like a password in the wrong place.
+fn is_plain(name: &str) -> bool {
+    name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
 /// The known name that was probably meant, or all of them.
 pub(crate) fn suggest(typed: &str, known: &[impl AsRef<str>]) -> String {
     let distance = |name: &str| strsim::damerau_levenshtein(&typed.to_lowercase(), &name.to_lowercase());
@@ -64,6 +118,8 @@ pub(crate) fn suggest(typed: &str, known: &[impl AsRef<str>]) -> String {
 
 /// A line of the file and the bytes of it that are meant.
 struct Place<'t> {
+    /// The field at the top that it stands under.
+    section: Option<&'t str>,
     number: usize,
     line: &'t str,
     start: usize,
@@ -78,6 +134,64 @@ impl<'t> Place<'t> {
         let start = line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
         // To the end of the word: what is wrong is a name or a value.
         let end = line[start..].find([' ', ':', ',', '}', ']']).map_or(line.len(), |length| start + length);
-        Some(Place { number, line, start, end })
+        Some(Place { section: section_of(text, number), number, line, start, end })
+    }
+}
+
+/// The last field without indentation up to that line.
+fn section_of(text: &str, number: usize) -> Option<&str> {
+    let names = text.lines().take(number).filter_map(|line| {
+        let begins = line.chars().next()?;
+        (begins.is_alphanumeric() || begins == '"' || begins == '\'' || begins == '{')
+            .then(|| line.split(':').next().unwrap_or(line).trim_matches(['"', '\'', ' ']))
+    });
+    names.last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Config;
+    use super::*;
+
+    fn told(text: &str) -> String {
+        let error = serde_saphyr::from_str::<Config>(text).unwrap_err();
+        format!("{:?}", failure("tidegate.yaml", text, &error))
+    }
+
+    #[test]
+    fn no_mistake_in_a_section_with_secrets_shows_a_line_or_a_value() {
+        for text in [
+            "resp: { password: [Sup3rS] }",
+            "resp: Sup3rS",
+            "resp:\n  password:\n    - Sup3rS\n",
+            "resp: { Sup3rS }",
+            "resp: { users: [{ name: a, passwords: Sup3rS }] }",
+            "resp: { password: Sup3rS, password: Sup3rS }",
+            "resp: { password: Sup3rS",
+            "resp: { password: 'Sup3rS }",
+            "{ resp: { password: [Sup3rS] } }",
+            "{ listen: { http: a:1 }, resp: { password: [Sup3rS] } }",
+            "store: { url: [Sup3rS] }",
+            "store: { timeout: Sup3rS }",
+            "store: { required: Sup3rS }",
+            "access: { tokens: Sup3rS }",
+            "admin: { token: Sup3rS }",
+            "identity: { jwt: Sup3rS }",
+            "proxy: { identity: { jwt: { secret: [Sup3rS] } } }",
+            "dashbord: { password: Sup3rS }",
+            "'resp': { password: [Sup3rS] }",
+        ] {
+            let told = told(text);
+            assert!(!told.contains("Sup3rS"), "{text}: {told}");
+            assert!(told.contains("tidegate.yaml"), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn the_place_and_the_way_out_are_still_told() {
+        let told = told("listen: { http: off }\nresp:\n  pasword: x\n");
+        for part in ["tidegate.yaml:3:3", "unknown field `pasword`", "did you mean `password`?"] {
+            assert!(told.contains(part), "{told}");
+        }
     }
 }

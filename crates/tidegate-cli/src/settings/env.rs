@@ -1,8 +1,8 @@
 //! The environment: one list of every variable there is.
 //!
 //! A variable is named after its field, with two underscores for a level: `listen.http` is `TIDEGATE_LISTEN__HTTP`.
-//! A variable with two underscores that is not on the list is an error, as an unknown field is. One without is left
-//! alone: Kubernetes sets `TIDEGATE_PORT` and more of that kind where a service is called tidegate.
+//! A variable that is not on the list is an error, as an unknown field is: who sets `TIDEGATE_STORE_URL` means something.
+//! Only those are left alone that Kubernetes sets where a service is called tidegate, or tidegate-something.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
-use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
 
 use super::config::Config;
-use super::diagnose::suggest;
-use super::values::HeaderSet;
+use super::diagnose::{self, suggest};
+use super::values::{HeaderSet, Secret};
 use crate::failure::Failure;
 
 const PREFIX: &str = "TIDEGATE_";
@@ -66,6 +65,12 @@ const VARIABLES: &[Variable] = &[
         put(&mut to.listen.resp, text)
     }),
     secret("TIDEGATE_STORE__URL", "where counters live", |to, text| put(&mut to.store.url, text)),
+    secret("TIDEGATE_STORE__PASSWORD", "the password for the url's user", |to, text| {
+        put(&mut to.store.password, text)
+    }),
+    open("TIDEGATE_STORE__REQUIRED", "whether to start only where the store can be used", |to, text| {
+        put(&mut to.store.required, text)
+    }),
     open("TIDEGATE_STORE__TIMEOUT", "how long a request waits for the store", |to, text| {
         put(&mut to.store.timeout, text)
     }),
@@ -100,6 +105,37 @@ const VARIABLES: &[Variable] = &[
     }),
     secret("TIDEGATE_RESP__PASSWORD", "what clients of the Redis protocol must give", |to, text| {
         put(&mut to.resp.password, text)
+    }),
+    secret("TIDEGATE_RESP__USERS", "more users, as YAML", |to, text| put_yaml(&mut to.resp.users, text)),
+    open("TIDEGATE_RESP__LOGIN_TIMEOUT", "how long a client may take to log in", |to, text| {
+        put(&mut to.resp.login_timeout, text)
+    }),
+    open("TIDEGATE_RESP__IDLE_TIMEOUT", "how long a client may send nothing", |to, text| {
+        put(&mut to.resp.idle_timeout, text)
+    }),
+    open("TIDEGATE_TLS__HTTP", "certificate, key and client_ca of the HTTP listener, as YAML", |to, text| {
+        put_yaml(&mut to.tls.http, text)
+    }),
+    open("TIDEGATE_TLS__GRPC", "the same for gRPC", |to, text| put_yaml(&mut to.tls.grpc, text)),
+    open("TIDEGATE_TLS__RESP", "the same for the Redis protocol", |to, text| {
+        put_yaml(&mut to.tls.resp, text)
+    }),
+    open("TIDEGATE_TLS__ADMIN", "the same for the admin listener", |to, text| {
+        put_yaml(&mut to.tls.admin, text)
+    }),
+    open("TIDEGATE_ACCESS__TOKENS", "tokens for HTTP and gRPC, with spaces between", |to, text| {
+        put_secrets(&mut to.access.tokens, text)
+    }),
+    open("TIDEGATE_ACCESS__TOKENS_FILE", "a file with one on each line", |to, text| {
+        to.access.tokens_file = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    open("TIDEGATE_ADMIN__TOKENS", "tokens for the admin listener, with spaces between", |to, text| {
+        put_secrets(&mut to.admin.tokens, text)
+    }),
+    open("TIDEGATE_ADMIN__TOKENS_FILE", "a file with one on each line", |to, text| {
+        to.admin.tokens_file = Some(PathBuf::from(text));
+        Ok(())
     }),
     open("TIDEGATE_RULES__SOURCE", "file", |to, text| put(&mut to.rules.source, text)),
     open("TIDEGATE_RULES__PATHS", "rule files or directories, separated by colons", |to, text| {
@@ -143,9 +179,37 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_LIMITS__MAX_CONNECTIONS", "most connections on each listener", |to, text| {
         put(&mut to.limits.max_connections, text)
     }),
+    open("TIDEGATE_LIMITS__MAX_CONNECTIONS_PER_PEER", "most of one address", |to, text| {
+        put(&mut to.limits.max_connections_per_peer, text)
+    }),
+    open(
+        "TIDEGATE_LIMITS__MAX_CONNECTION_MEMORY",
+        "most bytes of a connection's half requests",
+        |to, text| put(&mut to.limits.max_connection_memory, text),
+    ),
+    open("TIDEGATE_LIMITS__MAX_WORKER_MEMORY", "the same for a worker's connections", |to, text| {
+        put(&mut to.limits.max_worker_memory, text)
+    }),
+    open("TIDEGATE_LIMITS__HEAD_TIMEOUT", "how long a request's head may take", |to, text| {
+        put(&mut to.limits.head_timeout, text)
+    }),
+    open("TIDEGATE_LIMITS__BODY_TIMEOUT", "how long its body may take", |to, text| {
+        put(&mut to.limits.body_timeout, text)
+    }),
+    open("TIDEGATE_LIMITS__IDLE_TIMEOUT", "how long a connection may go without one", |to, text| {
+        put(&mut to.limits.idle_timeout, text)
+    }),
     open("TIDEGATE_WORKERS", "threads that serve requests", |to, text| put(&mut to.workers, text)),
-    open("TIDEGATE_DRAIN", "how long requests in flight may take when the server stops", |to, text| {
-        put(&mut to.drain, text)
+    open("TIDEGATE_DRAIN__DELAY", "how long to say `not ready` and serve on", |to, text| {
+        put(&mut to.drain.delay, text)
+    }),
+    open(
+        "TIDEGATE_DRAIN__TIMEOUT",
+        "how long requests in flight may take when the server stops",
+        |to, text| put(&mut to.drain.timeout, text),
+    ),
+    open("TIDEGATE_DRAIN__TUNNELS", "how long tunnels may go on then", |to, text| {
+        put(&mut to.drain.tunnels, text)
     }),
     open("TIDEGATE_LOG__LEVEL", "error, warn, info, debug, trace, or module=level", |to, text| {
         put(&mut to.log.level, text)
@@ -173,10 +237,10 @@ pub(crate) fn read(environment: impl Iterator<Item = (OsString, OsString)>) -> R
     for (name, value) in environment {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
         let Some((variable, from_file)) = find(name) else {
-            if name.contains("__") {
-                return Err(unknown(name));
+            if is_for_others(name) {
+                continue;
             }
-            continue;
+            return Err(unknown(name));
         };
         if seen.contains(&variable.name) {
             return Err(Failure::new(format!("{0} and {0}{FILE_SUFFIX} are both set", variable.name))
@@ -202,15 +266,42 @@ fn find(name: &str) -> Option<(&'static Variable, bool)> {
     })
 }
 
+/// Whether it is no setting of `serve`: another command's, the tests', or one that Kubernetes sets for every service whose
+/// name begins with ours (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_REDIS_PORT_6379_TCP_ADDR`).
+fn is_for_others(name: &str) -> bool {
+    let known = [CONFIG, SERVER].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
+    let parts: Vec<&str> = name.split('_').collect();
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_protocol = |part: &str| ["TCP", "UDP", "SCTP"].contains(&part);
+    let of_kubernetes = match &parts[..] {
+        [.., "PORT", number, protocol] | [.., "PORT", number, protocol, "ADDR" | "PORT" | "PROTO"]
+            if is_number(number) && is_protocol(protocol) =>
+        {
+            true
+        }
+        [.., "SERVICE", "HOST" | "PORT"] | [.., "PORT"] => true,
+        parts => parts.windows(2).any(|pair| pair == ["SERVICE", "PORT"]),
+    };
+    known || (of_kubernetes && !name.contains("__"))
+}
+
 fn read_secret(name: &str, path: &str) -> Result<String, Failure> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failure::new(format!("cannot read {path}, named by {name}: {error}")))?;
+    let unreadable = |why: String| Failure::new(format!("cannot read {path}, named by {name}: {why}"));
+    // A pipe that nobody writes to would be waited for, for ever.
+    if !fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.is_file() {
+        return Err(unreadable("it is not a regular file".to_owned()));
+    }
+    let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
     // Editors and `echo` end a file with a line break that is not part of the secret.
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 fn unknown(name: &str) -> Failure {
-    let known: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+    let mut known: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+    let section = format!("{name}__");
+    if known.iter().any(|known| known.starts_with(&section)) {
+        known.retain(|known| known.starts_with(&section));
+    }
     Failure::new(format!("unknown variable {name} in the environment")).hint(suggest(name, &known))
 }
 
@@ -221,6 +312,11 @@ fn bad_value(name: &str, why: &str) -> Failure {
     }
 }
 
+fn put_secrets(field: &mut Option<Vec<Secret>>, text: &str) -> Result<(), String> {
+    *field = Some(text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?);
+    Ok(())
+}
+
 fn put<T: FromStr<Err = String>>(field: &mut Option<T>, text: &str) -> Result<(), String> {
     *field = Some(text.parse()?);
     Ok(())
@@ -228,11 +324,9 @@ fn put<T: FromStr<Err = String>>(field: &mut Option<T>, text: &str) -> Result<()
 
 /// A section that is too deep for one variable per field.
 fn put_yaml<T: DeserializeOwned>(section: &mut Option<T>, text: &str) -> Result<(), String> {
-    // Where in the text is left out: it may hold a secret.
+    // Where in the text is left out, and what stands there: it may hold a secret.
     let parsed = serde_saphyr::from_str(text);
-    *section = Some(
-        parsed.map_err(|error| UserMessageFormatter.format_message(error.without_snippet()).into_owned())?,
-    );
+    *section = Some(parsed.map_err(|error| diagnose::without_values(&error))?);
     Ok(())
 }
 
@@ -280,11 +374,31 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_variable_is_an_error_but_what_kubernetes_sets_is_not() {
-        assert!(read_all(&[("TIDEGATE_STORE__ULR", "memory:")]).is_err());
-        assert!(
-            read_all(&[("TIDEGATE_PORT_8080_TCP_ADDR", "10.0.0.1"), ("TIDEGATE_SERVICE_HOST", "x")]).is_ok()
-        );
+    fn an_unknown_variable_is_an_error_that_names_the_right_one() {
+        for (wrong, right) in [
+            ("TIDEGATE_STORE__ULR", "TIDEGATE_STORE__URL"),
+            ("TIDEGATE_STORE_URL", "TIDEGATE_STORE__URL"),
+            ("TIDEGATE_LISTEN_HTTP", "TIDEGATE_LISTEN__HTTP"),
+            ("TIDEGATE_DRAIN", "TIDEGATE_DRAIN__"),
+        ] {
+            let failure = format!("{:?}", read_all(&[(wrong, "x")]).unwrap_err());
+            assert!(failure.contains(wrong) && failure.contains(right), "{failure}");
+        }
+        assert!(read_all(&[("TIDEGATE_STORE__NO_PORT", "x")]).is_err());
+    }
+
+    #[test]
+    fn what_kubernetes_sets_is_left_alone() {
+        let service = [
+            "TIDEGATE_PORT",
+            "TIDEGATE_SERVICE_HOST",
+            "TIDEGATE_SERVICE_PORT",
+            "TIDEGATE_SERVICE_PORT_HTTP_ADMIN",
+            "TIDEGATE_PORT_8080_TCP",
+            "TIDEGATE_PORT_8080_TCP_ADDR",
+            "TIDEGATE_REDIS_PORT_6379_TCP_PROTO",
+        ];
+        assert!(read_all(&service.map(|name| (name, "x"))).is_ok());
     }
 
     #[test]

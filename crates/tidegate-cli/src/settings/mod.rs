@@ -6,6 +6,7 @@
 mod config;
 mod diagnose;
 pub(crate) mod env;
+pub(crate) mod listeners;
 pub(crate) mod proxy;
 mod shedding;
 mod store;
@@ -26,9 +27,11 @@ use crate::failure::Failure;
 use crate::rules::RuleFiles;
 pub(crate) use config::Config;
 pub(crate) use diagnose::suggest;
+use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
 pub(crate) use store::{StoreSettings, StoreUrl};
-use values::{Count, ListenAddr, Secret, Span};
+pub(crate) use values::Span;
+use values::{Count, ListenAddr};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};
 
 const DEFAULT_HTTP: &str = "127.0.0.1:8080";
@@ -43,9 +46,12 @@ pub(crate) struct Settings {
     pub(crate) http: Option<SocketAddr>,
     pub(crate) grpc: Option<SocketAddr>,
     pub(crate) resp: Option<SocketAddr>,
-    /// What clients of the Redis protocol must give.
-    pub(crate) resp_password: Option<Secret>,
+    pub(crate) resp_section: config::Resp,
     pub(crate) admin: Option<SocketAddr>,
+    pub(crate) tls: ListenerTls,
+    /// Who may ask over HTTP and gRPC, and who the admin listener.
+    pub(crate) access: Tokens,
+    pub(crate) admin_tokens: Tokens,
     pub(crate) store: StoreSettings,
     pub(crate) rules: RuleFiles,
     pub(crate) headers: Vec<HeaderSet>,
@@ -55,10 +61,22 @@ pub(crate) struct Settings {
     pub(crate) shedding: Option<ShedderConfig>,
     pub(crate) bounds: Bounds,
     pub(crate) workers: Option<NonZeroUsize>,
-    pub(crate) drain: Option<Duration>,
+    pub(crate) drain: Drain,
     pub(crate) log_filter: LogFilter,
     pub(crate) log_format: LogFormat,
 }
+
+/// How the server stops; nothing stands for the part's own default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drain {
+    pub(crate) delay: Duration,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) tunnels: Option<Duration>,
+}
+
+/// Long enough for a load balancer that looks every second, and for Kubernetes to tell everybody; with what follows less
+/// than the 30 s after which it kills.
+const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(3);
 
 /// The most of each that the server holds; nothing stands for the part's own default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +85,31 @@ pub(crate) struct Bounds {
     pub(crate) max_log_bytes: Option<NonZeroUsize>,
     pub(crate) max_connections: Option<NonZeroUsize>,
     pub(crate) max_body: Option<NonZeroUsize>,
+    pub(crate) max_connections_per_peer: Option<NonZeroUsize>,
+    pub(crate) max_connection_memory: Option<NonZeroUsize>,
+    pub(crate) max_worker_memory: Option<NonZeroUsize>,
+    pub(crate) head_timeout: Option<Duration>,
+    pub(crate) body_timeout: Option<Duration>,
+    pub(crate) idle_timeout: Option<Duration>,
+}
+
+impl Bounds {
+    fn of(limits: config::Limits) -> Self {
+        let count = |count: Option<Count>| count.map(|Count(most)| most);
+        let span = |span: Option<Span>| span.map(|Span(span)| span);
+        Bounds {
+            max_cells: count(limits.max_cells),
+            max_log_bytes: count(limits.max_log_bytes),
+            max_connections: count(limits.max_connections),
+            max_body: count(limits.max_body),
+            max_connections_per_peer: count(limits.max_connections_per_peer),
+            max_connection_memory: count(limits.max_connection_memory),
+            max_worker_memory: count(limits.max_worker_memory),
+            head_timeout: span(limits.head_timeout),
+            body_timeout: span(limits.body_timeout),
+            idle_timeout: span(limits.idle_timeout),
+        }
+    }
 }
 
 impl Settings {
@@ -95,6 +138,9 @@ impl Settings {
             headers,
             rls,
             resp,
+            tls,
+            access,
+            admin,
             identity,
             proxy,
             shedding,
@@ -106,6 +152,9 @@ impl Settings {
         let http = resolve("http", listen.http, DEFAULT_HTTP)?;
         let grpc = resolve("grpc", listen.grpc, DEFAULT_GRPC)?;
         let resp_address = resolve("resp", listen.resp, DEFAULT_RESP)?;
+        let admin_address = resolve("admin", listen.admin, DEFAULT_ADMIN)?;
+        listeners::check_admin(admin_address, tls.admin.as_ref(), &admin)?;
+        listeners::resp_users(resp.password.as_ref(), resp.users.as_deref().unwrap_or_default())?;
         let identity = identity.unwrap_or_default();
         proxy::check_identity("", &identity)?;
         proxy.iter().try_for_each(Proxy::check)?;
@@ -117,8 +166,11 @@ impl Settings {
             http,
             grpc,
             resp: resp_address,
-            resp_password: resp.password,
-            admin: resolve("admin", listen.admin, DEFAULT_ADMIN)?,
+            resp_section: resp,
+            admin: admin_address,
+            tls,
+            access,
+            admin_tokens: admin,
             store: StoreSettings::decide(store)?,
             rules: RuleFiles { native: rules.paths.unwrap_or_default(), envoy: rules.envoy_config },
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
@@ -126,14 +178,13 @@ impl Settings {
             identity,
             proxy,
             shedding: shedding.map(|section| section.settings()).transpose()?,
-            bounds: Bounds {
-                max_cells: limits.max_cells.map(|Count(most)| most),
-                max_log_bytes: limits.max_log_bytes.map(|Count(most)| most),
-                max_connections: limits.max_connections.map(|Count(most)| most),
-                max_body: limits.max_body.map(|Count(most)| most),
-            },
+            bounds: Bounds::of(limits),
             workers: workers.map(|Count(workers)| workers),
-            drain: drain.map(|Span(drain)| drain),
+            drain: Drain {
+                delay: drain.delay.map_or(DEFAULT_DRAIN_DELAY, |Span(delay)| delay),
+                timeout: drain.timeout.map(|Span(timeout)| timeout),
+                tunnels: drain.tunnels.map(|Span(tunnels)| tunnels),
+            },
             log_filter: log.level.unwrap_or_else(|| DEFAULT_LOG.parse().expect("the default is valid")),
             log_format: log.format.unwrap_or(LogFormat::Text),
         })

@@ -3,18 +3,21 @@
 //! Nothing here listens or connects. Files with certificates are read when the server starts.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tidegate_access::{Offers, ServerTls};
 use tidegate_http::identity::{Identity, IdentityConfig, IdentityError};
 use tidegate_server::proxy::{
-    Ejection, HealthCheck, MOST_TARGETS, ProxyLimits, ProxySettings, Route, Target, Timeouts,
+    ClientTlsError, Ejection, HealthCheck, MOST_TARGETS, ProxyLimits, ProxySettings, Route, Target, Timeouts,
     UpstreamSettings, client_config,
 };
 
 use super::diagnose::suggest;
+use super::listeners::{ServerFiles, with_causes};
 use super::values::{Count, ListenAddr, Span};
 use crate::failure::Failure;
 
@@ -27,7 +30,7 @@ pub(crate) struct Proxy {
     /// Whose rules apply
     domain: String,
     /// What clients are shown: HTTP in the clear by default
-    tls: Option<ServerTls>,
+    tls: Option<ServerFiles>,
     /// Groups of servers, of which each can stand in for the others
     upstreams: Vec<Upstream>,
     /// Where requests go, the first that fits; everything to the only upstream by default
@@ -41,16 +44,6 @@ pub(crate) struct Proxy {
     /// How much of everything there may be
     #[serde(default)]
     limits: ProxyBounds,
-}
-
-/// PEM files, relative to the configuration file
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct ServerTls {
-    /// The certificate, with those between it and its authority
-    certificate: PathBuf,
-    /// Its private key
-    key: PathBuf,
 }
 
 /// A group of servers
@@ -124,6 +117,8 @@ struct ProxyTimeouts {
     tunnel: Option<Span>,
     /// How long an unused connection to a server is kept: 30s by default
     keep: Option<Span>,
+    /// How long a request's body may come slower than `min_upload_rate`: 10s by default
+    upload: Option<Span>,
 }
 
 /// How much of everything there may be
@@ -136,6 +131,8 @@ struct ProxyBounds {
     max_head: Option<Count>,
     /// Headers of a request: 100 by default
     max_headers: Option<Count>,
+    /// Bytes a second that a request's body has to bring, until its answer begins: 500 by default
+    min_upload_rate: Option<Count>,
     /// Requests in flight: 10,000 by default
     max_in_flight: Option<Count>,
 }
@@ -143,9 +140,8 @@ struct ProxyBounds {
 impl Proxy {
     /// A path in a file means one beside that file.
     pub(super) fn resolve_against(&mut self, directory: &Path) {
-        let certificates = self.tls.iter_mut().flat_map(|tls| [&mut tls.certificate, &mut tls.key]);
-        let authorities = self.upstreams.iter_mut().filter_map(|upstream| upstream.ca.as_mut());
-        for path in certificates.chain(authorities) {
+        self.tls.iter_mut().for_each(|files| files.resolve_against(directory));
+        for path in self.upstreams.iter_mut().filter_map(|upstream| upstream.ca.as_mut()) {
             *path = directory.join(&*path);
         }
         if let Some(identity) = &mut self.identity {
@@ -176,7 +172,11 @@ impl Proxy {
     }
 
     /// What the section adds up to; `identity` is the server's own. Reads certificates.
-    pub(crate) fn settings(&self, identity: Arc<Identity>) -> Result<ProxySettings, Failure> {
+    pub(crate) fn settings(
+        &self,
+        identity: Arc<Identity>,
+        goodbye: Option<std::time::Duration>,
+    ) -> Result<ProxySettings, Failure> {
         let identity = match &self.identity {
             Some(own) => Arc::new(check_identity("proxy.", own)?),
             None => identity,
@@ -186,20 +186,14 @@ impl Proxy {
             routes: self.routes()?,
             identity,
             domain: self.domain.clone(),
-            timeouts: self.timeouts.settings(),
+            timeouts: self.timeouts.settings(goodbye),
             limits: self.limits.settings(&self.timeouts),
         })
     }
 
     /// What clients are shown. Reads certificates.
-    pub(crate) fn tls(&self) -> Result<Option<Arc<tidegate_access::ServerTls>>, Failure> {
-        let load = |files: &ServerTls| {
-            let ServerTls { certificate, key } = files.clone();
-            let files = tidegate_access::TlsFiles { certificate, key, client_ca: None };
-            tidegate_access::ServerTls::load(files, tidegate_access::Offers::Http)
-        };
-        let tls = self.tls.as_ref().map(load).transpose().map_err(|error| unusable("tls", &error))?;
-        Ok(tls.map(Arc::new))
+    pub(crate) fn tls(&self) -> Result<Option<Arc<ServerTls>>, Failure> {
+        self.tls.as_ref().map(|files| files.load("proxy.tls", Offers::Http)).transpose()
     }
 
     fn routes(&self) -> Result<Vec<Route>, Failure> {
@@ -284,7 +278,7 @@ impl Health {
 }
 
 impl ProxyTimeouts {
-    fn settings(&self) -> Timeouts {
+    fn settings(&self, goodbye: Option<std::time::Duration>) -> Timeouts {
         let default = Timeouts::default();
         Timeouts {
             connect: span(self.connect, default.connect),
@@ -294,7 +288,8 @@ impl ProxyTimeouts {
             stall: span(self.stall, default.stall).max(std::time::Duration::from_millis(100)),
             tunnel: span(self.tunnel, default.tunnel),
             keep: span(self.keep, default.keep),
-            goodbye: default.goodbye,
+            upload_grace: span(self.upload, default.upload_grace),
+            goodbye: goodbye.unwrap_or(default.goodbye),
         }
     }
 }
@@ -311,6 +306,9 @@ impl ProxyBounds {
         }
         if let Some(Count(most)) = self.max_headers {
             limits.http.max_headers = most.get();
+        }
+        if let Some(Count(least)) = self.min_upload_rate {
+            limits.min_upload_rate = NonZeroU64::try_from(least).unwrap_or(NonZeroU64::MAX);
         }
         if let Some(Count(most)) = self.max_in_flight {
             limits.max_in_flight = most;
@@ -333,14 +331,8 @@ fn wrong(field: &str, why: impl std::fmt::Display) -> Failure {
     Failure::new(format!("proxy.{field}: {why}"))
 }
 
-fn unusable(field: &str, error: &dyn std::error::Error) -> Failure {
-    let mut why = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        why = format!("{why}: {error}");
-        cause = error.source();
-    }
-    wrong(field, why).hint("certificates, authorities and keys are PEM files")
+fn unusable(field: &str, error: &ClientTlsError) -> Failure {
+    wrong(field, with_causes(error)).hint("certificates, authorities and keys are PEM files")
 }
 
 #[cfg(test)]

@@ -2,20 +2,23 @@
 //!
 //! An address may hold a password, so no message here repeats any part of one that has somebody log in.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tidegate_store_redis::{Credentials, TlsFiles, UrlError};
+use tidegate_store_redis::{Credentials, TlsFiles, Topology, Transport, UrlError};
 
 use super::config;
-use super::values::{Count, Span};
+use super::values::{Count, Secret, Span, Switch};
 use crate::failure::Failure;
 
 /// Where counters live, and how a store over a network is used; nothing stands for the part's own default.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StoreSettings {
     pub(crate) url: StoreUrl,
+    /// Whether the server must not start without it.
+    pub(crate) required: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) breaker_failures: Option<NonZeroU32>,
     pub(crate) breaker_open_for: Option<Duration>,
@@ -35,15 +38,24 @@ pub(crate) enum StoreUrl {
 
 impl StoreSettings {
     pub(super) fn decide(store: config::Store) -> Result<Self, Failure> {
-        let config::Store { url, timeout, breaker, key_prefix, tls, sentinel } = store;
+        let config::Store { url, password, required, timeout, breaker, key_prefix, tls, sentinel } = store;
         let failures = breaker.failures.map(|Count(failures)| {
             NonZeroU32::try_from(failures).map_err(|_| {
                 Failure::new("store.breaker.failures: that many failures never come in a row")
                     .hint("use a small number; 3 is the default")
             })
         });
+        let read = |url: &Secret| match &password {
+            Some(_) => with_room_for_a_password(url.reveal()).parse(),
+            None => url.reveal().parse(),
+        };
+        let mut url: StoreUrl = url.as_ref().map_or(Ok(StoreUrl::Memory), read)?;
+        if let Some(password) = &password {
+            url.set_password(password.reveal())?;
+        }
         Ok(StoreSettings {
-            url: url.map_or(Ok(StoreUrl::Memory), |url| url.reveal().parse())?,
+            url,
+            required: required.is_some_and(|Switch(required)| required),
             timeout: timeout.map(|Span(timeout)| timeout),
             breaker_failures: failures.transpose()?,
             breaker_open_for: breaker.open_for.map(|Span(span)| span),
@@ -54,6 +66,51 @@ impl StoreSettings {
                 password: sentinel.password.map(|password| password.reveal().to_owned()),
             },
         })
+    }
+}
+
+impl StoreUrl {
+    /// Logs in with `password`, which the url itself does not have.
+    fn set_password(&mut self, password: &str) -> Result<(), Failure> {
+        match self {
+            StoreUrl::Memory => Err(Failure::new("store.password: the memory store has none")
+                .hint("it is for redis:// and its kin: is `store.url` set?")),
+            StoreUrl::Redis(url) if url.credentials.password.as_ref().is_some_and(|own| !own.is_empty()) => {
+                Err(Failure::new("store.password: the url has a password too").hint("keep one of them"))
+            }
+            StoreUrl::Redis(url) => {
+                url.credentials.password = Some(password.to_owned());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A user alone is a mistake in a url, unless the password stands elsewhere: then it is as good as an empty one.
+fn with_room_for_a_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    match rest.split_once('@') {
+        Some((user, hosts)) if !user.contains(':') => format!("{scheme}://{user}:@{hosts}"),
+        _ => url.to_owned(),
+    }
+}
+
+/// As an operator may see it: without who logs in.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StoreUrl::Redis(url) = self else { return f.write_str("memory:") };
+        let scheme = match url.transport {
+            Transport::Plain => "redis",
+            Transport::Tls => "rediss",
+        };
+        let (kind, path) = match &url.topology {
+            Topology::Single => ("", format!("/{}", url.database)),
+            Topology::Sentinel { service } => ("+sentinel", format!("/{service}")),
+            Topology::Cluster => ("+cluster", String::new()),
+            Topology::Sharded => ("+sharded", String::new()),
+        };
+        let hosts: Vec<String> = url.endpoints.iter().map(ToString::to_string).collect();
+        write!(f, "{scheme}{kind}://{}{path}", hosts.join(","))
     }
 }
 
@@ -115,6 +172,36 @@ mod tests {
     fn a_mistake_in_an_address_without_one_is_told_whole() {
         let failure = format!("{:?}", "redis://host:port".parse::<StoreUrl>().unwrap_err());
         assert!(failure.contains("port: `port` is not one"), "{failure}");
+    }
+
+    #[test]
+    fn a_store_is_named_without_who_logs_in_there() {
+        for (url, shown) in [
+            ("memory:", "memory:"),
+            ("redis://user:hunter2@h:1/2", "redis://h:1/2"),
+            ("rediss+sentinel://:hunter2@a,b:2/main", "rediss+sentinel://a:26379,b:2/main"),
+            ("redis+cluster://u:hunter2@a,b", "redis+cluster://a:6379,b:6379"),
+        ] {
+            assert_eq!(url.parse::<StoreUrl>().unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_password_may_stand_beside_the_url_but_not_in_both() {
+        let decide = |url: &str| {
+            StoreSettings::decide(config::Store {
+                url: Some(url.parse().unwrap()),
+                password: Some("hunter2".parse().unwrap()),
+                ..config::Store::default()
+            })
+        };
+        let StoreUrl::Redis(url) = decide("redis://user@host").unwrap().url else { panic!("not redis") };
+        assert_eq!(url.credentials.user.as_deref(), Some("user"));
+        assert_eq!(url.credentials.password.as_deref(), Some("hunter2"));
+        for bad in ["redis://:other@host", "memory:"] {
+            let failure = format!("{:?}", decide(bad).unwrap_err());
+            assert!(failure.contains("store.password") && !failure.contains("hunter2"), "{failure}");
+        }
     }
 
     #[test]

@@ -187,6 +187,19 @@ impl FromStr for Span {
     }
 }
 
+/// Yes or no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "bool")]
+pub(crate) struct Switch(pub(crate) bool);
+
+impl FromStr for Switch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        one_of(text, &[("true", Switch(true)), ("false", Switch(false))])
+    }
+}
+
 /// Text that is not to be shown: a password, or an address that may hold one.
 #[derive(Clone, PartialEq, Eq, JsonSchema)]
 #[schemars(with = "String")]
@@ -263,6 +276,7 @@ deserialize_from_text!(
     LogFilter,
     Count,
     Span,
+    Switch,
     Secret
 );
 

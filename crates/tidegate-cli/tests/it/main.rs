@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod access;
 mod bench;
 mod bench_grpc;
 mod bench_resp;

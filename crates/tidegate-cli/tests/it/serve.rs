@@ -128,7 +128,7 @@ fn a_request_in_flight_is_answered_before_it_ends() {
 #[test]
 fn a_second_signal_ends_the_wait_for_a_request_in_flight() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("tidegate.yaml"), "drain: 10m").unwrap();
+    fs::write(dir.path().join("tidegate.yaml"), "drain: { timeout: 10m }").unwrap();
     let mut server = start(&["--config", &path(dir.path(), "tidegate.yaml")]);
     let _never_finished = begin_request(server.addr("http"));
     wait_for_connection(server.addr("admin"));
@@ -327,7 +327,7 @@ fn the_configuration_bounds_connections() {
 
 #[test]
 fn the_configuration_bounds_the_wait_for_requests_in_flight() {
-    let (mut server, _dir) = start_with("drain: 100ms");
+    let (mut server, _dir) = start_with("drain: { timeout: 100ms }");
     let _never_finished = begin_request(server.addr("http"));
     wait_for_connection(server.addr("admin"));
     server.process().signal(Signal::TERM);

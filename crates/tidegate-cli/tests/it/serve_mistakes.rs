@@ -30,7 +30,7 @@ fn a_mistake_in_the_configuration_is_shown_with_its_place_and_a_way_out() {
         "listen:\n  http: 8080\n",
         "log: { level: inof }\n",
         "headers: [x-ratelimit, rfc]\n",
-        "drain: soon\n",
+        "drain: { timeout: soon }\n",
         "limits:\n  max_cells: 0\n",
         "workers: [1]\n",
         "listen: { http: a:1 }\nlisten: { grpc: a:2 }\n",

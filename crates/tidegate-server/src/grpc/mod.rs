@@ -5,12 +5,14 @@
 
 mod unary;
 
+use crate::access::{Access, Carried};
 use crate::connection::{self, HttpLimits, Speaks};
 use crate::rls::{Code, DESCRIPTORS, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
 use crate::runtime::{Connection, Drain, Patience, Protocol, Seat, Serving};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_limiter::Transport;
 use tonic::Status;
@@ -49,19 +51,31 @@ struct Services<S> {
     rate_limits: S,
     others: Routes,
     limits: HttpLimits,
+    access: Option<Arc<Access>>,
 }
 
 impl<S: RateLimits> Grpc<S> {
     /// Serves `rate_limits`, and `others` (see [`health_and_reflection`]) beside it.
     pub fn new(rate_limits: S, others: Routes, limits: HttpLimits) -> Self {
-        Self { services: Arc::new(Services { rate_limits, others, limits }), limits }
+        Self { services: Arc::new(Services { rate_limits, others, limits, access: None }), limits }
+    }
+
+    /// The same, for those who give one of these tokens. Only health is for everybody. To be called before it serves.
+    ///
+    /// # Panics
+    /// When it serves.
+    #[must_use]
+    pub fn with_access(mut self, access: Option<Arc<Access>>) -> Self {
+        Arc::get_mut(&mut self.services).expect("it does not serve yet").access = access;
+        self
     }
 }
 
 impl<S: RateLimits> Protocol for Grpc<S> {
     fn serve(&self, connection: Connection) -> Serving {
         let (services, seat) = (Arc::clone(&self.services), Arc::clone(&connection.seat));
-        let served = Arc::new(Served { services, seat, drain: connection.drain.clone() });
+        let (peer, drain) = (connection.peer, connection.drain.clone());
+        let served = Arc::new(Served { services, peer, seat, drain });
         let service = hyper::service::service_fn(move |request| {
             let served = Arc::clone(&served);
             async move { Ok::<_, Infallible>(served.answer(request).await) }
@@ -77,6 +91,7 @@ impl<S: RateLimits> Protocol for Grpc<S> {
 /// One connection's share of it.
 struct Served<S> {
     services: Arc<Services<S>>,
+    peer: SocketAddr,
     seat: Arc<Seat>,
     drain: Drain,
 }
@@ -84,6 +99,12 @@ struct Served<S> {
 impl<S: RateLimits> Served<S> {
     async fn answer(&self, request: Request<Incoming>) -> Response<GrpcBody> {
         let services = &*self.services;
+        if let Some(access) = &services.access
+            && !request.uri().path().starts_with(HEALTH)
+            && let Err(refused) = access.check(request.headers(), Carried::InEither, self.peer)
+        {
+            return Status::unauthenticated(refused.to_string()).into_http();
+        }
         if request.uri().path() != SHOULD_RATE_LIMIT {
             let answered = services.others.clone().call(request.map(tonic::body::Body::new)).await;
             let answered = answered.unwrap_or_else(|never| match never {});
@@ -105,6 +126,9 @@ impl<S: RateLimits> Served<S> {
         }
     }
 }
+
+/// What every path of the health service begins with.
+const HEALTH: &str = "/grpc.health.v1.Health/";
 
 fn over_limit() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }

@@ -14,9 +14,10 @@ mod utilization;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -25,6 +26,7 @@ use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_limiter::{Health, Shedder, Transport};
 use tidegate_store::StoreError;
 
+use crate::access::{Access, Carried};
 use crate::connection::{self, BodyError, Speaks, read_body};
 use crate::json;
 use crate::problem::{Kind, Problem};
@@ -47,6 +49,10 @@ pub(crate) struct Shared {
     identity: Arc<Identity>,
     /// What is asked about such a request.
     gate: Gate,
+    /// Who may ask; everybody where there is none.
+    access: Option<Arc<Access>>,
+    /// Whether the server is on its way out.
+    stopping: Arc<AtomicBool>,
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -58,7 +64,8 @@ impl Http {
     pub fn new(service: Arc<Service>) -> Self {
         let identity = Identity::new(&IdentityConfig::default()).expect("the default has no mistakes");
         let gate = service.gate(Transport::Auth, None);
-        Self { shared: Arc::new(Shared { service, identity: Arc::new(identity), gate }) }
+        let (identity, access, stopping) = (Arc::new(identity), None, Arc::default());
+        Self { shared: Arc::new(Shared { service, identity, gate, access, stopping }) }
     }
 
     /// The same, with who a request is read in this way.
@@ -71,6 +78,18 @@ impl Http {
     #[must_use]
     pub fn with_shedder(self, shedder: Arc<Shedder>) -> Self {
         self.with(|shared| shared.gate.shedder = Some(shedder))
+    }
+
+    /// The same, for those who give one of these tokens. Only health is for everybody.
+    #[must_use]
+    pub fn with_access(self, access: Arc<Access>) -> Self {
+        self.with(|shared| shared.access = Some(access))
+    }
+
+    /// The same; once this is set, `/readyz` says no.
+    #[must_use]
+    pub fn with_stopping(self, stopping: Arc<AtomicBool>) -> Self {
+        self.with(|shared| shared.stopping = stopping)
     }
 
     /// The same for a worker that has a service of its own.
@@ -119,6 +138,9 @@ impl Caller {
 
     async fn route(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
         let shared = &self.shared;
+        if let Some(access) = &shared.access {
+            self.check_access(access, &request)?;
+        }
         let post = request.method() == Method::POST;
         let get = request.method() == Method::GET || request.method() == Method::HEAD;
         match request.uri().path() {
@@ -140,6 +162,24 @@ impl Caller {
             path => Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))
                 .hint("POST /v1/check decides a request; GET /openapi.json lists everything")),
         }
+    }
+
+    /// Refuses who gives no token. What a gateway asks about has its client's `Authorization`, not the gateway's.
+    fn check_access(&self, access: &Access, request: &Request<Incoming>) -> Result<(), Problem> {
+        let carried = match request.uri().path() {
+            "/healthz" | "/readyz" => return Ok(()),
+            "/v1/auth" => Carried::InOurs,
+            _ => Carried::InEither,
+        };
+        access.check(request.headers(), carried, self.peer).map_err(|refused| {
+            let hint = match carried {
+                Carried::InEither => "send `Authorization: Bearer` and one of the tokens under `access`",
+                Carried::InOurs => {
+                    "have the gateway send `X-Tidegate-Token`, with one of the tokens under `access`"
+                }
+            };
+            Problem::new(Kind::Unauthorized, refused.to_string()).hint(hint)
+        })
     }
 
     /// The whole body of a request that says it is JSON.
@@ -183,13 +223,17 @@ impl Shared {
     }
 
     fn ready(&self) -> Answer {
+        if self.stopping.load(Ordering::Relaxed) {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
+        }
         if self.service.limiter.snapshot().rules().domains().next().is_none() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "no rules\n");
         }
         match self.service.limiter.health() {
             Health::Healthy => text(StatusCode::OK, "ready\n"),
             // Still ready: every rule says what to do without the store. Taking the node away would help nobody.
-            Health::Degraded { reason } => text(StatusCode::OK, format!("degraded\n{reason}\n")),
+            // Which server of the store, and what it said, is for the log and the metrics: anybody may ask here.
+            Health::Degraded { .. } => text(StatusCode::OK, "degraded\nsome of the store does not answer\n"),
         }
     }
 }
@@ -213,7 +257,11 @@ fn store_unavailable(error: &StoreError) -> Problem {
 }
 
 fn problem_answer(problem: &Problem) -> Answer {
-    problem.to_response()
+    let mut answer: Answer = problem.to_response();
+    if answer.status() == StatusCode::UNAUTHORIZED {
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    answer
 }
 
 fn wrong_method(request: &Request<Incoming>, allowed: &'static str) -> Answer {

@@ -3,6 +3,7 @@
 //! hyper asks a body for more only when what it gave was written, so neither side can fill our memory. A body from
 //! which nothing comes for too long ends with an error, and so does the message: the other side sees that it was cut.
 
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tidegate_store::Clock;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::balance::Chosen;
 use super::pool::Lease;
@@ -36,6 +37,7 @@ pub(super) enum Cut {
 pub(super) struct Upload {
     moved: AtomicBool,
     cut: AtomicU8,
+    answered: AtomicBool,
 }
 
 impl Upload {
@@ -51,6 +53,11 @@ impl Upload {
             3 => Some(Cut::Broken),
             _ => None,
         }
+    }
+
+    /// The answer has begun: from here on the two sides talk, and nobody waits for the whole of it.
+    pub(super) fn set_answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
     }
 
     fn set_cut(&self, cut: Cut) {
@@ -71,7 +78,7 @@ pub(super) struct RequestBody {
 struct Coming {
     body: Incoming,
     bytes_left: u64,
-    patience: Patience,
+    pace: Pace,
     upload: Arc<Upload>,
 }
 
@@ -81,14 +88,13 @@ impl RequestBody {
         RequestBody { coming: None }
     }
 
-    /// `body`, up to `most_bytes`, with pauses up to `idle`; without an upload to watch where there is nothing to come.
-    pub(super) fn new(body: Incoming, most_bytes: u64, idle: Duration) -> (Self, Option<Arc<Upload>>) {
+    /// `body`, up to `most_bytes`, as fast as `pace` wants it; without an upload to watch where there is nothing to come.
+    pub(super) fn new(body: Incoming, most_bytes: u64, pace: Pace) -> (Self, Option<Arc<Upload>>) {
         if body.is_end_stream() {
             return (RequestBody::empty(), None);
         }
         let upload = Arc::new(Upload::default());
-        let patience = Patience::new(idle);
-        let coming = Coming { body, bytes_left: most_bytes, patience, upload: Arc::clone(&upload) };
+        let coming = Coming { body, bytes_left: most_bytes, pace, upload: Arc::clone(&upload) };
         (RequestBody { coming: Some(coming) }, Some(upload))
     }
 }
@@ -96,10 +102,11 @@ impl RequestBody {
 impl Coming {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-            ready!(self.patience.poll_over(cx));
+            let answered = self.upload.answered.load(Ordering::Relaxed);
+            ready!(self.pace.poll_over(answered, cx));
             return Poll::Ready(Some(Err(Cut::TooSlow)));
         };
-        self.patience.renew();
+        self.pace.moved();
         self.upload.moved.store(true, Ordering::Relaxed);
         // Trailers were not there when the request was identified, and some servers take them for headers.
         let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
@@ -107,6 +114,7 @@ impl Coming {
             let frame = frame.map_err(|_| Cut::Broken)?;
             let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
             self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(Cut::TooLarge)?;
+            self.pace.bytes += bytes;
             Ok(frame)
         }))
     }
@@ -196,6 +204,62 @@ impl Drop for ResponseBody {
             && let Some(connection) = self.connection.take()
         {
             connection.give_back(self.clock.now());
+        }
+    }
+}
+
+/// How fast a request's body has to come: no pause longer than `idle`, and until the answer begins no slower in all than
+/// `rate`, after a start of `grace`. Only time spent waiting for the client counts. There is no timer until there is a
+/// wait.
+pub(super) struct Pace {
+    idle: Duration,
+    grace: Duration,
+    bytes_per_second: u64,
+    bytes: u64,
+    waited: Duration,
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    since: Instant,
+    over: Pin<Box<Sleep>>,
+}
+
+impl Pace {
+    pub(super) fn new(idle: Duration, grace: Duration, bytes_per_second: NonZeroU64) -> Self {
+        let bytes_per_second = bytes_per_second.get();
+        Pace { idle, grace, bytes_per_second, bytes: 0, waited: Duration::ZERO, waiting: None }
+    }
+
+    /// How long it may still be waited for.
+    fn patience(&self, answered: bool) -> Duration {
+        if answered {
+            return self.idle;
+        }
+        let earned = Duration::from_secs(self.bytes / self.bytes_per_second);
+        self.idle.min((self.grace + earned).saturating_sub(self.waited))
+    }
+
+    /// Ready once it has been waited for too long.
+    fn poll_over(&mut self, answered: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let patience = self.patience(answered);
+        let waiting = self.waiting.get_or_insert_with(|| Waiting {
+            since: Instant::now(),
+            over: Box::pin(tokio::time::sleep(patience)),
+        });
+        ready!(waiting.over.as_mut().poll(cx));
+        let end = waiting.since + patience;
+        if end <= Instant::now() {
+            return Poll::Ready(());
+        }
+        // The answer began meanwhile, so there is more time than there was.
+        waiting.over.as_mut().reset(end);
+        waiting.over.as_mut().poll(cx)
+    }
+
+    fn moved(&mut self) {
+        if let Some(Waiting { since, .. }) = self.waiting.take() {
+            self.waited += since.elapsed();
         }
     }
 }

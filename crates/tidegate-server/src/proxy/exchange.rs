@@ -135,7 +135,10 @@ impl Upstream {
         };
         let cut = upload.as_ref().and_then(|upload| upload.cut());
         match sent {
-            Head::Came(Ok(response)) => Ok((response, connection)),
+            Head::Came(Ok(response)) => {
+                upload.iter().for_each(|upload| upload.set_answered());
+                Ok((response, connection))
+            }
             Head::Came(Err(_)) if cut.is_some() => Err(broken_upload(cut.unwrap_or(Cut::Broken))),
             Head::Came(Err(mut error)) => {
                 let returned = error.take_message().map(|request| Box::new(kept.again(request)));

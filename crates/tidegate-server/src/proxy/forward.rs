@@ -81,7 +81,7 @@ impl Worker {
             hop::set_upgrade(&mut parts.headers, protocol.clone());
         }
         let settings = &self.shared.settings;
-        let (body, upload) = RequestBody::new(body, settings.limits.max_body_bytes, settings.timeouts.idle);
+        let (body, upload) = RequestBody::new(body, settings.limits.max_body_bytes, settings.pace());
         let wants = if protocol.is_some() { Wants::Http1 } else { Wants::Any };
         let (method, headers) = (parts.method, parts.headers);
         let outgoing = Outgoing { method, path, host, headers, body, upload, wants };

@@ -1,12 +1,13 @@
 //! What a proxy is told: where requests go, how long everything may take, and how much of it there may be.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_http::identity::Identity;
 
 use super::balance::Ejection;
+use super::body::Pace;
 use super::route::Route;
 use super::target::Target;
 use super::tls::ClientTls;
@@ -27,6 +28,14 @@ pub struct ProxySettings {
     pub timeouts: Timeouts,
     /// How much of everything there may be.
     pub limits: ProxyLimits,
+}
+
+impl ProxySettings {
+    /// How fast a request's body has to come.
+    pub(super) fn pace(&self) -> Pace {
+        let Timeouts { idle, upload_grace, .. } = self.timeouts;
+        Pace::new(idle, upload_grace, self.limits.min_upload_rate)
+    }
 }
 
 /// A group of upstream servers.
@@ -70,6 +79,8 @@ pub struct Timeouts {
     pub tunnel: Duration,
     /// How long an unused connection to an upstream server is kept.
     pub keep: Duration,
+    /// How long a request's body may come as slowly as it likes.
+    pub upload_grace: Duration,
     /// How long an upgraded connection may go on once the server stops.
     pub goodbye: Duration,
 }
@@ -83,6 +94,7 @@ impl Default for Timeouts {
             stall: Duration::from_secs(5 * 60),
             tunnel: Duration::from_secs(60 * 60),
             keep: Duration::from_secs(30),
+            upload_grace: Duration::from_secs(10),
             goodbye: Duration::from_secs(2),
         }
     }
@@ -95,6 +107,8 @@ pub struct ProxyLimits {
     pub http: HttpLimits,
     /// The size of a request's body.
     pub max_body_bytes: u64,
+    /// Bytes a second that a request's body has to bring after that, until its answer begins.
+    pub min_upload_rate: NonZeroU64,
     /// Requests in flight, on all workers together.
     pub max_in_flight: NonZeroUsize,
 }
@@ -111,6 +125,7 @@ impl Default for ProxyLimits {
                 ..HttpLimits::default()
             },
             max_body_bytes: 1 << 30,
+            min_upload_rate: NonZeroU64::new(500).expect("not zero"),
             max_in_flight: NonZeroUsize::new(10_000).expect("not zero"),
         }
     }

@@ -1,9 +1,9 @@
 //! The thread that accepts connections and deals them out; it never reads from one.
 
-use super::Listener;
-use super::load::Loads;
+use super::load::{Loads, Place};
 use super::occasional::Occasional;
 use super::worker::{Dealt, Queue};
+use super::{Listener, WorkerId};
 use socket2::TcpKeepalive;
 use std::io;
 use std::net::SocketAddr;
@@ -87,7 +87,7 @@ impl Dealer {
     async fn accept_all(mut self, socket: TcpListener) {
         loop {
             match socket.accept().await {
-                Ok((stream, peer)) => self.deal(stream, peer),
+                Ok((stream, peer)) => self.deal(stream, peer).await,
                 Err(error) if is_about_one_connection(&error) => {}
                 Err(error) => {
                     if let Some(times) = self.failures.happened() {
@@ -99,8 +99,9 @@ impl Dealer {
         }
     }
 
-    fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let Some((worker, place)) = self.loads.take_place(self.index, peer.ip()) else {
+    async fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let Some((worker, place)) = self.place_for(peer).await else {
+            self.loads.count_refused(self.index);
             if let Some(connections) = self.refusals.happened() {
                 let address = peer.ip();
                 tracing::warn!(listener = self.name, connections, %address,
@@ -114,6 +115,25 @@ impl Dealer {
         let _ = self.queues[worker.0].try_send(Dealt { stream, peer, place });
     }
 }
+
+impl Dealer {
+    /// A place for one more connection. Where others are on their way out, they are waited for; who comes next waits in
+    /// the system's queue meanwhile.
+    async fn place_for(&self, peer: SocketAddr) -> Option<(WorkerId, Place)> {
+        for _ in 0..LEAVE_LOOKS {
+            let place = self.loads.take_place(self.index, peer.ip());
+            if place.is_some() || !self.loads.some_are_leaving(self.index) {
+                return place;
+            }
+            tokio::time::sleep(LEAVE_PAUSE).await;
+        }
+        None
+    }
+}
+
+/// How often, and how many times, it is looked whether somebody has left.
+const LEAVE_PAUSE: Duration = Duration::from_millis(1);
+const LEAVE_LOOKS: usize = 200;
 
 /// Leaves this thread's runtime: the socket belongs to a worker's from here.
 fn prepare(stream: TcpStream) -> io::Result<std::net::TcpStream> {

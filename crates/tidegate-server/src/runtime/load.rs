@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_access::PeerGroup;
 
-/// Connections of one listener that were asked to make room and are not gone yet. Beyond that new ones are refused, so
-/// that no more files are open than were reckoned with.
+/// Connections of one listener that were asked to make room and are not gone yet. Beyond that new ones wait for them to
+/// go, so that no more files are open than were reckoned with.
 pub const MOST_LEAVING: usize = 64;
 
 /// Connection counts of a data plane.
@@ -99,7 +99,6 @@ impl Loads {
         let counters = &self.listeners[listener];
         let peer = PeerGroup::of(address);
         if !counters.make_room(peer) {
-            counters.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         let open: Vec<_> = counters.open.iter().map(|open| open.load(Ordering::Relaxed)).collect();
@@ -109,6 +108,15 @@ impl Loads {
         let seat = Seat::new(peer, worker, self.connection_memory, Arc::clone(&self.memory[worker]));
         let at = counters.register.lock().insert(Arc::clone(&seat));
         Some((WorkerId(worker), Place { loads: Arc::clone(self), listener, at, seat }))
+    }
+
+    /// Whether connections are on their way out, so that a moment later there may be room.
+    pub(super) fn some_are_leaving(&self, listener: usize) -> bool {
+        self.listeners[listener].leaving.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn count_refused(&self, listener: usize) {
+        self.listeners[listener].refused.fetch_add(1, Ordering::Relaxed);
     }
 
     fn total_on(&self, worker: usize) -> usize {
@@ -220,8 +228,9 @@ mod tests {
         let loads = loads(2, 2);
         let places = [loads.take_place(0, PEER).unwrap(), loads.take_place(0, PEER).unwrap()];
         let _busy = places.each_ref().map(|(_, place)| place.seat().begin());
-        assert!(loads.take_place(0, PEER).is_none());
+        assert!(loads.take_place(0, PEER).is_none() && !loads.some_are_leaving(0));
         assert!(loads.take_place(1, PEER).is_some());
+        loads.count_refused(0);
         assert_eq!(loads.read().map(|load| load.refused).collect::<Vec<_>>(), [1, 0]);
     }
 

@@ -6,6 +6,7 @@ mod hostile;
 mod limits;
 mod meaning;
 mod real_upstreams;
+mod slow;
 mod streams;
 mod tunnels;
 mod upstreams;

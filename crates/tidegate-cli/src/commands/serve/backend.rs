@@ -52,6 +52,18 @@ impl Backend {
         }
     }
 
+    /// Whether every server of the store can be used now.
+    pub(super) async fn check(&self, url: &StoreUrl) -> Result<(), Failure> {
+        let Backend::Redis(store, _) = self else { return Ok(()) };
+        for report in store.check_servers().await {
+            if !matches!(report.finding, Finding::Usable { .. }) {
+                return Err(Failure::new(format!("the store {url} cannot be used: {report}"))
+                    .hint("`store.required: true` refuses to start without it; false starts, and rules decide by their failure policy"));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn store(&self) -> Arc<dyn Store> {
         match self {
             Backend::Memory(store) => store.clone(),

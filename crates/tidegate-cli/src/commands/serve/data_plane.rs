@@ -2,17 +2,20 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use tidegate_access::{SecretDigest, ServerTls};
+use tidegate_access::{Offers, ServerTls};
 use tidegate_http::identity::Identity;
 use tidegate_limiter::{Limiter, Shedder, TokioRuntime};
+use tidegate_server::access::Access;
 use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
 use tidegate_server::http::Http;
 use tidegate_server::proxy::Proxy;
-use tidegate_server::resp::{Resp, RespSettings, Users};
+use tidegate_server::resp::{Logins, Resp, RespSettings};
 use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WorkerId};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::SystemClock;
@@ -21,9 +24,12 @@ use tonic_health::server::HealthReporter;
 
 use super::backend::Backend;
 use super::narrator::Narrator;
+use super::open_files;
+use super::secrets::Reloads;
 use crate::failure::Failure;
+use crate::settings::listeners::resp_users;
 use crate::settings::proxy::{Proxy as ProxySection, check_identity};
-use crate::settings::{HeaderSet, RlsHeaders, Settings, suggest};
+use crate::settings::{HeaderSet, RlsHeaders, Settings, Span, suggest};
 
 /// A running data plane, what tells gRPC health checkers about it, and the limiter of each worker.
 pub(super) struct Running {
@@ -34,6 +40,30 @@ pub(super) struct Running {
     pub(super) shedder: Option<Arc<Shedder>>,
     /// Those whose keys may have to be fetched.
     pub(super) identities: Vec<Arc<Identity>>,
+    /// Who may ask; what is known of those who may not.
+    pub(super) access: Option<Arc<Access>>,
+    pub(super) logins: Option<Arc<Logins>>,
+    /// Set when the server is about to stop.
+    pub(super) stopping: Arc<AtomicBool>,
+    /// What can be read again from files.
+    pub(super) reloads: Reloads,
+}
+
+/// The listeners beside the proxy, and what they need.
+struct Listeners {
+    all: Vec<Listener>,
+    logins: Option<Arc<Logins>>,
+}
+
+/// What all of them share.
+struct Parts<'p> {
+    settings: &'p Settings,
+    identity: &'p Arc<Identity>,
+    shedder: Option<&'p Arc<Shedder>>,
+    services: &'p [Arc<Service>],
+    others: &'p Routes,
+    access: Option<&'p Arc<Access>>,
+    stopping: &'p Arc<AtomicBool>,
 }
 
 /// Starts to serve `limiter` on the listeners that `settings` ask for. Each worker asks the store over connections of its
@@ -44,7 +74,8 @@ pub(super) fn start(
     limiter: &Limiter,
     observer: &Arc<Narrator>,
 ) -> Result<Running, Failure> {
-    let runtime = runtime_settings(settings);
+    let runtime = runtime_settings(settings)?;
+    let mut reloads = Reloads::default();
     let clock = Arc::new(SystemClock::new());
     let worker = |_| {
         Arc::new(Service {
@@ -60,10 +91,23 @@ pub(super) fn start(
     let identity = Arc::new(check_identity("", &settings.identity)?);
     let mut identities = vec![identity.clone()];
     let shedder = settings.shedding.clone().map(|config| Shedder::new(config, clock.clone()));
-    let mut listeners =
-        listeners(settings, &identity, shedder.as_ref(), &services, &others).map_err(failure)?;
+    let access = settings.access.load("access.tokens")?.map(|tokens| {
+        reloads.tokens.push(tokens.clone());
+        Arc::new(Access::new(tokens))
+    });
+    let stopping = Arc::new(AtomicBool::new(false));
+    let parts = Parts {
+        settings,
+        identity: &identity,
+        shedder: shedder.as_ref(),
+        services: &services,
+        others: &others,
+        access: access.as_ref(),
+        stopping: &stopping,
+    };
+    let Listeners { all: mut listeners, logins } = listeners(&parts, &mut reloads)?;
     if let Some(section) = &settings.proxy {
-        let proxy = section.settings(identity)?;
+        let proxy = section.settings(identity.clone(), settings.drain.tunnels)?;
         identities.push(proxy.identity.clone());
         check_domains(section, limiter)?;
         let proxy = match &shedder {
@@ -71,10 +115,11 @@ pub(super) fn start(
             None => Proxy::new(proxy),
         };
         let tls = section.tls()?;
+        reloads.tls.extend(tls.clone().map(|tls| ("proxy", tls)));
         listeners.push(proxy_listener(section.address()?, proxy, tls, services).map_err(failure)?);
     }
     let plane = DataPlane::start(&runtime, listeners).map_err(failure)?;
-    Ok(Running { plane, health, limiters, shedder, identities })
+    Ok(Running { plane, health, limiters, shedder, identities, access, logins, stopping, reloads })
 }
 
 fn proxy_listener(
@@ -98,58 +143,69 @@ fn check_domains(section: &ProxySection, limiter: &Limiter) -> Result<(), Failur
     }
 }
 
-/// The listeners that are on, each with a protocol per worker. `services` has one for each worker.
-fn listeners(
-    settings: &Settings,
-    identity: &Arc<Identity>,
-    shedder: Option<&Arc<Shedder>>,
-    services: &[Arc<Service>],
-    others: &Routes,
-) -> Result<Vec<Listener>, RuntimeError> {
-    let mut listeners = Vec::new();
+/// The listeners that are on, each with a protocol per worker.
+fn listeners(parts: &Parts<'_>, reloads: &mut Reloads) -> Result<Listeners, Failure> {
+    let Parts { settings, services, others, .. } = *parts;
+    let tls = &settings.tls;
+    let (mut all, mut logins) = (Vec::new(), None);
     if let Some(address) = settings.http {
-        let mut http = Http::new(services[0].clone()).with_identity(identity.clone());
-        if let Some(shedder) = shedder {
+        let mut http = Http::new(services[0].clone())
+            .with_identity(parts.identity.clone())
+            .with_stopping(parts.stopping.clone());
+        if let Some(shedder) = parts.shedder {
             http = http.with_shedder(shedder.clone());
+        }
+        if let Some(access) = parts.access {
+            http = http.with_access(access.clone());
         }
         let services = services.to_vec();
         let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
             Arc::new(http.for_worker(services[worker].clone()))
         };
-        listeners.push(Listener::bind("http", address, make)?);
+        let tls = reloads.load("http", tls.http.as_ref(), Offers::Http)?;
+        all.push(Listener::bind("http", address, make).map_err(failure)?.with_tls(tls));
     }
     if let Some(address) = settings.grpc {
-        let (others, services) = (others.clone(), services.to_vec());
+        let (others, services, access) = (others.clone(), services.to_vec(), parts.access.cloned());
         let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
             let service = services[worker].clone();
             let limits = service.settings.limits;
-            Arc::new(Grpc::new(service, others.clone(), limits))
+            Arc::new(Grpc::new(service, others.clone(), limits).with_access(access.clone()))
         };
-        listeners.push(Listener::bind("grpc", address, make)?);
+        let tls = reloads.load("grpc", tls.grpc.as_ref(), Offers::Http2)?;
+        all.push(Listener::bind("grpc", address, make).map_err(failure)?.with_tls(tls));
     }
     if let Some(address) = settings.resp {
-        let (resp, services) = (Resp::new(services[0].clone(), resp_settings(settings)), services.to_vec());
+        let resp = Resp::new(services[0].clone(), resp_settings(settings)?);
+        logins = Some(resp.logins());
+        let services = services.to_vec();
         let make = move |WorkerId(worker)| -> Arc<dyn Protocol> {
             Arc::new(resp.for_worker(services[worker].clone()))
         };
-        listeners.push(Listener::bind("resp", address, make)?);
+        let tls = reloads.load("resp", tls.resp.as_ref(), Offers::Nothing)?;
+        all.push(Listener::bind("resp", address, make).map_err(failure)?.with_tls(tls));
     }
-    Ok(listeners)
+    Ok(Listeners { all, logins })
 }
 
-fn resp_settings(settings: &Settings) -> RespSettings {
-    let mut users = Users::default();
-    if let Some(password) = &settings.resp_password {
-        users = users.with("default", vec![SecretDigest::of(password.reveal().as_bytes())]);
-    }
-    RespSettings { users, ..RespSettings::default() }
+fn resp_settings(settings: &Settings) -> Result<RespSettings, Failure> {
+    let section = &settings.resp_section;
+    let default = RespSettings::default();
+    Ok(RespSettings {
+        users: resp_users(section.password.as_ref(), section.users.as_deref().unwrap_or_default())?,
+        login_timeout: section.login_timeout.map_or(default.login_timeout, |Span(span)| span),
+        idle_timeout: section.idle_timeout.map_or(default.idle_timeout, |Span(span)| span),
+        ..default
+    })
 }
 
 fn service_settings(settings: &Settings) -> ServiceSettings {
     let mut limits = HttpLimits::default();
-    if let Some(max_body) = settings.bounds.max_body {
-        limits.max_body_bytes = max_body.get();
-    }
+    let bounds = &settings.bounds;
+    limits.max_body_bytes = bounds.max_body.map_or(limits.max_body_bytes, |most| most.get());
+    limits.head_timeout = bounds.head_timeout.unwrap_or(limits.head_timeout);
+    limits.body_timeout = bounds.body_timeout.unwrap_or(limits.body_timeout);
+    limits.idle_timeout = bounds.idle_timeout.unwrap_or(limits.idle_timeout);
     let headers = settings.headers.iter().map(|set| match set {
         HeaderSet::XRateLimit => headers::HeaderSet::XRatelimit,
         HeaderSet::Ietf => headers::HeaderSet::Ietf,
@@ -162,14 +218,23 @@ fn service_settings(settings: &Settings) -> ServiceSettings {
     ServiceSettings { headers: headers.collect(), rls_headers, limits }
 }
 
-fn runtime_settings(settings: &Settings) -> runtime::Settings {
-    let default = runtime::Settings::default();
-    runtime::Settings {
-        workers: settings.workers.unwrap_or(default.workers),
-        max_connections: settings.bounds.max_connections.unwrap_or(default.max_connections),
-        drain_deadline: settings.drain.unwrap_or(default.drain_deadline),
+fn runtime_settings(settings: &Settings) -> Result<runtime::Settings, Failure> {
+    let (default, bounds) = (runtime::Settings::default(), &settings.bounds);
+    let workers = settings.workers.unwrap_or(default.workers);
+    let wanted = bounds.max_connections.unwrap_or(default.max_connections);
+    let count = |given: Option<NonZeroUsize>, default| given.map_or(default, |most| most.get());
+    // A body of the largest size must fit.
+    let connection_memory = count(bounds.max_connection_memory, default.connection_memory)
+        .max(2 * count(bounds.max_body, HttpLimits::default().max_body_bytes));
+    Ok(runtime::Settings {
+        workers,
+        max_connections: open_files::fit(wanted, &open_files::Needs::of(settings, workers))?,
+        max_connections_per_peer: bounds.max_connections_per_peer,
+        connection_memory,
+        worker_memory: count(bounds.max_worker_memory, default.worker_memory).max(connection_memory),
+        drain_deadline: settings.drain.timeout.unwrap_or(default.drain_deadline),
         ..default
-    }
+    })
 }
 
 fn failure(error: RuntimeError) -> Failure {

@@ -24,6 +24,7 @@ pub(super) fn gather(
             open: load.open.iter().sum::<usize>() as u64,
             accepted: load.accepted,
             refused: load.refused,
+            evicted: load.evicted,
         });
         listeners.collect()
     };

@@ -9,14 +9,18 @@ mod data_plane;
 mod exposition;
 mod jwks;
 mod narrator;
+mod open_files;
 mod reloader;
+mod secrets;
 mod signals;
 
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate_access::Offers;
 use tidegate_admin::{Admin, Metrics};
 use tidegate_limiter::{Limiter, LimiterConfig};
 use tidegate_server::runtime::DataPlane;
@@ -34,6 +38,7 @@ use busy::BusyRatio;
 use data_plane::Running;
 use narrator::Narrator;
 use reloader::Reloader;
+use secrets::Reloads;
 use signals::StopSignals;
 
 /// How often it is looked how busy the workers are.
@@ -62,6 +67,9 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     let files = rules.files;
     let metrics = Arc::new(Metrics::new());
     let backend = Backend::open(&settings, &metrics)?;
+    if settings.store.required {
+        backend.check(&settings.store.url).await?;
+    }
     let observer = Arc::new(Narrator::new(metrics.clone()));
     let mut config = LimiterConfig::new(rules.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);
@@ -69,14 +77,12 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     metrics.rules_in_use(&limiter.snapshot());
 
     let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
-    let Running { plane, health, limiters, shedder, identities } = running;
-    let admin = settings
-        .admin
-        .map(Admin::bind)
-        .transpose()
-        .map_err(|error| data_plane::cannot_bind("admin", error.address, &error.source))?;
+    let Running { plane, health, limiters, shedder, identities, access, logins, stopping, mut reloads } =
+        running;
+    let admin = bind_admin(&settings, &mut reloads)?;
     announce_all(&settings, &plane, admin.as_ref());
-    tracing::info!(rules = limiter.snapshot().rules().rules().len(), files, "serving");
+    let store = settings.store.url.to_string();
+    tracing::info!(store, rules = limiter.snapshot().rules().rules().len(), files, "serving");
 
     let (stop_admin, admin_stops) = oneshot::channel::<()>();
     let busy = Arc::new(BusyRatio::default());
@@ -84,7 +90,12 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     if let Some(shedder) = shedder {
         exposition = exposition.with_shedding(move || shedder.stats());
     }
+    exposition = exposition.with_refused_logins(move || {
+        let tokens = access.as_ref().map(|access| ("http_grpc", access.refused()));
+        tokens.into_iter().chain(logins.as_ref().map(|logins| ("resp", logins.refused()))).collect()
+    });
     let mut background = JoinSet::new();
+    background.spawn(reloads.run(signals::hangups().map_err(cannot_start)?));
     let serving_admin = tokio::spawn(async move {
         if let Some(admin) = admin {
             let stopped = async { drop(admin_stops.await) };
@@ -100,19 +111,36 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
         signal = stop.next() => signal,
         () = watch_workers(&plane, &busy) => unreachable!("it watches until it is told to stop"),
     };
-    tracing::info!(signal, "stopping: requests in flight may finish");
+    let began = clock::now();
     health.set_service_status("", ServingStatus::NotServing).await;
+    stopping.store(true, Ordering::Relaxed);
+    // The delay is for those who send others here; a person at the keyboard waits for nobody.
+    let delay = if signal == signals::INTERRUPT { Duration::ZERO } else { settings.drain.delay };
+    tracing::info!(signal, ?delay, "stopping: no longer ready, then requests in flight may finish");
     let finish = async {
+        tokio::time::sleep(delay).await;
         drain(plane).await;
         // Last, so that the drain can be watched.
         drop(stop_admin);
         let _ = serving_admin.await;
+        tracing::info!(took = ?began.elapsed(), "stopped");
     };
     tokio::select! {
         () = finish => {}
-        signal = stop.next() => tracing::warn!(signal, "stopping at once"),
+        signal = stop.next() => tracing::warn!(signal, "stopped at once"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the admin listener, if there is to be one.
+fn bind_admin(settings: &Settings, reloads: &mut Reloads) -> Result<Option<Admin>, Failure> {
+    let Some(address) = settings.admin else { return Ok(None) };
+    let admin = Admin::bind(address)
+        .map_err(|error| data_plane::cannot_bind("admin", error.address, &error.source))?;
+    let tls = reloads.load("admin", settings.tls.admin.as_ref(), Offers::Http1)?;
+    let tokens = settings.admin_tokens.load("admin.tokens")?;
+    reloads.tokens.extend(tokens.clone());
+    Ok(Some(admin.with_tls(tls).with_tokens(tokens)))
 }
 
 /// Lets requests in flight finish.
@@ -121,7 +149,7 @@ async fn drain(plane: DataPlane) {
     if drained.cut > 0 {
         tracing::warn!(
             connections = drained.cut,
-            "connections were cut: they took longer than `drain` allows"
+            "connections were cut: they took longer than `drain.timeout` allows"
         );
     }
 }

@@ -4,6 +4,9 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// What Ctrl-C sends.
+pub(super) const INTERRUPT: &str = "SIGINT";
+
 /// Signals to stop. Made before anybody is told that the server is up, so that none of them kills it.
 pub(super) struct StopSignals {
     terminate: Signal,
@@ -23,7 +26,7 @@ impl StopSignals {
     pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.interrupt.recv() => INTERRUPT,
         }
     }
 }

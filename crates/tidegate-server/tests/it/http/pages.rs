@@ -31,7 +31,7 @@ fn without_rules_it_is_healthy_but_not_ready() {
 }
 
 #[test]
-fn while_the_store_is_away_it_is_ready_but_degraded_and_says_why() {
+fn while_the_store_is_away_it_is_ready_but_degraded_and_names_no_server() {
     let world = World::without_store(PER_USER);
     assert_eq!(http::get(world.http(), "/readyz").text(), "ready\n");
     for _ in 0..3 {
@@ -39,7 +39,7 @@ fn while_the_store_is_away_it_is_ready_but_degraded_and_says_why() {
     }
     let answer = http::get(world.http(), "/readyz");
     assert_eq!(answer.status, 200);
-    assert_eq!(answer.text(), "degraded\nthe store does not answer at memory\n");
+    assert_eq!(answer.text(), "degraded\nsome of the store does not answer\n");
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! How many files the system lets this process have open, and how many connections fit into that.
+//!
+//! The limit is raised as far as it goes. Where that is not enough, each listener gets an equal share, so that none can
+//! take what another needs, and accepting never fails for want of a file.
+
+use std::num::NonZeroUsize;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tidegate_server::runtime::MOST_LEAVING;
+
+use crate::failure::Failure;
+use crate::settings::Settings;
+
+/// Files that are open besides connections: standard streams, listeners, event queues, rule files while they are read,
+/// the admin listener's connections, and some room.
+const RESERVED: u64 = 256;
+/// Connections of a worker to the store, and its event queue.
+const PER_WORKER: u64 = 32;
+/// Fewer connections than this serve nobody.
+const FEWEST: u64 = 16;
+
+/// What needs files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Needs {
+    listeners: u64,
+    /// A proxied connection has another one behind it.
+    proxies: u64,
+    workers: u64,
+}
+
+impl Needs {
+    pub(super) fn of(settings: &Settings, workers: NonZeroUsize) -> Self {
+        let plain = [settings.http, settings.grpc, settings.resp].into_iter().flatten().count();
+        Needs {
+            listeners: plain as u64 + u64::from(settings.proxy.is_some()),
+            proxies: u64::from(settings.proxy.is_some()),
+            workers: workers.get() as u64,
+        }
+    }
+
+    /// Connections for each listener where `files` may be open; none where it is too few.
+    fn fit(&self, files: u64) -> Option<u64> {
+        let others = RESERVED + PER_WORKER * self.workers + MOST_LEAVING as u64 * self.listeners;
+        let each = files.checked_sub(others)? / (self.listeners + self.proxies).max(1);
+        (each >= FEWEST).then_some(each)
+    }
+}
+
+/// Raises the limit, and says how many connections each listener may have: `wanted`, or what fits.
+pub(super) fn fit(wanted: NonZeroUsize, needs: &Needs) -> Result<NonZeroUsize, Failure> {
+    let files = raise();
+    let too_few = || {
+        Failure::new(format!("the system allows {files} open files, which is too few to serve anybody"))
+            .hint("raise it: `ulimit -n 65536`, or LimitNOFILE= of a systemd unit")
+    };
+    let fits = usize::try_from(needs.fit(files).ok_or_else(too_few)?).unwrap_or(usize::MAX);
+    if fits < wanted.get() {
+        tracing::warn!(
+            open_files = files,
+            wanted = wanted.get(),
+            connections = fits,
+            "the system allows too few open files: each listener takes fewer connections"
+        );
+    }
+    Ok(NonZeroUsize::new(fits.min(wanted.get())).unwrap_or(NonZeroUsize::MIN))
+}
+
+/// Raises the soft limit to the hard one, and tells what it is then.
+fn raise() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
+        tracing::debug!("the system does not let the limit on open files be raised");
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_share_what_the_system_allows() {
+        let needs = Needs { listeners: 3, proxies: 0, workers: 2 };
+        assert_eq!(needs.fit(1_024), Some((1_024 - 256 - 64 - 192) / 3));
+        assert_eq!(needs.fit(300), None);
+        let with_proxy = Needs { listeners: 4, proxies: 1, workers: 2 };
+        assert_eq!(with_proxy.fit(65_536), Some((65_536 - 256 - 64 - 256) / 5));
+    }
+}

@@ -1,0 +1,82 @@
+//! Certificates and tokens that come from files: read again on SIGHUP, and when a file changes.
+//!
+//! Files with a mistake change nothing: the old ones go on, and the log says so.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tidegate_access::{Offers, ServerTls, TokenSource};
+use tokio::signal::unix::Signal;
+use tokio::time::sleep;
+
+use crate::failure::Failure;
+use crate::reload::{Look, Watch};
+use crate::settings::listeners::ServerFiles;
+
+/// What can be read again.
+#[derive(Default)]
+pub(super) struct Reloads {
+    pub(super) tls: Vec<(&'static str, Arc<ServerTls>)>,
+    pub(super) tokens: Vec<Arc<TokenSource>>,
+}
+
+impl Reloads {
+    /// Loads the certificate of a listener, if it has one, and keeps it in mind.
+    pub(super) fn load(
+        &mut self,
+        listener: &'static str,
+        files: Option<&ServerFiles>,
+        offers: Offers,
+    ) -> Result<Option<Arc<ServerTls>>, Failure> {
+        let tls = files.map(|files| files.load(&format!("tls.{listener}"), offers)).transpose()?;
+        self.tls.extend(tls.clone().map(|tls| (listener, tls)));
+        Ok(tls)
+    }
+
+    /// Runs until dropped.
+    pub(super) async fn run(self, mut hangup: Signal) {
+        let paths: Vec<PathBuf> = self.paths();
+        let mut watch = Watch::new(paths.iter().map(PathBuf::as_path));
+        let mut found = Look::Same;
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => {
+                    watch.forget_changes();
+                    found = Look::Changed;
+                }
+                () = sleep(Watch::pause_after(found)), if !paths.is_empty() => found = watch.look(),
+            }
+            if found == Look::Changed {
+                self.reload();
+            }
+        }
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        let certificates = self.tls.iter().flat_map(|(_, tls)| tls.files().paths());
+        let tokens = self.tokens.iter().filter_map(|tokens| tokens.file());
+        certificates.chain(tokens).map(ToOwned::to_owned).collect()
+    }
+
+    fn reload(&self) {
+        for (listener, tls) in &self.tls {
+            match tls.reload() {
+                Ok(()) => tracing::info!(listener, "certificate reloaded"),
+                Err(error) => tracing::error!(
+                    listener,
+                    error = &error as &dyn std::error::Error,
+                    "certificate not reloaded, the old one goes on"
+                ),
+            }
+        }
+        for tokens in self.tokens.iter().filter(|tokens| tokens.file().is_some()) {
+            match tokens.reload() {
+                Ok(()) => tracing::info!("tokens reloaded"),
+                Err(error) => tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "tokens not reloaded, the old ones go on"
+                ),
+            }
+        }
+    }
+}
