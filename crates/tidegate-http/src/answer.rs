@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decision, LimitReport, Report, Shed, Source};
+use tidegate_limiter::{Decision, LimitReport, Report, Shed};
 use tidegate_rules::{Mode, Rule};
 
 use crate::headers::{HeaderSets, Reported, write_retry_after};
@@ -23,10 +23,10 @@ pub fn status(decision: &Decision) -> StatusCode {
 /// What kind of refusal a decision is, if it is one.
 #[must_use]
 pub fn refusal_kind(decision: &Decision) -> Option<Kind> {
-    match decision.source {
-        _ if decision.allowed => None,
-        Source::FallbackClosed => Some(Kind::StoreUnavailable),
-        _ => Some(Kind::QuotaExceeded),
+    match decision.allowed {
+        true => None,
+        false if decision.source.is_unavailable() => Some(Kind::StoreUnavailable),
+        false => Some(Kind::QuotaExceeded),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Cells and tags as numbers that a caller cannot foresee: keys are chosen by attackers, the hash's key is not known to
+//! Cells as numbers that a caller cannot foresee: keys are chosen by attackers, the hash's key is not known to
 //! them.
 
 use siphasher::sip128::{Hash128, SipHasher13};
@@ -23,10 +23,6 @@ impl CellHash {
     }
 }
 
-/// Stands for the tags of a request: requests with the same tags are carried together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LaneId(pub(crate) u64);
-
 /// Hashes cells with a key of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellHasher {
@@ -44,19 +40,6 @@ impl CellHasher {
         let hasher = SipHasher13::new_with_keys(self.keys[0] ^ digest[0], self.keys[1] ^ digest[1]);
         let Hash128 { h1, h2 } = hasher.hash(cell.key);
         CellHash { high: h1, low: h2 }
-    }
-
-    /// The lane of a request: that of its tags, in their order. Requests that share only some may fly side by side.
-    pub(crate) fn lane<'t>(&self, tags: impl Iterator<Item = &'t [u8]>) -> LaneId {
-        let mut lane = 0;
-        let mut last: Option<&[u8]> = None;
-        for tag in tags {
-            if last != Some(tag) {
-                lane = SipHasher13::new_with_keys(self.keys[0] ^ lane, self.keys[1]).hash(tag).h1;
-                last = Some(tag);
-            }
-        }
-        LaneId(lane)
     }
 }
 

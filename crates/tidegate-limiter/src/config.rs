@@ -8,7 +8,7 @@ use tidegate_rules::RuleSet;
 use tidegate_store::{Clock, MemoryConfig, Store, SystemClock};
 
 use crate::observer::Observer;
-use crate::remote::LaneBounds;
+use crate::remote::QueueBounds;
 use crate::remote::breaker::BreakerConfig;
 use crate::runtime::Runtime;
 
@@ -54,8 +54,8 @@ pub struct RemoteConfig {
     pub timeout: Micros,
     /// When a node of the store counts as gone.
     pub breaker: BreakerConfig,
-    /// How many calls and requests may be under way, per core.
-    pub lanes: LaneBounds,
+    /// How much may be under way and wait, per core.
+    pub queue: QueueBounds,
     /// Of how many cells it is remembered what the store last said: refusals to repeat, and where to go on without the
     /// store. About 130 bytes each, taken as they come.
     pub recalled_cells: usize,
@@ -74,7 +74,7 @@ impl RemoteConfig {
             runtime,
             timeout: Micros::from_millis(10),
             breaker: BreakerConfig::default(),
-            lanes: LaneBounds::default(),
+            queue: QueueBounds::default(),
             recalled_cells: 1 << 17,
             booked_cells: 1 << 17,
             secret: [random.hash_one(0), random.hash_one(1)],

@@ -47,13 +47,19 @@ pub enum Source {
     FallbackClosed,
     /// The store failed; this node decided alone.
     FallbackLocal,
+    /// The store was too busy; the rule lets pass.
+    OverloadOpen,
+    /// The store was too busy; the rule refuses.
+    OverloadClosed,
+    /// The store was too busy; this node decided alone.
+    OverloadLocal,
     /// Nobody had to be asked.
     None,
 }
 
 impl Source {
     /// All there are, for those who count them one by one.
-    pub const ALL: [Source; 8] = [
+    pub const ALL: [Source; 11] = [
         Source::Store,
         Source::DenyCache,
         Source::Approximate,
@@ -61,8 +67,17 @@ impl Source {
         Source::FallbackOpen,
         Source::FallbackClosed,
         Source::FallbackLocal,
+        Source::OverloadOpen,
+        Source::OverloadClosed,
+        Source::OverloadLocal,
         Source::None,
     ];
+
+    /// Whether a rule refuses because its store cannot be asked, not because a limit is reached.
+    #[must_use]
+    pub fn is_unavailable(self) -> bool {
+        matches!(self, Source::FallbackClosed | Source::OverloadClosed)
+    }
 
     /// Who answered a request of which this one and `other` decided parts: the one that promises least.
     pub(crate) fn or_weaker(self, other: Source) -> Source {
@@ -72,9 +87,12 @@ impl Source {
             Source::Approximate => 2,
             Source::Store => 3,
             Source::DenyCache => 4,
-            Source::FallbackOpen => 5,
-            Source::FallbackLocal => 6,
-            Source::FallbackClosed => 7,
+            Source::OverloadOpen => 5,
+            Source::OverloadLocal => 6,
+            Source::OverloadClosed => 7,
+            Source::FallbackOpen => 8,
+            Source::FallbackLocal => 9,
+            Source::FallbackClosed => 10,
         };
         if weakness(other) > weakness(self) { other } else { self }
     }
@@ -84,6 +102,7 @@ impl Source {
     pub fn is_without_the_store(self) -> bool {
         match self {
             Source::FallbackOpen | Source::FallbackClosed | Source::FallbackLocal => true,
+            Source::OverloadOpen | Source::OverloadClosed | Source::OverloadLocal => true,
             Source::Store | Source::DenyCache | Source::Approximate | Source::Local | Source::None => false,
         }
     }
@@ -99,6 +118,9 @@ impl Source {
             Source::FallbackOpen => "fallback_open",
             Source::FallbackClosed => "fallback_closed",
             Source::FallbackLocal => "fallback_local",
+            Source::OverloadOpen => "overload_open",
+            Source::OverloadClosed => "overload_closed",
+            Source::OverloadLocal => "overload_local",
             Source::None => "none",
         }
     }

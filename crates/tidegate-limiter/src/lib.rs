@@ -34,9 +34,9 @@ pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::Limiter;
-pub use observer::{NoObserver, Observer, RuleResult, RuleWatcher, StoreCall, Transport};
+pub use observer::{NoObserver, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport};
 pub use refund::RefundError;
-pub use remote::LaneBounds;
+pub use remote::QueueBounds;
 pub use remote::breaker::{BreakerConfig, BreakerState};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
 #[cfg(feature = "tokio")]

@@ -59,7 +59,7 @@ impl Limiter {
             Arc::new(Remote::new(RemoteParts {
                 store: store.clone(),
                 runtime: remote.runtime,
-                lanes: remote.lanes,
+                queue: remote.queue,
                 timeout: remote.timeout,
                 breaker: remote.breaker,
                 most_orphans: booked,

@@ -30,11 +30,12 @@ pub trait Observer: Send + Sync + 'static {
     /// A store over a network was asked, and answered or failed so long after. Memory is asked too often to tell.
     fn store_called(&self, _call: StoreCall, _took: Micros) {}
 
-    /// So many requests went to the store in one call.
+    /// So many requests went to the store in one call, equal ones folded into one.
     fn batch_sent(&self, _requests: usize) {}
 
-    /// So many requests found no room to wait for the store. Their rules' failure policies decide.
-    fn queue_full(&self, _requests: usize) {}
+    /// So many requests could not wait for a store that answers others. Their rules' failure policies decide, from what is
+    /// known.
+    fn overloaded(&self, _why: Overload, _requests: usize) {}
 
     /// A request was refused here because the store had refused it a moment ago.
     fn deny_cache_hit(&self) {}
@@ -64,6 +65,29 @@ pub trait Observer: Send + Sync + 'static {
     /// A transport answered `requests` at once, each of them so long after it had them all.
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
         (0..requests).for_each(|_| self.answered(transport, took));
+    }
+}
+
+/// Why a request could not wait for a store that answers others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Overload {
+    /// As much waits as may.
+    QueueFull,
+    /// Its deadline passed, or would have before an answer.
+    Deadline,
+}
+
+impl Overload {
+    /// All there are, for those who count them one by one.
+    pub const ALL: [Overload; 2] = [Overload::QueueFull, Overload::Deadline];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Overload::QueueFull => "queue_full",
+            Overload::Deadline => "deadline",
+        }
     }
 }
 

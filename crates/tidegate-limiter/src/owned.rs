@@ -3,10 +3,73 @@
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Hits, Limit, Micros, Scope, Stance, Touch};
 use tidegate_rules::CellKeyBytes;
-use tidegate_store::{CellKey, LeaseRef, Refund, Spend};
+use tidegate_store::{CellKey, LeaseRef, Refund, Request, Spend};
 
 use crate::cell_hash::CellHash;
 use crate::deny_cache::{CachedCell, LimitVersion};
+
+/// What one request asks of the store, as long as the request is there.
+pub(crate) struct Question<'q>(pub(crate) SmallVec<[AskedCell<'q>; 2]>);
+
+/// What one request asks of one cell of the store.
+#[derive(Clone, Copy)]
+pub(crate) struct AskedCell<'q> {
+    pub(crate) spend: &'q Spend<'q>,
+    pub(crate) hash: CellHash,
+    pub(crate) version: LimitVersion,
+    /// Whether it is of an approximate rule, which wants to hear what the store says.
+    pub(crate) approximate: bool,
+}
+
+/// What two requests must have in common to be decided as one: cells, limits and hits.
+pub(crate) type Shape = SmallVec<[ShapeOfCell; 1]>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ShapeOfCell {
+    hash: CellHash,
+    version: LimitVersion,
+    hits: Hits,
+    enforced: bool,
+    counts_refused: bool,
+}
+
+impl Question<'_> {
+    /// Its shape; none for one that takes a lease, which is like no other.
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        let shape = |asked: &AskedCell<'_>| {
+            let Touch { limit, ask, stance } = asked.spend.touch;
+            let (hash, version, hits) = (asked.hash, asked.version, ask.hits);
+            let (enforced, counts_refused) = (stance == Stance::Enforced, limit.counts_refused());
+            let shape = ShapeOfCell { hash, version, hits, enforced, counts_refused };
+            ask.lease.is_none().then_some(shape)
+        };
+        self.0.iter().map(shape).collect()
+    }
+
+    /// The same, in a form that outlives the request.
+    pub(crate) fn owned(&self) -> OwnedSpends {
+        let owned = |asked: &AskedCell<'_>| OwnedSpend {
+            approximate: asked.approximate,
+            cell: OwnedCell::new(&asked.spend.cell, asked.spend.touch.limit),
+            ask: asked.spend.touch.ask,
+            stance: asked.spend.touch.stance,
+            hash: asked.hash,
+            version: asked.version,
+        };
+        self.0.iter().map(owned).collect()
+    }
+
+    /// About how long the store works on it.
+    pub(crate) fn work(&self) -> Micros {
+        let spends: SmallVec<[Spend<'_>; 2]> = self.0.iter().map(|asked| *asked.spend).collect();
+        Micros::new(Request::once(&spends).store_us())
+    }
+
+    /// How much its keys take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|asked| asked.spend.cell.key.len() + asked.spend.cell.tag.len()).sum()
+    }
+}
 
 /// A cell and the limit that guards it.
 #[derive(Clone, Debug)]
@@ -55,17 +118,6 @@ pub(crate) struct OwnedSpend {
 pub(crate) type OwnedSpends = SmallVec<[OwnedSpend; 1]>;
 
 impl OwnedSpend {
-    pub(crate) fn new(spend: &Spend<'_>, hash: CellHash, version: LimitVersion) -> Self {
-        OwnedSpend {
-            approximate: false,
-            cell: OwnedCell::new(&spend.cell, spend.touch.limit),
-            ask: spend.touch.ask,
-            stance: spend.touch.stance,
-            hash,
-            version,
-        }
-    }
-
     pub(crate) fn as_spend(&self) -> Spend<'_> {
         let touch = Touch { limit: &self.cell.limit, ask: self.ask, stance: self.stance };
         Spend { cell: self.cell.key(), touch }

@@ -19,7 +19,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
-use tidegate_limiter::{Observer, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Transport};
+use tidegate_limiter::{Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Transport};
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
@@ -145,8 +145,8 @@ impl Observer for Metrics {
         self.lanes.mine().store.batches.record(requests);
     }
 
-    fn queue_full(&self, requests: usize) {
-        self.lanes.mine().store.queue_full.fetch_add(requests as u64, Ordering::Relaxed);
+    fn overloaded(&self, why: Overload, requests: usize) {
+        self.lanes.mine().store.overloads[why as usize].fetch_add(requests as u64, Ordering::Relaxed);
     }
 
     fn deny_cache_hit(&self) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use tidegate_limiter::{Source, StoreCall};
+use tidegate_limiter::{Overload, Source, StoreCall};
 
 use super::Lane;
 use super::durations::{self, Durations};
@@ -20,7 +20,8 @@ pub(super) struct StoreSide {
     pub(super) durations: [Durations; StoreCall::ALL.len()],
     pub(super) batches: BatchSizes,
     pub(super) deny_cache_hits: AtomicU64,
-    pub(super) queue_full: AtomicU64,
+    /// By why, in the order of [`Overload::ALL`].
+    pub(super) overloads: [AtomicU64; Overload::ALL.len()],
     /// By place in [`FALLBACKS`].
     fallbacks: [AtomicU64; FALLBACKS.len()],
     pub(super) hits_repaid: AtomicU64,
@@ -63,8 +64,8 @@ impl StoreSide {
     }
 }
 
-/// Upper ends of the buckets; the largest call is the last.
-const SIZES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Upper ends of the buckets.
+const SIZES: [u64; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
 /// How many requests went along with one call.
 #[derive(Default)]
@@ -108,8 +109,12 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -
 
     let help = "Requests refused here because the store had refused them a moment ago.";
     counter(encoder, "deny_cache_hits", help, total(&|store| &store.deny_cache_hits))?;
-    let help = "Requests that found no room to wait for the store.";
-    counter(encoder, "queue_full", help, total(&|store| &store.queue_full))?;
+    let help = "Requests that could not wait for a store that answers others, by why: no room, or no time.";
+    let mut family = encoder.encode_descriptor("overloads", help, None, MetricType::Counter)?;
+    for why in Overload::ALL {
+        let requests = total(&|store| &store.overloads[why as usize]);
+        ConstCounter::new(requests).encode(family.encode_family(&[("reason", why.name())])?)?;
+    }
     let help =
         "Requests decided, in part at least, by what their rules say for a store that does not answer.";
     let mut family = encoder.encode_descriptor("fallbacks", help, None, MetricType::Counter)?;
@@ -142,5 +147,6 @@ mod tests {
     #[test]
     fn calls_number_themselves_as_their_list_does() {
         assert!(StoreCall::ALL.into_iter().enumerate().all(|(place, call)| call as usize == place));
+        assert!(Overload::ALL.into_iter().enumerate().all(|(place, why)| why as usize == place));
     }
 }

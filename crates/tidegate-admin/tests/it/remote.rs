@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_admin::{Exposition, Format, Metrics};
 use tidegate_core::Micros;
-use tidegate_limiter::{BreakerState, NodeHealth, Observer as _, RemoteStats, Source, StoreCall};
+use tidegate_limiter::{BreakerState, NodeHealth, Observer as _, Overload, RemoteStats, Source, StoreCall};
 
 use crate::scrape::Scrape;
 
@@ -65,15 +65,14 @@ fn batches_fill_the_bucket_of_their_size() {
 fn what_the_local_layer_spares_and_falls_back_to_is_counted() {
     let metrics = Metrics::new();
     metrics.deny_cache_hit();
-    metrics.queue_full(3);
+    metrics.overloaded(Overload::QueueFull, 3);
     metrics.fell_back(Source::FallbackLocal);
     metrics.debts_paid(2, 7, None);
     let scrape = told_by(metrics);
     let count = |name: &str| scrape.get(&format!("tidegate_{name}_total"), &[]);
-    assert_eq!(
-        (count("deny_cache_hits"), count("queue_full"), count("hits_repaid")),
-        (Some(1.0), Some(3.0), Some(7.0))
-    );
+    assert_eq!((count("deny_cache_hits"), count("hits_repaid")), (Some(1.0), Some(7.0)));
+    let overloads = |reason| scrape.get("tidegate_overloads_total", &[("reason", reason)]);
+    assert_eq!((overloads("queue_full"), overloads("deadline")), (Some(3.0), Some(0.0)));
     let fell = |source| scrape.get("tidegate_fallbacks_total", &[("source", source)]);
     assert_eq!((fell("fallback_local"), fell("fallback_open")), (Some(1.0), Some(0.0)));
 }

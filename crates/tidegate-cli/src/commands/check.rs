@@ -93,6 +93,8 @@ impl Decision {
         }
         if source.starts_with("fallback") {
             clauses.push(format!("the store did not answer ({source})"));
+        } else if source.starts_with("overload") {
+            clauses.push(format!("the store was too busy ({source})"));
         }
         clauses.join(", ")
     }

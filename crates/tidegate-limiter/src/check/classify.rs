@@ -42,9 +42,12 @@ pub(crate) struct Classified {
 
 /// Says who decides each of `cells`. Each node of the store is looked at once.
 pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, now: Timestamp) -> Classified {
-    let deny = limiter.deny_cache.refusal(cells.cached.iter().copied(), (now, Certainty::Known));
-    if deny.is_some() {
-        return Classified { deny, ..Classified::default() };
+    // A cell that counts refused requests must hear of each: such a request is not refused behind its back.
+    if !cells.cached.iter().any(|cell| cell.limit.counts_refused()) {
+        let deny = limiter.deny_cache.refusal(cells.cached.iter().copied(), (now, Certainty::Known));
+        if deny.is_some() {
+            return Classified { deny, ..Classified::default() };
+        }
     }
     let mut classified = Classified::default();
     let mut nodes = NodesSeen { remote, now, seen: SmallVec::new() };

@@ -1,7 +1,8 @@
-//! What is answered when the store does not: each rule's own policy.
+//! What is answered when the store does not, or not in time: each rule's own policy.
 //!
 //! A closed rule refuses the whole request; otherwise open rules let it pass and local ones decide on this node, with its
-//! share of the limit. Rules on trial refuse nothing here either.
+//! share of the limit. Rules on trial refuse nothing here either. Where the store has not failed but is too busy, what it is
+//! known to refuse stays refused, whatever the policy: a flood must not win what is meant for those whose store is gone.
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Outcome, Stance, Timestamp, Verdict};
@@ -11,6 +12,7 @@ use tidegate_store::Clock;
 use super::classify::{CellPolicy, Cells};
 use super::pending::{Answer, PendingCheck, Refused};
 use crate::decision::Source;
+use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
 
@@ -28,6 +30,24 @@ pub(crate) fn without_the_store<'p>(
 impl<'p> PendingCheck<'p> {
     /// The store did not answer for the cells that it was asked.
     pub(super) fn without_store(&mut self) -> Answer {
+        self.decide_here(Cause::Failure)
+    }
+
+    /// The store answers others, and there was no room or no time to ask it for this request.
+    pub(super) fn overloaded(&mut self) -> Answer {
+        let now = self.limiter.clock.now();
+        let cells = self.cells.cached.iter().copied();
+        if let Some(outcomes) = self.limiter.deny_cache.refusal(cells, (now, Certainty::Likely)) {
+            let held = self.held.take();
+            self.undo(held);
+            self.limiter.observer.deny_cache_hit();
+            return Answer { outcomes, source: Source::DenyCache };
+        }
+        self.decide_here(Cause::Overload)
+    }
+
+    fn decide_here(&mut self, cause: Cause) -> Answer {
+        self.cause = cause;
         let now = self.limiter.clock.now();
         let (held, away) = (self.held.take(), std::mem::take(&mut self.store));
         match self.hold(SmallVec::new(), &away, now) {
@@ -54,15 +74,20 @@ impl<'p> PendingCheck<'p> {
         }
         if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::or_weaker) {
             self.source = self.source.or_weaker(source);
-            observer.fell_back(source);
+            if self.cause == Cause::Failure {
+                observer.fell_back(source);
+            }
         }
-        if self.refuse_closed(away) {
+        if self.refuse_at_once(away, now) {
             cells.put_back(&local);
             return Err(Refused);
         }
-        for &place in away.iter().filter(|place| self.policy_at(**place) == Source::FallbackLocal) {
-            let last_seen = deny_cache.left(&self.cells.cached[place], now).map(|outcome| outcome.remaining);
-            local.push(self.local_spend(place, LocalReason::StoreUnavailable { last_seen }));
+        for &place in away {
+            if self.cells.policies[place].on_store_failure == OnStoreFailure::Local {
+                let left = deny_cache.left(&self.cells.cached[place], now);
+                let last_seen = left.map(|outcome| outcome.remaining);
+                local.push(self.local_spend(place, LocalReason::StoreUnavailable { last_seen }));
+            }
         }
         let held = cells.hold(&local);
         for (place, outcome) in held.outcomes() {
@@ -71,28 +96,69 @@ impl<'p> PendingCheck<'p> {
         if held.passes() { Ok(held) } else { Err(Refused) }
     }
 
-    /// Whether a closed rule refuses because its store is away.
-    fn refuse_closed(&mut self, away: &[usize]) -> bool {
+    /// Whether a closed rule refuses because its store is away, or an open one because too little was left when a store that
+    /// is only too busy last said.
+    fn refuse_at_once(&mut self, away: &[usize], now: Timestamp) -> bool {
         let mut refused = false;
         for &place in away {
-            if self.policy_at(place) == Source::FallbackClosed {
-                self.outcomes[place] = UNAVAILABLE;
+            let refusal = match self.policy_at(place) {
+                Source::FallbackClosed | Source::OverloadClosed => Some(UNAVAILABLE),
+                Source::OverloadOpen => self.known_too_little(place, now),
+                _ => None,
+            };
+            if let Some(refusal) = refusal {
+                self.outcomes[place] = refusal;
                 refused = true;
             }
         }
         refused
     }
 
-    /// What decides for a cell whose store is away.
+    fn known_too_little(&self, place: usize, now: Timestamp) -> Option<Outcome> {
+        let cell = &self.cells.cached[place];
+        let left = self.limiter.deny_cache.left(cell, now)?;
+        let too_little = cell.stance == Stance::Enforced && left.remaining < cell.hits.get().max(1);
+        // Then all is back, at the latest.
+        let verdict = Verdict::Refused { retry_after: Some(left.reset_after) };
+        too_little.then_some(Outcome { verdict, ..left })
+    }
+
+    /// What decides for a cell whose store cannot be asked.
     fn policy_at(&self, place: usize) -> Source {
+        let failed = self.cause == Cause::Failure;
         match self.cells.policies[place].on_store_failure {
             OnStoreFailure::Closed if self.cells.spends[place].touch.stance == Stance::Enforced => {
-                Source::FallbackClosed
+                if failed {
+                    Source::FallbackClosed
+                } else {
+                    Source::OverloadClosed
+                }
             }
-            OnStoreFailure::Closed | OnStoreFailure::Open => Source::FallbackOpen,
-            OnStoreFailure::Local => Source::FallbackLocal,
+            OnStoreFailure::Closed | OnStoreFailure::Open => {
+                if failed {
+                    Source::FallbackOpen
+                } else {
+                    Source::OverloadOpen
+                }
+            }
+            OnStoreFailure::Local => {
+                if failed {
+                    Source::FallbackLocal
+                } else {
+                    Source::OverloadLocal
+                }
+            }
         }
     }
+}
+
+/// Why a request is decided without its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The store does not answer.
+    Failure,
+    /// It answers others, and was too busy for this one.
+    Overload,
 }
 
 /// How a closed rule refuses: until when is unknown.

@@ -11,13 +11,13 @@ use tidegate_rules::Coordination;
 use tidegate_store::{Clock, Outcomes, Spend};
 
 use super::classify::{CellPolicy, Cells, Classified, Places, classify};
+use super::fallback::Cause;
 use super::plan::Plan;
-use crate::cell_hash::LaneId;
 use crate::decision::Source;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
-use crate::owned::{OwnedSpend, OwnedSpends};
-use crate::remote::{Remote, StoreAnswer, StoreWaiter, TakenLeases};
+use crate::owned::{AskedCell, Question};
+use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
 
 /// What all the cells of a request said, and who answered.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct PendingCheck<'p> {
     /// What each cell says, once some of them have been decided here.
     pub(super) outcomes: Outcomes,
     pub(super) source: Source,
+    /// Why some of its cells are decided without the store, should they be.
+    pub(super) cause: Cause,
 }
 
 /// A request was refused; its outcomes say why.
@@ -85,7 +87,7 @@ fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) ->
     Box::new(PendingCheck::new(limiter, cells)).commit(remote, classified, now)
 }
 
-/// Asks the store for several requests in one call, and settles each.
+/// Asks the store for several requests together, and settles each.
 pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begun<'p>>) -> Vec<Answer> {
     let pending = || {
         begun.iter().filter_map(|begun| match begun {
@@ -93,9 +95,7 @@ pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begu
             Begun::Decided(_) => None,
         })
     };
-    let lane = pending().next().map(PendingCheck::lane);
-    let waiters = lane.map(|lane| remote.ask(lane, pending().map(PendingCheck::owned))).unwrap_or_default();
-    let mut waiters = waiters.into_iter();
+    let mut waiters = remote.ask(pending().map(PendingCheck::question)).into_iter();
     let mut answers = Vec::with_capacity(begun.len());
     for begun in begun {
         answers.push(match begun {
@@ -112,7 +112,7 @@ pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begu
 impl<'p> PendingCheck<'p> {
     pub(super) fn new(limiter: &'p Limiter, cells: Cells<'p>) -> Self {
         let (store, held, outcomes, source) = (Places::new(), None, Outcomes::new(), Source::None);
-        PendingCheck { limiter, cells, store, held, outcomes, source }
+        PendingCheck { limiter, cells, store, held, outcomes, source, cause: Cause::Failure }
     }
 
     /// Carries out what was classified: claims the store's nodes, and spends from the cells that this node decides. What
@@ -189,14 +189,15 @@ impl<'p> PendingCheck<'p> {
 
     /// Asks the store; nothing if it does not answer in time.
     pub(crate) fn ask_store(&self, remote: &Arc<Remote>) -> StoreWaiter {
-        let mut waiters = remote.ask(self.lane(), std::iter::once(self.owned()));
+        let mut waiters = remote.ask(std::iter::once(self.question()));
         waiters.pop().expect("one request, one waiter")
     }
 
     /// The store has answered, or not.
-    pub(crate) fn settle(&mut self, stored: Option<StoreAnswer>) -> Answer {
+    pub(crate) fn settle(&mut self, stored: Option<StoreReply>) -> Answer {
         match stored {
-            Some(stored) => self.after(stored),
+            Some(StoreReply::Answered(stored)) => self.after(stored),
+            Some(StoreReply::Overloaded) => self.overloaded(),
             None => self.without_store(),
         }
     }
@@ -231,19 +232,14 @@ impl<'p> PendingCheck<'p> {
     }
 
     /// What the store is asked.
-    fn owned(&self) -> OwnedSpends {
-        let owned = |place: &usize| {
-            let cell = &self.cells.cached[*place];
-            let approximate =
-                matches!(self.cells.policies[*place].coordination, Coordination::Approximate { .. });
-            let spend = OwnedSpend::new(&self.cells.spends[*place], cell.hash, cell.version);
-            OwnedSpend { approximate, ..spend }
+    fn question(&self) -> Question<'_> {
+        let asked = |&place: &usize| {
+            let (spend, cell) = (&self.cells.spends[place], &self.cells.cached[place]);
+            let coordination = self.cells.policies[place].coordination;
+            let approximate = matches!(coordination, Coordination::Approximate { .. });
+            AskedCell { spend, hash: cell.hash, version: cell.version, approximate }
         };
-        self.store.iter().map(owned).collect()
-    }
-
-    fn lane(&self) -> LaneId {
-        self.limiter.hasher.lane(self.store.iter().map(|place| self.cells.spends[*place].cell.tag))
+        Question(self.store.iter().map(asked).collect())
     }
 
     pub(super) fn local_spend(&self, place: usize, reason: LocalReason) -> LocalSpend<'p> {

@@ -38,7 +38,7 @@ pub(crate) enum Certainty {
 }
 
 /// Which rule set, and which numbers of a limit, an answer was given under.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LimitVersion {
     rules: u64,
     limit: LimitFingerprint,

@@ -1,6 +1,7 @@
 //! What goes on behind the requests: heartbeats, health probes, what is owed to a store that is back, approximate counts.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -9,7 +10,6 @@ use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{Clock, Record, Request, Spend, StoreError};
 
 use super::breaker::BreakerState;
-use super::lanes::LARGEST_BATCH;
 use super::{Nodes, Remote};
 use crate::cell_hash::CellHash;
 use crate::deny_cache::LimitVersion;
@@ -30,6 +30,8 @@ const MEMBER_TTL: Micros = Micros::from_secs(5);
 const SHORTEST_SYNC: Micros = Micros::from_millis(10);
 /// How often the store is asked for the key that leases are signed with.
 const LEASE_KEY_EVERY: Micros = Micros::from_secs(60);
+/// One call of the background's touches at most so many cells.
+const LARGEST_BATCH: usize = 128;
 /// Own cells are swept in so many parts, one per second.
 const SWEEP_PARTS: usize = 60;
 
@@ -80,7 +82,7 @@ impl Remote {
         let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
         let answer = within(&*self.runtime, self.timeout, heartbeat).await;
         self.observer.store_called(StoreCall::Heartbeat, self.clock.now().since(sent));
-        match answer.unwrap_or_else(|| Err(self.timed_out(&[], self.timeout))) {
+        match answer.unwrap_or_else(|| Err(self.timed_out(&[0], self.timeout))) {
             Ok(size) => {
                 self.local.fleet.heard(size);
                 self.observer.fleet_counted(self.local.fleet.size());
@@ -136,10 +138,22 @@ impl Remote {
         // A failed probe never prolongs the time of a breaker that is open: a request may go to see when it is up.
         let change = match (answer, self.breakers.state(node)) {
             (Some(Ok(())), _) => self.breakers.answered(node),
-            (_, BreakerState::Closed) => self.breakers.failed(node, now),
+            (_, BreakerState::Closed) => self.breakers.failed(node, sent, now),
             (_, BreakerState::Open | BreakerState::HalfOpen) => None,
         };
         self.tell(change);
+    }
+
+    /// Asks a node whether it truly answers, without anybody waiting for it; once at a time.
+    pub(super) fn probe_soon(self: &Arc<Self>, node: usize) {
+        if self.way_to(node).is_probed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let remote = self.clone();
+        self.spawn(Box::pin(async move {
+            remote.probe(node).await;
+            remote.way_to(node).is_probed.store(false, Ordering::Relaxed);
+        }));
     }
 
     fn is_back(&self, cell: &OwnedCell) -> bool {

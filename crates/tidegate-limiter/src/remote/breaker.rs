@@ -1,4 +1,5 @@
 //! Circuit breakers, one per node of the store: after a few failures in a row nobody waits for that node until it answers.
+//! In a row means in time: calls that were under way together fail together, and count once.
 //!
 //! A breaker is told what happened and when; it calls nobody and reads no clock. Late failures of calls that were under
 //! way when it opened do not prolong anything, and one true answer closes it.
@@ -54,6 +55,8 @@ impl BreakerState {
 enum Condition {
     Closed {
         failures: u32,
+        /// When the last of them was noted: a call that was under way then is part of the same stall.
+        noted: Timestamp,
     },
     Open {
         since: Timestamp,
@@ -64,6 +67,8 @@ enum Condition {
         opened: Timestamp,
     },
 }
+
+const CLOSED: Condition = Condition::Closed { failures: 0, noted: Timestamp::from_micros(0) };
 
 /// The breaker of one node.
 #[derive(Debug)]
@@ -113,13 +118,15 @@ impl Breaker {
     }
 
     fn answered(&mut self) {
-        self.condition = Condition::Closed { failures: 0 };
+        self.condition = CLOSED;
     }
 
-    fn failed(&mut self, now: Timestamp) {
+    /// A call that was sent at `sent` failed. In a row means in time: what failed together failed once.
+    fn failed(&mut self, sent: Timestamp, now: Timestamp) {
         self.condition = match self.condition {
-            Condition::Closed { failures } if failures + 1 < self.config.failures.get() => {
-                Condition::Closed { failures: failures + 1 }
+            same @ Condition::Closed { failures, noted } if failures > 0 && sent < noted => same,
+            Condition::Closed { failures, .. } if failures + 1 < self.config.failures.get() => {
+                Condition::Closed { failures: failures + 1, noted: now }
             }
             Condition::Closed { .. } | Condition::Trying { .. } => Condition::Open { since: now },
             open @ Condition::Open { .. } => open,
@@ -149,7 +156,7 @@ pub(crate) struct Change {
 
 impl Breakers {
     pub(crate) fn new(nodes: usize, config: BreakerConfig) -> Self {
-        let closed = || Mutex::new(Breaker { condition: Condition::Closed { failures: 0 }, config });
+        let closed = || Mutex::new(Breaker { condition: CLOSED, config });
         Breakers { nodes: (0..nodes.max(1)).map(|_| closed()).collect(), not_closed: AtomicUsize::new(0) }
     }
 
@@ -190,8 +197,9 @@ impl Breakers {
         self.change(node, Breaker::answered).1
     }
 
-    pub(crate) fn failed(&self, node: usize, now: Timestamp) -> Option<Change> {
-        self.change(node, |breaker| breaker.failed(now)).1
+    /// A call to `node` that was sent at `sent` failed.
+    pub(crate) fn failed(&self, node: usize, sent: Timestamp, now: Timestamp) -> Option<Change> {
+        self.change(node, |breaker| breaker.failed(sent, now)).1
     }
 
     fn change<T>(&self, node: usize, act: impl FnOnce(&mut Breaker) -> T) -> (T, Option<Change>) {
@@ -228,7 +236,7 @@ mod tests {
     fn open_at(now: Timestamp) -> Breakers {
         let breakers = Breakers::new(2, CONFIG);
         for _ in 0..3 {
-            breakers.failed(0, now);
+            breakers.failed(0, now, now);
         }
         breakers
     }
@@ -239,7 +247,7 @@ mod tests {
         for failures in [2, 2, 3] {
             for _ in 0..failures {
                 assert!(breakers.claim(0, at(0)).0);
-                breakers.failed(0, at(0));
+                breakers.failed(0, at(0), at(0));
             }
             if failures < 3 {
                 assert_eq!(breakers.answered(0), None);
@@ -265,7 +273,7 @@ mod tests {
         assert!(passes);
         assert_eq!(change, Some(Change { node: 0, state: BreakerState::HalfOpen }));
         assert!(!breakers.claim(0, at(30)).0);
-        assert_eq!(breakers.failed(0, at(30)), Some(Change { node: 0, state: BreakerState::Open }));
+        assert_eq!(breakers.failed(0, at(30), at(30)), Some(Change { node: 0, state: BreakerState::Open }));
         assert!(!breakers.claim(0, at(59)).0);
         assert!(breakers.claim(0, at(60)).0);
         assert_eq!(breakers.answered(0), Some(Change { node: 0, state: BreakerState::Closed }));
@@ -282,7 +290,7 @@ mod tests {
     #[test]
     fn failures_of_calls_that_were_under_way_do_not_prolong_it() {
         let breakers = open_at(at(0));
-        breakers.failed(0, at(20));
+        breakers.failed(0, at(0), at(20));
         assert!(breakers.claim(0, at(30)).0);
     }
 
@@ -305,5 +313,19 @@ mod tests {
         assert!(breakers.claim(0, at(30)).0);
         assert_eq!(breakers.unclaim(0), Some(Change { node: 0, state: BreakerState::Open }));
         assert!(breakers.claim(0, at(30)).0);
+    }
+
+    #[test]
+    fn calls_that_fail_together_have_failed_once() {
+        let breakers = Breakers::new(1, CONFIG);
+        for _ in 0..100 {
+            breakers.failed(0, at(0), at(1));
+        }
+        assert_eq!(breakers.state(0), BreakerState::Closed);
+        breakers.failed(0, at(1), at(2));
+        breakers.failed(0, at(1), at(3));
+        assert_eq!(breakers.state(0), BreakerState::Closed);
+        breakers.failed(0, at(2), at(3));
+        assert_eq!(breakers.state(0), BreakerState::Open);
     }
 }

@@ -1,42 +1,44 @@
 //! The way to a store over a network: coalesced, within a deadline, past a circuit breaker, and safe to abandon.
 //!
-//! A request is handed to its lane; a task of the runtime's carries what has gathered there to the store, one call at a
-//! time, and answers everybody in it. So a request that is dropped takes nobody else's answer along. Nothing that may
-//! have been applied is sent again.
+//! A request joins the queue of the nodes it touches; a task of the runtime's carries what has gathered there to the store and
+//! answers everybody in it. A node that answers nobody has failed, and its breaker hears of it. A queue that is full or a
+//! deadline that passes while it answers others is overload, and no breaker does.
 
 mod background;
 pub(crate) mod breaker;
-pub(crate) mod lanes;
+mod carry;
 mod orphans;
+mod queue;
 mod ticket;
 
-pub use lanes::LaneBounds;
 pub(crate) use orphans::{Orphans, TakenLeases};
+pub use queue::QueueBounds;
 
-use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Outcome, Stance, Timestamp};
-use tidegate_store::{Clock, Outcomes, Request, Spend, Store, StoreError};
+use tidegate_core::{Micros, Timestamp};
+use tidegate_store::{Clock, Outcomes, Store, StoreError};
 
-use crate::cell_hash::LaneId;
 use crate::decision::Source;
-use crate::deny_cache::{AnsweredCell, Certainty, DenyCache};
+use crate::deny_cache::DenyCache;
 use crate::local::LocalCells;
 use crate::node_clock::NodeClock;
-use crate::observer::{Observer, StoreCall};
-use crate::owned::{OwnedSpend, OwnedSpends};
+use crate::observer::{Observer, Overload, StoreCall};
+use crate::owned::Question;
 use crate::runtime::{Runtime, Task, within};
 use breaker::{BreakerConfig, Breakers, Change};
-use lanes::{Batch, Joined, Lanes};
+use queue::{QueueId, Queues};
 use ticket::{Ticket, TicketWaiter};
 
 /// The way to the store from one core.
 pub(crate) struct Remote {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
-    lanes: Lanes<StoreTicket>,
+    queues: Queues,
+    /// What this core has seen of each node.
+    ways: Box<[WayToNode]>,
     timeout: Micros,
     /// Shared by all cores, as is all that follows.
     pub(crate) breakers: Arc<Breakers>,
@@ -51,7 +53,7 @@ pub(crate) struct Remote {
 pub(crate) struct RemoteParts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtime: Arc<dyn Runtime>,
-    pub(crate) lanes: LaneBounds,
+    pub(crate) queue: QueueBounds,
     pub(crate) timeout: Micros,
     pub(crate) breaker: BreakerConfig,
     pub(crate) most_orphans: usize,
@@ -61,16 +63,49 @@ pub(crate) struct RemoteParts {
     pub(crate) clock: NodeClock,
 }
 
-/// What one request asks, and since when.
-pub(crate) struct Question {
-    spends: OwnedSpends,
-    arrived: Timestamp,
+/// What one core has seen of one node of the store.
+#[derive(Default)]
+struct WayToNode {
+    /// When it last answered.
+    answered_at: AtomicU64,
+    /// How long its calls take, on average.
+    call_takes: AtomicU64,
+    /// Whether it is being asked whether it answers.
+    is_probed: AtomicBool,
 }
 
-type StoreTicket = Ticket<Question, StoreAnswer>;
+impl WayToNode {
+    fn answered(&self, now: Timestamp, took: Micros) {
+        self.answered_at.store(now.as_micros(), Ordering::Relaxed);
+        let old = self.call_takes.load(Ordering::Relaxed);
+        let new = if old == 0 { took.get() } else { (old * 7 + took.get()) / 8 };
+        self.call_takes.store(new, Ordering::Relaxed);
+    }
+}
 
-/// Waits for what the store says to one request.
-pub(crate) type StoreWaiter = TicketWaiter<Question, StoreAnswer>;
+/// A request that waits for the store, since when.
+type StoreTicket = Ticket<Timestamp, StoreReply>;
+
+/// Waits for what the store says to one request; nothing if the store failed.
+pub(crate) type StoreWaiter = TicketWaiter<Timestamp, StoreReply>;
+
+/// What became of a request that waited for the store.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are answers, and a box would cost each an allocation"
+)]
+pub(crate) enum StoreReply {
+    Answered(StoreAnswer),
+    /// There was no room to wait, or no time, while the store answered others.
+    Overloaded,
+}
+
+impl StoreReply {
+    /// What the store is known to say.
+    fn known(outcomes: Outcomes) -> Self {
+        StoreReply::Answered(StoreAnswer { outcomes, source: Source::DenyCache, leases: None })
+    }
+}
 
 /// What the store said, or what it is known to say.
 pub(crate) struct StoreAnswer {
@@ -79,6 +114,9 @@ pub(crate) struct StoreAnswer {
     /// The leases it gave: back they go, unless somebody keeps them.
     pub(crate) leases: Option<TakenLeases>,
 }
+
+/// Requests that join a queue together.
+type Group<'q> = SmallVec<[(Question<'q>, StoreTicket); 1]>;
 
 /// Nodes of the store, each once.
 type Nodes = SmallVec<[usize; 2]>;
@@ -122,7 +160,8 @@ impl Remote {
         Remote {
             breakers: Arc::new(Breakers::new(parts.store.nodes(), parts.breaker)),
             orphans: Arc::new(Orphans::new(parts.most_orphans)),
-            lanes: Lanes::new(parts.lanes),
+            queues: Queues::new(parts.queue),
+            ways: (0..parts.store.nodes().max(1)).map(|_| WayToNode::default()).collect(),
             store: parts.store,
             runtime: parts.runtime,
             timeout: parts.timeout,
@@ -138,7 +177,8 @@ impl Remote {
         Remote {
             store,
             runtime,
-            lanes: Lanes::new(self.lanes.bounds()),
+            queues: Queues::new(self.queues.bounds()),
+            ways: self.ways.iter().map(|_| WayToNode::default()).collect(),
             timeout: self.timeout,
             breakers: self.breakers.clone(),
             orphans: self.orphans.clone(),
@@ -154,43 +194,70 @@ impl Remote {
         Claims { remote: self, nodes: Nodes::new() }
     }
 
-    /// Asks for `requests`, which share a call where that is possible. Each answer is nothing if none comes in time.
-    pub(crate) fn ask(
+    /// Asks for `questions`, which share a call where they touch the same nodes.
+    pub(crate) fn ask<'q>(
         self: &Arc<Self>,
-        lane: LaneId,
-        requests: impl Iterator<Item = OwnedSpends>,
+        questions: impl Iterator<Item = Question<'q>>,
     ) -> SmallVec<[StoreWaiter; 1]> {
         let arrived = self.clock.now();
         let mut waiters = SmallVec::new();
-        let asked: Batch<StoreTicket> = requests
-            .map(|spends| {
-                let (asked, waiter) = Ticket::new(Question { spends, arrived });
-                waiters.push(waiter);
-                asked
-            })
-            .collect();
-        match self.lanes.join(lane, asked) {
-            Joined::First(batch) => self.runtime.spawn(Box::pin(drive(self.clone(), lane, batch))),
-            Joined::Queued => {}
-            Joined::Full(turned_away) => self.turn_away(&turned_away),
+        let mut groups: SmallVec<[(QueueId, Group<'q>); 1]> = SmallVec::new();
+        for question in questions {
+            let (ticket, waiter) = Ticket::new(arrived);
+            waiters.push(waiter);
+            let id = self.queue_of(&question);
+            match groups.iter_mut().find(|(known, _)| *known == id) {
+                Some((_, group)) => group.push((question, ticket)),
+                None => groups.push((id, SmallVec::from_buf([(question, ticket)]))),
+            }
+        }
+        for (id, group) in groups {
+            self.join(id, group);
         }
         waiters
     }
 
-    /// There is no room to wait. Those that were refused a moment ago still are, as far as anybody knows: a flood must not
-    /// win what an open rule gives to those whose store is away.
-    fn turn_away(&self, requests: &[StoreTicket]) {
-        self.observer.queue_full(requests.len());
-        for asked in requests {
-            if let Some(outcomes) = self.known_refusal(&asked.question().spends, Certainty::Likely) {
-                asked.fill(StoreAnswer { outcomes, source: Source::DenyCache, leases: None });
-            }
+    fn join(self: &Arc<Self>, id: QueueId, group: Group<'_>) {
+        let joined = self.queues.join(&id, group.into_iter());
+        if !joined.turned_away.is_empty() {
+            self.observer.overloaded(Overload::QueueFull, joined.turned_away.len());
+            joined.turned_away.iter().for_each(|ticket| ticket.fill(StoreReply::Overloaded));
         }
+        if joined.start {
+            self.start_call(id);
+        }
+    }
+
+    fn queue_of(&self, question: &Question<'_>) -> QueueId {
+        let tags = || question.0.iter().map(|asked| asked.spend.cell.tag);
+        if self.store.nodes() == 1 {
+            return QueueId { nodes: SmallVec::from_slice(&[0]), spans: false };
+        }
+        let mut nodes = self.nodes_of(tags());
+        nodes.sort_unstable();
+        let first = tags().next();
+        QueueId { nodes, spans: tags().any(|tag| Some(tag) != first) }
     }
 
     /// Calls under way, and requests that wait for the next.
     pub(crate) fn load(&self) -> (usize, usize) {
-        (self.lanes.open(), self.lanes.waiting())
+        (self.queues.calls(), self.queues.waiting())
+    }
+
+    fn way_to(&self, node: usize) -> &WayToNode {
+        // A store that grew may name nodes that were not there at the start.
+        &self.ways[node % self.ways.len()]
+    }
+
+    /// Whether all of `nodes` have answered this core after `when`.
+    fn has_answered_since(&self, nodes: &[usize], when: Timestamp) -> bool {
+        nodes.iter().all(|node| self.way_to(*node).answered_at.load(Ordering::Relaxed) > when.as_micros())
+    }
+
+    /// How long a call to these nodes takes, as far as is known.
+    fn expected_call(&self, nodes: &[usize]) -> Micros {
+        let takes = nodes.iter().map(|node| self.way_to(*node).call_takes.load(Ordering::Relaxed));
+        Micros::new(takes.max().unwrap_or(0))
     }
 
     /// Runs one operation that is not a decision to its end, within the deadline, also if nobody waits for it any more.
@@ -230,7 +297,7 @@ impl Remote {
 
     /// Awaits `work` within the deadline, and tells breakers and observer how it went.
     async fn call<T>(
-        &self,
+        self: &Arc<Self>,
         call: StoreCall,
         nodes: &[usize],
         work: impl Future<Output = Result<T, StoreError>>,
@@ -242,130 +309,6 @@ impl Remote {
         };
         self.note(call, nodes, sent, answer.as_ref().err());
         answer
-    }
-
-    /// Carries one batch to the store and answers everybody in it; false if the store did not answer.
-    async fn carry(self: &Arc<Self>, batch: &[StoreTicket]) -> bool {
-        let spends: SmallVec<[SmallVec<[Spend<'_>; 2]>; 1]> = batch
-            .iter()
-            .map(|asked| asked.question().spends.iter().map(|spend| spend.as_spend()).collect())
-            .collect();
-        let requests: SmallVec<[Request<'_>; 1]> =
-            spends.iter().map(|spends| Request::once(spends)).collect();
-        let nodes = self.nodes_of(spends.iter().flatten().map(|spend| spend.cell.tag));
-        let sent = self.clock.now();
-        self.observer.batch_sent(batch.len());
-
-        let mut call = pin!(self.store.decide(&requests).answer());
-        // Each has its own deadline, and the next one to pass is that of the first who still waits.
-        let mut waiting = batch;
-        let answer = loop {
-            let Some(next) = waiting.first() else { break Err(self.timed_out(&nodes, self.timeout)) };
-            let now = self.clock.now();
-            let left = self.timeout.saturating_sub(now.since(next.question().arrived));
-            match within(&*self.runtime, left, call.as_mut()).await {
-                Some(answer) => break answer,
-                None => {
-                    next.give_up();
-                    waiting = &waiting[1..];
-                }
-            }
-        };
-        let answer = answer.and_then(|told| self.complete(told.outcomes, &spends));
-        self.note(StoreCall::Decide, &nodes, sent, answer.as_ref().err());
-        match answer {
-            Ok(outcomes) => self.answer(batch, outcomes, sent),
-            Err(error) => self.lose(batch, &error),
-        }
-    }
-
-    /// Answers everybody in `batch`, whether or not they are still there.
-    fn answer(self: &Arc<Self>, batch: &[StoreTicket], outcomes: Outcomes, sent: Timestamp) -> bool {
-        let mut outcomes = outcomes.into_iter();
-        for asked in batch {
-            let outcomes: Outcomes = outcomes.by_ref().take(asked.question().spends.len()).collect();
-            let mut passes = true;
-            for (spend, outcome) in asked.question().spends.iter().zip(&outcomes) {
-                passes &= outcome.is_admitted() || spend.stance == Stance::Advisory;
-                self.learn(spend, *outcome, sent);
-            }
-            let leases = if passes { TakenLeases::of(&asked.question().spends, &self.orphans) } else { None };
-            asked.fill(StoreAnswer { outcomes, source: Source::Store, leases });
-        }
-        true
-    }
-
-    /// Remembers one answer of the store.
-    fn learn(&self, spend: &OwnedSpend, outcome: Outcome, sent: Timestamp) {
-        let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.ask.hits);
-        let received = self.clock.now();
-        self.deny_cache.remember(spend.hash, &AnsweredCell { limit, version, hits, outcome, sent, received });
-        if spend.approximate {
-            self.local.hear(spend, &outcome, received);
-        }
-    }
-
-    /// How a request with these spends is refused, where that is known already.
-    fn known_refusal(&self, spends: &[OwnedSpend], how: Certainty) -> Option<Outcomes> {
-        self.deny_cache.refusal(spends.iter().map(OwnedSpend::cached), (self.clock.now(), how))
-    }
-
-    /// Nobody in `batch` is answered. Leases that may have been taken nevertheless go back by their names.
-    fn lose(&self, batch: &[StoreTicket], error: &StoreError) -> bool {
-        if !error.is_certainly_not_applied() {
-            for asked in batch {
-                drop(TakenLeases::of(&asked.question().spends, &self.orphans));
-            }
-        }
-        batch.iter().for_each(|asked| asked.give_up());
-        false
-    }
-
-    /// Those of `batch` that must still be asked: not who has left or is too late, nor who is refused for a reason that
-    /// has become known while they waited.
-    fn still_to_ask(&self, batch: Batch<StoreTicket>) -> Batch<StoreTicket> {
-        let now = self.clock.now();
-        let must_be_asked = |asked: &StoreTicket| {
-            if asked.is_over() || now.since(asked.question().arrived) >= self.timeout {
-                return false;
-            }
-            let Some(outcomes) = self.known_refusal(&asked.question().spends, Certainty::Known) else {
-                return true;
-            };
-            self.observer.deny_cache_hit();
-            asked.fill(StoreAnswer { outcomes, source: Source::DenyCache, leases: None });
-            false
-        };
-        batch.into_iter().filter(must_be_asked).collect()
-    }
-
-    /// A store that answers more or less than it was asked is broken: nobody knows what it did.
-    fn complete(
-        &self,
-        outcomes: Outcomes,
-        spends: &[SmallVec<[Spend<'_>; 2]>],
-    ) -> Result<Outcomes, StoreError> {
-        let asked: usize = spends.iter().map(SmallVec::len).sum();
-        if outcomes.len() == asked {
-            return Ok(outcomes);
-        }
-        let source = format!("{} outcomes for {asked} spends", outcomes.len()).into();
-        Err(StoreError::FateUnknown { endpoint: self.store.endpoint(0), source })
-    }
-
-    /// Tells breakers and observer how a call went.
-    fn note(&self, call: StoreCall, nodes: &[usize], sent: Timestamp, error: Option<&StoreError>) {
-        let now = self.clock.now();
-        self.observer.store_called(call, now.since(sent));
-        if let Some(error) = error {
-            self.observer.store_failed(error);
-        }
-        for node in nodes {
-            self.tell(match error {
-                None => self.breakers.answered(*node),
-                Some(_) => self.breakers.failed(*node, now),
-            });
-        }
     }
 
     pub(crate) fn node_of(&self, tag: &[u8]) -> usize {
@@ -405,47 +348,13 @@ impl Remote {
     }
 
     fn timed_out(&self, nodes: &[usize], waited: Micros) -> StoreError {
-        let node = nodes.first().copied().unwrap_or(0);
+        let names: Vec<String> = nodes.iter().map(|node| self.store.endpoint(*node)).collect();
         let waited = std::time::Duration::from_micros(waited.get());
-        StoreError::TimedOut { endpoint: self.store.endpoint(node), waited }
+        StoreError::TimedOut { endpoint: names.join(" and "), waited }
     }
 
     fn breaker_is_open(&self, node: usize) -> StoreError {
         let source = "it has not answered lately, and is not asked until it does".into();
         StoreError::NotApplied { endpoint: self.store.endpoint(node), source }
-    }
-}
-
-/// Carries what gathers in `lane` to the store, call after call, until nobody waits.
-async fn drive(remote: Arc<Remote>, lane: LaneId, first: Batch<StoreTicket>) {
-    // A runtime that ends drops this task: those who wait must hear of it.
-    let mut closing = CloseLane { remote: &remote, lane: Some(lane) };
-    let mut batch = first;
-    loop {
-        if !batch.is_empty() && !remote.carry(&batch).await {
-            // Who waits behind a call that failed would only wait for the next to fail.
-            return;
-        }
-        match remote.lanes.next(lane) {
-            Some(next) => batch = remote.still_to_ask(next),
-            None => {
-                closing.lane = None;
-                return;
-            }
-        }
-    }
-}
-
-/// Closes a lane that is still open, and lets everybody in it go without an answer.
-struct CloseLane<'r> {
-    remote: &'r Remote,
-    lane: Option<LaneId>,
-}
-
-impl Drop for CloseLane<'_> {
-    fn drop(&mut self) {
-        if let Some(lane) = self.lane {
-            drop(self.remote.lanes.close(lane));
-        }
     }
 }

@@ -2,12 +2,14 @@
 //! Everything it hears also goes to the metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_admin::Metrics;
 use tidegate_core::Micros;
-use tidegate_limiter::{BreakerState, Observer, RuleResult, RuleWatcher, Source, StoreCall, Transport};
+use tidegate_limiter::{
+    BreakerState, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Transport,
+};
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
@@ -16,11 +18,32 @@ pub(super) struct Narrator {
     metrics: Arc<Metrics>,
     /// The last number of limiters that was said; none while heartbeats are not taken.
     fleet: AtomicU64,
+    /// Requests that could not wait for the store since the last heartbeat, and whether an operator knows of it.
+    overloaded: AtomicU64,
+    overload_is_known: AtomicBool,
 }
 
 impl Narrator {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Narrator { metrics, fleet: AtomicU64::new(0) }
+        Narrator {
+            metrics,
+            fleet: AtomicU64::new(0),
+            overloaded: AtomicU64::new(0),
+            overload_is_known: AtomicBool::new(false),
+        }
+    }
+
+    /// Says once that the store is too busy, and once that it no longer is. Heartbeats set the pace.
+    fn tell_of_overload(&self) {
+        let requests = self.overloaded.swap(0, Ordering::Relaxed);
+        match (requests > 0, self.overload_is_known.swap(requests > 0, Ordering::Relaxed)) {
+            (true, false) => tracing::warn!(
+                requests,
+                "more is asked of the store than it answers in time: rules decide by their failure policy, from what is known"
+            ),
+            (false, true) => tracing::info!("the store answers everybody in time again"),
+            _ => {}
+        }
     }
 }
 
@@ -44,6 +67,7 @@ impl Observer for Narrator {
 
     fn fleet_counted(&self, limiters: u64) {
         self.metrics.fleet_counted(limiters);
+        self.tell_of_overload();
         if self.fleet.swap(limiters, Ordering::Relaxed) != limiters {
             tracing::info!(limiters, "limiters that share the store");
         }
@@ -93,8 +117,9 @@ impl Observer for Narrator {
         self.metrics.batch_sent(requests);
     }
 
-    fn queue_full(&self, requests: usize) {
-        self.metrics.queue_full(requests);
+    fn overloaded(&self, why: Overload, requests: usize) {
+        self.metrics.overloaded(why, requests);
+        self.overloaded.fetch_add(requests as u64, Ordering::Relaxed);
     }
 
     fn deny_cache_hit(&self) {

@@ -10,6 +10,7 @@ mod fallback;
 mod faults;
 mod lost;
 mod mixed;
+mod overload;
 mod replicated;
 pub(crate) mod store;
 
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     BreakerState, CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer,
-    Patience, RemoteConfig, RuleWatcher, Source,
+    Overload, Patience, RemoteConfig, RuleWatcher, Source,
 };
 use tidegate_rules::{Descriptor, Rule};
 use tidegate_store::{Clock, ManualClock};
@@ -52,7 +53,7 @@ pub(crate) struct Heard {
     pub(crate) breaker: Mutex<Vec<(String, BreakerState)>>,
     pub(crate) fell_back: Mutex<Vec<Source>>,
     pub(crate) debts: Mutex<Vec<(usize, u64)>>,
-    pub(crate) queue_full: Mutex<usize>,
+    pub(crate) overloaded: Mutex<Vec<(Overload, usize)>>,
     pub(crate) heartbeats_lost: Mutex<usize>,
 }
 
@@ -241,7 +242,7 @@ impl Observer for Ears {
         *self.0.heartbeats_lost.lock().unwrap() += 1;
     }
 
-    fn queue_full(&self, requests: usize) {
-        *self.0.queue_full.lock().unwrap() += requests;
+    fn overloaded(&self, why: Overload, requests: usize) {
+        self.0.overloaded.lock().unwrap().push((why, requests));
     }
 }

@@ -1,0 +1,297 @@
+//! One call from its start to its end: takes what waits, asks the store, answers everybody in it.
+//!
+//! A task of the runtime's does it, so a request that is dropped takes nobody else's answer along. Nothing that may have been
+//! applied is sent again.
+
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::{Micros, Outcome, Stance, Timestamp};
+use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Spend, StoreError};
+
+use super::queue::{IsFirst, Item, QueueId};
+use super::{Overload, Remote, StoreAnswer, StoreReply, StoreTicket, TakenLeases};
+use crate::decision::Source;
+use crate::deny_cache::{AnsweredCell, Certainty};
+use crate::observer::StoreCall;
+use crate::owned::OwnedSpend;
+use crate::runtime::{Task, within};
+
+/// Carries what gathers for `id` to the store, call after call, until nobody waits.
+async fn drive(remote: Arc<Remote>, id: QueueId) {
+    // A runtime that ends drops this task: those who wait must hear of it.
+    let mut slot = CallSlot { remote: &remote, id: &id, is_open: true };
+    let mut is_first = IsFirst::Yes;
+    while let Some((mut items, another)) = remote.queues.next(&id, is_first) {
+        is_first = IsFirst::No;
+        if another {
+            remote.start_call(id.clone());
+        }
+        remote.still_to_ask(&mut items, &id);
+        let end = remote.carry(&items, &id).await;
+        remote.queues.is_back(&id, &items);
+        if end == CallEnd::Silence {
+            // Who waits behind a call that nobody answered would only wait for the next to fail.
+            return;
+        }
+    }
+    slot.is_open = false;
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallEnd {
+    /// The store answered, to this call or to another since.
+    Answered,
+    /// It failed at once: the next call may fare better.
+    Failed,
+    /// Nothing came of it until it was too late for everybody.
+    Silence,
+}
+
+/// One of the few calls to some nodes of the store. Dropped while it is open, it lets everybody who waits go without an
+/// answer.
+struct CallSlot<'r> {
+    remote: &'r Remote,
+    id: &'r QueueId,
+    is_open: bool,
+}
+
+impl Drop for CallSlot<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            drop(self.remote.queues.end(self.id));
+        }
+    }
+}
+
+impl Remote {
+    /// Starts a task that carries what waits for `id`.
+    pub(super) fn start_call(self: &Arc<Self>, id: QueueId) {
+        let task: Task = Box::pin(drive(self.clone(), id));
+        self.runtime.spawn(task);
+    }
+
+    /// Leaves in `items` only the waiters for whom the store must still be asked: not who has left. Who would have its answer
+    /// too late is overloaded now; who is refused for a reason that has become known meanwhile is answered.
+    fn still_to_ask(&self, items: &mut [Item], id: &QueueId) {
+        let now = self.clock.now();
+        // Half of its time is always enough to be sent: one slow call must not keep others from finding out.
+        let needs = self.expected_call(&id.nodes).min(Micros::new(self.timeout.get() / 2));
+        let mut late = 0;
+        for item in items {
+            item.waiters.retain(|ticket| {
+                let left = self.timeout.saturating_sub(now.since(*ticket.question()));
+                let waits = !ticket.is_over();
+                if waits && left <= needs && now > *ticket.question() {
+                    late += 1;
+                    ticket.fill(StoreReply::Overloaded);
+                    return false;
+                }
+                waits
+            });
+            self.refuse_meanwhile(item, now);
+        }
+        if late > 0 {
+            self.observer.overloaded(Overload::Deadline, late);
+        }
+    }
+
+    /// Answers the waiters of `item` if the store has refused its like since they came.
+    fn refuse_meanwhile(&self, item: &mut Item, now: Timestamp) {
+        if item.spends.iter().any(|spend| spend.cell.limit.counts_refused()) {
+            return;
+        }
+        let cells = item.spends.iter().map(OwnedSpend::cached);
+        let Some(outcomes) = self.deny_cache.refusal(cells, (now, Certainty::Known)) else { return };
+        for ticket in item.waiters.drain(..) {
+            self.observer.deny_cache_hit();
+            ticket.fill(StoreReply::known(outcomes.clone()));
+        }
+    }
+
+    /// Carries `items` for which anybody waits to the store, and answers everybody in them.
+    async fn carry(self: &Arc<Self>, items: &[Item], id: &QueueId) -> CallEnd {
+        let items: Vec<&Item> = items.iter().filter(|item| !item.waiters.is_empty()).collect();
+        if items.is_empty() {
+            return CallEnd::Answered;
+        }
+        let spends: Vec<SmallVec<[Spend<'_>; 1]>> =
+            items.iter().map(|item| item.spends.iter().map(OwnedSpend::as_spend).collect()).collect();
+        let requests: Vec<Request<'_>> = items
+            .iter()
+            .zip(&spends)
+            .map(|(item, spends)| Request { spends, count: count_of(&item.waiters) })
+            .collect();
+        let sent = self.clock.now();
+        self.observer.batch_sent(items.iter().map(|item| item.waiters.len()).sum());
+        let answer = self.in_time(&items, id, self.store.decide(&requests).answer()).await;
+        let answer = answer.and_then(|told| self.complete(told, &requests));
+        let end = self.note(StoreCall::Decide, &id.nodes, sent, answer.as_ref().err());
+        match answer {
+            Ok(told) => {
+                for (item, told) in items.iter().zip(told.per_request(&requests)) {
+                    self.answer(item, &told, sent);
+                }
+            }
+            Err(error) => self.lose(&items, &error, end),
+        }
+        end
+    }
+
+    /// Awaits `call` for as long as anybody in `items` waits for it. Each has its own deadline.
+    async fn in_time<T>(
+        &self,
+        items: &[&Item],
+        id: &QueueId,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let mut call = pin!(call);
+        let mut oldest = items.iter().filter_map(|item| Some(*item.waiters.first()?.question())).min();
+        while let Some(arrived) = oldest {
+            let left = self.timeout.saturating_sub(self.clock.now().since(arrived));
+            if let Some(answer) = within(&*self.runtime, left, call.as_mut()).await {
+                return answer;
+            }
+            oldest = self.give_up_late(items, id);
+        }
+        Err(self.timed_out(&id.nodes, self.timeout))
+    }
+
+    /// Lets those go whose time is over, and says when the first of the others came.
+    fn give_up_late(&self, items: &[&Item], id: &QueueId) -> Option<Timestamp> {
+        let now = self.clock.now();
+        let mut oldest: Option<Timestamp> = None;
+        let mut late = 0;
+        for ticket in items.iter().flat_map(|item| &item.waiters).filter(|ticket| !ticket.is_over()) {
+            let arrived = *ticket.question();
+            if now.since(arrived) < self.timeout {
+                oldest = Some(oldest.map_or(arrived, |oldest| oldest.min(arrived)));
+            } else if self.has_answered_since(&id.nodes, arrived) {
+                late += 1;
+                ticket.fill(StoreReply::Overloaded);
+            } else {
+                ticket.give_up();
+            }
+        }
+        if late > 0 {
+            self.observer.overloaded(Overload::Deadline, late);
+        }
+        oldest
+    }
+
+    /// Answers everybody in `item`, each by its place, whether or not they are still there.
+    fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, sent: Timestamp) {
+        let count = count_of(&item.waiters).get();
+        // What the last of them was told is what the cells say now.
+        for (spend, outcome) in item.spends.iter().zip(told.at(count - 1)) {
+            self.learn(spend, outcome, sent);
+        }
+        for (place, ticket) in (0..count).zip(&item.waiters) {
+            let outcomes: Outcomes = told.at(place).collect();
+            let passes = passes(item, &outcomes);
+            let leases = if passes { TakenLeases::of(&item.spends, &self.orphans) } else { None };
+            let answer = StoreAnswer { outcomes, source: Source::Store, leases };
+            ticket.fill(StoreReply::Answered(answer));
+        }
+    }
+
+    /// Remembers one answer of the store.
+    fn learn(&self, spend: &OwnedSpend, outcome: Outcome, sent: Timestamp) {
+        let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.ask.hits);
+        let received = self.clock.now();
+        self.deny_cache.remember(spend.hash, &AnsweredCell { limit, version, hits, outcome, sent, received });
+        if spend.approximate {
+            self.local.hear(spend, &outcome, received);
+        }
+    }
+
+    /// Nobody in `items` is answered. Leases that may have been taken nevertheless go back by their names.
+    fn lose(&self, items: &[&Item], error: &StoreError, end: CallEnd) {
+        if !error.is_certainly_not_applied() {
+            items.iter().for_each(|item| drop(TakenLeases::of(&item.spends, &self.orphans)));
+        }
+        let mut late = 0;
+        for ticket in items.iter().flat_map(|item| &item.waiters) {
+            match end {
+                CallEnd::Answered => {
+                    late += usize::from(!ticket.is_over());
+                    ticket.fill(StoreReply::Overloaded);
+                }
+                CallEnd::Failed | CallEnd::Silence => ticket.give_up(),
+            }
+        }
+        if late > 0 {
+            self.observer.overloaded(Overload::Deadline, late);
+        }
+    }
+
+    /// Tells breakers and observer how a call went.
+    pub(super) fn note(
+        self: &Arc<Self>,
+        call: StoreCall,
+        nodes: &[usize],
+        sent: Timestamp,
+        error: Option<&StoreError>,
+    ) -> CallEnd {
+        let now = self.clock.now();
+        self.observer.store_called(call, now.since(sent));
+        let Some(error) = error else {
+            for node in nodes {
+                self.way_to(*node).answered(now, now.since(sent));
+                self.tell(self.breakers.answered(*node));
+            }
+            return CallEnd::Answered;
+        };
+        let is_late = matches!(error, StoreError::TimedOut { .. });
+        if is_late && self.has_answered_since(nodes, sent) {
+            // It answers others: there is more to do than it can in time, which no breaker mends.
+            return CallEnd::Answered;
+        }
+        self.observer.store_failed(error);
+        self.blame(nodes, error, sent);
+        if is_late { CallEnd::Silence } else { CallEnd::Failed }
+    }
+
+    /// Tells the breaker of the node that failed. Where a call over several does not say which, each is asked.
+    fn blame(self: &Arc<Self>, nodes: &[usize], error: &StoreError, sent: Timestamp) {
+        let now = self.clock.now();
+        let (StoreError::NotApplied { endpoint, .. }
+        | StoreError::FateUnknown { endpoint, .. }
+        | StoreError::TimedOut { endpoint, .. }) = error;
+        for &node in nodes {
+            if nodes.len() == 1 || self.store.endpoint(node) == *endpoint {
+                self.tell(self.breakers.failed(node, sent, now));
+            } else if !self.has_answered_since(&[node], sent) {
+                self.probe_soon(node);
+            }
+        }
+    }
+
+    /// A store that answers more or less than it was asked is broken: what it did is unknown.
+    fn complete(&self, told: BatchOutcomes, requests: &[Request<'_>]) -> Result<BatchOutcomes, StoreError> {
+        let asked: usize = requests.iter().map(|request| request.spends.len()).sum();
+        let folds = requests.iter().filter(|request| request.is_fold());
+        let folded: usize = folds.map(|request| request.spends.len()).sum();
+        if (told.outcomes.len(), told.folds.len()) == (asked, folded) {
+            return Ok(told);
+        }
+        let source = format!(
+            "{} outcomes and {} folds for {asked} spends, {folded} of them folded",
+            told.outcomes.len(),
+            told.folds.len()
+        );
+        Err(StoreError::FateUnknown { endpoint: self.store.endpoint(0), source: source.into() })
+    }
+}
+
+fn passes(item: &Item, outcomes: &[Outcome]) -> bool {
+    let mut told = item.spends.iter().zip(outcomes);
+    told.all(|(spend, outcome)| outcome.is_admitted() || spend.stance == Stance::Advisory)
+}
+
+fn count_of(waiters: &[StoreTicket]) -> NonZeroU32 {
+    u32::try_from(waiters.len()).ok().and_then(NonZeroU32::new).expect("an item has waiters")
+}
