@@ -12,6 +12,7 @@ mod logging;
 mod reload;
 mod rules;
 mod settings;
+mod unread;
 
 use std::process::ExitCode;
 

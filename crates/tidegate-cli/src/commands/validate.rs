@@ -10,15 +10,23 @@ use crate::args::{Output, ValidateArgs};
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, RuleFiles, RulesError};
 use crate::settings::Settings;
+use crate::unread::{Surfaces, Unread};
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
-    let files = match &args.config {
-        Some(config) => Settings::of_file(config)?.rules,
-        None => RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() },
+    let (files, surfaces) = match &args.config {
+        Some(config) => {
+            let settings = Settings::of_file(config)?;
+            let surfaces = Surfaces::of(&settings);
+            (settings.rules, surfaces)
+        }
+        None => {
+            let files = RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() };
+            (files, Surfaces::default())
+        }
     };
     match (files.load(), args.output.output) {
         (Ok(loaded), output) => {
-            write_good(&loaded, output)?;
+            write_good(&loaded, &surfaces.unread(&loaded.rules), output)?;
             Ok(ExitCode::SUCCESS)
         }
         (Err(RulesError::Invalid(found)), Output::Json) => {
@@ -29,7 +37,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-fn write_good(loaded: &LoadedRules, output: Output) -> io::Result<()> {
+fn write_good(loaded: &LoadedRules, unread: &[Unread], output: Output) -> io::Result<()> {
     let mut domains: Vec<&str> = loaded.rules.domains().collect();
     domains.sort_unstable();
     let (files, rules) = (loaded.files, loaded.rules.rules().len());
@@ -37,14 +45,26 @@ fn write_good(loaded: &LoadedRules, output: Output) -> io::Result<()> {
     match output {
         Output::Json => {
             let warnings = loaded.rules.warnings().map_or(json!([]), |warnings| json!(warnings));
-            let good = json!({
+            let mut good = json!({
                 "valid": true, "files": files, "domains": domains, "rules": rules, "diagnostics": warnings,
             });
+            if !unread.is_empty() {
+                let unread =
+                    unread.iter().map(|one| json!({ "warning": one.to_string(), "add": one.line() }));
+                good["unread"] = unread.collect();
+            }
             writeln!(out, "{good:#}")
         }
         Output::Text => {
             if let Some(warnings) = loaded.rules.warnings() {
                 writeln!(anstream::stderr().lock(), "{}\n", warnings.render(Colour::Always))?;
+            }
+            for one in unread {
+                let line = one.line();
+                writeln!(
+                    anstream::stderr().lock(),
+                    "warning: {one}\n  hint: add to the configuration: {line}\n"
+                )?;
             }
             let (rules, files) = (counted(rules, "rule"), counted(files, "file"));
             writeln!(out, "ok: {rules} in {files}, for {}", domains.join(", "))

@@ -106,6 +106,10 @@ fn nginx_asks_before_it_forwards_and_turns_403_into_429() {
     check_keys_are_limited(gateway.addr(), &upstream);
     assert_eq!(with_key(gateway.addr(), "alpha").header("content-type"), Some("application/problem+json"));
     check_claims_are_not_believed(gateway.addr());
+    // Which of two keys the service would take is anybody's guess.
+    let before = upstream.requests();
+    let twice = get(gateway.addr(), "/items", &[("x-api-key", "gamma"), ("x-api-key", "delta")]);
+    assert_eq!((twice.status, upstream.requests()), (429, before));
     // A 403 of the service's own is not taken for ours.
     upstream.set_status(403);
     assert_eq!(get(gateway.addr(), "/", &[]).status, 403);
@@ -217,6 +221,24 @@ fn envoy_sends_each_key_to_one_of_two_proxies_that_share_nothing() {
     ));
     check_sticky(gateway.listener("clients"), &mut nodes);
     assert_eq!(upstream.requests(), 24 * 3);
+}
+
+#[test]
+fn the_rules_without_their_configuration_are_warned_of_with_the_line_to_add() {
+    let rules = examples().join("rules.yaml");
+    let rules = rules.to_str().unwrap();
+    let validated = crate::tidegate(&["validate", rules]).output().unwrap();
+    let warned = String::from_utf8(validated.stderr).unwrap();
+    assert!(validated.status.success());
+    assert!(warned.contains("rule `per-key` of `gateway` counts by `api_key`"), "{warned}");
+    assert!(warned.contains("identity: { api_key: { header: x-api-key } }"), "{warned}");
+    let config = examples().join("tidegate.yaml");
+    let validated = crate::tidegate(&["validate", "--config", config.to_str().unwrap()]).output().unwrap();
+    assert_eq!(String::from_utf8(validated.stderr).unwrap(), "");
+    let mut server = TidegateServer::start(BINARY, &[&FREE_PORTS[..], &["--rules", rules]].concat());
+    assert_eq!(http::get(server.addr("http"), "/healthz").status, 200);
+    let said = server.stderr();
+    assert!(said.contains("counts by `api_key`") && said.contains("x-api-key"), "{said}");
 }
 
 #[test]

@@ -97,6 +97,29 @@ pub struct JwtConfig {
 }
 
 impl IdentityConfig {
+    /// Whether requests are given an attribute of this name, if they bring what it is read from.
+    #[must_use]
+    pub fn gives(&self, attribute: &str) -> bool {
+        let is_place = |name: &str| {
+            let places = [format!("{{{name}}}"), format!("{{*{name}}}")];
+            self.paths.iter().any(|template| places.iter().any(|place| template.contains(place)))
+        };
+        match attribute {
+            names::METHOD | names::PATH | names::HOST | names::IP | names::CLIENT => true,
+            names::ROUTE => !self.paths.is_empty(),
+            names::API_KEY => self.api_key.is_some(),
+            other => match other.strip_prefix("path.") {
+                Some(place) => is_place(place),
+                None => {
+                    let named = [&self.headers, &self.cookies, &self.query];
+                    named.iter().any(|named| named.names().any(|name| name == other))
+                        || self.composites.names().any(|name| name == other)
+                        || self.jwt.iter().flat_map(JwtConfig::attributes).any(|name| name == other)
+                }
+            },
+        }
+    }
+
     /// Takes file names for what they are beside the file that names them.
     pub fn resolve_against(&mut self, directory: &Path) {
         let Some(jwt) = &mut self.jwt else { return };

@@ -119,14 +119,16 @@ impl Described {
             one_of(headers, &METHOD, "a method such as GET", |value| Method::from_bytes(value).ok())?;
         let target = one_of(headers, &TARGET, "a path such as /v1/items?id=1", |value| {
             // What follows a `#` is no part of the target to us, and may be to the server behind.
-            (!value.contains(&b'#')).then_some(Target(Uri::try_from(value).ok()?))
+            let target = Uri::try_from(value).ok().filter(|_| !value.contains(&b'#'))?;
+            // `example.com` alone is a host and asks for nothing.
+            (target.authority().is_none() || target.scheme().is_some()).then_some(Target(target))
         })?;
         let host = one_of(headers, &NAMED_HOST, "a host such as shop.example", |value| {
             Authority::try_from(value).ok()
         })?;
         let given = target.map_or_else(|| parts.uri.clone(), |Target(target)| target);
         let own = || Authority::try_from(headers.get(HOST)?.as_bytes()).ok();
-        let host = host.or_else(|| given.authority().cloned()).or_else(own);
+        let host = host.or_else(|| host_of_targets(headers)).or_else(own);
         Ok(Described { method: method.unwrap_or_else(|| parts.method.clone()), target: at(host, &given) })
     }
 }
@@ -138,6 +140,15 @@ impl PartialEq for Target {
     fn eq(&self, other: &Self) -> bool {
         self.0.path_and_query() == other.0.path_and_query()
     }
+}
+
+/// The host that every described target names. Where a gateway writes `/a` and a client `http://other/a`, the host would
+/// be the client's choice.
+fn host_of_targets(headers: &HeaderMap) -> Option<Authority> {
+    let lines = TARGET.iter().flat_map(|name| headers.get_all(*name));
+    let mut hosts = lines.map(|line| Uri::try_from(line.as_bytes()).ok()?.into_parts().authority);
+    let first = hosts.next()??;
+    hosts.all(|host| host.as_ref() == Some(&first)).then_some(first)
 }
 
 /// `target`, on this host.

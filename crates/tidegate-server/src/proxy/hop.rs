@@ -150,7 +150,7 @@ fn is_claim(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("x-forwarded-")
         || name.starts_with("x-original-")
-        || matches!(name, "forwarded" | "x-real-ip" | "x-rewrite-url" | "x-host")
+        || matches!(name, "forwarded" | "x-real-ip" | "x-rewrite-url" | "x-host" | "x-script-name")
         || matches!(name, "x-client-ip" | "x-cluster-client-ip" | "true-client-ip" | "cf-connecting-ip")
         || matches!(name, "fastly-client-ip" | "x-remote-ip" | "x-remote-addr")
 }

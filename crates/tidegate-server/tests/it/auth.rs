@@ -57,6 +57,9 @@ fn method_path_and_host_are_those_of_the_request_that_is_asked_about() {
     for headers in hosts {
         assert_eq!(ask(&world, "domain=api&cost=0", headers).json()["rule"], "shop", "{headers:?}");
     }
+    // One of them is the gateway's, and the other may be the client's.
+    let chosen = [("x-forwarded-uri", "/"), ("x-original-url", "https://shop.example/")];
+    assert_eq!(ask(&world, "domain=api&cost=0", &chosen).json()["rule"], json!(null));
 }
 
 #[test]

@@ -32,6 +32,7 @@ use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::reload::Watch;
 use crate::settings::Settings;
+use crate::unread::Surfaces;
 use crate::{clock, logging};
 use backend::Backend;
 use busy::BusyRatio;
@@ -64,6 +65,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     if let Some(warnings) = rules.rules.warnings() {
         reloader::log_each(warnings);
     }
+    let surfaces = Surfaces::of(&settings);
+    reloader::log_unread(&surfaces, &rules.rules);
     let files = rules.files;
     let metrics = Arc::new(Metrics::new());
     let backend = Backend::open(&settings, &metrics)?;
@@ -105,7 +108,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     identities.into_iter().for_each(|identity| drop(background.spawn(jwks::keep_fresh(identity))));
     background.spawn(backend.keep());
     background.spawn(limiter.maintain());
-    background.spawn(Reloader::new(settings.rules, watch, limiter, metrics).run(hangups));
+    background.spawn(Reloader::new(settings.rules, surfaces, watch, limiter, metrics).run(hangups));
 
     let signal = tokio::select! {
         signal = stop.next() => signal,

@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use tidegate_admin::Metrics;
 use tidegate_limiter::Limiter;
-use tidegate_rules::{Diagnostics, Severity};
+use tidegate_rules::{Diagnostics, RuleSet, Severity};
 use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 
 use crate::reload::{Look, Watch};
 use crate::rules::{RuleFiles, RulesError};
+use crate::unread::Surfaces;
 
 pub(super) struct Reloader {
     files: RuleFiles,
+    surfaces: Surfaces,
     watch: Watch,
     limiter: Arc<Limiter>,
     metrics: Arc<Metrics>,
@@ -31,8 +33,14 @@ enum Cause {
 
 impl Reloader {
     /// `watch` must be older than the limiter's rules, so that no change between the two is missed.
-    pub(super) fn new(files: RuleFiles, watch: Watch, limiter: Arc<Limiter>, metrics: Arc<Metrics>) -> Self {
-        Reloader { files, watch, limiter, metrics }
+    pub(super) fn new(
+        files: RuleFiles,
+        surfaces: Surfaces,
+        watch: Watch,
+        limiter: Arc<Limiter>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Reloader { files, surfaces, watch, limiter, metrics }
     }
 
     /// Runs until dropped.
@@ -72,6 +80,7 @@ impl Reloader {
                 if let Some(warnings) = loaded.rules.warnings() {
                     log_each(warnings);
                 }
+                log_unread(&self.surfaces, &loaded.rules);
                 let rules = loaded.rules.rules().len();
                 let version = self.limiter.replace_rules(loaded.rules);
                 self.metrics.reloaded(&self.limiter.snapshot());
@@ -84,6 +93,13 @@ impl Reloader {
                 log_reasons(&error);
             }
         }
+    }
+}
+
+/// Says which rules count by what nothing reads.
+pub(super) fn log_unread(surfaces: &Surfaces, rules: &RuleSet) {
+    for one in surfaces.unread(rules) {
+        tracing::warn!(add = one.line(), "{one}");
     }
 }
 
