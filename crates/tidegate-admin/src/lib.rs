@@ -6,13 +6,19 @@
 //!
 //! No client's key ever becomes a label: labels come from rule files and from this source code alone.
 
+mod api;
 mod classic;
+mod control;
 mod exposition;
 mod listener;
 mod metrics;
 mod pages;
 mod process;
 
+pub use control::{
+    Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, Heard, NodeNote,
+    NoteFuture, PublishedSet, RuleSource,
+};
 pub use exposition::{Exposition, Format, ListenerConnections, StoreUsage};
 pub use listener::{Admin, BindError};
 pub use metrics::{MOST_RULE_SERIES, Metrics};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,6 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::api::Peer;
+use crate::control::Control;
 use crate::exposition::Exposition;
 use crate::pages;
 
@@ -107,8 +109,24 @@ impl Admin {
     /// # Errors
     /// When the runtime cannot take the socket.
     pub async fn serve(self, exposition: Exposition, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        self.serve_router(pages::router(exposition, None), shutdown).await
+    }
+
+    /// Like [`Admin::serve`], with the admin API of `control`.
+    ///
+    /// # Errors
+    /// When the runtime cannot take the socket.
+    pub async fn serve_with(
+        self,
+        exposition: Exposition,
+        control: Arc<Control>,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        self.serve_router(pages::router(exposition, Some(control)), shutdown).await
+    }
+
+    async fn serve_router(self, router: Router, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let socket = TcpListener::from_std(self.socket)?;
-        let router = pages::router(exposition);
         let (stop, stopping) = watch::channel(());
         let tokens = self.tokens.filter(|_| !self.address.ip().is_loopback());
         let router = pages::guarded(router, tokens);
@@ -121,12 +139,13 @@ impl Admin {
                 () = shutdown.as_mut() => break,
                 Some(_) = serving.join_next() => {}
                 accepted = socket.accept(), if has_room(&mut open) => match accepted {
-                    Ok((stream, _)) => {
+                    Ok((stream, peer)) => {
                         failing = false;
                         let seat = Arc::new(Seat::default());
                         open.push_back(Arc::clone(&seat));
                         let connection = Accepted { stream, seat, tls: self.tls.clone() };
-                        serving.spawn(serve_connection(connection, router.clone(), stopping.clone()));
+                        let router = router.clone().layer(Extension(Peer(peer)));
+                        serving.spawn(serve_connection(connection, router, stopping.clone()));
                     }
                     Err(error) => {
                         if !failing {

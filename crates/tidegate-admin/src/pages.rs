@@ -11,6 +11,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tidegate_access::{TokenSource, bearer};
 
+use crate::api;
+use crate::control::Control;
 use crate::exposition::{Exposition, Format};
 
 const INDEX: &str = "\
@@ -18,15 +20,21 @@ tidegate admin
 
 GET /metrics   for Prometheus
 GET /healthz   200 while this process runs
+
+GET /admin/v1/openapi.json   the admin API
 ";
 
-pub(crate) fn router(exposition: Exposition) -> Router {
-    Router::new()
+pub(crate) fn router(exposition: Exposition, control: Option<Arc<Control>>) -> Router {
+    let pages = Router::new()
         .route("/", get(INDEX))
         .route("/healthz", get("ok\n"))
         .route("/metrics", get(metrics))
         .fallback(not_found)
-        .with_state(Arc::new(exposition))
+        .with_state(Arc::new(exposition));
+    match control {
+        Some(control) => api::router(control).merge(pages),
+        None => pages,
+    }
 }
 
 /// The same for those who give one of `tokens`, where there are any: metrics name servers and rules. Health is for

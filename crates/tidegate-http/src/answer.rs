@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decision, LimitReport, Report, Shed};
+use tidegate_limiter::{Decision, LimitReport, Report, ReportKind, Shed};
 use tidegate_rules::{Mode, Rule};
 
 use crate::headers::{HeaderSets, Reported, write_retry_after};
@@ -38,7 +38,7 @@ const WITHOUT_STORE: Micros = Micros::from_secs(1);
 pub fn retry_after(decision: &Decision) -> Option<Micros> {
     match refusal_kind(decision)? {
         Kind::StoreUnavailable => Some(WITHOUT_STORE),
-        _ => governing_limit(decision)?.1.outcome.retry_after(),
+        _ => decision.governing()?.retry_after(),
     }
 }
 
@@ -101,6 +101,12 @@ fn detail(decision: &Decision) -> String {
             (Some(_), Some(window)) => format!("the limit of {} per {window} is used up", limit.quota),
             (Some(_), None) => format!("the limit of {} is used up", limit.quota),
         },
+        None if decision
+            .governing()
+            .is_some_and(|report| matches!(report.kind, ReportKind::Banned { .. })) =>
+        {
+            "this caller is banned".to_owned()
+        }
         None => "the request lacks what the limit counts by".to_owned(),
     }
 }

@@ -148,6 +148,11 @@ pub enum ReportKind {
     Unlimited,
     /// The request lacks an attribute of the key.
     KeyMissing(OnMissingKey),
+    /// The key is banned.
+    Banned {
+        /// How much longer; none for ever.
+        retry_after: Option<Micros>,
+    },
 }
 
 /// What one limit said, with the numbers a caller may be told.
@@ -181,7 +186,11 @@ impl Decision {
     ) -> Self {
         let mut decision = Decision {
             allowed: true,
-            source: if plan.spends.is_empty() { Source::None } else { answer.source },
+            source: match plan.spends.is_empty() {
+                true if plan.banned => Source::Local,
+                true => Source::None,
+                false => answer.source,
+            },
             delay: Micros::ZERO,
             lease: None,
             reports: SmallVec::new(),
@@ -256,6 +265,16 @@ impl Report {
     pub fn limit(&self) -> Option<&LimitReport> {
         match &self.kind {
             ReportKind::Limited(limit) => Some(limit),
+            ReportKind::Unlimited | ReportKind::KeyMissing(_) | ReportKind::Banned { .. } => None,
+        }
+    }
+
+    /// How long to wait before another try; none where it would pass now, or never will.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Micros> {
+        match &self.kind {
+            ReportKind::Limited(limit) => limit.outcome.retry_after(),
+            ReportKind::Banned { retry_after } => *retry_after,
             ReportKind::Unlimited | ReportKind::KeyMissing(_) => None,
         }
     }
@@ -266,6 +285,7 @@ impl Report {
         match &self.kind {
             ReportKind::Limited(limit) => !limit.outcome.is_admitted(),
             ReportKind::KeyMissing(then) => *then == OnMissingKey::Refuse,
+            ReportKind::Banned { .. } => true,
             ReportKind::Unlimited => false,
         }
     }
@@ -278,13 +298,18 @@ impl Report {
             (ReportKind::KeyMissing(OnMissingKey::Skip), _) => RuleResult::KeyMissingSkipped,
             (_, true) if self.mode == Mode::Shadow => RuleResult::ShadowRefused,
             (ReportKind::KeyMissing(OnMissingKey::Refuse), _) => RuleResult::KeyMissingRefused,
-            (ReportKind::Limited(_), true) => RuleResult::Refused,
-            (ReportKind::Limited(_), false) => RuleResult::Allowed,
+            (ReportKind::Limited(_) | ReportKind::Banned { .. }, true) => RuleResult::Refused,
+            (ReportKind::Limited(_) | ReportKind::Banned { .. }, false) => RuleResult::Allowed,
         }
     }
 
     fn refuses_request(&self) -> bool {
-        self.mode == Mode::Enforce && self.is_refusal()
+        let may_refuse = match self.kind {
+            // Quotas refuse together; a ban needs no company.
+            ReportKind::Banned { .. } => self.mode != Mode::Shadow,
+            _ => self.mode == Mode::Enforce,
+        };
+        may_refuse && self.is_refusal()
     }
 
     fn delay(&self) -> Micros {
@@ -297,6 +322,7 @@ fn report(entry: &MatchedLimit<'_>, outcomes: &Outcomes) -> Report {
     let kind = match entry.asks {
         Asks::Unlimited => ReportKind::Unlimited,
         Asks::KeyMissing(then) => ReportKind::KeyMissing(then),
+        Asks::Banned { retry_after } => ReportKind::Banned { retry_after },
         Asks::Limit { limit, spend } => ReportKind::Limited(LimitReport {
             outcome: outcomes[spend],
             quota: limit.limit.quota(),
@@ -320,9 +346,7 @@ fn every_quota_is_spent(reports: &[Report]) -> bool {
 
 fn longest_wait<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {
     // What never passes, and a missing key, wait longest of all.
-    let wait = |report: &Report| {
-        report.limit().and_then(|limit| limit.outcome.retry_after()).unwrap_or(Micros::new(u64::MAX))
-    };
+    let wait = |report: &Report| report.retry_after().unwrap_or(Micros::new(u64::MAX));
     reports.filter(|report| report.is_refusal()).max_by_key(|report| wait(report))
 }
 

@@ -25,6 +25,7 @@ mod request;
 mod runtime;
 mod shed;
 mod snapshot;
+mod usage;
 
 pub use check::Direct;
 pub use config::{LimiterConfig, RemoteConfig};
@@ -47,3 +48,4 @@ pub use shed::{
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
 };
 pub use snapshot::Snapshot;
+pub use usage::{CellUsage, Usage};

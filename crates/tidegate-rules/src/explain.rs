@@ -35,6 +35,16 @@ pub struct RuleExplanation {
     pub outcome: RuleOutcome,
 }
 
+impl RuleExplanation {
+    /// What a ban of a whole domain makes of a request.
+    pub(crate) fn of_override(one: &Match<'_>) -> Self {
+        RuleExplanation {
+            rule: one.rule.name.clone(),
+            outcome: counts(one, String::new(), Vec::new(), Vec::new()),
+        }
+    }
+}
+
 /// Whether a rule counts for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
@@ -58,6 +68,11 @@ pub enum RuleOutcome {
     Unlimited {
         /// Where that is said.
         from: String,
+    },
+    /// It refuses: the key is banned.
+    Banned {
+        /// How much longer, in microseconds; none for ever.
+        retry_after_us: Option<u64>,
     },
     /// It would match, but the request lacks an attribute of the key.
     KeyMissing {
@@ -141,6 +156,11 @@ impl fmt::Display for RuleOutcome {
                 write!(f, ", one cell for {key} (from {from})")?;
                 limits.iter().try_for_each(|limit| write!(f, "\n  {limit}"))?;
                 notes.iter().try_for_each(|note| write!(f, "\n  note: {note}"))
+            }
+            RuleOutcome::Banned { retry_after_us } => {
+                f.write_str("refuses: the key is banned")?;
+                let longer = retry_after_us.map(|longer| Micros::new(longer).to_string());
+                longer.iter().try_for_each(|longer| write!(f, " for another {longer}"))
             }
             RuleOutcome::Unlimited { from } => write!(f, "passes uncounted (from {from})"),
             RuleOutcome::KeyMissing { attribute, then: OnMissingKey::Skip } => {
@@ -290,7 +310,20 @@ fn fields_of(limit: &Limit) -> BTreeMap<&'static str, String> {
     }
 }
 
+/// What an override of a single key makes of a rule that would count.
+pub(crate) fn overridden(one: &Match<'_>, outcome: &mut RuleOutcome) {
+    let from = "an override of this key".to_owned();
+    match std::mem::replace(outcome, RuleOutcome::Unlimited { from: String::new() }) {
+        RuleOutcome::Counts { key, .. } => *outcome = counts(one, from, key, Vec::new()),
+        RuleOutcome::Unlimited { .. } => *outcome = counts(one, from, Vec::new(), Vec::new()),
+        other => *outcome = other,
+    }
+}
+
 fn counts(one: &Match<'_>, from: String, key: Vec<String>, notes: Vec<String>) -> RuleOutcome {
+    if let Limits::Banned { retry_after } = one.limits {
+        return RuleOutcome::Banned { retry_after_us: retry_after.map(Micros::get) };
+    }
     let Limits::Enforce(limits) = one.limits else { return RuleOutcome::Unlimited { from } };
     let limits = limits
         .iter()

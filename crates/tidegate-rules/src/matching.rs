@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
-use tidegate_core::append_part;
+use tidegate_core::{Micros, append_part};
 
 use crate::rule::{OnMissingKey, Rule, RuleLimit};
 
@@ -102,6 +102,11 @@ pub enum Limits<'r> {
     Unlimited,
     /// The request lacks an attribute of the key.
     KeyMissing(OnMissingKey),
+    /// Nothing: it is refused, whatever else matches, and spends nothing.
+    Banned {
+        /// How much longer; none for ever.
+        retry_after: Option<Micros>,
+    },
 }
 
 /// The attributes of one descriptor that some rule of the domain asks for, by their numbers.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tidegate_core::{Limit, Micros, Scope};
 
-use crate::choice::LimitChoice;
+use crate::choice::{LimitChoice, LimitSet};
 use crate::split::{Share, Split};
 
 /// One rule of a compiled set. Its index is dense within the set, so that others may keep one thing per rule in a list.
@@ -128,6 +128,33 @@ impl Rule {
     #[must_use]
     pub fn penalty(&self) -> Option<&RuleLimit> {
         self.penalty.as_deref()
+    }
+
+    /// Whether nobody wrote it: it carries the bans of its whole domain.
+    #[must_use]
+    pub fn is_carrier(&self) -> bool {
+        self.name == crate::runtime::BAN
+    }
+
+    /// A rule that matches nothing by itself: what is said of a domain as a whole is told under its name.
+    pub(crate) fn carrier(index: usize, name: &str, domain: &str) -> Self {
+        Rule {
+            index,
+            name: name.to_owned(),
+            domain: domain.into(),
+            mode: Mode::Enforce,
+            on_store_failure: OnStoreFailure::default(),
+            coordination: Coordination::Local,
+            priority: None,
+            key: Box::default(),
+            limits: LimitChoice::same(LimitSet::Unlimited),
+            label: None,
+            replacing: Replacing::default(),
+            about: About::default(),
+            enabled: true,
+            rollout: None,
+            penalty: None,
+        }
     }
 
     /// Every limit it may enforce, those of tiers, of single keys and of an experiment included.

@@ -16,6 +16,7 @@ use crate::matching::native::NativeDomain;
 use crate::matching::{Descriptor, Matches};
 use crate::native;
 use crate::rule::Rule;
+use crate::runtime::Overrides;
 use crate::yaml::{self, Value};
 
 /// How a rule file is written.
@@ -61,6 +62,8 @@ pub struct RuleSet {
     rules: Box<[Rule]>,
     domains: HashMap<Box<str>, Domain, RandomState>,
     warnings: Option<Diagnostics>,
+    /// What is laid over the rules of each domain while they are in use.
+    pub(crate) overrides: HashMap<Box<str>, Overrides, RandomState>,
 }
 
 #[derive(Debug)]
@@ -126,7 +129,8 @@ impl RuleSet {
         }
         native::finish(&mut compiling, &mut report);
         let warnings = report.finish()?;
-        Ok(RuleSet { rules: compiling.rules.into(), domains: compiling.domains, warnings })
+        let (rules, overrides) = (compiling.rules.into(), HashMap::default());
+        Ok(RuleSet { rules, domains: compiling.domains, warnings, overrides })
     }
 
     /// What was accepted but looks wrong.
@@ -143,6 +147,11 @@ impl RuleSet {
     /// The domains that have rules, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.domains.keys().map(|name| &**name)
+    }
+
+    pub(crate) fn push_rule(&mut self, rule: Rule) {
+        let rules = std::mem::take(&mut self.rules);
+        self.rules = rules.into_iter().chain([rule]).collect();
     }
 
     /// Whether some rule file speaks of this domain.
@@ -162,10 +171,16 @@ impl RuleSet {
         now: Timestamp,
         found: &mut Matches<'r>,
     ) -> Result<(), UnknownDomain> {
+        let first = found.len();
         match self.domains.get(domain) {
             Some(Domain::Native(native)) => native.matches(&self.rules, descriptors, now, found),
             Some(Domain::Envoy(envoy)) => envoy.matches(&self.rules, descriptors, now, found),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
+        }
+        if !self.overrides.is_empty()
+            && let Some(overrides) = self.overrides.get(domain)
+        {
+            overrides.apply(&self.rules, descriptors, now, first, found);
         }
         Ok(())
     }
@@ -182,12 +197,36 @@ impl RuleSet {
         descriptor: &Descriptor<'_>,
         now: Timestamp,
     ) -> Result<Explanation, UnknownDomain> {
-        let rules = match self.domains.get(domain) {
+        let mut rules = match self.domains.get(domain) {
             Some(Domain::Native(native)) => explain::native(native, &self.rules, descriptor, now),
             Some(Domain::Envoy(envoy)) => explain::envoy(envoy, &self.rules, descriptor, now),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
         };
+        if let Some(overrides) = self.overrides.get(domain) {
+            self.explain_overrides(domain, descriptor, now, overrides, &mut rules)?;
+        }
         Ok(Explanation { domain: domain.to_owned(), rules })
+    }
+}
+
+impl RuleSet {
+    fn explain_overrides(
+        &self,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+        overrides: &Overrides,
+        rules: &mut Vec<explain::RuleExplanation>,
+    ) -> Result<(), UnknownDomain> {
+        let mut found = Matches::new();
+        self.matches(domain, &[*descriptor], now, &mut found)?;
+        for one in found.iter().filter(|one| overrides.touches(one.rule.index(), descriptor, now)) {
+            match rules.iter_mut().find(|explained| explained.rule == one.rule.name()) {
+                Some(explained) => explain::overridden(one, &mut explained.outcome),
+                None => rules.push(explain::RuleExplanation::of_override(one)),
+            }
+        }
+        Ok(())
     }
 }
 

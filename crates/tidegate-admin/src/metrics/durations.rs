@@ -56,6 +56,43 @@ impl Durations {
     }
 }
 
+/// How many requests took how long, to be compared with an earlier reading.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reading([u64; BOUNDS_NS.len() + 1]);
+
+impl Reading {
+    pub(super) fn of<'d>(durations: impl Iterator<Item = &'d Durations>) -> Self {
+        let mut reading = Reading::default();
+        for one in durations {
+            for (sum, bucket) in reading.0.iter_mut().zip(&one.buckets) {
+                *sum += bucket.load(Ordering::Relaxed);
+            }
+        }
+        reading
+    }
+
+    /// The time within which this part of the requests since `before` was answered, in microseconds, as precise as the
+    /// buckets are; none if there was no request.
+    pub(crate) fn quantile_us(&self, before: &Reading, part: f64) -> Option<f64> {
+        let counts: Vec<u64> =
+            self.0.iter().zip(&before.0).map(|(now, then)| now.saturating_sub(*then)).collect();
+        let all: u64 = counts.iter().sum();
+        let rank = (all as f64 * part).ceil().max(1.0);
+        let mut below = 0.0;
+        for (bucket, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let count = *count as f64;
+            if below + count >= rank {
+                let from = if bucket == 0 { 0 } else { BOUNDS_NS[bucket - 1] };
+                let to = BOUNDS_NS.get(bucket).copied().unwrap_or(from);
+                let within = (rank - below) / count;
+                return Some((from as f64 + within * (to as f64 - from as f64)) / 1e3);
+            }
+            below += count;
+        }
+        None
+    }
+}
+
 /// Tells of every transport that has answered something.
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -> fmt::Result {
     let help = "From the whole request being there to the answer being ready, by transport.";

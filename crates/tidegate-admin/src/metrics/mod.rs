@@ -23,8 +23,10 @@ use tidegate_limiter::{Observer, Overload, RuleResult, RuleWatcher, Snapshot, So
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
+use crate::control::Totals;
 use crate::exposition::{counter, gauge};
 use durations::Durations;
+pub(crate) use durations::Reading;
 use lanes::Lanes;
 use rules::{RuleSeries, RuleTable};
 use store::StoreSide;
@@ -103,6 +105,21 @@ impl Metrics {
     /// A server of the store was asked: one round trip. A failure is named by the store's own word for it.
     pub fn server_called(&self, failure: Option<&str>) {
         self.lanes.mine().store.server_called(failure);
+    }
+
+    /// What each rule has said since the process began.
+    pub(crate) fn rule_totals(&self) -> Vec<((String, String), Totals)> {
+        self.rules.lock().totals()
+    }
+
+    /// How long decisions took, over all transports.
+    pub(crate) fn decision_times(&self) -> Reading {
+        Reading::of(self.lanes.iter().flat_map(|lane| &lane.durations))
+    }
+
+    /// How long the store took to decide.
+    pub(crate) fn store_times(&self) -> Reading {
+        Reading::of(self.lanes.iter().map(|lane| &lane.store.durations[StoreCall::Decide as usize]))
     }
 
     fn total(&self, count: impl Fn(&Lane) -> &AtomicU64) -> u64 {

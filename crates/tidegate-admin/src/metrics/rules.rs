@@ -16,6 +16,7 @@ use tidegate_limiter::{RuleResult, RuleWatcher, Source};
 use tidegate_rules::Rule;
 
 use super::lanes::{LANES, mine};
+use crate::control::Totals;
 use crate::exposition::gauge;
 
 /// How many rules have series of their own.
@@ -73,6 +74,14 @@ impl RuleTable {
         });
     }
 
+    /// What each rule has said.
+    pub(super) fn totals(&self) -> Vec<((String, String), Totals)> {
+        let named = self.series.iter().map(|(name, series)| ((&*name.domain, &*name.rule), series));
+        let all = named.chain([(SHARED, &self.shared)]);
+        let used = all.filter(|(_, series)| series.is_used());
+        used.map(|((domain, rule), series)| ((domain.to_owned(), rule.to_owned()), series.totals())).collect()
+    }
+
     pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "What each rule said to the requests it matched, and who answered.";
         let mut family = encoder.encode_descriptor("decisions", help, None, MetricType::Counter)?;
@@ -118,6 +127,12 @@ impl RuleSeries {
     fn count(&self, result: RuleResult, source: Source) -> u64 {
         let used = self.lanes.iter().filter_map(OnceLock::get);
         used.map(|counts| counts.0[result as usize][source as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        pairs().for_each(|(result, source)| totals.add(result, source, self.count(result, source)));
+        totals
     }
 
     fn is_used(&self) -> bool {

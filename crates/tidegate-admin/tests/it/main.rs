@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
+mod api;
 mod bounds;
 mod counts;
 mod durations;

@@ -1,7 +1,7 @@
 //! From matched rules to the cells that a request touches.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, LeaseId, Limit, Stance, Touch};
+use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Stance, Touch};
 use tidegate_rules::{CellKeyBytes, Coordination, Limits, Match, Mode, OnMissingKey, Rule, RuleLimit};
 use tidegate_store::{CellKey, Spend};
 
@@ -18,6 +18,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) lease: Option<LeaseId>,
     /// A missing key refuses it, whatever the limits say: its spends are looks.
     pub(crate) lacks_a_key: bool,
+    /// A ban refuses it: nothing else is asked.
+    pub(crate) banned: bool,
 }
 
 /// One matched rule's limit, or its lack of one.
@@ -45,12 +47,21 @@ pub(crate) enum Asks<'p> {
     },
     Unlimited,
     KeyMissing(OnMissingKey),
+    Banned {
+        retry_after: Option<Micros>,
+    },
 }
 
 impl<'p> Plan<'p> {
     #[inline]
     pub(crate) fn new() -> Self {
-        Plan { entries: SmallVec::new(), spends: SmallVec::new(), lease: None, lacks_a_key: false }
+        Plan {
+            entries: SmallVec::new(),
+            spends: SmallVec::new(),
+            lease: None,
+            lacks_a_key: false,
+            banned: false,
+        }
     }
 
     pub(crate) fn add_all(
@@ -70,7 +81,9 @@ impl<'p> Plan<'p> {
                 self.add_limit(*descriptor, None, &own.limit, cell, Ask { hits: cost, lease: None });
             }
         }
-        if self.lacks_a_key {
+        if self.banned {
+            self.only_refuse();
+        } else if self.lacks_a_key {
             self.only_look();
         }
     }
@@ -79,6 +92,10 @@ impl<'p> Plan<'p> {
         let (descriptor, rule) = (found.descriptor, Some(found.rule));
         match found.limits {
             Limits::Unlimited => self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::Unlimited }),
+            Limits::Banned { retry_after } => {
+                self.banned |= found.rule.mode() != Mode::Shadow;
+                self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::Banned { retry_after } });
+            }
             Limits::KeyMissing(then) => {
                 self.lacks_a_key |= then == OnMissingKey::Refuse && found.rule.mode() == Mode::Enforce;
                 self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::KeyMissing(then) });
@@ -144,6 +161,13 @@ impl<'p> Plan<'p> {
             Coordination::Local => Source::Local,
         });
         sources.fold(Source::None, Source::or_weaker)
+    }
+
+    /// Leaves nothing but the ban: a flood of banned requests must not reach the store.
+    fn only_refuse(&mut self) {
+        self.entries.retain(|entry| matches!(entry.asks, Asks::Banned { .. }));
+        self.spends.clear();
+        self.lease = None;
     }
 
     /// Turns every spend into a look: for a request that is refused already.

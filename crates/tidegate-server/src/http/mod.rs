@@ -9,6 +9,7 @@ mod check;
 mod idempotency;
 mod leases;
 mod media;
+mod usage;
 mod utilization;
 
 use std::convert::Infallible;
@@ -149,6 +150,8 @@ impl Caller {
             "/v1/refund" if post => shared.refund(self.body(request).await?).await,
             "/v1/release" if post => shared.release(&self.body(request).await?).await,
             "/v1/renew" if post => shared.renew(&self.body(request).await?).await,
+            "/v1/usage" if post => shared.usage(&self.body(request).await?).await,
+            "/v1/usage" if get => shared.usage_of_query(request.uri().query().unwrap_or_default()).await,
             "/v1/utilization" if post => shared.report_utilization(&self.body(request).await?),
             "/json" if post => shared.rls_json(&self.any_body(request).await?).await,
             "/v1/auth" if get || post => shared.auth(&request.into_parts().0, self.peer).await,
@@ -157,7 +160,7 @@ impl Caller {
             "/openapi.json" if get => Ok(answer(StatusCode::OK, JSON, OPENAPI)),
             "/v1/check" | "/v1/check/batch" | "/v1/refund" | "/v1/release" | "/v1/renew"
             | "/v1/utilization" | "/json" => Ok(wrong_method(&request, "POST")),
-            "/v1/auth" => Ok(wrong_method(&request, "GET, HEAD, POST")),
+            "/v1/auth" | "/v1/usage" => Ok(wrong_method(&request, "GET, HEAD, POST")),
             "/healthz" | "/readyz" | "/openapi.json" => Ok(wrong_method(&request, "GET, HEAD")),
             path => Err(Problem::new(Kind::NotFound, format!("there is no {}", shown(path)))
                 .hint("POST /v1/check decides a request; GET /openapi.json lists everything")),

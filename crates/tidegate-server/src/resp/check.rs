@@ -5,7 +5,7 @@ use std::str;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, LeaseError, LeaseToken, LeaseTokenError, Limiter, Patience,
+    CheckRequest, Decision, DescriptorAsk, LeaseError, LeaseToken, LeaseTokenError, Limiter, Patience, Report,
 };
 use tidegate_rules::{Descriptor, UnknownDomain};
 
@@ -90,7 +90,7 @@ pub(crate) fn write(limiter: &Limiter, decision: &Result<Decision, UnknownDomain
         Err(error) => return to.error(&unknown_domain(limiter, error)),
     };
     let limit = governing_limit(decision).map(|(_, limit)| limit);
-    let retry_after = limit.and_then(|limit| limit.outcome.retry_after());
+    let retry_after = decision.governing().and_then(Report::retry_after);
     to.array(8);
     to.integer(i64::from(decision.allowed));
     write_number(limit.map(|limit| limit.quota), to);

@@ -16,7 +16,7 @@ rules:
 ";
 
 /// Everything that `http::Shared::route` answers with something else than 404 and 405.
-const SERVED: [(&str, &str); 12] = [
+const SERVED: [(&str, &str); 14] = [
     ("/healthz", "get"),
     ("/json", "post"),
     ("/openapi.json", "get"),
@@ -28,6 +28,8 @@ const SERVED: [(&str, &str); 12] = [
     ("/v1/refund", "post"),
     ("/v1/release", "post"),
     ("/v1/renew", "post"),
+    ("/v1/usage", "get"),
+    ("/v1/usage", "post"),
     ("/v1/utilization", "post"),
 ];
 

@@ -1,0 +1,61 @@
+//! Bodies and queries: read strictly, and a mistake names its field.
+
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::problem::Problem;
+
+/// A body of JSON.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind =
+            request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        // A form of another origin can send any body, but not this type.
+        if !kind.eq_ignore_ascii_case("application/json") {
+            return Err(Problem::not_json());
+        }
+        let bytes = Bytes::from_request(request, state).await.map_err(|_| Problem::too_large())?;
+        let mut reader = serde_json::Deserializer::from_slice(&bytes);
+        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let (field, inner) = (error.path().to_string(), error.inner());
+            if inner.is_syntax() || inner.is_eof() {
+                return Problem::malformed(inner.to_string());
+            }
+            Problem::field(if field == "." { "" } else { &field }, inner.to_string())
+        })?;
+        reader.end().map_err(|error| Problem::malformed(error.to_string()))?;
+        Ok(Body(value))
+    }
+}
+
+/// A query.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let read = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        read.map(|query| Query(query.0)).map_err(|error| Problem::field("", error.body_text()))
+    }
+}
+
+/// The parts of a path.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let read = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        read.map(|path| Path(path.0)).map_err(|_| Problem::not_found("the path names nothing that can be"))
+    }
+}

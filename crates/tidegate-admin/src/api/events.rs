@@ -1,0 +1,40 @@
+//! Server-sent events: what happens, as it happens.
+//!
+//! A listener that reads slowly misses events, and one that reads nothing is closed by the listener's time-out for unread
+//! data; neither holds more than one event here. Their number is bounded.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::problem::Problem;
+use crate::control::Control;
+
+pub(crate) async fn stream(State(control): State<Arc<Control>>) -> Response {
+    let Ok(place) = control.listeners.clone().try_acquire_owned() else {
+        return Problem::unavailable("as many as may listen to events do already").into_response();
+    };
+    let events = control.events.subscribe();
+    let first = Event::default().event("hello").data(control.revision().to_string());
+    let stream = stream::unfold((Some(first), events, place), async |(first, mut events, place)| {
+        if let Some(first) = first {
+            return Some((Ok::<_, Infallible>(first), (None, events, place)));
+        }
+        loop {
+            match events.recv().await {
+                Ok(event) => {
+                    let event = Event::default().event(event.name).data(&*event.data);
+                    return Some((Ok(event), (None, events, place)));
+                }
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    });
+    Sse::new(stream).keep_alive(KeepAlive::default()).into_response()
+}

@@ -1,0 +1,140 @@
+//! Keys: what a caller has left, and a fresh start for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_core::{Hits, Micros};
+use tidegate_limiter::{CellUsage, CheckRequest, DescriptorAsk, Patience, RefundError};
+use tidegate_rules::{Descriptor, RuleOutcome, UnknownDomain};
+
+use super::body::Body;
+use super::guard::Caller;
+use super::overrides;
+use super::problem::{Answer, Problem};
+use crate::control::Control;
+
+/// The most attributes of a key, and the longest of their names and values.
+const MOST_ATTRIBUTES: usize = 64;
+const LONGEST: usize = 4_096;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Key {
+    pub(crate) domain: String,
+    #[serde(default)]
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeyReset {
+    domain: String,
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
+    #[serde(default)]
+    reason: String,
+}
+
+impl Key {
+    pub(crate) fn entries(&self) -> Answer<Vec<(&str, &[u8])>> {
+        entries(&self.attributes)
+    }
+}
+
+fn entries(attributes: &BTreeMap<String, String>) -> Answer<Vec<(&str, &[u8])>> {
+    if attributes.len() > MOST_ATTRIBUTES {
+        return Err(Problem::field("attributes", format!("there are more than {MOST_ATTRIBUTES}")));
+    }
+    if let Some((name, _)) = attributes.iter().find(|(name, value)| name.len().max(value.len()) > LONGEST) {
+        let field = format!("attributes.{}", &name[..name.floor_char_boundary(64)]);
+        return Err(Problem::field(&field, format!("it is longer than {LONGEST} bytes")));
+    }
+    Ok(attributes.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect())
+}
+
+pub(crate) async fn look_up(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Body(key): Body<Key>,
+) -> Answer<Json<Value>> {
+    let entries = key.entries()?;
+    let looked = control.limiter.usage(&key.domain, Descriptor { entries: &entries }).await;
+    let looked = looked.map_err(|error| unknown_domain(&control, &error))?;
+    let cells: Vec<Value> = looked.cells.iter().map(cell).collect();
+    let others =
+        looked.explanation.rules.iter().filter(|one| !matches!(one.outcome, RuleOutcome::Counts { .. }));
+    let others: Vec<Value> = others
+        .map(|one| {
+            let mut value = serde_json::to_value(one).unwrap_or_default();
+            if value.get("because").is_none() {
+                value["because"] = one.outcome.to_string().into();
+            }
+            value
+        })
+        .collect();
+    let of_key = overrides::of_key(&control, &key, &caller);
+    Ok(Json(json!({
+        "domain": key.domain,
+        "source": looked.source.name(),
+        "cells": cells,
+        "others": others,
+        "overrides": of_key,
+    })))
+}
+
+fn cell(cell: &CellUsage) -> Value {
+    json!({
+        "rule": cell.rule,
+        "limit_name": cell.limit.name,
+        "algorithm": cell.limit.algorithm,
+        "mode": cell.mode,
+        "limit": cell.quota,
+        "window_ms": cell.window.map(Micros::as_millis_ceil),
+        "used": cell.quota.saturating_sub(cell.outcome.remaining),
+        "remaining": cell.outcome.remaining,
+        "reset_after_ms": cell.outcome.reset_after.as_millis_ceil(),
+        "retry_after_ms": cell.outcome.retry_after().map(Micros::as_millis_ceil),
+        "refused": !cell.outcome.is_admitted(),
+        "from": cell.from,
+        "key": cell.key,
+    })
+}
+
+pub(crate) async fn reset(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Body(wanted): Body<KeyReset>,
+) -> Answer<Json<Value>> {
+    let entries = entries(&wanted.attributes)?;
+    let descriptor = Descriptor { entries: &entries };
+    let looked = control.limiter.usage(&wanted.domain, descriptor).await;
+    let cells = looked.map_err(|error| unknown_domain(&control, &error))?.cells.len();
+    let asks = [DescriptorAsk { descriptor, cost: Hits::ZERO, limit: None }];
+    let request = CheckRequest { domain: &wanted.domain, descriptors: &asks, patience: Patience::Waits };
+    control.limiter.reset(&request).await.map_err(|error| match error {
+        RefundError::UnknownDomain(error) => unknown_domain(&control, &error),
+        RefundError::Store(error) => Problem::unavailable(error.to_string()),
+    })?;
+    if let Some(store) = &control.store {
+        let names: Vec<&String> = wanted.attributes.keys().collect();
+        let target = format!("{} {names:?}", wanted.domain);
+        let detail = json!({ "attributes": wanted.attributes, "cells": cells, "reason": wanted.reason });
+        store.note(&caller.actor, control.clock.now(), "key.reset", &target, &detail).await?;
+    }
+    Ok(Json(json!({ "cells": cells })))
+}
+
+pub(crate) fn unknown_domain(control: &Control, error: &UnknownDomain) -> Problem {
+    const MOST_NAMED: usize = 20;
+    let snapshot = control.limiter.snapshot();
+    let mut known: Vec<&str> = snapshot.rules().domains().collect();
+    known.sort_unstable();
+    known.truncate(MOST_NAMED);
+    Problem::not_found(error.to_string())
+        .with("field", "domain")
+        .hint(&format!("known domains: {}", known.join(", ")))
+}

@@ -1,0 +1,123 @@
+//! The admin API: everything that a person with a browser, or a program with a token, may do to a fleet.
+//!
+//! [`ROUTES`] says what there is and which role it takes; a request that is not in it is not served. `guard` asks every
+//! request who it is before anything else looks at it.
+
+mod body;
+mod events;
+mod explain;
+mod guard;
+mod keys;
+mod overrides;
+mod problem;
+mod publish;
+mod rules;
+mod session;
+mod stats;
+mod status;
+mod tokens;
+mod versions;
+mod when;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::IntoResponse;
+use axum::routing::{MethodRouter, delete, get, post};
+use tidegate_rulestore::Role;
+
+use crate::control::Control;
+pub(crate) use guard::Peer;
+use problem::Problem;
+
+/// The document that describes all this.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// The largest set of documents, and the largest other body.
+const MOST_RULE_BYTES: usize = 16 << 20;
+const MOST_BODY_BYTES: usize = 64 << 10;
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    Nobody,
+    Role(Role),
+}
+
+const ANYONE: Needs = Needs::Nobody;
+const VIEWER: Needs = Needs::Role(Role::Viewer);
+const EDITOR: Needs = Needs::Role(Role::Editor);
+const ADMIN: Needs = Needs::Role(Role::Admin);
+
+/// Every route: path, method, and who may use it. A test holds it against the document.
+pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
+    ("/admin/v1/audit", "GET", EDITOR),
+    ("/admin/v1/events", "GET", VIEWER),
+    ("/admin/v1/explain", "POST", VIEWER),
+    ("/admin/v1/keys/lookup", "POST", VIEWER),
+    ("/admin/v1/keys/overrides", "DELETE", EDITOR),
+    ("/admin/v1/keys/overrides", "GET", VIEWER),
+    ("/admin/v1/keys/overrides", "POST", EDITOR),
+    ("/admin/v1/keys/reset", "POST", EDITOR),
+    ("/admin/v1/nodes", "GET", VIEWER),
+    ("/admin/v1/openapi.json", "GET", ANYONE),
+    ("/admin/v1/rules", "GET", VIEWER),
+    ("/admin/v1/rules", "PUT", EDITOR),
+    ("/admin/v1/rules/validate", "POST", VIEWER),
+    ("/admin/v1/rules/{domain}/{rule}", "DELETE", EDITOR),
+    ("/admin/v1/rules/{domain}/{rule}", "GET", VIEWER),
+    ("/admin/v1/rules/{domain}/{rule}", "PUT", EDITOR),
+    ("/admin/v1/session", "DELETE", VIEWER),
+    ("/admin/v1/session", "GET", VIEWER),
+    ("/admin/v1/session", "POST", ANYONE),
+    ("/admin/v1/stats", "GET", VIEWER),
+    ("/admin/v1/stores", "GET", VIEWER),
+    ("/admin/v1/tokens", "GET", ADMIN),
+    ("/admin/v1/tokens", "POST", ADMIN),
+    ("/admin/v1/tokens/{id}", "DELETE", ADMIN),
+    ("/admin/v1/versions", "GET", VIEWER),
+    ("/admin/v1/versions/{number}", "GET", VIEWER),
+    ("/admin/v1/versions/{number}/diff", "GET", VIEWER),
+    ("/admin/v1/versions/{number}/rollback", "POST", EDITOR),
+];
+
+/// Serves `control`.
+pub(crate) fn router(control: Arc<Control>) -> Router {
+    let large = || DefaultBodyLimit::max(MOST_RULE_BYTES);
+    let one_rule: MethodRouter<Arc<Control>> = get(rules::one).put(rules::put_one).delete(rules::delete_one);
+    let routes = Router::new()
+        .route("/rules", get(rules::all).put(rules::put_all).layer(large()))
+        .route("/rules/validate", post(rules::validate).layer(large()))
+        .route("/rules/{domain}/{rule}", one_rule.layer(large()))
+        .route("/versions", get(versions::list))
+        .route("/versions/{number}", get(versions::one))
+        .route("/versions/{number}/diff", get(versions::diff))
+        .route("/versions/{number}/rollback", post(versions::rollback))
+        .route("/keys/lookup", post(keys::look_up))
+        .route("/keys/reset", post(keys::reset))
+        .route("/keys/overrides", get(overrides::list).post(overrides::create).delete(overrides::lift))
+        .route("/explain", post(explain::explain))
+        .route("/nodes", get(status::nodes))
+        .route("/stores", get(status::stores))
+        .route("/stats", get(stats::stats))
+        .route("/audit", get(status::audit))
+        .route("/tokens", get(tokens::list).post(tokens::create))
+        .route("/tokens/{id}", delete(tokens::revoke))
+        .route("/events", get(events::stream))
+        .route("/session", get(session::show).post(session::log_in).delete(session::log_out))
+        .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
+        .fallback(async || {
+            Problem::not_found("there is no such route; GET /admin/v1/openapi.json lists them")
+                .into_response()
+        })
+        .method_not_allowed_fallback(async || Problem::method_not_allowed().into_response())
+        .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
+        .with_state(control.clone());
+    Router::new()
+        .nest("/admin/v1", routes)
+        .layer(from_fn_with_state(control, guard::guard))
+        .layer(from_fn(guard::harden))
+}

@@ -1,0 +1,125 @@
+//! Publishing: the same for a whole set, one rule and a rollback.
+
+use axum::Json;
+use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tidegate_rules::{Diagnostics, Format, RuleSet};
+use tidegate_rulestore::{Diff, DocumentSet, Publication, PublishError, RuleStore};
+
+use super::guard::Caller;
+use super::problem::{Answer, Problem};
+use super::when;
+use crate::control::{Control, RuleSource};
+
+/// A reason longer than this is a document.
+const LONGEST_REASON: usize = 1_000;
+
+#[derive(Serialize)]
+struct Published {
+    version: u64,
+    warnings: Vec<serde_json::Value>,
+    diff: Diff,
+}
+
+/// A change that somebody wants to publish.
+pub(crate) struct Wanted<'a> {
+    pub(crate) on: u64,
+    pub(crate) documents: DocumentSet,
+    pub(crate) reason: &'a str,
+    pub(crate) action: &'a str,
+}
+
+/// The database, where rules can be published at all.
+pub(crate) fn editable(control: &Control) -> Answer<&RuleStore> {
+    match &control.source {
+        RuleSource::Files(files) => Err(Problem::read_only(files)),
+        RuleSource::Database => control.store.as_ref().ok_or_else(Problem::no_database),
+    }
+}
+
+/// The version that `If-Match` names.
+pub(crate) fn made_on(headers: &HeaderMap) -> Answer<u64> {
+    let given = headers.get(IF_MATCH).ok_or_else(Problem::if_match_missing)?;
+    let text = given.to_str().unwrap_or_default().trim();
+    let text = text.strip_prefix("W/").unwrap_or(text).trim_matches('"');
+    text.parse().map_err(|_| Problem::field("If-Match", "it must be one version, such as \"42\""))
+}
+
+pub(crate) fn etag(version: u64) -> (axum::http::HeaderName, HeaderValue) {
+    let text = format!("\"{version}\"");
+    (ETAG, HeaderValue::from_str(&text).expect("digits make a header"))
+}
+
+/// Compiles, publishes, takes it into use here, and answers with what changed.
+pub(crate) async fn publish(control: &Control, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
+    let store = editable(control)?;
+    if wanted.reason.len() > LONGEST_REASON {
+        return Err(Problem::field("reason", format!("it is longer than {LONGEST_REASON} bytes")));
+    }
+    check_domains(&wanted.documents)?;
+    let sources = wanted.documents.sources();
+    // Compiling ten thousand rules takes a while, and others live on this runtime.
+    let compiled = tokio::task::spawn_blocking(move || RuleSet::compile(&sources, Format::Native));
+    let rules = compiled.await.map_err(|_| Problem::unavailable("compiling was broken off"))?;
+    let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
+    let before = store.documents(wanted.on).await?;
+    let publication = Publication {
+        on: wanted.on,
+        documents: &wanted.documents,
+        by: &caller.actor,
+        at: control.clock.now(),
+        reason: wanted.reason,
+        action: wanted.action,
+    };
+    let version = match store.publish(&publication).await {
+        Ok(version) => version,
+        Err(PublishError::Conflict { head, .. }) => {
+            return Err(conflict(store, wanted.on, head.version).await?);
+        }
+        Err(PublishError::Store(error)) => return Err(error.into()),
+    };
+    // The watcher would notice by itself; who published wants to see it work at once.
+    control.take_from(store).await;
+    let diff = Diff::between(&before, &wanted.documents).of(Some(wanted.on), Some(version.number));
+    let published = Published { version: version.number, warnings: list(rules.warnings()), diff };
+    Ok(([etag(version.number)], Json(published)).into_response())
+}
+
+/// What the other one changed.
+async fn conflict(store: &RuleStore, on: u64, current: u64) -> Answer<Problem> {
+    let (mine, theirs) = (store.documents(on).await?, store.documents(current).await?);
+    let diff = Diff::between(&mine, &theirs).of(Some(on), Some(current));
+    let problem =
+        Problem::conflict(format!("version {current} is in force, and the change was made on {on}"))
+            .with("version", current)
+            .with("diff", serde_json::to_value(diff).unwrap_or_default());
+    Ok(match store.version(current).await? {
+        Some(version) => problem
+            .with("author", version.author)
+            .with("at", when::text(version.at))
+            .with("reason", version.reason),
+        None => problem,
+    })
+}
+
+/// A document must be of the domain that it is filed under: otherwise the next editor would look for it in vain.
+fn check_domains(documents: &DocumentSet) -> Answer<()> {
+    for (domain, text) in documents.iter() {
+        // What is no YAML is the compiler's to explain.
+        let Ok(found) = tidegate_rules::outline(text) else { continue };
+        for outline in found {
+            if let Some(named) = outline.domain.filter(|named| named != domain) {
+                let detail = format!("the document of `{domain}` says `domain: {named}`");
+                return Err(Problem::field("documents", detail).hint("give both the same name"));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn list(found: Option<&Diagnostics>) -> Vec<serde_json::Value> {
+    let found = found.into_iter().flat_map(Diagnostics::iter);
+    found.filter_map(|one| serde_json::to_value(one).ok()).collect()
+}

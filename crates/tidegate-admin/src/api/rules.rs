@@ -1,0 +1,270 @@
+//! Rules: the set in force, one rule of it, and a dry run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tidegate_core::Micros;
+use tidegate_rules::{Coordination, Format, OnStoreFailure, Rule, RuleSet, outline};
+use tidegate_rulestore::{Diff, Document, DocumentSet, EditError, put_rule, remove_rule};
+
+use super::body::{Body, Path};
+use super::guard::Caller;
+use super::problem::{Answer, Problem};
+use super::publish::{Wanted, editable, etag, list, made_on, publish};
+use crate::control::{Base, Control, RuleSource};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PublishRules {
+    documents: Vec<Document>,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PublishRule {
+    text: String,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reason {
+    #[serde(default)]
+    pub(crate) reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(crate) enum ValidateRules {
+    Set { documents: Vec<Document> },
+    One { domain: String, rule: String, text: String },
+}
+
+/// A rule in short.
+#[derive(Serialize)]
+struct RuleInShort {
+    domain: String,
+    name: String,
+    mode: Value,
+    key: Vec<String>,
+    limits: Vec<Value>,
+    coordination: &'static str,
+    on_store_failure: &'static str,
+    priority: Option<String>,
+    line: Option<usize>,
+    description: Option<String>,
+    owner: Option<String>,
+    enabled: bool,
+    rollout: Option<String>,
+    experiment: Option<String>,
+}
+
+pub(crate) async fn all(State(control): State<Arc<Control>>) -> Response {
+    let running = control.running.lock().clone();
+    let snapshot = control.limiter.snapshot();
+    let (source, edit_at) = match &control.source {
+        RuleSource::Database => ("database", None),
+        RuleSource::Files(files) => ("file", Some(files)),
+    };
+    let documents = running.base.documents();
+    let body = json!({
+        "version": running.version,
+        "source": source,
+        "editable": source == "database" && control.store.is_some(),
+        "edit_at": edit_at,
+        "rules": in_short(snapshot.rules(), &documents),
+        "documents": documents,
+        "warnings": list(running.warnings.as_ref()),
+    });
+    ([etag(running.version)], Json(body)).into_response()
+}
+
+pub(crate) async fn put_all(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Body(wanted): Body<PublishRules>,
+) -> Answer<Response> {
+    editable(&control)?;
+    let on = made_on(&headers)?;
+    for (number, document) in wanted.documents.iter().enumerate() {
+        if wanted.documents[..number].iter().any(|other| other.domain == document.domain) {
+            let field = format!("documents[{number}].domain");
+            return Err(Problem::field(&field, format!("`{}` is given twice", document.domain)));
+        }
+    }
+    let documents = DocumentSet::new(wanted.documents);
+    publish(&control, &caller, Wanted { on, documents, reason: &wanted.reason, action: "publish" }).await
+}
+
+pub(crate) async fn one(
+    State(control): State<Arc<Control>>,
+    Path((domain, name)): Path<(String, String)>,
+) -> Answer<Response> {
+    let running = control.running.lock().clone();
+    let snapshot = control.limiter.snapshot();
+    let documents = running.base.documents();
+    let rules = in_short(snapshot.rules(), &documents);
+    let rule = rules.into_iter().find(|rule| rule.domain == domain && rule.name == name);
+    let rule = rule.ok_or_else(|| no_rule(&domain, &name))?;
+    let text = documents.iter().find_map(|document| text_of(&document.text, &domain, &name));
+    let body =
+        json!({ "domain": domain, "name": name, "text": text, "version": running.version, "rule": rule });
+    Ok(([etag(running.version)], Json(body)).into_response())
+}
+
+pub(crate) async fn put_one(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Path((domain, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    Body(wanted): Body<PublishRule>,
+) -> Answer<Response> {
+    let store = editable(&control)?;
+    let on = made_on(&headers)?;
+    let before = store.documents(on).await?;
+    let document = before.get(&domain).ok_or_else(|| no_domain(&domain))?;
+    let documents = before.with(&domain, put_rule(document, &name, &wanted.text).map_err(problem)?);
+    publish(&control, &caller, Wanted { on, documents, reason: &wanted.reason, action: "publish" }).await
+}
+
+pub(crate) async fn delete_one(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Path((domain, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    Body(Reason { reason }): Body<Reason>,
+) -> Answer<Response> {
+    let store = editable(&control)?;
+    let on = made_on(&headers)?;
+    let before = store.documents(on).await?;
+    let document = before.get(&domain).ok_or_else(|| no_domain(&domain))?;
+    let documents = before.with(&domain, remove_rule(document, &name).map_err(problem)?);
+    publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
+}
+
+pub(crate) async fn validate(
+    State(control): State<Arc<Control>>,
+    Body(wanted): Body<ValidateRules>,
+) -> Answer<Json<Value>> {
+    let base = control.running.lock().base.clone();
+    let before = match &*base {
+        Base::Documents(documents) => documents.clone(),
+        Base::Files(_) => DocumentSet::new(base.documents()),
+    };
+    let documents = match wanted {
+        ValidateRules::Set { documents } => DocumentSet::new(documents),
+        ValidateRules::One { domain, rule, text } => {
+            let document = before.get(&domain).ok_or_else(|| no_domain(&domain))?;
+            before.with(&domain, put_rule(document, &rule, &text).map_err(problem)?)
+        }
+    };
+    let sources = documents.sources();
+    let compiled = tokio::task::spawn_blocking(move || RuleSet::compile(&sources, Format::Native));
+    let compiled = compiled.await.map_err(|_| Problem::unavailable("compiling was broken off"))?;
+    let (diagnostics, rules) = match &compiled {
+        Ok(rules) => (list(rules.warnings()), in_short(rules, &documents.to_documents())),
+        Err(found) => (list(Some(found)), Vec::new()),
+    };
+    let diff = Diff::between(&before, &documents);
+    Ok(Json(json!({ "valid": compiled.is_ok(), "diagnostics": diagnostics, "rules": rules, "diff": diff })))
+}
+
+fn no_rule(domain: &str, rule: &str) -> Problem {
+    Problem::not_found(format!("the domain `{domain}` has no rule `{rule}`"))
+}
+
+fn no_domain(domain: &str) -> Problem {
+    Problem::not_found(format!("there is no document of the domain `{domain}`"))
+        .hint("PUT /admin/v1/rules publishes a new one")
+}
+
+fn problem(error: EditError) -> Problem {
+    match error {
+        EditError::NoSuchRule { .. } => Problem::not_found(error.to_string()),
+        EditError::NotThatRule { .. } => Problem::field("text", error.to_string()),
+        EditError::OneBracket => {
+            Problem::field("text", error.to_string()).hint("PUT /admin/v1/rules with the document")
+        }
+        EditError::Yaml(found) => Problem::invalid_rules(&found),
+    }
+}
+
+/// The part of a document that is one rule's.
+fn text_of(document: &str, domain: &str, name: &str) -> Option<String> {
+    let outlines = outline(document).ok()?;
+    let own = outlines.into_iter().filter(|one| one.domain.as_deref() == Some(domain));
+    let mut places = own.flat_map(|one| one.rules);
+    let place = places.find(|place| place.name == name)?;
+    // The first line begins after its dash; the others are indented by as much as that.
+    let line = document[..place.span.start].rfind('\n').map_or(0, |line_break| line_break + 1);
+    let indent = document[line..place.span.start].chars().count();
+    let text = &document[place.span];
+    let lines = text.lines().map(|line| {
+        let own = line.len() - line.trim_start_matches(' ').len();
+        &line[own.min(indent)..]
+    });
+    let lines: Vec<&str> = text.lines().take(1).chain(lines.skip(1)).collect();
+    Some(lines.join("\n"))
+}
+
+fn in_short(rules: &RuleSet, documents: &[Document]) -> Vec<RuleInShort> {
+    let mut lines: HashMap<(String, String), usize> = HashMap::new();
+    for document in documents {
+        for one in outline(&document.text).unwrap_or_default() {
+            let domain = one.domain.unwrap_or_default();
+            let mut line = 1;
+            let mut counted = 0;
+            for place in one.rules {
+                line += document.text[counted..place.span.start].matches('\n').count();
+                counted = place.span.start;
+                lines.insert((domain.clone(), place.name), line);
+            }
+        }
+    }
+    let short = |rule: &Rule| RuleInShort {
+        domain: rule.domain().to_owned(),
+        name: rule.name().to_owned(),
+        mode: serde_json::to_value(rule.mode()).unwrap_or_default(),
+        key: rule.key().to_vec(),
+        limits: rule
+            .limits()
+            .map(|limit| {
+                json!({
+                    "name": limit.name,
+                    "algorithm": limit.limit.algorithm().name(),
+                    "limit": limit.limit.quota(),
+                    "window_ms": limit.limit.quota_window().map(Micros::as_millis_ceil),
+                })
+            })
+            .collect(),
+        coordination: match rule.coordination() {
+            Coordination::Exact => "exact",
+            Coordination::Approximate { .. } => "approximate",
+            Coordination::Local => "local",
+        },
+        on_store_failure: match rule.on_store_failure() {
+            OnStoreFailure::Open => "open",
+            OnStoreFailure::Closed => "closed",
+            OnStoreFailure::Local => "local",
+        },
+        priority: rule.priority().map(|priority| format!("{priority:?}")),
+        description: rule.description().map(str::to_owned),
+        owner: rule.owner().map(str::to_owned),
+        enabled: rule.is_enabled(),
+        rollout: rule.rollout().map(|share| share.to_string()),
+        experiment: rule.experiment().map(|share| share.to_string()),
+        line: lines.get(&(rule.domain().to_owned(), rule.name().to_owned())).copied(),
+    };
+    // What carries bans is no rule that somebody wrote.
+    rules.rules().filter(|rule| !rule.is_carrier()).map(short).collect()
+}

@@ -1,0 +1,97 @@
+//! History for charts.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_rules::Timestamp;
+
+use super::body::Query;
+use super::problem::{Answer, Problem};
+use super::{versions, when};
+use crate::control::{Control, Latencies, Window};
+
+/// What is shown where nothing is asked for.
+const USUAL_S: u64 = 900;
+/// Finer steps go back no further.
+const FINE_S: u64 = 900;
+/// Versions that are marked in a chart.
+const MOST_MARKS: u32 = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    domain: Option<String>,
+    rule: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+    step: Option<String>,
+}
+
+pub(crate) async fn stats(
+    State(control): State<Arc<Control>>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Json<Value>> {
+    let now = control.clock.now();
+    let window = window(&wanted, now)?;
+    let fits = |(domain, rule): &(String, String)| {
+        wanted.domain.as_ref().is_none_or(|wanted| wanted == domain)
+            && wanted.rule.as_ref().is_none_or(|wanted| wanted == rule)
+    };
+    let (series, latencies) = {
+        let history = control.history.lock();
+        (history.series(window, fits), history.latencies(window))
+    };
+    let column = |of: fn(&Latencies) -> Option<f64>| latencies.iter().map(of).collect::<Vec<_>>();
+    let second = |second: u64| when::text(Timestamp::from_micros(second * 1_000_000));
+    Ok(Json(json!({
+        "from": second(window.from_s),
+        "to": second(window.to_s),
+        "step_s": window.step_s,
+        "series": series,
+        "decision_p50_us": column(|one| one.decision_p50_us),
+        "decision_p99_us": column(|one| one.decision_p99_us),
+        "store_p50_us": column(|one| one.store_p50_us),
+        "store_p99_us": column(|one| one.store_p99_us),
+        "nodes": 1,
+        "versions": marks(&control, window).await,
+    })))
+}
+
+fn window(wanted: &Wanted, now: Timestamp) -> Answer<Window> {
+    let seconds = |at: Timestamp| at.as_micros() / 1_000_000;
+    let to_s = match &wanted.to {
+        Some(to) => seconds(when::moment_or_back(to, now, "to")?),
+        None => seconds(now),
+    };
+    let from_s = match &wanted.from {
+        Some(from) => seconds(when::moment_or_back(from, now, "from")?),
+        None => to_s.saturating_sub(USUAL_S),
+    };
+    if from_s >= to_s {
+        return Err(Problem::field("from", "it must be before `to`"));
+    }
+    let usual_step = if from_s + FINE_S >= seconds(now) { 1 } else { 60 };
+    let step_s = match &wanted.step {
+        Some(step) => (when::span_us(step, "step")? / 1_000_000).max(1),
+        None => usual_step,
+    };
+    if (to_s - from_s).div_ceil(step_s) > Window::MOST_STEPS {
+        let detail = format!("this would be more than {} steps", Window::MOST_STEPS);
+        return Err(Problem::field("step", detail).hint("ask for longer steps, or a shorter range"));
+    }
+    Ok(Window { from_s: from_s / step_s * step_s, to_s, step_s })
+}
+
+/// What was published in this range; none where the database does not answer.
+async fn marks(control: &Control, window: Window) -> Vec<Value> {
+    let Some(store) = &control.store else { return Vec::new() };
+    let newest = store.versions(u64::MAX, MOST_MARKS).await.unwrap_or_default();
+    let within = newest.iter().filter(|version| {
+        let second = version.at.as_micros() / 1_000_000;
+        (window.from_s..window.to_s).contains(&second)
+    });
+    within.map(versions::as_json).collect()
+}

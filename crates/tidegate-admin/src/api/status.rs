@@ -1,0 +1,144 @@
+//! Nodes, stores, and the audit log.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_limiter::{BreakerState, Health};
+use tidegate_rules::Timestamp;
+use tidegate_rulestore::AuditFilter;
+
+use super::body::Query;
+use super::problem::{Answer, Problem};
+use super::when;
+use crate::control::{Control, NodeNote, RuleSource};
+
+const USUAL: u32 = 100;
+const MOST: u32 = 1_000;
+
+pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
+    let own = control.note();
+    let found = control.fleet.nodes().await;
+    let mut warnings = Vec::new();
+    let mut notes = found.unwrap_or_else(|error| {
+        warnings.push(format!("the other nodes are unknown: {error}"));
+        vec![own.clone()]
+    });
+    let is_own = |note: &NodeNote| note.name == own.name && note.started_us == own.started_us;
+    // What this node knows of itself is newer than what it last told.
+    match notes.iter_mut().find(|note| is_own(note)) {
+        Some(note) => *note = NodeNote { id: note.id.clone(), ..own.clone() },
+        None => notes.push(own.clone()),
+    }
+    notes.sort_by(|one, other| (&one.name, one.started_us).cmp(&(&other.name, other.started_us)));
+    let (version, overrides) = published(&control, &notes).await;
+    for (what, of) in
+        [("stores", (|note| &note.store) as fn(&NodeNote) -> &String), ("key layouts", |note| &note.layout)]
+    {
+        if notes.iter().any(|note| of(note) != of(&notes[0])) {
+            warnings.push(format!("nodes use different {what}: they do not count together"));
+        }
+    }
+    let converged = notes.iter().all(|note| note.version == version && note.overrides == overrides);
+    let nodes: Vec<Value> = notes.iter().map(|note| as_json(note, is_own(note))).collect();
+    Ok(Json(json!({
+        "version": version,
+        "overrides": overrides,
+        "nodes": nodes,
+        "converged": converged,
+        "warnings": warnings,
+    })))
+}
+
+/// What is published, as the database has it; the newest that some node runs where it does not answer.
+async fn published(control: &Control, notes: &[NodeNote]) -> (u64, u64) {
+    let head = match &control.store {
+        Some(store) => store.head().await.ok(),
+        None => None,
+    };
+    let newest = |of: fn(&NodeNote) -> u64| notes.iter().map(of).max().unwrap_or_default();
+    match (head, &control.source) {
+        (Some(head), RuleSource::Database) => (head.version, head.overrides),
+        (Some(head), RuleSource::Files(_)) => (newest(|note| note.version), head.overrides),
+        (None, _) => (newest(|note| note.version), newest(|note| note.overrides)),
+    }
+}
+
+fn as_json(note: &NodeNote, this: bool) -> Value {
+    let mut value = serde_json::to_value(note).unwrap_or_default();
+    value["started_at"] = when::text(Timestamp::from_micros(note.started_us)).into();
+    value["this"] = this.into();
+    value
+}
+
+pub(crate) async fn stores(State(control): State<Arc<Control>>) -> Json<Value> {
+    let usage = (control.usage)();
+    let nodes: Vec<Value> = control
+        .limiter
+        .nodes()
+        .into_iter()
+        .map(|node| {
+            let breaker = match node.breaker {
+                BreakerState::Closed => "closed",
+                BreakerState::Open => "open",
+                BreakerState::HalfOpen => "half_open",
+            };
+            json!({ "endpoint": node.endpoint, "breaker": breaker })
+        })
+        .collect();
+    let remote = control.limiter.remote_stats();
+    let health = match control.limiter.health() {
+        Health::Healthy => "healthy".to_owned(),
+        Health::Degraded { reason } => reason,
+    };
+    let error = control.database_error.borrow().clone();
+    let kind = control.store.as_ref().map_or("none", |store| store.url().kind().name());
+    Json(json!({
+        "kind": if remote.is_some() { "redis" } else { "memory" },
+        "health": health,
+        "nodes": nodes,
+        "keys": usage.keys,
+        "bytes": usage.bytes,
+        "fleet": remote.map_or(1, |stats| stats.fleet),
+        "debts": remote.map_or(0, |stats| stats.debts),
+        "orphans": remote.map_or(0, |stats| stats.orphans),
+        "database": { "kind": kind, "healthy": error.is_none(), "error": error },
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AuditPage {
+    before: Option<u64>,
+    limit: Option<u32>,
+    actor: Option<String>,
+    action: Option<String>,
+}
+
+pub(crate) async fn audit(
+    State(control): State<Arc<Control>>,
+    Query(page): Query<AuditPage>,
+) -> Answer<Json<Value>> {
+    let limit = page.limit.unwrap_or(USUAL).clamp(1, MOST);
+    let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
+    let filter = AuditFilter { before: page.before, actor: page.actor, action: page.action };
+    let entries = store.audit(&filter, limit).await?;
+    let next = entries.last().filter(|_| entries.len() == limit as usize).map(|entry| entry.id);
+    let entries: Vec<Value> = entries
+        .into_iter()
+        .map(|entry| {
+            json!({
+                "id": entry.id,
+                "at": when::text(entry.at),
+                "actor": entry.actor,
+                "role": entry.role,
+                "action": entry.action,
+                "target": entry.target,
+                "detail": entry.detail,
+            })
+        })
+        .collect();
+    Ok(Json(json!({ "entries": entries, "next": next })))
+}

@@ -1,0 +1,106 @@
+//! Versions: history, differences, and the way back.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_rulestore::{Diff, RuleStore, Version};
+
+use super::body::{Body, Path, Query};
+use super::guard::Caller;
+use super::problem::{Answer, Problem};
+use super::publish::{Wanted, editable, made_on, publish};
+use super::rules::Reason;
+use super::when;
+use crate::control::Control;
+
+const USUAL: u32 = 50;
+const MOST: u32 = 500;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Page {
+    before: Option<u64>,
+    limit: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Against {
+    against: Option<u64>,
+}
+
+pub(crate) async fn list(
+    State(control): State<Arc<Control>>,
+    Query(page): Query<Page>,
+) -> Answer<Json<Value>> {
+    let limit = page.limit.unwrap_or(USUAL).clamp(1, MOST);
+    let versions = store(&control)?.versions(page.before.unwrap_or(u64::MAX), limit).await?;
+    let next = versions.last().filter(|_| versions.len() == limit as usize).map(|version| version.number);
+    let versions: Vec<Value> = versions.iter().map(as_json).collect();
+    Ok(Json(json!({ "versions": versions, "next": next })))
+}
+
+pub(crate) async fn one(State(control): State<Arc<Control>>, Path(number): Path<u64>) -> Answer<Json<Value>> {
+    let store = store(&control)?;
+    let version = find(store, number).await?;
+    let mut body = as_json(&version);
+    body["documents"] = json!(store.documents(number).await?.to_documents());
+    Ok(Json(body))
+}
+
+pub(crate) async fn diff(
+    State(control): State<Arc<Control>>,
+    Path(number): Path<u64>,
+    Query(Against { against }): Query<Against>,
+) -> Answer<Json<Diff>> {
+    let store = store(&control)?;
+    let version = find(store, number).await?;
+    let against = match against {
+        Some(other) => find(store, other).await?.number,
+        None => version.parent.unwrap_or_default(),
+    };
+    let (old, new) = (store.documents(against).await?, store.documents(number).await?);
+    Ok(Json(Diff::between(&old, &new).of(Some(against).filter(|number| *number > 0), Some(number))))
+}
+
+pub(crate) async fn rollback(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Path(number): Path<u64>,
+    headers: HeaderMap,
+    Body(Reason { reason }): Body<Reason>,
+) -> Answer<Response> {
+    let store = editable(&control)?;
+    let on = made_on(&headers)?;
+    find(store, number).await?;
+    let documents = store.documents(number).await?;
+    let reason = if reason.is_empty() { format!("back to version {number}") } else { reason };
+    publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "rollback" }).await
+}
+
+fn store(control: &Control) -> Answer<&RuleStore> {
+    control.store.as_ref().ok_or_else(Problem::no_database)
+}
+
+async fn find(store: &RuleStore, number: u64) -> Answer<Version> {
+    let found = store.version(number).await?;
+    found.ok_or_else(|| {
+        Problem::not_found(format!("there is no version {number}, or it is too old to be kept"))
+    })
+}
+
+pub(crate) fn as_json(version: &Version) -> Value {
+    json!({
+        "number": version.number,
+        "parent": version.parent,
+        "author": version.author,
+        "at": when::text(version.at),
+        "reason": version.reason,
+        "domains": version.domains,
+    })
+}

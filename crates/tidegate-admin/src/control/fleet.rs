@@ -1,0 +1,141 @@
+//! The other nodes: what they are told, and what they tell.
+//!
+//! A node that publishes puts the whole set where the others find it, with a number that grows. The others hear that
+//! number with the heartbeat they send anyway, and fetch the set when it is another than the one they run.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use serde::{Deserialize, Serialize};
+use tidegate_rulestore::{Document, KeyOverride};
+use tokio::sync::watch;
+
+/// Everything that a node runs: the documents of a version, and the overrides of single keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedSet {
+    /// The database it is from.
+    pub lineage: String,
+    /// The version; 0 where rules come from files.
+    pub version: u64,
+    /// Counts the changes of overrides.
+    pub overrides: u64,
+    /// The documents of the version.
+    pub documents: Vec<Document>,
+    /// The overrides.
+    pub key_overrides: Vec<KeyOverride>,
+}
+
+impl PublishedSet {
+    /// Grows with every change of either: what travels in the answer to a heartbeat.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.version + self.overrides
+    }
+}
+
+/// What a node tells of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeNote {
+    /// Its name among the nodes.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// The release it runs.
+    pub release: String,
+    /// The version of the rules it runs.
+    pub version: u64,
+    /// The revision of the overrides it runs.
+    pub overrides: u64,
+    /// Why it does not run what is published.
+    pub error: Option<String>,
+    /// When it started, in microseconds since 1970.
+    pub started_us: u64,
+    /// Decisions a second, in the last second.
+    pub allowed_per_s: f64,
+    /// Refusals a second, in the last second.
+    pub refused_per_s: f64,
+    /// How busy its workers are, 0 to 1.
+    pub busy: f64,
+    /// What its store is called.
+    pub store: String,
+    /// `healthy`, or why not.
+    pub health: String,
+    /// The layout of keys that it reads and writes in the store.
+    pub layout: String,
+}
+
+/// What the last heartbeat brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// The revision that is published; 0 where none is.
+    pub revision: u64,
+}
+
+/// Why the other nodes could not be asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct FleetError(pub String);
+
+/// An answer that will come.
+pub type NoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FleetError>> + Send + 'a>>;
+
+/// The way to the other nodes.
+pub trait Fleet: Send + Sync + 'static {
+    /// Puts a set where every node finds it. A set of another database than the one there is refused.
+    fn publish<'a>(&'a self, set: &'a PublishedSet) -> NoteFuture<'a, ()>;
+
+    /// The set that was put there last, if any.
+    fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>>;
+
+    /// Every node that is alive, as it last told of itself, and how long ago that was at most, in milliseconds.
+    fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>>;
+
+    /// What the next heartbeat tells of this node.
+    fn announce(&self, note: &NodeNote);
+
+    /// What heartbeats bring.
+    fn heard(&self) -> watch::Receiver<Heard>;
+
+    /// Whether there can be others.
+    fn is_shared(&self) -> bool;
+}
+
+/// A node that has no others: its store is its own memory.
+#[derive(Debug)]
+pub struct Alone {
+    note: parking_lot::Mutex<Option<NodeNote>>,
+    heard: watch::Sender<Heard>,
+}
+
+impl Default for Alone {
+    fn default() -> Self {
+        Alone { note: parking_lot::Mutex::default(), heard: watch::Sender::new(Heard::default()) }
+    }
+}
+
+impl Fleet for Alone {
+    fn publish<'a>(&'a self, _: &'a PublishedSet) -> NoteFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
+        Box::pin(async { Ok(self.note.lock().iter().cloned().collect()) })
+    }
+
+    fn announce(&self, note: &NodeNote) {
+        *self.note.lock() = Some(note.clone());
+    }
+
+    fn heard(&self) -> watch::Receiver<Heard> {
+        self.heard.subscribe()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+}

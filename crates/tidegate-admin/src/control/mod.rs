@@ -1,0 +1,145 @@
+//! The control plane's own state: which rules should run here, which do, and who changes them.
+//!
+//! [`Control`] is what the admin API acts on. It compiles what a version (or a set of files) and the key overrides add up
+//! to, swaps it into the limiter, and remembers what could not be compiled: then the old rules go on.
+//! No request of the data plane waits for anything here.
+
+mod fleet;
+mod follow;
+mod history;
+mod running;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate_access::{Guesses, SecretDigest};
+use tidegate_limiter::Limiter;
+use tidegate_rulestore::{Role, RuleStore};
+use tidegate_store::Clock;
+use tokio::sync::{Semaphore, broadcast, watch};
+
+use crate::exposition::StoreUsage;
+use crate::metrics::Metrics;
+
+pub use fleet::{Alone, Fleet, FleetError, Heard, NodeNote, NoteFuture, PublishedSet};
+pub(crate) use history::{History, Latencies, Totals, Window};
+pub(crate) use running::{Base, Running, runtime};
+pub use running::{CompileFailure, RuleSource};
+
+/// What happened, for those who listen: the name of a route, and what it would answer now or a part of that.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) name: &'static str,
+    pub(crate) data: Arc<str>,
+}
+
+/// Events that wait for a listener; one that is slower misses some.
+const MOST_WAITING_EVENTS: usize = 64;
+
+/// Listeners to events at once: half of what the admin listener takes.
+const MOST_LISTENERS: usize = 64;
+
+/// A token that the configuration gives: it works without a database.
+#[derive(Clone, Debug)]
+pub struct ConfiguredToken {
+    /// Whose it is.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// What is kept of it.
+    pub digest: SecretDigest,
+}
+
+/// What the control plane is made of.
+pub struct ControlConfig {
+    /// What decides requests.
+    pub limiter: Arc<Limiter>,
+    /// What was counted.
+    pub metrics: Arc<Metrics>,
+    /// Versions, overrides, tokens and audit; none where this node has no database.
+    pub store: Option<RuleStore>,
+    /// Where rules come from.
+    pub source: RuleSource,
+    /// The other nodes.
+    pub fleet: Arc<dyn Fleet>,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Tokens of the configuration.
+    pub tokens: Vec<ConfiguredToken>,
+    /// What the dashboard calls this installation.
+    pub environment: String,
+    /// What this node is called.
+    pub node: String,
+    /// How much the store holds.
+    pub usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
+    /// How busy the workers are, from 0 to 1.
+    pub busy: Arc<dyn Fn() -> f64 + Send + Sync>,
+}
+
+/// The control plane of one node.
+pub struct Control {
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) store: Option<RuleStore>,
+    pub(crate) source: RuleSource,
+    pub(crate) fleet: Arc<dyn Fleet>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tokens: Vec<ConfiguredToken>,
+    pub(crate) environment: String,
+    pub(crate) node: String,
+    pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
+    pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
+    pub(crate) running: Mutex<Running>,
+    /// Why the database does not answer; none while it does.
+    pub(crate) database_error: watch::Sender<Option<String>>,
+    pub(crate) history: Mutex<History>,
+    pub(crate) events: broadcast::Sender<Event>,
+    /// Who may still listen to events.
+    pub(crate) listeners: Arc<Semaphore>,
+    pub(crate) guesses: Guesses,
+    pub(crate) started_us: u64,
+}
+
+impl Control {
+    /// Made of these parts. Nothing runs until [`Control::maintain`] does.
+    #[must_use]
+    pub fn new(config: ControlConfig) -> Arc<Self> {
+        let started_us = config.clock.now().as_micros();
+        Arc::new(Control {
+            limiter: config.limiter,
+            metrics: config.metrics,
+            store: config.store,
+            source: config.source,
+            fleet: config.fleet,
+            clock: config.clock,
+            tokens: config.tokens,
+            environment: config.environment,
+            node: config.node,
+            usage: config.usage,
+            busy: config.busy,
+            running: Mutex::default(),
+            database_error: watch::Sender::new(None),
+            history: Mutex::new(History::new()),
+            events: broadcast::Sender::new(MOST_WAITING_EVENTS),
+            listeners: Arc::new(Semaphore::new(MOST_LISTENERS)),
+            guesses: Guesses::default(),
+            started_us,
+        })
+    }
+
+    /// Tells who listens; nobody may.
+    pub(crate) fn tell(&self, name: &'static str, data: &serde_json::Value) {
+        if self.events.receiver_count() > 0 {
+            let _ = self.events.send(Event { name, data: data.to_string().into() });
+        }
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control")
+            .field("node", &self.node)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}

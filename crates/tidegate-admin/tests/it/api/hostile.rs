@@ -1,0 +1,104 @@
+//! Names that are markup, bodies that are too large, and listeners that read nothing.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_testkit::http;
+
+use super::world::{CONFIGURED, Node};
+
+const MARKUP: &str = "<img src=x onerror=alert(1)>";
+
+#[test]
+fn markup_in_names_and_keys_stays_json_that_no_browser_takes_for_a_page() {
+    let node = Node::start();
+    let text = format!("domain: api\nrules:\n  - {{ name: '{MARKUP}', key: [user], limits: [1/s] }}\n");
+    assert_eq!(node.publish(1, &text).status, 200);
+    let ban = json!({ "domain": "api", "when": { MARKUP: MARKUP }, "action": "ban", "reason": MARKUP });
+    assert_eq!(node.ask("POST", "/keys/overrides", &ban).status, 201);
+    let wrong = node.ask("POST", "/keys/lookup", &json!({ "domain": MARKUP }));
+    let answers = ["/rules", "/keys/overrides", "/audit"].map(|path| node.ask("GET", path, &Value::Null));
+    for answer in answers.iter().chain([&wrong]) {
+        assert!(answer.text().contains(MARKUP));
+        let kind = answer.header("content-type").unwrap();
+        assert!(["application/json", "application/problem+json"].contains(&kind), "{kind}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        let policy = answer.header("content-security-policy").unwrap();
+        assert!(
+            policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{policy}"
+        );
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
+    }
+}
+
+#[test]
+fn a_body_beyond_its_bound_is_refused() {
+    let node = Node::start();
+    let large = json!({ "domain": "x".repeat(70 << 10), "attributes": {} });
+    assert_eq!(node.ask("POST", "/keys/lookup", &large).status, 413);
+    let body = json!({ "documents": [{ "domain": "api", "text": "#".repeat(17 << 20) }] });
+    assert_eq!(node.ask("POST", "/rules/validate", &body).status, 413);
+    let many: serde_json::Map<String, Value> = (0..100).map(|n| (n.to_string(), json!(""))).collect();
+    assert_eq!(node.ask("POST", "/keys/lookup", &json!({ "domain": "api", "attributes": many })).status, 422);
+}
+
+#[test]
+fn a_path_cannot_leave_the_api() {
+    let node = Node::start();
+    for path in [
+        "/admin/v1/../../etc/passwd",
+        "/admin/v1/%2e%2e/%2e%2e/etc/passwd",
+        "/admin/v1//etc/passwd",
+        "/admin/v1/rules/api%2f..%2f/x",
+    ] {
+        let headers = [("authorization", &*format!("Bearer {CONFIGURED}"))];
+        let status = http::request(node.address, "GET", path, &headers, b"").unwrap().status;
+        assert_eq!(status, 404, "{path}");
+    }
+}
+
+/// A listener to events that reads only when asked to.
+fn listen(node: &Node) -> TcpStream {
+    let mut stream = TcpStream::connect(node.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let head =
+        format!("GET /admin/v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CONFIGURED}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn events_tell_of_a_publish_and_listeners_that_read_nothing_harm_nobody() {
+    let node = Node::start();
+    let mut listeners: Vec<TcpStream> = (0..64).map(|_| listen(&node)).collect();
+    let mut reader = BufReader::new(listeners.remove(0));
+    let mut until = |wanted: &str| {
+        let mut line = String::new();
+        while !line.contains(wanted) {
+            line.clear();
+            assert!(reader.read_line(&mut line).unwrap() > 0, "closed before {wanted}");
+        }
+    };
+    until("200 OK");
+    until("event: hello");
+    // All of them have their place once the one that came last is answered.
+    let is_full = || node.ask("GET", "/events", &Value::Null).status == 503;
+    tidegate_testkit::eventually("no more than 64 listen", Duration::from_secs(10), is_full);
+    for version in 1..30 {
+        let text = format!("domain: api\nrules: [{{ name: a, limits: [{version}/s] }}]\n");
+        assert_eq!(node.publish(version, &text).status, 200);
+    }
+    until("event: version");
+    assert_eq!(node.get("/rules")["version"], 30);
+    drop(listeners);
+    drop(reader);
+    tidegate_testkit::eventually("places are free again", Duration::from_secs(30), || {
+        let mut stream = listen(&node);
+        let mut line = String::new();
+        let _ = BufReader::new(&mut stream).read_line(&mut line);
+        line.contains("200")
+    });
+}

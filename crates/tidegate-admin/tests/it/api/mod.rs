@@ -1,0 +1,10 @@
+//! The admin API over HTTP, on a real listener, a real limiter and a real database.
+
+mod access;
+mod document;
+mod fleet;
+mod hostile;
+mod keys;
+mod outage;
+mod rules;
+mod world;

@@ -1,0 +1,210 @@
+//! A node with its control plane, as the binary puts it together.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tidegate_access::SecretDigest;
+use tidegate_admin::{
+    Admin, Alone, ConfiguredToken, Control, ControlConfig, Exposition, Metrics, RuleSource, StoreUsage,
+};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Patience};
+use tidegate_rules::{Format, RuleSet, Source, Timestamp};
+use tidegate_rulestore::{Actor, Document, DocumentSet, NewToken, Publication, Role, RuleStore, TokenKind};
+use tidegate_store::{Clock as _, MemoryConfig, MemoryStore, SystemClock};
+use tidegate_testkit::http::{self, Response};
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
+pub(crate) const RULES: &str = "\
+# Limits of the API.
+domain: api
+rules:
+  # Each user.
+  - name: per-user
+    key: [user]
+    limits: [3/minute]
+
+  - { name: everybody, limits: [1000/s] }
+";
+
+/// The token that the configuration gives.
+pub(crate) const CONFIGURED: &str = "a-token-of-the-configuration";
+
+pub(crate) struct Node {
+    pub(crate) address: SocketAddr,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) store: RuleStore,
+    runtime: Runtime,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    _dir: TempDir,
+}
+
+impl Node {
+    /// A node with an embedded database that holds [`RULES`] as version 1.
+    pub(crate) fn start() -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("rules.db").display());
+        Node::on(&url, RuleSource::Database, dir)
+    }
+
+    /// A node that has these rules from files.
+    pub(crate) fn with_files() -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("rules.db").display());
+        Node::on(&url, RuleSource::Files(vec!["rules.yaml".to_owned()]), dir)
+    }
+
+    pub(crate) fn on(url: &str, source: RuleSource, dir: TempDir) -> Node {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let store = runtime.block_on(async { RuleStore::open(&url.parse().unwrap()).unwrap() });
+        let files = source != RuleSource::Database;
+        runtime.block_on(async {
+            // A database that is away comes later.
+            if store.migrate().await.is_ok() && !files && store.head().await.unwrap().version == 0 {
+                first_version(&store).await;
+            }
+        });
+        let metrics = Arc::new(Metrics::new());
+        let rules = match files {
+            true => RuleSet::compile(&[Source::new("rules.yaml", RULES)], Format::Native).unwrap(),
+            false => RuleSet::default(),
+        };
+        let cells = Arc::new(MemoryStore::new(MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 20 }));
+        let limiter = Arc::new(Limiter::new(LimiterConfig::new(rules, cells, metrics.clone())));
+        let config = |store| ControlConfig {
+            limiter: limiter.clone(),
+            metrics: metrics.clone(),
+            store: Some(store),
+            source,
+            fleet: Arc::new(Alone::default()),
+            clock: Arc::new(SystemClock::new()),
+            tokens: vec![ConfiguredToken {
+                name: "configured".into(),
+                role: Role::Admin,
+                digest: SecretDigest::of(CONFIGURED.as_bytes()),
+            }],
+            environment: "test".into(),
+            node: "node-1".into(),
+            usage: Arc::new(StoreUsage::default),
+            busy: Arc::new(|| 0.0),
+        };
+        let admin = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = admin.address();
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        // As in the binary: one thread for the whole control plane.
+        let control_thread = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let own_store = control_thread.block_on(async { RuleStore::open(&url.parse().unwrap()).unwrap() });
+        let control = Control::new(config(own_store));
+        if files {
+            control.take_files(vec![(Source::new("rules.yaml", RULES), Format::Native)]).unwrap();
+        }
+        let thread = std::thread::spawn(move || {
+            control_thread.block_on(async {
+                control.start().await;
+                ready.send(()).unwrap();
+                let maintaining = tokio::spawn(control.clone().maintain());
+                let stopped = async { drop(stopped.await) };
+                admin.serve_with(Exposition::new(metrics), control, stopped).await.unwrap();
+                maintaining.abort();
+            });
+        });
+        is_ready.recv().unwrap();
+        Node { address, limiter, store, runtime, stop: Some(stop), thread: Some(thread), _dir: dir }
+    }
+
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// A token of this role; one that ended a second ago, if it is to be expired.
+    pub(crate) fn token(&self, role: Role, expired: bool) -> String {
+        let now = SystemClock::new().now();
+        let expires = expired.then(|| Timestamp::from_micros(now.as_micros() - 1_000_000));
+        self.secret(TokenKind::Token, role, expires)
+    }
+
+    pub(crate) fn secret(&self, kind: TokenKind, role: Role, expires: Option<Timestamp>) -> String {
+        let (now, by) = (SystemClock::new().now(), Actor { name: "test".into(), role: Role::Admin });
+        let token = NewToken { kind, name: role.name().into(), role, expires };
+        self.block_on(self.store.create_token(&token, &by, now)).unwrap().1.reveal().to_owned()
+    }
+
+    /// Asks as the configured admin.
+    #[track_caller]
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Response {
+        self.ask_as(CONFIGURED, method, path, &[], body)
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let answer = self.ask("GET", path, &Value::Null);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    #[track_caller]
+    pub(crate) fn ask_as(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Response {
+        let bearer = format!("Bearer {token}");
+        let own = [("authorization", &*bearer), ("content-type", "application/json")];
+        let headers: Vec<(&str, &str)> = own.into_iter().chain(headers.iter().copied()).collect();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        http::request(self.address, method, &format!("/admin/v1{path}"), &headers, body.as_bytes()).unwrap()
+    }
+
+    /// Publishes one document as `api`, made on `on`.
+    #[track_caller]
+    pub(crate) fn publish(&self, on: u64, text: &str) -> Response {
+        let body = json!({ "documents": [{ "domain": "api", "text": text }], "reason": "a test" });
+        self.ask_as(CONFIGURED, "PUT", "/rules", &[("if-match", &format!("\"{on}\""))], &body)
+    }
+
+    /// Decides one request of a user.
+    pub(crate) fn check(&self, user: &str) -> Decision {
+        let entries = [("user", user.as_bytes())];
+        let descriptors = [DescriptorAsk::one(&entries)];
+        let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+        self.block_on(self.limiter.check(&request)).unwrap()
+    }
+
+    /// How many of these requests of a user pass.
+    pub(crate) fn passing(&self, user: &str, requests: usize) -> usize {
+        (0..requests).filter(|_| self.check(user).allowed).count()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn first_version(store: &RuleStore) {
+    let documents = DocumentSet::new([Document { domain: "api".into(), text: RULES.into() }]);
+    let by = Actor { name: "system".into(), role: Role::Admin };
+    let publication = Publication {
+        on: 0,
+        documents: &documents,
+        by: &by,
+        at: SystemClock::new().now(),
+        reason: "the first",
+        action: "publish",
+    };
+    // Another node may have been first.
+    let _ = store.publish(&publication).await;
+}

@@ -1,0 +1,80 @@
+//! What a caller has left under every rule that matches it: a look at each of its cells that spends nothing.
+//!
+//! For people and for clients that plan ahead; a request that wants to pass asks [`Limiter::check`].
+
+use tidegate_core::{Hits, Micros, Outcome};
+use tidegate_rules::{Descriptor, Explanation, LimitExplanation, Mode, RuleOutcome, UnknownDomain};
+use tidegate_store::Clock;
+
+use crate::decision::{ReportKind, Source};
+use crate::limiter::Limiter;
+use crate::request::{CheckRequest, DescriptorAsk, Patience};
+
+/// What a caller has left.
+#[derive(Clone, Debug)]
+pub struct Usage {
+    /// Who answered.
+    pub source: Source,
+    /// Every cell that it has.
+    pub cells: Vec<CellUsage>,
+    /// What every rule of the domain makes of it, in the words of `explain`.
+    pub explanation: Explanation,
+}
+
+/// One cell of a caller.
+#[derive(Clone, Debug)]
+pub struct CellUsage {
+    /// The rule.
+    pub rule: String,
+    /// Whether it may refuse.
+    pub mode: Mode,
+    /// The limit: its name and algorithm.
+    pub limit: LimitExplanation,
+    /// Where the limit comes from: `limits`, a tier, an override.
+    pub from: String,
+    /// Whose cell it is: each part of the key with its value.
+    pub key: Vec<String>,
+    /// The limit's number.
+    pub quota: u64,
+    /// The time in which the quota comes back, where that is a span.
+    pub window: Option<Micros>,
+    /// What one more hit would be answered.
+    pub outcome: Outcome,
+}
+
+impl Limiter {
+    /// Looks at every cell of a caller.
+    ///
+    /// # Errors
+    /// When no rule has the domain.
+    pub async fn usage(&self, domain: &str, descriptor: Descriptor<'_>) -> Result<Usage, UnknownDomain> {
+        let descriptors = [DescriptorAsk { descriptor, cost: Hits::ZERO, limit: None }];
+        let request = CheckRequest { domain, descriptors: &descriptors, patience: Patience::Waits };
+        let decision = self.check(&request).await?;
+        let rules = decision.snapshot().rules();
+        let explanation = rules.explain(domain, &descriptor, self.clock.now())?;
+        let mut cells = Vec::new();
+        for explained in &explanation.rules {
+            let RuleOutcome::Counts { mode, limits, from, key, .. } = &explained.outcome else { continue };
+            let of_rule = decision
+                .reports
+                .iter()
+                .filter(|report| decision.rule_of(report).is_some_and(|rule| rule.name() == explained.rule));
+            // Both list a rule's limits in the order of the file.
+            for (limit, report) in limits.iter().zip(of_rule) {
+                let ReportKind::Limited(numbers) = &report.kind else { continue };
+                cells.push(CellUsage {
+                    rule: explained.rule.clone(),
+                    mode: *mode,
+                    limit: limit.clone(),
+                    from: from.clone(),
+                    key: key.clone(),
+                    quota: numbers.quota,
+                    window: numbers.window,
+                    outcome: numbers.outcome,
+                });
+            }
+        }
+        Ok(Usage { source: decision.source, cells, explanation })
+    }
+}

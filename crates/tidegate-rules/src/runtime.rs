@@ -1,0 +1,420 @@
+//! Overrides of single keys that are made while rules are in use: limits of their own, none at all, or a ban.
+//!
+//! They are laid over what matched, so that rules know nothing of them, and found by the value of one attribute: a hundred
+//! thousand of them cost a request one look-up for each attribute that some of them name. Each ends by itself.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+use tidegate_core::Timestamp;
+
+use crate::calendar::Calendars;
+use crate::choice::LimitSet;
+use crate::diagnostics::Report;
+use crate::limits::LimitReader;
+use crate::load::Source;
+use crate::matching::{CellKeyBytes, Descriptor, Limits, Match, Matches};
+use crate::rule::Rule;
+use crate::ruleset::RuleSet;
+use crate::yaml;
+
+/// What a rule is called that carries the bans of a whole domain. No rule of a file has it: names hold no brackets alone.
+pub(crate) const BAN: &str = "(ban)";
+
+/// An override of a single key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeOverride {
+    /// The domain.
+    pub domain: String,
+    /// The rule; none for every rule of the domain.
+    pub rule: Option<String>,
+    /// Attributes and their values; all must hold.
+    pub when: Vec<(String, String)>,
+    /// What it does.
+    pub effect: OverrideEffect,
+    /// When it ends; none for never.
+    pub until: Option<Timestamp>,
+}
+
+/// What an override does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverrideEffect {
+    /// Gives the key these limits: YAML, as in a rule's `limits`.
+    Limits(String),
+    /// Lets it pass uncounted.
+    Unlimited,
+    /// Refuses it.
+    Ban,
+}
+
+/// An override that has no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideProblem {
+    /// Its place in the list.
+    pub place: usize,
+    /// Why.
+    pub message: String,
+}
+
+/// The overrides of one domain.
+#[derive(Debug, Default)]
+pub(crate) struct Overrides {
+    list: Vec<Override>,
+    /// By the value of the attribute that tells most apart.
+    by_value: Vec<(Box<str>, ByValue)>,
+    /// The rule that carries bans of the whole domain.
+    carrier: Option<usize>,
+}
+
+/// The places of rules, by domain and name.
+type Names = HashMap<Box<str>, HashMap<Box<str>, usize, RandomState>, RandomState>;
+
+/// An attribute and the value it must have.
+type Held = (Box<str>, Box<[u8]>);
+
+type ByValue = HashMap<Box<[u8]>, SmallVec<[u32; 1]>, RandomState>;
+
+#[derive(Debug)]
+struct Override {
+    /// The rule's index; none for all.
+    rule: Option<usize>,
+    when: Box<[Held]>,
+    effect: Effect,
+    until: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+enum Effect {
+    Limits(LimitSet),
+    Ban,
+}
+
+impl Override {
+    fn holds(&self, descriptor: &Descriptor<'_>, now: Timestamp) -> bool {
+        let has = |(name, value): &Held| value_of(descriptor, name) == Some(&**value);
+        self.until.is_none_or(|until| now < until) && self.when.iter().all(has)
+    }
+
+    /// Of those that fit a request the last in this order wins: a ban over all, one rule's over the whole domain's.
+    fn rank(&self) -> u8 {
+        match (&self.effect, self.rule) {
+            (Effect::Limits(_), None) => 0,
+            (Effect::Limits(_), Some(_)) => 1,
+            (Effect::Ban, _) => 2,
+        }
+    }
+}
+
+impl RuleSet {
+    /// The same rules with these overrides laid over them. One that makes no sense, because its rule is no more or its
+    /// limits have a mistake, is left out and named: it must not keep the others, or the rules, from being used.
+    #[must_use]
+    pub fn with_overrides(mut self, overrides: &[RuntimeOverride]) -> (Self, Vec<OverrideProblem>) {
+        let mut problems = Vec::new();
+        let mut calendars = Calendars::default();
+        let common = Common::of(overrides);
+        let names: Names = if overrides.is_empty() { Names::default() } else { self.names() };
+        for (place, one) in overrides.iter().enumerate() {
+            if let Err(message) = self.add_override(one, (&names, &common), &mut calendars) {
+                problems.push(OverrideProblem { place, message });
+            }
+        }
+        (self, problems)
+    }
+
+    fn add_override(
+        &mut self,
+        one: &RuntimeOverride,
+        (names, common): (&Names, &Common<'_>),
+        calendars: &mut Calendars,
+    ) -> Result<(), String> {
+        if !self.has_domain(&one.domain) {
+            return Err(format!("no rule has the domain `{}`", one.domain));
+        }
+        let rule = match &one.rule {
+            None => None,
+            Some(name) => {
+                let known = names.get(&*one.domain).and_then(|rules| rules.get(&**name));
+                Some(*known.ok_or_else(|| format!("the domain `{}` has no rule `{name}`", one.domain))?)
+            }
+        };
+        let effect = match (&one.effect, &one.rule) {
+            (OverrideEffect::Ban, _) => Effect::Ban,
+            (OverrideEffect::Unlimited, _) => Effect::Limits(LimitSet::Unlimited),
+            (OverrideEffect::Limits(_), None) => return Err("limits need a rule to which they belong".into()),
+            (OverrideEffect::Limits(text), Some(name)) => {
+                Effect::Limits(read_limits(text, &one.domain, name, calendars)?)
+            }
+        };
+        if rule.is_none() && matches!(effect, Effect::Ban) {
+            self.carry_bans(&one.domain);
+        }
+        let table = self.overrides.entry(one.domain.as_str().into()).or_default();
+        table.add(one, rule, effect, common)
+    }
+
+    fn names(&self) -> Names {
+        let mut names = Names::default();
+        for rule in self.rules() {
+            names.entry(rule.domain().into()).or_default().insert(rule.name().into(), rule.index());
+        }
+        names
+    }
+
+    /// Makes the rule that carries bans of the whole domain, so that a ban also counts where no rule matches.
+    fn carry_bans(&mut self, domain: &str) {
+        let index = self.rules().len();
+        let table = self.overrides.entry(domain.into()).or_default();
+        if table.carrier.is_none() {
+            table.carrier = Some(index);
+            self.push_rule(Rule::carrier(index, BAN, domain));
+        }
+    }
+}
+
+impl Overrides {
+    fn add(
+        &mut self,
+        one: &RuntimeOverride,
+        rule: Option<usize>,
+        effect: Effect,
+        common: &Common<'_>,
+    ) -> Result<(), String> {
+        let (name, value) =
+            common.rarest(one).ok_or("it names no attribute, so it would be for everybody")?;
+        let number = u32::try_from(self.list.len()).map_err(|_| "there are too many overrides")?;
+        let known = self.by_value.iter().position(|(known, _)| **known == *name);
+        let place = known.unwrap_or_else(|| {
+            self.by_value.push((name.into(), ByValue::default()));
+            self.by_value.len() - 1
+        });
+        self.by_value[place].1.entry(value.as_bytes().into()).or_default().push(number);
+        let when =
+            one.when.iter().map(|(name, value)| (name.as_str().into(), value.as_bytes().into())).collect();
+        self.list.push(Override { rule, when, effect, until: one.until });
+        Ok(())
+    }
+
+    /// Lays the overrides over what matched from `first` on.
+    pub(crate) fn apply<'r>(
+        &'r self,
+        rules: &'r [Rule],
+        descriptors: &[Descriptor<'_>],
+        now: Timestamp,
+        first: usize,
+        found: &mut Matches<'r>,
+    ) {
+        for (number, descriptor) in descriptors.iter().enumerate() {
+            let mut fitting = self.fitting(descriptor, now);
+            fitting.sort_by_key(|one| one.rank());
+            for one in fitting {
+                self.lay(one, rules, (number, now), first, found);
+            }
+        }
+    }
+
+    fn lay<'r>(
+        &'r self,
+        one: &'r Override,
+        rules: &'r [Rule],
+        (descriptor, now): (usize, Timestamp),
+        first: usize,
+        found: &mut Matches<'r>,
+    ) {
+        let banned = Limits::Banned { retry_after: one.until.map(|until| until.since(now)) };
+        if let (Effect::Ban, None, Some(carrier)) = (&one.effect, one.rule, self.carrier) {
+            let (rule, limits) = (&rules[carrier], banned);
+            found.push(Match {
+                descriptor,
+                rule,
+                limits,
+                key: CellKeyBytes::new(),
+                tag: None,
+                variant: None,
+            });
+            return;
+        }
+        let mine = |matched: &&mut Match<'_>| {
+            matched.descriptor == descriptor && one.rule.is_none_or(|rule| rule == matched.rule.index())
+        };
+        for matched in found[first..].iter_mut().filter(mine) {
+            matched.limits = match (&one.effect, matched.limits) {
+                (Effect::Ban, _) => banned,
+                // Without a key there is no cell that other limits could guard.
+                (_, missing @ Limits::KeyMissing(_)) => missing,
+                (Effect::Limits(LimitSet::Unlimited), _) => Limits::Unlimited,
+                (Effect::Limits(LimitSet::Enforce(limits)), _) => Limits::Enforce(limits),
+            };
+        }
+    }
+
+    /// Those that fit a request.
+    fn fitting(&self, descriptor: &Descriptor<'_>, now: Timestamp) -> SmallVec<[&Override; 2]> {
+        let mut fitting = SmallVec::new();
+        for (name, by_value) in &self.by_value {
+            let candidates = value_of(descriptor, name).and_then(|value| by_value.get(value));
+            let candidates = candidates.into_iter().flatten().map(|number| &self.list[*number as usize]);
+            fitting.extend(candidates.filter(|one| one.holds(descriptor, now)));
+        }
+        fitting
+    }
+
+    /// Whether something is laid over this rule for a request.
+    pub(crate) fn touches(&self, rule: usize, descriptor: &Descriptor<'_>, now: Timestamp) -> bool {
+        self.fitting(descriptor, now).iter().any(|one| one.rule.is_none_or(|other| other == rule))
+    }
+}
+
+/// How many overrides share a value: the one that the fewest share finds an override best.
+struct Common<'o>(HashMap<(&'o str, &'o str), u32, RandomState>);
+
+impl<'o> Common<'o> {
+    fn of(overrides: &'o [RuntimeOverride]) -> Self {
+        let mut common = HashMap::default();
+        for (name, value) in overrides.iter().flat_map(|one| &one.when) {
+            *common.entry((name.as_str(), value.as_str())).or_default() += 1;
+        }
+        Common(common)
+    }
+
+    fn rarest<'w>(&self, one: &'w RuntimeOverride) -> Option<(&'w str, &'w str)> {
+        let values = one.when.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        values.min_by_key(|pair| self.0.get(pair).copied().unwrap_or_default())
+    }
+}
+
+fn value_of<'d>(descriptor: &Descriptor<'d>, name: &str) -> Option<&'d [u8]> {
+    descriptor.entries.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
+}
+
+fn read_limits(text: &str, domain: &str, rule: &str, calendars: &mut Calendars) -> Result<LimitSet, String> {
+    let source = Source::new("limits", text);
+    let sources = [&source];
+    let mut report = Report::new(&sources);
+    let documents = yaml::parse(0, text, &mut report);
+    let mut reader = LimitReader { domain, rule, calendars, now: None };
+    let limits = documents.first().and_then(|node| reader.limit_set(node, "`limits`", &mut report));
+    match (report.finish(), limits) {
+        (Ok(_), Some(limits)) => Ok(limits),
+        (Err(found), _) => {
+            let first = found.iter().next().map(|one| format!("{}; {}", one.message, one.hint));
+            Err(first.unwrap_or_default())
+        }
+        (Ok(_), None) => Err("there are no limits".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ruleset::Format;
+
+    const RULES: &str = "
+domain: api
+rules:
+  - { name: per-user, key: [user], limits: [100/minute] }
+  - { name: writes, match: { method: POST }, key: [user], limits: [10/minute] }
+";
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000);
+
+    fn one(rule: Option<&str>, when: &[(&str, &str)], effect: OverrideEffect) -> RuntimeOverride {
+        let when = when.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        RuntimeOverride { domain: "api".into(), rule: rule.map(Into::into), when, effect, until: None }
+    }
+
+    fn limits(text: &str) -> OverrideEffect {
+        OverrideEffect::Limits(text.into())
+    }
+
+    /// Rules that match and what each asks, in short.
+    #[track_caller]
+    fn asks(overrides: &[RuntimeOverride], entries: &[(&str, &[u8])]) -> Vec<(String, String)> {
+        let rules = RuleSet::compile(&[Source::new("a.yaml", RULES)], Format::Native).unwrap();
+        let (rules, problems) = rules.with_overrides(overrides);
+        assert_eq!(problems, []);
+        let mut found = Matches::new();
+        rules.matches("api", &[Descriptor { entries }], NOW, &mut found).unwrap();
+        let ask = |one: &Match<'_>| match one.limits {
+            Limits::Enforce(limits) => limits.iter().map(|limit| limit.limit.quota().to_string()).collect(),
+            Limits::Unlimited => "unlimited".into(),
+            Limits::Banned { .. } => "banned".into(),
+            Limits::KeyMissing(_) => "missing".into(),
+        };
+        found.iter().map(|one| (one.rule.name().to_owned(), ask(one))).collect()
+    }
+
+    #[track_caller]
+    fn check(overrides: &[RuntimeOverride], entries: &[(&str, &[u8])], expected: &[(&str, &str)]) {
+        let found = asks(overrides, entries);
+        let found: Vec<(&str, &str)> = found.iter().map(|(rule, ask)| (&**rule, &**ask)).collect();
+        assert_eq!(found, expected);
+    }
+
+    const POST_42: [(&str, &[u8]); 2] = [("user", b"42"), ("method", b"POST")];
+
+    #[test]
+    fn limits_of_one_rule_replace_those_of_that_rule_for_that_key_alone() {
+        let overrides = [one(Some("writes"), &[("user", "42")], limits("[7/minute]"))];
+        check(&overrides, &POST_42, &[("per-user", "100"), ("writes", "7")]);
+        check(&overrides, &[("user", b"43"), ("method", b"POST")], &[("per-user", "100"), ("writes", "10")]);
+    }
+
+    #[test]
+    fn unlimited_for_a_whole_domain_lifts_every_rule() {
+        let overrides = [one(None, &[("user", "42")], OverrideEffect::Unlimited)];
+        check(&overrides, &POST_42, &[("per-user", "unlimited"), ("writes", "unlimited")]);
+    }
+
+    #[test]
+    fn a_ban_counts_also_where_no_rule_matches() {
+        let overrides = [one(None, &[("ip", "203.0.113.7")], OverrideEffect::Ban)];
+        check(&overrides, &[("ip", b"203.0.113.7")], &[("per-user", "missing"), (BAN, "banned")]);
+    }
+
+    #[test]
+    fn a_ban_wins_over_everything_and_one_rules_limits_over_the_domains() {
+        let user = [("user", "42")];
+        let unlimited = one(None, &user, OverrideEffect::Unlimited);
+        let own = one(Some("writes"), &user, limits("[7/minute]"));
+        let ban = one(Some("writes"), &user, OverrideEffect::Ban);
+        check(&[own.clone(), unlimited.clone()], &POST_42, &[("per-user", "unlimited"), ("writes", "7")]);
+        check(&[ban, own, unlimited], &POST_42, &[("per-user", "unlimited"), ("writes", "banned")]);
+    }
+
+    #[test]
+    fn every_attribute_of_an_override_must_hold() {
+        let both = [one(None, &[("method", "POST"), ("user", "42")], OverrideEffect::Unlimited)];
+        check(&both, &[("user", b"42")], &[("per-user", "100")]);
+        check(&both, &POST_42, &[("per-user", "unlimited"), ("writes", "unlimited")]);
+    }
+
+    #[test]
+    fn an_override_ends_when_it_says() {
+        let mut ban = one(Some("per-user"), &[("user", "42")], OverrideEffect::Ban);
+        ban.until = Some(Timestamp::from_micros(NOW.as_micros() + 1));
+        check(&[ban.clone()], &[("user", b"42")], &[("per-user", "banned")]);
+        ban.until = Some(NOW);
+        check(&[ban], &[("user", b"42")], &[("per-user", "100")]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_and_the_others_go_on() {
+        let user = [("user", "42")];
+        let overrides = [
+            one(Some("gone"), &user, OverrideEffect::Ban),
+            one(Some("per-user"), &user, limits("[many]")),
+            one(None, &user, limits("[1/s]")),
+            one(Some("per-user"), &[], OverrideEffect::Ban),
+            RuntimeOverride { domain: "other".into(), ..one(None, &user, OverrideEffect::Ban) },
+            one(Some("per-user"), &user, OverrideEffect::Ban),
+        ];
+        let rules = RuleSet::compile(&[Source::new("a.yaml", RULES)], Format::Native).unwrap();
+        let (rules, problems) = rules.with_overrides(&overrides);
+        let places: Vec<usize> = problems.iter().map(|problem| problem.place).collect();
+        assert_eq!(places, [0, 1, 2, 3, 4], "{problems:?}");
+        let mut found = Matches::new();
+        rules.matches("api", &[Descriptor { entries: &[("user", b"42")] }], NOW, &mut found).unwrap();
+        assert!(matches!(found[0].limits, Limits::Banned { .. }));
+    }
+}
