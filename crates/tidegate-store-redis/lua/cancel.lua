@@ -18,7 +18,7 @@ local function put_back_lease(key, name, until_us, taken_at, ttl_us)
 end
 
 -- Puts a log back whose trace stands at `from`: what it becomes, and what follows.
-local function put_back_log(record, from, key, raw, hits, taken_at, width, large)
+local function put_back_log(record, from, key, raw, hits, taken_at, window_us, width, large)
   if sub(record, from, from) == "\0" then
     return nil, from + 1
   end
@@ -32,7 +32,7 @@ local function put_back_log(record, from, key, raw, hits, taken_at, width, large
   elseif count == after and newest == taken_at then
     return sliding_log_restore(key, raw, before, newest_before, dropped, width, large), from
   end
-  return sliding_log_refund(key, raw, hits, width, large), from
+  return sliding_log_refund(key, raw, now, hits, max(now - taken_at, 0), window_us, width, large), from
 end
 
 local function put_back(record, spends, at)
@@ -53,14 +53,14 @@ local function put_back(record, spends, at)
         become(key, refund(letter, KEYS[key], raws[key], hits * times, max(now - taken_at, 0), a, b, c, d, e, f))
       end
     elseif what == "\3" then
-      after, from = put_back_log(record, from, KEYS[key], raws[key], hits * times, taken_at, d, e)
+      after, from = put_back_log(record, from, KEYS[key], raws[key], hits * times, taken_at, b, d, e)
       become(key, after)
     elseif letter == "c" or letter == "k" then
       if what == "\2" then
         put_back_lease(KEYS[key], lease_name(f), from_bytes("<d", record, from), taken_at, b)
         from = from + 8
       end
-      after, from = put_back_log(record, from, KEYS[c], nil, times, taken_at, 7, 1)
+      after, from = put_back_log(record, from, KEYS[c], nil, times, taken_at, b, 7, 1)
     end
     if has(flags, COUNTS_REFUSED) then
       become(key, note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e))

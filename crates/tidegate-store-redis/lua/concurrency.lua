@@ -4,9 +4,9 @@
 -- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua), [2] the names of leases
 -- Reply  wait, remaining, reset_after_us (prelude.lua)
 -- Units  microseconds where a name ends in _us, seconds in _s, else hits
--- Value  a sorted set, written in place: each lease's name (8 bytes) by its end in us, and "" by the longest time to live
---        under which any of them was taken, negative, so that it comes first. The second key is a log (sliding_log.lua)
---        of refused requests.
+-- Value  a sorted set, written in place: first when the key expires (5 bytes, seconds) by the longest time to live under
+--        which any lease was taken, negative; then each lease's name (8 bytes) by its end in us. The second key is a log
+--        (sliding_log.lua) of refused requests.
 -- Limit  limit, ttl_us, refused (the number of the second key, or 0)
 
 -- The name of a lease that the plan gives by its number.
@@ -86,57 +86,69 @@ local function concurrency_look(key, now, hits, noted, limit, ttl_us, refused)
   )
 end
 
--- Enters a lease that ends after `ttl_us`, beside others taken for at most `longest_us`. The key outlasts all of them.
-local function lease_grant(key, name, now, ttl_us, longest_us)
-  if longest_us < ttl_us then
-    longest_us = ttl_us
-    call("ZADD", key, -ttl_us, "", min(now + ttl_us, LATEST), name)
+-- Enters a lease that ends after `ttl_us`, beside others taken for at most `longest_us`, in a set that begins with `first`.
+-- The key outlasts all of them.
+local function lease_grant(key, name, now, ttl_us, longest_us, first)
+  local most_us = max(longest_us, ttl_us)
+  if now + most_us > (first and from_bytes("<I5", first) or 0) * 1000000 then
+    local expires_s = expiry_beyond(now + most_us, now)
+    if first then
+      call("ZREM", key, first)
+    end
+    call("ZADD", key, -most_us, to_bytes("<I5", expires_s), min(now + ttl_us, LATEST), name)
+    if time_is_given then
+      call("PEXPIRE", key, TEST_TTL_MS)
+    else
+      call("EXPIREAT", key, expires_s)
+    end
+  elseif most_us > longest_us then
+    call("ZADD", key, -most_us, first, min(now + ttl_us, LATEST), name)
   else
     call("ZADD", key, min(now + ttl_us, LATEST), name)
   end
-  if time_is_given then
-    call("PEXPIRE", key, TEST_TTL_MS)
-  else
-    call("EXPIREAT", key, expiry_beyond(now + longest_us, now))
-  end
 end
 
--- Drops what has ended, and shortens what outlives the longest time to live: that, and when the last lease ends. Refused
--- requests from the future are ones of now.
+-- Drops what has ended, and shortens what outlives the longest time to live: how many leases are left, that time, what the
+-- set begins with, and when the last lease ends. Refused requests from the future are ones of now.
 local function leases_tidy(key, now, refused)
   if refused > 0 then
     sliding_log_rebase(KEYS[refused], nil, now, 7, 1)
   end
   local first = call("ZRANGE", key, 0, 1, "WITHSCORES")
   if not first[4] then
-    return 0, 0
+    return 0, 0, first[1], 0
   elseif tonumber(first[4]) <= now then
     call("ZREMRANGEBYSCORE", key, 0, now)
   end
-  local longest_us, last = -tonumber(first[2]), last_end(key)
-  local most = min(now + longest_us, LATEST)
-  if last > most then
+  local count, longest_us = call("ZCARD", key) - 1, -tonumber(first[2])
+  local last, most = last_end(key), min(now + longest_us, LATEST)
+  if count > 0 and last > most then
     for _, name in ipairs(call("ZRANGEBYSCORE", key, string.format("(%.0f", most), "+inf")) do
       call("ZADD", key, most, name)
     end
     last = most
   end
-  return longest_us, last
+  return count, longest_us, first[1], last
 end
 
 -- Takes a lease if there is room; taking it again renews it. Without a name it takes none.
 local function concurrency_decide(key, now, hits, name, limit, ttl_us, refused)
-  local longest_us, last = leases_tidy(key, now, refused)
-  local held = name and call("ZSCORE", key, name)
+  local count, longest_us, first, last = leases_tidy(key, now, refused)
+  local held = name and count > 0 and call("ZSCORE", key, name)
+  local others = held and count - 1 or count
+  if name and hits > 0 and refused == 0 and others < limit and longest_us <= ttl_us then
+    -- None of the others ends later than this one, so none of them matters.
+    lease_grant(key, name, now, ttl_us, longest_us, first)
+    return 0, limit - others - 1, ttl_us
+  end
   if held then
     call("ZREM", key, name)
-    last = last_end(key)
+    last = others > 0 and last_end(key) or 0
   end
-  local count = max(call("ZCARD", key) - 1, 0)
   local wait, remaining, reset_after_us =
-    concurrency_told(key, now, hits, 0, limit, ttl_us, refused, count, 0, longest_us, last)
+    concurrency_told(key, now, hits, 0, limit, ttl_us, refused, others, 0, longest_us, last)
   if name and wait >= 0 and hits > 0 then
-    lease_grant(key, name, now, ttl_us, count > 0 and longest_us or 0)
+    lease_grant(key, name, now, ttl_us, others > 0 and longest_us or 0, first)
   elseif held then
     call("ZADD", key, held, name)
   end
@@ -155,8 +167,8 @@ end
 local function concurrency_renew(key, now, name, ttl_us)
   local held = lease_take(key, name, now)
   if held then
-    local others = call("ZRANGE", key, 0, 1, "WITHSCORES")
-    lease_grant(key, name, now, ttl_us, others[4] and -tonumber(others[2]) or 0)
+    local first = call("ZRANGE", key, 0, 1, "WITHSCORES")
+    lease_grant(key, name, now, ttl_us, first[4] and -tonumber(first[2]) or 0, first[1])
   end
   return held
 end

@@ -48,6 +48,13 @@ local function expiry_beyond(moment_us, now)
   return ceil_div(moment_us + min(max(moment_us - now, 5000000), 60000000), 1000000)
 end
 
+-- When a key shall expire whose window, shared by many, ends at `stop_us`: a second later, and spread over a tenth of the
+-- window, at most 50 s, so that Redis need not drop them all at once.
+local function expiry_after(stop_us, window_us, now)
+  local spread_s = floor_div(fmod(now, 1000) * min(window_us / 10, 50000000), 1000000000)
+  return ceil_div(stop_us, 1000000) + 1 + spread_s
+end
+
 local plan = ARGV[1]
 local now, valid_from, valid_until, readable, items, at = from_bytes("<dddI2I2", plan)
 local time_is_given = now >= 0

@@ -4,7 +4,7 @@
 -- ARGV   [1] the plan: `now`, `hits` and the limit below (prelude.lua, decide.lua)
 -- Reply  wait, remaining, reset_after_us (prelude.lua)
 -- Units  microseconds where a name ends in _us, seconds in _s, else hits
--- Value  start_us (7 bytes), current (4), previous (4). The key expires a second after the next window's end.
+-- Value  start_us (7 bytes), current (4), previous (4). The key expires soon after the next window's end.
 -- Limit  limit, window_us, tick_us, ticks (per window, rounded up), most (the count up to which the arithmetic is exact)
 
 local U32_MAX = 4294967295
@@ -27,7 +27,7 @@ local function sliding_window_read(raw, now, window_us, tick_us, ticks, most)
   return start, min(current, most), min(previous, most), weight, its_start
 end
 
-local function sliding_window_write(start, window_us, current, previous, its_start)
+local function sliding_window_write(now, start, window_us, current, previous, its_start)
   if current == 0 and previous == 0 then
     return ""
   end
@@ -35,14 +35,14 @@ local function sliding_window_write(start, window_us, current, previous, its_sta
   if its_start == start then
     return after
   end
-  return after, ceil_div(start + 2 * window_us, 1000000) + 1
+  return after, expiry_after(start + 2 * window_us, window_us, now)
 end
 
 -- What becomes of a value that nothing is spent from. One from a later window counts in this one, and is written so: left as
 -- it is, it would count in every window until the clock had caught up.
-local function sliding_window_rest(start, window_us, current, previous, its_start)
+local function sliding_window_rest(now, start, window_us, current, previous, its_start)
   if its_start and its_start > start then
-    return sliding_window_write(start, window_us, current, previous, its_start)
+    return sliding_window_write(now, start, window_us, current, previous, its_start)
   end
 end
 
@@ -87,14 +87,14 @@ local function sliding_window_decide(raw, now, hits, limit, window_us, tick_us, 
       wait = -2 - max(min(retry_at, LATEST) - now, 0)
     end
     return wait, remaining, sliding_window_reset_after(now, start, window_us, current, previous),
-      sliding_window_rest(start, window_us, current, previous, its_start)
+      sliding_window_rest(now, start, window_us, current, previous, its_start)
   elseif hits == 0 then
     return 0, remaining, sliding_window_reset_after(now, start, window_us, current, previous),
-      sliding_window_rest(start, window_us, current, previous, its_start)
+      sliding_window_rest(now, start, window_us, current, previous, its_start)
   end
   current = current + wanted
   return 0, remaining - wanted, sliding_window_reset_after(now, start, window_us, current, previous),
-    sliding_window_write(start, window_us, current, previous, its_start)
+    sliding_window_write(now, start, window_us, current, previous, its_start)
 end
 
 local function sliding_window_refund(raw, now, hits, age_us, limit, window_us, tick_us, ticks, most)
@@ -108,11 +108,11 @@ local function sliding_window_refund(raw, now, hits, age_us, limit, window_us, t
   elseif charged_start + window_us == start then
     previous = max(previous - hits, 0)
   end
-  return sliding_window_write(start, window_us, current, previous, its_start)
+  return sliding_window_write(now, start, window_us, current, previous, its_start)
 end
 
 local function sliding_window_charge(raw, now, hits, limit, window_us, tick_us, ticks, most)
   local start, current, previous, _, its_start = sliding_window_read(raw, now, window_us, tick_us, ticks, most)
   current = current + min(hits, max(limit - current, 0))
-  return sliding_window_write(start, window_us, current, previous, its_start)
+  return sliding_window_write(now, start, window_us, current, previous, its_start)
 end

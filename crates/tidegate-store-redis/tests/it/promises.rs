@@ -282,6 +282,10 @@ async fn a_flood_of_a_million_equal_requests_is_one_cheap_call() {
         assert_eq!(told.at(0).next().unwrap().remaining, 99);
         assert_eq!(told.at(99).next().unwrap().remaining, 0);
         assert!(!told.at(100).next().unwrap().is_admitted());
+        // Often enough that one pause of a busy machine does not show.
+        for _ in 0..200 {
+            store.decide(&batch).answer().await.unwrap();
+        }
     }
     let mean = script_us(&redis);
     assert!(mean < 2_000.0, "{mean} us");
