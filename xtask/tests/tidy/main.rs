@@ -7,6 +7,7 @@ mod files;
 mod lints;
 mod names;
 mod rooms;
+mod supply;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,4 +7,5 @@ mod hostile;
 mod order;
 mod parser;
 mod throttle;
+mod waiting;
 mod world;
