@@ -81,10 +81,16 @@ const BENCHES: &[Bench] = &[
         package: "tidegate-server",
         target: "server",
     },
+    Bench {
+        name: "under-load",
+        shows: "decisions/s, who decides and what it costs Redis, with up to 1,024 requests in flight over 100,000 keys",
+        package: "tidegate-server",
+        target: "under_load",
+    },
 ];
 
 /// Benchmarks that start the real binary: it is built first and named to them in `TIDEGATE`.
-const STARTS_TIDEGATE: &[&str] = &["server", "server-redis"];
+const STARTS_TIDEGATE: &[&str] = &["server", "server-redis", "under-load"];
 
 /// Rows that run another row's target in another way.
 const FLAGS: &[(&str, &[&str])] = &[("server-redis", &["--redis", "--only", "grpc"])];

@@ -1,6 +1,7 @@
 //! One caller that floods one key: Redis hardly hears of it, nobody else is refused, and a node that divides limits by
 //! the number of nodes does worse.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -175,4 +176,37 @@ fn naive_beside_ours() {
         let expected = if name == "ours" { 0 } else { callers as u64 * (LIMIT - LIMIT / NODES) };
         assert_eq!(refused as u64, expected, "{name}");
     }
+}
+
+/// Promise 1: 40 connections of 128 pipelined checks each, again and again just after the deny cache has forgotten.
+#[test]
+fn a_flood_of_5120_checks_at_once_on_one_key_admits_exactly_the_limit_under_every_policy() {
+    let redis = Redis::start();
+    let rule = |policy: &str| {
+        format!(
+            "- {{ name: {policy}, match: {{ policy: {policy} }}, key: [user], on_store_failure: {policy}, limits: [{{ algorithm: fixed_window, limit: 100, window: 1d }}] }}\n"
+        )
+    };
+    let rules: String = ["open", "closed", "local"].map(rule).concat();
+    let node = Node::ready(&redis.url(), PATIENT, &rules);
+    let mut clients: Vec<Client> = (0..40).map(|_| node.client()).collect();
+    let mut admitted = BTreeMap::<&str, i64>::new();
+    for burst in 0..3 {
+        for policy in ["open", "closed", "local"] {
+            let words = ["TG.CHECK", "api", "policy", policy, "user", "one"].map(str::to_owned).to_vec();
+            let commands = vec![words; 128];
+            clients.iter_mut().for_each(|client| client.send(&commands).unwrap());
+            for client in &mut clients {
+                for _ in 0..commands.len() {
+                    let reply = client.receive().unwrap();
+                    let source = reply.array()[6].text();
+                    assert!(["store", "deny_cache"].contains(&&*source), "{policy}, burst {burst}: {source}");
+                    *admitted.entry(policy).or_default() += reply.array()[0].int();
+                }
+            }
+        }
+        pass(Duration::from_millis(2_100));
+    }
+    assert_eq!(admitted, BTreeMap::from([("open", 100), ("closed", 100), ("local", 100)]));
+    assert_eq!(node.metric_sum("tidegate_overloads_total"), 0.0);
 }
