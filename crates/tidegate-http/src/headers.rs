@@ -85,7 +85,7 @@ impl Reported<'_> {
     /// The value of `RateLimit-Policy`, such as `"per-user";q=100;w=60`. It is the same for every request of a limit.
     #[must_use]
     pub fn policy_value(&self) -> HeaderValue {
-        let mut value = Field::name(self.policy);
+        let mut value = FieldValue::name(self.policy);
         value.parameter(b";q=", self.limit);
         if let Some(window) = self.window.filter(|window| window.subsec_nanos() == 0) {
             value.parameter(b";w=", window.as_secs());
@@ -96,7 +96,7 @@ impl Reported<'_> {
     /// The value of `RateLimit`, such as `"per-user";r=42;t=18`.
     #[must_use]
     pub fn limit_value(&self) -> HeaderValue {
-        let mut value = Field::name(self.policy);
+        let mut value = FieldValue::name(self.policy);
         value.parameter(b";r=", self.remaining);
         value.parameter(b";t=", ceil_seconds(self.reset_after));
         value.into()
@@ -113,9 +113,9 @@ fn ceil_seconds(span: Duration) -> u64 {
 }
 
 /// A structured field under construction: one quoted name with integer parameters.
-struct Field(BytesMut);
+struct FieldValue(BytesMut);
 
-impl Field {
+impl FieldValue {
     /// Quotes `name`. A structured string holds printable ASCII only; any other byte, and `%` itself so that two names
     /// never become one, is written as `%xx`.
     fn name(name: &str) -> Self {
@@ -141,8 +141,8 @@ impl Field {
     }
 }
 
-impl From<Field> for HeaderValue {
-    fn from(field: Field) -> Self {
+impl From<FieldValue> for HeaderValue {
+    fn from(field: FieldValue) -> Self {
         Self::from_maybe_shared(Bytes::from(field.0)).expect("a field is printable ASCII")
     }
 }

@@ -105,7 +105,7 @@ fn assert_by_user(what: &str, meanwhile: &[&Asked]) {
 /// A user that is new during an outage has its share of the limit on the node it asks: half of two.
 fn assert_local_users_got_their_share(outcome: &Outcome, from: Duration, to: Duration) {
     let mut users: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
-    let local = |one: &&Asked| one.policy == "local" && one.answer.source == "fallback_local";
+    let local = |one: &&Asked| one.policy == "local" && !one.answer.is_exact();
     for one in outcome.between(from, to).into_iter().filter(local) {
         users.entry(&one.user).or_default().push(one.answer.allowed);
     }

@@ -280,7 +280,9 @@ impl Outcome {
     pub(crate) fn assert_policies_obeyed(&self) {
         for Asked { policy, answer, .. } in &self.asked {
             if !answer.is_exact() {
-                assert_eq!(answer.source, format!("fallback_{policy}"));
+                // Where the machine is busy, some are late while Redis answers others: that is overload, by the same policy.
+                let by_policy = ["fallback", "overload"].map(|cause| format!("{cause}_{policy}"));
+                assert!(by_policy.contains(&answer.source), "{policy}: {answer:?}");
             }
             match *policy {
                 // Its limit is out of reach, so only a fallback that is not its own could refuse it.

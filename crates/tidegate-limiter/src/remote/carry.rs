@@ -19,19 +19,17 @@ use crate::observer::StoreCall;
 use crate::owned::OwnedSpend;
 use crate::runtime::{Task, within};
 
-/// Carries what gathers for `id` to the store, call after call, until nobody waits.
-async fn drive(remote: Arc<Remote>, id: QueueId) {
-    // A runtime that ends drops this task: those who wait must hear of it.
-    let mut slot = CallSlot { remote: &remote, id: &id, is_open: true };
-    let mut is_first = IsFirst::Yes;
-    while let Some((mut items, another)) = remote.queues.next(&id, is_first) {
-        is_first = IsFirst::No;
+/// Carries what gathers to the store, call after call, until nobody waits.
+async fn drive(mut slot: CallSlot) {
+    let (remote, id) = (slot.remote.clone(), slot.id.clone());
+    while let Some((items, another)) = remote.queues.next(&id, slot.is_first) {
+        (slot.items, slot.is_first) = (items, IsFirst::No);
         if another {
             remote.start_call(id.clone());
         }
-        remote.still_to_ask(&mut items, &id);
-        let end = remote.carry(&items, &id).await;
-        remote.queues.is_back(&id, &items);
+        remote.still_to_ask(&mut slot.items, &id);
+        let end = remote.carry(&slot.items, &id).await;
+        remote.queues.is_back(&id, &std::mem::take(&mut slot.items));
         if end == CallEnd::Silence {
             // Who waits behind a call that nobody answered would only wait for the next to fail.
             return;
@@ -51,18 +49,22 @@ pub(super) enum CallEnd {
     Silence,
 }
 
-/// One of the few calls to some nodes of the store. Dropped while it is open, it lets everybody who waits go without an
-/// answer.
-struct CallSlot<'r> {
-    remote: &'r Remote,
-    id: &'r QueueId,
+/// One of the few calls to some nodes of the store. Dropped while it is open, also because a runtime ends that never ran its
+/// task, it lets everybody who waits go without an answer.
+struct CallSlot {
+    remote: Arc<Remote>,
+    id: QueueId,
+    /// What is under way.
+    items: Vec<Item>,
+    is_first: IsFirst,
     is_open: bool,
 }
 
-impl Drop for CallSlot<'_> {
+impl Drop for CallSlot {
     fn drop(&mut self) {
         if self.is_open {
-            drop(self.remote.queues.end(self.id));
+            self.remote.queues.is_back(&self.id, &self.items);
+            drop(self.remote.queues.end(&self.id, self.is_first));
         }
     }
 }
@@ -70,7 +72,9 @@ impl Drop for CallSlot<'_> {
 impl Remote {
     /// Starts a task that carries what waits for `id`.
     pub(super) fn start_call(self: &Arc<Self>, id: QueueId) {
-        let task: Task = Box::pin(drive(self.clone(), id));
+        let (items, is_first) = (Vec::new(), IsFirst::Yes);
+        let slot = CallSlot { remote: self.clone(), id, items, is_first, is_open: true };
+        let task: Task = Box::pin(drive(slot));
         self.runtime.spawn(task);
     }
 

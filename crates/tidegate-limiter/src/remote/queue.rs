@@ -171,9 +171,7 @@ impl Queues {
             self.waiters.fetch_add(1, Ordering::Relaxed);
         }
         joined.start = self.may_start(queue);
-        if queue.is_idle() {
-            open.remove(id);
-        }
+        Queues::tidy(&mut open, id);
         joined
     }
 
@@ -189,9 +187,7 @@ impl Queues {
         if items.is_empty() {
             queue.calls -= 1;
             self.calls.fetch_sub(1, Ordering::Relaxed);
-            if queue.is_idle() {
-                open.remove(id);
-            }
+            Queues::tidy(&mut open, id);
             return None;
         }
         self.count_out(&items);
@@ -207,18 +203,26 @@ impl Queues {
     }
 
     /// Ends a call that was under way, and with it everybody who waits behind it.
-    pub(crate) fn end(&self, id: &QueueId) -> Vec<Item> {
+    pub(crate) fn end(&self, id: &QueueId, is_first: IsFirst) -> Vec<Item> {
         let mut open = self.open.lock();
         let Some(queue) = open.get_mut(id) else { return Vec::new() };
+        if is_first == IsFirst::Yes {
+            queue.starting = false;
+        }
         queue.calls -= 1;
         self.calls.fetch_sub(1, Ordering::Relaxed);
         let items = queue.take_all();
         self.count_out(&items);
         // One that was only about to start finds nothing.
-        if queue.is_idle() {
+        Queues::tidy(&mut open, id);
+        items
+    }
+
+    /// Forgets a queue that nobody uses, unless it is that of one node: there are few of those, and they are used again.
+    fn tidy(open: &mut HashMap<QueueId, Queue, RandomState>, id: &QueueId) {
+        if (id.spans || id.nodes.len() > 1) && open.get(id).is_some_and(Queue::is_idle) {
             open.remove(id);
         }
-        items
     }
 
     fn has_room(&self, bytes: usize) -> bool {
@@ -308,5 +312,108 @@ impl Queue {
             }
         });
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance, Timestamp, Touch};
+    use tidegate_store::{CellKey, Spend};
+
+    use super::*;
+    use crate::cell_hash::CellHasher;
+    use crate::deny_cache::LimitVersion;
+    use crate::owned::AskedCell;
+    use crate::remote::ticket::Ticket;
+
+    fn id() -> QueueId {
+        QueueId { nodes: SmallVec::from_slice(&[0]), spans: false }
+    }
+
+    /// Lets one hit on each of these keys wait, all at once; those who wait are forgotten.
+    fn join(queues: &Queues, asked: &[(&str, u64)]) -> Joined {
+        let limit = Limit::FixedWindow(FixedWindow::new(9, Micros::from_secs(1)).unwrap());
+        let (scope, hasher) = (Scope::new(&[b"a"]), CellHasher::new([1, 2]));
+        let spends: Vec<Spend<'_>> = asked
+            .iter()
+            .map(|(key, hits)| Spend {
+                cell: CellKey { scope: &scope, key: key.as_bytes(), tag: key.as_bytes() },
+                touch: Touch { limit: &limit, ask: Ask::hits(*hits), stance: Stance::Enforced },
+            })
+            .collect();
+        let question = |spend| {
+            let (hash, version) = (hasher.cell(&Spend::clone(spend).cell), LimitVersion::new(1, &limit));
+            let asked = AskedCell { spend, hash, version, approximate: false };
+            (Question(SmallVec::from_iter([asked])), Ticket::new(Timestamp::default()).0)
+        };
+        queues.join(&id(), spends.iter().map(question))
+    }
+
+    /// How many wait in each item of a call.
+    fn counts(call: Option<(Vec<Item>, bool)>) -> Vec<usize> {
+        call.map(|(items, _)| items.iter().map(|item| item.waiters.len()).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn equal_requests_are_one_item_and_the_first_of_them_starts_the_call() {
+        let queues = Queues::new(QueueBounds::default());
+        assert!(join(&queues, &[("a", 1)]).start);
+        for _ in 0..10_000 {
+            assert!(!join(&queues, &[("a", 1)]).start);
+        }
+        join(&queues, &[("b", 1), ("a", 2)]);
+        assert_eq!(queues.waiting(), 10_003);
+        assert_eq!(counts(queues.next(&id(), IsFirst::Yes)), [10_001, 1, 1]);
+        assert_eq!((queues.waiting(), queues.calls()), (0, 1));
+    }
+
+    #[test]
+    fn what_is_equal_to_an_item_under_way_leaves_when_that_is_back() {
+        let queues = Queues::new(QueueBounds::default());
+        join(&queues, &[("a", 1)]);
+        let (first, _) = queues.next(&id(), IsFirst::Yes).unwrap();
+        assert!(!join(&queues, &[("a", 1), ("a", 1)]).start, "nothing that may leave");
+        assert!(join(&queues, &[("b", 1)]).start);
+        assert_eq!(counts(queues.next(&id(), IsFirst::Yes)), [1]);
+        queues.is_back(&id(), &first);
+        assert_eq!(counts(queues.next(&id(), IsFirst::No)), [2]);
+    }
+
+    #[test]
+    fn those_that_come_together_keep_their_order() {
+        let queues = Queues::new(QueueBounds::default());
+        join(&queues, &[("a", 1), ("a", 5), ("a", 1), ("a", 1)]);
+        let (items, _) = queues.next(&id(), IsFirst::Yes).unwrap();
+        let told: Vec<_> =
+            items.iter().map(|item| (item.spends[0].ask.hits.get(), item.waiters.len())).collect();
+        assert_eq!(told, [(1, 1), (5, 1), (1, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn a_call_carries_so_much_work_and_another_goes_beside_it_while_there_may_be_more() {
+        let bounds = QueueBounds { calls: 2, work: Micros::new(40), ..QueueBounds::default() };
+        let queues = Queues::new(bounds);
+        let keys: Vec<String> = (0..35).map(|key| key.to_string()).collect();
+        let asked: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
+        assert!(join(&queues, &asked).start);
+        let (first, another) = queues.next(&id(), IsFirst::Yes).unwrap();
+        assert_eq!((first.len(), another), (10, true));
+        let (second, another) = queues.next(&id(), IsFirst::Yes).unwrap();
+        assert_eq!((second.len(), another), (10, false), "two calls are enough");
+        assert_eq!(counts(queues.next(&id(), IsFirst::No)).len(), 10);
+        assert_eq!(counts(queues.next(&id(), IsFirst::No)).len(), 5);
+        assert!(queues.next(&id(), IsFirst::No).is_none() && queues.next(&id(), IsFirst::No).is_none());
+        assert_eq!((queues.calls(), queues.waiting()), (0, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_given_back_and_what_waits_behind_a_lost_call_is_let_go() {
+        let queues = Queues::new(QueueBounds { items: 2, ..QueueBounds::default() });
+        let joined = join(&queues, &[("a", 1), ("b", 1), ("c", 1), ("a", 1)]);
+        assert_eq!((joined.turned_away.len(), queues.waiting()), (2, 2), "the second `a` may not overtake");
+        assert_eq!(join(&queues, &[("b", 1)]).turned_away.len(), 0, "an equal one takes no room");
+        assert_eq!(queues.end(&id(), IsFirst::Yes).len(), 2);
+        assert_eq!((queues.calls(), queues.waiting()), (0, 0));
+        assert!(join(&queues, &[("a", 1)]).start, "a task that never ran keeps no other from starting");
     }
 }

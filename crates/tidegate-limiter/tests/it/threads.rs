@@ -191,3 +191,22 @@ fn a_runtime_that_ends_lets_nobody_wait_for_ever() {
     assert_eq!((decision.allowed, decision.source), (false, Source::FallbackClosed));
     assert_eq!(on_threads(check(&limiter, "one")).source, Source::Store);
 }
+
+#[test]
+fn a_runtime_that_ends_before_it_runs_the_call_lets_nobody_wait_for_ever() {
+    let limiter =
+        limiter(Polite::new(), &THOUSAND.replace("key: [user],", "key: [user], on_store_failure: closed,"));
+    let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut waiting = Box::pin({
+        let limiter = limiter.clone();
+        async move { check(&limiter, "one").await }
+    });
+    // Asked once, and the runtime goes away before it has run anything else.
+    first.block_on(std::future::poll_fn(|context| {
+        assert!(waiting.as_mut().poll(context).is_pending());
+        std::task::Poll::Ready(())
+    }));
+    drop(first);
+    assert_eq!(on_threads(waiting).source, Source::FallbackClosed);
+    assert_eq!(on_threads(check(&limiter, "one")).source, Source::Store);
+}
