@@ -36,6 +36,7 @@ mod ring;
 mod scope;
 mod sliding_log;
 mod sliding_window;
+mod strictest;
 mod token_bucket;
 mod units;
 

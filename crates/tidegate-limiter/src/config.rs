@@ -1,6 +1,7 @@
 //! What a limiter is made of.
 
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use tidegate_core::Micros;
@@ -61,6 +62,9 @@ pub struct RemoteConfig {
     pub recalled_cells: usize,
     /// For how many cells books are kept of what the store must still be told.
     pub booked_cells: usize,
+    /// How many limiters share the store, as far as the operator knows: by what a limit is divided until the store was heard
+    /// for a while, and on a node that starts without it. None: this one alone.
+    pub expected_nodes: Option<NonZeroU64>,
     /// Makes hashes unforeseeable to callers, and names this limiter among others. A test may fix it.
     pub secret: [u64; 2],
 }
@@ -77,6 +81,7 @@ impl RemoteConfig {
             queue: QueueBounds::default(),
             recalled_cells: 1 << 17,
             booked_cells: 1 << 17,
+            expected_nodes: None,
             secret: [random.hash_one(0), random.hash_one(1)],
         }
     }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Outcome};
+use tidegate_core::{Micros, Outcome, Timestamp};
 use tidegate_rules::{Mode, OnMissingKey, Rule};
 use tidegate_store::Outcomes;
 
@@ -27,6 +27,8 @@ pub struct Decision {
     pub lease: Option<LeaseToken>,
     /// What each matched rule said, in the order of the descriptors.
     pub reports: SmallVec<[Report; 4]>,
+    /// When it was asked for, by the clock of the node that decided.
+    asked_at: Timestamp,
     snapshot: Arc<Snapshot>,
 }
 
@@ -183,6 +185,7 @@ impl Decision {
         plan: &Plan<'_>,
         answer: &Answer,
         keys: &Arc<LeaseKeys>,
+        asked_at: Timestamp,
     ) -> Self {
         let mut decision = Decision {
             allowed: true,
@@ -194,6 +197,7 @@ impl Decision {
             delay: Micros::ZERO,
             lease: None,
             reports: SmallVec::new(),
+            asked_at,
             snapshot,
         };
         decision.reports.extend(plan.entries.iter().map(|entry| report(entry, &answer.outcomes)));
@@ -252,6 +256,10 @@ impl Decision {
 
     pub(crate) fn is_refused_by_quotas_alone(&self) -> bool {
         !self.allowed && !self.reports.iter().any(Report::refuses_request)
+    }
+
+    pub(crate) fn asked_at(&self) -> Timestamp {
+        self.asked_at
     }
 
     pub(crate) fn snapshot(&self) -> &Snapshot {
@@ -352,7 +360,7 @@ fn longest_wait<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Rep
 
 fn least_left<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {
     let numbers = |report: &Report| {
-        report.limit().map(|limit| (limit.outcome.remaining, Reverse(limit.outcome.reset_after)))
+        report.limit().map(|limit| (limit.outcome.remaining, Reverse(limit.outcome.reset_after), limit.quota))
     };
     reports.filter(|report| report.limit().is_some()).min_by_key(|report| numbers(report))
 }

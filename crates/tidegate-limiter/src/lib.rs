@@ -36,7 +36,7 @@ pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::Limiter;
 pub use observer::{NoObserver, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport};
-pub use refund::RefundError;
+pub use refund::{RefundError, SpentAt};
 pub use remote::QueueBounds;
 pub use remote::breaker::{BreakerConfig, BreakerState};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};

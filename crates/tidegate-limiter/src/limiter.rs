@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::{RuleSet, UnknownDomain};
 use tidegate_store::{Outcomes, Reply, Request, Store};
 
@@ -17,6 +18,7 @@ use crate::health::{Health, NodeHealth, RemoteStats};
 use crate::idempotency::RequestNames;
 use crate::lease_ids::LeaseIds;
 use crate::local::LocalCells;
+use crate::local::fleet::Fleet;
 use crate::node_clock::NodeClock;
 use crate::observer::Observer;
 use crate::remote::{Remote, RemoteParts};
@@ -54,7 +56,9 @@ impl Limiter {
         };
         let member = secret[0] ^ secret[1].rotate_left(32);
         let deny_cache = Arc::new(DenyCache::new(cached));
-        let local = Arc::new(LocalCells::new(fallback, booked, member, clock.clone()));
+        let expected = remote.as_ref().and_then(|remote| remote.expected_nodes);
+        let fleet = Fleet::new(member, expected);
+        let local = Arc::new(LocalCells::new(fallback, booked, fleet, clock.clone()));
         let remote = remote.map(|remote| {
             Arc::new(Remote::new(RemoteParts {
                 store: store.clone(),
@@ -139,7 +143,8 @@ impl Limiter {
                 }
             },
         };
-        let decision = Decision::new(Arc::clone(snapshot), &plan, &answer, self.lease_ids.keys());
+        let decision =
+            Decision::new(Arc::clone(snapshot), &plan, &answer, self.lease_ids.keys(), matched.asked_at);
         if decision.is_refused_by_quotas_alone() {
             self.take_back(&plan, &decision).await;
         }
@@ -172,12 +177,13 @@ impl Limiter {
         };
         let mut answers = answers.into_iter();
         let mut decisions = Vec::with_capacity(requests.len());
-        for plan in &plans {
+        for (plan, found) in plans.iter().zip(&found) {
             let Ok(plan) = plan.as_ref().map_err(|unknown| decisions.push(Err((*unknown).clone()))) else {
                 continue;
             };
             let answer = answers.next().expect("one answer per known domain");
-            let decision = Decision::new(snapshot.clone(), plan, &answer, self.lease_ids.keys());
+            let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
+            let decision = Decision::new(snapshot.clone(), plan, &answer, self.lease_ids.keys(), asked_at);
             if decision.is_refused_by_quotas_alone() {
                 self.take_back(plan, &decision).await;
             }
@@ -228,6 +234,16 @@ impl Limiter {
             if let Some(remote) = remote {
                 remote.maintain(&rules, &names, lease_ids.keys()).await;
             }
+        }
+    }
+
+    /// Gets this core in touch with a remote store before it takes requests: connects, has the scripts of the rules loaded,
+    /// hears of the fleet. False if that did not succeed within `patience`; then rules decide by their failure policies
+    /// until it does. A store in memory needs none of it.
+    pub async fn warm_up(&self, patience: Micros) -> bool {
+        match &self.remote {
+            Some(remote) => remote.warm_up(&self.rules, self.lease_ids.keys(), patience).await,
+            None => true,
         }
     }
 

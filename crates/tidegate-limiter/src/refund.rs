@@ -12,7 +12,7 @@ use tidegate_rules::{Coordination, UnknownDomain};
 use tidegate_store::{Clock, Refund, StoreError};
 
 use crate::check::{Matched, Plan};
-use crate::decision::Decision;
+use crate::decision::{Decision, Source};
 use crate::limiter::Limiter;
 use crate::observer::StoreCall;
 use crate::owned::OwnedCell;
@@ -58,29 +58,82 @@ impl From<StoreError> for RefundError {
     }
 }
 
-/// Cells of the store, and how many hits go back to each.
-type GivenBack = SmallVec<[(OwnedCell, Hits); 2]>;
+/// When hits were spent that are given back: they belong to the window in which they were charged, and to no later one.
+#[derive(Clone, Copy, Debug)]
+pub enum SpentAt<'d> {
+    /// Nobody knows: they go back into the current window.
+    Unknown,
+    /// At most so long ago, counted from before the check was sent: an age that is too large gives too little back, one that
+    /// is too small may give back what a later window has spent.
+    Ago(Micros),
+    /// By this decision of this limiter.
+    By(&'d Decision),
+}
+
+/// Hits to be given back to one cell of a request.
+#[derive(Clone, Copy)]
+struct Return {
+    /// Its place among the request's spends.
+    place: usize,
+    hits: Hits,
+    age: Micros,
+}
+
+/// Cells of the store, how many hits go back to each, and how long ago they were spent.
+type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
 
 impl Limiter {
-    /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter.
+    /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter. What has come back by
+    /// itself since it was spent is not given back again.
     ///
     /// # Errors
     /// When no rule speaks of the domain, or the store did not answer.
-    pub async fn refund(&self, request: &CheckRequest<'_>, amount: Hits) -> Result<(), RefundError> {
+    pub async fn refund(
+        &self,
+        request: &CheckRequest<'_>,
+        amount: Hits,
+        spent: SpentAt<'_>,
+    ) -> Result<(), RefundError> {
         let snapshot = self.rules.load_full();
         let mut matched = Matched::new();
         matched.find(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
-        let all = (0..plan.spends.len()).map(|place| (place, amount));
+        let all = self.returns(&plan, amount, spent);
         match &self.remote {
-            None => Ok(self.store.refund(&refunds(&plan, all)).answer().await?),
+            None => Ok(self.store.refund(&refunds(&plan, all.into_iter())).answer().await?),
             Some(remote) => {
-                let stored = self.give_back_here(&plan, all);
+                let stored = self.give_back_here(&plan, all.into_iter());
                 let refunded = remote.refund(stored).await;
                 self.forget(&plan);
                 Ok(refunded?)
             }
         }
+    }
+
+    /// What goes back to which cell: nothing to those whose quota is back since.
+    fn returns(&self, plan: &Plan<'_>, hits: Hits, spent: SpentAt<'_>) -> SmallVec<[Return; 4]> {
+        let age = match spent {
+            SpentAt::Unknown => Micros::ZERO,
+            SpentAt::Ago(age) => age,
+            // Nothing was spent by a request that was refused, nor where nobody counted.
+            SpentAt::By(decision) if !decision.allowed || decision.source == Source::FallbackOpen => {
+                return SmallVec::new();
+            }
+            SpentAt::By(decision) => self.clock.now().since(decision.asked_at()),
+        };
+        let is_back = |place: usize| match spent {
+            SpentAt::Unknown => false,
+            SpentAt::By(decision) if plan.is_of(decision) => {
+                plan.reset_after(place, decision).is_some_and(|reset_after| age >= reset_after)
+            }
+            // A bucket is idle again by then at the latest, whatever was in it. The store knows of windows.
+            SpentAt::By(_) | SpentAt::Ago(_) => {
+                let limit = plan.spends[place].touch.limit;
+                limit.refills() && limit.quota_window().is_some_and(|refill| age >= refill)
+            }
+        };
+        let places = (0..plan.spends.len()).filter(|place| !is_back(*place));
+        places.map(|place| Return { place, hits, age }).collect()
     }
 
     /// Gives every cell that `request` would touch its full quota back.
@@ -109,8 +162,9 @@ impl Limiter {
     /// Takes back what a request has spent that only quotas together refused: the store decides limits one by one, and let
     /// it spend elsewhere.
     pub(crate) async fn take_back(&self, plan: &Plan<'_>, decision: &Decision) {
+        let age = self.clock.now().since(decision.asked_at());
         let spent = (0..plan.spends.len()).filter(|place| plan.was_admitted(*place, decision));
-        let spent = spent.map(|place| (place, plan.spends[place].touch.ask.hits));
+        let spent = spent.map(|place| Return { place, hits: plan.spends[place].touch.ask.hits, age });
         match &self.remote {
             None => {
                 if let Err(error) = self.store.refund(&refunds(plan, spent)).answer().await {
@@ -122,26 +176,27 @@ impl Limiter {
     }
 
     /// Gives back what this node has counted itself; what is left must go back to the store.
-    fn give_back_here(&self, plan: &Plan<'_>, hits: impl Iterator<Item = (usize, Hits)>) -> GivenBack {
+    fn give_back_here(&self, plan: &Plan<'_>, returns: impl Iterator<Item = Return>) -> GivenBack {
         let mut stored = GivenBack::new();
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
-        for (place, hits) in hits {
+        for Return { place, hits, age } in returns {
             let spend = &plan.spends[place];
             let left = match policies[place].coordination {
                 Coordination::Exact => hits,
                 Coordination::Local => {
-                    self.local.refund(*spend, hits);
+                    self.local.refund(*spend, hits, age);
                     Hits::ZERO
                 }
                 Coordination::Approximate { .. } => {
-                    self.local.refund(*spend, hits);
+                    self.local.refund(*spend, hits, age);
                     let hash = self.hasher.cell(&spend.cell);
-                    let here = self.local.approximate.put_back(hash, hits);
+                    let spent_at = self.clock.now().back(age);
+                    let here = self.local.approximate.put_back(hash, hits, spent_at);
                     Hits::new(hits.get() - here)
                 }
             };
             if left > Hits::ZERO {
-                stored.push((OwnedCell::new(&spend.cell, spend.touch.limit), left));
+                stored.push((OwnedCell::new(&spend.cell, spend.touch.limit), left, age));
             }
         }
         stored
@@ -160,11 +215,11 @@ impl Remote {
         if given.is_empty() {
             return Ok(());
         }
-        let nodes = self.nodes_of(given.iter().map(|(cell, _)| cell.key().tag));
+        let nodes = self.nodes_of(given.iter().map(|(cell, ..)| cell.key().tag));
         let store = self.store();
         let work = async move {
             let refunds: SmallVec<[Refund<'_>; 2]> =
-                given.iter().map(|(cell, hits)| cell.refund(*hits, Micros::ZERO)).collect();
+                given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age)).collect();
             store.refund(&refunds).answer().await
         };
         self.run(StoreCall::Refund, nodes, work).await
@@ -186,10 +241,10 @@ impl Remote {
     }
 }
 
-fn refunds<'p>(plan: &Plan<'p>, hits: impl Iterator<Item = (usize, Hits)>) -> SmallVec<[Refund<'p>; 4]> {
-    let refund = |(place, hits): (usize, Hits)| {
+fn refunds<'p>(plan: &Plan<'p>, returns: impl Iterator<Item = Return>) -> SmallVec<[Refund<'p>; 4]> {
+    let refund = |Return { place, hits, age }: Return| {
         let spend = &plan.spends[place];
-        Refund { cell: spend.cell, limit: spend.touch.limit, hits, age: Micros::ZERO }
+        Refund { cell: spend.cell, limit: spend.touch.limit, hits, age }
     };
-    hits.map(refund).collect()
+    returns.map(refund).collect()
 }

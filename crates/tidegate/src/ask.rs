@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use tidegate_core::Hits;
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, Patience, RefundError};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, Patience, RefundError, SpentAt};
 use tidegate_rules::{Descriptor, UnknownDomain};
 
 /// A question to a limiter: may this pass? It can be asked again and again.
@@ -16,9 +16,10 @@ use tidegate_rules::{Descriptor, UnknownDomain};
 /// # #[cfg(feature = "memory")]
 /// # async fn example(limiter: tidegate::Limiter) -> Result<(), Box<dyn std::error::Error>> {
 /// let prompt = tidegate::Ask::new("llm").with("user", "alice").cost(400);
-/// if prompt.check(&limiter).await?.allowed {
+/// let decision = prompt.check(&limiter).await?;
+/// if decision.allowed {
 ///     // It took fewer tokens than it might have.
-///     prompt.refund(&limiter, 150).await?;
+///     prompt.refund(&limiter, &decision, 150).await?;
 /// }
 /// # Ok(())
 /// # }
@@ -80,13 +81,15 @@ impl<'a> Ask<'a> {
         block_on(self.check(limiter))
     }
 
-    /// Gives `hits` back that were not needed after all.
+    /// Gives `hits` back that `decision` spent and that were not needed after all: into the window that was charged, and
+    /// nowhere if that is over.
     ///
     /// # Errors
     /// When no rule speaks of the domain, or the store did not answer.
-    pub async fn refund(&self, limiter: &Limiter, hits: u64) -> Result<(), RefundError> {
+    pub async fn refund(&self, limiter: &Limiter, decision: &Decision, hits: u64) -> Result<(), RefundError> {
         let entries = self.entries();
-        limiter.refund(&self.request(&[self.descriptor(&entries)]), Hits::new(hits)).await
+        let request = [self.descriptor(&entries)];
+        limiter.refund(&self.request(&request), Hits::new(hits), SpentAt::By(decision)).await
     }
 
     fn entries(&self) -> Vec<(&str, &[u8])> {

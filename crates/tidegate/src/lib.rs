@@ -38,6 +38,7 @@ pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 pub use tidegate_limiter::{
     BreakerConfig, CheckRequest, Decision, DescriptorAsk, Health, LeaseError, LeaseToken, Limiter,
     LimiterConfig, NoObserver, Observer, Patience, RefundError, RemoteConfig, Report, Runtime, Source,
+    SpentAt,
 };
 pub use tidegate_rules::{
     Descriptor, Diagnostics, Format, RuleSet, Source as RuleSource, UnknownDomain, load,

@@ -3,6 +3,7 @@
 //! Each check reads the checkout, and its message says how to put things right.
 
 mod arrows;
+mod bounds;
 mod files;
 mod lints;
 mod names;

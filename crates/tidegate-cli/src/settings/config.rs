@@ -94,6 +94,9 @@ pub(crate) struct Store {
     pub(crate) breaker: Breaker,
     /// What every key begins with, so that several fleets can share a store: `tidegate` by default
     pub(crate) key_prefix: Option<String>,
+    /// How many nodes share the store: by what limits are divided on a node that starts while the store does not answer,
+    /// and until it has heard of the others. By default a node thinks that it is alone then
+    pub(crate) expected_nodes: Option<Count>,
     /// Files for TLS, where the url asks for it
     pub(crate) tls: Tls,
     /// Who logs in at the sentinels; the url says who does at the servers
@@ -322,6 +325,7 @@ impl Store {
                 open_for: self.breaker.open_for.or(weaker.breaker.open_for),
             },
             key_prefix: self.key_prefix.or(weaker.key_prefix),
+            expected_nodes: self.expected_nodes.or(weaker.expected_nodes),
             tls: Tls {
                 ca: self.tls.ca.or(weaker.tls.ca),
                 certificate: self.tls.certificate.or(weaker.tls.certificate),

@@ -84,6 +84,9 @@ const VARIABLES: &[Variable] = &[
         to.store.key_prefix = Some(text.to_owned());
         Ok(())
     }),
+    open("TIDEGATE_STORE__EXPECTED_NODES", "how many nodes share the store", |to, text| {
+        put(&mut to.store.expected_nodes, text)
+    }),
     open("TIDEGATE_STORE__TLS__CA", "PEM file with the authorities to trust", |to, text| {
         to.store.tls.ca = Some(PathBuf::from(text));
         Ok(())

@@ -3,7 +3,7 @@
 //! An address may hold a password, so no message here repeats any part of one that has somebody log in.
 
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub(crate) struct StoreSettings {
     pub(crate) breaker_failures: Option<NonZeroU32>,
     pub(crate) breaker_open_for: Option<Duration>,
     pub(crate) key_prefix: Option<String>,
+    pub(crate) expected_nodes: Option<NonZeroU64>,
     pub(crate) tls: TlsFiles,
     pub(crate) sentinel: Credentials,
 }
@@ -38,7 +39,17 @@ pub(crate) enum StoreUrl {
 
 impl StoreSettings {
     pub(super) fn decide(store: config::Store) -> Result<Self, Failure> {
-        let config::Store { url, password, required, timeout, breaker, key_prefix, tls, sentinel } = store;
+        let config::Store {
+            url,
+            password,
+            required,
+            timeout,
+            breaker,
+            key_prefix,
+            expected_nodes,
+            tls,
+            sentinel,
+        } = store;
         let failures = breaker.failures.map(|Count(failures)| {
             NonZeroU32::try_from(failures).map_err(|_| {
                 Failure::new("store.breaker.failures: that many failures never come in a row")
@@ -60,6 +71,7 @@ impl StoreSettings {
             breaker_failures: failures.transpose()?,
             breaker_open_for: breaker.open_for.map(|Span(span)| span),
             key_prefix,
+            expected_nodes: expected_nodes.and_then(|Count(nodes)| NonZeroU64::try_from(nodes).ok()),
             tls: TlsFiles { ca: tls.ca, certificate: tls.certificate, key: tls.key },
             sentinel: Credentials {
                 user: sentinel.user,

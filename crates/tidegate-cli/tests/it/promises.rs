@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tidegate_testkit::{Redis, eventually, http, poll};
 
-use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, left, pass};
+use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, check, left, look, pass};
 
 const PER_USER: &str = "\
 - { name: per-user, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
@@ -106,4 +106,73 @@ fn lease_tokens_are_signed_by_the_fleet_and_a_forged_one_ends_nothing() {
         .filter(|key| redis.cmd(&["TTL", &key.text()]).int() < 0)
         .count();
     assert_eq!(unexpired, 0, "every key has a time to live");
+}
+
+#[test]
+fn local_fallback_does_not_renew_itself_when_redis_stalls_again_and_again() {
+    let redis = Redis::start();
+    let rules = "- { name: few, key: [user], limits: [{ algorithm: fixed_window, limit: 5, window: 1d }] }\n";
+    let node = Node::ready(&redis.url(), DEFAULT, rules);
+    let mut client = node.client();
+    while look(&mut client, &[("user", "42")]).remaining > 0 {
+        check(&mut client, &[("user", "42")], 1);
+    }
+    let mut admitted = 0;
+    for _ in 0..8 {
+        redis.pause();
+        admitted += (0..10).filter(|_| check(&mut client, &[("user", "42")], 1).allowed).count();
+        redis.resume();
+        eventually("the node is in touch with its store", PATIENCE, || node.readyz() == "ready\n");
+    }
+    assert_eq!(admitted, 0, "all five were spent");
+}
+
+#[test]
+fn concurrency_fallback_gives_no_place_that_was_seen_taken() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), DEFAULT, SLOTS);
+    let mut client = node.client();
+    while look(&mut client, &[("user", "42")]).remaining > 0 {
+        check(&mut client, &[("user", "42")], 1);
+    }
+    redis.pause();
+    let admitted = (0..10).filter(|_| check(&mut client, &[("user", "42")], 1).allowed).count();
+    redis.resume();
+    assert_eq!(admitted, 0, "both places were taken");
+}
+
+#[test]
+fn a_warm_start_has_a_connection_on_every_worker_before_it_listens() {
+    let redis = Redis::start();
+    let _node = Node::start(&redis.url(), PATIENT, PER_USER);
+    let clients: usize = redis.info("connected_clients").unwrap().trim().parse().unwrap();
+    // This test's own is one of them.
+    let workers = std::thread::available_parallelism().unwrap().get();
+    assert!(clients > workers, "{clients} for {workers} workers");
+}
+
+#[test]
+fn a_start_without_its_store_waits_two_seconds_and_says_so() {
+    let redis = Redis::start();
+    redis.pause();
+    let node = Node::start(&redis.url(), DEFAULT, PER_USER);
+    assert_eq!(post(node.http, "/v1/check", &named("42", "r-1")).0, 503);
+    redis.resume();
+    eventually("the node is in touch with its store", PATIENCE, || {
+        post(node.http, "/v1/check", &named("42", "r-1")).0 == 200
+    });
+}
+
+#[test]
+fn a_refund_that_says_its_age_goes_into_the_window_that_was_charged() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), PATIENT, PER_USER);
+    check(&mut node.client(), &[("user", "42")], 1_000);
+    let refund = |age_ms: u64| {
+        let body = json!({ "domain": "api", "attributes": { "user": "42" }, "amount": 10, "age_ms": age_ms });
+        assert_eq!(post(node.http, "/v1/refund", &body).0, 200);
+        left(&mut node.client(), "42")
+    };
+    assert_eq!(refund(2 * 86_400_000), 0, "that window is over");
+    assert_eq!(refund(1), 10);
 }

@@ -1,7 +1,7 @@
 //! Who decides each cell of a request: found without a side effect, so that nothing has to be taken back to find out.
 
 use smallvec::SmallVec;
-use tidegate_core::Timestamp;
+use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::{Coordination, OnStoreFailure, Rule};
 use tidegate_store::{Outcomes, Spend};
 
@@ -54,8 +54,8 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
     for (place, spend) in cells.spends.iter().enumerate() {
         let here = match cells.policies[place].coordination {
             Coordination::Local => true,
-            Coordination::Approximate { .. } => {
-                limiter.local.may_decide(cells.cached[place].hash, spend, now)
+            Coordination::Approximate { sync_every } => {
+                keeps_up(spend, sync_every) && limiter.local.may_decide(cells.cached[place].hash, spend, now)
             }
             Coordination::Exact => false,
         };
@@ -66,6 +66,14 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
         }
     }
     classified
+}
+
+/// Whether hits that are reported every `sync_every` still belong to the window in which they were admitted. Where they
+/// would not, the store counts them in the next one, and callers within their limit would be refused: it is asked instead.
+fn keeps_up(spend: &Spend<'_>, sync_every: Micros) -> bool {
+    const PARTS: u64 = 8;
+    let window = spend.touch.limit.quota_window();
+    window.is_none_or(|window| sync_every.get().saturating_mul(PARTS) <= window.get())
 }
 
 /// What the breakers said of each node, asked once.

@@ -1,7 +1,7 @@
 //! What the rules say of a request, in a form that a plan can borrow from.
 
 use smallvec::SmallVec;
-use tidegate_core::{Limit, append_part};
+use tidegate_core::{Limit, Scope, Timestamp, append_part};
 use tidegate_rules::{
     CellKeyBytes, Descriptor, Limits, Match, Matches, OnMissingKey, Priority, RuleLimit, UnknownDomain,
 };
@@ -18,6 +18,17 @@ pub(crate) struct Matched<'r> {
     matches: Matches<'r>,
     overrides: OverrideKeys,
     without_waiting: WithoutWaiting<'r>,
+    /// Cells that several descriptors name under different limits: all of them must be kept.
+    strictest: Vec<StrictestLimit>,
+    /// When it was asked for.
+    pub(crate) asked_at: Timestamp,
+}
+
+/// A cell that a request names under several limits, and the one that keeps them all.
+pub(super) struct StrictestLimit {
+    pub(super) scope: Scope,
+    pub(super) key: CellKeyBytes,
+    pub(super) limit: Limit,
 }
 
 /// The keys of descriptors that bring their own limit: the whole descriptor.
@@ -33,6 +44,8 @@ impl<'r> Matched<'r> {
             matches: Matches::new(),
             overrides: OverrideKeys::new(),
             without_waiting: WithoutWaiting::new(),
+            strictest: Vec::new(),
+            asked_at: Timestamp::default(),
         }
     }
 
@@ -44,6 +57,7 @@ impl<'r> Matched<'r> {
         limiter: &Limiter,
     ) -> Result<(), UnknownDomain> {
         let now = limiter.clock.now();
+        self.asked_at = now;
         let found = match request.descriptors {
             [ask] if ask.limit.is_none() => {
                 snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut self.matches)
@@ -51,6 +65,9 @@ impl<'r> Matched<'r> {
             _ => self.find_several(snapshot, request, now),
         };
         found.inspect_err(|_| limiter.observer.unknown_domain())?;
+        if request.descriptors.len() > 1 {
+            self.find_strictest(request);
+        }
         if request.patience == Patience::MustGoNow {
             without_waiting(&self.matches, &mut self.without_waiting);
         }
@@ -90,7 +107,7 @@ impl<'r> Matched<'r> {
         &mut self,
         snapshot: &'r Snapshot,
         request: &CheckRequest<'_>,
-        now: tidegate_core::Timestamp,
+        now: Timestamp,
     ) -> Result<(), UnknownDomain> {
         // A descriptor that brings its own limit is no business of the rules: they neither limit nor replace for it.
         let by_rules = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_none());
@@ -112,6 +129,41 @@ impl<'r> Matched<'r> {
         Ok(())
     }
 
+    /// Finds the cells that several descriptors name under different limits: tiers of one rule, or limits brought along.
+    fn find_strictest(&mut self, request: &CheckRequest<'_>) {
+        let by_rules = self.matches.iter().flat_map(|found| {
+            let limits = if let Limits::Enforce(limits) = found.limits { limits } else { &[] };
+            limits.iter().map(|limit| (limit, &found.key))
+        });
+        let own = self.overrides.iter().filter_map(|(descriptor, key)| {
+            request.descriptors[*descriptor].limit.map(|own| (&own.limit, key))
+        });
+        let limits: SmallVec<[(&RuleLimit, &CellKeyBytes); 4]> = by_rules.chain(own).collect();
+        let mut strictest: Vec<StrictestLimit> = Vec::new();
+        for (place, (first, key)) in limits.iter().enumerate() {
+            let is_same = |(other, its_key): &&(&RuleLimit, &CellKeyBytes)| {
+                its_key == key && other.scope == first.scope
+            };
+            if limits[..place].iter().any(|other| is_same(&other)) {
+                continue;
+            }
+            let others = limits[place + 1..].iter().filter(is_same);
+            let limit = others.fold(first.limit.clone(), |limit, (other, _)| {
+                limit.strictest(&other.limit).unwrap_or(limit)
+            });
+            if limit != first.limit {
+                let limit = match (&limit, request.patience) {
+                    (Limit::LeakyBucket(bucket), Patience::MustGoNow) => {
+                        Limit::LeakyBucket(bucket.without_waiting())
+                    }
+                    _ => limit,
+                };
+                strictest.push(StrictestLimit { scope: first.scope.clone(), key: (*key).clone(), limit });
+            }
+        }
+        self.strictest = strictest;
+    }
+
     /// The most critical priority among the rules that match, if any of them states one. A rule that is skipped because its
     /// key is missing has no say.
     pub(crate) fn priority(&self) -> Option<Priority> {
@@ -127,6 +179,9 @@ impl<'r> Matched<'r> {
         plan.add_all(request, &self.matches, &self.overrides, lease_ids);
         if !self.without_waiting.is_empty() {
             plan.go_now(&self.without_waiting);
+        }
+        if !self.strictest.is_empty() {
+            plan.keep_strictest(&self.strictest);
         }
         plan
     }

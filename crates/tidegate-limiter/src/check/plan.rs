@@ -6,7 +6,8 @@ use tidegate_rules::{CellKeyBytes, Coordination, Limits, Match, Mode, OnMissingK
 use tidegate_store::{CellKey, Spend};
 
 use super::classify::CellPolicy;
-use crate::decision::{Decision, Source};
+use super::matched::StrictestLimit;
+use crate::decision::{Decision, Report, Source};
 use crate::lease_ids::LeaseIds;
 use crate::request::CheckRequest;
 
@@ -143,6 +144,20 @@ impl<'p> Plan<'p> {
         about.any(|(_, report)| !report.is_refusal())
     }
 
+    /// Whether `decision` is on this request, under the same rules.
+    pub(crate) fn is_of(&self, decision: &Decision) -> bool {
+        let same = |(entry, report): (&MatchedLimit<'_>, &Report)| {
+            entry.descriptor == report.descriptor && entry.rule.map(Rule::index) == report.rule
+        };
+        self.entries.len() == decision.reports.len() && self.entries.iter().zip(&decision.reports).all(same)
+    }
+
+    /// When the full quota of the cell at this spend was to be back, as `decision` said.
+    pub(crate) fn reset_after(&self, spend: usize, decision: &Decision) -> Option<Micros> {
+        let about = self.entries.iter().zip(&decision.reports).filter(|(entry, _)| entry.is_for(spend));
+        about.filter_map(|(_, report)| report.limit()).map(|limit| limit.outcome.reset_after).max()
+    }
+
     /// How the rule behind each spend wants it treated.
     pub(crate) fn policies(&self) -> impl Iterator<Item = CellPolicy> {
         (0..self.spends.len()).map(|place| {
@@ -182,6 +197,15 @@ impl<'p> Plan<'p> {
         for spend in &mut self.spends {
             let own = buckets.iter().find(|(limit, _)| std::ptr::eq(*limit, spend.touch.limit));
             spend.touch.limit = own.map_or(spend.touch.limit, |(_, without_waiting)| without_waiting);
+        }
+    }
+
+    /// Asks cells that several descriptors name under different limits by the one that keeps them all.
+    pub(super) fn keep_strictest(&mut self, strictest: &'p [StrictestLimit]) {
+        for spend in &mut self.spends {
+            let cell = &spend.cell;
+            let known = strictest.iter().find(|one| *one.key == *cell.key && one.scope == *cell.scope);
+            spend.touch.limit = known.map_or(spend.touch.limit, |one| &one.limit);
         }
     }
 

@@ -113,9 +113,10 @@ impl Approximate {
 
     /// Puts back hits that [`Approximate::take`] took and that were not spent after all: as many as the store was not told
     /// of. Says how many that were.
-    pub(crate) fn put_back(&self, hash: CellHash, hits: Hits) -> u64 {
+    pub(crate) fn put_back(&self, hash: CellHash, hits: Hits, spent_at: Timestamp) -> u64 {
         let mut cells = self.cells.lock();
-        let Some(share) = cells.get_mut(&hash) else { return 0 };
+        // What was spent before the store was last told was told then.
+        let Some(share) = cells.get_mut(&hash).filter(|share| spent_at >= share.heard) else { return 0 };
         let hits = hits.get().min(share.unreported);
         share.unreported -= hits;
         share.left += hits;

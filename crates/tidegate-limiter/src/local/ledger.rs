@@ -74,16 +74,14 @@ impl Ledger {
         due.map(|(hash, debt)| (*hash, debt.clone())).collect()
     }
 
-    /// Takes `hits` off an account; true if that closed it, because nothing was spent meanwhile.
-    pub(crate) fn settle(&self, hash: CellHash, hits: u64) -> bool {
+    /// Takes `hits` off an account, and closes it if nothing was spent meanwhile.
+    pub(crate) fn settle(&self, hash: CellHash, hits: u64) {
         let mut debts = self.debts.lock();
-        let Entry::Occupied(mut debt) = debts.entry(hash) else { return false };
+        let Entry::Occupied(mut debt) = debts.entry(hash) else { return };
         debt.get_mut().hits = debt.get().hits.saturating_sub(hits);
-        let closed = debt.get().hits == 0;
-        if closed {
+        if debt.get().hits == 0 {
             debt.remove();
         }
-        closed
     }
 
     /// Accounts that are open.

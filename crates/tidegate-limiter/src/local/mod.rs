@@ -73,12 +73,12 @@ struct HeldSpend<'p> {
 }
 
 impl LocalCells {
-    pub(crate) fn new(memory: MemoryConfig, bookkeeping: usize, member: u64, clock: NodeClock) -> Self {
+    pub(crate) fn new(memory: MemoryConfig, bookkeeping: usize, fleet: Fleet, clock: NodeClock) -> Self {
         LocalCells {
             memory: MemoryStore::with_clock(memory, clock),
             approximate: Approximate::new(bookkeeping),
             ledger: Ledger::new(bookkeeping),
-            fleet: Fleet::new(member),
+            fleet,
         }
     }
 
@@ -105,16 +105,22 @@ impl LocalCells {
         LocalHold { cells: self, held, passes }
     }
 
-    /// The limit under which a cell is decided here whose store is unavailable. The first time it starts where the store was.
+    /// The limit under which a cell is decided here whose store is unavailable: this node's share, given once per window
+    /// however often the store fails in it, and of that no more than its part of what the store had left.
     fn share(&self, own: &LocalSpend<'_>) -> Option<Limit> {
         let LocalReason::StoreUnavailable { last_seen } = own.reason else { return None };
         let fleet = self.fleet.size();
         let share = own.spend.touch.limit.divided(fleet);
-        if !share.takes_lease() && self.ledger.open(own.hash, &own.spend) == Account::New {
-            let left = last_seen.map_or(share.quota(), |left| left.div_ceil(fleet.max(1)));
-            let spent = Ask::hits(share.quota().saturating_sub(left));
-            let touch = Touch { limit: &share, ask: spent, stance: own.spend.touch.stance };
-            at_once(self.memory.charge(&[Spend { cell: own.spend.cell, touch }]));
+        let part = last_seen.map_or(u64::MAX, |left| left.div_ceil(fleet.max(1)));
+        if share.takes_lease() {
+            // The store does not know of leases that were given out here: they are part of what it had left.
+            return Some(share.with_leases_at_most(part));
+        }
+        if self.ledger.open(own.hash, &own.spend) != Account::Known {
+            let spend = under(own.spend, Some(&share));
+            let too_much = self.look(spend).remaining.saturating_sub(part);
+            let touch = Touch { ask: Ask::hits(too_much), ..spend.touch };
+            at_once(self.memory.charge(&[Spend { touch, ..spend }]));
         }
         Some(share)
     }
@@ -124,8 +130,13 @@ impl LocalCells {
         let hits = held.own.spend.touch.ask.hits;
         let spent = passes && held.outcome.is_admitted();
         match held.own.reason {
-            LocalReason::Approximate if !spent => drop(self.approximate.put_back(held.own.hash, hits)),
-            LocalReason::StoreUnavailable { .. } if spent => self.ledger.spent(held.own.hash, hits.get()),
+            LocalReason::Approximate if !spent => {
+                self.approximate.put_back(held.own.hash, hits, Timestamp::MAX);
+            }
+            // A lease is no debt: it ends by its name, here.
+            LocalReason::StoreUnavailable { .. } if spent && !held.own.spend.touch.limit.takes_lease() => {
+                self.ledger.spent(held.own.hash, hits.get());
+            }
             LocalReason::Local | LocalReason::Approximate | LocalReason::StoreUnavailable { .. } => {}
         }
     }
@@ -133,7 +144,7 @@ impl LocalCells {
     /// The shares that approximate spends took go back: the request is refused before anything was decided.
     pub(crate) fn put_back(&self, spends: &[LocalSpend<'_>]) {
         for own in spends.iter().filter(|own| own.reason == LocalReason::Approximate) {
-            self.approximate.put_back(own.hash, own.spend.touch.ask.hits);
+            self.approximate.put_back(own.hash, own.spend.touch.ask.hits, Timestamp::MAX);
         }
     }
 
@@ -141,14 +152,16 @@ impl LocalCells {
         let hits = held.own.spend.touch.ask.hits;
         match held.own.reason {
             LocalReason::Local => {}
-            LocalReason::Approximate => drop(self.approximate.put_back(held.own.hash, hits)),
+            LocalReason::Approximate => drop(self.approximate.put_back(held.own.hash, hits, Timestamp::MAX)),
             LocalReason::StoreUnavailable { .. } => self.ledger.gave_back(held.own.hash, hits.get()),
         }
     }
 
     /// Whether this node may decide an approximate cell. What it would refuse by an old answer, the store is asked.
     pub(crate) fn may_decide(&self, hash: CellHash, spend: &Spend<'_>, now: Timestamp) -> bool {
-        (self.approximate.is_fresh(hash, now) || self.look(*spend).is_admitted())
+        // A share can be given out once it is known among how many.
+        self.fleet.is_settled()
+            && (self.approximate.is_fresh(hash, now) || self.look(*spend).is_admitted())
             && self.approximate.has_room(hash, spend, self.fleet.size())
     }
 
@@ -174,9 +187,9 @@ impl LocalCells {
     }
 
     /// Gives hits back to a cell.
-    pub(crate) fn refund(&self, spend: Spend<'_>, hits: Hits) {
+    pub(crate) fn refund(&self, spend: Spend<'_>, hits: Hits, age: Micros) {
         let Spend { cell, touch } = spend;
-        at_once(self.memory.refund(&[Refund { cell, limit: touch.limit, hits, age: Micros::ZERO }]));
+        at_once(self.memory.refund(&[Refund { cell, limit: touch.limit, hits, age }]));
     }
 
     pub(crate) fn release(&self, lease: LeaseRef<'_>) -> bool {
@@ -194,7 +207,7 @@ impl LocalCells {
             Some(id) if limit.takes_lease() => drop(self.release(LeaseRef { cell, limit, id })),
             // A refused request leaves its trace there, and this one is refused.
             _ if limit.counts_refused() => {}
-            _ => self.refund(spend, spend.touch.ask.hits),
+            _ => self.refund(spend, spend.touch.ask.hits, Micros::ZERO),
         }
         self.unbook(held);
     }

@@ -25,7 +25,7 @@ use crate::snapshot::Snapshot;
 /// How often a node that does not answer is probed, and debts are looked at.
 const PROBE_EVERY: Micros = Micros::from_millis(500);
 /// How long a limiter counts as alive after a heartbeat; it beats five times as often.
-const MEMBER_TTL: Micros = Micros::from_secs(5);
+pub(super) const MEMBER_TTL: Micros = Micros::from_secs(5);
 /// The shortest time between two reconciliations of approximate counts, however short a rule wants it.
 const SHORTEST_SYNC: Micros = Micros::from_millis(10);
 /// How often the store is asked for the key that leases are signed with.
@@ -84,7 +84,7 @@ impl Remote {
         self.observer.store_called(StoreCall::Heartbeat, self.clock.now().since(sent));
         match answer.unwrap_or_else(|| Err(self.timed_out(&[0], self.timeout))) {
             Ok(size) => {
-                self.local.fleet.heard(size);
+                self.local.fleet.heard(size, self.clock.now());
                 self.observer.fleet_counted(self.local.fleet.size());
             }
             Err(error) => {
@@ -187,12 +187,8 @@ impl Remote {
                 // It is still owed.
                 return;
             }
-            for (hash, Debt { cell, hits }) in &due {
-                if local.ledger.settle(*hash, *hits) {
-                    local.set(spend_of(cell, &cell.limit.divided(fleet), 0), 0);
-                }
-                self.deny_cache.forget(*hash, self.clock.now());
-            }
+            // What this node has spent of its share stays spent: the next failure in the same window finds it so.
+            due.iter().for_each(|(hash, debt)| local.ledger.settle(*hash, debt.hits));
             self.observer.debts_paid(cells, hits, paid.as_ref().err());
         }
     }

@@ -10,6 +10,7 @@ mod carry;
 mod orphans;
 mod queue;
 mod ticket;
+mod warm_up;
 
 pub(crate) use orphans::{Orphans, TakenLeases};
 pub use queue::QueueBounds;

@@ -1,5 +1,5 @@
 use tidegate_core::Micros;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, RuleResult, Source};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, RuleResult, Source, SpentAt};
 
 use crate::world::{World, at_once, told};
 
@@ -192,8 +192,39 @@ fn a_refund_gives_back_what_a_check_took() {
     world.check_cost(&[("user", "1")], 3);
     let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
     let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
-    at_once(world.limiter.refund(&request, tidegate_core::Hits::new(2))).unwrap();
+    at_once(world.limiter.refund(&request, tidegate_core::Hits::new(2), SpentAt::Unknown)).unwrap();
     assert_eq!(told(&world.check(&[("user", "1")])).2, 1);
+}
+
+#[test]
+fn a_refund_goes_into_the_window_that_was_charged_and_nowhere_if_that_is_over() {
+    for (limit, until_full) in [
+        ("{ algorithm: fixed_window, limit: 10, window: 1m }", 60),
+        ("{ algorithm: sliding_window, limit: 10, window: 1m }", 120),
+        ("{ algorithm: sliding_log, limit: 10, window: 1m }", 60),
+        ("{ algorithm: token_bucket, rate: 10/m, burst: 10 }", 60),
+    ] {
+        let world = World::new(&format!("- {{ name: a, key: [user], limits: [{limit}] }}"));
+        let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
+        let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+        let refund = |spent: SpentAt<'_>| {
+            at_once(world.limiter.refund(&request, tidegate_core::Hits::new(10), spent)).unwrap();
+        };
+        let first = world.check_cost(&[("user", "1")], 10);
+        world.advance(Micros::from_secs(until_full));
+        let second = world.check_cost(&[("user", "1")], 10);
+        assert!(first.allowed && second.allowed, "{limit}");
+        refund(SpentAt::By(&first));
+        assert!(!world.check(&[("user", "1")]).allowed, "{limit}: the first ten are long back");
+        refund(SpentAt::Ago(Micros::from_secs(until_full)));
+        assert!(!world.check(&[("user", "1")]).allowed, "{limit}: and so they are by their age");
+        let refused = world.check(&[("user", "1")]);
+        refund(SpentAt::By(&refused));
+        assert!(!world.check(&[("user", "1")]).allowed, "{limit}: who was refused has spent nothing");
+        refund(SpentAt::By(&second));
+        assert!(world.check_cost(&[("user", "1")], 10).allowed, "{limit}: the second ten are given back");
+        assert!(!world.check(&[("user", "1")]).allowed, "{limit}");
+    }
 }
 
 #[test]

@@ -36,6 +36,24 @@ fn two_descriptors_for_one_cell_ask_for_the_sum() {
 }
 
 #[test]
+fn two_descriptors_for_one_cell_under_different_tiers_keep_the_stricter_whichever_comes_first() {
+    let rules = "- { name: plan, key: [user], tiers: { on: plan, default: free, \
+        free: [{ algorithm: token_bucket, rate: 1/h, burst: 50 }], \
+        pro: [{ algorithm: token_bucket, rate: 50/h, burst: 5 }] } }";
+    let free: (&[(&str, &str)], u64) = (&[("user", "1"), ("plan", "free")], 1);
+    let pro: (&[(&str, &str)], u64) = (&[("user", "1"), ("plan", "pro")], 1);
+    for both in [[free, pro], [pro, free]] {
+        let world = World::new(rules);
+        let passed = (0..50).filter(|_| world.check_descriptors(&both).allowed).count();
+        assert_eq!(passed, 2, "each spends two of five");
+        // And refills as slowly as the other: one hit in an hour, where two are wanted.
+        world.advance(Micros::from_secs(3_600));
+        assert!(world.check_descriptors(&both).allowed, "one was left, and one came back");
+        assert!(!world.check_descriptors(&both).allowed);
+    }
+}
+
+#[test]
 fn a_limit_that_the_caller_brings_replaces_the_rules_of_its_descriptor_only() {
     let world = World::new(BY_PATH);
     let own = LimitOverride::new("api", 5, Micros::from_secs(60)).unwrap();

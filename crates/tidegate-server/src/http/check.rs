@@ -8,12 +8,12 @@ use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_http::answer;
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, RefundError, Transport};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, RefundError, SpentAt, Transport};
 use tidegate_rules::{Descriptor, UnknownDomain};
 
 use super::idempotency::{Keep, Told, check_id, detached, refund_id};
 use super::{Answer, JSON, Shared};
-use crate::json::{self, Attributes, Check};
+use crate::json::{self, Attributes, Check, Count};
 use crate::problem::{Kind, Problem};
 use crate::service::{governing_limit, rule_name};
 
@@ -70,15 +70,16 @@ impl Shared {
         let entries = entries(&refund.attributes);
         let asks = [ask(&entries, 0)];
         let request = question(refund.domain.as_str(), &asks);
-        self.service.limiter.refund(&request, Hits::new(refund.amount.0)).await.map_err(
-            |error| match error {
+        let spent = refund.age_ms.map_or(SpentAt::Unknown, |Count(ms)| SpentAt::Ago(Micros::from_millis(ms)));
+        self.service.limiter.refund(&request, Hits::new(refund.amount.0), spent).await.map_err(|error| {
+            match error {
                 RefundError::UnknownDomain(error) => (self.unknown_domain(&error, "domain"), Keep::Nothing),
                 RefundError::Store(error) if error.is_certainly_not_applied() => {
                     (super::store_unavailable(&error), Keep::Nothing)
                 }
                 RefundError::Store(error) => (super::store_unavailable(&error), Keep::Claim),
-            },
-        )?;
+            }
+        })?;
         let body = serde_json::json!({ "refunded": refund.amount.0 }).to_string();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, JSON)]);
         Ok(Told { status: StatusCode::OK, headers, body: body.into(), keep: Keep::Answer })

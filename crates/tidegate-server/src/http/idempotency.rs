@@ -88,6 +88,7 @@ pub(super) fn check_id(check: &Check<'_>, id: &str) -> RequestId {
 }
 
 pub(super) fn refund_id(refund: &Refund<'_>, id: &str) -> RequestId {
+    // Its age is another each time that it is sent, and not part of what is asked.
     let asked = asked(b"refund", refund.amount.0, &refund.attributes);
     RequestId::new(refund.domain.as_str(), id, &asked)
 }

@@ -58,6 +58,9 @@ pub struct Refund<'a> {
     pub attributes: Attributes<'a>,
     /// Hits to give back.
     pub amount: Count,
+    /// How long ago the check was sent that spent them, at least.
+    #[serde(default)]
+    pub age_ms: Option<Count>,
     /// Makes a repeated request safe.
     #[serde(borrow, default)]
     pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,

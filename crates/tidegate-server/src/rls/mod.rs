@@ -8,7 +8,7 @@ mod question;
 
 use bytes::Bytes;
 use tidegate_core::Timestamp;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, RefundError};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience, RefundError, SpentAt};
 use tidegate_rules::UnknownDomain;
 
 pub use crate::generated::envoy::config::core::v3::HeaderValue;
@@ -93,7 +93,7 @@ impl Service {
         for place in returned.iter().filter(|_| passes) {
             let hits = question::hits(request, &request.descriptors[*place]);
             let ask = for_gateway(&request.domain, std::slice::from_ref(&asks[*place]));
-            match self.limiter.refund(&ask, hits).await {
+            match self.limiter.refund(&ask, hits, SpentAt::Unknown).await {
                 Ok(()) => {}
                 Err(RefundError::UnknownDomain(error)) => return Err(error),
                 Err(RefundError::Store(error)) => {

@@ -75,6 +75,9 @@ pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Makes the [`Protocol`] of one worker; called on that worker's thread, inside its runtime.
 pub type MakeProtocol = Arc<dyn Fn(WorkerId) -> Arc<dyn Protocol> + Send + Sync>;
 
+/// What one worker does before it serves, inside its runtime.
+pub type WarmUp = Arc<dyn Fn(WorkerId) -> Serving + Send + Sync>;
+
 /// An accepted connection: `TCP_NODELAY` and keep-alive probes are set, TLS hands are shaken, nothing has been read.
 #[derive(Debug)]
 pub struct Connection {
@@ -183,6 +186,16 @@ pub struct DataPlane {
 impl DataPlane {
     /// Starts the workers, then accepts on every listener.
     pub fn start(settings: &Settings, listeners: Vec<Listener>) -> Result<Self, RuntimeError> {
+        DataPlane::start_warm(settings, listeners, Arc::new(|_| Box::pin(std::future::ready(()))))
+    }
+
+    /// The same, after `warm_up` has ended on every worker: it says how long it takes at most. Connections that come
+    /// meanwhile wait to be accepted.
+    pub fn start_warm(
+        settings: &Settings,
+        listeners: Vec<Listener>,
+        warm_up: WarmUp,
+    ) -> Result<Self, RuntimeError> {
         let addresses = listeners
             .iter()
             .map(|listener| Ok((listener.name, listener.socket.local_addr()?)))
@@ -194,10 +207,14 @@ impl DataPlane {
 
         let makers: Vec<_> =
             listeners.iter().map(|listener| (Arc::clone(&listener.make), listener.tls.clone())).collect();
+        let (warm, all_warm) = std::sync::mpsc::channel();
         let workers = (0..settings.workers.get())
-            .map(|id| worker::spawn(WorkerId(id), makers.clone(), settings))
+            .map(|id| worker::spawn(WorkerId(id), makers.clone(), settings, (warm_up.clone(), warm.clone())))
             .collect::<io::Result<Vec<_>>>()
             .map_err(|source| RuntimeError::Start { what: "worker", source })?;
+        // Nothing is ever sent: the last worker to be warm drops the last sender.
+        drop(warm);
+        let _ = all_warm.recv();
         let queues = workers.iter().map(worker::Handle::queue).collect();
         let acceptor = acceptor::spawn(listeners, queues, Arc::clone(&loads), stopping)
             .map_err(|source| RuntimeError::Start { what: "acceptor", source })?;

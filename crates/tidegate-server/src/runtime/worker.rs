@@ -2,7 +2,7 @@
 
 use super::load::{MOST_LEAVING, Place};
 use super::silence::Watch;
-use super::{Connection, Drain, MakeProtocol, Protocol, Settings, WorkerId};
+use super::{Connection, Drain, MakeProtocol, Protocol, Settings, WarmUp, WorkerId};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,6 +48,7 @@ pub(super) fn spawn(
     id: WorkerId,
     makers: Vec<(MakeProtocol, Option<Arc<ServerTls>>)>,
     settings: &Settings,
+    (warm_up, warm): (WarmUp, std::sync::mpsc::Sender<()>),
 ) -> io::Result<Handle> {
     // Every dealt connection holds a place, or is on its way out, so no listener can have more than this many waiting.
     let most = (settings.max_connections.get() + MOST_LEAVING).saturating_mul(makers.len().max(1));
@@ -57,6 +58,8 @@ pub(super) fn spawn(
     let (deadline, handshake_timeout) = (settings.drain_deadline, settings.handshake_timeout);
     let thread = std::thread::Builder::new().name(format!("tidegate-{}", id.0)).spawn(move || {
         let cut = runtime.block_on(async move {
+            warm_up(id).await;
+            drop(warm);
             let listeners =
                 makers.into_iter().map(|(make, tls)| Spoken { protocol: make(id), tls }).collect();
             Worker::new(listeners, handshake_timeout).run(dealt, deadline).await

@@ -83,6 +83,7 @@ impl Backend {
             failures: settings.breaker_failures.unwrap_or(default.failures),
             open_for: settings.breaker_open_for.map_or(default.open_for, micros),
         };
+        remote.expected_nodes = settings.expected_nodes;
         Some(remote)
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tidegate_access::{Offers, ServerTls};
+use tidegate_core::Micros;
 use tidegate_http::identity::Identity;
 use tidegate_limiter::{Limiter, Shedder, TokioRuntime};
 use tidegate_server::access::Access;
@@ -16,7 +17,7 @@ use tidegate_server::headers;
 use tidegate_server::http::Http;
 use tidegate_server::proxy::Proxy;
 use tidegate_server::resp::{Logins, Resp, RespSettings};
-use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WorkerId};
+use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WarmUp, WorkerId};
 use tidegate_server::service::{Service, ServiceSettings};
 use tidegate_store::SystemClock;
 use tonic::service::Routes;
@@ -86,7 +87,7 @@ pub(super) fn start(
         })
     };
     let services: Vec<Arc<Service>> = (0..runtime.workers.get()).map(worker).collect();
-    let limiters = services.iter().map(|service| service.limiter.clone()).collect();
+    let limiters: Vec<Arc<Limiter>> = services.iter().map(|service| service.limiter.clone()).collect();
     let (others, health) = health_and_reflection();
     let identity = Arc::new(check_identity("", &settings.identity)?);
     let mut identities = vec![identity.clone()];
@@ -118,9 +119,27 @@ pub(super) fn start(
         reloads.tls.extend(tls.clone().map(|tls| ("proxy", tls)));
         listeners.push(proxy_listener(section.address()?, proxy, tls, services).map_err(failure)?);
     }
-    let plane = DataPlane::start(&runtime, listeners).map_err(failure)?;
+    let plane = DataPlane::start_warm(&runtime, listeners, warm_up(&limiters)).map_err(failure)?;
     Ok(Running { plane, health, limiters, shedder, identities, access, logins, stopping, reloads })
 }
+
+/// Gets every worker in touch with its store before it serves, for at most [`WARM_UP`].
+fn warm_up(limiters: &[Arc<Limiter>]) -> WarmUp {
+    let limiters = limiters.to_vec();
+    Arc::new(move |WorkerId(worker)| {
+        let limiter = limiters[worker].clone();
+        Box::pin(async move {
+            if !limiter.warm_up(WARM_UP).await && worker == 0 {
+                tracing::warn!(
+                    "the store does not answer: starting without it, rules decide by their failure policy"
+                );
+            }
+        })
+    })
+}
+
+/// How long a start waits for the store at most.
+const WARM_UP: Micros = Micros::from_secs(2);
 
 fn proxy_listener(
     address: SocketAddr,

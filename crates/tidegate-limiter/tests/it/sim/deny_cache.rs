@@ -1,7 +1,7 @@
 //! A refusal is repeated by the node that heard it: cheaply, for a second at most, and never wrongly.
 
 use tidegate_core::{Micros, Outcome};
-use tidegate_limiter::{Decision, Source};
+use tidegate_limiter::{Decision, Source, SpentAt};
 
 use super::store::Weather;
 use super::{Fleet, Setting};
@@ -169,7 +169,7 @@ fn a_refusal_under_way_while_hits_are_given_back_is_not_repeated() {
             descriptors: &asks,
             patience: tidegate_limiter::Patience::Waits,
         };
-        limiter.refund(&request, tidegate_core::Hits::new(5)).await.unwrap();
+        limiter.refund(&request, tidegate_core::Hits::new(5), SpentAt::Unknown).await.unwrap();
     });
     refund.wait();
     assert!(!slow.is_done());

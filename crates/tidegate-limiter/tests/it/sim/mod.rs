@@ -11,6 +11,7 @@ mod faults;
 mod lost;
 mod mixed;
 mod overload;
+mod promises;
 mod replicated;
 pub(crate) mod store;
 
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     BreakerState, CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer,
-    Overload, Patience, RemoteConfig, RuleWatcher, Source,
+    Overload, Patience, RemoteConfig, RuleWatcher, Source, SpentAt,
 };
 use tidegate_rules::{Descriptor, Rule};
 use tidegate_store::{Clock, ManualClock};
@@ -185,7 +186,7 @@ impl Node {
             let descriptors = [DescriptorAsk::one(&entries)];
             let request =
                 CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
-            limiter.refund(&request, Hits::new(hits)).await.unwrap();
+            limiter.refund(&request, Hits::new(hits), SpentAt::Unknown).await.unwrap();
         });
     }
 

@@ -1,0 +1,104 @@
+//! Two limits on one cell: a request that comes under both must keep both.
+
+use crate::concurrency::Concurrency;
+use crate::error::LimitError;
+use crate::fixed_window::FixedWindow;
+use crate::leaky_bucket::LeakyBucket;
+use crate::limit::Limit;
+use crate::meter::Rate;
+use crate::sliding_log::{RefusedHits, SlidingLog};
+use crate::sliding_window::SlidingWindow;
+use crate::token_bucket::TokenBucket;
+
+impl Limit {
+    /// The limit that admits no more than this one and no more than `other`, number by number: two tiers of one rule may
+    /// each be stricter than the other in something. None if they are of different algorithms or periods, for then they
+    /// guard different cells.
+    #[must_use]
+    pub fn strictest(&self, other: &Limit) -> Option<Limit> {
+        // Smaller numbers of what were fine limits are fine limits.
+        (self.period() == other.period()).then(|| both(self, other).and_then(Result::ok)).flatten()
+    }
+
+    /// Whether its quota comes back bit by bit, as fast as its rate says, and not with a window.
+    #[must_use]
+    pub fn refills(&self) -> bool {
+        matches!(self, Limit::TokenBucket(_) | Limit::LeakyBucket(_))
+    }
+
+    /// The same for at most `most` leases at once; limits that give none stay as they are.
+    #[must_use]
+    pub fn with_leases_at_most(&self, most: u64) -> Limit {
+        match self {
+            Limit::Concurrency(limit) => {
+                let fewer = Concurrency::new(limit.limit().min(most), limit.ttl(), limit.refused_hits());
+                fewer.map_or_else(|_| self.clone(), Limit::Concurrency)
+            }
+            _ => self.clone(),
+        }
+    }
+}
+
+fn both(one: &Limit, other: &Limit) -> Option<Result<Limit, LimitError>> {
+    let slower = |one: Rate, other: Rate| Rate::new(one.count().min(other.count()), one.period());
+    let refused = |one, other| match (one, other) {
+        (RefusedHits::Forget, RefusedHits::Forget) => RefusedHits::Forget,
+        _ => RefusedHits::Count,
+    };
+    Some(match (one, other) {
+        (Limit::TokenBucket(one), Limit::TokenBucket(other)) => slower(one.rate(), other.rate())
+            .and_then(|rate| TokenBucket::new(rate, one.burst().min(other.burst())))
+            .map(Limit::TokenBucket),
+        (Limit::LeakyBucket(one), Limit::LeakyBucket(other)) => slower(one.rate(), other.rate())
+            .and_then(|rate| LeakyBucket::new(rate, one.max_delay().min(other.max_delay())))
+            .map(Limit::LeakyBucket),
+        (Limit::FixedWindow(one), Limit::FixedWindow(other)) => {
+            let limit = one.limit().min(other.limit());
+            match (one.window(), one.boundaries()) {
+                (Some(window), _) => FixedWindow::new(limit, window),
+                (None, boundaries) => FixedWindow::calendar(limit, boundaries.unwrap_or_default().into()),
+            }
+            .map(Limit::FixedWindow)
+        }
+        (Limit::SlidingWindow(one), Limit::SlidingWindow(other)) => {
+            SlidingWindow::new(one.limit().min(other.limit()), one.window()).map(Limit::SlidingWindow)
+        }
+        (Limit::SlidingLog(one), Limit::SlidingLog(other)) => SlidingLog::new(
+            one.limit().min(other.limit()),
+            one.window(),
+            one.min_interval().max(other.min_interval()),
+            refused(one.refused_hits(), other.refused_hits()),
+        )
+        .map(Limit::SlidingLog),
+        (Limit::Concurrency(one), Limit::Concurrency(other)) => Concurrency::new(
+            one.limit().min(other.limit()),
+            one.ttl().max(other.ttl()),
+            refused(one.refused_hits(), other.refused_hits()),
+        )
+        .map(Limit::Concurrency),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Micros;
+
+    #[test]
+    fn of_two_buckets_the_slower_rate_and_the_smaller_burst_count() {
+        let bucket = |count, burst| {
+            let rate = Rate::new(count, Micros::from_secs(1)).unwrap();
+            Limit::TokenBucket(TokenBucket::new(rate, burst).unwrap())
+        };
+        assert_eq!(bucket(1, 100).strictest(&bucket(50, 5)), Some(bucket(1, 5)));
+    }
+
+    #[test]
+    fn limits_of_different_cells_have_nothing_in_common() {
+        let window = |seconds| Limit::FixedWindow(FixedWindow::new(5, Micros::from_secs(seconds)).unwrap());
+        let sliding = Limit::SlidingWindow(SlidingWindow::new(5, Micros::from_secs(1)).unwrap());
+        assert_eq!(window(1).strictest(&window(2)), None);
+        assert_eq!(window(1).strictest(&sliding), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! Before a core takes requests: its connections stand, the scripts of its rules are loaded, and it knows the fleet.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Ask, Limit, Micros, Scope, Stance, Touch};
+use tidegate_store::{CellKey, Clock, Request, Spend};
+
+use super::Remote;
+use crate::lease_key::LeaseKeys;
+use crate::runtime::within;
+use crate::snapshot::Snapshot;
+
+/// How long to wait before the next attempt.
+const TRY_EVERY: Micros = Micros::from_millis(20);
+/// Of so many rules the scripts are loaded. What is not loaded is when it is first asked for.
+const MOST_RULES: usize = 64;
+
+impl Remote {
+    /// Tries to get in touch with the store for at most `patience`; false if that was too short.
+    pub(crate) async fn warm_up(
+        self: &Arc<Self>,
+        rules: &ArcSwap<Snapshot>,
+        keys: &LeaseKeys,
+        patience: Micros,
+    ) -> bool {
+        let until = self.clock.now() + patience;
+        loop {
+            if self.is_in_touch(keys).await {
+                self.load_scripts(rules).await;
+                return true;
+            }
+            if self.clock.now() >= until {
+                return false;
+            }
+            self.runtime.sleep(TRY_EVERY).await;
+        }
+    }
+
+    async fn is_in_touch(&self, keys: &LeaseKeys) -> bool {
+        let (member, ttl) = (self.local.fleet.member, super::background::MEMBER_TTL);
+        let heartbeat = self.store.heartbeat(member, ttl).answer();
+        let Some(Ok(size)) = within(&*self.runtime, TRIED_FOR, heartbeat).await else { return false };
+        self.local.fleet.heard(size, self.clock.now());
+        for node in 0..self.store.nodes() {
+            let probe = within(&*self.runtime, TRIED_FOR, self.store.probe(node).answer()).await;
+            if !matches!(probe, Some(Ok(()))) {
+                return false;
+            }
+        }
+        self.share_lease_key(keys).await
+    }
+
+    /// Looks at cells that nobody uses, as requests would: at each algorithm alone, and at all limits of a rule at once.
+    async fn load_scripts(&self, rules: &ArcSwap<Snapshot>) {
+        let snapshot = rules.load_full();
+        let mut asked: Vec<Vec<Algorithm>> = Vec::new();
+        for rule in snapshot.rules().rules().take(MOST_RULES) {
+            let limits: Vec<&Limit> = rule.limits().map(|limit| &limit.limit).collect();
+            let alone = limits.iter().map(std::slice::from_ref);
+            for limits in alone.chain([&limits[..]]) {
+                let algorithms: Vec<Algorithm> = limits.iter().map(|limit| limit.algorithm()).collect();
+                if !asked.contains(&algorithms) && !algorithms.is_empty() {
+                    asked.push(algorithms);
+                    self.look_at(limits).await;
+                }
+            }
+        }
+    }
+
+    async fn look_at(&self, limits: &[&Limit]) {
+        let scopes: Vec<Scope> =
+            (0..limits.len()).map(|number| Scope::new(&[b"warm-up", &number.to_le_bytes()])).collect();
+        let look = |(limit, scope)| {
+            let cell = CellKey { scope, key: b"warm-up", tag: b"warm-up" };
+            Spend { cell, touch: Touch { limit, ask: Ask::look(), stance: Stance::Enforced } }
+        };
+        let spends: SmallVec<[Spend<'_>; 4]> = limits.iter().copied().zip(&scopes).map(look).collect();
+        let request = [Request::once(&spends)];
+        // What did not come to pass happens when it is first asked for.
+        let _ = within(&*self.runtime, TRIED_FOR, self.store.decide(&request).answer()).await;
+    }
+}
+
+/// How long one answer is waited for, connecting included.
+const TRIED_FOR: Micros = Micros::from_millis(500);
