@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Outcome, Timestamp};
-use tidegate_rules::{Mode, OnMissingKey, Rule};
+use tidegate_rules::{Mode, OnMissingKey, Rule, Variant};
 use tidegate_store::Outcomes;
 
 use crate::check::{Answer, Asks, MatchedLimit, Plan};
@@ -137,6 +137,8 @@ pub struct Report {
     pub rule: Option<usize>,
     /// Whether it may refuse.
     pub mode: Mode,
+    /// The side of the rule's experiment that the request is on, where it has one.
+    pub variant: Option<Variant>,
     /// What it said.
     pub kind: ReportKind,
 }
@@ -200,7 +202,10 @@ impl Decision {
             asked_at,
             snapshot,
         };
-        decision.reports.extend(plan.entries.iter().map(|entry| report(entry, &answer.outcomes)));
+        decision.reports.extend(plan.limits().iter().map(|entry| report(entry, &answer.outcomes)));
+        // A penalty that does not apply has no numbers to tell.
+        let penalties = plan.penalties().iter().map(|entry| report(entry, &answer.outcomes));
+        decision.reports.extend(penalties.filter(Report::is_refusal));
         let reports = &decision.reports;
         decision.allowed = !(reports.iter().any(Report::refuses_request) || every_quota_is_spent(reports));
         if decision.allowed {
@@ -241,7 +246,7 @@ impl Decision {
     }
 
     /// What each matched rule said, once, whatever the number of its limits and of the descriptors it matched.
-    pub(crate) fn rule_results(&self) -> impl Iterator<Item = (&Rule, RuleResult)> {
+    pub(crate) fn rule_results(&self) -> impl Iterator<Item = (&Rule, RuleResult, Option<Variant>)> {
         let reports = &self.reports[..];
         reports.iter().enumerate().filter_map(move |(place, first)| {
             let same = |report: &&Report| report.rule == first.rule;
@@ -250,7 +255,7 @@ impl Decision {
             }
             let later = reports[place + 1..].iter().filter(same);
             let result = later.map(Report::result).fold(first.result(), RuleResult::or_graver);
-            Some((self.rule_of(first)?, result))
+            Some((self.rule_of(first)?, result, first.variant))
         })
     }
 
@@ -341,6 +346,7 @@ fn report(entry: &MatchedLimit<'_>, outcomes: &Outcomes) -> Report {
         descriptor: entry.descriptor,
         rule: entry.rule.map(Rule::index),
         mode: entry.rule.map_or(Mode::Enforce, Rule::mode),
+        variant: entry.variant,
         kind,
     }
 }

@@ -19,6 +19,7 @@ mod local;
 mod node_clock;
 mod observer;
 mod owned;
+mod penalty;
 mod refund;
 mod remote;
 mod request;

@@ -130,7 +130,7 @@ impl Limiter {
         request: &CheckRequest<'_>,
     ) -> Decision {
         let plan = matched.plan(request, &self.lease_ids);
-        let answer = match &self.remote {
+        let mut answer = match &self.remote {
             // A store in memory answers at once and does not fail: nothing is put before it.
             None => self.ask_memory(&plan).await,
             // Classifies the cells, then commits: refuses what is known to be refused, spends what is decided here.
@@ -143,6 +143,9 @@ impl Limiter {
                 }
             },
         };
+        if !plan.penalties().is_empty() {
+            self.begin_penalties(&plan, &mut answer).await;
+        }
         let decision =
             Decision::new(Arc::clone(snapshot), &plan, &answer, self.lease_ids.keys(), matched.asked_at);
         if decision.is_refused_by_quotas_alone() {
@@ -181,7 +184,10 @@ impl Limiter {
             let Ok(plan) = plan.as_ref().map_err(|unknown| decisions.push(Err((*unknown).clone()))) else {
                 continue;
             };
-            let answer = answers.next().expect("one answer per known domain");
+            let mut answer = answers.next().expect("one answer per known domain");
+            if !plan.penalties().is_empty() {
+                self.begin_penalties(plan, &mut answer).await;
+            }
             let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
             let decision = Decision::new(snapshot.clone(), plan, &answer, self.lease_ids.keys(), asked_at);
             if decision.is_refused_by_quotas_alone() {
@@ -287,8 +293,12 @@ impl Limiter {
         if decision.reports.is_empty() {
             self.observer.no_rule_matched();
         }
-        for (rule, result) in decision.rule_results() {
-            decision.snapshot().watcher(rule).decided(result, decision.source);
+        for (rule, result, variant) in decision.rule_results() {
+            let watcher = decision.snapshot().watcher(rule);
+            watcher.decided(result, decision.source);
+            if let Some(variant) = variant {
+                watcher.decided_in_experiment(variant, result);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Micros;
-use tidegate_rules::{Priority, Rule};
+use tidegate_rules::{Priority, Rule, Variant};
 use tidegate_store::StoreError;
 
 use crate::decision::Source;
@@ -191,6 +191,9 @@ impl Transport {
 pub trait RuleWatcher: Send + Sync {
     /// The rule was part of a decision: once per request, refused if any of its limits refused.
     fn decided(&self, result: RuleResult, source: Source);
+
+    /// The same, for a request that is on one side of the rule's experiment; called beside [`RuleWatcher::decided`].
+    fn decided_in_experiment(&self, _variant: Variant, _result: RuleResult) {}
 }
 
 /// What one rule said to one request.

@@ -132,7 +132,7 @@ impl Limiter {
                 limit.refills() && limit.quota_window().is_some_and(|refill| age >= refill)
             }
         };
-        let places = (0..plan.spends.len()).filter(|place| !is_back(*place));
+        let places = plan.refundable().filter(|place| !is_back(*place));
         places.map(|place| Return { place, hits, age }).collect()
     }
 

@@ -1,8 +1,12 @@
 //! From matched rules to the cells that a request touches.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Stance, Touch};
-use tidegate_rules::{CellKeyBytes, Coordination, Limits, Match, Mode, OnMissingKey, Rule, RuleLimit};
+use tidegate_rules::{
+    CellKeyBytes, Coordination, Limits, Match, Mode, OnMissingKey, Rule, RuleLimit, Variant,
+};
 use tidegate_store::{CellKey, Spend};
 
 use super::classify::CellPolicy;
@@ -21,6 +25,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) lacks_a_key: bool,
     /// A ban refuses it: nothing else is asked.
     pub(crate) banned: bool,
+    /// How many of the entries and of the spends are limits. The others, which come last, are penalties.
+    limits: (usize, usize),
 }
 
 /// One matched rule's limit, or its lack of one.
@@ -29,6 +35,8 @@ pub(crate) struct MatchedLimit<'p> {
     pub(crate) descriptor: usize,
     /// None for a limit that the caller brought along.
     pub(crate) rule: Option<&'p Rule>,
+    /// The side of the rule's experiment that the request is on.
+    pub(crate) variant: Option<Variant>,
     pub(crate) asks: Asks<'p>,
 }
 
@@ -62,6 +70,7 @@ impl<'p> Plan<'p> {
             lease: None,
             lacks_a_key: false,
             banned: false,
+            limits: (0, 0),
         }
     }
 
@@ -79,7 +88,17 @@ impl<'p> Plan<'p> {
             if let Some(own) = request.descriptors[*descriptor].limit {
                 let cell = CellKey { scope: &own.limit.scope, key, tag: key };
                 let cost = request.descriptors[*descriptor].cost;
-                self.add_limit(*descriptor, None, &own.limit, cell, Ask { hits: cost, lease: None });
+                let ask = Ask { hits: cost, lease: None };
+                self.add_limit((*descriptor, None, None), &own.limit, cell, ask);
+            }
+        }
+        self.limits = (self.entries.len(), self.spends.len());
+        for found in matches.iter().filter(|found| matches!(found.limits, Limits::Enforce(_))) {
+            if let Some(penalty) = found.rule.penalty() {
+                let cell = CellKey { scope: &penalty.scope, key: &found.key, tag: found.tag() };
+                let of = (found.descriptor, Some(found.rule), found.variant);
+                // It is looked at by every request, and spent only by one that is refused.
+                self.add_limit(of, penalty, cell, Ask::look());
             }
         }
         if self.banned {
@@ -89,17 +108,35 @@ impl<'p> Plan<'p> {
         }
     }
 
+    /// The entries of limits, penalties left out.
+    pub(crate) fn limits(&self) -> &[MatchedLimit<'p>] {
+        &self.entries[..self.limits.0]
+    }
+
+    /// The entries of penalties.
+    pub(crate) fn penalties(&self) -> &[MatchedLimit<'p>] {
+        &self.entries[self.limits.0..]
+    }
+
+    /// The places of spends that hits can be given back to: a refund lifts no penalty.
+    pub(crate) fn refundable(&self) -> Range<usize> {
+        0..self.limits.1
+    }
+
     fn add_match(&mut self, request: &CheckRequest<'_>, found: &'p Match<'p>, lease_ids: &LeaseIds) {
-        let (descriptor, rule) = (found.descriptor, Some(found.rule));
+        let (descriptor, rule, variant) = (found.descriptor, Some(found.rule), found.variant);
         match found.limits {
-            Limits::Unlimited => self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::Unlimited }),
+            Limits::Unlimited => {
+                self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::Unlimited });
+            }
             Limits::Banned { retry_after } => {
                 self.banned |= found.rule.mode() != Mode::Shadow;
-                self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::Banned { retry_after } });
+                let asks = Asks::Banned { retry_after };
+                self.entries.push(MatchedLimit { descriptor, rule, variant, asks });
             }
             Limits::KeyMissing(then) => {
                 self.lacks_a_key |= then == OnMissingKey::Refuse && found.rule.mode() == Mode::Enforce;
-                self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::KeyMissing(then) });
+                self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::KeyMissing(then) });
             }
             Limits::Enforce(limits) => {
                 let hits = request.descriptors[descriptor].cost;
@@ -108,7 +145,7 @@ impl<'p> Plan<'p> {
                     let lease = takes_lease.then(|| *self.lease.get_or_insert_with(|| lease_ids.next()));
                     let ask = Ask { hits, lease };
                     let cell = CellKey { scope: &limit.scope, key: &found.key, tag: found.tag() };
-                    self.add_limit(descriptor, rule, limit, cell, ask);
+                    self.add_limit((descriptor, rule, variant), limit, cell, ask);
                 }
             }
         }
@@ -116,8 +153,7 @@ impl<'p> Plan<'p> {
 
     fn add_limit(
         &mut self,
-        descriptor: usize,
-        rule: Option<&'p Rule>,
+        (descriptor, rule, variant): (usize, Option<&'p Rule>, Option<Variant>),
         limit: &'p RuleLimit,
         cell: CellKey<'p>,
         ask: Ask,
@@ -135,7 +171,7 @@ impl<'p> Plan<'p> {
                 self.spends.push(Spend { cell, touch: Touch { limit: &limit.limit, ask, stance } });
             }
         }
-        self.entries.push(MatchedLimit { descriptor, rule, asks: Asks::Limit { limit, spend } });
+        self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::Limit { limit, spend } });
     }
 
     /// Whether the limit at this spend let the request pass.
@@ -149,7 +185,7 @@ impl<'p> Plan<'p> {
         let same = |(entry, report): (&MatchedLimit<'_>, &Report)| {
             entry.descriptor == report.descriptor && entry.rule.map(Rule::index) == report.rule
         };
-        self.entries.len() == decision.reports.len() && self.entries.iter().zip(&decision.reports).all(same)
+        self.limits().len() == decision.reports.len() && self.limits().iter().zip(&decision.reports).all(same)
     }
 
     /// When the full quota of the cell at this spend was to be back, as `decision` said.
@@ -182,6 +218,7 @@ impl<'p> Plan<'p> {
     fn only_refuse(&mut self) {
         self.entries.retain(|entry| matches!(entry.asks, Asks::Banned { .. }));
         self.spends.clear();
+        self.limits = (self.entries.len(), 0);
         self.lease = None;
     }
 

@@ -255,6 +255,15 @@ impl Remote {
         true
     }
 
+    /// Charges each cell one hit without anybody waiting for it. A failure is told to the observer.
+    pub(crate) fn charge_soon(self: &Arc<Self>, cells: impl Iterator<Item = (CellHash, OwnedCell)>) {
+        let remote = self.clone();
+        let charges: Vec<OwnedSpend> = cells.map(|(hash, cell)| charge_of(hash, cell, 1)).collect();
+        self.spawn(Box::pin(async move {
+            let _ = remote.charge(charges).await;
+        }));
+    }
+
     async fn charge(self: &Arc<Self>, charges: Vec<OwnedSpend>) -> Result<(), StoreError> {
         if charges.is_empty() {
             return Ok(());

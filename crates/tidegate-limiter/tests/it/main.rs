@@ -9,6 +9,7 @@ mod failure;
 mod leases;
 mod live_rules;
 mod overload;
+mod penalty;
 mod shedding;
 mod sim;
 mod threads;
