@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use tidegate_rules::{Colour, Diagnostics, Format, LoadError, RuleSet, Source, load};
+use tidegate_store::{Clock as _, SystemClock};
 
 use crate::failure::Failure;
 
@@ -56,7 +57,8 @@ impl RuleFiles {
         let envoy = self.envoy.as_deref().map(load).transpose().map_err(RulesError::Unreadable)?;
         let envoy = envoy.unwrap_or_default();
         let groups = [(&native[..], Format::Native), (&envoy[..], Format::EnvoyRatelimit)];
-        let rules = RuleSet::compile_all(&groups).map_err(RulesError::Invalid)?;
+        let now = SystemClock::new().now();
+        let rules = RuleSet::compile_at(&groups, Some(now)).map_err(RulesError::Invalid)?;
         Ok(LoadedRules { rules, files: native.len() + envoy.len() })
     }
 }

@@ -13,7 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_limiter::{RuleResult, RuleWatcher, Source};
-use tidegate_rules::Rule;
+use tidegate_rules::{Rule, Variant};
 
 use super::lanes::{LANES, mine};
 use crate::control::Totals;
@@ -95,6 +95,12 @@ impl RuleTable {
         if direct.is_used() {
             direct.encode(&mut family, DIRECT)?;
         }
+        let help = "What rules with an experiment said, by the side of it that a request was on.";
+        let mut family =
+            encoder.encode_descriptor("experiment_decisions", help, None, MetricType::Counter)?;
+        for (name, series) in &self.series {
+            series.encode_experiment(&mut family, name)?;
+        }
         let help =
             "Rules in use that share the series called others: there are too many, or a name is too long.";
         gauge(encoder, "rules_sharing_series", help, sharing)
@@ -111,11 +117,21 @@ pub(super) struct RuleSeries {
 /// By result, then by source, in the order of their lists.
 #[repr(align(128))]
 #[derive(Default)]
-struct Counts([[AtomicU64; Source::ALL.len()]; RuleResult::ALL.len()]);
+struct Counts {
+    decided: [[AtomicU64; Source::ALL.len()]; RuleResult::ALL.len()],
+    /// By side of the rule's experiment, then by result.
+    experiment: [[AtomicU64; RuleResult::ALL.len()]; VARIANTS.len()],
+}
+
+const VARIANTS: [Variant; 2] = [Variant::Control, Variant::Experiment];
 
 impl RuleWatcher for RuleSeries {
     fn decided(&self, result: RuleResult, source: Source) {
-        self.lane(mine()).0[result as usize][source as usize].fetch_add(1, Ordering::Relaxed);
+        self.lane(mine()).decided[result as usize][source as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn decided_in_experiment(&self, variant: Variant, result: RuleResult) {
+        self.lane(mine()).experiment[variant as usize][result as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -126,7 +142,12 @@ impl RuleSeries {
 
     fn count(&self, result: RuleResult, source: Source) -> u64 {
         let used = self.lanes.iter().filter_map(OnceLock::get);
-        used.map(|counts| counts.0[result as usize][source as usize].load(Ordering::Relaxed)).sum()
+        used.map(|counts| counts.decided[result as usize][source as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    fn count_in_experiment(&self, variant: Variant, result: RuleResult) -> u64 {
+        let used = self.lanes.iter().filter_map(OnceLock::get);
+        used.map(|counts| counts.experiment[variant as usize][result as usize].load(Ordering::Relaxed)).sum()
     }
 
     fn totals(&self) -> Totals {
@@ -143,9 +164,28 @@ impl RuleSeries {
         for (result, source) in pairs() {
             let count = other.count(result, source);
             if count > 0 {
-                self.lane(0).0[result as usize][source as usize].fetch_add(count, Ordering::Relaxed);
+                self.lane(0).decided[result as usize][source as usize].fetch_add(count, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Both sides of the rule's experiment, once it has decided anything.
+    fn encode_experiment(&self, family: &mut MetricEncoder<'_>, name: &RuleName) -> fmt::Result {
+        for (variant, result) in
+            VARIANTS.into_iter().flat_map(|one| RuleResult::ALL.map(|result| (one, result)))
+        {
+            let count = self.count_in_experiment(variant, result);
+            if count > 0 {
+                let labels = [
+                    ("domain", &*name.domain),
+                    ("rule", &*name.rule),
+                    ("variant", variant.name()),
+                    ("result", result.name()),
+                ];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
     }
 
     fn encode(&self, family: &mut MetricEncoder<'_>, (domain, rule): (&str, &str)) -> fmt::Result {
@@ -183,5 +223,6 @@ mod tests {
     fn results_and_sources_number_themselves_as_their_lists_do() {
         assert!(RuleResult::ALL.into_iter().enumerate().all(|(place, result)| result as usize == place));
         assert!(Source::ALL.into_iter().enumerate().all(|(place, source)| source as usize == place));
+        assert!(VARIANTS.into_iter().enumerate().all(|(place, variant)| variant as usize == place));
     }
 }

@@ -209,3 +209,35 @@ fn a_scrape_while_others_decide_never_sees_a_count_go_back_and_none_is_lost() {
     assert_eq!(world.decisions("busy", "allowed"), Some(20.0));
     assert_eq!(world.decisions("busy", "refused"), Some(f64::from(2 * EACH - 20)));
 }
+
+#[test]
+fn the_two_sides_of_an_experiment_are_counted_apart() {
+    let rules = "
+domain: api
+rules:
+  - { name: r, key: [user], limits: [1/hour], experiment: { split: 50%, limits: [2/hour] } }
+  - { name: plain, key: [user], limits: [9/hour] }
+";
+    let world = World::new(&[rules]);
+    let mut passed = 0.0;
+    for user in 0..100 {
+        let allowed = (0..3).filter(|_| world.check(&[("user", &user.to_string())]).allowed).count();
+        passed += allowed as f64;
+    }
+    let scrape = world.scrape();
+    let count = |variant: &str, result: &str| -> f64 {
+        let of =
+            |labels: &BTreeMap<String, String>| labels["variant"] == variant && labels["result"] == result;
+        let series = scrape.all("tidegate_experiment_decisions_total");
+        series
+            .inspect(|(labels, _)| assert_eq!(labels["rule"], "r"))
+            .filter(|(labels, _)| of(labels))
+            .map(|(_, count)| count)
+            .sum()
+    };
+    // Of three requests each, one passes on one side and two on the other.
+    assert_eq!(count("control", "refused"), 2.0 * count("control", "allowed"));
+    assert_eq!(2.0 * count("experiment", "refused"), count("experiment", "allowed"));
+    assert_eq!(count("control", "allowed") + count("experiment", "allowed"), passed);
+    assert!(count("control", "allowed") > 20.0 && count("experiment", "allowed") > 40.0);
+}

@@ -65,6 +65,9 @@ pub(crate) struct ValidateArgs {
     /// The server's configuration file, and the rules that it names
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "envoy_config"])]
     pub(crate) config: Option<PathBuf>,
+    /// Fail on warnings too
+    #[arg(long)]
+    pub(crate) strict: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -79,11 +82,17 @@ pub(crate) struct ValidateArgs {
 )]
 pub(crate) struct ExplainArgs {
     /// Rule file, or a directory of them; may be given several times
-    #[arg(long, value_name = "PATH", required_unless_present = "envoy_config")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["envoy_config", "config"])]
     pub(crate) rules: Vec<PathBuf>,
     /// Configuration directory of envoyproxy/ratelimit, read as it is
     #[arg(long, value_name = "DIR")]
     pub(crate) envoy_config: Option<PathBuf>,
+    /// The server's configuration file, for the rules that it names
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "envoy_config"])]
+    pub(crate) config: Option<PathBuf>,
+    /// Show the rules that do not match too, and why not
+    #[arg(long)]
+    pub(crate) all: bool,
     /// The domain the request asks in
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) domain: String,

@@ -9,10 +9,13 @@ use tidegate_store::{Clock as _, SystemClock};
 use crate::args::{ExplainArgs, Output};
 use crate::failure::Failure;
 use crate::rules::RuleFiles;
-use crate::settings::suggest;
+use crate::settings::{Settings, suggest};
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
-    let files = RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone() };
+    let files = match &args.config {
+        Some(config) => Settings::of_file(config)?.rules,
+        None => RuleFiles { native: args.rules.clone(), envoy: args.envoy_config.clone() },
+    };
     let rules = files.load()?.rules;
     let entries: Vec<(&str, &[u8])> = args
         .attributes
@@ -24,7 +27,16 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let explanation = explanation.map_err(|_| unknown_domain(&args.domain, &rules))?;
     let mut out = io::stdout().lock();
     match args.output.output {
-        Output::Text => write!(out, "{explanation}")?,
+        Output::Text if args.all => write!(out, "{explanation}")?,
+        Output::Text => {
+            let (matching, others) = explanation.matching();
+            write!(out, "{matching}")?;
+            match others {
+                0 => {}
+                1 => writeln!(out, "1 other rule does not match: --all shows why")?,
+                _ => writeln!(out, "{others} other rules do not match: --all shows why")?,
+            }
+        }
         Output::Json => {
             let json = serde_json::to_string_pretty(&explanation).expect("an explanation is plain data");
             writeln!(out, "{json}")?;

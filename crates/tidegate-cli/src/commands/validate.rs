@@ -26,8 +26,10 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     };
     match (files.load(), args.output.output) {
         (Ok(loaded), output) => {
-            write_good(&loaded, &surfaces.unread(&loaded.rules), output)?;
-            Ok(ExitCode::SUCCESS)
+            let unread = surfaces.unread(&loaded.rules);
+            let is_good = !args.strict || (loaded.rules.warnings().is_none() && unread.is_empty());
+            write_found(&loaded, &unread, is_good, output)?;
+            Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         (Err(RulesError::Invalid(found)), Output::Json) => {
             writeln!(io::stdout().lock(), "{:#}", json!({ "valid": false, "diagnostics": found }))?;
@@ -37,7 +39,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-fn write_good(loaded: &LoadedRules, unread: &[Unread], output: Output) -> io::Result<()> {
+fn write_found(loaded: &LoadedRules, unread: &[Unread], is_good: bool, output: Output) -> io::Result<()> {
     let mut domains: Vec<&str> = loaded.rules.domains().collect();
     domains.sort_unstable();
     let (files, rules) = (loaded.files, loaded.rules.rules().len());
@@ -46,7 +48,7 @@ fn write_good(loaded: &LoadedRules, unread: &[Unread], output: Output) -> io::Re
         Output::Json => {
             let warnings = loaded.rules.warnings().map_or(json!([]), |warnings| json!(warnings));
             let mut good = json!({
-                "valid": true, "files": files, "domains": domains, "rules": rules, "diagnostics": warnings,
+                "valid": is_good, "files": files, "domains": domains, "rules": rules, "diagnostics": warnings,
             });
             if !unread.is_empty() {
                 let unread =
@@ -65,6 +67,9 @@ fn write_good(loaded: &LoadedRules, unread: &[Unread], output: Output) -> io::Re
                     anstream::stderr().lock(),
                     "warning: {one}\n  hint: add to the configuration: {line}\n"
                 )?;
+            }
+            if !is_good {
+                return Ok(());
             }
             let (rules, files) = (counted(rules, "rule"), counted(files, "file"));
             writeln!(out, "ok: {rules} in {files}, for {}", domains.join(", "))

@@ -249,6 +249,11 @@ impl Config {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Config::default());
         }
+        let is_rules = |line: &str| line.trim_start_matches(['{', ' ']).starts_with("domain:");
+        if text.lines().any(|line| !line.starts_with("  ") && is_rules(line)) {
+            return Err(Failure::new(format!("{name} is a rule file, not the server's configuration"))
+                .hint("give it to --rules"));
+        }
         serde_saphyr::from_str(text).map_err(|error| diagnose::failure(name, text, &error))
     }
 

@@ -46,6 +46,11 @@ impl FromStr for ListenAddr {
         if let Ok(address) = text.parse::<SocketAddr>() {
             return Ok(ListenAddr::At { host: address.ip().to_string(), port: address.port() });
         }
+        if text.parse::<u16>().is_ok() {
+            return Err(format!(
+                "`{text}` is no address to listen on: its host is missing\nwrite 127.0.0.1:{text}, or 0.0.0.0:{text} for all networks"
+            ));
+        }
         let (host, port) = text.rsplit_once(':').ok_or_else(|| bad("it has no port"))?;
         let port = port.parse().map_err(|_| bad("its port is not a number up to 65535"))?;
         if host.is_empty() {

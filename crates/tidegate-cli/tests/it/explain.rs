@@ -36,7 +36,18 @@ fn dir() -> TempDir {
 #[test]
 fn each_rule_says_why_it_counts_or_not() {
     let args = ["explain", "--rules", "rules.yaml", "--domain", "api", "user=42", "method=GET"];
-    assert_snapshot!(run_in(dir().path(), &args));
+    assert_snapshot!(run_in(dir().path(), &[&args[..], &["--all"]].concat()));
+    let ran = run_in(dir().path(), &args);
+    assert!(ran.contains("per-user: counts") && !ran.contains("writes"), "{ran}");
+    assert!(ran.contains("1 other rule does not match: --all shows why"), "{ran}");
+}
+
+#[test]
+fn the_rules_that_a_configuration_names_are_explained() {
+    let dir = dir();
+    fs::write(dir.path().join("tidegate.yml"), "rules: { paths: [rules.yaml] }").unwrap();
+    let ran = run_in(dir.path(), &["explain", "--config", "tidegate.yml", "--domain", "api", "user=42"]);
+    assert!(ran.starts_with("exit 0") && ran.contains("per-user: counts"), "{ran}");
 }
 
 #[test]

@@ -75,3 +75,29 @@ fn nothing_to_validate_is_a_usage_error() {
     let dir = files(&[]);
     assert!(run_in(dir.path(), &["validate"]).starts_with("exit 2"));
 }
+
+#[test]
+fn a_warning_fails_only_where_it_is_asked_to() {
+    let suspect = GOOD.replace("key:", "match: { method: post }, key:");
+    let dir = files(&[("a.yaml", &suspect)]);
+    let ran = run_in(dir.path(), &["validate", "a.yaml"]);
+    assert!(ran.starts_with("exit 0") && ran.contains("methods are in capitals"), "{ran}");
+    let ran = run_in(dir.path(), &["validate", "--strict", "a.yaml"]);
+    assert!(ran.starts_with("exit 1") && ran.contains("write POST"), "{ran}");
+}
+
+#[test]
+fn a_file_of_another_kind_is_told_where_it_belongs() {
+    let envoy = "{ domain: edge, descriptors: [{ key: path }] }";
+    let dir =
+        files(&[("rules.yaml", GOOD), ("envoy.yaml", envoy), ("tidegate.yml", "listen: { http: off }")]);
+    for (args, hint) in [
+        (&["validate", "--config", "rules.yaml"][..], "give it to --rules"),
+        (&["validate", "tidegate.yml"], "give it to `--config`"),
+        (&["validate", "envoy.yaml"], "`--envoy-config`"),
+        (&["serve", "--http", "28080"], "write 127.0.0.1:28080"),
+    ] {
+        let ran = run_in(dir.path(), args);
+        assert!(!ran.starts_with("exit 0") && ran.contains(hint), "{args:?}: {ran}");
+    }
+}
