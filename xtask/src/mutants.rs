@@ -79,8 +79,8 @@ const MUTANTS: &[Mutant] = &[
         what: "a released lease is still held",
         package: "tidegate-core",
         file: "src/concurrency.rs",
-        code: "leases.position(id).and_then(|at| leases.0.remove(at)).is_some()",
-        broken: "leases.position(id).is_some()",
+        code: "self.held.remove(at).map(|lease| lease.expires_at)",
+        broken: "self.held.get(at).map(|lease| lease.expires_at)",
     },
     Mutant {
         what: "eviction frees those at their limit first",

@@ -9,6 +9,7 @@
 mod api;
 mod classic;
 mod control;
+mod dashboard;
 mod exposition;
 mod listener;
 mod metrics;

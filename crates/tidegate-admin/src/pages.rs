@@ -13,6 +13,7 @@ use tidegate_access::{TokenSource, bearer};
 
 use crate::api;
 use crate::control::Control;
+use crate::dashboard;
 use crate::exposition::{Exposition, Format};
 
 const INDEX: &str = "\
@@ -20,20 +21,17 @@ tidegate admin
 
 GET /metrics   for Prometheus
 GET /healthz   200 while this process runs
-
-GET /admin/v1/openapi.json   the admin API
 ";
 
 pub(crate) fn router(exposition: Exposition, control: Option<Arc<Control>>) -> Router {
     let pages = Router::new()
-        .route("/", get(INDEX))
         .route("/healthz", get("ok\n"))
         .route("/metrics", get(metrics))
         .fallback(not_found)
         .with_state(Arc::new(exposition));
     match control {
-        Some(control) => api::router(control).merge(pages),
-        None => pages,
+        Some(control) => api::router(control).merge(dashboard::router()).merge(pages),
+        None => pages.route("/", get(INDEX)),
     }
 }
 

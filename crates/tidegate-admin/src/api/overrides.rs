@@ -34,7 +34,7 @@ pub(crate) struct Filter {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Create {
+pub(crate) struct OverrideBody {
     domain: String,
     #[serde(default)]
     rule: Option<String>,
@@ -80,7 +80,7 @@ pub(crate) async fn list(
 pub(crate) async fn create(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,
-    Body(wanted): Body<Create>,
+    Body(wanted): Body<OverrideBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let store = store(&control)?;
     let now = control.clock.now();
@@ -104,7 +104,7 @@ pub(crate) async fn lift(
 }
 
 /// What was asked for, if it makes sense under the rules in force.
-fn checked(control: &Control, wanted: Create, now: Timestamp) -> Answer<NewOverride> {
+fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<NewOverride> {
     if wanted.when.is_empty() {
         return Err(Problem::field("when", "it is empty, so this would be for everybody")
             .hint("name attributes and their values: {\"user\": \"42\"}"));

@@ -22,7 +22,7 @@ const MOST_MARKS: u32 = 100;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct StatsQuery {
     domain: Option<String>,
     rule: Option<String>,
     from: Option<String>,
@@ -32,7 +32,7 @@ pub(crate) struct Wanted {
 
 pub(crate) async fn stats(
     State(control): State<Arc<Control>>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<StatsQuery>,
 ) -> Answer<Json<Value>> {
     let now = control.clock.now();
     let window = window(&wanted, now)?;
@@ -60,7 +60,7 @@ pub(crate) async fn stats(
     })))
 }
 
-fn window(wanted: &Wanted, now: Timestamp) -> Answer<Window> {
+fn window(wanted: &StatsQuery, now: Timestamp) -> Answer<Window> {
     let seconds = |at: Timestamp| at.as_micros() / 1_000_000;
     let to_s = match &wanted.to {
         Some(to) => seconds(when::moment_or_back(to, now, "to")?),

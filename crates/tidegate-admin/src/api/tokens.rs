@@ -20,7 +20,7 @@ const LONGEST_NAME: usize = 128;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Create {
+pub(crate) struct TokenBody {
     name: String,
     role: Role,
     #[serde(default)]
@@ -45,7 +45,7 @@ pub(crate) async fn list(State(control): State<Arc<Control>>) -> Answer<Json<Val
 pub(crate) async fn create(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,
-    Body(wanted): Body<Create>,
+    Body(wanted): Body<TokenBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let store = store(&control)?;
     let name = wanted.name.trim();

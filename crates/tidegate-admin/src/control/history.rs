@@ -66,12 +66,12 @@ pub(crate) struct Latencies {
 }
 
 /// A rule: its domain and name.
-pub(crate) type RuleName = (String, String);
+pub(crate) type SeriesKey = (String, String);
 
 /// Everything that is remembered.
 pub(crate) struct History {
-    last: BTreeMap<RuleName, Totals>,
-    rules: BTreeMap<RuleName, Ring>,
+    last: BTreeMap<SeriesKey, Totals>,
+    rules: BTreeMap<SeriesKey, Ring>,
     /// Which slots were read, so that gaps are gaps.
     read: Slots<Latencies>,
     rates: Totals,
@@ -138,7 +138,7 @@ impl History {
     }
 
     /// Notes what the counters say now.
-    pub(crate) fn record(&mut self, now_s: u64, totals: Vec<(RuleName, Totals)>, latencies: Latencies) {
+    pub(crate) fn record(&mut self, now_s: u64, totals: Vec<(SeriesKey, Totals)>, latencies: Latencies) {
         let (second, minute) = (slot(now_s, SECONDS), slot(now_s / SECONDS_A_MINUTE, MINUTES));
         let new_minute = self.read.minutes[minute].is_none_or(|(of, _)| of != now_s / SECONDS_A_MINUTE);
         for ring in self.rules.values_mut() {
@@ -171,8 +171,8 @@ impl History {
     }
 
     /// The numbers of the rules that `wanted` names, over a window.
-    pub(crate) fn series(&self, window: Window, wanted: impl Fn(&RuleName) -> bool) -> Vec<Series> {
-        let one = |(name, ring): (&RuleName, &Ring)| {
+    pub(crate) fn series(&self, window: Window, wanted: impl Fn(&SeriesKey) -> bool) -> Vec<Series> {
+        let one = |(name, ring): (&SeriesKey, &Ring)| {
             let mut series = Series { domain: name.0.clone(), rule: name.1.clone(), ..Series::default() };
             for start in window.steps() {
                 let sum = self.sum(ring, window, start);
@@ -232,7 +232,7 @@ fn slot(number: u64, slots: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn rule(name: &str) -> RuleName {
+    fn rule(name: &str) -> SeriesKey {
         ("api".into(), name.into())
     }
 

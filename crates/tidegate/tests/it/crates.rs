@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// With default features.
-const MOST: usize = 20;
+/// With default features. Eight of them are SHA-256 and a comparison in constant time: leases are signed, and requests
+/// that have names are known by them on every node.
+const MOST: usize = 28;
 
 /// The crates that `tidegate` brings in, ours left out.
 fn brought_in(features: &[&str]) -> BTreeSet<String> {

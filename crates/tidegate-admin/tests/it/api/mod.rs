@@ -1,6 +1,7 @@
 //! The admin API over HTTP, on a real listener, a real limiter and a real database.
 
 mod access;
+mod dashboard;
 mod document;
 mod fleet;
 mod hostile;

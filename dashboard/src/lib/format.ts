@@ -1,0 +1,104 @@
+// Numbers, spans and moments as people read them.
+
+const THIN = '\u2009';
+
+export function count(value: number | null | undefined): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return '–';
+  const rounded = Math.abs(value) >= 100 || Number.isInteger(value) ? Math.round(value) : Number(value.toPrecision(2));
+  const [whole = '0', part] = String(rounded).split('.');
+  return whole.replace(/\B(?=(\d{3})+(?!\d))/g, THIN) + (part ? '.' + part : '');
+}
+
+export const rate = (value: number | null | undefined) => `${count(value)}/s`;
+
+export function percent(part: number, whole: number): string {
+  if (whole <= 0) return '–';
+  const value = (100 * part) / whole;
+  return `${value === 0 || value >= 10 ? Math.round(value) : value < 0.01 ? '<0.01' : Number(value.toPrecision(2))}${THIN}%`;
+}
+
+export function micros(value: number | null | undefined): string {
+  if (value === null || value === undefined) return '–';
+  if (value < 1000) return `${Math.round(value)}${THIN}µs`;
+  if (value < 1_000_000) return `${Number((value / 1000).toPrecision(3))}${THIN}ms`;
+  return `${Number((value / 1_000_000).toPrecision(3))}${THIN}s`;
+}
+
+const UNITS: [string, number][] = [
+  ['d', 86_400_000],
+  ['h', 3_600_000],
+  ['m', 60_000],
+  ['s', 1000],
+  ['ms', 1],
+];
+
+/** A span in at most two units, as rules write it: `1h 30m`. */
+export function span(ms: number | null | undefined): string {
+  if (ms === null || ms === undefined) return '–';
+  if (ms <= 0) return '0s';
+  let left = Math.round(ms);
+  const parts: string[] = [];
+  for (const [unit, size] of UNITS) {
+    if (left >= size && parts.length < 2) {
+      parts.push(`${Math.floor(left / size)}${unit}`);
+      left %= size;
+      if (unit === 's') break;
+    } else if (parts.length) break;
+  }
+  return parts.join(' ') || '<1ms';
+}
+
+export function bytes(value: number | null | undefined): string {
+  if (value === null || value === undefined) return '–';
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let power = 0;
+  let left = value;
+  while (left >= 1024 && power < units.length - 1) {
+    left /= 1024;
+    power += 1;
+  }
+  return `${power ? Number(left.toPrecision(3)) : left}${THIN}${units[power]}`;
+}
+
+export function ago(at: string | number | null | undefined, now = Date.now()): string {
+  if (at === null || at === undefined) return 'never';
+  const ms = now - new Date(at).getTime();
+  if (Math.abs(ms) < 2000) return 'now';
+  const text = span(Math.abs(ms)).split(' ')[0]!;
+  return ms >= 0 ? `${text} ago` : `in ${text}`;
+}
+
+export function moment(at: string | number | null | undefined): string {
+  if (at === null || at === undefined) return 'never';
+  return new Date(at).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+}
+
+const ALGORITHMS: Record<string, string> = {
+  token_bucket: 'token bucket',
+  fixed_window: 'fixed window',
+  sliding_window: 'sliding window',
+  sliding_log: 'sliding log',
+  leaky_bucket: 'leaky bucket',
+  concurrency: 'at once',
+};
+
+export const algorithm = (name: string) => ALGORITHMS[name] ?? name;
+
+/** `100 per 1m`, `10 at once`. */
+export function limitInWords(limit: { algorithm: string; limit: number; window_ms?: number | null }): string {
+  if (limit.algorithm === 'concurrency') return `${count(limit.limit)} at once`;
+  if (limit.limit === 0) return 'banned';
+  return limit.window_ms ? `${count(limit.limit)} per ${span(limit.window_ms)}` : `${count(limit.limit)} per calendar window`;
+}
+
+export function sum(column: (number | null)[] | undefined): number {
+  return (column ?? []).reduce<number>((total, value) => total + (value ?? 0), 0);
+}
+
+export function last(column: (number | null)[] | undefined): number | null {
+  if (!column) return null;
+  for (let index = column.length - 1; index >= 0; index -= 1) {
+    if (column[index] !== null && column[index] !== undefined) return column[index]!;
+  }
+  return null;
+}

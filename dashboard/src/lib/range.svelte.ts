@@ -1,0 +1,29 @@
+// The time range of charts, kept in the address: a span back from now, or two moments after a drag.
+
+import { query } from './api';
+import { place, set } from './router.svelte';
+
+export const RANGES = ['5m', '15m', '1h', '6h', '24h'] as const;
+const SECONDS: Record<string, number> = { '5m': 300, '15m': 900, '1h': 3600, '6h': 21_600, '24h': 86_400 };
+
+export const range = () => place().parameters.get('range') ?? '15m';
+export const zoomed = () => place().parameters.has('from');
+
+export function setRange(value: string) {
+  set({ range: value === '15m' ? null : value, from: null, to: null });
+}
+
+export function zoom(from: Date, to: Date) {
+  if (Number.isNaN(from.getTime())) set({ from: null, to: null });
+  else set({ from: from.toISOString(), to: to.toISOString() });
+}
+
+/** The query of `stats` for this range; `more` narrows it. */
+export function statsQuery(more: Record<string, string> = {}): string {
+  const { parameters } = place();
+  const from = parameters.get('from');
+  const to = parameters.get('to');
+  if (from && to) return 'stats' + query({ from, to, ...more });
+  const seconds = SECONDS[range()] ?? 900;
+  return 'stats' + query({ from: range(), step: seconds <= 900 ? (seconds <= 300 ? '1s' : '5s') : '1m', ...more });
+}
