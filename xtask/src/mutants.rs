@@ -135,7 +135,7 @@ const MUTANTS: &[Mutant] = &[
         what: "a key in Redis never expires",
         package: "tidegate-store-redis",
         file: "lua/prelude.lua",
-        code: "call(\"SET\", key, value, \"EXAT\", expires_s)",
+        code: "call(\"SET\", key, value, \"PXAT\", expires_s * 1000 + floor_div(fmod(now, 1000000), 1000))",
         broken: "call(\"SET\", key, value)",
     },
     Mutant {
