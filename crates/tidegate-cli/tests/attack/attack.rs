@@ -23,6 +23,8 @@ pub(crate) struct Attack {
     pub(crate) held: Vec<String>,
     began: Instant,
     watches: Vec<Watch>,
+    /// When the first node may have taken the limit of each cell.
+    limits_since: Vec<Duration>,
     /// When Redis was stopped by us.
     stopped: Vec<Span>,
     violations: Vec<Violation>,
@@ -47,7 +49,7 @@ impl Attack {
             reserves: store.reserves(),
             ..History::default()
         };
-        let began = now();
+        let (began, limits_since) = (now(), vec![Duration::ZERO; history.cells.len()]);
         Attack {
             store,
             nodes,
@@ -56,6 +58,7 @@ impl Attack {
             held: Vec::new(),
             began,
             watches,
+            limits_since,
             stopped: Vec::new(),
             violations: Vec::new(),
         }
@@ -186,11 +189,11 @@ impl Attack {
         self.burst_while(pipelines, |nodes, _| nodes.iter_mut().for_each(|node| node.change_rules(&rules)));
         // What another node remembers of the old limit heals within a second.
         let until = self.at() + Duration::from_secs(1);
-        for (cell, new) in self.history.cells.iter_mut().zip(&plan.cells) {
+        for ((cell, new), since) in self.history.cells.iter_mut().zip(&plan.cells).zip(&mut self.limits_since)
+        {
             if cell.limit != new.limit {
                 let old = std::mem::replace(&mut cell.limit, new.limit.clone());
-                let since = cell.earlier.last().map_or(Duration::ZERO, |(_, until, _)| *until);
-                cell.earlier.push((since.min(from), until, old));
+                cell.earlier.push((std::mem::replace(since, from), until, old));
             }
         }
         self.plan = plan;

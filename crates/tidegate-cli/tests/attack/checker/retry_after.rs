@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::ledger::Ledger;
 use super::{Kind, View, Violation};
-use crate::history::{Answer, Asked, History};
+use crate::history::{Answer, Asked, History, Source};
 use crate::limit::{Limit, ROUNDING};
 
 const MOST_SHOWN: usize = 3;
+/// How long a node may repeat a refusal without asking again.
+const REMEMBERED: Duration = Duration::from_secs(1);
 
 pub(super) fn check(view: &View<'_>) -> Vec<Violation> {
     let history = view.history;
@@ -77,7 +79,10 @@ impl Shape<'_> {
             };
             self.ledgers[*cell].most_between(refused.sent, next.received) <= own
         });
-        let calm = self.history.troubles_in(refused.sent, next.received).next().is_none();
+        // What a node remembers may be a second old, and so from before the trouble.
+        let age = if refused.source() == Some(Source::DenyCache) { REMEMBERED } else { Duration::ZERO };
+        let since = refused.sent.saturating_sub(age);
+        let calm = self.history.troubles_in(since, next.received).next().is_none();
         let unchanged = self
             .cells
             .iter()
@@ -93,7 +98,10 @@ impl Shape<'_> {
     fn admitted_too_early(&self) -> Option<Violation> {
         let gives_back = |cell: &usize| matches!(self.history.cells[*cell].limit, Limit::Concurrency { .. });
         let changes = |cell: &usize| !self.history.cells[*cell].earlier.is_empty();
-        if !self.history.troubles.is_empty()
+        // Where a request needs several servers, another one may hold quota for a moment and give it back.
+        let reserves = self.history.reserves && self.cells.len() > 1;
+        if reserves
+            || !self.history.troubles.is_empty()
             || self.cells.iter().any(|cell| gives_back(cell) || changes(cell))
         {
             return None;
@@ -105,6 +113,8 @@ impl Shape<'_> {
 
     fn too_early_at(&self, cost: u64) -> Option<Violation> {
         let same = || self.asked.iter().filter(|asked| asked.cost.max(1) == cost);
+        let longest_way =
+            self.history.asked.iter().map(|asked| asked.received - asked.sent).max().unwrap_or_default();
         // When each refusal came, and until when it said to wait.
         let mut told: Vec<(Duration, Duration, &Asked)> = same()
             .filter(|asked| asked.is_exactly_refused())

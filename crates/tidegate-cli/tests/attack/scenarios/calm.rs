@@ -29,7 +29,6 @@ fn random_rules_hold_under_random_bursts_over_two_nodes() {
 }
 
 #[test]
-#[ignore = "promise 3 is being kept"]
 fn random_rules_that_count_refusals_hold_under_random_bursts() {
     attack_with(&[1, 2, 3], |random| {
         attack(Store::single(), random, &Taste { count_refused: true, ..PLAIN })
