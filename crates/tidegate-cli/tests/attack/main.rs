@@ -1,10 +1,11 @@
 //! Attacks on real servers: seeded random rules, bursts, stalls, restarts, clock steps, rule changes and node churn, and an
 //! independent checker that reads what was recorded and says which promise was broken.
 //!
-//! Every attack prints its seed. `TIDEGATE_ATTACK_SEEDS=7,8` runs other seeds, `TIDEGATE_ATTACK_ACTS=200` makes each longer:
+//! Every attack prints its seed. `ATTACK_SEEDS=7,8` runs other seeds, `ATTACK_ACTS=200` makes each longer,
+//! `ATTACK_BINARY=target/release/tidegate` attacks another build:
 //!
 //! ```sh
-//! TIDEGATE_ATTACK_SEEDS=7 cargo test -p tidegate-cli --test attack -- NAME --nocapture
+//! ATTACK_SEEDS=7 cargo test -p tidegate-cli --test attack -- NAME --nocapture
 //! ```
 
 #![expect(clippy::unwrap_used, reason = "a test may fail")]

@@ -104,8 +104,7 @@ impl Node {
         write_rules(&dir, rules);
         fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
         let config = dir.path().join("tidegate.yaml");
-        let mut server =
-            TidegateServer::start(env!("CARGO_BIN_EXE_tidegate"), &["--config", config.to_str().unwrap()]);
+        let mut server = TidegateServer::start(binary(), &["--config", config.to_str().unwrap()]);
         let [resp, http, admin] = ["resp", "http", "admin"].map(|name| server.addr(name));
         let node = Node { server, resp, http, admin, dir };
         node.wait_ready();
@@ -147,6 +146,11 @@ impl Node {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
     }
+}
+
+/// The binary of this build, or another one to attack, say a release build.
+fn binary() -> String {
+    std::env::var("ATTACK_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tidegate").to_owned())
 }
 
 fn write_rules(dir: &TempDir, rules: &str) {

@@ -21,7 +21,7 @@ pub(super) fn check(view: &View<'_>, cell: usize) -> Vec<Violation> {
                 format!("{name}: ended before its time: {:?}", lease.taken),
             ));
         }
-        if lease.was_given_back_twice() {
+        if lease.was_given_back_twice(history) {
             violations.push(Violation::new(
                 Kind::LeasesNotConserved,
                 format!("{name}: given back twice: {:?}", lease.taken),
@@ -65,19 +65,24 @@ impl<'h> Lease<'h> {
 
     /// Its holder was told that it had ended, though nothing had ended it.
     fn was_lost(&self) -> bool {
-        self.calls.iter().any(|call| {
-            let first = self.releases().all(|other| std::ptr::eq(other, *call) || other.sent > call.received);
-            call.was_held == Some(false) && first && call.received < self.lasts_until(call.sent)
-        })
+        self.is_the_stores()
+            && self.calls.iter().any(|call| {
+                let first =
+                    self.releases().all(|other| std::ptr::eq(other, *call) || other.sent > call.received);
+                call.was_held == Some(false) && first && call.received < self.lasts_until(call.sent)
+            })
     }
 
-    /// Twice its holder was told that it had held it. What a policy gave is known to the node that gave it alone.
-    fn was_given_back_twice(&self) -> bool {
-        if !self.taken.source().is_some_and(|source| source.is_exact()) {
-            return false;
-        }
+    /// Twice its holder was told that it had held it, by a store that could be asked.
+    fn was_given_back_twice(&self, history: &History) -> bool {
+        let asked = |call: &&LeaseCall| history.troubles_in(call.sent, call.received).next().is_none();
         let told = |call: &&LeaseCall| call.was_held == Some(true);
-        self.releases().filter(told).count() > 1
+        self.is_the_stores() && self.releases().filter(told).filter(asked).count() > 1
+    }
+
+    /// What a policy gave is known only to the node that gave it.
+    fn is_the_stores(&self) -> bool {
+        self.taken.source().is_some_and(|source| source.is_exact())
     }
 }
 

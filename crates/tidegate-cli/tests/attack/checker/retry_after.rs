@@ -17,10 +17,13 @@ pub(super) fn check(view: &View<'_>) -> Vec<Violation> {
     let mut shapes: BTreeMap<usize, Vec<&Asked>> = BTreeMap::new();
     history.asked.iter().for_each(|asked| shapes.entry(asked.shape).or_default().push(asked));
     let ledgers: Vec<Ledger> = (0..history.cells.len()).map(|cell| Ledger::of_changes(view, cell)).collect();
+    let largest_cost = history.largest_cost();
+    let longest_way = history.asked.iter().map(|asked| asked.received - asked.sent).max().unwrap_or_default();
     let mut violations = Vec::new();
     for (shape, mut asked) in shapes {
         asked.sort_by_key(|asked| asked.sent);
-        let shape = Shape { history, ledgers: &ledgers, cells: &history.shapes[shape], asked: &asked };
+        let cells = &history.shapes[shape];
+        let shape = Shape { history, ledgers: &ledgers, cells, asked: &asked, largest_cost, longest_way };
         let wrong = asked.iter().filter_map(|refused| shape.judge(refused));
         violations.extend(wrong.take(MOST_SHOWN));
         violations.extend(shape.admitted_too_early());
@@ -34,6 +37,8 @@ struct Shape<'h> {
     cells: &'h [usize],
     /// By when they were sent.
     asked: &'h [&'h Asked],
+    largest_cost: u64,
+    longest_way: Duration,
 }
 
 impl Shape<'_> {
@@ -54,11 +59,10 @@ impl Shape<'_> {
     }
 
     fn too_long(&self, refused: &Asked, retry_after: Duration) -> Option<Violation> {
-        let costs = self.history.largest_cost();
         let longest = self
             .limits(refused.sent, refused.received)
             .iter()
-            .map(|limit| limit.longest_wait(costs))
+            .map(|limit| limit.longest_wait(self.largest_cost))
             .max()?;
         (retry_after > longest + ROUNDING).then(|| {
             self.violation(format!(
@@ -113,14 +117,14 @@ impl Shape<'_> {
 
     fn too_early_at(&self, cost: u64) -> Option<Violation> {
         let same = || self.asked.iter().filter(|asked| asked.cost.max(1) == cost);
-        let longest_way =
-            self.history.asked.iter().map(|asked| asked.received - asked.sent).max().unwrap_or_default();
         // When each refusal came, and until when it said to wait.
         let mut told: Vec<(Duration, Duration, &Asked)> = same()
             .filter(|asked| asked.is_exactly_refused())
             .filter_map(|asked| match asked.answer {
-                Answer::Refused { retry_after: Some(wait), .. } => {
-                    Some((asked.received, asked.sent + wait, *asked))
+                Answer::Refused { source, retry_after: Some(wait), .. } => {
+                    // What is remembered counts from when the store's answer came: later by a request's way at most.
+                    let way = if source == Source::DenyCache { self.longest_way } else { Duration::ZERO };
+                    Some((asked.received, (asked.sent + wait).saturating_sub(way), *asked))
                 }
                 _ => None,
             })

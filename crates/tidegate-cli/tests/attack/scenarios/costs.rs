@@ -34,7 +34,6 @@ fn a_full_concurrency_limit_of_500_costs_redis_little() {
 }
 
 #[test]
-#[ignore = "promise 5 is being kept"]
 fn a_full_concurrency_limit_of_5000_costs_redis_little() {
     attack_with(&[0], |_| leases(5_000, false));
 }

@@ -12,7 +12,7 @@ use crate::random::Random;
 
 /// The seeds to run: these, or those of the environment.
 fn seeds(usual: &[u64]) -> Vec<u64> {
-    match std::env::var("TIDEGATE_ATTACK_SEEDS") {
+    match std::env::var("ATTACK_SEEDS") {
         Ok(seeds) => seeds.split(',').map(|seed| seed.trim().parse().expect("a number")).collect(),
         Err(_) => usual.to_vec(),
     }
@@ -20,7 +20,7 @@ fn seeds(usual: &[u64]) -> Vec<u64> {
 
 /// How many acts an attack has.
 fn acts() -> usize {
-    std::env::var("TIDEGATE_ATTACK_ACTS").map_or(12, |acts| acts.parse().expect("a number"))
+    std::env::var("ATTACK_ACTS").map_or(12, |acts| acts.parse().expect("a number"))
 }
 
 /// Makes an attack of each seed, and fails with what was broken and how to see it again.
@@ -43,7 +43,7 @@ fn attack_with(usual: &[u64], attack: impl Fn(&mut Random) -> Attack) {
         assert!(
             violations.is_empty(),
             "{name}, seed {seed}: {} promises broken\n{shown}repeat it with\n    \
-             TIDEGATE_ATTACK_SEEDS={seed} cargo test -p tidegate-cli --test attack -- --exact {name}",
+             ATTACK_SEEDS={seed} cargo test -p tidegate-cli --test attack -- --exact {name}",
             violations.len(),
         );
     }

@@ -17,7 +17,7 @@ const ANY_POLICY: Taste =
     Taste { policies: &["local", "open", "closed"], windows: LONG, leases: true, count_refused: false };
 
 #[test]
-#[ignore = "promise 2 is being kept"]
+#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn short_stalls_give_each_node_its_share_once() {
     attack_with(&[0], |_| {
         let limit = Limit::FixedWindow { limit: 5, window: HOUR };
@@ -34,7 +34,6 @@ fn short_stalls_give_each_node_its_share_once() {
 }
 
 #[test]
-#[ignore = "promise 9 is being kept"]
 fn a_stall_gives_no_more_leases_than_there_are() {
     attack_with(&[0], |_| {
         let limit = Limit::Concurrency { limit: 10, ttl: Duration::from_secs(600), count_refused: false };
@@ -49,7 +48,7 @@ fn a_stall_gives_no_more_leases_than_there_are() {
 }
 
 #[test]
-#[ignore = "promise 2 is being kept"]
+#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn random_rules_hold_through_stalls_of_redis() {
     attack_with(&[1, 2], |random| {
         let mut attack = Attack::start(Store::single(), 2, DEFAULT, Plan::random(random, &ANY_POLICY));
@@ -68,7 +67,7 @@ fn random_rules_hold_through_stalls_of_redis() {
 }
 
 #[test]
-#[ignore = "promise 2 is being kept"]
+#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn random_rules_hold_through_restarts_of_redis() {
     attack_with(&[1, 2], |random| {
         let mut attack = Attack::start(Store::single(), 2, DEFAULT, Plan::random(random, &ANY_POLICY));
@@ -85,7 +84,7 @@ fn random_rules_hold_through_restarts_of_redis() {
 }
 
 #[test]
-#[ignore = "promise 8 is being kept"]
+#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn a_lost_shard_takes_no_other_along() {
     attack_with(&[1], |random| {
         let limit = Limit::TokenBucket { burst: 20, rate: Rate { count: 1, period: HOUR } };
@@ -103,7 +102,7 @@ fn a_lost_shard_takes_no_other_along() {
 }
 
 #[test]
-#[ignore = "promise 15 is being kept"]
+#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn a_failover_gives_at_most_the_limit_once_more() {
     attack_with(&[1], |random| {
         let limit = Limit::TokenBucket { burst: 20, rate: Rate { count: 1, period: HOUR } };
