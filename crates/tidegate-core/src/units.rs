@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::time::Duration;
 
 /// The largest integer that a double, and so a Lua twin, holds exactly together with all below it.
 pub const EXACT_MAX: u64 = 1 << 53;
@@ -88,6 +89,20 @@ impl Micros {
     #[must_use]
     pub const fn saturating_sub(self, other: Micros) -> Micros {
         Micros(self.0.saturating_sub(other.0))
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(span: Micros) -> Duration {
+        Duration::from_micros(span.0)
+    }
+}
+
+impl From<Duration> for Micros {
+    /// Whole microseconds, rounded up, at most what fits.
+    fn from(span: Duration) -> Micros {
+        let part = u64::from(!span.subsec_nanos().is_multiple_of(1_000));
+        Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX).saturating_add(part))
     }
 }
 

@@ -70,7 +70,7 @@ pub fn refusal(decision: &Decision) -> Problem {
         return Problem::new(Kind::StoreUnavailable, message(decision)).hint("try again in a moment");
     }
     let refusing =
-        decision.reports.iter().filter(|report| report.mode != Mode::Shadow && report.is_refusal());
+        decision.reports().iter().filter(|report| report.mode != Mode::Shadow && report.is_refusal());
     let mut violated: Vec<String> = Vec::new();
     for report in refusing {
         let name = rule_name(decision, report);

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Outcome, Timestamp};
@@ -26,7 +27,7 @@ pub struct Decision {
     /// To be given back when the request is done, where a concurrency limit was taken.
     pub lease: Option<LeaseToken>,
     /// What each matched rule said, in the order of the descriptors.
-    pub reports: SmallVec<[Report; 4]>,
+    pub(crate) reports: SmallVec<[Report; 4]>,
     /// When it was asked for, by the clock of the node that decided.
     asked_at: Timestamp,
     snapshot: Arc<Snapshot>,
@@ -213,6 +214,49 @@ impl Decision {
             decision.lease = plan.lease.and_then(|lease| LeaseToken::new(lease, plan.leases(), keys));
         }
         decision
+    }
+
+    /// How many hits are left of the limit that the caller is told of; none where no limit counted.
+    #[must_use]
+    pub fn remaining(&self) -> Option<u64> {
+        Some(self.governing()?.limit()?.outcome.remaining)
+    }
+
+    /// The number of that limit.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        Some(self.governing()?.limit()?.quota)
+    }
+
+    /// How long until that limit's whole quota is back.
+    #[must_use]
+    pub fn reset_after(&self) -> Option<Duration> {
+        Some(self.governing()?.limit()?.outcome.reset_after.into())
+    }
+
+    /// How long a refused caller must wait before another try can pass; none where it was not refused, or never will
+    /// pass.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.governing().filter(|_| !self.allowed)?.retry_after().map(Duration::from)
+    }
+
+    /// How long an allowed caller must wait before it goes on (leaky buckets); mostly not at all.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.delay.into()
+    }
+
+    /// The name of the rule that the caller is told of: the one that refused, or has the least left.
+    #[must_use]
+    pub fn rule(&self) -> Option<&str> {
+        self.rule_of(self.governing()?).map(Rule::name)
+    }
+
+    /// What each matched rule said, in the order of the descriptors.
+    #[must_use]
+    pub fn reports(&self) -> &[Report] {
+        &self.reports
     }
 
     /// The report whose numbers the caller is told. Refused: the one with the longest wait. Allowed: the one with the

@@ -69,6 +69,21 @@ impl Limiter {
         if ended { Ok(()) } else { Err(LeaseError::Ended) }
     }
 
+    /// The same without anybody waiting for it, on any thread: by a task of the limiter's runtime or, where that runs none,
+    /// by the background in its next round.
+    pub fn release_soon(&self, token: &LeaseToken) {
+        for lease in token.leases().filter(|lease| !self.local.release(*lease)) {
+            match &self.remote {
+                Some(remote) => remote.orphans.add([OwnedLease::new(&lease)]),
+                // A store in memory has done it by now; of one that has not, the lease's time to live is left.
+                None => drop(self.store.release(lease)),
+            }
+        }
+        if let Some(remote) = self.remote.clone().filter(|remote| remote.orphans.len() > 0) {
+            remote.clone().spawn(Box::pin(async move { remote.give_orphans_back().await }));
+        }
+    }
+
     /// Gives the leases of a request that goes on another time to live.
     ///
     /// # Errors

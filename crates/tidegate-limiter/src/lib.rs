@@ -4,6 +4,7 @@
 //! answers where the store does not, and observers hear of it. It knows no transport and no concrete store.
 
 mod cell_hash;
+mod charge;
 mod check;
 mod config;
 mod decision;
@@ -14,6 +15,7 @@ mod lease;
 mod lease_ids;
 mod lease_key;
 mod leases;
+mod lifecycle;
 mod limiter;
 mod local;
 mod node_clock;
@@ -35,14 +37,14 @@ pub use health::{Health, NodeHealth, RemoteStats};
 pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
-pub use limiter::Limiter;
+pub use limiter::{Limiter, Unsettled};
 pub use observer::{NoObserver, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport};
 pub use refund::{RefundError, SpentAt};
 pub use remote::QueueBounds;
 pub use remote::breaker::{BreakerConfig, BreakerState};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
 #[cfg(feature = "tokio")]
-pub use runtime::TokioRuntime;
+pub use runtime::{TokioHandle, TokioRuntime};
 pub use runtime::{Runtime, Task};
 pub use shed::{
     Capacity, Classes, Gradient2, Gradient2Config, LevelConfig, LevelConfigError, Percent, Permit, Reason,

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate_core::{Micros, Timestamp};
@@ -17,6 +18,7 @@ use crate::deny_cache::DenyCache;
 use crate::health::{Health, NodeHealth, RemoteStats};
 use crate::idempotency::RequestNames;
 use crate::lease_ids::LeaseIds;
+use crate::lifecycle::{End, Handle};
 use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
 use crate::node_clock::NodeClock;
@@ -28,7 +30,10 @@ use crate::snapshot::Snapshot;
 
 /// Decides requests by rules that may change at any time, on a store that may fail at any time.
 ///
-/// One per core: each has a way to the store of its own, and shares everything else with the others of its node.
+/// A handle that is cheap to clone. Dropping the last one stops the limiter's background, lets go of its store, and takes it
+/// off the fleet at once; [`Limiter::shutdown`] pays first what it owes. On a server with a runtime per core each has one
+/// made by [`Limiter::for_core`], with a way to the store of its own and everything else in common.
+#[derive(Clone)]
 pub struct Limiter {
     pub(crate) rules: Arc<ArcSwap<Snapshot>>,
     pub(crate) observer: Arc<dyn Observer>,
@@ -41,6 +46,7 @@ pub struct Limiter {
     pub(crate) store: Arc<dyn Store>,
     /// The way to a store over a network; none where the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
+    handle: Arc<Handle>,
 }
 
 impl Limiter {
@@ -76,7 +82,20 @@ impl Limiter {
         let rules = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer)));
         let (hasher, lease_ids) = (CellHasher::new(secret), Arc::new(LeaseIds::new()));
         let request_names = Arc::new(RequestNames::new());
-        Limiter { rules, observer, clock, hasher, lease_ids, request_names, deny_cache, local, store, remote }
+        let handle = Arc::new(Handle(Arc::default()));
+        Limiter {
+            rules,
+            observer,
+            clock,
+            hasher,
+            lease_ids,
+            request_names,
+            deny_cache,
+            local,
+            store,
+            remote,
+            handle,
+        }
     }
 
     /// The same limiter for another core: with calls to the store of its own, over connections and a runtime of its own,
@@ -94,6 +113,7 @@ impl Limiter {
             request_names: self.request_names.clone(),
             deny_cache: self.deny_cache.clone(),
             local: self.local.clone(),
+            handle: self.handle.clone(),
         }
     }
 
@@ -231,16 +251,46 @@ impl Limiter {
     }
 
     /// Keeps a limiter on a remote store going: heartbeats, health probes, what is owed to a store that is back, the counts
-    /// of approximate rules. Run it on one core, for as long as the limiter is in use; it never ends by itself, unless
-    /// the store is this process's memory.
+    /// of approximate rules. Run it on one core. It ends with the limiter: when the last handle is dropped, or by
+    /// [`Limiter::shutdown`]. Where the store is this process's memory, or somebody runs it already, it ends at once.
     pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
         let (remote, rules) = (self.remote.clone(), self.rules.clone());
         let (names, lease_ids) = (self.request_names.clone(), self.lease_ids.clone());
+        let life = self.handle.0.clone();
         async move {
-            if let Some(remote) = remote {
-                remote.maintain(&rules, &names, lease_ids.keys()).await;
+            if let (Some(remote), Some(_running)) = (remote, life.maintain()) {
+                let end = remote.maintain(&rules, &names, lease_ids.keys(), &life).await;
+                remote.take_leave(end, &names).await;
             }
         }
+    }
+
+    /// Ends the limiter in order: charges the store with what was spent here while it was away, tells it what approximate
+    /// rules have admitted, gives back leases that nobody holds, leaves the fleet, and stops the background. Handles that
+    /// are left still decide, but nobody counts them any more.
+    ///
+    /// # Errors
+    /// When the store did not answer, so that something is still owed.
+    pub async fn shutdown(&self) -> Result<(), Unsettled> {
+        let Some(remote) = &self.remote else { return Ok(()) };
+        let life = &self.handle.0;
+        life.end(End::ShutDown);
+        // The background does it all. Where there is none, or its runtime ended before, it is done here.
+        life.until_unmaintained().await;
+        if remote.unsettled() > 0 || remote.has_joined() {
+            remote.take_leave(End::ShutDown, &self.request_names).await;
+        }
+        match remote.unsettled() {
+            0 => Ok(()),
+            cells => Err(Unsettled { cells }),
+        }
+    }
+
+    /// How long a request waits for a store over a network, queueing included, before its rules' failure policies decide;
+    /// none where the store is this process's memory, for which nobody waits.
+    #[must_use]
+    pub fn answers_within(&self) -> Option<Duration> {
+        self.remote.as_ref().map(|remote| remote.timeout().into())
     }
 
     /// Gets this core in touch with a remote store before it takes requests: connects, has the scripts of the rules loaded,
@@ -302,6 +352,22 @@ impl Limiter {
         }
     }
 }
+
+/// What a limiter still owes that was shut down while its store did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unsettled {
+    /// Cells of which the store does not know all that was spent.
+    pub cells: usize,
+}
+
+impl std::fmt::Display for Unsettled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the store did not answer: what was spent from {} cells is not charged there", self.cells)
+    }
+}
+
+impl std::error::Error for Unsettled {}
 
 impl std::fmt::Debug for Limiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -19,7 +19,7 @@ use crate::owned::OwnedCell;
 use crate::remote::Remote;
 use crate::request::CheckRequest;
 
-/// Why hits could not be given back, or cells not be reset.
+/// Why hits could not be given back or charged, or cells not be reset.
 #[derive(Debug)]
 pub enum RefundError {
     /// No rule speaks of the domain.

@@ -39,7 +39,7 @@ pub(crate) async fn within<T>(
     .await
 }
 
-/// Tokio as the runtime: tasks go to the one in whose context the limiter is asked.
+/// Tokio as the runtime: tasks go to the one in whose context the limiter is asked. Outside any, a task is dropped.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioRuntime;
@@ -47,10 +47,29 @@ pub struct TokioRuntime;
 #[cfg(feature = "tokio")]
 impl Runtime for TokioRuntime {
     fn spawn(&self, task: Task) {
-        drop(tokio::spawn(task));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn(task));
+        }
     }
 
     fn sleep(&self, span: Micros) -> Task {
-        Box::pin(tokio::time::sleep(std::time::Duration::from_micros(span.get())))
+        Box::pin(tokio::time::sleep(span.into()))
+    }
+}
+
+/// One tokio runtime, wherever the limiter is asked from: also on threads that belong to none.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Debug)]
+pub struct TokioHandle(pub tokio::runtime::Handle);
+
+#[cfg(feature = "tokio")]
+impl Runtime for TokioHandle {
+    fn spawn(&self, task: Task) {
+        drop(self.0.spawn(task));
+    }
+
+    fn sleep(&self, span: Micros) -> Task {
+        let _within = self.0.enter();
+        Box::pin(tokio::time::sleep(span.into()))
     }
 }

@@ -285,6 +285,17 @@ impl Inner {
         }
     }
 
+    /// One command, so nothing need be read before it: no script.
+    async fn leave(&self, member: u64) -> Result<(), StoreError> {
+        let mut key = Vec::new();
+        self.keys.append_members(&mut key, MEMBERS);
+        let mut command = Cmd::new();
+        command.arg("ZREM").arg(key).arg(&member.to_le_bytes()[..]);
+        let call = Call { operation: Operation::Heartbeat, command: &command, source: None, items: 1 };
+        let deadline = Deadline::from_now(self.timeout);
+        self.client.run(self.client.partition_of(MEMBERS), call, deadline).await.map(drop)
+    }
+
     /// How long to wait where nobody else does: for a connection too, and an answer after that.
     pub(crate) fn patience(&self) -> Duration {
         self.connect_timeout + self.timeout
@@ -467,6 +478,10 @@ impl Store for RedisStore {
 
     fn heartbeat(&self, member: u64, ttl: Micros) -> Reply<'_, usize> {
         Reply::Later(Box::pin(self.inner.heartbeat(member, ttl)))
+    }
+
+    fn leave(&self, member: u64) -> Reply<'_, ()> {
+        Reply::Later(Box::pin(self.inner.leave(member)))
     }
 }
 

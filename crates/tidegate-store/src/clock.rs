@@ -109,7 +109,8 @@ impl ManualClock {
     }
 
     /// Goes forward by `span`.
-    pub fn advance(&self, span: Micros) {
+    pub fn advance(&self, span: impl Into<Micros>) {
+        let span = span.into();
         self.0.fetch_add(span.get(), Ordering::SeqCst);
     }
 }
@@ -120,7 +121,7 @@ impl Clock for ManualClock {
     }
 }
 
-impl<C: Clock> Clock for std::sync::Arc<C> {
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
     }

@@ -89,6 +89,12 @@ pub trait Store: Send + Sync + 'static {
     fn heartbeat(&self, _member: u64, _ttl: Micros) -> Reply<'_, usize> {
         Reply::Now(Ok(1))
     }
+
+    /// Says that the limiter called `member` is no longer alive: the next heartbeat of another does not count it. Doing so
+    /// twice does no harm.
+    fn leave(&self, _member: u64) -> Reply<'_, ()> {
+        Reply::Now(Ok(()))
+    }
 }
 
 /// One request, or several equal ones: what each spends, from cells that are all different (a caller that would touch one

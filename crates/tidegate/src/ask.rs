@@ -1,14 +1,14 @@
 //! One question to a limiter, put together attribute by attribute.
 
 use std::borrow::Cow;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::time::Duration;
 
 use tidegate_core::Hits;
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, Patience, RefundError, SpentAt};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, Patience};
 use tidegate_rules::{Descriptor, UnknownDomain};
+
+use crate::blocking::{self, BlockingError};
+use crate::spend::Spend;
 
 /// A question to a limiter: may this pass? It can be asked again and again.
 ///
@@ -16,10 +16,10 @@ use tidegate_rules::{Descriptor, UnknownDomain};
 /// # #[cfg(feature = "memory")]
 /// # async fn example(limiter: tidegate::Limiter) -> Result<(), Box<dyn std::error::Error>> {
 /// let prompt = tidegate::Ask::new("llm").with("user", "alice").cost(400);
-/// let decision = prompt.check(&limiter).await?;
-/// if decision.allowed {
+/// let mut spend = prompt.spend(&limiter).await?;
+/// if spend.is_allowed() {
 ///     // It took fewer tokens than it might have.
-///     prompt.refund(&limiter, &decision, 150).await?;
+///     spend.settle(250).await?;
 /// }
 /// # Ok(())
 /// # }
@@ -62,8 +62,25 @@ impl<'a> Ask<'a> {
         self
     }
 
-    /// Decides. Where the decision holds a lease, give it back with [`Limiter::release`], and renew it before its time to
-    /// live is over.
+    /// Decides, and gives what was spent as a value: it can be refunded, charged with more, settled, and it holds the lease
+    /// where a concurrency limit gave one.
+    ///
+    /// # Errors
+    /// When no rule speaks of the domain.
+    pub async fn spend(&self, limiter: &Limiter) -> Result<Spend, UnknownDomain> {
+        Ok(Spend::new(limiter, self, self.check(limiter).await?))
+    }
+
+    /// As [`Ask::spend`], on a thread that may wait.
+    ///
+    /// # Errors
+    /// When no rule speaks of the domain, or nothing goes on while this thread waits.
+    pub fn spend_blocking(&self, limiter: &Limiter) -> Result<Spend, BlockingError> {
+        Ok(Spend::new(limiter, self, self.check_blocking(limiter)?))
+    }
+
+    /// Decides. A decision that holds a lease is given back with [`Limiter::release`], and renewed before its time to live is
+    /// over: [`Ask::spend`] does the former by itself.
     ///
     /// # Errors
     /// When no rule speaks of the domain.
@@ -72,54 +89,46 @@ impl<'a> Ask<'a> {
         limiter.check(&self.request(&[self.descriptor(&entries)])).await
     }
 
-    /// Decides, on a thread that may wait. On a store in memory there is nothing to wait for. One on Redis needs a runtime
-    /// on which its calls go on meanwhile: ask it with [`Ask::check`] there.
+    /// Decides, on a thread that may wait. On a store in memory there is nothing to wait for. One on Redis is asked by the
+    /// runtime that the limiter was made on, which must go on meanwhile: call this from a thread that is not one of its
+    /// workers.
     ///
     /// # Errors
-    /// When no rule speaks of the domain.
-    pub fn check_blocking(&self, limiter: &Limiter) -> Result<Decision, UnknownDomain> {
-        block_on(self.check(limiter))
+    /// When no rule speaks of the domain; or when the runtime does not go on, because this thread is the one that runs it.
+    pub fn check_blocking(&self, limiter: &Limiter) -> Result<Decision, BlockingError> {
+        // A store answers, or its rules' failure policies do, within the time-out; ten times that is a runtime that stands.
+        let patience = limiter.answers_within().map(|span| span * 10 + Duration::from_secs(1));
+        let decided = blocking::wait_for(self.check(limiter), patience);
+        Ok(decided.ok_or(BlockingError::NothingGoesOn)??)
     }
 
-    /// Gives `hits` back that `decision` spent and that were not needed after all: into the window that was charged, and
-    /// nowhere if that is over.
-    ///
-    /// # Errors
-    /// When no rule speaks of the domain, or the store did not answer.
-    pub async fn refund(&self, limiter: &Limiter, decision: &Decision, hits: u64) -> Result<(), RefundError> {
-        let entries = self.entries();
-        let request = [self.descriptor(&entries)];
-        limiter.refund(&self.request(&request), Hits::new(hits), SpentAt::By(decision)).await
+    /// The same question, owning all that it says.
+    #[must_use]
+    pub fn into_owned(self) -> Ask<'static> {
+        let own = |(name, value): (Cow<'_, str>, Cow<'_, [u8]>)| {
+            (Cow::Owned(name.into_owned()), Cow::Owned(value.into_owned()))
+        };
+        Ask {
+            domain: Cow::Owned(self.domain.into_owned()),
+            attributes: self.attributes.into_iter().map(own).collect(),
+            cost: self.cost,
+            patience: self.patience,
+        }
     }
 
-    fn entries(&self) -> Vec<(&str, &[u8])> {
+    pub(crate) fn hits(&self) -> Hits {
+        self.cost
+    }
+
+    pub(crate) fn entries(&self) -> Vec<(&str, &[u8])> {
         self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect()
     }
 
-    fn descriptor<'e>(&self, entries: &'e [(&'e str, &'e [u8])]) -> DescriptorAsk<'e> {
+    pub(crate) fn descriptor<'e>(&self, entries: &'e [(&'e str, &'e [u8])]) -> DescriptorAsk<'e> {
         DescriptorAsk { descriptor: Descriptor { entries }, cost: self.cost, limit: None }
     }
 
-    fn request<'e>(&'e self, descriptors: &'e [DescriptorAsk<'e>]) -> CheckRequest<'e> {
+    pub(crate) fn request<'e>(&'e self, descriptors: &'e [DescriptorAsk<'e>]) -> CheckRequest<'e> {
         CheckRequest { domain: &self.domain, descriptors, patience: self.patience }
-    }
-}
-
-/// Waits for `work` on this thread: for what a [`Limiter`] does where there is no async runtime. On a store in memory there
-/// is nothing to wait for.
-pub fn block_on<T>(work: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut work = pin!(work);
-    loop {
-        if let Poll::Ready(answer) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return answer;
-        }
-        thread::park();
     }
 }

@@ -28,12 +28,18 @@
 //! HTTP or gRPC service.
 
 mod ask;
+mod blocking;
 #[cfg(feature = "redis")]
 mod redis;
+mod setup;
+mod spend;
 
-pub use ask::{Ask, block_on};
+pub use ask::Ask;
+pub use blocking::{BlockingError, block_on};
 #[cfg(feature = "redis")]
 pub use redis::{OnRedisError, on_redis, on_redis_with};
+pub use setup::{IntoRules, Setup};
+pub use spend::{Lease, Spend};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 pub use tidegate_limiter::{
     BreakerConfig, CheckRequest, Decision, DescriptorAsk, Health, LeaseError, LeaseToken, Limiter,
@@ -45,7 +51,7 @@ pub use tidegate_rules::{
 };
 pub use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, StoreError, SystemClock};
 #[cfg(feature = "redis")]
-pub use tidegate_store_redis::{RedisConfig, RedisStore, StoreUrl};
+pub use tidegate_store_redis::{RedisConfig, RedisStore, StoreUrl, TimeSource};
 #[cfg(feature = "tower")]
 pub use tidegate_tower as tower;
 #[cfg(feature = "tower")]
@@ -73,18 +79,37 @@ pub mod shed {
     pub use tidegate_rules::Priority;
 }
 
-/// A limiter that enforces `rules` (YAML or JSON) with counters in this process's memory.
+/// A limiter that enforces `rules` with counters in this process's memory.
 ///
 /// # Errors
 /// With every mistake in the rules, each with its line and a hint.
 #[cfg(feature = "memory")]
-pub fn in_memory(rules: &str) -> Result<Limiter, Diagnostics> {
-    use std::sync::Arc;
-    let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
-    Ok(Limiter::new(LimiterConfig::new(compile(rules)?, store, Arc::new(NoObserver))))
+pub fn in_memory(rules: impl IntoRules) -> Result<Limiter, Diagnostics> {
+    Setup::new(rules).in_memory()
 }
 
-#[cfg(any(feature = "memory", feature = "redis"))]
-fn compile(rules: &str) -> Result<RuleSet, Diagnostics> {
-    RuleSet::compile(&[RuleSource::new("rules", rules)], Format::Native)
+/// The same by `clock`, such as one that a test sets:
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::{sync::Arc, time::Duration};
+///
+/// let clock = Arc::new(tidegate::ManualClock::default());
+/// let limiter = tidegate::in_memory_with("{ domain: d, rules: [{ name: r, limits: [1/minute] }] }", clock.clone())?;
+/// let one = tidegate::Ask::new("d");
+/// assert!(one.check_blocking(&limiter)?.allowed && !one.check_blocking(&limiter)?.allowed);
+/// clock.advance(Duration::from_secs(60));
+/// assert!(one.check_blocking(&limiter)?.allowed);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// With every mistake in the rules, each with its line and a hint.
+#[cfg(feature = "memory")]
+pub fn in_memory_with(
+    rules: impl IntoRules,
+    clock: std::sync::Arc<dyn Clock>,
+) -> Result<Limiter, Diagnostics> {
+    Setup::new(rules).clock(clock).in_memory()
 }

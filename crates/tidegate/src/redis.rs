@@ -3,13 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_core::Micros;
-use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, RemoteConfig, TokioRuntime};
+use tidegate_limiter::{Limiter, LimiterConfig, RemoteConfig, TokioHandle};
 use tidegate_rules::Diagnostics;
 use tidegate_store_redis::{ConfigError, RedisConfig, RedisStore, StoreUrl, UrlError};
+use tokio::runtime::Handle;
+
+use crate::setup::{IntoRules, Setup};
 
 /// Why there is no limiter on Redis.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum OnRedisError {
     /// The rules have mistakes.
     Rules(Diagnostics),
@@ -17,41 +20,62 @@ pub enum OnRedisError {
     Url(UrlError),
     /// The store cannot be made as it was asked for.
     Store(ConfigError),
+    /// It was not called on a tokio runtime, which its calls to Redis need.
+    NoRuntime,
 }
 
-/// A limiter that enforces `rules` (YAML or JSON) with counters in the store at `url`: `redis://host:port`,
-/// `redis+sentinel://…`, `redis+cluster://…` or `redis+sharded://…`.
+/// A limiter that enforces `rules` with counters in the store at `url`: `redis://host:port`, `redis+sentinel://…`,
+/// `redis+cluster://…` or `redis+sharded://…`.
 ///
-/// It connects when it is first asked: a store that is away is no error, for every rule says what to do without it. Its
-/// heartbeats and probes run on the tokio runtime that this is called on, for as long as that runs.
+/// It connects when it is first asked: a store that is away is no error, for every rule says what to do without it. Its calls,
+/// heartbeats and probes run on the tokio runtime that this is called on, wherever it is asked from. When the last clone is
+/// dropped, it closes its connections and leaves the fleet; [`Limiter::shutdown`] also settles what it owes.
 ///
 /// # Errors
-/// When the rules or the URL have mistakes.
-///
-/// # Panics
-/// When it is not called on a tokio runtime.
-pub fn on_redis(rules: &str, url: &str) -> Result<Limiter, OnRedisError> {
-    on_redis_with(rules, url, &RedisConfig::default())
+/// When the rules or the URL have mistakes, or it is not called on a tokio runtime.
+pub fn on_redis(rules: impl IntoRules, url: &str) -> Result<Limiter, OnRedisError> {
+    Setup::new(rules).on_redis(url)
 }
 
 /// The same, with a store as `config` has it. Its time-out is also how long a request waits for the store, queueing
 /// included, before its rule's failure policy decides.
 ///
 /// # Errors
-/// When the rules, the URL or the configuration have mistakes.
-///
-/// # Panics
-/// When it is not called on a tokio runtime.
-pub fn on_redis_with(rules: &str, url: &str, config: &RedisConfig) -> Result<Limiter, OnRedisError> {
-    let rules = crate::compile(rules).map_err(OnRedisError::Rules)?;
-    let url: StoreUrl = url.parse().map_err(OnRedisError::Url)?;
-    let store = RedisStore::new(&url, config).map_err(OnRedisError::Store)?;
-    let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
-    remote.timeout = Micros::new(u64::try_from(config.timeout.as_micros()).unwrap_or(u64::MAX));
-    let limiter = LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver));
-    let limiter = Limiter::new(limiter.over_a_network(remote));
-    drop(tokio::spawn(limiter.maintain()));
-    Ok(limiter)
+/// When the rules, the URL or the configuration have mistakes, or it is not called on a tokio runtime.
+pub fn on_redis_with(
+    rules: impl IntoRules,
+    url: &str,
+    config: &RedisConfig,
+) -> Result<Limiter, OnRedisError> {
+    Setup::new(rules).redis(config.clone()).on_redis(url)
+}
+
+impl Setup {
+    /// Uses Redis as `config` says. Its time-out is also how long a request waits for the store, queueing included, before
+    /// its rule's failure policy decides.
+    #[must_use]
+    pub fn redis(mut self, config: RedisConfig) -> Self {
+        self.redis = config;
+        self
+    }
+
+    /// A limiter with counters in the store at `url`, as [`on_redis`].
+    ///
+    /// # Errors
+    /// When the rules, the URL or the configuration have mistakes, or it is not called on a tokio runtime.
+    pub fn on_redis(self, url: &str) -> Result<Limiter, OnRedisError> {
+        let runtime = Handle::try_current().map_err(|_| OnRedisError::NoRuntime)?;
+        let rules = self.rules.map_err(OnRedisError::Rules)?;
+        let url: StoreUrl = url.parse().map_err(OnRedisError::Url)?;
+        let store = RedisStore::new(&url, &self.redis).map_err(OnRedisError::Store)?;
+        let mut remote = RemoteConfig::new(Arc::new(TokioHandle(runtime.clone())));
+        remote.timeout = self.redis.timeout.into();
+        let mut limiter = LimiterConfig::new(rules, Arc::new(store), self.observer);
+        limiter.clock = self.clock.unwrap_or(limiter.clock);
+        let limiter = Limiter::new(limiter.over_a_network(remote));
+        drop(runtime.spawn(limiter.maintain()));
+        Ok(limiter)
+    }
 }
 
 impl fmt::Display for OnRedisError {
@@ -60,8 +84,19 @@ impl fmt::Display for OnRedisError {
             OnRedisError::Rules(error) => error.fmt(f),
             OnRedisError::Url(error) => error.fmt(f),
             OnRedisError::Store(error) => error.fmt(f),
+            OnRedisError::NoRuntime => f.write_str(
+                "there is no tokio runtime here: call this within `#[tokio::main]`, or enter one with `Handle::enter`",
+            ),
         }
     }
 }
 
-impl std::error::Error for OnRedisError {}
+impl std::error::Error for OnRedisError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OnRedisError::Rules(_) | OnRedisError::NoRuntime => None,
+            OnRedisError::Url(error) => std::error::Error::source(error),
+            OnRedisError::Store(error) => std::error::Error::source(error),
+        }
+    }
+}

@@ -36,7 +36,7 @@ fn every_decision_is_counted_by_rule_result_and_source() {
         // The oracle: what the callers were told, by each rule once; a rule refuses if one of its limits does.
         let decision = world.check(attributes);
         let mut said: BTreeMap<String, &str> = BTreeMap::new();
-        for report in &decision.reports {
+        for report in decision.reports() {
             let rule = decision.rule_of(report).expect("a rule").name().to_owned();
             let so_far = said.entry(rule).or_insert(report.result().name());
             if report.is_refusal() {

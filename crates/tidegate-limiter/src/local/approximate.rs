@@ -34,6 +34,7 @@ struct Share {
 }
 
 /// Hits that the store must be told of.
+#[derive(Clone)]
 pub(crate) struct Unreported {
     pub(crate) hash: CellHash,
     pub(crate) cell: OwnedCell,
@@ -137,6 +138,18 @@ impl Approximate {
             share.unreported > 0 && waited
         });
         due.take(most).map(|(hash, share)| share.report(*hash, now)).collect()
+    }
+
+    /// All that the store was not told of, whether or not it is due. It counts as told from here on.
+    pub(crate) fn unreported(&self, now: Timestamp) -> Vec<Unreported> {
+        let mut cells = self.cells.lock();
+        let untold = cells.iter_mut().filter(|(_, share)| share.unreported > 0);
+        untold.map(|(hash, share)| share.report(*hash, now)).collect()
+    }
+
+    /// How many cells have hits that the store was not told of.
+    pub(crate) fn unreported_cells(&self) -> usize {
+        self.cells.lock().values().filter(|share| share.unreported > 0).count()
     }
 
     /// Hits that [`Approximate::due`] named and that certainly did not reach the store.

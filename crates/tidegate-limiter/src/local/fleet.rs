@@ -13,6 +13,8 @@ const SETTLED_AFTER: Micros = Micros::from_millis(1_500);
 pub(crate) struct Fleet {
     /// This one's own name among them.
     pub(crate) member: u64,
+    /// Whether the store may count this one.
+    pub(crate) joined: AtomicBool,
     /// How many there are as far as the operator knows: what counts until the store was heard for a while.
     expected: u64,
     /// How many the store counted last; none before it was first heard.
@@ -27,6 +29,7 @@ impl Fleet {
     pub(crate) fn new(member: u64, expected: Option<NonZeroU64>) -> Self {
         Fleet {
             member,
+            joined: AtomicBool::new(false),
             expected: expected.map_or(0, NonZeroU64::get),
             counted: AtomicU64::new(0),
             settling: Mutex::new(None),

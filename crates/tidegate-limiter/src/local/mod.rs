@@ -192,6 +192,11 @@ impl LocalCells {
         at_once(self.memory.refund(&[Refund { cell, limit: touch.limit, hits, age }]));
     }
 
+    /// Takes hits whether or not they fit.
+    pub(crate) fn charge(&self, spend: Spend<'_>) {
+        drop(self.memory.charge(&[spend]));
+    }
+
     pub(crate) fn release(&self, lease: LeaseRef<'_>) -> bool {
         at_once(self.memory.release(lease))
     }

@@ -15,6 +15,7 @@ use crate::cell_hash::CellHash;
 use crate::deny_cache::LimitVersion;
 use crate::idempotency::RequestNames;
 use crate::lease_key::{self, LeaseKeys};
+use crate::lifecycle::{End, Lifecycle};
 use crate::local::approximate::Unreported;
 use crate::local::ledger::Debt;
 use crate::observer::StoreCall;
@@ -31,23 +32,27 @@ const SHORTEST_SYNC: Micros = Micros::from_millis(10);
 /// How often the store is asked for the key that leases are signed with.
 const LEASE_KEY_EVERY: Micros = Micros::from_secs(60);
 /// One call of the background's touches at most so many cells.
-const LARGEST_BATCH: usize = 128;
+pub(super) const LARGEST_BATCH: usize = 128;
 /// Own cells are swept in so many parts, one per second.
 const SWEEP_PARTS: usize = 60;
 
 impl Remote {
-    /// Keeps this node in touch with its store, for ever.
+    /// Keeps this node in touch with its store, until its limiter is to end.
     pub(crate) async fn maintain(
         self: &Arc<Self>,
         rules: &ArcSwap<Snapshot>,
         names: &RequestNames,
         lease_keys: &LeaseKeys,
-    ) {
+        life: &Lifecycle,
+    ) -> End {
         let mut next_beat = self.clock.now();
         let mut next_key = next_beat;
         let mut next_probe = next_beat;
         let mut next_sync = next_beat + sync_every(rules);
         loop {
+            if let Some(end) = life.ending() {
+                return end;
+            }
             let now = self.clock.now();
             if is_due(next_beat, now) {
                 next_beat = now + PROBE_EVERY + PROBE_EVERY;
@@ -72,13 +77,14 @@ impl Remote {
             }
             let now = self.clock.now();
             let next = next_beat.min(next_probe).min(next_sync).min(next_key);
-            self.runtime.sleep(next.since(now).max(Micros::from_millis(1))).await;
+            self.pause(next.since(now).max(Micros::from_millis(1)), life).await;
         }
     }
 
     /// Tells the store that this limiter is alive, and hears how many are.
     async fn beat(&self) {
         let sent = self.clock.now();
+        self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
         let answer = within(&*self.runtime, self.timeout, heartbeat).await;
         self.observer.store_called(StoreCall::Heartbeat, self.clock.now().since(sent));
@@ -122,7 +128,7 @@ impl Remote {
     }
 
     /// Asks every node whose breaker is not closed whether it truly answers again.
-    async fn probe_what_is_away(&self) {
+    pub(super) async fn probe_what_is_away(&self) {
         let away: Nodes = self.breakers.not_closed().collect();
         for node in away {
             self.probe(node).await;
@@ -162,7 +168,7 @@ impl Remote {
 
     /// Charges the store with what was spent here while it was away: once, and only what still counts. Node by node: where
     /// one of several fails, nobody could say what of the rest was charged.
-    async fn pay_debts(self: &Arc<Self>) {
+    pub(super) async fn pay_debts(self: &Arc<Self>) {
         for node in 0..self.store.nodes() {
             self.pay_debts_of(node).await;
         }
@@ -224,7 +230,7 @@ impl Remote {
     }
 
     /// Tells the store of these cells, and hears what is left of each; false if it does not answer.
-    async fn report(self: &Arc<Self>, due: Vec<Unreported>) -> bool {
+    pub(super) async fn report(self: &Arc<Self>, due: Vec<Unreported>) -> bool {
         let charges: Vec<OwnedSpend> =
             due.into_iter().map(|due| charge_of(due.hash, due.cell, due.hits)).collect();
         match self.charge(charges.clone()).await {
@@ -264,7 +270,7 @@ impl Remote {
         }));
     }
 
-    async fn charge(self: &Arc<Self>, charges: Vec<OwnedSpend>) -> Result<(), StoreError> {
+    pub(crate) async fn charge(self: &Arc<Self>, charges: Vec<OwnedSpend>) -> Result<(), StoreError> {
         if charges.is_empty() {
             return Ok(());
         }
@@ -278,7 +284,7 @@ impl Remote {
     }
 
     /// Gives back leases that nobody holds. Doing so twice does no harm.
-    async fn give_orphans_back(self: &Arc<Self>) {
+    pub(crate) async fn give_orphans_back(self: &Arc<Self>) {
         while let Some(lease) = self.orphans.next() {
             let node = self.store.node_of(lease.cell.key().tag);
             let (remote, given) = (self.clone(), lease.clone());
@@ -318,7 +324,7 @@ fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64)
     Spend { cell: cell.key(), touch }
 }
 
-fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
+pub(crate) fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
     let ask = Ask { hits: Hits::new(hits), lease: None };
     OwnedSpend {
         cell,

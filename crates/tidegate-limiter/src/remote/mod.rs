@@ -7,11 +7,13 @@
 mod background;
 pub(crate) mod breaker;
 mod carry;
+mod farewell;
 mod orphans;
 mod queue;
 mod ticket;
 mod warm_up;
 
+pub(crate) use background::charge_of;
 pub(crate) use orphans::{Orphans, TakenLeases};
 pub use queue::QueueBounds;
 
@@ -336,6 +338,10 @@ impl Remote {
 
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
+    }
+
+    pub(crate) fn timeout(&self) -> Micros {
+        self.timeout
     }
 
     pub(crate) fn spawn(&self, task: Task) {

@@ -1,6 +1,7 @@
 //! Before a core takes requests: its connections stand, the scripts of its rules are loaded, and it knows the fleet.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -40,6 +41,7 @@ impl Remote {
 
     async fn is_in_touch(&self, keys: &LeaseKeys) -> bool {
         let (member, ttl) = (self.local.fleet.member, super::background::MEMBER_TTL);
+        self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(member, ttl).answer();
         let Some(Ok(size)) = within(&*self.runtime, TRIED_FOR, heartbeat).await else { return false };
         self.local.fleet.heard(size, self.clock.now());

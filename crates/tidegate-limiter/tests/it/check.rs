@@ -78,7 +78,7 @@ fn a_refused_request_tells_the_limit_with_the_longest_wait_and_spends_nothing() 
     world.advance(Micros::from_secs(3_600));
     // The day's limit has one hit on it from before, and now this one: the refused one left no trace.
     let day = world.check(&[("user", "1")]);
-    let day = day.reports.iter().find(|report| day.rule_of(report).unwrap().name() == "day").unwrap();
+    let day = day.reports().iter().find(|report| day.rule_of(report).unwrap().name() == "day").unwrap();
     assert_eq!(day.limit().unwrap().outcome.remaining, 7);
 }
 
@@ -128,7 +128,7 @@ fn a_missing_key_is_skipped_or_refused_as_the_rule_says_and_heard_either_way() {
     // Refused for want of a key: the other rule was only looked at.
     assert_eq!(told(&refuse.check(&[("user", "1")])).2, 0);
     let b = refuse.check_cost(&[("user", "2")], 0);
-    let b = b.reports.iter().find(|report| report.rule == Some(1)).unwrap();
+    let b = b.reports().iter().find(|report| report.rule == Some(1)).unwrap();
     assert_eq!(b.limit().unwrap().outcome.remaining, 8);
 }
 

@@ -1,5 +1,7 @@
 //! Questions, in memory.
 
+use std::time::Duration;
+
 use tidegate::{Ask, in_memory};
 
 const RULES: &str = "domain: api
@@ -25,9 +27,9 @@ fn an_ask_spends_looks_and_gives_back() {
 async fn hits_that_were_not_needed_go_back() {
     let limiter = in_memory(RULES).unwrap();
     let alice = Ask::new("api").with("user", "alice").cost(10);
-    let decision = alice.check(&limiter).await.unwrap();
-    assert!(decision.allowed && !alice.check(&limiter).await.unwrap().allowed);
-    alice.refund(&limiter, &decision, 10).await.unwrap();
+    let mut decision = alice.spend(&limiter).await.unwrap();
+    assert!(decision.is_allowed() && !alice.check(&limiter).await.unwrap().allowed);
+    decision.refund(10).await.unwrap();
     assert!(alice.check(&limiter).await.unwrap().allowed);
 }
 
@@ -45,6 +47,19 @@ fn one_that_cannot_wait_is_refused_where_another_is_asked_to() {
 fn a_mistake_in_the_rules_is_shown_with_its_place() {
     let error = in_memory("domain: api\nrules:\n  - { name: r, limit: [1/s] }").unwrap_err();
     assert!(error.to_string().contains("rules:3"), "{error}");
+}
+
+#[test]
+fn a_decision_says_its_numbers_plainly() {
+    let clock = std::sync::Arc::new(tidegate::ManualClock::default());
+    let limiter = tidegate::in_memory_with(RULES, clock).unwrap();
+    let decision = Ask::new("api").with("user", "alice").cost(9).check_blocking(&limiter).unwrap();
+    assert_eq!((decision.rule(), decision.limit(), decision.remaining()), (Some("per-user"), Some(10), Some(1)));
+    assert_eq!((decision.retry_after(), decision.reset_after()), (None, Some(Duration::from_secs(9 * 3_600))));
+    let refused = Ask::new("api").with("user", "alice").cost(2).check_blocking(&limiter).unwrap();
+    assert_eq!(refused.retry_after(), Some(Duration::from_secs(3_600)));
+    let nobody = Ask::new("api").check_blocking(&limiter).unwrap();
+    assert_eq!((nobody.rule(), nobody.remaining(), nobody.delay()), (None, None, Duration::ZERO));
 }
 
 #[test]

@@ -6,3 +6,5 @@ mod asking;
 mod crates;
 mod examples;
 mod fleet;
+mod ownership;
+mod spends;

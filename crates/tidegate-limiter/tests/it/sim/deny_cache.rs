@@ -315,7 +315,7 @@ fn the_deny_cache_hides_no_refusal_from_a_cell_that_counts_them() {
         let counts = |report: &&tidegate_limiter::Report| {
             decision.rule_of(report).is_some_and(|rule| rule.name() == "tries")
         };
-        decision.reports.iter().find(counts).unwrap().limit().unwrap().outcome.remaining
+        decision.reports().iter().find(counts).unwrap().limit().unwrap().outcome.remaining
     };
     let decisions: Vec<Decision> = (0..20).map(|_| node.check("one")).collect();
     assert_eq!(decisions.iter().filter(|decision| decision.allowed).count(), 3);

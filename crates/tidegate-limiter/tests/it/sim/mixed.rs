@@ -11,9 +11,9 @@ const LOCAL_AND_EXACT: &str = "
 - { name: there, key: [user], limits: [{ algorithm: fixed_window, limit: 3, window: 1h }] }";
 
 fn remaining(decision: &Decision, rule: &str) -> u64 {
-    let named = |index: usize| decision.rule_of(&decision.reports[index]).map(Rule::name) == Some(rule);
-    let report = (0..decision.reports.len()).find(|index| named(*index)).unwrap();
-    decision.reports[report].limit().unwrap().outcome.remaining
+    let named = |index: usize| decision.rule_of(&decision.reports()[index]).map(Rule::name) == Some(rule);
+    let report = (0..decision.reports().len()).find(|index| named(*index)).unwrap();
+    decision.reports()[report].limit().unwrap().outcome.remaining
 }
 
 fn decisions(node: &Node, user: &str, times: usize) -> Vec<bool> {

@@ -293,6 +293,13 @@ impl Store for Link {
             Ok(members.len())
         })
     }
+
+    fn leave(&self, member: u64) -> Reply<'_, ()> {
+        self.other("leave", 0, async move {
+            self.truth.members.lock().unwrap().remove(&member);
+            Ok(())
+        })
+    }
 }
 
 /// Counts a call for as long as somebody waits for it.

@@ -1,0 +1,74 @@
+//! How a limiter takes leave of a remote store: what nobody holds goes back, what is owed is paid, and the fleet is one less.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidegate_core::Micros;
+use tidegate_store::Clock;
+
+use super::Remote;
+use crate::idempotency::RequestNames;
+use crate::lifecycle::{End, Lifecycle};
+use crate::runtime::within;
+
+/// How long a farewell is waited for beyond a call's time-out: a store on its way up may need to be dialled first.
+const PATIENCE: Micros = Micros::from_millis(500);
+
+impl Remote {
+    /// Waits for `span`, or until the limiter is to end.
+    pub(super) async fn pause(&self, span: Micros, life: &Lifecycle) {
+        let _ = race(self.runtime.sleep(span), life.until_ended()).await;
+    }
+
+    /// Ends this limiter: as far as the store answers, nothing of it is left there.
+    pub(crate) async fn take_leave(self: &Arc<Self>, end: End, names: &RequestNames) {
+        if end == End::ShutDown {
+            self.settle(names).await;
+        }
+        self.give_orphans_back().await;
+        self.leave_fleet().await;
+    }
+
+    /// Pays what is owed, and tells the store what approximate rules have admitted since it was last told.
+    async fn settle(self: &Arc<Self>, names: &RequestNames) {
+        self.probe_what_is_away().await;
+        self.pay_debts().await;
+        let unreported = self.local.approximate.unreported(self.clock.now());
+        for batch in unreported.chunks(super::background::LARGEST_BATCH) {
+            self.report(batch.to_vec()).await;
+        }
+        self.write_what_is_unwritten(names).await;
+    }
+
+    /// A limiter that never said that it is alive need not say that it no longer is.
+    async fn leave_fleet(&self) {
+        let fleet = &self.local.fleet;
+        if fleet.joined.swap(false, Ordering::Relaxed) {
+            let leave = self.store.leave(fleet.member).answer();
+            // Where the store does not answer, the heartbeat's time to live says it.
+            if let Some(Err(error)) = within(&*self.runtime, self.timeout + PATIENCE, leave).await {
+                self.observer.store_failed(&error);
+            }
+        }
+    }
+
+    /// Whether the fleet may still count this limiter.
+    pub(crate) fn has_joined(&self) -> bool {
+        self.local.fleet.joined.load(Ordering::Relaxed)
+    }
+
+    /// How many cells the store has not been told all about.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.local.ledger.len() + self.local.approximate.unreported_cells()
+    }
+}
+
+/// Ready as soon as either is.
+async fn race(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
+    std::future::poll_fn(|context| {
+        let done = one.as_mut().poll(context).is_ready() || other.as_mut().poll(context).is_ready();
+        if done { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}

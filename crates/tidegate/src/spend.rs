@@ -1,0 +1,189 @@
+//! What a request has spent, as a value: it remembers when and from which cells.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use tidegate_core::Hits;
+use tidegate_limiter::{Decision, LeaseError, LeaseToken, Limiter, RefundError, SpentAt};
+
+use crate::ask::Ask;
+
+/// The answer to an [`Ask`] that spends, with all that is needed to correct it later. It reads as its [`Decision`].
+///
+/// Where a concurrency limit admitted it, it holds the lease: dropping it gives the lease back, at the latest.
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = tidegate::in_memory("{ domain: llm, rules: [{ name: tokens, key: [user], limits: [1000/h] }] }")?;
+/// # tidegate::block_on(async {
+/// // A prompt of unknown length: 400 tokens are set aside, 250 were used.
+/// let mut spend = tidegate::Ask::new("llm").with("user", "ann").cost(400).spend(&limiter).await?;
+/// assert!(spend.is_allowed() && spend.remaining() == Some(600));
+/// spend.settle(250).await?;
+/// # assert_eq!(tidegate::Ask::new("llm").with("user", "ann").cost(0).check(&limiter).await?.remaining(), Some(750));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })
+/// # }
+/// # #[cfg(not(feature = "memory"))]
+/// # fn main() {}
+/// ```
+#[derive(Debug)]
+#[must_use = "a lease that it holds ends when it is dropped"]
+pub struct Spend {
+    limiter: Limiter,
+    ask: Ask<'static>,
+    decision: Decision,
+    lease: Option<Lease>,
+    spent: u64,
+}
+
+impl Spend {
+    pub(crate) fn new(limiter: &Limiter, ask: &Ask<'_>, mut decision: Decision) -> Self {
+        let lease = decision.lease.take().map(|token| Lease::new(limiter, token));
+        let spent = if decision.allowed { ask.hits().get() } else { 0 };
+        Spend { limiter: limiter.clone(), ask: ask.clone().into_owned(), decision, lease, spent }
+    }
+
+    /// Whether it may pass.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.decision.allowed
+    }
+
+    /// How many hits it has spent so far, corrections included. None if it was refused.
+    #[must_use]
+    pub fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// Gives `hits` back, at most what was spent: into the window that was charged, and nowhere if that is over.
+    ///
+    /// # Errors
+    /// When the rules no longer have the domain, or the store did not answer.
+    pub async fn refund(&mut self, hits: u64) -> Result<(), RefundError> {
+        let hits = hits.min(self.spent);
+        if hits > 0 {
+            let (entries, by) = (self.ask.entries(), SpentAt::By(&self.decision));
+            let descriptors = [self.ask.descriptor(&entries)];
+            self.limiter.refund(&self.ask.request(&descriptors), Hits::new(hits), by).await?;
+            self.spent -= hits;
+        }
+        Ok(())
+    }
+
+    /// Takes `hits` more, whether or not they fit: at most each limit's whole quota, so that the next request waits. A
+    /// request that was refused spends nothing.
+    ///
+    /// # Errors
+    /// When the rules no longer have the domain, or the store did not answer.
+    pub async fn charge(&mut self, hits: u64) -> Result<(), RefundError> {
+        if hits > 0 && self.is_allowed() {
+            let (entries, by) = (self.ask.entries(), SpentAt::By(&self.decision));
+            let descriptors = [self.ask.descriptor(&entries)];
+            self.limiter.charge(&self.ask.request(&descriptors), Hits::new(hits), by).await?;
+            self.spent = self.spent.saturating_add(hits);
+        }
+        Ok(())
+    }
+
+    /// Corrects what was spent to what it turned out to be, up or down. May be called again as more is known.
+    ///
+    /// # Errors
+    /// When the rules no longer have the domain, or the store did not answer.
+    pub async fn settle(&mut self, actual: u64) -> Result<(), RefundError> {
+        match actual.checked_sub(self.spent) {
+            Some(more) => self.charge(more).await,
+            None => self.refund(self.spent - actual).await,
+        }
+    }
+
+    /// The lease that it holds, where a concurrency limit admitted it.
+    #[must_use]
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    /// The lease alone, to be kept for longer than this.
+    #[must_use]
+    pub fn into_lease(self) -> Option<Lease> {
+        self.lease
+    }
+}
+
+impl Deref for Spend {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+/// A held place under a concurrency limit. Dropping it gives it back: by a task of the limiter's runtime, or by its background
+/// where the thread belongs to none. It keeps the limiter alive.
+#[must_use = "the lease ends when this is dropped"]
+pub struct Lease {
+    limiter: Limiter,
+    token: LeaseToken,
+    /// Whether somebody else gives it back.
+    let_go: bool,
+}
+
+impl Lease {
+    fn new(limiter: &Limiter, token: LeaseToken) -> Self {
+        Lease { limiter: limiter.clone(), token, let_go: false }
+    }
+
+    /// How long it lives unless it is renewed.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.token.ttl().into()
+    }
+
+    /// Its name, which any node of the fleet knows it by.
+    #[must_use]
+    pub fn token(&self) -> &LeaseToken {
+        &self.token
+    }
+
+    /// Gives it another time to live.
+    ///
+    /// # Errors
+    /// When it had ended already, or the store did not answer.
+    pub async fn renew(&self) -> Result<(), LeaseError> {
+        self.limiter.renew(&self.token).await
+    }
+
+    /// Gives it back, and waits until that is done.
+    ///
+    /// # Errors
+    /// When it had ended already.
+    pub async fn release(mut self) -> Result<(), LeaseError> {
+        let released = self.limiter.release(&self.token).await;
+        self.let_go = true;
+        released
+    }
+
+    /// Keeps the place until its time to live is over, or until [`Limiter::release`] is called with what this returns,
+    /// perhaps on another node.
+    #[must_use]
+    pub fn leak(mut self) -> LeaseToken {
+        self.let_go = true;
+        self.token.clone()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.let_go {
+            self.limiter.release_soon(&self.token);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lease").field(&self.token).finish()
+    }
+}

@@ -1,0 +1,205 @@
+//! A limiter ends with its last handle: no task, no connection and no member of the fleet is left of it.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Ask, BlockingError, Limiter, OnRedisError, RedisConfig, on_redis, on_redis_with};
+use tidegate_testkit::Redis;
+use tokio::runtime::Handle;
+
+const RULES: &str = "{ domain: api, rules: [
+    { name: r, key: [user], limits: [100/h] },
+    { name: held, match: { hold: '*' }, limits: [{ algorithm: concurrency, limit: 50, ttl: 1h }] },
+    { name: near, key: [user], limits: [1000/h], coordination: approximate }] }";
+
+/// What limiters have left behind: tasks of this runtime, connections besides the one that asks, members of the fleet.
+fn left_behind(redis: &Redis) -> (usize, usize, i64) {
+    let connections = redis.cmd(&["CLIENT", "LIST"]).text().lines().filter(|line| !line.is_empty()).count();
+    (Handle::current().metrics().num_alive_tasks(), connections - 1, members(redis))
+}
+
+fn members(redis: &Redis) -> i64 {
+    let sets = "local n = 0 for _, key in ipairs(redis.call('KEYS', '*{members}*')) do n = n + redis.call('ZCARD', key) end return n";
+    redis.cmd(&["EVAL", sets, "0"]).int()
+}
+
+/// Waits until `is_so`, for as long as a busy machine may need.
+async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+fn limiter(redis: &Redis) -> Limiter {
+    let config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    on_redis_with(RULES, &redis.url(), &config).unwrap()
+}
+
+/// What happens to one of several limiters, one thing after the other.
+#[derive(Clone, Debug)]
+enum Act {
+    Check,
+    /// A request that is dropped before it is answered, after so many polls.
+    Abandon(u8),
+    HoldLease,
+    Clone,
+    DropOne,
+    Pause(u8),
+}
+
+fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
+    let act = prop_oneof![
+        Just(Act::Check),
+        (0..4u8).prop_map(Act::Abandon),
+        Just(Act::HoldLease),
+        Just(Act::Clone),
+        Just(Act::DropOne),
+        (0..4u8).prop_map(Act::Pause),
+    ];
+    proptest::collection::vec((0..3usize, act), 0..12)
+}
+
+async fn play(limiters: &mut [Vec<Limiter>], acts: Vec<(usize, Act)>) {
+    let alice = Ask::new("api").with("user", "alice").with("hold", "yes");
+    let mut held = Vec::new();
+    for (which, act) in acts {
+        let handles = &mut limiters[which];
+        let Some(one) = handles.last().cloned() else { continue };
+        match act {
+            Act::Check => drop(alice.spend(&one).await.unwrap()),
+            Act::Abandon(polls) => {
+                let asked = tokio::spawn({
+                    let alice = alice.clone();
+                    async move { drop(alice.spend(&one).await) }
+                });
+                for _ in 0..polls {
+                    tokio::task::yield_now().await;
+                }
+                asked.abort();
+                let _ = asked.await;
+            }
+            Act::HoldLease => held.push(alice.spend(&one).await.unwrap()),
+            Act::Clone => handles.push(one),
+            Act::DropOne => drop(handles.pop()),
+            Act::Pause(millis) => tokio::time::sleep(Duration::from_millis(millis.into())).await,
+        }
+    }
+}
+
+#[test]
+fn dropping_limiters_at_any_moment_leaves_no_task_no_connection_and_no_member() {
+    let redis = Redis::start();
+    let cases = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(cases, |(acts in acts(), threads in prop::bool::ANY)| {
+        let mut runtime = match threads {
+            true => tokio::runtime::Builder::new_multi_thread(),
+            false => tokio::runtime::Builder::new_current_thread(),
+        };
+        runtime.worker_threads(2).enable_all().build().unwrap().block_on(async {
+            let mut limiters: Vec<Vec<Limiter>> = (0..3).map(|_| vec![limiter(&redis)]).collect();
+            play(&mut limiters, acts).await;
+            drop(limiters);
+            eventually("nothing is left", || left_behind(&redis) == (0, 0, 0)).await;
+        });
+        let leases = redis.cmd(&["EVAL", "local n = 0 for _, key in ipairs(redis.call('KEYS', '*')) do \
+            if redis.call('TYPE', key).ok == 'zset' then n = n + redis.call('ZCARD', key) end end return n", "0"]);
+        prop_assert_eq!(leases.int(), 0, "leases that nobody holds");
+    });
+}
+
+#[tokio::test]
+async fn a_limiter_that_outlives_others_has_the_whole_limit_to_itself() {
+    let redis = Redis::start();
+    let rules = "{ domain: api, rules: [{ name: r, limits: [100/h], on_store_failure: local }] }";
+    let config = RedisConfig { timeout: Duration::from_secs(5), ..RedisConfig::default() };
+    let make = || on_redis_with(rules, &redis.url(), &config).unwrap();
+    let mut all: Vec<Limiter> = (0..5).map(|_| make()).collect();
+    eventually("five are counted", || members(&redis) == 5).await;
+    let last = all.pop().unwrap();
+    drop(all);
+    eventually("one is counted", || members(&redis) == 1).await;
+    // Its own next heartbeat tells it so; then it goes on without its store.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(Ask::new("api").check(&last).await.unwrap().allowed);
+    redis.kill();
+    let mut admitted = 1;
+    while Ask::new("api").check(&last).await.unwrap().allowed {
+        admitted += 1;
+        assert!(admitted <= 101);
+    }
+    assert!(admitted >= 99, "{admitted}");
+}
+
+#[tokio::test]
+async fn shutdown_settles_debts_leaves_the_fleet_and_stops_the_background() {
+    let redis = Redis::start();
+    let mut config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    config.key_prefix = "one".into();
+    let rules = "{ domain: api, rules: [{ name: r, limits: [1000/d], coordination: approximate, sync_every: 1h }] }";
+    let node = on_redis_with(rules, &redis.url(), &config).unwrap();
+    eventually("it joins", || members(&redis) == 1).await;
+    // It decides by itself once it knows the fleet.
+    let alone = async {
+        while Ask::new("api").check(&node).await.unwrap().source != tidegate::Source::Approximate {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), alone).await.expect("it decides by itself");
+    // With the one before: admitted here and reported in an hour, unless it is shut down before.
+    assert!(Ask::new("api").cost(50).check(&node).await.unwrap().allowed);
+    let there = |node: &Limiter| {
+        let node = node.clone();
+        async move { Ask::new("api").cost(0).check(&node).await.unwrap().remaining().unwrap() }
+    };
+    let other = on_redis_with(rules.replace("approximate, sync_every: 1h", "exact"), &redis.url(), &config).unwrap();
+    let before = there(&other).await;
+    node.shutdown().await.unwrap();
+    assert_eq!(there(&other).await, before - 51);
+    drop(node);
+    eventually("one is left", || members(&redis) == 1).await;
+    other.shutdown().await.unwrap();
+    assert_eq!(members(&redis), 0);
+    // Again is no harm.
+    other.shutdown().await.unwrap();
+}
+
+#[test]
+fn blocking_calls_on_redis_answer_from_any_thread() {
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let limiter = {
+        let _within = runtime.enter();
+        limiter(&redis)
+    };
+    let alice = Ask::new("api").with("user", "alice");
+    let spend = alice.spend_blocking(&limiter).unwrap();
+    assert!(spend.is_allowed() && spend.source == tidegate::Source::Store);
+    let within = runtime.spawn_blocking({
+        let (limiter, alice) = (limiter.clone(), alice.clone());
+        move || alice.check_blocking(&limiter).unwrap().allowed
+    });
+    assert!(runtime.block_on(within).unwrap());
+    // Its lease goes back from a thread that has no runtime.
+    drop(spend);
+    runtime.block_on(async {
+        drop(limiter);
+        eventually("nothing is left", || left_behind(&redis) == (0, 0, 0)).await;
+    });
+}
+
+#[tokio::test]
+async fn a_blocking_call_on_the_thread_that_runs_redis_is_an_error_and_no_hang() {
+    let redis = Redis::start();
+    let config = RedisConfig { timeout: Duration::from_millis(10), ..RedisConfig::default() };
+    let limiter = on_redis_with(RULES, &redis.url(), &config).unwrap();
+    let alice = Ask::new("api").with("user", "alice");
+    assert_eq!(alice.check_blocking(&limiter).unwrap_err(), BlockingError::NothingGoesOn);
+}
+
+#[test]
+fn without_a_runtime_there_is_an_error_and_no_panic() {
+    assert!(matches!(on_redis(RULES, "redis://127.0.0.1:1"), Err(OnRedisError::NoRuntime)));
+}

@@ -1,0 +1,133 @@
+//! Spends as values, in memory and on a real Redis by the same clock: what is refunded, charged and settled, and when that
+//! still counts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Ask, Clock, Limiter, ManualClock, RedisConfig, Setup, Timestamp};
+use tidegate_testkit::Redis;
+
+const RULES: &str = "domain: api
+rules:
+  - { name: window, match: { rule: window }, limits: [{ algorithm: fixed_window, limit: 100, window: 1h }] }
+  - { name: log, match: { rule: log }, limits: [{ algorithm: sliding_log, limit: 100, window: 1h }] }
+  - { name: bucket, match: { rule: bucket }, limits: [{ algorithm: token_bucket, rate: 100/h, burst: 100 }] }
+  - { name: at-once, match: { rule: at-once }, limits: [{ algorithm: concurrency, limit: 1, ttl: 1h }] }";
+
+struct World {
+    limiter: Limiter,
+    clock: Arc<ManualClock>,
+    _redis: Option<Redis>,
+}
+
+/// The same limiter on both stores, at the beginning of an hour.
+fn worlds() -> [World; 2] {
+    let clock = || Arc::new(ManualClock::at(Timestamp::from_micros(3_600_000_000 * 400_000)));
+    let (near, far) = (clock(), clock());
+    let memory = Setup::new(RULES).clock(near.clone()).in_memory().unwrap();
+    let redis = Redis::start();
+    let time = tidegate::TimeSource::Given(Arc::clone(&far) as Arc<dyn Clock>);
+    let config = RedisConfig { timeout: Duration::from_secs(30), time, ..RedisConfig::default() };
+    let shared = Setup::new(RULES).clock(far.clone()).redis(config).on_redis(&redis.url()).unwrap();
+    [
+        World { limiter: memory, clock: near, _redis: None },
+        World { limiter: shared, clock: far, _redis: Some(redis) },
+    ]
+}
+
+impl World {
+    async fn left(&self, rule: &str) -> u64 {
+        Ask::new("api").with("rule", rule).cost(0).check(&self.limiter).await.unwrap().remaining().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_spend_is_corrected_up_and_down_on_both_stores() {
+    for world in worlds() {
+        for rule in ["window", "log", "bucket"] {
+            let ask = Ask::new("api").with("rule", rule);
+            let mut spend = ask.cost(10).spend(&world.limiter).await.unwrap();
+            spend.refund(4).await.unwrap();
+            assert_eq!((spend.spent(), world.left(rule).await), (6, 94), "{rule}");
+            spend.charge(14).await.unwrap();
+            assert_eq!((spend.spent(), world.left(rule).await), (20, 80), "{rule}");
+            spend.settle(15).await.unwrap();
+            spend.settle(33).await.unwrap();
+            assert_eq!((spend.spent(), world.left(rule).await), (33, 67), "{rule}");
+            // More than there is: the whole quota is gone, and the next request waits.
+            spend.charge(1_000).await.unwrap();
+            assert_eq!(world.left(rule).await, 0, "{rule}");
+            // Never more back than was spent.
+            spend.refund(u64::MAX).await.unwrap();
+            assert_eq!((spend.spent(), world.left(rule).await), (0, 100), "{rule}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_corrected_after_its_window_touches_no_later_one_on_both_stores() {
+    for world in worlds() {
+        for rule in ["window", "log", "bucket"] {
+            let ask = Ask::new("api").with("rule", rule);
+            let mut spends = Vec::new();
+            for _ in 0..3 {
+                spends.push(ask.clone().cost(10).spend(&world.limiter).await.unwrap());
+            }
+            world.clock.advance(Duration::from_secs(3_600));
+            assert!(ask.clone().cost(5).spend(&world.limiter).await.unwrap().is_allowed());
+            spends[0].refund(10).await.unwrap();
+            spends[1].charge(50).await.unwrap();
+            spends[2].settle(90).await.unwrap();
+            assert_eq!(world.left(rule).await, 95, "{rule}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_charge_counts_as_long_as_its_bucket_could_not_have_refilled() {
+    for world in worlds() {
+        let mut spend = Ask::new("api").with("rule", "bucket").spend(&world.limiter).await.unwrap();
+        // The one hit is back since, but what it turned out to be is not.
+        world.clock.advance(Duration::from_secs(60));
+        spend.charge(40).await.unwrap();
+        assert_eq!(world.left("bucket").await, 60);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_spend_has_nothing_to_correct() {
+    for world in worlds() {
+        let ask = Ask::new("api").with("rule", "window");
+        let mut refused = ask.cost(101).spend(&world.limiter).await.unwrap();
+        assert!(!refused.is_allowed());
+        refused.refund(1).await.unwrap();
+        refused.charge(50).await.unwrap();
+        assert_eq!((refused.spent(), world.left("window").await), (0, 100));
+    }
+}
+
+#[tokio::test]
+async fn a_lease_ends_when_it_is_dropped_and_not_when_it_is_leaked() {
+    for world in worlds() {
+        let ask = Ask::new("api").with("rule", "at-once");
+        let held = ask.spend(&world.limiter).await.unwrap();
+        assert!(held.is_allowed() && held.lease().unwrap().ttl() == Duration::from_secs(3_600));
+        assert!(!ask.check(&world.limiter).await.unwrap().allowed);
+        drop(held);
+        let again = async {
+            loop {
+                let spend = ask.spend(&world.limiter).await.unwrap();
+                if let Some(lease) = spend.into_lease() {
+                    return lease;
+                }
+            }
+        };
+        let lease = tokio::time::timeout(Duration::from_secs(60), again).await.expect("it came back");
+        lease.renew().await.unwrap();
+        let leaked = lease.leak();
+        assert!(!ask.check(&world.limiter).await.unwrap().allowed);
+        world.limiter.release(&leaked).await.unwrap();
+        ask.spend(&world.limiter).await.unwrap().into_lease().unwrap().release().await.unwrap();
+        assert!(ask.check(&world.limiter).await.unwrap().allowed);
+    }
+}
