@@ -65,7 +65,9 @@ impl Limiter {
         };
         // Of a window the decision said when it ends; a bucket is idle again after its refill time at the latest.
         let over_after = match spent {
-            SpentAt::By(decision) if plan.is_of(decision) && !limit.refills() => plan.reset_after(place, decision),
+            SpentAt::By(decision) if plan.is_of(decision) && !limit.refills() => {
+                plan.reset_after(place, decision)
+            }
             _ => limit.quota_window(),
         };
         !limit.takes_lease() && over_after.is_none_or(|over_after| age < over_after)

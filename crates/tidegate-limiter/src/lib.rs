@@ -43,9 +43,9 @@ pub use refund::{RefundError, SpentAt};
 pub use remote::QueueBounds;
 pub use remote::breaker::{BreakerConfig, BreakerState};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
+pub use runtime::{Runtime, Task};
 #[cfg(feature = "tokio")]
 pub use runtime::{TokioHandle, TokioRuntime};
-pub use runtime::{Runtime, Task};
 pub use shed::{
     Capacity, Classes, Gradient2, Gradient2Config, LevelConfig, LevelConfigError, Percent, Permit, Reason,
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,

@@ -54,8 +54,14 @@ fn a_decision_says_its_numbers_plainly() {
     let clock = std::sync::Arc::new(tidegate::ManualClock::default());
     let limiter = tidegate::in_memory_with(RULES, clock).unwrap();
     let decision = Ask::new("api").with("user", "alice").cost(9).check_blocking(&limiter).unwrap();
-    assert_eq!((decision.rule(), decision.limit(), decision.remaining()), (Some("per-user"), Some(10), Some(1)));
-    assert_eq!((decision.retry_after(), decision.reset_after()), (None, Some(Duration::from_secs(9 * 3_600))));
+    assert_eq!(
+        (decision.rule(), decision.limit(), decision.remaining()),
+        (Some("per-user"), Some(10), Some(1))
+    );
+    assert_eq!(
+        (decision.retry_after(), decision.reset_after()),
+        (None, Some(Duration::from_secs(9 * 3_600)))
+    );
     let refused = Ask::new("api").with("user", "alice").cost(2).check_blocking(&limiter).unwrap();
     assert_eq!(refused.retry_after(), Some(Duration::from_secs(3_600)));
     let nobody = Ask::new("api").check_blocking(&limiter).unwrap();

@@ -138,7 +138,8 @@ async fn shutdown_settles_debts_leaves_the_fleet_and_stops_the_background() {
     let redis = Redis::start();
     let mut config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
     config.key_prefix = "one".into();
-    let rules = "{ domain: api, rules: [{ name: r, limits: [1000/d], coordination: approximate, sync_every: 1h }] }";
+    let rules =
+        "{ domain: api, rules: [{ name: r, limits: [1000/d], coordination: approximate, sync_every: 1h }] }";
     let node = on_redis_with(rules, &redis.url(), &config).unwrap();
     eventually("it joins", || members(&redis) == 1).await;
     // It decides by itself once it knows the fleet.
@@ -154,7 +155,8 @@ async fn shutdown_settles_debts_leaves_the_fleet_and_stops_the_background() {
         let node = node.clone();
         async move { Ask::new("api").cost(0).check(&node).await.unwrap().remaining().unwrap() }
     };
-    let other = on_redis_with(rules.replace("approximate, sync_every: 1h", "exact"), &redis.url(), &config).unwrap();
+    let other =
+        on_redis_with(rules.replace("approximate, sync_every: 1h", "exact"), &redis.url(), &config).unwrap();
     let before = there(&other).await;
     node.shutdown().await.unwrap();
     assert_eq!(there(&other).await, before - 51);
