@@ -32,3 +32,12 @@ local function packed_low(last_low, gap, width)
   end
   return low
 end
+
+-- `count` equal entries, by doubling: Lua's own `rep` copies byte by byte.
+local function packed_rep(entry, count)
+  local entries, have = entry, 1
+  while 2 * have <= count do
+    entries, have = entries .. entries, 2 * have
+  end
+  return have == count and entries or entries .. sub(entries, 1, (count - have) * #entry)
+end

@@ -19,7 +19,7 @@
 -- Reply    to a plan that does not hold now: "T", then now_us as an 8-byte float; nothing was done
 
 local fmod, min, max = math.fmod, math.min, math.max
-local from_bytes, to_bytes, sub, rep = struct.unpack, struct.pack, string.sub, string.rep
+local from_bytes, to_bytes, sub = struct.unpack, struct.pack, string.sub
 local call = redis.call
 
 -- The last moment that can be counted, in microseconds since the epoch.

@@ -14,6 +14,8 @@
 local LOG_HEADER = 16
 -- More bytes of entries than these that a reservation pushes out are not kept to be put back.
 local MOST_KEPT, MOST_EXPIRED_KEPT = 16384, 256
+-- Entries that are appended at once.
+local MOST_AT_ONCE = 1024
 
 -- How many entries there are, and the numbers of the header.
 local function log_open(key, raw, width, large)
@@ -158,25 +160,36 @@ local function log_remember(key, raw, count, newest, head, expired, gone, width)
   return trace
 end
 
--- Writes a large log in place: what is appended, and how many of the oldest no longer count.
-local function log_write_large(key, count, newest, expires_s, later_s, head, added, live, width)
+-- Appends `added` equal entries, a few pages at a time: Lua pays for every page of a long string anew.
+local function log_append(key, entry, added)
+  while added > 0 do
+    local some = min(added, MOST_AT_ONCE)
+    local entries = packed_rep(entry, some)
+    repeat
+      call("APPEND", key, entries)
+      added = added - some
+    until added < some
+  end
+end
+
+-- Writes a large log in place: `added` entries are appended, and the first `head` no longer count.
+local function log_write_large(key, count, newest, expires_s, later_s, head, entry, added, live, width)
   local header = to_bytes("<I7I5I4", newest, later_s or expires_s, head)
   if live == 0 then
     call("DEL", key)
     return
   elseif count == 0 then
-    return keep(key, header .. added, later_s)
+    keep(key, header, later_s)
   elseif head > 1000 and head > live then
     local kept = call("GETRANGE", key, LOG_HEADER + head * width, -1)
-    return keep(key, to_bytes("<I7I5I4", newest, later_s or expires_s, 0) .. kept .. added, later_s)
+    keep(key, to_bytes("<I7I5I4", newest, later_s or expires_s, 0) .. kept, later_s)
+  else
+    call("SETRANGE", key, 0, header)
+    if later_s and not time_is_given then
+      call("EXPIREAT", key, later_s)
+    end
   end
-  call("SETRANGE", key, 0, header)
-  if added ~= "" then
-    call("APPEND", key, added)
-  end
-  if later_s and not time_is_given then
-    call("EXPIREAT", key, later_s)
-  end
+  log_append(key, entry, added)
 end
 
 -- Enters `hits` whether or not they fit; the newest `limit` are all that need remembering.
@@ -194,18 +207,18 @@ local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_inte
   end
   if live == 0 then
     if large == 1 then
-      log_write_large(key, count, newest, expires_s, nil, head, "", 0, width)
+      log_write_large(key, count, newest, expires_s, nil, head, nil, 0, 0, width)
       return
     end
     return ""
   end
-  local entries = ""
+  local entry
   if added > 0 then
     local low = 0
     if count > 0 then
       low = packed_low(log_low(key, raw, head, count, width), now - newest, width)
     end
-    entries, newest = rep(to_bytes(packed_form(width), low), added), now
+    entry, newest = to_bytes(packed_form(width), low), now
   end
   local later_s
   if newest + window_us > expires_s * 1000000 then
@@ -213,10 +226,10 @@ local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_inte
   end
   head = head + gone
   if large == 1 then
-    return log_write_large(key, count, newest, expires_s, later_s, head, entries, live, width)
+    return log_write_large(key, count, newest, expires_s, later_s, head, entry, added, live, width)
   end
   local kept = raw and sub(raw, LOG_HEADER + head * width + 1) or ""
-  return to_bytes("<I7I5I4", newest, later_s or expires_s, 0) .. kept .. entries, later_s
+  return to_bytes("<I7I5I4", newest, later_s or expires_s, 0) .. kept .. (entry and packed_rep(entry, added) or ""), later_s
 end
 
 local function sliding_log_decide(key, raw, now, hits, limit, window_us, min_interval_us, width, large)

@@ -117,7 +117,7 @@ impl<'a> Request<'a> {
     /// About how many microseconds a shared store works on it: what a call that carries many is planned by.
     #[must_use]
     pub fn store_us(&self) -> u64 {
-        let spends: u64 = self.spends.iter().map(|spend| spend.store_us()).sum();
+        let spends: u64 = self.spends.iter().map(|spend| spend.store_us(self.count)).sum();
         // Where cells are several, each is looked at before any is spent from.
         let looks = if self.spends.len() > 1 || self.is_fold() { 2 } else { 1 };
         spends * looks
@@ -140,14 +140,18 @@ pub struct Spend<'a> {
 }
 
 impl Spend<'_> {
-    /// About how many microseconds a shared store works on it, in company (`cargo xtask bench redis-costs`).
-    fn store_us(&self) -> u64 {
+    /// About how many microseconds a shared store works on `count` of it, in company (`cargo xtask bench redis-costs`).
+    fn store_us(&self, count: NonZeroU32) -> u64 {
         let limit = self.touch.limit;
         let counting = if limit.counts_refused() { 2 } else { 1 };
         match limit {
             // Up to this many hits a log is read and written whole.
             Limit::SlidingLog(log) if log.limit() <= 1_000 => counting * (6 + log.limit() / 150),
-            Limit::SlidingLog(_) => counting * 15,
+            // Of a longer one, what is entered: each hit is written.
+            Limit::SlidingLog(log) => {
+                let hits = self.touch.ask.hits.get().saturating_mul(count.get().into());
+                counting * (15 + hits.min(log.limit()) / 150)
+            }
             Limit::Concurrency(_) => counting * 13,
             _ => 4,
         }

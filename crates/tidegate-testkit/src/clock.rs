@@ -30,6 +30,19 @@ pub fn poll<T>(within: Duration, mut attempt: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
+/// How often something is tried that a machine which stands still for a moment makes fail.
+const TRIES: usize = 3;
+
+/// Tries again what a busy machine may make fail without being wrong, three times in all. What is wrong fails every time.
+///
+/// # Panics
+/// When it failed every time; the message is that of the last.
+#[track_caller]
+pub fn in_three_tries(mut attempt: impl FnMut() -> Result<(), String>) {
+    let failed = (0..TRIES).map_while(|_| attempt().err()).collect::<Vec<_>>();
+    assert!(failed.len() < TRIES, "three times in a row: {failed:#?}");
+}
+
 /// Waits until `holds` is true.
 ///
 /// # Panics

@@ -34,7 +34,7 @@ mod tool;
 mod upstream;
 
 pub use caddy::Caddy;
-pub use clock::{eventually, poll};
+pub use clock::{eventually, in_three_tries, poll};
 pub use envoy::Envoy;
 pub use fault_proxy::{Fault, FaultProxy};
 pub use nginx::Nginx;

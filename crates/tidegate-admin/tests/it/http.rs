@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::scrape::Scrape;
 
 /// Patience with a server that should answer or close at once: less than it grants connections when it stops.
-const SOON: Duration = Duration::from_secs(3);
+const SOON: Duration = Duration::from_secs(20);
 
 /// An admin listener on a thread and a runtime of its own, as the binary has it.
 struct Running {

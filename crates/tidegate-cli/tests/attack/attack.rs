@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tidegate_testkit::SteppedClock;
 use tidegate_testkit::resp::{Client, Value};
 
-use crate::checker::{self, Schedule, Span, Violation, slow_scripts};
+use crate::checker::{self, Span, Violation, slow_scripts};
 use crate::history::{Answer, Asked, History, LeaseCall, LeaseWhat, Source, Trouble, What};
 use crate::plan::{Plan, Shape};
-use crate::watch::{Watch, immortal_keys, is_master, keys_of, slow_log};
+use crate::watch::{Watch, immortal_keys, is_master, keys_of, pace_of};
 use crate::world::{Node, PATIENCE, Store, now, pass, wall};
 
 /// Servers under attack, and what happened so far.
@@ -239,12 +239,12 @@ impl Attack {
         self.look_at_redis();
         let watches = std::mem::take(&mut self.watches);
         for (redis, watch) in self.store.servers().into_iter().zip(watches) {
-            let Schedule(mut spans) = watch.finish();
-            spans.extend(&self.stopped);
-            if !redis.process().is_running() {
-                continue;
+            let (mut seen, pace) = watch.finish();
+            seen.schedule.0.extend(&self.stopped);
+            if redis.process().is_running() {
+                let pace = pace.max(pace_of(redis));
+                self.violations.extend(slow_scripts(&seen.scripts, &seen.schedule, pace));
             }
-            self.violations.extend(slow_scripts(&slow_log(redis), &Schedule(spans)));
         }
         let mut violations = checker::check(&self.history);
         violations.append(&mut self.violations);

@@ -2,52 +2,85 @@
 //! keys never expire.
 
 use std::fs;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidegate_testkit::Redis;
-use tidegate_testkit::resp::Value;
+use tidegate_testkit::resp::{Client, Value};
 
-use crate::checker::{Schedule, Script, Span, Violation, keys_without_ttl};
-use crate::world::{pass, wall};
+use crate::checker::{Pace, Schedule, Script, Span, Violation, keys_without_ttl};
+use crate::world::{PATIENCE, pass, wall};
 
-/// Between two looks at the scheduler.
-const EVERY: Duration = Duration::from_millis(50);
+/// Between two looks: about as long as a slow script, so that what is seen of the scheduler is what the script met.
+const EVERY: Duration = Duration::from_millis(5);
 
-/// Looks at the scheduler until it is asked for what it saw.
+/// Looks at the scheduler and the slow log until it is asked for what it saw.
 pub(crate) struct Watch {
+    pace: Pace,
     stop: Arc<AtomicBool>,
-    watcher: JoinHandle<Schedule>,
+    watcher: JoinHandle<Seen>,
+}
+
+/// What was seen of one server.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) schedule: Schedule,
+    pub(crate) scripts: Vec<Script>,
 }
 
 impl Watch {
     pub(crate) fn start(redis: &Redis) -> Self {
+        let pace = pace_of(redis);
         for setting in [["slowlog-log-slower-than", "2000"], ["slowlog-max-len", "4096"]] {
             redis.cmd(&["CONFIG", "SET", setting[0], setting[1]]);
         }
         redis.cmd(&["SLOWLOG", "RESET"]);
         let stop = Arc::new(AtomicBool::new(false));
-        let (pid, stopped) = (redis.process().pid(), stop.clone());
+        let (pid, mut client, stopped) = (redis.process().pid(), redis.client(), stop.clone());
+        client.set_patience(PATIENCE).expect("patience is not zero");
         let watcher = std::thread::spawn(move || {
-            let mut schedule = Schedule::default();
-            let (mut from, mut before) = (wall(), stood_still(pid));
-            while !stopped.load(Ordering::Relaxed) {
+            let mut seen = Seen::default();
+            let (mut from, mut before, mut last) = (wall(), stood_still(pid), false);
+            while !last {
+                last = stopped.load(Ordering::Relaxed);
                 pass(EVERY);
+                // One that was killed says nothing more.
+                let Ok(slow) = take_slow_log(&mut client) else { break };
                 let (until, waited) = (wall(), stood_still(pid));
-                schedule.0.push(Span { from, until, waited: waited.saturating_sub(before) });
+                let script = |(took, words)| Script { logged: (from, until), took, words };
+                seen.scripts.extend(slow.into_iter().map(script));
+                seen.schedule.0.push(Span { from, until, waited: waited.saturating_sub(before) });
                 (from, before) = (until, waited);
             }
-            schedule
+            seen
         });
-        Watch { stop, watcher }
+        Watch { pace, stop, watcher }
     }
 
-    pub(crate) fn finish(self) -> Schedule {
+    /// What was seen, and how slow Redis was before.
+    pub(crate) fn finish(self) -> (Seen, Pace) {
         self.stop.store(true, Ordering::Relaxed);
-        self.watcher.join().expect("watching does not fail")
+        (self.watcher.join().expect("watching does not fail"), self.pace)
     }
+}
+
+/// How slow `redis` is now.
+pub(crate) fn pace_of(redis: &Redis) -> Pace {
+    let spent = || {
+        let stats = redis.cmd(&["INFO", "commandstats"]).text();
+        let eval = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:")).unwrap_or_default();
+        let usec = eval.split(',').find_map(|field| field.strip_prefix("usec=")?.parse().ok());
+        Duration::from_micros(usec.unwrap_or(0))
+    };
+    let once = |_| {
+        let before = spent();
+        redis.cmd(&["EVAL", Pace::SCRIPT, "0"]);
+        spent() - before
+    };
+    Pace::of(&(0..10).map(once).collect::<Vec<_>>())
 }
 
 /// How long the main thread of `pid` waited for a core since it began, and what the machine itself was denied.
@@ -60,20 +93,20 @@ fn stood_still(pid: u32) -> Duration {
     Duration::from_nanos(waited) + Duration::from_millis(10 * stolen.unwrap_or(0))
 }
 
-/// The script calls in Redis's slow log.
-pub(crate) fn slow_log(redis: &Redis) -> Vec<Script> {
-    let Value::Array(entries) = redis.cmd(&["SLOWLOG", "GET", "-1"]) else { return Vec::new() };
+/// Empties the slow log: how long each script call in it took, and its first words.
+fn take_slow_log(client: &mut Client) -> io::Result<Vec<(Duration, String)>> {
+    client.try_cmd(&["MULTI"])?;
+    client.try_cmd(&["SLOWLOG", "GET", "-1"])?;
+    client.try_cmd(&["SLOWLOG", "RESET"])?;
+    let replies = client.try_cmd(&["EXEC"])?;
     let script = |entry: &Value| {
         let fields = entry.array();
         let words: Vec<String> = fields[3].array().iter().take(6).map(Value::text).collect();
         let is_script = words.first().is_some_and(|word| word.to_ascii_lowercase().starts_with("eval"));
-        is_script.then(|| Script {
-            logged: Duration::from_secs(fields[1].int().try_into().unwrap_or(0)),
-            took: Duration::from_micros(fields[2].int().try_into().unwrap_or(0)),
-            words: words.join(" ").chars().take(200).collect(),
-        })
+        let took = Duration::from_micros(fields[2].int().try_into().unwrap_or(0));
+        is_script.then(|| (took, words.join(" ").chars().take(200).collect()))
     };
-    entries.iter().filter_map(script).collect()
+    Ok(replies.array()[0].array().iter().filter_map(script).collect())
 }
 
 /// Whether `redis` runs and holds the truth.

@@ -10,15 +10,17 @@
 //! an end only makes everybody late.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::Micros;
+use tidegate_store::{Request, Spend};
 
 use super::StoreTicket;
-use crate::owned::{OwnedSpends, Question, Shape};
+use crate::owned::{OwnedSpend, OwnedSpends, Question, Shape};
 
 /// The queues of one core, by what their calls touch.
 pub(crate) struct Queues {
@@ -83,8 +85,21 @@ pub(crate) struct Item {
     pub(crate) spends: OwnedSpends,
     pub(crate) waiters: SmallVec<[StoreTicket; 1]>,
     shape: Option<Shape>,
-    work: Micros,
+    work_of_one: Micros,
     bytes: usize,
+}
+
+impl Item {
+    /// About how long the store works on it, with everybody in it.
+    fn work(&self) -> Micros {
+        if self.waiters.len() < 2 {
+            return self.work_of_one;
+        }
+        let spends: SmallVec<[Spend<'_>; 2]> = self.spends.iter().map(OwnedSpend::as_spend).collect();
+        let count =
+            u32::try_from(self.waiters.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
+        Micros::new(Request { spends: &spends, count }.store_us())
+    }
 }
 
 /// What becomes of requests that join a queue.
@@ -152,18 +167,18 @@ impl Queues {
                     }
                     self.items.fetch_add(1, Ordering::Relaxed);
                     self.bytes.fetch_add(bytes, Ordering::Relaxed);
-                    let (spends, work) = (question.owned(), question.work());
+                    let (spends, work_of_one) = (question.owned(), question.work());
                     let waiters = SmallVec::from_buf([ticket]);
                     match known {
                         Some(Whereabouts::UnderWay { next }) => {
-                            *next = Some(Box::new(Item { spends, waiters, shape, work, bytes }));
+                            *next = Some(Box::new(Item { spends, waiters, shape, work_of_one, bytes }));
                         }
                         known => {
                             // An equal one waits already, before others that came with this one: it stays by itself.
                             if known.is_some() {
                                 shape = None;
                             }
-                            not_before = queue.push(Item { spends, waiters, shape, work, bytes });
+                            not_before = queue.push(Item { spends, waiters, shape, work_of_one, bytes });
                         }
                     }
                 }
@@ -280,7 +295,7 @@ impl Queue {
         let mut taken = Vec::new();
         let mut work = Micros::ZERO;
         while let Some(next) = self.items.front() {
-            work = work + next.work;
+            work = work + next.work();
             if work > budget && !taken.is_empty() {
                 break;
             }
@@ -318,7 +333,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance, Timestamp, Touch};
-    use tidegate_store::{CellKey, Spend};
+    use tidegate_store::CellKey;
 
     use super::*;
     use crate::cell_hash::CellHasher;

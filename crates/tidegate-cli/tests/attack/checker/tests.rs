@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Kind, Schedule, Script, Span, check, keys_without_ttl, slow_scripts};
+use super::{Kind, Pace, Schedule, Script, Span, check, keys_without_ttl, slow_scripts};
 use crate::history::{Answer, Asked, Cell, History, LeaseCall, LeaseWhat, Source, Trouble, What};
 use crate::limit::{Limit, Rate};
 
@@ -304,14 +304,29 @@ fn a_key_without_a_time_to_live_is_found() {
     assert_eq!(found.iter().map(|found| found.what.as_str()).collect::<Vec<_>>(), ["stays"]);
 }
 
+/// What is found of a script that took so many milliseconds while Redis waited for a core as `schedule` says.
+fn slow(took: u64, schedule: &Schedule, pace: Pace) -> usize {
+    let logged = (100 * SECOND, 100 * SECOND + ms(5));
+    let script = Script { logged, took: ms(took), words: "evalsha".to_owned() };
+    slow_scripts(&[script], schedule, pace).len()
+}
+
 #[test]
 fn a_slow_script_is_found_unless_redis_had_no_core_meanwhile() {
-    let script = |took| Script { logged: 100 * SECOND, took: ms(took), words: "evalsha".to_owned() };
-    let waiting = |waited| Schedule(vec![Span { from: ms(100_400), until: ms(100_500), waited: ms(waited) }]);
-    assert_eq!(slow_scripts(&[script(3)], &Schedule::default()).len(), 1);
-    assert_eq!(slow_scripts(&[script(3)], &waiting(0)).len(), 1);
-    assert_eq!(slow_scripts(&[script(3)], &waiting(2)).len(), 0);
-    assert_eq!(slow_scripts(&[script(30)], &waiting(2)).len(), 1);
-    let long_ago = Schedule(vec![Span { from: ms(90_000), until: ms(90_100), waited: ms(50) }]);
-    assert_eq!(slow_scripts(&[script(3)], &long_ago).len(), 1);
+    let usual = Pace::of(&[]);
+    let waiting = |waited| Schedule(vec![Span { from: ms(99_996), until: ms(100_002), waited: ms(waited) }]);
+    assert_eq!(slow(3, &Schedule::default(), usual), 1);
+    assert_eq!(slow(3, &waiting(0), usual), 1);
+    assert_eq!(slow(3, &waiting(2), usual), 0);
+    assert_eq!(slow(30, &waiting(2), usual), 1);
+    let just_before = Schedule(vec![Span { from: ms(99_990), until: ms(99_995), waited: ms(50) }]);
+    assert_eq!((slow(3, &just_before, usual), slow(6, &just_before, usual)), (1, 0));
+}
+
+#[test]
+fn on_a_machine_that_is_slower_a_script_may_take_as_much_longer_and_no_more() {
+    let [twice, faster] = [900, 100].map(|best| Pace::of(&[ms(50), Duration::from_micros(best), ms(9)]));
+    assert_eq!((slow(3, &Schedule::default(), twice), slow(5, &Schedule::default(), twice)), (0, 1));
+    assert_eq!(slow(3, &Schedule::default(), faster), 1, "what is fast is not asked for more");
+    assert_eq!(slow(3, &Schedule::default(), faster.max(twice)), 0);
 }
