@@ -29,6 +29,9 @@ pub struct LimiterConfig {
     /// Bounds of the memory in which this node decides itself: local and approximate rules, and those whose store is
     /// away.
     pub fallback: MemoryConfig,
+    /// What leases are signed with, the same on all nodes of a fleet. None: a secret that the fleet makes itself and keeps in
+    /// the store, where whoever reads the store can read it.
+    pub lease_secret: Option<Box<[u8]>>,
 }
 
 impl LimiterConfig {
@@ -37,7 +40,7 @@ impl LimiterConfig {
     pub fn new(rules: RuleSet, store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
         let fallback = MemoryConfig { max_cells: 1_000_000, max_log_bytes: 64 << 20 };
         let clock = Arc::new(SystemClock::new());
-        LimiterConfig { rules, store, remote: None, observer, clock, fallback }
+        LimiterConfig { rules, store, remote: None, observer, clock, fallback, lease_secret: None }
     }
 
     /// The same on a store over a network.

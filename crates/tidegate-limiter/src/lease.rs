@@ -205,14 +205,14 @@ mod tests {
             id in 1..u64::MAX,
             ttl in 1..1_000_000_000u64,
         ) {
-            let keys = Arc::new(LeaseKeys::new());
+            let keys = Arc::new(LeaseKeys::new(None));
             let token = token(&key, &tag, id, ttl, &keys);
             prop_assert_eq!(read(&token.to_string(), &keys), Ok(token));
         }
 
         #[test]
         fn no_text_makes_reading_a_lease_panic(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let keys = Arc::new(LeaseKeys::new());
+            let keys = Arc::new(LeaseKeys::new(None));
             prop_assert!(read(&text, &keys).is_err());
             prop_assert!(read(&URL_SAFE_NO_PAD.encode(&bytes), &keys).is_err());
             prop_assert!(read(&URL_SAFE_NO_PAD.encode([&[LAYOUT], &bytes[..]].concat()), &keys).is_err());
@@ -222,7 +222,7 @@ mod tests {
 
         #[test]
         fn a_lease_of_which_one_bit_was_changed_is_refused(place in 0..400usize, bit in 0..8u8) {
-            let keys = Arc::new(LeaseKeys::new());
+            let keys = Arc::new(LeaseKeys::new(None));
             let text = token(b"key", b"tag", 7, 1_000_000, &keys).to_string();
             let mut bytes = URL_SAFE_NO_PAD.decode(text).unwrap();
             let place = place % bytes.len();
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_lease_of_another_fleet_is_refused_with_words_that_say_so() {
-        let (ours, theirs) = (Arc::new(LeaseKeys::new()), Arc::new(LeaseKeys::new()));
+        let (ours, theirs) = (Arc::new(LeaseKeys::new(None)), Arc::new(LeaseKeys::new(None)));
         let text = token(b"key", b"key", 7, 1_000_000, &theirs).to_string();
         assert_eq!(read(&text, &ours), Err(LeaseTokenError::NotSigned));
     }

@@ -16,8 +16,9 @@ pub(crate) struct LeaseIds {
 }
 
 impl LeaseIds {
-    pub(crate) fn new() -> Self {
-        LeaseIds { keys: Arc::new(LeaseKeys::new()), random: RandomState::new(), next: AtomicU64::new(0) }
+    pub(crate) fn new(secret: Option<&[u8]>) -> Self {
+        let keys = Arc::new(LeaseKeys::new(secret));
+        LeaseIds { keys, random: RandomState::new(), next: AtomicU64::new(0) }
     }
 
     pub(crate) fn keys(&self) -> &Arc<LeaseKeys> {

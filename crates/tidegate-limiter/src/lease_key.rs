@@ -1,7 +1,8 @@
 //! The secret by which the nodes of a fleet know the leases that they gave out.
 //!
-//! It lies in the store, beside the counters: the first node writes it, all others read it. A node that starts without its
-//! store signs with a secret of its own until it can, and goes on to know what it signed with that.
+//! An operator may give it. Otherwise it lies in the store, beside the counters: the first node writes it, all others read
+//! it. A node that starts without its store signs with a secret of its own until it can, and goes on to know what it signed
+//! with that.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -16,7 +17,11 @@ pub(crate) const RECORD: &[u8] = b"lease-key";
 pub(crate) const KEPT: Micros = Micros::from_secs(7 * 86_400);
 
 /// The keys that a node signs with and knows.
-pub(crate) struct LeaseKeys(ArcSwap<Known>);
+pub(crate) struct LeaseKeys {
+    known: ArcSwap<Known>,
+    /// Whether an operator gave the key: then the store has no say.
+    is_given: bool,
+}
 
 struct Known {
     signing: Key,
@@ -30,36 +35,43 @@ type Key = [u8; 32];
 pub(crate) type Signature = [u8; 16];
 
 impl LeaseKeys {
-    /// A key that nobody can foresee.
-    pub(crate) fn new() -> Self {
+    /// The key of an operator's `secret`; without one, a key that nobody can foresee.
+    pub(crate) fn new(secret: Option<&[u8]>) -> Self {
         // Each of these is keyed by the system's randomness; the hash spreads it over the key.
-        let random: Vec<u8> =
-            (0..8_u64).flat_map(|number| RandomState::new().hash_one(number).to_le_bytes()).collect();
-        LeaseKeys(ArcSwap::from_pointee(Known { signing: Sha256::digest(&random).into(), earlier: None }))
+        let random =
+            || (0..8_u64).flat_map(|number| RandomState::new().hash_one(number).to_le_bytes()).collect();
+        let seed: Vec<u8> = secret.map_or_else(random, |secret| [b"tidegate leases ", secret].concat());
+        let known = ArcSwap::from_pointee(Known { signing: Sha256::digest(&seed).into(), earlier: None });
+        LeaseKeys { known, is_given: secret.is_some() }
+    }
+
+    /// Whether the fleet must agree on a key by way of the store.
+    pub(crate) fn are_shared_by_the_store(&self) -> bool {
+        !self.is_given
     }
 
     /// The key to sign with, for the store to keep if it has none.
     pub(crate) fn signing(&self) -> Key {
-        self.0.load().signing
+        self.known.load().signing
     }
 
     /// Signs with the fleet's key from here on.
     pub(crate) fn learn(&self, fleets: &[u8]) {
-        let known = self.0.load();
+        let known = self.known.load();
         if let Ok(key) = Key::try_from(fleets)
             && key != known.signing
         {
-            self.0.store(std::sync::Arc::new(Known { signing: key, earlier: Some(known.signing) }));
+            self.known.store(std::sync::Arc::new(Known { signing: key, earlier: Some(known.signing) }));
         }
     }
 
     pub(crate) fn sign(&self, message: &[u8]) -> Signature {
-        sign(&self.0.load().signing, message)
+        sign(&self.known.load().signing, message)
     }
 
     /// Whether this fleet signed `message` so. Takes as long for every wrong signature.
     pub(crate) fn knows(&self, message: &[u8], signature: &Signature) -> bool {
-        let known = self.0.load();
+        let known = self.known.load();
         let mut keys = std::iter::once(&known.signing).chain(&known.earlier);
         keys.any(|key| bool::from(sign(key, message).ct_eq(signature)))
     }
@@ -95,11 +107,20 @@ mod tests {
 
     #[test]
     fn what_was_signed_before_the_fleets_key_was_known_is_still_known_and_what_others_signed_is_not() {
-        let (node, other) = (LeaseKeys::new(), LeaseKeys::new());
+        let (node, other) = (LeaseKeys::new(None), LeaseKeys::new(None));
         let before = node.sign(b"lease");
         node.learn(&other.signing());
         assert!(node.knows(b"lease", &before) && !other.knows(b"lease", &before));
         assert!(other.knows(b"lease", &node.sign(b"lease")));
         assert!(!node.knows(b"another", &before) && !node.knows(b"lease", &[0; 16]));
+    }
+
+    #[test]
+    fn nodes_that_were_given_the_same_secret_know_what_each_signed_and_nobody_else_does() {
+        let [one, same, other] =
+            [&b"secret"[..], b"secret", b"another"].map(|secret| LeaseKeys::new(Some(secret)));
+        let signed = one.sign(b"lease");
+        assert!(same.knows(b"lease", &signed) && !other.knows(b"lease", &signed));
+        assert!(!LeaseKeys::new(None).knows(b"lease", &signed));
     }
 }

@@ -53,7 +53,7 @@ impl Limiter {
     /// A limiter made of these parts.
     #[must_use]
     pub fn new(config: LimiterConfig) -> Self {
-        let LimiterConfig { rules, store, remote, observer, clock, fallback } = config;
+        let LimiterConfig { rules, store, remote, observer, clock, fallback, lease_secret } = config;
         let clock = NodeClock(clock);
         let random = RandomState::new();
         let (secret, cached, booked) = match &remote {
@@ -80,7 +80,8 @@ impl Limiter {
             }))
         });
         let rules = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer)));
-        let (hasher, lease_ids) = (CellHasher::new(secret), Arc::new(LeaseIds::new()));
+        let lease_ids = Arc::new(LeaseIds::new(lease_secret.as_deref()));
+        let hasher = CellHasher::new(secret);
         let request_names = Arc::new(RequestNames::new());
         let handle = Arc::new(Handle(Arc::default()));
         Limiter {

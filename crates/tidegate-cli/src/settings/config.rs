@@ -97,6 +97,9 @@ pub(crate) struct Store {
     /// How many nodes share the store: by what limits are divided on a node that starts while the store does not answer,
     /// and until it has heard of the others. By default a node thinks that it is alone then
     pub(crate) expected_nodes: Option<Count>,
+    /// What leases are signed with, the same on all nodes: at least 16 bytes. By default the nodes make a secret of their own
+    /// and keep it in the store, where whoever may read the store can read it
+    pub(crate) lease_secret: Option<Secret>,
     /// Files for TLS, where the url asks for it
     pub(crate) tls: Tls,
     /// Who logs in at the sentinels; the url says who does at the servers
@@ -331,6 +334,7 @@ impl Store {
             },
             key_prefix: self.key_prefix.or(weaker.key_prefix),
             expected_nodes: self.expected_nodes.or(weaker.expected_nodes),
+            lease_secret: self.lease_secret.or(weaker.lease_secret),
             tls: Tls {
                 ca: self.tls.ca.or(weaker.tls.ca),
                 certificate: self.tls.certificate.or(weaker.tls.certificate),

@@ -87,6 +87,11 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_STORE__EXPECTED_NODES", "how many nodes share the store", |to, text| {
         put(&mut to.store.expected_nodes, text)
     }),
+    secret(
+        "TIDEGATE_STORE__LEASE_SECRET",
+        "what leases are signed with, the same on all nodes",
+        |to, text| put(&mut to.store.lease_secret, text),
+    ),
     open("TIDEGATE_STORE__TLS__CA", "PEM file with the authorities to trust", |to, text| {
         to.store.tls.ca = Some(PathBuf::from(text));
         Ok(())

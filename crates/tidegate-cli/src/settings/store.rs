@@ -24,8 +24,39 @@ pub(crate) struct StoreSettings {
     pub(crate) breaker_open_for: Option<Duration>,
     pub(crate) key_prefix: Option<String>,
     pub(crate) expected_nodes: Option<NonZeroU64>,
+    pub(crate) lease_secret: Option<LeaseSecret>,
     pub(crate) tls: TlsFiles,
     pub(crate) sentinel: Credentials,
+}
+
+/// What leases are signed with.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct LeaseSecret(Box<[u8]>);
+
+impl LeaseSecret {
+    /// Fewer bytes could be guessed by who holds one lease.
+    const SHORTEST: usize = 16;
+
+    fn new(secret: &Secret) -> Result<Self, Failure> {
+        let secret = secret.reveal().as_bytes();
+        if secret.len() < LeaseSecret::SHORTEST {
+            let what = format!("store.lease_secret: it has {} bytes, and needs at least 16", secret.len());
+            return Err(
+                Failure::new(what).hint("take 32 random ones, for instance of `openssl rand -hex 32`")
+            );
+        }
+        Ok(LeaseSecret(secret.into()))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for LeaseSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseSecret")
+    }
 }
 
 /// Where counters live.
@@ -47,6 +78,7 @@ impl StoreSettings {
             breaker,
             key_prefix,
             expected_nodes,
+            lease_secret,
             tls,
             sentinel,
         } = store;
@@ -72,6 +104,7 @@ impl StoreSettings {
             breaker_open_for: breaker.open_for.map(|Span(span)| span),
             key_prefix,
             expected_nodes: expected_nodes.and_then(|Count(nodes)| NonZeroU64::try_from(nodes).ok()),
+            lease_secret: lease_secret.as_ref().map(LeaseSecret::new).transpose()?,
             tls: TlsFiles { ca: tls.ca, certificate: tls.certificate, key: tls.key },
             sentinel: Credentials {
                 user: sentinel.user,
@@ -217,8 +250,23 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_for_leases_that_could_be_guessed_is_a_mistake_that_does_not_show_it() {
+        let decide = |secret: &str| {
+            let lease_secret = Some(secret.parse().unwrap());
+            StoreSettings::decide(config::Store { lease_secret, ..config::Store::default() })
+        };
+        let failure = format!("{:?}", decide("hunter2").unwrap_err());
+        assert!(
+            failure.contains("store.lease_secret: it has 7 bytes") && !failure.contains("hunter2"),
+            "{failure}"
+        );
+        assert_eq!(decide("0123456789abcdef").unwrap().lease_secret.unwrap().bytes(), b"0123456789abcdef");
+    }
+
+    #[test]
     fn settings_shown_for_debugging_hold_no_password() {
         let store = config::Store {
+            lease_secret: Some("hunter2-hunter2-hunter2".parse().unwrap()),
             url: Some("redis://user:hunter2@host".parse().unwrap()),
             sentinel: config::Sentinel { password: Some("hunter2".parse().unwrap()), ..Default::default() },
             ..config::Store::default()

@@ -24,6 +24,7 @@ mod redis_exact;
 mod redis_faults;
 mod redis_heal;
 mod redis_hot_key;
+mod redis_load;
 mod redis_outage;
 mod redis_serve;
 mod redis_topologies;

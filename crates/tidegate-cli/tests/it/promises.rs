@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use tidegate_testkit::{Redis, eventually, http, poll};
+use tidegate_testkit::{Redis, ShardedRedis, eventually, http, poll};
 
 use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, check, left, look, pass};
 
@@ -175,4 +175,66 @@ fn a_refund_that_says_its_age_goes_into_the_window_that_was_charged() {
     };
     assert_eq!(refund(2 * 86_400_000), 0, "that window is over");
     assert_eq!(refund(1), 10);
+}
+
+#[test]
+fn lease_tokens_may_be_signed_with_a_secret_from_the_config_which_the_store_never_sees() {
+    let redis = Redis::start();
+    let with = |secret: &str| format!("{PATIENT}, lease_secret: '{secret}'");
+    let [one, other] = [0, 1].map(|_| Node::ready(&redis.url(), &with("of-the-whole-fleet"), SLOTS));
+    let stranger = Node::ready(&redis.url(), &with("of-another-fleet"), SLOTS);
+    let ask = json!({ "domain": "api", "attributes": { "user": "42" } });
+    let lease = post(one.http, "/v1/check", &ask).1["lease"].clone();
+    let records = redis.cmd(&["KEYS", "*lease-key*"]);
+    assert_eq!(records.array().len(), 0, "no secret lies beside the counters: {records:?}");
+    let (status, problem) = post(stranger.http, "/v1/release", &json!({ "lease": lease }));
+    assert_eq!((status, &problem["field"]), (422, &json!("lease")), "{problem}");
+    assert_eq!(post(other.http, "/v1/release", &json!({ "lease": lease })).1["released"], true);
+}
+
+/// Which of the servers holds the counter of each user.
+fn homes(shards: &ShardedRedis, users: &[String]) -> Vec<usize> {
+    let holds =
+        |server: &Redis, user: &String| !server.cmd(&["KEYS", &format!("*{user}*")]).array().is_empty();
+    let home = |user| shards.nodes().iter().position(|server| holds(server, user)).expect("everybody asked");
+    users.iter().map(home).collect()
+}
+
+/// What decided each of these users' checks, all in one batch.
+fn sources_of_a_batch(node: &Node, users: &[&String]) -> Vec<String> {
+    let check = |user| json!({ "domain": "api", "attributes": { "user": user } });
+    let body = json!({ "checks": users.iter().map(check).collect::<Vec<_>>() });
+    let (_, answer) = post(node.http, "/v1/check/batch", &body);
+    let decisions = answer["decisions"].as_array().unwrap();
+    decisions.iter().map(|one| one["source"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Promise 8: once with a shard that is gone, once with one that stands still.
+#[test]
+fn a_batch_with_one_check_on_a_dead_shard_falls_back_for_that_one_alone() {
+    for (what, lose) in [("killed", Redis::kill as fn(&Redis)), ("stopped", Redis::pause)] {
+        let shards = ShardedRedis::start(3);
+        let node = Node::ready(&shards.url(), "1s", PER_USER);
+        let users: Vec<String> = (0..40).map(|user| format!("user-{user}-")).collect();
+        let all: Vec<&String> = users.iter().collect();
+        assert!(sources_of_a_batch(&node, &all).iter().all(|source| source == "store"));
+        let homes = homes(&shards, &users);
+        let (lost, well): (Vec<_>, Vec<_>) = all.iter().zip(&homes).partition(|(_, home)| **home == 0);
+        lose(&shards.nodes()[0]);
+        for round in 0..6 {
+            let (dead, _) = lost[round % lost.len()];
+            let mut batch: Vec<&String> = well.iter().map(|(user, _)| **user).collect();
+            batch.insert(round, dead);
+            let sources = sources_of_a_batch(&node, &batch);
+            for (place, source) in sources.iter().enumerate() {
+                let expected = if place == round { "fallback_closed" } else { "store" };
+                assert_eq!(source, expected, "{what}, round {round}, place {place}: {sources:?}");
+            }
+        }
+        for server in &shards.nodes()[1..] {
+            let state = format!("tidegate_breaker_state{{node=\"{}\"", server.addr());
+            assert_eq!(node.metric_sum(&state), 0.0, "{what}: the breaker of a healthy shard");
+        }
+        assert!(node.metric_sum("tidegate_breaker_state{") > 0.0, "{what}: that of the lost one is open");
+    }
 }

@@ -2,27 +2,24 @@
 
 use std::time::Duration;
 
-use tidegate_testkit::{Redis, RedisCluster, eventually, http};
+use tidegate_testkit::{Redis, RedisCluster, eventually, http, in_three_tries};
 
-use crate::redis_world::{Node, PATIENT, alone, check, left, now, tell};
+use crate::redis_world::{Node, PATIENCE, PATIENT, alone, check, left, now, tell};
 
-fn rules(limit: u32) -> String {
+fn rules(limit: usize) -> String {
     format!(
         "- {{ name: a, key: [user], limits: [{{ algorithm: fixed_window, limit: {limit}, window: 1d }}] }}"
     )
 }
 
-/// A refusal is remembered for a second at most; a busy machine takes a moment more.
-const A_SECOND: Duration = Duration::from_millis(1_000);
-const NOISE: Duration = Duration::from_millis(250);
-
-/// Floods `node` with a caller who is over its limit until it passes again, and tells how long that took.
-fn passes_again(node: &Node, user: &str, since: std::time::Instant) -> Duration {
+/// Floods `node` with a caller who is over its limit until it passes again: a refusal is remembered for a second at most. A
+/// busy machine takes a moment more.
+fn passes_again(what: &str, node: &Node, user: &str, since: std::time::Instant) -> Result<(), String> {
     let mut client = node.client();
-    eventually("the caller passes again", Duration::from_secs(5), || {
-        check(&mut client, &[("user", user)], 1).allowed
-    });
-    since.elapsed()
+    eventually("the caller passes again", PATIENCE, || check(&mut client, &[("user", user)], 1).allowed);
+    let took = since.elapsed();
+    tell!("{what} through one node is honoured by the other after {took:?}");
+    if took <= Duration::from_millis(1_250) { Ok(()) } else { Err(format!("{what} only after {took:?}")) }
 }
 
 #[test]
@@ -32,26 +29,32 @@ fn a_refund_and_a_raised_limit_through_one_node_are_honoured_by_the_other_within
     let mut nodes = Node::pair(&redis.url(), PATIENT, &rules(5));
     let spend = |node: &Node, user: &str| {
         let mut client = node.client();
-        let admitted = (0..10).filter(|_| check(&mut client, &[("user", user)], 1).allowed).count();
+        let admitted = (0..20).filter(|_| check(&mut client, &[("user", user)], 1).allowed).count();
         assert_eq!(check(&mut client, &[("user", user)], 1).source, "deny_cache");
         admitted
     };
-    assert_eq!(spend(&nodes[1], "refunded"), 5);
-    let refund = r#"{"domain":"api","attributes":{"user":"refunded"},"amount":1}"#;
-    let since = now();
-    assert_eq!(http::post_json(nodes[0].http, "/v1/refund", refund).status, 200);
-    let took = passes_again(&nodes[1], "refunded", since);
-    tell!("a refund through one node is honoured by the other after {took:?}");
-    assert!(took <= A_SECOND + NOISE, "after {took:?}");
-
-    assert_eq!(spend(&nodes[1], "raised"), 5);
-    nodes[0].change_rules(&rules(6));
-    let since = now();
-    nodes[1].change_rules(&rules(6));
-    let took = passes_again(&nodes[1], "raised", since);
-    tell!("a raised limit is honoured after {took:?}");
-    assert!(took <= A_SECOND + NOISE, "after {took:?}");
-    assert_eq!(left(&mut nodes[0].client(), "raised"), 0, "five of six were spent before, and one now");
+    let mut tries = 0;
+    in_three_tries(|| {
+        tries += 1;
+        let user = format!("refunded-{tries}");
+        assert_eq!(spend(&nodes[1], &user), 5);
+        let refund = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}},"amount":1}}"#);
+        let since = now();
+        assert_eq!(http::post_json(nodes[0].http, "/v1/refund", &refund).status, 200);
+        passes_again("a refund", &nodes[1], &user, since)
+    });
+    let mut limit = 5;
+    in_three_tries(|| {
+        let user = format!("raised-{limit}");
+        assert_eq!(spend(&nodes[1], &user), limit);
+        limit += 1;
+        nodes[0].change_rules(&rules(limit));
+        let since = now();
+        nodes[1].change_rules(&rules(limit));
+        let again = passes_again("a raised limit", &nodes[1], &user, since);
+        assert_eq!(left(&mut nodes[0].client(), &user), 0, "all but one were spent before, and one now");
+        again
+    });
 }
 
 /// Scripts that these servers have run, by their own count.
@@ -117,14 +120,15 @@ fn on_a_cluster_what_is_asked_together_is_one_round_trip_to_each_node() {
         let of = |redis: &&Redis| redis.info("total_reads_processed").unwrap().trim().parse().unwrap();
         masters.iter().map(of).collect()
     };
-    let (before, scripts) = (reads(), scripts_run(&masters));
+    let (began, before, scripts) = (now(), reads(), scripts_run(&masters));
     (1..=10).for_each(|round| ask_together(&node, round, 50));
     let (after, scripts_after) = (reads(), scripts_run(&masters));
     for place in 0..3 {
         let (read, run) = (after[place] - before[place], scripts_after[place] - scripts[place]);
         tell!("Cluster, 10 batches of 50 checks: a master ran {run} scripts, one per slot, in {read} reads");
         assert!(run > 50, "the checks are not spread: {run}");
-        // Ten batches, what this test itself asks, heartbeats, and now and then one that is read in two parts.
-        assert!(read <= 10 + 20, "{read} reads for ten batches");
+        // Ten batches, what this test itself asks, now and then one that is read in two parts, and heartbeats.
+        let background = 5 * began.elapsed().as_secs();
+        assert!(read <= 10 + 20 + background, "{read} reads for ten batches");
     }
 }

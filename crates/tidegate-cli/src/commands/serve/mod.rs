@@ -76,6 +76,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     let observer = Arc::new(Narrator::new(metrics.clone()));
     let mut config = LimiterConfig::new(rules.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);
+    config.lease_secret = settings.store.lease_secret.as_ref().map(|secret| secret.bytes().into());
     let limiter = Arc::new(Limiter::new(config));
     metrics.rules_in_use(&limiter.snapshot());
 
