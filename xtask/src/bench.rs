@@ -46,6 +46,12 @@ const BENCHES: &[Bench] = &[
         target: "check",
     },
     Bench {
+        name: "many-rules",
+        shows: "a whole check among 10,000 rules, and one that 10 to 300 rules match",
+        package: "tidegate-limiter",
+        target: "many_rules",
+    },
+    Bench {
         name: "layer",
         shows: "what the tower middleware adds to a bare axum handler",
         package: "tidegate-tower",

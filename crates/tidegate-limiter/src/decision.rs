@@ -291,16 +291,25 @@ impl Decision {
 
     /// What each matched rule said, once, whatever the number of its limits and of the descriptors it matched.
     pub(crate) fn rule_results(&self) -> impl Iterator<Item = (&Rule, RuleResult, Option<Variant>)> {
-        let reports = &self.reports[..];
-        reports.iter().enumerate().filter_map(move |(place, first)| {
-            let same = |report: &&Report| report.rule == first.rule;
-            if reports[..place].iter().any(|report| same(&report)) {
-                return None;
+        let said = |report: &Report| Some((report.rule?, report.result(), report.variant));
+        let mut results: SmallVec<[(usize, RuleResult, Option<Variant>); 4]> =
+            self.reports.iter().filter_map(said).collect();
+        // Rules match in their order, and seldom twice: only another descriptor or a penalty, which comes last, names one
+        // again.
+        if !results.is_sorted_by_key(|(rule, ..)| *rule) {
+            results.sort_by_key(|(rule, ..)| *rule);
+        }
+        results.dedup_by(|later, first| {
+            let same = later.0 == first.0;
+            if same {
+                first.1 = first.1.or_graver(later.1);
             }
-            let later = reports[place + 1..].iter().filter(same);
-            let result = later.map(Report::result).fold(first.result(), RuleResult::or_graver);
-            Some((self.rule_of(first)?, result, first.variant))
-        })
+            same
+        });
+        let rules = self.snapshot.rules();
+        results
+            .into_iter()
+            .filter_map(|(rule, result, variant)| Some((rules.rules().nth(rule)?, result, variant)))
     }
 
     pub(crate) fn is_refused_by_quotas_alone(&self) -> bool {

@@ -79,7 +79,7 @@ impl Limiter {
                 clock: clock.clone(),
             }))
         });
-        let rules = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer)));
+        let rules = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer, &Arc::default())));
         let lease_ids = Arc::new(LeaseIds::new(lease_secret.as_deref()));
         let hasher = CellHasher::new(secret);
         let request_names = Arc::new(RequestNames::new());
@@ -228,8 +228,9 @@ impl Limiter {
 
     /// Takes new rules into use. Requests under way finish under the old ones; no counter is lost.
     pub fn replace_rules(&self, rules: RuleSet) -> u64 {
-        let version = self.rules.load().version() + 1;
-        self.rules.store(Arc::new(Snapshot::new(rules, version, &*self.observer)));
+        let next = self.rules.load().next(rules, &*self.observer);
+        let version = next.version();
+        self.rules.store(Arc::new(next));
         version
     }
 

@@ -1,6 +1,8 @@
 //! The rules in use, together with those who watch them.
 
-use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use tidegate_rules::{Rule, RuleSet};
 
@@ -9,14 +11,43 @@ use crate::observer::{Observer, RuleWatcher};
 /// A rule set in use. Decisions made under it keep it alive; the next one takes its place without a lock.
 pub struct Snapshot {
     rules: RuleSet,
-    watchers: Box<[Arc<dyn RuleWatcher>]>,
+    watchers: Watchers,
     version: u64,
+    retired: Arc<Retired>,
+}
+
+type Watchers = Box<[Arc<dyn RuleWatcher>]>;
+
+/// Drops rules that are no longer in use, on a thread of its own.
+///
+/// The last to let go of a snapshot is often a worker, at the end of a request that began under the old rules; to drop ten
+/// thousand of them takes milliseconds, in which it would serve nobody else.
+#[derive(Default)]
+pub(crate) struct Retired(OnceLock<Option<Sender<(RuleSet, Watchers)>>>);
+
+impl Retired {
+    /// Begins the thread, which ends with the last snapshot. Where the system has no thread to give, rules are dropped by
+    /// whoever lets go of them.
+    pub(crate) fn begin(&self) {
+        self.0.get_or_init(|| {
+            let (sender, receiver) = mpsc::channel();
+            let drop_all = move || receiver.into_iter().for_each(drop);
+            thread::Builder::new().name("old-rules".into()).spawn(drop_all).ok().map(|_| sender)
+        });
+    }
 }
 
 impl Snapshot {
-    pub(crate) fn new(rules: RuleSet, version: u64, observer: &dyn Observer) -> Self {
+    pub(crate) fn new(rules: RuleSet, version: u64, observer: &dyn Observer, retired: &Arc<Retired>) -> Self {
         let watchers = rules.rules().map(|rule| observer.watch_rule(rule)).collect();
-        Snapshot { rules, watchers, version }
+        Snapshot { rules, watchers, version, retired: retired.clone() }
+    }
+
+    /// The snapshot that takes the place of this one.
+    pub(crate) fn next(&self, rules: RuleSet, observer: &dyn Observer) -> Self {
+        // Whoever changes rules once has old ones to drop.
+        self.retired.begin();
+        Snapshot::new(rules, self.version + 1, observer, &self.retired)
     }
 
     /// The rules.
@@ -36,11 +67,64 @@ impl Snapshot {
     }
 }
 
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        if let Some(Some(retired)) = self.retired.0.get() {
+            // If nobody listens, what could not be sent is dropped here.
+            let _ = retired.send((std::mem::take(&mut self.rules), std::mem::take(&mut self.watchers)));
+        }
+    }
+}
+
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Snapshot")
             .field("version", &self.version)
             .field("rules", &self.rules)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Sender;
+
+    use tidegate_rules::Format;
+
+    use super::*;
+    use crate::decision::Source;
+    use crate::observer::{NoObserver, RuleResult};
+
+    /// Watches rules, and says on which thread each watcher was dropped.
+    struct Tells(Sender<thread::ThreadId>);
+
+    struct Watches(Sender<thread::ThreadId>);
+
+    impl Observer for Tells {
+        fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
+            Arc::new(Watches(self.0.clone()))
+        }
+    }
+
+    impl RuleWatcher for Watches {
+        fn decided(&self, _result: RuleResult, _source: Source) {}
+    }
+
+    impl Drop for Watches {
+        fn drop(&mut self) {
+            let _ = self.0.send(thread::current().id());
+        }
+    }
+
+    #[test]
+    fn rules_that_were_replaced_are_dropped_on_a_thread_that_serves_nobody() {
+        let text = "{ domain: api, rules: [{ name: a, limits: [1/s] }] }";
+        let rules = || RuleSet::compile(&[tidegate_rules::Source::new("a", text)], Format::Native).unwrap();
+        let (sender, dropped_on) = mpsc::channel();
+        let first = Snapshot::new(rules(), 1, &Tells(sender), &Arc::default());
+        let second = first.next(rules(), &NoObserver);
+        drop(first);
+        assert_ne!(dropped_on.recv().unwrap(), thread::current().id());
+        assert_eq!(second.version(), 2);
     }
 }

@@ -18,6 +18,7 @@ use crate::limits::rule_limit;
 use crate::matching::envoy::{BranchBuilder, Counters, EnvoyDomain, LevelBuilder, Step};
 use crate::rule::{About, Coordination, Mode, OnStoreFailure, Replacing, Rule};
 use crate::ruleset::{Compiling, Domain};
+use crate::runtime::BAN;
 use crate::yaml::Node;
 
 use parse::{Amount, EnvoyDescriptor, EnvoyLimit};
@@ -43,7 +44,8 @@ fn compile(document: &Node, compiling: &mut Compiling, report: &mut Report<'_>) 
         rules: &mut compiling.rules,
         report,
         labels: HashMap::new(),
-        rule_names: HashMap::new(),
+        // Taken, so that a descriptor with this key is numbered like a second one.
+        rule_names: HashMap::from([(BAN.to_owned(), 1)]),
         paths: Vec::new(),
     };
     let level = compiler.level(file.descriptors, &mut Vec::new());

@@ -105,6 +105,26 @@ pub(crate) fn name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<R
     None
 }
 
+/// The name of a rule or a limit. Those in brackets are our own, such as `(ban)`.
+pub(crate) fn given_name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
+    let name = name(node, what, report)?;
+    if is_reserved(&name) {
+        let hint = format!("leave out the brackets: {}", name.trim_matches(['(', ')']));
+        report.error(
+            node.span,
+            format!("{what}: names in brackets, such as `{name}`, are tidegate's own"),
+            hint,
+        );
+        return None;
+    }
+    Some(name)
+}
+
+/// Whether no rule or limit of a file may have this name.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    name.starts_with('(') && name.ends_with(')')
+}
+
 /// Whether [`name`] takes it.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST_NAME && !text.chars().any(char::is_control)

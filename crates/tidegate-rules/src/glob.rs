@@ -75,9 +75,9 @@ impl Glob {
         &self.suffix
     }
 
-    /// The longest literal that the text holds between its ends.
-    pub(crate) fn longest_part(&self) -> Option<&[u8]> {
-        self.middle.iter().map(Finder::needle).max_by_key(|part| part.len())
+    /// The literals that the text holds between its ends.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.middle.iter().map(Finder::needle)
     }
 
     /// Taking each part where it first occurs is enough: whatever matches otherwise matches so too.

@@ -30,10 +30,33 @@ pub struct Import {
     pub notes: Vec<Note>,
 }
 
+impl Import {
+    /// Whether something that limits requests there has no rule here.
+    #[must_use]
+    pub fn is_lossy(&self) -> bool {
+        self.notes.iter().any(|note| note.kind == NoteKind::Dropped)
+    }
+}
+
+/// What became of something that did not map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum NoteKind {
+    /// It limits requests there, and nothing does here.
+    Dropped,
+    /// It limits requests here too, but not in quite the same way.
+    Changed,
+    /// It is left out, and limits nothing there either.
+    Ignored,
+}
+
 /// Something that did not map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Note {
+    /// What became of it.
+    pub kind: NoteKind,
     /// The file, by the name its [`Source`] has.
     pub file: String,
     /// The line, counted from one.
@@ -99,10 +122,22 @@ struct Notes<'s> {
 }
 
 impl Notes<'_> {
-    fn add(&mut self, span: Span, message: impl Into<String>) {
+    fn dropped(&mut self, span: Span, message: impl Into<String>) {
+        self.add(NoteKind::Dropped, span, message.into());
+    }
+
+    fn changed(&mut self, span: Span, message: impl Into<String>) {
+        self.add(NoteKind::Changed, span, message.into());
+    }
+
+    fn ignored(&mut self, span: Span, message: impl Into<String>) {
+        self.add(NoteKind::Ignored, span, message.into());
+    }
+
+    fn add(&mut self, kind: NoteKind, span: Span, message: String) {
         let source = self.files[span.file as usize];
         let before = source.text.get(..span.start).unwrap_or_default();
         let line = 1 + before.matches('\n').count();
-        self.list.push(Note { file: source.name.clone(), line, message: message.into() });
+        self.list.push(Note { kind, file: source.name.clone(), line, message });
     }
 }

@@ -141,7 +141,7 @@ impl LimitReader<'_> {
             None => None,
         };
         check_fields(&fields, algorithm.unwrap_or(Algorithm::SlidingWindow), report);
-        let given = fields.get("name").and_then(|node| fields::name(node, "the limit's name", report));
+        let given = fields.get("name").and_then(|node| fields::given_name(node, "the limit's name", report));
         let made = match algorithm {
             None => count_and_window(&fields, report).map(|(count, window)| per_window(count, window)),
             Some(Algorithm::TokenBucket) => token_bucket(&fields, report),

@@ -9,6 +9,7 @@ pub(crate) mod envoy;
 pub(crate) mod index;
 pub(crate) mod native;
 pub(crate) mod parts;
+pub(crate) mod patterns;
 pub(crate) mod replacing;
 
 use std::collections::HashMap;

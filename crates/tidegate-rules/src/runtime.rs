@@ -19,7 +19,7 @@ use crate::rule::Rule;
 use crate::ruleset::RuleSet;
 use crate::yaml;
 
-/// What a rule is called that carries the bans of a whole domain. No rule of a file has it: names hold no brackets alone.
+/// What a rule is called that carries the bans of a whole domain. No rule of a file has it: names in brackets are our own.
 pub(crate) const BAN: &str = "(ban)";
 
 /// An override of a single key.
@@ -396,6 +396,16 @@ rules:
         check(&[ban.clone()], &[("user", b"42")], &[("per-user", "banned")]);
         ban.until = Some(NOW);
         check(&[ban], &[("user", b"42")], &[("per-user", "100")]);
+    }
+
+    #[test]
+    fn a_limit_that_envoy_would_call_as_bans_are_called_is_numbered() {
+        let text =
+            "{ domain: api, descriptors: [{ key: (ban), rate_limit: { unit: day, requests_per_unit: 5 } }] }";
+        let rules = RuleSet::compile(&[Source::new("a.yaml", text)], Format::EnvoyRatelimit).unwrap();
+        let (rules, _) = rules.with_overrides(&[one(None, &[("(ban)", "x")], OverrideEffect::Ban)]);
+        let names: Vec<&str> = rules.rules().map(Rule::name).collect();
+        assert_eq!(names, ["(ban)#2", BAN]);
     }
 
     #[test]

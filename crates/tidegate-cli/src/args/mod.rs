@@ -132,10 +132,12 @@ pub(crate) struct CheckArgs {
 
 /// Print another limiter's configuration as tidegate rules
 ///
-/// The rules go to stdout. What has no equivalent is named on stderr, so that nothing is lost unseen.
+/// The rules go to stdout. What has no equivalent is named on stderr, so that nothing is lost unseen. Exits with 1 if a limit
+/// was left out, unless `--lossy` accepts that.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate import envoy config/ratelimit/ > rules.yaml\n  \
-    tidegate import limitador limits.yaml > rules.yaml")]
+    tidegate import limitador limits.yaml > rules.yaml\n  \
+    tidegate import limitador limits.yaml --lossy > rules.yaml    exit with 0 even if a limit was left out")]
 pub(crate) struct ImportArgs {
     /// Whose configuration it is
     #[arg(value_name = "FROM")]
@@ -143,6 +145,9 @@ pub(crate) struct ImportArgs {
     /// The file, or for envoy its configuration directory
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
+    /// Accept that limits without an equivalent are left out
+    #[arg(long)]
+    pub(crate) lossy: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -25,7 +25,14 @@ pub(crate) fn run(args: &ImportArgs) -> Result<ExitCode, Failure> {
         Output::Text => {
             write!(out, "{}", imported.rules)?;
             imported.notes.iter().for_each(note);
+            if imported.is_lossy() && !args.lossy {
+                note("some limits are left out, so this exits with 1; `--lossy` accepts that");
+            }
         }
+    }
+    // A script that goes on with these rules would go on without some limits, unless its author said that it may.
+    if imported.is_lossy() && !args.lossy {
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -50,6 +50,18 @@ fn a_limitador_file_becomes_rules_and_a_note_for_what_did_not_map() {
 }
 
 #[test]
+fn a_limit_that_was_left_out_fails_unless_that_is_accepted() {
+    let dir = dir();
+    let import =
+        |more: &[&str]| run_in(dir.path(), &[&["import", "limitador", "limits.yaml"], more].concat());
+    let (refused, accepted) = (import(&[]), import(&["--lossy"]));
+    assert!(refused.starts_with("exit 1") && refused.contains("`--lossy` accepts that"), "{refused}");
+    assert!(accepted.starts_with("exit 0") && accepted.contains("limit 2 is left out"), "{accepted}");
+    let json = import(&["--output", "json"]);
+    assert!(json.starts_with("exit 1") && json.contains("\"kind\": \"dropped\""), "{json}");
+}
+
+#[test]
 fn a_program_gets_rules_and_notes_as_json() {
     let output = tidegate(&["import", "limitador", "limits.yaml", "--output", "json"])
         .current_dir(dir().path())

@@ -89,7 +89,7 @@ impl<'p> Plan<'p> {
                 let cell = CellKey { scope: &own.limit.scope, key, tag: key };
                 let cost = request.descriptors[*descriptor].cost;
                 let ask = Ask { hits: cost, lease: None };
-                self.add_limit((*descriptor, None, None), &own.limit, cell, ask);
+                self.add_limit((*descriptor, None, None), &own.limit, cell, ask, 0);
             }
         }
         self.limits = (self.entries.len(), self.spends.len());
@@ -98,7 +98,8 @@ impl<'p> Plan<'p> {
                 let cell = CellKey { scope: &penalty.scope, key: &found.key, tag: found.tag() };
                 let of = (found.descriptor, Some(found.rule), found.variant);
                 // It is looked at by every request, and spent only by one that is refused.
-                self.add_limit(of, penalty, cell, Ask::look());
+                let known_from = self.known_from(request);
+                self.add_limit(of, penalty, cell, Ask::look(), known_from);
             }
         }
         if self.banned {
@@ -140,15 +141,21 @@ impl<'p> Plan<'p> {
             }
             Limits::Enforce(limits) => {
                 let hits = request.descriptors[descriptor].cost;
+                let known_from = self.known_from(request);
                 for limit in limits {
                     let takes_lease = limit.limit.takes_lease();
                     let lease = takes_lease.then(|| *self.lease.get_or_insert_with(|| lease_ids.next()));
                     let ask = Ask { hits, lease };
                     let cell = CellKey { scope: &limit.scope, key: &found.key, tag: found.tag() };
-                    self.add_limit((descriptor, rule, variant), limit, cell, ask);
+                    self.add_limit((descriptor, rule, variant), limit, cell, ask, known_from);
                 }
             }
         }
+    }
+
+    /// The first spend that may be on a cell which the next match names: two rules never share one, two descriptors may.
+    fn known_from(&self, request: &CheckRequest<'_>) -> usize {
+        if request.descriptors.len() == 1 { self.spends.len() } else { 0 }
     }
 
     fn add_limit(
@@ -157,10 +164,11 @@ impl<'p> Plan<'p> {
         limit: &'p RuleLimit,
         cell: CellKey<'p>,
         ask: Ask,
+        known_from: usize,
     ) {
         // Two descriptors of one request may name the same cell; it is asked once, for the sum.
-        let known = self.spends.iter().position(|other| same_cell(&other.cell, &cell));
-        let spend = known.unwrap_or(self.spends.len());
+        let known = self.spends[known_from..].iter().position(|other| same_cell(&other.cell, &cell));
+        let spend = known.map_or(self.spends.len(), |place| known_from + place);
         match self.spends.get_mut(spend) {
             Some(known) => known.touch.ask.hits = known.touch.ask.hits.saturating_add(ask.hits),
             None => {
@@ -196,10 +204,14 @@ impl<'p> Plan<'p> {
 
     /// How the rule behind each spend wants it treated.
     pub(crate) fn policies(&self) -> impl Iterator<Item = CellPolicy> {
-        (0..self.spends.len()).map(|place| {
-            let entry = self.entries.iter().find(|entry| entry.is_for(place));
-            entry.and_then(|entry| entry.rule).map_or(CellPolicy::OF_A_CALLER, CellPolicy::of)
-        })
+        let mut next = 0;
+        // A spend is added with the first entry that it decides for, so these come in the order of the spends.
+        let first_of_next = self.entries.iter().filter(move |entry| {
+            let is_first = entry.is_for(next);
+            next += usize::from(is_first);
+            is_first
+        });
+        first_of_next.map(|entry| entry.rule.map_or(CellPolicy::OF_A_CALLER, CellPolicy::of))
     }
 
     /// Who answers where the store is this node's memory: what a local rule asks for is what every rule gets.

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use tidegate_core::Micros;
 
 use crate::diagnostics::Span;
+use crate::fields::is_reserved;
 
 /// Characters of a name, so that even the widest fit.
 const LONGEST_NAME: usize = 60;
@@ -59,6 +60,9 @@ impl DraftFile {
     pub(super) fn name_rules(&mut self) {
         let mut taken = HashSet::new();
         for rule in &mut self.rules {
+            if is_reserved(&rule.name) {
+                rule.name.push('#');
+            }
             let cut =
                 |most: usize| rule.name.chars().filter(|c| !c.is_control()).take(most).collect::<String>();
             let whole = if rule.name.is_empty() { "rule".into() } else { cut(LONGEST_NAME) };

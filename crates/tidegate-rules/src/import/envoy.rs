@@ -16,7 +16,7 @@ use crate::matching::envoy::Step;
 /// The file's limits as rules; nothing if its domain cannot be one here.
 pub(super) fn convert(file: EnvoyFile, notes: &mut Notes<'_>) -> Option<DraftFile> {
     if !is_name(&file.domain) {
-        notes.add(file.span, "the file is left out: its domain is too long, or holds control characters");
+        notes.dropped(file.span, "the file is left out: its domain is too long, or holds control characters");
         return None;
     }
     let mut keys = BTreeSet::new();
@@ -26,7 +26,7 @@ pub(super) fn convert(file: EnvoyFile, notes: &mut Notes<'_>) -> Option<DraftFil
     let found = converter.found;
     if !found.is_empty() {
         let message = "the order of a descriptor's entries no longer matters, nor do entries whose key is not in this file";
-        notes.add(file.span, message);
+        notes.changed(file.span, message);
     }
     Some(DraftFile { domain: file.domain.to_string(), once: Some(file.span), rules: replace(found, notes) })
 }
@@ -83,14 +83,15 @@ impl Converter<'_, '_> {
                 continue;
             };
             let name = descriptor.step.joined();
-            self.notes.add(descriptor.span, format!("`{name}` and what is below it are left out: {problem}"));
+            self.notes
+                .dropped(descriptor.span, format!("`{name}` and what is below it are left out: {problem}"));
         }
     }
 
     fn descriptor(&mut self, descriptor: &EnvoyDescriptor) {
         for field in &descriptor.unused {
             let name = descriptor.step.joined();
-            self.notes.add(
+            self.notes.ignored(
                 descriptor.span,
                 format!("`{field}` of `{name}` is left out: it does not decide anything"),
             );
@@ -107,12 +108,12 @@ impl Converter<'_, '_> {
             let message = format!(
                 "`{name}` is a quota there, and an ordinary limit here: it refuses even if others have room"
             );
-            self.notes.add(descriptor.span, message);
+            self.notes.changed(descriptor.span, message);
         }
         if descriptor.shadow && !limit.replaces.is_empty() {
             let message =
                 format!("`{name}` is in shadow mode: here it replaces only limits that are so as well");
-            self.notes.add(descriptor.span, message);
+            self.notes.changed(descriptor.span, message);
         }
         let mut conditions: Vec<(String, DraftCondition)> = self
             .path
@@ -191,7 +192,7 @@ fn replace(found: Vec<(DraftRule, Labels)>, notes: &mut Notes<'_>) -> Vec<DraftR
                     "`{}` and `{}` replace each other there, which would leave neither: only one direction is kept",
                     file.rules[number].name, file.rules[target].name
                 );
-                notes.add(one.span, message);
+                notes.changed(one.span, message);
             } else if !edges[number].contains(&target) {
                 edges[number].push(target);
             }

@@ -26,13 +26,13 @@ pub(super) fn convert(
     for (number, item) in (1..).zip(items) {
         match limit(item, number, notes) {
             Ok((namespace, rule)) => add(&mut files, namespace, rule, item.span, notes),
-            Err(why) => notes.add(item.span, format!("limit {number} is left out: {why}")),
+            Err(why) => notes.dropped(item.span, format!("limit {number} is left out: {why}")),
         }
     }
     if !files.is_empty() {
         let message = "a window there begins with a caller's first hit, here at a multiple of its length; \
                        there a limit counts once per request, here once for each descriptor that matches";
-        notes.add(document.span, message);
+        notes.changed(document.span, message);
     }
     Some(files)
 }
@@ -56,7 +56,7 @@ fn add(files: &mut Vec<DraftFile>, namespace: String, rule: DraftRule, span: Spa
             "`{}` is left out: it is the same limit as `{}`, and there the first one counts",
             rule.name, first.name
         );
-        notes.add(span, message);
+        notes.ignored(span, message);
         return;
     }
     rules.push(rule);
@@ -67,7 +67,10 @@ fn limit(node: &Node, number: usize, notes: &mut Notes<'_>) -> Result<(String, D
     let Value::Map(entries) = &node.value else { return Err(format!("it is {}", node.describe())) };
     let fields = Fields { span: node.span, entries };
     for (key, _) in entries.iter().filter(|(key, _)| !LIMIT_FIELDS.contains(&&*key.text)) {
-        notes.add(key.span, format!("`{}` of limit {number} means nothing there, and is left out", key.text));
+        notes.ignored(
+            key.span,
+            format!("`{}` of limit {number} means nothing there, and is left out", key.text),
+        );
     }
     let namespace = text(&fields, "namespace").filter(|name| is_name(name));
     let namespace = namespace.ok_or("it has no namespace, or one that cannot be a domain")?;
@@ -81,7 +84,7 @@ fn limit(node: &Node, number: usize, notes: &mut Notes<'_>) -> Result<(String, D
     if let Some(index) = descriptor.filter(|index| *index > 0) {
         let message =
             format!("limit {number} is for descriptor {index} there, here for every descriptor that matches");
-        notes.add(node.span, message);
+        notes.changed(node.span, message);
     }
     let given = text(&fields, "name").filter(|name| !name.is_empty());
     let rule = DraftRule {

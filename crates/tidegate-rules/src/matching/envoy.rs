@@ -12,11 +12,11 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::Timestamp;
 
-use super::anchors::{Anchors, End};
+use super::patterns::{Literal, PatternIndex, Shared};
 use super::replacing::drop_replaced;
 use super::{CellKeyBytes, Descriptor, Limits, Match, Matches, append_to_key};
 use crate::choice::LimitSet;
-use crate::glob::{Glob, Pattern};
+use crate::glob::Pattern;
 use crate::rule::Rule;
 
 /// A key, and the value it must have; any if there is none.
@@ -49,7 +49,7 @@ pub(crate) struct EnvoyDomain {
 struct Level {
     keys: HashMap<Box<str>, Values, RandomState>,
     /// Keys that hold a wildcard: what key and value must be together.
-    wild_keys: Box<[(Branch, Pattern)]>,
+    wild_keys: Wildcards,
     branches: Box<[Node]>,
 }
 
@@ -72,13 +72,11 @@ struct Node {
     below: Option<Level>,
 }
 
-/// Values with wildcards, filed by the longer of their two ends.
+/// Patterns in the order of the file.
 #[derive(Debug)]
 struct Wildcards {
-    list: Box<[(Branch, Glob)]>,
-    prefixes: Anchors,
-    suffixes: Anchors,
-    endless: Box<[u32]>,
+    list: Box<[(Branch, Pattern)]>,
+    index: PatternIndex,
 }
 
 impl EnvoyDomain {
@@ -138,13 +136,13 @@ impl Level {
     }
 
     fn first_wild_key(&self, key: &str, value: &[u8]) -> Option<Branch> {
-        if self.wild_keys.is_empty() {
+        if self.wild_keys.list.is_empty() {
             return None;
         }
         let mut joined: SmallVec<[u8; 128]> = SmallVec::from_slice(key.as_bytes());
         joined.push(b'_');
         joined.extend_from_slice(value);
-        self.wild_keys.iter().find(|(_, pattern)| pattern.matches(&joined)).map(|(branch, _)| *branch)
+        self.wild_keys.first(&joined)
     }
 }
 
@@ -156,39 +154,24 @@ impl Node {
 }
 
 impl Wildcards {
-    fn new(list: Vec<(Branch, Glob)>) -> Self {
-        let mut prefixes = Vec::new();
-        let mut suffixes = Vec::new();
-        let mut endless = Vec::new();
-        for (number, (_, glob)) in (0..).zip(&list) {
-            let (prefix, suffix) = (glob.prefix(), glob.suffix());
-            if prefix.is_empty() && suffix.is_empty() {
-                endless.push(number);
-            } else if prefix.len() >= suffix.len() {
-                prefixes.push((prefix.into(), number));
-            } else {
-                suffixes.push((suffix.into(), number));
-            }
-        }
-        Wildcards {
-            list: list.into(),
-            prefixes: Anchors::new(End::Front, prefixes),
-            suffixes: Anchors::new(End::Back, suffixes),
-            endless: endless.into(),
-        }
+    fn new(list: Vec<(Branch, Pattern)>) -> Self {
+        let shared = Shared::count(list.iter().flat_map(|(_, pattern)| Literal::all_of(pattern)));
+        let rarest = |pattern: &Pattern| {
+            Literal::all_of(pattern).into_iter().min_by_key(|literal| shared.cost(literal, literal))
+        };
+        let filed = (0..).zip(&list).filter_map(|(number, (_, pattern))| Some((rarest(pattern)?, number)));
+        let index = PatternIndex::new(filed.collect());
+        Wildcards { list: list.into(), index }
     }
 
     /// The first in the file that `value` fits.
     fn first(&self, value: &[u8]) -> Option<Branch> {
-        let fits = |number: u32| self.list[number as usize].1.matches(value);
-        let mut first = self.endless.iter().copied().find(|number| fits(*number));
-        let mut try_one = |number: u32| {
-            if first.is_none_or(|first| number < first) && fits(number) {
+        let mut first: Option<u32> = None;
+        self.index.each(value, |number| {
+            if first.is_none_or(|first| number < first) && self.list[number as usize].1.matches(value) {
                 first = Some(number);
             }
-        };
-        self.prefixes.each(value, &mut try_one);
-        self.suffixes.each(value, &mut try_one);
+        });
         first.map(|number| self.list[number as usize].0)
     }
 }
@@ -231,14 +214,14 @@ impl Level {
                 values.any = Some(number);
                 continue;
             };
-            if let (false, Pattern::Glob(glob)) = (is_wild_key, Pattern::parse_unescaped(&value)) {
-                values.wild.push((number, glob));
+            if !is_wild_key && value.contains('*') {
+                values.wild.push((number, Pattern::parse_unescaped(&value)));
             }
             // A value that is itself the wildcard's text finds it before any other wildcard.
             values.exact.insert(value.as_bytes().into(), number);
         }
         let keys = keys.into_iter().map(|(key, values)| (key, values.build())).collect();
-        Level { keys, wild_keys: wild_keys.into(), branches: branches.into() }
+        Level { keys, wild_keys: Wildcards::new(wild_keys), branches: branches.into() }
     }
 }
 
@@ -246,7 +229,7 @@ impl Level {
 struct ValuesBuilder {
     any: Option<Branch>,
     exact: HashMap<Box<[u8]>, Branch, RandomState>,
-    wild: Vec<(Branch, Glob)>,
+    wild: Vec<(Branch, Pattern)>,
 }
 
 impl ValuesBuilder {

@@ -41,6 +41,9 @@ pub(crate) const RULE_FIELDS: [&str; 20] = [
     "priority",
 ];
 
+/// What the limit is called that keeps a refused caller out.
+const PENALTY: &str = "(penalty)";
+
 impl DomainReader {
     /// Reads a rule and adds it to the set; a rule with a mistake is added only if the mistake left something to add.
     pub(super) fn rule(
@@ -113,7 +116,7 @@ impl DomainReader {
     fn penalty(&self, rule: &str, span: tidegate_core::Micros) -> Option<Box<RuleLimit>> {
         // A span that makes no window was reported where it stands.
         let log = SlidingLog::new(1, span, tidegate_core::Micros::ZERO, RefusedHits::Forget).ok()?;
-        Some(Box::new(named_limit(&self.domain, rule, Limit::SlidingLog(log), "penalty")))
+        Some(Box::new(named_limit(&self.domain, rule, Limit::SlidingLog(log), PENALTY)))
     }
 
     fn name(&mut self, fields: &Fields<'_>, number: u32, report: &mut Report<'_>) -> Option<Rc<str>> {
@@ -123,7 +126,7 @@ impl DomainReader {
             "counters, metrics and answers go by it: `- name: per-user`",
             report,
         )?;
-        let name = fields::name(node, "the rule's name", report)?;
+        let name = fields::given_name(node, "the rule's name", report)?;
         if let Some((_, first)) = self.names.get(&name) {
             report
                 .error(

@@ -62,6 +62,24 @@ fn a_limitador_limit_applies_to_the_same_requests_here() {
 }
 
 #[test]
+fn an_import_is_lossy_only_where_a_limit_was_left_out() {
+    let limit = "namespace: shop, max_value: 5, seconds: 60, variables: []";
+    let lossy = |limits: &str| {
+        let imported = import::limitador(&[Source::new("limits.yaml", limits)]);
+        imported.unwrap_or_else(|wrong| panic!("{wrong}")).is_lossy()
+    };
+    assert!(
+        !lossy(&format!("[{{ {limit}, conditions: [] }}]")),
+        "a window that begins elsewhere is a limit still"
+    );
+    assert!(
+        !lossy(&format!("[{{ {limit}, conditions: [], burst: 5 }}]")),
+        "a field without a meaning limits nobody"
+    );
+    assert!(lossy(&format!("[{{ {limit}, conditions: [\"size(path) > 3\"] }}]")));
+}
+
+#[test]
 fn files_that_the_other_service_refuses_are_refused() {
     let twice = ["a.yaml", "b.yaml"].map(|name| Source::new(name, "domain: d"));
     assert!(import::envoy(&twice).is_err());

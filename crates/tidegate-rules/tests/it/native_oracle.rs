@@ -24,7 +24,7 @@ struct Test {
 const ATTRIBUTES: [&str; 3] = ["a", "b", "c"];
 
 fn any_rule() -> impl Strategy<Value = Rule> {
-    let patterns = || vec("[xy/*]{0,4}", 1..3);
+    let patterns = || vec("[xy/*]{0,7}", 1..3);
     let test = prop_oneof![
         4 => patterns().prop_map(|is| Test { is: Some(is), not: None }),
         2 => patterns().prop_map(|not| Test { is: None, not: Some(not) }),
@@ -42,7 +42,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
 }
 
 fn any_request() -> impl Strategy<Value = Vec<Vec<(usize, String)>>> {
-    vec(vec((0..3_usize, "[xy/]{0,4}"), 0..4), 1..3)
+    vec(vec((0..3_usize, "[xy/]{0,6}"), 0..4), 1..3)
 }
 
 fn document(rules: &[Rule]) -> String {

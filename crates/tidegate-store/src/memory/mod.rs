@@ -333,13 +333,13 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 }
 
-/// Shards that are locked, each once.
+/// Shards that are locked, each once, in ascending order.
 struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
 
 impl Locked<'_> {
     fn get(&mut self, shard: usize) -> &mut Shard {
-        let locked = self.0.iter_mut().find(|(locked, _)| *locked == shard);
-        &mut locked.expect("every located shard was locked").1
+        let place = self.0.binary_search_by_key(&shard, |(locked, _)| *locked);
+        &mut self.0[place.expect("every located shard was locked")].1
     }
 
     fn heap_bytes(&self) -> usize {
