@@ -9,7 +9,7 @@ use tidegate_store::{Clock as _, SystemClock};
 use crate::failure::Failure;
 
 /// What `serve` uses where nobody gave it rules.
-const STARTER: &str = include_str!("starter.yaml");
+pub(crate) const STARTER: &str = include_str!("starter.yaml");
 const STARTER_NAME: &str = "starter rules";
 
 /// The files and directories that hold rules; none at all stands for the starter rules.
@@ -21,11 +21,11 @@ pub(crate) struct RuleFiles {
     pub(crate) envoy: Option<PathBuf>,
 }
 
-/// A compiled set and how many files it came from.
+/// A compiled set, and the files that it came from.
 #[derive(Debug)]
 pub(crate) struct LoadedRules {
     pub(crate) rules: RuleSet,
-    pub(crate) files: usize,
+    pub(crate) files: Vec<(Source, Format)>,
 }
 
 /// Why there is no set.
@@ -46,20 +46,28 @@ impl RuleFiles {
         self.native.iter().chain(&self.envoy).map(PathBuf::as_path)
     }
 
-    pub(crate) fn load(&self) -> Result<LoadedRules, RulesError> {
-        let mut native = Vec::new();
+    /// What the files say, each with its format.
+    pub(crate) fn read(&self) -> Result<Vec<(Source, Format)>, RulesError> {
+        let mut sources = Vec::new();
         for path in &self.native {
-            native.extend(load(path).map_err(RulesError::Unreadable)?);
-        }
-        if self.is_starter() {
-            native.push(Source::new(STARTER_NAME, STARTER));
+            let files = load(path).map_err(RulesError::Unreadable)?;
+            sources.extend(files.into_iter().map(|file| (file, Format::Native)));
         }
         let envoy = self.envoy.as_deref().map(load).transpose().map_err(RulesError::Unreadable)?;
-        let envoy = envoy.unwrap_or_default();
-        let groups = [(&native[..], Format::Native), (&envoy[..], Format::EnvoyRatelimit)];
+        sources.extend(envoy.into_iter().flatten().map(|file| (file, Format::EnvoyRatelimit)));
+        if self.is_starter() {
+            sources.push((Source::new(STARTER_NAME, STARTER), Format::Native));
+        }
+        Ok(sources)
+    }
+
+    pub(crate) fn load(&self) -> Result<LoadedRules, RulesError> {
+        let files = self.read()?;
+        let groups: Vec<(&[Source], Format)> =
+            files.iter().map(|(source, format)| (std::slice::from_ref(source), *format)).collect();
         let now = SystemClock::new().now();
         let rules = RuleSet::compile_at(&groups, Some(now)).map_err(RulesError::Invalid)?;
-        Ok(LoadedRules { rules, files: native.len() + envoy.len() })
+        Ok(LoadedRules { rules, files })
     }
 }
 

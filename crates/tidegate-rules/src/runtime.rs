@@ -22,6 +22,9 @@ use crate::yaml;
 /// What a rule is called that carries the bans of a whole domain. No rule of a file has it: names in brackets are our own.
 pub(crate) const BAN: &str = "(ban)";
 
+/// Why an override without attributes is refused.
+const FOR_EVERYBODY: &str = "it names no attribute, so it would be for everybody";
+
 /// An override of a single key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeOverride {
@@ -123,22 +126,32 @@ impl RuleSet {
         (self, problems)
     }
 
-    fn add_override(
-        &mut self,
+    /// Whether an override would have an effect on these rules.
+    ///
+    /// # Errors
+    /// With the reason why not.
+    pub fn check_override(&self, one: &RuntimeOverride) -> Result<(), String> {
+        let written = |rule: &&Rule| !rule.is_carrier() && rule.domain() == one.domain;
+        let known =
+            |name: &str| self.rules().filter(written).find(|rule| rule.name() == name).map(Rule::index);
+        self.resolve(one, known, &mut Calendars::default())?;
+        if one.when.is_empty() { Err(FOR_EVERYBODY.into()) } else { Ok(()) }
+    }
+
+    /// The rule that an override is for, and what it does.
+    fn resolve(
+        &self,
         one: &RuntimeOverride,
-        (names, common): (&Names, &Common<'_>),
+        known: impl Fn(&str) -> Option<usize>,
         calendars: &mut Calendars,
-    ) -> Result<(), String> {
+    ) -> Result<(Option<usize>, Effect), String> {
         if !self.has_domain(&one.domain) {
             return Err(format!("no rule has the domain `{}`", one.domain));
         }
-        let rule = match &one.rule {
-            None => None,
-            Some(name) => {
-                let known = names.get(&*one.domain).and_then(|rules| rules.get(&**name));
-                Some(*known.ok_or_else(|| format!("the domain `{}` has no rule `{name}`", one.domain))?)
-            }
+        let place = |name: &String| {
+            known(name).ok_or_else(|| format!("the domain `{}` has no rule `{name}`", one.domain))
         };
+        let rule = one.rule.as_ref().map(place).transpose()?;
         let effect = match (&one.effect, &one.rule) {
             (OverrideEffect::Ban, _) => Effect::Ban,
             (OverrideEffect::Unlimited, _) => Effect::Limits(LimitSet::Unlimited),
@@ -147,6 +160,17 @@ impl RuleSet {
                 Effect::Limits(read_limits(text, &one.domain, name, calendars)?)
             }
         };
+        Ok((rule, effect))
+    }
+
+    fn add_override(
+        &mut self,
+        one: &RuntimeOverride,
+        (names, common): (&Names, &Common<'_>),
+        calendars: &mut Calendars,
+    ) -> Result<(), String> {
+        let known = |name: &str| names.get(&*one.domain).and_then(|rules| rules.get(name)).copied();
+        let (rule, effect) = self.resolve(one, known, calendars)?;
         if rule.is_none() && matches!(effect, Effect::Ban) {
             self.carry_bans(&one.domain);
         }
@@ -182,7 +206,7 @@ impl Overrides {
         common: &Common<'_>,
     ) -> Result<(), String> {
         let (name, value) =
-            common.rarest(one).ok_or("it names no attribute, so it would be for everybody")?;
+            common.rarest(one).ok_or(FOR_EVERYBODY)?;
         let number = u32::try_from(self.list.len()).map_err(|_| "there are too many overrides")?;
         let known = self.by_value.iter().position(|(known, _)| **known == *name);
         let place = known.unwrap_or_else(|| {

@@ -70,6 +70,12 @@ impl DatabaseUrl {
         self.kind
     }
 
+    /// Whether there is a database already, as far as can be told without asking: an embedded one is a file.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.kind != Kind::Sqlite || Path::new(&self.url).exists()
+    }
+
     /// The directory of an embedded database.
     fn directory(&self) -> Option<PathBuf> {
         let parent = Path::new(&self.url).parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -209,6 +209,19 @@ impl RuleStore {
         rows.iter().map(read).collect()
     }
 
+    /// Whether nobody has a token or a session.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn is_unclaimed(&self, now: Timestamp) -> Result<bool> {
+        let row = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind <> $1 AND expires_us > $2")
+            .bind(TokenKind::LogIn.name())
+            .bind(signed(now.as_micros()))
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(number(&row, 0)? == 0)
+    }
+
     /// Revokes a token; false if there was none of this id.
     ///
     /// # Errors

@@ -25,6 +25,8 @@ use tidegate_store::CellKey;
 
 /// The layout of keys and values; a node of another version sees other cells.
 const LAYOUT: u8 = b'2';
+/// The layout of keys and values: nodes whose layouts differ count apart.
+pub const KEY_LAYOUT: &str = "2";
 /// In the place of the algorithm: a reservation, not a cell.
 const RESERVATION: u8 = b'r';
 /// In the place of the algorithm: limiters that are alive.
@@ -87,6 +89,15 @@ impl KeyWriter {
     pub(crate) fn append_members(&self, out: &mut Vec<u8>, tag: &[u8]) {
         self.append_head(out, MEMBERS, b'k');
         append_tag(out, tag);
+    }
+
+    /// A key of what nodes tell each other, beside the list of limiters. Nodes of every layout of cells use the same.
+    pub(crate) fn fleet_key(&self, tag: &[u8], name: &[u8]) -> Vec<u8> {
+        let mut key = self.prefix.to_vec();
+        key.extend_from_slice(b":fleet");
+        append_tag(&mut key, tag);
+        key.extend_from_slice(name);
+        key
     }
 
     /// Appends the key of the record called `name`, which is its own tag.

@@ -10,6 +10,7 @@ mod config;
 mod cross_slot;
 mod dial;
 mod failure;
+mod fleet;
 mod key;
 mod limits;
 mod link;
@@ -26,6 +27,8 @@ mod wire;
 
 pub use checks::{Finding, ServerReport};
 pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};
+pub use fleet::{LimiterNote, PublishedRevision};
+pub use key::KEY_LAYOUT;
 pub use observer::{NoObserver, Observer, Operation, Reason};
 pub use store::RedisStore;
 pub use url::{Credentials, Endpoint, StoreUrl, Topology, Transport, UrlError};

@@ -101,6 +101,18 @@ pub(crate) fn script(driver: Driver, algorithms: Algorithms) -> &'static Script 
     SCRIPTS[driver as usize][usize::from(algorithms.0)].get_or_init(|| assemble(driver, algorithms))
 }
 
+/// The script that puts what is published where every limiter finds it.
+pub(crate) fn publish() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("publish")].into_iter()))
+}
+
+/// The script that reads what limiters tell of themselves.
+pub(crate) fn notes() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("notes")].into_iter()))
+}
+
 /// The script by which limiters say that they are alive.
 pub(crate) fn heartbeat() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();

@@ -16,6 +16,7 @@ use crate::client::{Call, Client, Route};
 use crate::cluster::{self, Cluster};
 use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
+use crate::fleet::{FleetNotes, PublishedRevision};
 use crate::key::{KeyWriter, slot_of};
 use crate::limits::{self, REFUSED_LETTER};
 use crate::link::{Deadline, Target};
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     node_clock: Arc<dyn Clock>,
     /// What to add to this node's clock to have the store's, as far as was noticed.
     ahead_us: AtomicI64,
+    /// What rides on the heartbeat.
+    pub(crate) fleet: FleetNotes,
 }
 
 /// The most cells that one batch may touch.
@@ -69,6 +72,7 @@ impl RedisStore {
             time: config.time.clone(),
             node_clock: Arc::clone(&config.node_clock),
             ahead_us: AtomicI64::new(0),
+            fleet: FleetNotes::default(),
         };
         Ok(RedisStore { inner: Arc::new(inner) })
     }
@@ -270,8 +274,10 @@ impl Inner {
         self.keys.append_members(&mut key, MEMBERS);
         let now = self.given_time().map_or(-1, |now| now.as_micros().cast_signed());
         let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&script.name).arg(1).arg(key);
+        let (notes, published) = (self.notes_key(), self.published_key());
+        command.arg("EVALSHA").arg(&script.name).arg(3).arg(key).arg(notes).arg(published);
         command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
+        command.arg(&self.fleet.note.lock()[..]);
         let call = Call {
             operation: Operation::Heartbeat,
             command: &command,
@@ -279,10 +285,19 @@ impl Inner {
             items: 1,
         };
         let deadline = Deadline::from_now(self.timeout);
-        match self.client.run(self.client.partition_of(MEMBERS), call, deadline).await? {
-            Value::Int(alive) => usize::try_from(alive).map_err(|_| nonsense("a count")),
-            _ => Err(nonsense("a count")),
-        }
+        let answer = self.client.run(self.client.partition_of(MEMBERS), call, deadline).await?;
+        let Value::Array(parts) = answer else { return Err(nonsense("what a heartbeat brings")) };
+        let [Value::Int(alive), Value::Int(revision), Value::BulkString(lineage)] = &parts[..] else {
+            return Err(nonsense("what a heartbeat brings"));
+        };
+        let (lineage, alive) = (String::from_utf8_lossy(lineage).into_owned(), *alive);
+        let heard = PublishedRevision { lineage, revision: u64::try_from(*revision).unwrap_or_default() };
+        self.fleet.published.send_if_modified(|known| {
+            let is_news = *known != heard;
+            *known = heard;
+            is_news
+        });
+        usize::try_from(alive).map_err(|_| nonsense("a count"))
     }
 
     /// One command, so nothing need be read before it: no script.
@@ -326,7 +341,7 @@ pub(crate) enum Ran {
 /// The tag of cells that only tell whether a server works.
 const PROBE: &[u8] = b"probe";
 /// The tag under which limiters say that they are alive.
-const MEMBERS: &[u8] = b"members";
+pub(crate) const MEMBERS: &[u8] = b"members";
 
 /// A tag whose cells live in `slot`.
 fn tag_in(slot: u16) -> Vec<u8> {

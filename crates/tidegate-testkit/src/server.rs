@@ -112,7 +112,11 @@ impl TidegateServer {
 
 fn spawn(binary: &Path, args: &[String], env: &[(String, String)], run: u32, dir: &Path) -> Process {
     let mut command = Command::new(binary);
-    command.arg("serve").args(args).envs(env.iter().map(|(name, value)| (name, value)));
+    command
+        .env("TIDEGATE_DATA", dir.join("data"))
+        .arg("serve")
+        .args(args)
+        .envs(env.iter().map(|(name, value)| (name, value)));
     Process::spawn(&format!("tidegate-{run}"), &command, dir)
 }
 

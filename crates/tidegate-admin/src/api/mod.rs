@@ -73,6 +73,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/session", "DELETE", VIEWER),
     ("/admin/v1/session", "GET", VIEWER),
     ("/admin/v1/session", "POST", ANYONE),
+    ("/admin/v1/session/link", "POST", VIEWER),
     ("/admin/v1/stats", "GET", VIEWER),
     ("/admin/v1/stores", "GET", VIEWER),
     ("/admin/v1/tokens", "GET", ADMIN),
@@ -108,6 +109,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/tokens/{id}", delete(tokens::revoke))
         .route("/events", get(events::stream))
         .route("/session", get(session::show).post(session::log_in).delete(session::log_out))
+        .route("/session/link", post(session::link))
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
         .fallback(async || {
             Problem::not_found("there is no such route; GET /admin/v1/openapi.json lists them")

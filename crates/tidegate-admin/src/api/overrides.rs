@@ -9,12 +9,13 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_rules::Timestamp;
-use tidegate_rulestore::{Action, KeyOverride, NewOverride, OverrideFilter, Role, RuleStore};
+use tidegate_rulestore::{Action, KeyOverride, NewOverride, OverrideFilter, Role};
 
 use super::body::{Body, Query};
 use super::guard::Caller;
 use super::keys::Key;
 use super::problem::{Answer, Problem};
+use super::publish::leading;
 use super::when;
 use crate::control::{Control, runtime};
 
@@ -71,7 +72,11 @@ pub(crate) async fn list(
         search,
         after: filter.after,
     };
-    let (found, total) = store(&control)?.overrides(&wanted, control.clock.now(), limit).await?;
+    let (found, total) = match leading(&control) {
+        Ok(store) => store.overrides(&wanted, control.clock.now(), limit).await?,
+        // Of another node's database this one knows what it runs.
+        Err(_) => running(&control, &wanted, limit),
+    };
     let next = found.last().filter(|_| found.len() == limit as usize).map(|one| one.id.clone());
     let overrides: Vec<Value> = found.iter().map(|one| as_json(&control, one, &caller)).collect();
     Ok(Json(json!({ "overrides": overrides, "total": total, "next": next })))
@@ -82,7 +87,7 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<OverrideBody>,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let store = store(&control)?;
+    let store = leading(&control)?;
     let now = control.clock.now();
     let what = checked(&control, wanted, now)?;
     let made = store.add_override(what, &caller.actor, now).await?;
@@ -95,7 +100,7 @@ pub(crate) async fn lift(
     Extension(caller): Extension<Caller>,
     Body(Lift { id, reason }): Body<Lift>,
 ) -> Answer<Json<Value>> {
-    let store = store(&control)?;
+    let store = leading(&control)?;
     let lifted = store.lift_override(&id, &reason, &caller.actor, control.clock.now()).await?;
     let lifted =
         lifted.ok_or_else(|| Problem::not_found("there is no such override, or it was lifted already"))?;
@@ -127,14 +132,12 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
         until_us: until.map(Timestamp::as_micros),
         reason: wanted.reason,
     };
-    // The compiler has the last word; it is asked with this override alone.
+    // The compiler has the last word.
     let alone = KeyOverride { id: String::new(), what, author: String::new(), at_us: 0 };
-    let base = control.running.lock().base.clone();
-    let rules = base.compile().map_err(|found| Problem::invalid_rules(&found))?;
-    if let Some(found) = rules.with_overrides(&[runtime(&alone)]).1.into_iter().next() {
+    if let Err(why) = control.limiter.snapshot().rules().check_override(&runtime(&alone)) {
         let field =
             if alone.what.action == Action::Limits && alone.what.rule.is_some() { "limits" } else { "rule" };
-        return Err(Problem::field(field, found.message));
+        return Err(Problem::field(field, why));
     }
     Ok(alone.what)
 }
@@ -175,6 +178,21 @@ fn as_json(control: &Control, one: &KeyOverride, caller: &Caller) -> Value {
     value
 }
 
-fn store(control: &Control) -> Answer<&RuleStore> {
-    control.store.as_ref().ok_or_else(Problem::no_database)
+/// A page of the overrides that run here, and how many fit in all.
+fn running(control: &Control, wanted: &OverrideFilter, limit: u32) -> (Vec<KeyOverride>, u64) {
+    let (all, now) = (control.running.lock().overrides.clone(), control.clock.now().as_micros());
+    let fits = |one: &&KeyOverride| {
+        let what = &one.what;
+        let found = |text: &String| what.when.values().any(|value| value.contains(text.as_str()));
+        what.until_us.is_none_or(|until| now < until)
+            && wanted.domain.as_ref().is_none_or(|domain| *domain == what.domain)
+            && wanted.rule.as_ref().is_none_or(|rule| Some(rule) == what.rule.as_ref())
+            && wanted.action.is_none_or(|action| action == what.action)
+            && wanted.search.as_ref().is_none_or(found)
+    };
+    let total = all.iter().filter(fits).count() as u64;
+    let after = |one: &&KeyOverride| wanted.after.as_ref().is_none_or(|after| one.id > *after);
+    let mut page: Vec<&KeyOverride> = all.iter().filter(fits).filter(after).collect();
+    page.sort_by(|one, other| one.id.cmp(&other.id));
+    (page.into_iter().take(limit as usize).cloned().collect(), total)
 }

@@ -110,6 +110,12 @@ impl Problem {
             .hint("ask a node that has one, or set `admin.database`")
     }
 
+    pub(crate) fn follows() -> Self {
+        let detail = "the fleet follows another node's database, so changes are made there";
+        Problem::new(StatusCode::CONFLICT, "follows-another", "Changes are made at another node", detail)
+            .hint("GET /admin/v1/nodes says which one `leads`")
+    }
+
     pub(crate) fn if_match_missing() -> Self {
         let status = StatusCode::PRECONDITION_REQUIRED;
         let detail = "If-Match must name the version that the change was made on";

@@ -1,17 +1,19 @@
 //! Publishing: the same for a whole set, one rule and a rollback.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_rules::{Diagnostics, Format, RuleSet};
+use tidegate_rules::Diagnostics;
 use tidegate_rulestore::{Diff, DocumentSet, Publication, PublishError, RuleStore};
 
 use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Control, RuleSource};
+use crate::control::{Control, RuleSource, compile};
 
 /// A reason longer than this is a document.
 const LONGEST_REASON: usize = 1_000;
@@ -35,8 +37,23 @@ pub(crate) struct Wanted<'a> {
 pub(crate) fn editable(control: &Control) -> Answer<&RuleStore> {
     match &control.source {
         RuleSource::Files(files) => Err(Problem::read_only(files)),
-        RuleSource::Database => control.store.as_ref().ok_or_else(Problem::no_database),
+        RuleSource::Database => leading(control),
     }
+}
+
+/// This node's database, if changes are made in it.
+pub(crate) fn leading(control: &Control) -> Answer<&RuleStore> {
+    let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
+    // One that was never reached says so by itself.
+    match control.lineage.get().is_none() || control.leads() {
+        true => Ok(store),
+        false => Err(Problem::follows()),
+    }
+}
+
+/// Whether rules can be published here.
+pub(crate) fn can_edit(control: &Control) -> bool {
+    editable(control).is_ok()
 }
 
 /// The version that `If-Match` names.
@@ -53,15 +70,15 @@ pub(crate) fn etag(version: u64) -> (axum::http::HeaderName, HeaderValue) {
 }
 
 /// Compiles, publishes, takes it into use here, and answers with what changed.
-pub(crate) async fn publish(control: &Control, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
+pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
     let store = editable(control)?;
     if wanted.reason.len() > LONGEST_REASON {
         return Err(Problem::field("reason", format!("it is longer than {LONGEST_REASON} bytes")));
     }
     check_domains(&wanted.documents)?;
-    let sources = wanted.documents.sources();
+    let (documents, now) = (wanted.documents.clone(), control.clock.now());
     // Compiling ten thousand rules takes a while, and others live on this runtime.
-    let compiled = tokio::task::spawn_blocking(move || RuleSet::compile(&sources, Format::Native));
+    let compiled = tokio::task::spawn_blocking(move || compile(&documents, now));
     let rules = compiled.await.map_err(|_| Problem::unavailable("compiling was broken off"))?;
     let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
     let before = store.documents(wanted.on).await?;

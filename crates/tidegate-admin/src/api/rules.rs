@@ -10,14 +10,14 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_core::Micros;
-use tidegate_rules::{Coordination, Format, OnStoreFailure, Rule, RuleSet, outline};
+use tidegate_rules::{Coordination, OnStoreFailure, Rule, RuleSet, outline};
 use tidegate_rulestore::{Diff, Document, DocumentSet, EditError, put_rule, remove_rule};
 
 use super::body::{Body, Path};
 use super::guard::Caller;
 use super::problem::{Answer, Problem};
-use super::publish::{Wanted, editable, etag, list, made_on, publish};
-use crate::control::{Base, Control, RuleSource};
+use super::publish::{Wanted, can_edit, editable, etag, list, made_on, publish};
+use crate::control::{Base, Control, RuleSource, compile};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,15 +77,15 @@ pub(crate) async fn all(State(control): State<Arc<Control>>) -> Response {
     };
     let documents = running.base.documents();
     let body = json!({
-        "version": running.version,
+        "version": running.revision.version,
         "source": source,
-        "editable": source == "database" && control.store.is_some(),
+        "editable": can_edit(&control),
         "edit_at": edit_at,
         "rules": in_short(snapshot.rules(), &documents),
         "documents": documents,
         "warnings": list(running.warnings.as_ref()),
     });
-    ([etag(running.version)], Json(body)).into_response()
+    ([etag(running.revision.version)], Json(body)).into_response()
 }
 
 pub(crate) async fn put_all(
@@ -118,8 +118,8 @@ pub(crate) async fn one(
     let rule = rule.ok_or_else(|| no_rule(&domain, &name))?;
     let text = documents.iter().find_map(|document| text_of(&document.text, &domain, &name));
     let body =
-        json!({ "domain": domain, "name": name, "text": text, "version": running.version, "rule": rule });
-    Ok(([etag(running.version)], Json(body)).into_response())
+        json!({ "domain": domain, "name": name, "text": text, "version": running.revision.version, "rule": rule });
+    Ok(([etag(running.revision.version)], Json(body)).into_response())
 }
 
 pub(crate) async fn put_one(
@@ -168,8 +168,8 @@ pub(crate) async fn validate(
             before.with(&domain, put_rule(document, &rule, &text).map_err(problem)?)
         }
     };
-    let sources = documents.sources();
-    let compiled = tokio::task::spawn_blocking(move || RuleSet::compile(&sources, Format::Native));
+    let (wanted, now) = (documents.clone(), control.clock.now());
+    let compiled = tokio::task::spawn_blocking(move || compile(&wanted, now));
     let compiled = compiled.await.map_err(|_| Problem::unavailable("compiling was broken off"))?;
     let (diagnostics, rules) = match &compiled {
         Ok(rules) => (list(rules.warnings()), in_short(rules, &documents.to_documents())),

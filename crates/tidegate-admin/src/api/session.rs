@@ -15,8 +15,12 @@ use tidegate_rulestore::{NewToken, Role, TokenKind};
 use super::body::Body;
 use super::guard::{COOKIE_NAME, Caller, csrf_of, peer_of, verify};
 use super::problem::{Answer, Problem};
+use super::publish::can_edit;
 use super::when;
-use crate::control::{Control, RuleSource};
+use crate::control::Control;
+
+/// How long a log-in link works.
+const LINK_LASTS: Micros = Micros::from_secs(600);
 
 /// How long a session lasts.
 const LASTS: Micros = Micros::from_secs(12 * 3_600);
@@ -51,7 +55,7 @@ fn session_of(control: &Control, caller: &Caller) -> Session {
         csrf: caller.session.as_ref().map(csrf_of),
         expires_at: caller.expires.map(when::text),
         environment: control.environment.clone(),
-        editable: control.source == RuleSource::Database && control.store.is_some(),
+        editable: can_edit(control),
     }
 }
 
@@ -91,4 +95,21 @@ pub(crate) async fn log_out(
 fn set_cookie(value: &str, seconds: u64) -> HeaderValue {
     let cookie = format!("{COOKIE_NAME}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict");
     HeaderValue::from_str(&cookie).expect("hexadecimal digits make a header")
+}
+
+/// Makes the code of a log-in link with the caller's own role.
+pub(crate) async fn link(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<(StatusCode, Json<serde_json::Value>)> {
+    let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
+    let now = control.clock.now();
+    let end = Timestamp::from_micros(now.as_micros() + LINK_LASTS.get());
+    let expires = caller.expires.map_or(end, |expires| expires.min(end));
+    let (name, role) = (caller.actor.name.clone(), caller.actor.role);
+    let new = NewToken { kind: TokenKind::LogIn, name: name.clone(), role, expires: Some(expires) };
+    let (_, code) = store.create_token(&new, &caller.actor, now).await?;
+    store.note(&caller.actor, now, "login.link", &name, &serde_json::json!({})).await?;
+    let body = serde_json::json!({ "code": code.reveal(), "role": role, "expires_at": when::text(expires) });
+    Ok((StatusCode::CREATED, Json(body)))
 }

@@ -13,7 +13,7 @@ use tidegate_rulestore::{Diff, RuleStore, Version};
 use super::body::{Body, Path, Query};
 use super::guard::Caller;
 use super::problem::{Answer, Problem};
-use super::publish::{Wanted, editable, made_on, publish};
+use super::publish::{Wanted, editable, leading, made_on, publish};
 use super::rules::Reason;
 use super::when;
 use crate::control::Control;
@@ -39,14 +39,14 @@ pub(crate) async fn list(
     Query(page): Query<Page>,
 ) -> Answer<Json<Value>> {
     let limit = page.limit.unwrap_or(USUAL).clamp(1, MOST);
-    let versions = store(&control)?.versions(page.before.unwrap_or(u64::MAX), limit).await?;
+    let versions = leading(&control)?.versions(page.before.unwrap_or(u64::MAX), limit).await?;
     let next = versions.last().filter(|_| versions.len() == limit as usize).map(|version| version.number);
     let versions: Vec<Value> = versions.iter().map(as_json).collect();
     Ok(Json(json!({ "versions": versions, "next": next })))
 }
 
 pub(crate) async fn one(State(control): State<Arc<Control>>, Path(number): Path<u64>) -> Answer<Json<Value>> {
-    let store = store(&control)?;
+    let store = leading(&control)?;
     let version = find(store, number).await?;
     let mut body = as_json(&version);
     body["documents"] = json!(store.documents(number).await?.to_documents());
@@ -58,7 +58,7 @@ pub(crate) async fn diff(
     Path(number): Path<u64>,
     Query(Against { against }): Query<Against>,
 ) -> Answer<Json<Diff>> {
-    let store = store(&control)?;
+    let store = leading(&control)?;
     let version = find(store, number).await?;
     let against = match against {
         Some(other) => find(store, other).await?.number,
@@ -81,10 +81,6 @@ pub(crate) async fn rollback(
     let documents = store.documents(number).await?;
     let reason = if reason.is_empty() { format!("back to version {number}") } else { reason };
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "rollback" }).await
-}
-
-fn store(control: &Control) -> Answer<&RuleStore> {
-    control.store.as_ref().ok_or_else(Problem::no_database)
 }
 
 async fn find(store: &RuleStore, number: u64) -> Answer<Version> {

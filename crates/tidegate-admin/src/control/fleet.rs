@@ -47,6 +47,10 @@ pub struct NodeNote {
     pub version: u64,
     /// The revision of the overrides it runs.
     pub overrides: u64,
+    /// The database that it runs the rules or overrides of.
+    pub lineage: String,
+    /// Whether it has that database, so that changes are made there.
+    pub leads: bool,
     /// Why it does not run what is published.
     pub error: Option<String>,
     /// When it started, in microseconds since 1970.
@@ -63,11 +67,16 @@ pub struct NodeNote {
     pub health: String,
     /// The layout of keys that it reads and writes in the store.
     pub layout: String,
+    /// How long ago it told all this.
+    #[serde(skip_deserializing)]
+    pub last_seen_ms: u64,
 }
 
 /// What the last heartbeat brought.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
+    /// The database it is from; empty where nothing is published.
+    pub lineage: String,
     /// The revision that is published; 0 where none is.
     pub revision: u64,
 }
@@ -82,13 +91,17 @@ pub type NoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FleetError>> 
 
 /// The way to the other nodes.
 pub trait Fleet: Send + Sync + 'static {
-    /// Puts a set where every node finds it. A set of another database than the one there is refused.
-    fn publish<'a>(&'a self, set: &'a PublishedSet) -> NoteFuture<'a, ()>;
+    /// Puts a set where every node finds it. Where there is one of another database, that stays; an older one of the same
+    /// database is replaced, and so is a newer one if this is `set_back` to it.
+    fn publish<'a>(&'a self, set: &'a PublishedSet, set_back: bool) -> NoteFuture<'a, ()>;
+
+    /// Keeps the set that is there from being forgotten.
+    fn keep(&self) -> NoteFuture<'_, ()>;
 
     /// The set that was put there last, if any.
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>>;
 
-    /// Every node that is alive, as it last told of itself, and how long ago that was at most, in milliseconds.
+    /// Every node that is alive, as it last told of itself.
     fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>>;
 
     /// What the next heartbeat tells of this node.
@@ -115,7 +128,11 @@ impl Default for Alone {
 }
 
 impl Fleet for Alone {
-    fn publish<'a>(&'a self, _: &'a PublishedSet) -> NoteFuture<'a, ()> {
+    fn publish<'a>(&'a self, _: &'a PublishedSet, _: bool) -> NoteFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn keep(&self) -> NoteFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 

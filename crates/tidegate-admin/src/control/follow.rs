@@ -1,17 +1,20 @@
 //! Follows what is published: from the database, or from the other nodes where this one has none or cannot reach it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_rulestore::{DocumentSet, Head, RuleStore, Watch};
+use tidegate_rulestore::{Error, Head, RuleStore, Watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::fleet::{NodeNote, PublishedSet};
-use super::running::{Base, RuleSource, Running};
+use super::fleet::{FleetError, Heard, NodeNote, PublishedSet};
+use super::running::Revision;
 use super::{Control, Latencies};
 
-/// How often the set is put where the other nodes find it, though nothing changed: it lives there for a while only.
-const REFRESH_EVERY: Duration = Duration::from_secs(60);
+/// How often the set that the other nodes find is kept from being forgotten: it lives there for a while only.
+const KEEP_EVERY: Duration = Duration::from_secs(60);
+/// How long it may take until a heartbeat brings what was published.
+const HEARD_WITHIN: Duration = Duration::from_secs(3);
 /// How often what has ended is deleted.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait before a database that did not answer is asked again.
@@ -20,64 +23,131 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 const MOST_VERSIONS: u64 = 10_000;
 const MOST_AUDIT_ENTRIES: u64 = 100_000;
 
+/// What the fleet was told last.
+struct Told {
+    head: Option<Head>,
+    at: Instant,
+    kept: Instant,
+}
+
 impl Control {
     /// Does what must be done for as long as the node runs: follows what is published, keeps history, tells of this node.
     pub async fn maintain(self: Arc<Self>) {
         tokio::join!(self.follow_database(), self.follow_fleet(), self.keep_history(), self.tidy());
     }
 
-    /// Brings the schema up to date and takes what is in force into use; from the other nodes where the database does
-    /// not answer. False where neither has anything.
-    pub async fn start(&self) -> bool {
-        if let Some(store) = &self.store {
-            match self.read(store).await {
-                Ok(set) => return self.take_set(set).await,
-                Err(error) => self.database_failed(&error),
+    /// Takes what is in force into use: from this node's database, or from the other nodes where they follow another one or
+    /// this one does not answer. False where there is nothing anywhere.
+    pub async fn start(self: &Arc<Self>) -> bool {
+        let fleets = self.fleet.fetch().await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot ask for what the other nodes run");
+            None
+        });
+        let own = match &self.store {
+            Some(store) => self.read(store).await.map_err(|error| self.database_failed(&error)).ok(),
+            None => None,
+        };
+        let set = match (own, fleets) {
+            (Some(own), Some(fleets)) if own.lineage != fleets.lineage => {
+                self.follows_another();
+                Some(fleets)
             }
-        }
-        match self.fleet.fetch().await {
-            Ok(Some(set)) => self.take_set(set).await,
-            _ => false,
+            (Some(own), _) => Some(own),
+            (None, fleets) => fleets,
+        };
+        match set {
+            Some(set) => self.take_set(set).await,
+            None => false,
         }
     }
 
-    async fn follow_database(&self) {
+    /// Whether changes are made in this node's own database: it has one, and the fleet follows no other.
+    pub(crate) fn leads(&self) -> bool {
+        let Some(own) = self.lineage.get() else { return false };
+        let followed = match self.fleet.heard().borrow().lineage.as_str() {
+            // A Redis that lost everything is filled again by who led before.
+            "" => self.running.lock().revision.lineage.clone(),
+            heard => heard.to_owned(),
+        };
+        followed.is_empty() || followed == *own
+    }
+
+    async fn follow_database(self: &Arc<Self>) {
         let Some(store) = &self.store else { return };
         let mut watch: Watch = store.watch();
-        let mut published = Instant::now();
-        let mut first = true;
+        let mut told = Told { head: None, at: Instant::now(), kept: Instant::now() };
+        let mut found = store.head().await;
         loop {
-            let head = if first { store.head().await } else { watch.next().await };
-            match head {
+            match found {
                 Ok(head) => {
                     self.database_answers();
-                    let changed = self.differs(head);
-                    if changed {
-                        self.take_from(store).await;
+                    if let Err(error) = self.act_on(store, head, &mut told).await {
+                        self.database_failed(&error);
                     }
-                    if self.fleet.is_shared() && (changed || first || published.elapsed() >= REFRESH_EVERY) {
-                        published = Instant::now();
-                        self.publish_to_fleet(store).await;
-                    }
-                    first = false;
                 }
                 Err(error) => {
                     self.database_failed(&error);
                     sleep(TRY_AGAIN).await;
                 }
             }
+            found = tokio::select! {
+                head = watch.next() => head,
+                () = self.look_again.notified() => store.head().await,
+            };
         }
     }
 
-    /// Follows the other nodes, where this one has no database or cannot reach it.
-    async fn follow_fleet(&self) {
+    /// Takes what the database has, and tells the fleet.
+    async fn act_on(self: &Arc<Self>, store: &RuleStore, head: Head, told: &mut Told) -> Result<(), Error> {
+        if self.lineage.get().is_none() {
+            store.migrate().await?;
+            let _ = self.lineage.set(store.lineage().await?);
+        }
+        if !self.leads() {
+            self.follows_another();
+            return Ok(());
+        }
+        self.take_from(store).await;
+        if !self.fleet.is_shared() {
+            return Ok(());
+        }
+        let heard = self.fleet.heard().borrow().clone();
+        let own = head.version + head.overrides;
+        // What was told a moment ago is not heard of yet.
+        let forgotten = heard.revision != own && told.at.elapsed() >= HEARD_WITHIN;
+        if told.head != Some(head) || forgotten {
+            *told = Told { head: Some(head), at: Instant::now(), kept: Instant::now() };
+            let set = self.read(store).await?;
+            // The database is changed before anybody tells of it: who heard of more has it from before a restore.
+            let set_back = forgotten && heard.revision > own;
+            self.logged(self.fleet.publish(&set, set_back).await);
+        } else if told.kept.elapsed() >= KEEP_EVERY {
+            told.kept = Instant::now();
+            self.logged(self.fleet.keep().await);
+        }
+        Ok(())
+    }
+
+    fn logged(&self, told: Result<(), FleetError>) {
+        if let Err(error) = told {
+            tracing::warn!(%error, "the other nodes do not hear of the published rules");
+        }
+    }
+
+    /// Follows the other nodes, where this one does not lead or cannot reach its database.
+    async fn follow_fleet(self: &Arc<Self>) {
         let mut heard = self.fleet.heard();
         loop {
-            let revision = heard.borrow_and_update().revision;
-            let alone = self.store.is_none() || self.database_error.borrow().is_some();
-            if alone && revision > 0 && revision != self.revision() {
+            let Heard { lineage, revision } = heard.borrow_and_update().clone();
+            let news = !self.runs(&lineage, revision);
+            if self.leads() && self.database_error.borrow().is_none() {
+                if news {
+                    self.look_again.notify_one();
+                }
+            } else if news && revision > 0 {
+                let _reading = self.reading.lock().await;
                 match self.fleet.fetch().await {
-                    Ok(Some(set)) => drop(self.take_set(set).await),
+                    Ok(Some(set)) => self.follow(set).await,
                     Ok(None) => {}
                     Err(error) => tracing::warn!(%error, "cannot fetch the published rules"),
                 }
@@ -88,85 +158,87 @@ impl Control {
         }
     }
 
-    fn differs(&self, head: Head) -> bool {
+    /// Whether this node runs that revision, or cannot.
+    fn runs(&self, lineage: &str, revision: u64) -> bool {
+        let is = |one: &Revision| one.lineage == lineage && one.published == revision;
         let running = self.running.lock();
-        let version = match self.source {
-            RuleSource::Database => running.version != head.version,
-            RuleSource::Files(_) => false,
-        };
-        version || running.overrides_revision != head.overrides
+        is(&running.revision) || running.refused.as_ref().is_some_and(|(refused, _)| is(refused))
     }
 
     pub(crate) fn revision(&self) -> u64 {
-        let running = self.running.lock();
-        running.version + running.overrides_revision
+        self.running.lock().revision.published
     }
 
-    /// Reads what is in force and takes it into use; a failure is noted.
-    pub(crate) async fn take_from(&self, store: &RuleStore) {
-        match self.read(store).await {
-            Ok(set) => drop(self.take_set(set).await),
-            Err(error) => self.database_failed(&error),
-        }
-    }
-
-    async fn publish_to_fleet(&self, store: &RuleStore) {
-        match self.read(store).await {
-            Ok(set) => {
-                if let Err(error) = self.fleet.publish(&set).await {
-                    tracing::warn!(%error, "the other nodes do not hear of the published rules");
-                }
+    /// Reads what is in force and takes it into use, if it is another than what runs; a failure is noted.
+    pub(crate) async fn take_from(self: &Arc<Self>, store: &RuleStore) {
+        // Who waits here finds what the one before has read.
+        let _reading = self.reading.lock().await;
+        let read = async {
+            let (head, lineage) = (store.head().await?, self.lineage.get().cloned().unwrap_or_default());
+            match self.runs(&lineage, head.version + head.overrides) {
+                true => Ok(None),
+                false => self.read(store).await.map(Some),
             }
+        };
+        match read.await {
+            Ok(Some(set)) => self.follow(set).await,
+            Ok(None) => {}
             Err(error) => self.database_failed(&error),
         }
     }
 
     /// Everything that is in force.
-    async fn read(&self, store: &RuleStore) -> Result<PublishedSet, tidegate_rulestore::Error> {
+    async fn read(&self, store: &RuleStore) -> Result<PublishedSet, Error> {
         store.migrate().await?;
         let head = store.head().await?;
-        let documents = match self.source {
-            RuleSource::Database => store.documents(head.version).await?.to_documents(),
-            RuleSource::Files(_) => Vec::new(),
-        };
+        let lineage = store.lineage().await?;
+        let _ = self.lineage.set(lineage.clone());
         Ok(PublishedSet {
-            lineage: store.lineage().await?,
+            lineage,
             version: head.version,
             overrides: head.overrides,
-            documents,
+            documents: store.documents(head.version).await?.to_documents(),
             key_overrides: store.all_overrides(self.clock.now()).await?,
         })
     }
 
-    /// Compiles a set on a thread where nobody waits, and takes it into use. False if it has mistakes.
-    pub(crate) async fn take_set(&self, set: PublishedSet) -> bool {
-        let running = self.running.lock().clone();
-        let (base, version) = match self.source {
-            RuleSource::Database => (Arc::new(Base::Documents(DocumentSet::new(set.documents))), set.version),
-            RuleSource::Files(_) => (running.base, 0),
-        };
-        let wanted = Running {
-            base,
-            version,
-            overrides: Arc::new(set.key_overrides),
-            overrides_revision: set.overrides,
-            ..running
-        };
-        match self.take(wanted) {
+    /// Takes a set into use that was published while this node ran.
+    async fn follow(self: &Arc<Self>, set: PublishedSet) {
+        let (version, overrides) = (set.version, set.overrides);
+        if self.take_set(set).await {
+            tracing::info!(version, overrides, "published rules are in use");
+        }
+    }
+
+    /// Takes a set into use, compiling it on a thread where nobody waits. False if it has mistakes.
+    async fn take_set(self: &Arc<Self>, set: PublishedSet) -> bool {
+        let (version, overrides) = (set.version, set.overrides);
+        let control = self.clone();
+        let taken = tokio::task::spawn_blocking(move || control.take_published(set)).await;
+        match taken.expect("taking rules into use does not panic") {
             Ok(()) => {
-                tracing::info!(version, overrides = set.overrides, "published rules are in use");
-                let told = serde_json::json!({ "version": version, "overrides": set.overrides });
-                self.tell("version", &told);
+                self.tell("version", &serde_json::json!({ "version": version, "overrides": overrides }));
                 true
             }
             Err(failure) => {
-                tracing::error!(version, "published rules are not in use, the old ones go on: {}", failure.0);
+                tracing::error!(version, "published rules are not in use, the old ones go on: {failure}");
+                self.tell("nodes", &serde_json::json!({ "refused": version }));
                 false
             }
         }
     }
 
-    fn database_failed(&self, error: &tidegate_rulestore::Error) {
+    /// Says once that this node's database is not the fleet's.
+    fn follows_another(&self) {
+        if !self.follows.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the other nodes use another database: this node follows them, and changes are made there; \
+                 copy that database here, or set `admin.database: none`"
+            );
+        }
+    }
+
+    fn database_failed(&self, error: &Error) {
         let why = std::error::Error::source(error).map_or_else(String::new, |source| format!(": {source}"));
         let told = self.database_error.send_replace(Some(format!("{error}{why}")));
         if told.is_none() {
@@ -199,6 +271,7 @@ impl Control {
 
     /// What this node tells of itself.
     pub(crate) fn note(&self) -> NodeNote {
+        let leads = self.leads();
         let running = self.running.lock();
         let health = match self.limiter.health() {
             tidegate_limiter::Health::Healthy => "healthy".to_owned(),
@@ -210,16 +283,19 @@ impl Control {
             id: String::new(),
             name: self.node.clone(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            version: running.version,
-            overrides: running.overrides_revision,
-            error: running.error.clone(),
+            version: running.revision.version,
+            overrides: running.revision.overrides,
+            lineage: running.revision.lineage.clone(),
+            leads,
+            error: running.refused.as_ref().map(|(_, why)| why.clone()),
             started_us: self.started_us,
             allowed_per_s,
             refused_per_s,
             busy: (self.busy)(),
             store: if store.is_empty() { "memory".to_owned() } else { store.join(",") },
             health,
-            layout: String::new(),
+            layout: self.layout.clone(),
+            last_seen_ms: 0,
         }
     }
 }

@@ -9,21 +9,22 @@ mod follow;
 mod history;
 mod running;
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use tidegate_access::{Guesses, SecretDigest};
+use tidegate_access::{Guesses, SecretDigest, TokenSource};
 use tidegate_limiter::Limiter;
 use tidegate_rulestore::{Role, RuleStore};
 use tidegate_store::Clock;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
 use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
 pub use fleet::{Alone, Fleet, FleetError, Heard, NodeNote, NoteFuture, PublishedSet};
 pub(crate) use history::{History, Latencies, Totals, Window};
-pub(crate) use running::{Base, Running, runtime};
+pub(crate) use running::{Base, Running, compile, runtime};
 pub use running::{CompileFailure, RuleSource};
 
 /// What happened, for those who listen: the name of a route, and what it would answer now or a part of that.
@@ -66,10 +67,14 @@ pub struct ControlConfig {
     pub clock: Arc<dyn Clock>,
     /// Tokens of the configuration.
     pub tokens: Vec<ConfiguredToken>,
+    /// Others of the configuration, all of which may do everything.
+    pub admin_tokens: Option<Arc<TokenSource>>,
     /// What the dashboard calls this installation.
     pub environment: String,
     /// What this node is called.
     pub node: String,
+    /// The layout of keys that it reads and writes in the store.
+    pub layout: String,
     /// How much the store holds.
     pub usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
     /// How busy the workers are, from 0 to 1.
@@ -85,11 +90,23 @@ pub struct Control {
     pub(crate) fleet: Arc<dyn Fleet>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tokens: Vec<ConfiguredToken>,
+    pub(crate) admin_tokens: Option<Arc<TokenSource>>,
     pub(crate) environment: String,
     pub(crate) node: String,
+    pub(crate) layout: String,
     pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
     pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
     pub(crate) running: Mutex<Running>,
+    /// Held while rules are compiled and swapped in: what is compiled second must know of the first.
+    pub(crate) taking: Mutex<()>,
+    /// Held while what is published is read and taken, so that an older reading never comes after a newer one.
+    pub(crate) reading: tokio::sync::Mutex<()>,
+    /// The own database's name, once it was read.
+    pub(crate) lineage: OnceLock<String>,
+    /// Whether it was said that the fleet follows another database.
+    pub(crate) follows: AtomicBool,
+    /// A reason to look at the database before it tells of a change.
+    pub(crate) look_again: Notify,
     /// Why the database does not answer; none while it does.
     pub(crate) database_error: watch::Sender<Option<String>>,
     pub(crate) history: Mutex<History>,
@@ -113,11 +130,18 @@ impl Control {
             fleet: config.fleet,
             clock: config.clock,
             tokens: config.tokens,
+            admin_tokens: config.admin_tokens,
             environment: config.environment,
             node: config.node,
+            layout: config.layout,
             usage: config.usage,
             busy: config.busy,
             running: Mutex::default(),
+            taking: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+            lineage: OnceLock::new(),
+            follows: AtomicBool::new(false),
+            look_again: Notify::new(),
             database_error: watch::Sender::new(None),
             history: Mutex::new(History::new()),
             events: broadcast::Sender::new(MOST_WAITING_EVENTS),

@@ -6,6 +6,7 @@ use tidegate_rules::{Diagnostics, Format, OverrideEffect, RuleSet, RuntimeOverri
 use tidegate_rulestore::{Action, DocumentSet, KeyOverride};
 
 use super::Control;
+use super::fleet::PublishedSet;
 
 /// Where rules come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,25 +39,37 @@ impl Default for Base {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Running {
     pub(crate) base: Arc<Base>,
-    pub(crate) version: u64,
+    pub(crate) revision: Revision,
     pub(crate) overrides: Arc<Vec<KeyOverride>>,
-    pub(crate) overrides_revision: u64,
-    /// Why it does not run what is published.
-    pub(crate) error: Option<String>,
+    /// What is published and does not compile here, and why.
+    pub(crate) refused: Option<(Revision, String)>,
     pub(crate) warnings: Option<Diagnostics>,
     /// Overrides that have no effect, by id, and why.
     pub(crate) without_effect: Arc<Vec<(String, String)>>,
 }
 
+/// What was published, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Revision {
+    /// The database it is from.
+    pub(crate) lineage: String,
+    /// The version of the rules; 0 where they come from files.
+    pub(crate) version: u64,
+    /// Counts the changes of overrides.
+    pub(crate) overrides: u64,
+    /// Grows with every change of what is published, also where rules come from files.
+    pub(crate) published: u64,
+}
+
 impl Base {
-    /// Compiles it alone.
-    pub(crate) fn compile(&self) -> Result<RuleSet, Diagnostics> {
+    /// Compiles it alone, to come into force at `now`.
+    pub(crate) fn compile(&self, now: Timestamp) -> Result<RuleSet, Diagnostics> {
         match self {
-            Base::Documents(documents) => RuleSet::compile(&documents.sources(), Format::Native),
+            Base::Documents(documents) => compile(documents, now),
             Base::Files(files) => {
                 let groups: Vec<(&[Source], Format)> =
                     files.iter().map(|(source, format)| (std::slice::from_ref(source), *format)).collect();
-                RuleSet::compile_all(&groups)
+                RuleSet::compile_at(&groups, Some(now))
             }
         }
     }
@@ -76,28 +89,70 @@ impl Base {
     }
 }
 
+/// Compiles documents, to come into force at `now`.
+pub(crate) fn compile(documents: &DocumentSet, now: Timestamp) -> Result<RuleSet, Diagnostics> {
+    RuleSet::compile_at(&[(&documents.sources(), Format::Native)], Some(now))
+}
+
 impl Control {
-    /// Takes the rules of files into use, with the overrides that there are.
-    ///
-    /// # Errors
-    /// When they have mistakes.
-    pub fn take_files(&self, files: Vec<(Source, Format)>) -> Result<(), CompileFailure> {
-        let running = self.running.lock().clone();
-        self.take(Running { base: Arc::new(Base::Files(files)), version: 0, ..running })
+    /// The limiter began with the rules of these files.
+    pub fn began_with(&self, files: Vec<(Source, Format)>) {
+        let mut running = self.running.lock();
+        running.base = Arc::new(Base::Files(files));
+        running.warnings = self.limiter.snapshot().rules().warnings().cloned();
     }
 
-    /// Compiles `wanted`, takes it into use, and remembers it. It may take long: not on a thread that others wait for.
+    /// Takes the rules of files into use, with the overrides that there are. It may take long: not on a thread that others
+    /// wait for.
     ///
     /// # Errors
-    /// When it has mistakes; then the old rules go on.
-    pub(crate) fn take(&self, mut wanted: Running) -> Result<(), CompileFailure> {
-        let compiled = wanted.base.compile();
-        let rules = match compiled {
+    /// When they have mistakes; then the old rules go on.
+    pub fn take_files(&self, files: Vec<(Source, Format)>) -> Result<(), CompileFailure> {
+        let _one_at_a_time = self.taking.lock();
+        let running = self.running.lock().clone();
+        self.take(Running { base: Arc::new(Base::Files(files)), ..running })
+    }
+
+    /// Takes what is published into use; where rules come from files, its overrides alone. It may take long, too.
+    ///
+    /// # Errors
+    /// With the reason why the old rules go on.
+    pub(crate) fn take_published(&self, set: PublishedSet) -> Result<(), String> {
+        let _one_at_a_time = self.taking.lock();
+        let running = self.running.lock().clone();
+        let published = set.revision();
+        let (base, version) = match self.source {
+            RuleSource::Database => (Arc::new(Base::Documents(DocumentSet::new(set.documents))), set.version),
+            RuleSource::Files(_) => (running.base.clone(), 0),
+        };
+        let revision = Revision { lineage: set.lineage, version, overrides: set.overrides, published };
+        if version == 0 && self.source == RuleSource::Database {
+            let why = "the other nodes have their rules from files, and this one has none".to_owned();
+            self.running.lock().refused = Some((revision, why.clone()));
+            return Err(why);
+        }
+        let wanted = Running { base, revision, overrides: Arc::new(set.key_overrides), ..running.clone() };
+        let is_file = matches!(self.source, RuleSource::Files(_));
+        if is_file && wanted.overrides.is_empty() && running.overrides.is_empty() {
+            // The rules that run are the wanted ones.
+            *self.running.lock() = wanted;
+            return Ok(());
+        }
+        self.take(wanted).map_err(|failure| failure.0.to_string())
+    }
+
+    /// Compiles `wanted`, takes it into use, and remembers it.
+    fn take(&self, mut wanted: Running) -> Result<(), CompileFailure> {
+        let rules = match wanted.base.compile(self.clock.now()) {
             Ok(rules) => rules,
             Err(found) => {
                 let first = found.iter().next().map(ToString::to_string).unwrap_or_default();
-                let error = format!("version {} does not compile: {first}", wanted.version);
-                self.running.lock().error = Some(error);
+                let what = match wanted.revision.version {
+                    0 => "the rules of the files do".to_owned(),
+                    version => format!("version {version} does"),
+                };
+                let refused = (wanted.revision, format!("{what} not compile: {first}"));
+                self.running.lock().refused = Some(refused);
                 self.metrics.reload_failed();
                 return Err(CompileFailure(found));
             }
@@ -108,9 +163,12 @@ impl Control {
         let named =
             problems.into_iter().map(|problem| (wanted.overrides[problem.place].id.clone(), problem.message));
         wanted.without_effect = Arc::new(named.collect());
-        wanted.error = None;
+        wanted.refused = None;
         self.limiter.replace_rules(rules);
         self.metrics.reloaded(&self.limiter.snapshot());
+        if self.source == RuleSource::Database {
+            self.metrics.runs_version(wanted.revision.version);
+        }
         *self.running.lock() = wanted;
         Ok(())
     }

@@ -96,6 +96,11 @@ impl Metrics {
         self.config.reloads.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The rules in use are this version of a database's.
+    pub fn runs_version(&self, version: u64) {
+        self.config.version.store(version, Ordering::Relaxed);
+    }
+
     /// Changed rules were refused, and the old ones go on.
     pub fn reload_failed(&self) {
         self.config.last_reload_failed.store(1, Ordering::Relaxed);

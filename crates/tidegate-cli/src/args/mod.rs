@@ -3,6 +3,7 @@
 //! What it *means*, together with the environment and the configuration file, is decided in `settings` for `serve` and
 //! in each command for the others. A doc comment here is the help text a person reads.
 
+mod admin;
 mod bench;
 mod plan;
 mod serve;
@@ -16,6 +17,9 @@ use clap_complete::Shell;
 
 use crate::settings::env;
 
+pub(crate) use admin::{
+    AdminArgs, KeyArgs, KeysArgs, KeysCommand, LoginArgs, RulesArgs, RulesCommand, UntilArgs,
+};
 pub(crate) use bench::{BenchArgs, Pace, Protocol, Throttle};
 pub(crate) use plan::PlanArgs;
 pub(crate) use serve::ServeArgs;
@@ -41,6 +45,9 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Check(CheckArgs),
     Import(ImportArgs),
+    Rules(RulesArgs),
+    Keys(KeysArgs),
+    Login(LoginArgs),
     Plan(PlanArgs),
     Bench(BenchArgs),
     Schema(SchemaArgs),

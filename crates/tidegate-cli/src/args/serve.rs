@@ -38,6 +38,9 @@ pub(crate) struct ServeArgs {
     /// Configuration directory of envoyproxy/ratelimit, read as it is [env: TIDEGATE_RULES__ENVOY_CONFIG]
     #[arg(long, value_name = "DIR")]
     pub(crate) envoy_config: Option<PathBuf>,
+    /// Directory of the embedded database [env: TIDEGATE_DATA] [default: tidegate-data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
     /// Where counters live: memory:, redis://HOST:PORT, rediss://…, redis+sentinel://…, redis+cluster://… or
     /// redis+sharded://… [env: TIDEGATE_STORE__URL] [default: memory:]
     #[arg(long, value_name = "URL")]

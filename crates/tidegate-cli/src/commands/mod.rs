@@ -1,12 +1,16 @@
 //! One file per subcommand: each takes what was typed, prints its answer on stdout and returns its exit code.
 
+pub(crate) mod admin_client;
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod explain;
 pub(crate) mod import;
+pub(crate) mod keys;
+pub(crate) mod login;
 pub(crate) mod man;
 pub(crate) mod plan;
+pub(crate) mod rules;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod validate;

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
 fn write_found(loaded: &LoadedRules, unread: &[Unread], is_good: bool, output: Output) -> io::Result<()> {
     let mut domains: Vec<&str> = loaded.rules.domains().collect();
     domains.sort_unstable();
-    let (files, rules) = (loaded.files, loaded.rules.rules().len());
+    let (files, rules) = (loaded.files.len(), loaded.rules.rules().len());
     let mut out = io::stdout().lock();
     match output {
         Output::Json => {

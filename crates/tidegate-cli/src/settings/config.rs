@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tidegate_http::identity::IdentityConfig;
 
+use super::control::AdminSection;
 use super::diagnose;
 use super::listeners::{ListenerTls, RespUser, Tokens};
 use super::proxy::Proxy;
@@ -45,8 +46,10 @@ pub(crate) struct Config {
     pub(crate) tls: ListenerTls,
     /// Who may ask over HTTP and gRPC: everybody by default
     pub(crate) access: Tokens,
-    /// Who may ask the admin listener: whoever reaches it on this machine, by default
-    pub(crate) admin: Tokens,
+    /// Who may use the admin listener, and where what they change is kept
+    pub(crate) admin: AdminSection,
+    /// The directory of the embedded database: `tidegate-data` by default
+    pub(crate) data: Option<PathBuf>,
     /// Who a request is that a gateway asks about (/v1/auth), or that passes through the proxy
     pub(crate) identity: Option<IdentityConfig>,
     /// A reverse proxy: none by default
@@ -143,7 +146,7 @@ pub(crate) struct Sentinel {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Rules {
-    /// Files, the default
+    /// `file`, the default where files are named, or `database`
     pub(crate) source: Option<RulesSource>,
     /// Rule files, or directories of them, relative to the configuration file
     pub(crate) paths: Option<Vec<PathBuf>>,
@@ -243,6 +246,7 @@ impl Config {
         config.tls.resolve_against(directory);
         config.access.resolve_against(directory);
         config.admin.resolve_against(directory);
+        config.data.iter_mut().for_each(|data| *data = directory.join(&*data));
         config.identity.iter_mut().for_each(|identity| identity.resolve_against(directory));
         config.proxy.iter_mut().for_each(|proxy| proxy.resolve_against(directory));
         Ok(config)
@@ -286,6 +290,7 @@ impl Config {
             tls: self.tls.or(weaker.tls),
             access: self.access.or(weaker.access),
             admin: self.admin.or(weaker.admin),
+            data: self.data.or(weaker.data),
             identity: self.identity.or(weaker.identity),
             proxy: self.proxy.or(weaker.proxy),
             shedding: self.shedding.or(weaker.shedding),
@@ -394,7 +399,8 @@ mod tests {
               resp: { certificate: c.pem, key: k.pem }
               admin: { certificate: c.pem, key: k.pem }
             access: { tokens: [0123456789abcdef], tokens_file: tokens }
-            admin: { tokens: [0123456789abcdef], tokens_file: tokens }
+            admin: { tokens: [0123456789abcdef], tokens_file: tokens, database: none, environment: a, node: b }
+            data: there
             identity: { trusted_proxies: [10.0.0.0/8] }
             proxy: { listen: '127.0.0.1:0', domain: api, upstreams: [{ name: a, targets: ['http://b'] }] }
             shedding: { workers: 20, thresholds: { P1: 90, P2: 80, P3: 70 } }

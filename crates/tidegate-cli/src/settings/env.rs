@@ -22,6 +22,10 @@ const FILE_SUFFIX: &str = "_FILE";
 
 /// The configuration file itself, which is no field of it.
 pub(crate) const CONFIG: &str = "TIDEGATE_CONFIG";
+/// For commands that ask the admin API.
+pub(crate) const ADMIN: &str = "TIDEGATE_ADMIN";
+pub(crate) const TOKEN: &str = "TIDEGATE_TOKEN";
+pub(crate) const TOKEN_FILE: &str = "TIDEGATE_TOKEN_FILE";
 
 /// Which server `check` asks: no business of `serve`, but on the list of what there is.
 pub(crate) const SERVER: &str = "TIDEGATE_SERVER";
@@ -145,7 +149,22 @@ const VARIABLES: &[Variable] = &[
         to.admin.tokens_file = Some(PathBuf::from(text));
         Ok(())
     }),
-    open("TIDEGATE_RULES__SOURCE", "file", |to, text| put(&mut to.rules.source, text)),
+    open("TIDEGATE_DATA", "directory of the embedded database", |to, text| {
+        to.data = Some(PathBuf::from(text));
+        Ok(())
+    }),
+    secret("TIDEGATE_ADMIN__DATABASE", "sqlite:PATH, postgres://… or none", |to, text| {
+        put(&mut to.admin.database, text)
+    }),
+    open("TIDEGATE_ADMIN__ENVIRONMENT", "what the dashboard calls this installation", |to, text| {
+        to.admin.environment = Some(text.to_owned());
+        Ok(())
+    }),
+    open("TIDEGATE_ADMIN__NODE", "what this node is called", |to, text| {
+        to.admin.node = Some(text.to_owned());
+        Ok(())
+    }),
+    open("TIDEGATE_RULES__SOURCE", "file or database", |to, text| put(&mut to.rules.source, text)),
     open("TIDEGATE_RULES__PATHS", "rule files or directories, separated by colons", |to, text| {
         to.rules.paths = Some(std::env::split_paths(text).collect());
         Ok(())
@@ -234,7 +253,14 @@ pub(crate) fn help() -> String {
             lines.push(format!("  {:39} the same, in a file", format!("{}{FILE_SUFFIX}", variable.name)));
         }
     }
-    lines.push(format!("  {SERVER:39} for `tidegate check`: the server to ask"));
+    for (name, help) in [
+        (SERVER, "for `tidegate check`: the server to ask"),
+        (ADMIN, "for `tidegate rules`, `keys` and `top`: the admin listener to ask"),
+        (TOKEN, "the same: the token to ask it with"),
+        (TOKEN_FILE, "the same, in a file"),
+    ] {
+        lines.push(format!("  {name:39} {help}"));
+    }
     format!("Environment:\n{}", lines.join("\n"))
 }
 
@@ -277,7 +303,7 @@ fn find(name: &str) -> Option<(&'static Variable, bool)> {
 /// Whether it is no setting of `serve`: another command's, the tests', or one that Kubernetes sets for every service whose
 /// name begins with ours (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_REDIS_PORT_6379_TCP_ADDR`).
 fn is_for_others(name: &str) -> bool {
-    let known = [CONFIG, SERVER].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
+    let known = [CONFIG, SERVER, ADMIN, TOKEN, TOKEN_FILE].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
     let parts: Vec<&str> = name.split('_').collect();
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_protocol = |part: &str| ["TCP", "UDP", "SCTP"].contains(&part);

@@ -4,6 +4,7 @@
 //! opens a socket or reads a rule.
 
 mod config;
+mod control;
 mod diagnose;
 pub(crate) mod env;
 pub(crate) mod listeners;
@@ -26,6 +27,7 @@ use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::rules::RuleFiles;
 pub(crate) use config::Config;
+pub(crate) use control::{ControlSettings, DatabaseChoice};
 pub(crate) use diagnose::suggest;
 use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
@@ -54,6 +56,7 @@ pub(crate) struct Settings {
     pub(crate) admin_tokens: Tokens,
     pub(crate) store: StoreSettings,
     pub(crate) rules: RuleFiles,
+    pub(crate) control: ControlSettings,
     pub(crate) headers: Vec<HeaderSet>,
     pub(crate) rls_headers: RlsHeaders,
     pub(crate) identity: IdentityConfig,
@@ -131,6 +134,7 @@ impl Settings {
     }
 
     fn decide(config: Config) -> Result<Settings, Failure> {
+        let control = ControlSettings::decide(&config)?;
         let Config {
             listen,
             store,
@@ -141,6 +145,7 @@ impl Settings {
             tls,
             access,
             admin,
+            data: _,
             identity,
             proxy,
             shedding,
@@ -153,7 +158,7 @@ impl Settings {
         let grpc = resolve("grpc", listen.grpc, DEFAULT_GRPC)?;
         let resp_address = resolve("resp", listen.resp, DEFAULT_RESP)?;
         let admin_address = resolve("admin", listen.admin, DEFAULT_ADMIN)?;
-        listeners::check_admin(admin_address, tls.admin.as_ref(), &admin)?;
+        listeners::check_admin(admin_address, tls.admin.as_ref(), &admin.who())?;
         listeners::resp_users(resp.password.as_ref(), resp.users.as_deref().unwrap_or_default())?;
         let identity = identity.unwrap_or_default();
         proxy::check_identity("", &identity)?;
@@ -170,8 +175,9 @@ impl Settings {
             admin: admin_address,
             tls,
             access,
-            admin_tokens: admin,
+            admin_tokens: admin.who(),
             store: StoreSettings::decide(store)?,
+            control,
             rules: RuleFiles { native: rules.paths.unwrap_or_default(), envoy: rules.envoy_config },
             headers: headers.unwrap_or_else(|| vec![HeaderSet::XRateLimit, HeaderSet::Ietf]),
             rls_headers: rls.response_headers.unwrap_or(RlsHeaders::None),
@@ -206,6 +212,7 @@ fn flags(args: &ServeArgs) -> Result<Config, Failure> {
     config.store.url = flag("--store", args.store.as_deref())?;
     config.rules.paths = (!args.rules.is_empty()).then(|| args.rules.clone());
     config.rules.envoy_config.clone_from(&args.envoy_config);
+    config.data.clone_from(&args.data);
     config.log.level = flag("--log-level", args.log_level.as_deref())?;
     config.log.format = flag("--log-format", args.log_format.as_deref())?;
     Ok(config)

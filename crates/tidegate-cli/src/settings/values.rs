@@ -69,13 +69,15 @@ impl FromStr for ListenAddr {
 pub(crate) enum RulesSource {
     /// Files and directories
     File,
+    /// A database: published through the admin API, the dashboard or `tidegate rules`
+    Database,
 }
 
 impl FromStr for RulesSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        one_of(text, &[("file", RulesSource::File)])
+        one_of(text, &[("file", RulesSource::File), ("database", RulesSource::Database)])
     }
 }
 

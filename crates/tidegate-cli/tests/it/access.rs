@@ -294,6 +294,7 @@ fn few_files_are_shared_between_listeners_and_none_of_them_is_locked_out() {
     let script = format!("ulimit -n 700; exec {BINARY} serve {}", FREE.join(" "));
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &script]).env("TIDEGATE_WORKERS", "1").env("TIDEGATE_DRAIN__DELAY", "0s");
+    command.env("TIDEGATE_DATA", dir.path().join("data"));
     let mut process = tidegate_testkit::Process::spawn("few-files", &command, dir.path());
     let address = |process: &tidegate_testkit::Process, what: &str| -> Option<SocketAddr> {
         let line = format!("listening {what} ");

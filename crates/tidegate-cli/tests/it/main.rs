@@ -7,6 +7,8 @@ mod bench;
 mod bench_grpc;
 mod bench_resp;
 mod check;
+mod control;
+mod control_world;
 mod envoy;
 mod explain;
 mod gateways;
@@ -40,7 +42,8 @@ use std::process::{Command, Output};
 /// The binary with nothing in its environment that could change what it does.
 fn tidegate(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.args(args).env_clear();
+    // A server that starts keeps its database out of the source tree.
+    command.args(args).env_clear().env("TIDEGATE_DATA", concat!(env!("CARGO_TARGET_TMPDIR"), "/data"));
     command
 }
 

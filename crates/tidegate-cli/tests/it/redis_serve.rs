@@ -74,6 +74,7 @@ fn a_password_comes_from_a_file_and_is_shown_nowhere() {
     fs::write(&rules, format!("domain: api\nrules:\n{ONE}")).unwrap();
     let mut command = Command::new(BINARY);
     command.arg("serve").args(FREE_PORTS).arg("--rules").arg(rules);
+    command.env("TIDEGATE_DATA", dir.path().join("data"));
     command.env("TIDEGATE_STORE__URL_FILE", secret).env("TIDEGATE_STORE__KEY_PREFIX", "mine");
     let mut process = Process::spawn("tidegate", &command, dir.path());
     let listening = |process: &Process, what: &str| {

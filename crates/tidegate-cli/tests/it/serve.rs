@@ -244,6 +244,7 @@ fn a_flag_wins_over_the_environment_over_the_file() {
     let limit_with = |flag: Option<&str>, variable: Option<&str>| {
         let mut command = Command::new(BINARY);
         command.args(["serve", "--config", &path(dir.path(), "tidegate.yaml"), "--http", "127.0.0.1:0"]);
+        command.env("TIDEGATE_DATA", dir.path().join("data"));
         if let Some(file) = flag {
             command.args(["--rules", &path(dir.path(), file)]);
         }

@@ -2,7 +2,7 @@
 
 use tidegate_core::Micros;
 use tidegate_store::Store;
-use tidegate_store_redis::{RedisConfig, RedisStore, TlsFiles};
+use tidegate_store_redis::{PublishedRevision, RedisConfig, RedisStore, TlsFiles};
 use tidegate_testkit::Redis;
 
 use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
@@ -10,7 +10,7 @@ use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
 /// What a user must be allowed, as the guide for operators lists it.
 const RIGHTS: &str = "~tidegate:* +evalsha +script|load +unlink +ping +info +time +get +mget +set +del +exists \
     +strlen +getrange +setrange +append +expireat +pexpire +zadd +zcard +zcount +zrange +zrangebyscore +zrem \
-    +zremrangebyscore +zscore";
+    +zremrangebyscore +zscore +hset +hget +hmget +hgetall +hdel";
 
 #[tokio::test]
 async fn a_connection_is_encrypted_where_the_url_says_so() {
@@ -67,6 +67,20 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
     let store = store(&at, &patient());
     let reports = store.check_servers().await;
     assert!(reports[0].to_string().contains("Redis"), "{}", reports[0]);
+    store.announce(b"a note".to_vec());
+    assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
+    assert_eq!(store.notes().await.unwrap()[0].note, b"a note");
+    let revision = PublishedRevision { lineage: "a".to_owned(), revision: 1 };
+    assert!(store.publish(&revision, b"rules", false).await.unwrap());
+    assert_eq!(store.published().await.unwrap().unwrap(), b"rules");
+}
+
+#[tokio::test]
+async fn a_user_without_rights_to_hashes_still_counts_as_alive() {
+    let few: Vec<&str> = RIGHTS.split_whitespace().filter(|right| !right.starts_with("+h")).collect();
+    let redis = Redis::builder().user("limiter", "pass", &few.join(" ")).start();
+    let store = store(&redis.url(), &patient());
+    store.announce(b"a note".to_vec());
     assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
 }
 

@@ -88,8 +88,10 @@ impl Node {
                 role: Role::Admin,
                 digest: SecretDigest::of(CONFIGURED.as_bytes()),
             }],
+            admin_tokens: None,
             environment: "test".into(),
             node: "node-1".into(),
+            layout: "1".into(),
             usage: Arc::new(StoreUsage::default),
             busy: Arc::new(|| 0.0),
         };

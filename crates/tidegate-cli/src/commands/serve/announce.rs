@@ -25,7 +25,7 @@ pub(super) fn starter(out: &mut impl Write, http: Option<SocketAddr>) -> io::Res
              -d '{{\"domain\":\"api\",\"attributes\":{{\"user\":\"42\"}}}}'\n"
         )?;
     }
-    writeln!(out, "Your own rules: tidegate serve --rules FILE")?;
+    writeln!(out, "Your own rules: in the dashboard, or tidegate serve --rules FILE")?;
     out.flush()
 }
 

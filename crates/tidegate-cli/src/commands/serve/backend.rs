@@ -71,6 +71,14 @@ impl Backend {
         }
     }
 
+    /// The store, where it is Redis.
+    pub(super) fn redis(&self) -> Option<Arc<RedisStore>> {
+        match self {
+            Backend::Memory(_) => None,
+            Backend::Redis(store, _) => Some(store.clone()),
+        }
+    }
+
     /// How the store is asked, if it is over a network.
     pub(super) fn remote(&self, settings: &StoreSettings) -> Option<RemoteConfig> {
         let Backend::Redis(..) = self else { return None };

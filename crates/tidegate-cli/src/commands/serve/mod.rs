@@ -5,11 +5,13 @@
 mod announce;
 mod backend;
 mod busy;
+mod control_plane;
 mod data_plane;
 mod exposition;
 mod jwks;
 mod narrator;
 mod open_files;
+mod redis_fleet;
 mod reloader;
 mod secrets;
 mod signals;
@@ -20,8 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_access::Offers;
-use tidegate_admin::{Admin, Metrics};
+use tidegate_access::{Offers, TokenSource};
+use tidegate_admin::{Admin, Metrics, RuleSource};
 use tidegate_limiter::{Limiter, LimiterConfig};
 use tidegate_server::runtime::DataPlane;
 use tokio::sync::oneshot;
@@ -36,8 +38,11 @@ use crate::unread::Surfaces;
 use crate::{clock, logging};
 use backend::Backend;
 use busy::BusyRatio;
+use control_plane::Parts;
+pub(crate) use control_plane::log_in_link;
 use data_plane::Running;
 use narrator::Narrator;
+use redis_fleet::RedisFleet;
 use reloader::Reloader;
 use secrets::Reloads;
 use signals::StopSignals;
@@ -61,35 +66,59 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     let hangups = signals::hangups().map_err(cannot_start)?;
     // In this order, so that a change of a file is noticed even if it comes between the two.
     let watch = Watch::new(settings.rules.paths());
-    let rules = settings.rules.load()?;
-    if let Some(warnings) = rules.rules.warnings() {
-        reloader::log_each(warnings);
-    }
+    let from_files = settings.control.source != RuleSource::Database;
+    // Mistakes in files are found before anything is made on disk.
+    let files = from_files.then(|| settings.rules.load()).transpose()?;
+    let database = control_plane::open(&settings).await?;
+    let begin_with = match files {
+        Some(files) => files,
+        None => control_plane::first_rules(&settings, database.is_some())?,
+    };
     let surfaces = Surfaces::of(&settings);
-    reloader::log_unread(&surfaces, &rules.rules);
-    let files = rules.files;
+    begin_with.rules.warnings().into_iter().for_each(reloader::log_each);
+    reloader::log_unread(&surfaces, &begin_with.rules);
     let metrics = Arc::new(Metrics::new());
     let backend = Backend::open(&settings, &metrics)?;
     if settings.store.required {
         backend.check(&settings.store.url).await?;
     }
     let observer = Arc::new(Narrator::new(metrics.clone()));
-    let mut config = LimiterConfig::new(rules.rules, backend.store(), observer.clone());
+    let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);
     config.lease_secret = settings.store.lease_secret.as_ref().map(|secret| secret.bytes().into());
     let limiter = Arc::new(Limiter::new(config));
     metrics.rules_in_use(&limiter.snapshot());
+    let busy = Arc::new(BusyRatio::default());
+    let fleet = backend.redis().map(RedisFleet::new);
+    let admin_tokens = settings.admin_tokens.load("admin.tokens")?;
+    let parts = Parts {
+        limiter: &limiter,
+        metrics: &metrics,
+        database: database.as_ref(),
+        backend: &backend,
+        busy: &busy,
+        fleet: fleet.as_ref(),
+        admin_tokens: admin_tokens.as_ref(),
+    };
+    let control = control_plane::control(&settings, &parts);
+    let files = begin_with.files.len();
+    control.began_with(begin_with.files);
+    if !control.start().await && limiter.snapshot().rules().rules().len() == 0 {
+        tracing::error!("no rules: neither the database nor another node has any yet");
+    }
 
     let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
     let Running { plane, health, limiters, shedder, identities, access, logins, stopping, mut reloads } =
         running;
-    let admin = bind_admin(&settings, &mut reloads)?;
+    let admin = bind_admin(&settings, admin_tokens, &mut reloads)?;
     announce_all(&settings, &plane, admin.as_ref());
+    if let (Some(admin), Some(database)) = (&admin, &database) {
+        control_plane::announce_link(database, &settings, admin.address(), &mut io::stdout()).await;
+    }
     let store = settings.store.url.to_string();
     tracing::info!(store, rules = limiter.snapshot().rules().rules().len(), files, "serving");
 
     let (stop_admin, admin_stops) = oneshot::channel::<()>();
-    let busy = Arc::new(BusyRatio::default());
     let mut exposition = exposition::gather(&metrics, &backend, &plane, limiters, &busy);
     if let Some(shedder) = shedder {
         exposition = exposition.with_shedding(move || shedder.stats());
@@ -100,16 +129,23 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     });
     let mut background = JoinSet::new();
     background.spawn(reloads.run(signals::hangups().map_err(cannot_start)?));
+    let serving_control = control.clone();
     let serving_admin = tokio::spawn(async move {
         if let Some(admin) = admin {
             let stopped = async { drop(admin_stops.await) };
-            admin.serve(exposition, stopped).await.expect("the listener is ours");
+            admin.serve_with(exposition, serving_control, stopped).await.expect("the listener is ours");
         }
     });
     identities.into_iter().for_each(|identity| drop(background.spawn(jwks::keep_fresh(identity))));
     background.spawn(backend.keep());
     background.spawn(limiter.maintain());
-    background.spawn(Reloader::new(settings.rules, surfaces, watch, limiter, metrics).run(hangups));
+    background.spawn(control.clone().maintain());
+    fleet.into_iter().for_each(|fleet| drop(background.spawn(fleet.listen())));
+    if from_files {
+        background.spawn(Reloader::new(settings.rules, surfaces, watch, limiter, control).run(hangups));
+    } else {
+        background.spawn(signals::ignore(hangups));
+    }
 
     let signal = tokio::select! {
         signal = stop.next() => signal,
@@ -127,6 +163,9 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
         // Last, so that the drain can be watched.
         drop(stop_admin);
         let _ = serving_admin.await;
+        if let Some(database) = database {
+            database.close().await;
+        }
         tracing::info!(took = ?began.elapsed(), "stopped");
     };
     tokio::select! {
@@ -137,12 +176,15 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
 }
 
 /// Opens the admin listener, if there is to be one.
-fn bind_admin(settings: &Settings, reloads: &mut Reloads) -> Result<Option<Admin>, Failure> {
+fn bind_admin(
+    settings: &Settings,
+    tokens: Option<Arc<TokenSource>>,
+    reloads: &mut Reloads,
+) -> Result<Option<Admin>, Failure> {
     let Some(address) = settings.admin else { return Ok(None) };
     let admin = Admin::bind(address)
         .map_err(|error| data_plane::cannot_bind("admin", error.address, &error.source))?;
     let tls = reloads.load("admin", settings.tls.admin.as_ref(), Offers::Http1)?;
-    let tokens = settings.admin_tokens.load("admin.tokens")?;
     reloads.tokens.extend(tokens.clone());
     Ok(Some(admin.with_tls(tls).with_tokens(tokens)))
 }

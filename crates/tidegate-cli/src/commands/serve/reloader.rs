@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tidegate_admin::Metrics;
+use tidegate_admin::Control;
 use tidegate_limiter::Limiter;
 use tidegate_rules::{Diagnostics, RuleSet, Severity};
 use tokio::signal::unix::Signal;
@@ -19,7 +19,7 @@ pub(super) struct Reloader {
     surfaces: Surfaces,
     watch: Watch,
     limiter: Arc<Limiter>,
-    metrics: Arc<Metrics>,
+    control: Arc<Control>,
 }
 
 /// Why the reloader got up.
@@ -38,9 +38,9 @@ impl Reloader {
         surfaces: Surfaces,
         watch: Watch,
         limiter: Arc<Limiter>,
-        metrics: Arc<Metrics>,
+        control: Arc<Control>,
     ) -> Self {
-        Reloader { files, surfaces, watch, limiter, metrics }
+        Reloader { files, surfaces, watch, limiter, control }
     }
 
     /// Runs until dropped.
@@ -75,20 +75,20 @@ impl Reloader {
     }
 
     fn reload(&self) {
-        match self.files.load() {
-            Ok(loaded) => {
-                if let Some(warnings) = loaded.rules.warnings() {
-                    log_each(warnings);
-                }
-                log_unread(&self.surfaces, &loaded.rules);
-                let rules = loaded.rules.rules().len();
-                let version = self.limiter.replace_rules(loaded.rules);
-                self.metrics.reloaded(&self.limiter.snapshot());
-                tracing::info!(version, rules, files = loaded.files, "rules reloaded");
+        let taken = self.files.read().and_then(|files| {
+            let count = files.len();
+            self.control.take_files(files).map_err(|failure| RulesError::Invalid(failure.0)).map(|()| count)
+        });
+        let snapshot = self.limiter.snapshot();
+        let version = snapshot.version();
+        match taken {
+            Ok(files) => {
+                snapshot.rules().warnings().into_iter().for_each(log_each);
+                log_unread(&self.surfaces, snapshot.rules());
+                let rules = snapshot.rules().rules().len();
+                tracing::info!(version, rules, files, "rules reloaded");
             }
             Err(error) => {
-                self.metrics.reload_failed();
-                let version = self.limiter.snapshot().version();
                 tracing::error!(version, "rules not reloaded, the old ones go on");
                 log_reasons(&error);
             }

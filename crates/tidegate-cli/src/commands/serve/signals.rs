@@ -35,3 +35,8 @@ impl StopSignals {
 pub(super) fn hangups() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
+
+/// Takes hang-ups and does nothing about them: they would end the process otherwise.
+pub(super) async fn ignore(mut hangups: Signal) {
+    while hangups.recv().await.is_some() {}
+}

@@ -1,0 +1,198 @@
+//! The flags of what talks to the admin API.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Attribute, OutputArgs};
+
+/// Where the admin API is.
+#[derive(Debug, Args)]
+pub(crate) struct AdminArgs {
+    /// Where the server's admin listener is
+    #[arg(long, value_name = "URL", env = "TIDEGATE_ADMIN", default_value = "http://127.0.0.1:8082")]
+    pub(crate) admin: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Make a log-in link for the dashboard, or log this machine in
+///
+/// Without LINK, a link is made that works once, for 10 minutes: through the database of the server where it can be opened
+/// here, else through its admin API with a token (TIDEGATE_TOKEN, or one that was kept). With LINK or --keep, a token of
+/// its own, valid for 30 days, is kept in ~/.config/tidegate/tokens for `tidegate rules`, `keys` and `top`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tidegate login\n  tidegate login --keep\n  \
+    tidegate login 'http://127.0.0.1:8082/#/login?code=tg_…'"
+)]
+pub(crate) struct LoginArgs {
+    /// A log-in link: keep a token for this machine
+    #[arg(value_name = "LINK", conflicts_with_all = ["config", "data", "admin"])]
+    pub(crate) link: Option<String>,
+    /// Keep a token for this machine instead of printing a link
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// The server's configuration file [env: TIDEGATE_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The server's directory of the embedded database [env: TIDEGATE_DATA] [default: tidegate-data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Where the server's admin listener is: what its configuration says by default
+    #[arg(long, value_name = "URL")]
+    pub(crate) admin: Option<String>,
+}
+
+/// Show and change the rules of a fleet
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tidegate rules list\n  tidegate rules edit api --reason 'more for acme'\n  \
+    tidegate rules apply rules/ --reason 'from git'\n  tidegate rules history\n  tidegate rules rollback 41"
+)]
+pub(crate) struct RulesArgs {
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
+    #[command(subcommand)]
+    pub(crate) what: RulesCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RulesCommand {
+    /// List the rules in force
+    List,
+    /// Print the document of a domain, or one rule of it
+    Get {
+        /// The domain
+        domain: String,
+        /// The rule
+        rule: Option<String>,
+    },
+    /// Edit a domain's document in $EDITOR and publish it
+    Edit {
+        /// The domain
+        domain: String,
+        /// Why
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Publish rule files: domains that they do not name stay as they are
+    Apply {
+        /// Rule files, or directories of them
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+        /// Why
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Show what a version changed, or how rule files differ from what is in force
+    Diff {
+        /// A version's number, or rule files
+        #[arg(value_name = "VERSION|PATH", required = true)]
+        what: Vec<String>,
+    },
+    /// List versions, newest first
+    History {
+        /// How many
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+    },
+    /// Publish the documents of an earlier version again
+    Rollback {
+        /// The version
+        version: u64,
+        /// Why
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Publish rule files as the whole set: what they do not name is removed
+    Import {
+        /// Rule files, or directories of them
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+        /// Why
+        #[arg(long, default_value = "imported")]
+        reason: String,
+    },
+    /// Write every document into a directory, one file per domain
+    Export {
+        /// The directory, made if absent
+        dir: PathBuf,
+    },
+}
+
+/// Look at single keys, reset, override and ban them
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidegate keys get --domain api user=42\n  \
+    tidegate keys ban --domain api ip=203.0.113.7 --for 1h --reason abuse\n  \
+    tidegate keys override --domain api --rule per-user user=42 --limit 5000/minute --for 7d\n  tidegate keys list")]
+pub(crate) struct KeysArgs {
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
+    #[command(subcommand)]
+    pub(crate) what: KeysCommand,
+}
+
+/// A key: the domain and its attributes.
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// The domain
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) domain: String,
+    /// What is known of the caller
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) attributes: Vec<Attribute>,
+}
+
+/// How long, and why.
+#[derive(Debug, Args)]
+pub(crate) struct UntilArgs {
+    /// One rule; every rule of the domain without
+    #[arg(long, value_name = "RULE")]
+    pub(crate) rule: Option<String>,
+    /// How long it lasts, such as 1h or 7d; for ever without
+    #[arg(long = "for", value_name = "DURATION")]
+    pub(crate) lasts: Option<String>,
+    /// Why
+    #[arg(long, default_value = "")]
+    pub(crate) reason: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Show every cell of a key; nothing is spent
+    Get(KeyArgs),
+    /// Give every cell of a key its full quota back
+    Reset(KeyArgs),
+    /// Give one key limits of its own, or none at all
+    Override {
+        #[command(flatten)]
+        key: KeyArgs,
+        /// A limit such as 5000/minute; may be given several times. Unlimited without
+        #[arg(long = "limit", value_name = "LIMIT")]
+        limits: Vec<String>,
+        #[command(flatten)]
+        until: UntilArgs,
+    },
+    /// Refuse a key
+    Ban {
+        #[command(flatten)]
+        key: KeyArgs,
+        #[command(flatten)]
+        until: UntilArgs,
+    },
+    /// Lift an override or a ban
+    Lift {
+        /// Its id, from `tidegate keys list`
+        id: String,
+        /// Why
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// List overrides and bans
+    List {
+        /// Part of a key's value
+        #[arg(long, value_name = "TEXT")]
+        search: Option<String>,
+    },
+}

@@ -1,0 +1,78 @@
+//! `tidegate login`: makes log-in links, and turns one into a token of this machine's own.
+//!
+//! Who can write the server's database may log in: a link is made in it directly, so that a forgotten token is no problem.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde_json::json;
+use tidegate_rulestore::{DatabaseUrl, Role, RuleStore};
+use tidegate_store::{Clock as _, SystemClock};
+
+use crate::args::{LoginArgs, ServeArgs};
+use crate::commands::admin_client::{self, AdminClient};
+use crate::commands::serve::log_in_link;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::settings::{DatabaseChoice, Settings};
+
+pub(crate) fn run(args: &LoginArgs) -> Result<ExitCode, Failure> {
+    let done = match &args.link {
+        Some(link) => admin_client::log_in(link)?,
+        None if args.keep => admin_client::log_in(&make_link(args)?)?,
+        None => make_link(args)?,
+    };
+    writeln!(io::stdout().lock(), "{done}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_link(args: &LoginArgs) -> Result<String, Failure> {
+    let serve = ServeArgs { config: args.config.clone(), data: args.data.clone(), ..ServeArgs::default() };
+    let settings = Settings::gather(&serve, std::env::vars_os().collect::<Vec<_>>().into_iter())?;
+    let server = match (&args.admin, settings.admin) {
+        (Some(server), _) => server.trim_end_matches('/').to_owned(),
+        (None, Some(address)) if settings.tls.admin.is_some() => format!("https://{address}"),
+        (None, Some(address)) => format!("http://{address}"),
+        (None, None) => return Err(Failure::new("the server has no admin listener")),
+    };
+    match database(&settings) {
+        Some(url) => through_database(&url, &server),
+        None => through_server(&server),
+    }
+}
+
+/// The server's database, where it can be opened here.
+fn database(settings: &Settings) -> Option<DatabaseUrl> {
+    match &settings.control.database {
+        DatabaseChoice::At(url) => Some(url.clone()),
+        DatabaseChoice::Embedded => {
+            let url = DatabaseUrl::embedded(&settings.control.data);
+            // To open it would make one that no server uses.
+            url.exists().then_some(url)
+        }
+        DatabaseChoice::None => None,
+    }
+}
+
+fn through_database(url: &DatabaseUrl, server: &str) -> Result<String, Failure> {
+    let cannot = |error: tidegate_rulestore::Error| {
+        Failure::new(format!("cannot use the database {url}: {error}"))
+    };
+    admin_client::runtime()?.block_on(async {
+        let database = RuleStore::open(url).map_err(cannot)?;
+        database.migrate().await.map_err(cannot)?;
+        let link = log_in_link(&database, server, Role::Admin, SystemClock::new().now()).await;
+        database.close().await;
+        link.map_err(cannot)
+    })
+}
+
+fn through_server(server: &str) -> Result<String, Failure> {
+    let endpoint: Endpoint = server.parse()?;
+    let client = AdminClient::at(endpoint)?;
+    let made = client.post("/session/link", &json!({}));
+    let made = made.map_err(|failure| {
+        failure.hint("or run it where the server runs, with its --data or --config: no token is needed there")
+    })?;
+    Ok(format!("{server}/#/login?code={}", made.body["code"].as_str().unwrap_or_default()))
+}

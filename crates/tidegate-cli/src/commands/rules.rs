@@ -1,0 +1,226 @@
+//! `tidegate rules`: the rules of a fleet, through the admin API.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use comfy_table::Table;
+use http::Method;
+use serde_json::{Value, json};
+use tidegate_rules::load;
+use tidegate_rulestore::{Document, DocumentSet};
+
+use crate::args::{Output, RulesArgs, RulesCommand};
+use crate::commands::admin_client::{AdminClient, Reply};
+use crate::failure::Failure;
+
+pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
+    let client = AdminClient::new(&args.admin)?;
+    let out = Printer { output: args.admin.output.output };
+    match &args.what {
+        RulesCommand::List => out.rules(&client.get("/rules")?.body)?,
+        RulesCommand::Get { domain, rule: Some(rule) } => {
+            let body = client.get(&format!("/rules/{}/{}", part(domain), part(rule)))?.body;
+            out.text(&body, body["text"].as_str().unwrap_or_default())?;
+        }
+        RulesCommand::Get { domain, rule: None } => {
+            let documents = documents(&client.get("/rules")?)?;
+            let text = documents.get(domain).ok_or_else(|| no_document(domain, &documents))?;
+            out.text(&json!({ "domain": domain, "text": text }), text)?;
+        }
+        RulesCommand::Edit { domain, reason } => edit(&client, &out, domain, reason)?,
+        RulesCommand::Apply { paths, reason } => {
+            let current = client.get("/rules")?;
+            let wanted = split(paths)?
+                .iter()
+                .fold(documents(&current)?, |set, (domain, text)| set.with(domain, text.to_owned()));
+            out.published(&publish(&client, &current, &wanted, reason)?)?;
+        }
+        RulesCommand::Import { paths, reason } => {
+            let current = client.get("/rules")?;
+            out.published(&publish(&client, &current, &split(paths)?, reason)?)?;
+        }
+        RulesCommand::Export { dir } => export(&client, dir)?,
+        RulesCommand::Diff { what } => diff(&client, &out, what)?,
+        RulesCommand::History { limit } => {
+            out.history(&client.get(&format!("/versions?limit={limit}"))?.body)?
+        }
+        RulesCommand::Rollback { version, reason } => {
+            let current = client.get("/rules")?;
+            let path = format!("/versions/{version}/rollback");
+            let body = json!({ "reason": reason });
+            out.published(&client.ask(&Method::POST, &path, current.etag.as_deref(), &body)?.body)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets a person edit a document, and publishes what became of it. A mistake leaves the file, so that no work is lost.
+fn edit(client: &AdminClient, out: &Printer, domain: &str, reason: &str) -> Result<(), Failure> {
+    let current = client.get("/rules")?;
+    let before = documents(&current)?;
+    let text = before.get(domain).ok_or_else(|| no_document(domain, &before))?;
+    let name = domain.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+    let file = std::env::temp_dir().join(format!("tidegate-{}-{name}.yaml", std::process::id()));
+    let cannot = |error: io::Error| Failure::new(format!("cannot use {}: {error}", file.display()));
+    fs::write(&file, text).map_err(cannot)?;
+    let editor =
+        std::env::var("VISUAL").or_else(|_| std::env::var("EDITOR")).unwrap_or_else(|_| "vi".to_owned());
+    let status = Command::new("sh")
+        .args(["-c", &format!("{editor} \"$1\""), "sh"])
+        .arg(&file)
+        .status()
+        .map_err(cannot)?;
+    if !status.success() {
+        return Err(Failure::new(format!("{editor} ended with {status}: nothing is published")));
+    }
+    let edited = fs::read_to_string(&file).map_err(cannot)?;
+    if edited != text {
+        let kept = |failure: Failure| failure.hint(format!("your text is kept in {}", file.display()));
+        let published = publish(client, &current, &before.with(domain, edited), reason).map_err(kept)?;
+        out.published(&published)?;
+    }
+    fs::remove_file(&file).map_err(cannot)
+}
+
+fn publish(
+    client: &AdminClient,
+    current: &Reply,
+    wanted: &DocumentSet,
+    reason: &str,
+) -> Result<Value, Failure> {
+    let body = json!({ "documents": wanted.to_documents(), "reason": reason });
+    Ok(client.ask(&Method::PUT, "/rules", current.etag.as_deref(), &body)?.body)
+}
+
+fn export(client: &AdminClient, dir: &Path) -> Result<(), Failure> {
+    let documents = documents(&client.get("/rules")?)?;
+    let cannot = |error: io::Error| Failure::new(format!("cannot write to {}: {error}", dir.display()));
+    fs::create_dir_all(dir).map_err(cannot)?;
+    for (number, (domain, text)) in documents.iter().enumerate() {
+        let plain = domain.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
+        // A domain may be called anything; a file may not.
+        let name = if plain { domain.to_owned() } else { format!("domain-{number}") };
+        fs::write(dir.join(format!("{name}.yaml")), text).map_err(cannot)?;
+    }
+    Ok(())
+}
+
+fn diff(client: &AdminClient, out: &Printer, what: &[String]) -> Result<(), Failure> {
+    let body = match what {
+        [number] if number.parse::<u64>().is_ok() => client.get(&format!("/versions/{number}/diff"))?.body,
+        paths => {
+            let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            let wanted =
+                split(&paths)?.iter().fold(documents(&client.get("/rules")?)?, |set, (domain, text)| {
+                    set.with(domain, text.to_owned())
+                });
+            let asked = json!({ "documents": wanted.to_documents() });
+            client.post("/rules/validate", &asked)?.body["diff"].take()
+        }
+    };
+    let texts = body["documents"].as_array().into_iter().flatten().filter_map(|one| one["unified"].as_str());
+    out.text(&body, &texts.collect::<String>())
+}
+
+fn split(paths: &[PathBuf]) -> Result<DocumentSet, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        files.extend(load(path).map_err(|error| Failure::new(format!("{error}: {}", error.source)))?);
+    }
+    DocumentSet::split(&files).map_err(|error| Failure::new(error.to_string()))
+}
+
+fn documents(reply: &Reply) -> Result<DocumentSet, Failure> {
+    let documents: Vec<Document> = serde_json::from_value(reply.body["documents"].clone())
+        .map_err(|error| Failure::new(format!("the server's documents make no sense: {error}")))?;
+    Ok(DocumentSet::new(documents))
+}
+
+fn no_document(domain: &str, documents: &DocumentSet) -> Failure {
+    let known: Vec<&str> = documents.iter().map(|(domain, _)| domain).collect();
+    Failure::new(format!("there is no document of the domain `{domain}`"))
+        .hint(format!("domains here: {}", known.join(", ")))
+}
+
+/// A name as one part of a path.
+pub(crate) fn part(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    name.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// Writes for a person, or for a program.
+pub(crate) struct Printer {
+    pub(crate) output: Output,
+}
+
+impl Printer {
+    pub(crate) fn text(&self, body: &Value, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match self.output {
+            Output::Json => writeln!(out, "{body}")?,
+            Output::Text => writeln!(out, "{}", text.trim_end())?,
+        }
+        Ok(())
+    }
+
+    /// A table with these columns of each item, for a person.
+    pub(crate) fn table(&self, body: &Value, items: &Value, columns: &[&str]) -> Result<(), Failure> {
+        let mut table = Table::new();
+        table
+            .load_style(comfy_table::presets::NOTHING)
+            .set_header(columns.iter().map(|name| name.to_uppercase()));
+        for item in items.as_array().into_iter().flatten() {
+            table.add_row(columns.iter().map(|column| shown(&item[*column])));
+        }
+        self.text(body, &table.to_string())
+    }
+
+    fn rules(&self, body: &Value) -> Result<(), Failure> {
+        self.table(body, &body["rules"], &["domain", "name", "mode", "key", "limits"])
+    }
+
+    fn history(&self, body: &Value) -> Result<(), Failure> {
+        self.table(body, &body["versions"], &["number", "at", "author", "reason"])
+    }
+
+    fn published(&self, body: &Value) -> Result<(), Failure> {
+        let mut text = format!("version {} is published", body["version"]);
+        for change in body["diff"]["rules"].as_array().into_iter().flatten() {
+            text += &format!(
+                "\n  {} {}/{}",
+                shown(&change["change"]),
+                shown(&change["domain"]),
+                shown(&change["rule"])
+            );
+        }
+        for warning in body["warnings"].as_array().into_iter().flatten() {
+            text += &format!("\n  warning: {}", shown(&warning["message"]));
+        }
+        self.text(body, &text)
+    }
+}
+
+/// A value as a cell of a table.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let words: Vec<String> = items.iter().map(shown).collect();
+            words.join(", ")
+        }
+        Value::Object(fields) => match fields.get("name") {
+            Some(name) => format!("{} ({})", shown(fields.get("limit").unwrap_or(&Value::Null)), shown(name)),
+            None => {
+                let words: Vec<String> =
+                    fields.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
+                words.join(" ")
+            }
+        },
+        other => other.to_string(),
+    }
+}

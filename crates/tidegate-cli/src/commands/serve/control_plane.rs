@@ -1,0 +1,184 @@
+//! The control plane of this node: where its rules are, who may change them, and the way to the other nodes.
+//!
+//! A node whose database is away, or whose directory cannot be written, serves all the same: with the rules that the other
+//! nodes hold, or the ones that it was given.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidegate_access::TokenSource;
+use tidegate_admin::{Alone, Control, ControlConfig, Fleet, Metrics, RuleSource};
+use tidegate_core::Micros;
+use tidegate_limiter::Limiter;
+use tidegate_rules::{RuleSet, Source, Timestamp};
+use tidegate_rulestore::{
+    Actor, DatabaseUrl, DocumentSet, Error, NewToken, Publication, Role, RuleStore, TokenKind,
+};
+use tidegate_store::{Clock as _, SystemClock};
+use tidegate_store_redis::KEY_LAYOUT;
+
+use super::backend::Backend;
+use super::busy::BusyRatio;
+use super::redis_fleet::RedisFleet;
+use crate::failure::Failure;
+use crate::rules::{LoadedRules, STARTER};
+use crate::settings::{DatabaseChoice, Settings, StoreUrl};
+
+/// How long a log-in link works.
+const LINK_LASTS: Micros = Micros::from_secs(600);
+
+/// Opens the database that `settings` ask for; none where this node is to have none, or cannot.
+pub(super) async fn open(settings: &Settings) -> Result<Option<RuleStore>, Failure> {
+    let (url, asked_for) = match &settings.control.database {
+        DatabaseChoice::None => return Ok(None),
+        DatabaseChoice::At(url) => (url.clone(), true),
+        DatabaseChoice::Embedded => (DatabaseUrl::embedded(&settings.control.data), false),
+    };
+    let opened = RuleStore::open(&url);
+    let store = match (opened, asked_for) {
+        (Ok(store), _) => store,
+        (Err(error), true) => return Err(cannot_use(&url, &error)),
+        (Err(error), false) => return Ok(without(&url, &error)),
+    };
+    match store.migrate().await {
+        Ok(()) => {}
+        Err(error @ Error::NewerSchema { .. }) => {
+            return Err(cannot_use(&url, &error).hint("start the newer release, or name another database"));
+        }
+        // A server may come back; a file that cannot be written stays so.
+        Err(error) if !asked_for => return Ok(without(&url, &error)),
+        Err(_) => return Ok(Some(store)),
+    }
+    if settings.control.source == RuleSource::Database {
+        fill(&store).await.map_err(|error| cannot_use(&url, &error))?;
+    }
+    Ok(Some(store))
+}
+
+fn cannot_use(url: &DatabaseUrl, error: &Error) -> Failure {
+    Failure::new(format!("cannot use the database {url}: {}", with_cause(error)))
+}
+
+fn without(url: &DatabaseUrl, error: &Error) -> Option<RuleStore> {
+    tracing::warn!(
+        database = %url,
+        "cannot use the embedded database: {}; rules and keys cannot be changed here",
+        with_cause(error)
+    );
+    None
+}
+
+fn with_cause(error: &Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+}
+
+/// Puts the starter rules into a database that never had any.
+async fn fill(store: &RuleStore) -> Result<(), Error> {
+    if store.head().await?.version > 0 {
+        return Ok(());
+    }
+    let starter = [Source::new("starter rules", STARTER)];
+    let documents = DocumentSet::split(&starter).expect("the starter rules have a domain");
+    let by = Actor { name: "tidegate".to_owned(), role: Role::Admin };
+    let publication = Publication {
+        on: 0,
+        documents: &documents,
+        by: &by,
+        at: SystemClock::new().now(),
+        reason: "the starter rules",
+        action: "publish",
+    };
+    // Where another node was first, its rules are there now.
+    match store.publish(&publication).await {
+        Err(tidegate_rulestore::PublishError::Store(error)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The rules that a node begins with where it has none from files: those of the database, or of the other nodes, are taken
+/// into use before it serves. Where neither can be, the starter rules are better than none.
+pub(super) fn first_rules(settings: &Settings, has_database: bool) -> Result<LoadedRules, Failure> {
+    let follows_others = settings.control.database == DatabaseChoice::None
+        && matches!(settings.store.url, StoreUrl::Redis(_));
+    match has_database || follows_others {
+        true => Ok(LoadedRules { rules: RuleSet::default(), files: Vec::new() }),
+        false => Ok(settings.rules.load()?),
+    }
+}
+
+/// The parts that the control plane is made of.
+pub(super) struct Parts<'p> {
+    pub(super) limiter: &'p Arc<Limiter>,
+    pub(super) metrics: &'p Arc<Metrics>,
+    pub(super) database: Option<&'p RuleStore>,
+    pub(super) backend: &'p Backend,
+    pub(super) busy: &'p Arc<BusyRatio>,
+    pub(super) fleet: Option<&'p Arc<RedisFleet>>,
+    pub(super) admin_tokens: Option<&'p Arc<TokenSource>>,
+}
+
+pub(super) fn control(settings: &Settings, parts: &Parts<'_>) -> Arc<Control> {
+    let (backend, busy) = (parts.backend.clone(), parts.busy.clone());
+    let fleet: Arc<dyn Fleet> = match parts.fleet {
+        Some(fleet) => fleet.clone(),
+        None => Arc::new(Alone::default()),
+    };
+    Control::new(ControlConfig {
+        limiter: parts.limiter.clone(),
+        metrics: parts.metrics.clone(),
+        store: parts.database.cloned(),
+        source: settings.control.source.clone(),
+        fleet,
+        clock: Arc::new(SystemClock::new()),
+        tokens: Vec::new(),
+        admin_tokens: parts.admin_tokens.cloned(),
+        environment: settings.control.environment.clone(),
+        node: settings.control.node.clone(),
+        layout: KEY_LAYOUT.to_owned(),
+        usage: Arc::new(move || backend.usage()),
+        busy: Arc::new(move || busy.ratio()),
+    })
+}
+
+/// Prints one log-in link, where nobody has access yet and nobody else can reach the listener.
+pub(super) async fn announce_link(
+    database: &RuleStore,
+    settings: &Settings,
+    admin: SocketAddr,
+    out: &mut impl Write,
+) {
+    let scheme = if settings.tls.admin.is_some() { "https" } else { "http" };
+    let server = format!("{scheme}://{admin}");
+    let now = SystemClock::new().now();
+    let unclaimed = settings.admin_tokens.is_empty() && database.is_unclaimed(now).await.unwrap_or(false);
+    let told = match unclaimed && admin.ip().is_loopback() {
+        true => log_in_link(database, &server, Role::Admin, now).await.map(|link| {
+            format!("\nDashboard, for the first log-in (works once, for 10 minutes):\n\n  {link}\n\n")
+        }),
+        false => Ok(format!("\nDashboard: {server}/\nLog-in link: tidegate login\n")),
+    };
+    // Nobody reading stdout is no reason to stop.
+    if let Ok(told) = told {
+        let _ = out.write_all(told.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+/// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`. The code stands behind a `#`: a browser sends it to
+/// nobody, so no log and no proxy sees it.
+pub(crate) async fn log_in_link(
+    database: &RuleStore,
+    server: &str,
+    role: Role,
+    now: Timestamp,
+) -> Result<String, Error> {
+    let link = NewToken {
+        kind: TokenKind::LogIn,
+        name: "log-in link".to_owned(),
+        role,
+        expires: Some(Timestamp::from_micros(now.as_micros() + LINK_LASTS.get())),
+    };
+    let by = Actor { name: "tidegate".to_owned(), role: Role::Admin };
+    let (_, code) = database.create_token(&link, &by, now).await?;
+    Ok(format!("{server}/#/login?code={}", code.reveal()))
+}

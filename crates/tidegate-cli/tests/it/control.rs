@@ -1,0 +1,191 @@
+//! `tidegate serve` with its control plane: how it starts, how a fleet follows what is published, and what it does while
+//! parts of that are gone.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_testkit::{Postgres, Redis, TidegateServer, eventually, http};
+
+use crate::control_world::{Node, PATIENCE, RULES, rules_of, waited};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+const FREE_PORTS: [&str; 8] =
+    ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--admin", "127.0.0.1:0"];
+
+fn link_in(server: &TidegateServer) -> Option<String> {
+    let stdout = server.stdout();
+    stdout.lines().find(|line| line.contains("/#/login?code=")).map(|line| line.trim().to_owned())
+}
+
+#[test]
+fn the_first_start_prints_one_link_that_logs_in_once() {
+    let mut server = TidegateServer::start(BINARY, &FREE_PORTS);
+    let admin = server.addr("admin");
+    eventually("a link is printed", PATIENCE, || link_in(&server).is_some());
+    let link = link_in(&server).unwrap();
+    let code = link.strip_prefix(&format!("http://{admin}/#/login?code=")).unwrap().to_owned();
+    assert_eq!(http::get(admin, "/admin/v1/rules").status, 401, "nothing works without a token");
+    assert_eq!(http::get(admin, "/").status, 200, "the page itself holds no secret");
+
+    let log_in = || http::post_json(admin, "/admin/v1/session", &json!({ "token": code }).to_string());
+    let first = log_in();
+    assert_eq!((first.status, &first.json()["role"]), (200, &json!("admin")), "{}", first.text());
+    let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let rules = http::request(admin, "GET", "/admin/v1/rules", &[("cookie", &cookie)], b"").unwrap();
+    assert_eq!((rules.status, &rules.json()["source"]), (200, &json!("database")));
+    assert_eq!(log_in().status, 401, "it works once");
+
+    server.restart();
+    let admin = server.addr("admin");
+    eventually("the dashboard is named", PATIENCE, || server.stdout().contains(&format!("http://{admin}/")));
+    assert_eq!(link_in(&server), None, "somebody has logged in");
+    let rules = http::request(admin, "GET", "/admin/v1/rules", &[("cookie", &cookie)], b"").unwrap();
+    assert_eq!(rules.json()["version"], 1, "the database is the same, and the session goes on");
+}
+
+#[test]
+fn rules_of_files_are_read_only_and_keys_are_not() {
+    let mut node = Node::start("rules: { paths: [rules.yaml] }");
+    let rules = node.get("/rules");
+    assert_eq!((&rules["source"], &rules["editable"]), (&json!("file"), &json!(false)));
+    let edit_at = rules["edit_at"][0].as_str().unwrap();
+    assert!(edit_at.ends_with("rules.yaml"), "{edit_at}");
+    let refused = node.publish(&rules_of(5));
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert_eq!(refused.json()["edit_at"][0], edit_at);
+
+    assert!(node.allows("7"));
+    let id = node.ban("7");
+    assert!(!node.allows("7"));
+    node.come_back();
+    assert!(!node.allows("7"), "a ban outlives a restart");
+    fs::write(node.dir.path().join("rules.yaml"), rules_of(9)).unwrap();
+    node.runs(9);
+    assert!(!node.allows("7"), "and a change of the files");
+    assert_eq!(node.ask("DELETE", "/keys/overrides", &[], &json!({ "id": id })).status, 200);
+    assert!(node.allows("7"));
+}
+
+#[test]
+fn a_fleet_follows_one_nodes_database_through_redis() {
+    let redis = Redis::start();
+    let url = redis.url();
+    let leader = Node::start(&format!("store: {{ url: '{url}' }}\nadmin: {{ node: leader }}"));
+    eventually("the leader's rules are in force", PATIENCE, || leader.limit() == Some(100));
+    let follower =
+        Node::start(&format!("store: {{ url: '{url}' }}\nadmin: {{ node: follower, database: none }}"));
+    let mut took = Vec::new();
+    for limit in 4..9 {
+        assert_eq!(leader.publish(&rules_of(limit)).status, 200);
+        assert_eq!(leader.limit(), Some(limit), "who published sees it at once");
+        took.push(waited("the follower runs it", || follower.limit() == Some(limit)));
+    }
+    took.sort();
+    println!("a follower without a database ran each of 5 versions after {took:?}");
+    // A machine that stalls for a moment is not what is tested.
+    assert!(took[2] < Duration::from_secs(2), "{took:?}");
+
+    let id = leader.ban("7");
+    eventually("the ban acts on the follower", PATIENCE, || !follower.allows("7"));
+    assert_eq!(follower.get("/keys/overrides")["total"], 1);
+    assert_eq!(leader.ask("DELETE", "/keys/overrides", &[], &json!({ "id": id })).status, 200);
+    eventually("and ends there", PATIENCE, || follower.allows("7"));
+
+    eventually("both are seen, and run the same", PATIENCE, || {
+        let nodes = follower.get("/nodes");
+        nodes["converged"] == json!(true) && nodes["nodes"].as_array().unwrap().len() == 2
+    });
+    let notes = leader.notes();
+    let of = |name: &str| notes.iter().find(|note| note["name"] == name).unwrap().clone();
+    assert_eq!((&of("leader")["leads"], &of("follower")["leads"]), (&json!(true), &json!(false)));
+    assert_eq!(of("follower")["version"], 6);
+    assert!(of("follower")["started_at"].is_string() && of("follower")["release"].is_string());
+
+    let refused = follower.publish(&rules_of(9));
+    assert_eq!(refused.status, 409, "{}", refused.text());
+}
+
+#[test]
+fn nodes_start_and_go_on_while_the_database_is_gone() {
+    let redis = Redis::start();
+    let store = format!("store: {{ url: '{}' }}", redis.url());
+    let mut postgres = Postgres::start();
+    let config = format!("{store}\nadmin: {{ database: '{}' }}", postgres.new_database());
+    let node = Node::start(&config);
+    eventually("the starter rules are published", PATIENCE, || node.limit() == Some(100));
+    assert_eq!(node.publish(&rules_of(55)).status, 200);
+    eventually("the others can hear of it", PATIENCE, || Node::heard_by(&redis).contains("limit: 55"));
+    postgres.kill();
+    let late = Node::start(&config);
+    late.runs(55);
+    assert_eq!(node.limit(), Some(55));
+    assert_eq!(late.publish(&rules_of(6)).status, 503, "changes wait for the database");
+    postgres.start_again();
+    eventually("it heals", PATIENCE, || late.publish(&rules_of(6)).status == 200);
+    node.runs(6);
+}
+
+#[test]
+fn a_node_with_a_database_of_its_own_follows_the_fleet_and_says_so() {
+    let redis = Redis::start();
+    let store = format!("store: {{ url: '{}' }}", redis.url());
+    let first = Node::start(&format!("{store}\nadmin: {{ node: first }}"));
+    eventually("its rules are in force", PATIENCE, || first.limit() == Some(100));
+    assert_eq!(first.publish(&rules_of(55)).status, 200);
+    eventually("the others can hear of it", PATIENCE, || Node::heard_by(&redis).contains("limit: 55"));
+    let second = Node::start(&format!("{store}\nadmin: {{ node: second }}"));
+    second.runs(55);
+    let rules = second.get("/rules");
+    assert_eq!((&rules["version"], &rules["editable"]), (&json!(2), &json!(false)));
+    let refused = second.publish(&rules_of(6));
+    assert_eq!((refused.status, first.limit()), (409, Some(55)), "{}", refused.text());
+    assert!(refused.text().contains("another node"), "{}", refused.text());
+    assert_eq!(first.publish(&rules_of(7)).status, 200);
+    second.runs(7);
+
+    let mut client = tidegate_testkit::resp::Client::connect(redis.addr());
+    client.cmd(&["FLUSHALL"]);
+    eventually("a store that forgot is told again", PATIENCE, || Node::heard_by(&redis).contains("limit: 7"));
+    assert_eq!((first.limit(), second.limit()), (Some(7), Some(7)), "and nobody fell back to other rules");
+}
+
+#[test]
+fn a_version_that_a_node_cannot_compile_is_shown_and_the_old_rules_go_on() {
+    let redis = Redis::start();
+    let store = format!("store: {{ url: '{}' }}", redis.url());
+    let node = Node::start(&format!("{store}\nadmin: {{ database: none }}"));
+    let publish = |revision: u64, text: &str| {
+        let documents = json!([{ "domain": "api", "text": text }]);
+        let set = json!({
+            "lineage": "another-release", "version": revision, "overrides": 0,
+            "documents": documents, "key_overrides": [],
+        });
+        let mut client = tidegate_testkit::resp::Client::connect(redis.addr());
+        let revision = revision.to_string();
+        let key = "tidegate:fleet{members}rules";
+        client.cmd(&["HSET", key, "lineage", "another-release", "revision", &revision, "set", &set.to_string()]);
+    };
+    publish(1, RULES);
+    node.runs(3);
+    publish(2, "domain: api\nrules: [{ name: per-user, limits: [1/s], from_the_future: 1 }]\n");
+    eventually("it says so", PATIENCE, || node.notes()[0]["error"].is_string());
+    let error = node.notes()[0]["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("version 2 does not compile"), "{error}");
+    assert!(error.contains("from_the_future"), "{error}");
+    assert_eq!((node.limit(), &node.notes()[0]["version"]), (Some(3), &json!(1)));
+    publish(3, &rules_of(4));
+    node.runs(4);
+    assert_eq!(node.notes()[0]["error"], Value::Null);
+}
+
+impl Node {
+    /// What is published to a fleet, as Redis holds it.
+    fn heard_by(redis: &Redis) -> String {
+        let mut client = tidegate_testkit::resp::Client::connect(redis.addr());
+        match client.cmd(&["HGET", "tidegate:fleet{members}rules", "set"]) {
+            tidegate_testkit::resp::Value::Bulk(set) => String::from_utf8(set).unwrap(),
+            _ => String::new(),
+        }
+    }
+}

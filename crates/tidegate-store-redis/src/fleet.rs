@@ -1,0 +1,159 @@
+//! What nodes tell each other through Redis: what each of them runs, and what is published.
+//!
+//! It rides on the heartbeat that every limiter sends anyway: the note goes with it, and the number of what is published
+//! comes back. Only who hears of another number fetches the whole. Nodes of another layout of cells take part.
+
+use redis::{Cmd, Value};
+use tidegate_store::StoreError;
+use tokio::sync::watch;
+
+use crate::client::Call;
+use crate::link::Deadline;
+use crate::observer::Operation;
+use crate::script::{self, Script};
+use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
+
+/// How long what is published is kept without being published again: nodes start without a database meanwhile.
+const PUBLISHED_TTL_MS: u64 = 7 * 24 * 3_600_000;
+/// Longer notes are not sent.
+const LONGEST_NOTE: usize = 16 * 1024;
+
+/// Which rules are published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PublishedRevision {
+    /// The database they are from; empty where none are.
+    pub lineage: String,
+    /// Grows with every change; 0 where none are.
+    pub revision: u64,
+}
+
+/// What a limiter tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimiterNote {
+    /// The limiter's name.
+    pub member: u64,
+    /// How long ago it told.
+    pub age_us: u64,
+    /// What it told.
+    pub note: Vec<u8>,
+}
+
+/// What rides on the heartbeat.
+#[derive(Debug)]
+pub(crate) struct FleetNotes {
+    /// What this node tells of itself.
+    pub(crate) note: parking_lot::Mutex<Vec<u8>>,
+    /// What is published.
+    pub(crate) published: watch::Sender<PublishedRevision>,
+}
+
+impl Default for FleetNotes {
+    fn default() -> Self {
+        let published = watch::Sender::new(PublishedRevision::default());
+        FleetNotes { note: parking_lot::Mutex::default(), published }
+    }
+}
+
+impl RedisStore {
+    /// What the next heartbeats tell of this node; one that is too long is not sent.
+    pub fn announce(&self, note: Vec<u8>) {
+        *self.inner.fleet.note.lock() = if note.len() > LONGEST_NOTE { Vec::new() } else { note };
+    }
+
+    /// What is published, as heartbeats bring it.
+    #[must_use]
+    pub fn published_revision(&self) -> watch::Receiver<PublishedRevision> {
+        self.inner.fleet.published.subscribe()
+    }
+
+    /// What every limiter that is alive tells of itself.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn notes(&self) -> Result<Vec<LimiterNote>, StoreError> {
+        let script = script::notes();
+        let now = self.inner.given_time().map_or(-1, |now| now.as_micros().cast_signed());
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.notes_key()).arg(now);
+        let Value::Array(notes) = self.inner.ask(&command, Some(script)).await? else {
+            return Err(nonsense("notes"));
+        };
+        Ok(notes.into_iter().filter_map(read_note).collect())
+    }
+
+    /// Puts what is published where every node finds it; false where what is there is another database's. An older one is
+    /// kept out, unless the database was `set_back` to it.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn publish(
+        &self,
+        revision: &PublishedRevision,
+        set: &[u8],
+        set_back: bool,
+    ) -> Result<bool, StoreError> {
+        let script = script::publish();
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
+        command.arg(&revision.lineage).arg(revision.revision).arg(set);
+        command.arg(PUBLISHED_TTL_MS).arg(u8::from(set_back));
+        match self.inner.ask(&command, Some(script)).await? {
+            Value::Int(taken) => Ok(taken == 1),
+            _ => Err(nonsense("a number")),
+        }
+    }
+
+    /// Keeps what is published from being forgotten.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn keep_published(&self) -> Result<(), StoreError> {
+        let mut command = Cmd::new();
+        command.arg("PEXPIRE").arg(self.inner.published_key()).arg(PUBLISHED_TTL_MS);
+        self.inner.ask(&command, None).await.map(drop)
+    }
+
+    /// What is published, if anything is.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn published(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("HGET").arg(self.inner.published_key()).arg("set");
+        match self.inner.ask(&command, None).await? {
+            Value::BulkString(set) => Ok(Some(set)),
+            Value::Nil => Ok(None),
+            _ => Err(nonsense("a set")),
+        }
+    }
+}
+
+fn read_note(note: Value) -> Option<LimiterNote> {
+    let Value::Array(parts) = note else { return None };
+    let [Value::BulkString(member), Value::Int(age_us), Value::BulkString(note)] = &parts[..] else {
+        return None;
+    };
+    Some(LimiterNote {
+        member: u64::from_le_bytes(member.as_slice().try_into().ok()?),
+        age_us: u64::try_from(*age_us).ok()?,
+        note: note.clone(),
+    })
+}
+
+impl Inner {
+    pub(crate) fn notes_key(&self) -> Vec<u8> {
+        self.keys.fleet_key(MEMBERS, b"notes")
+    }
+
+    pub(crate) fn published_key(&self) -> Vec<u8> {
+        self.keys.fleet_key(MEMBERS, b"rules")
+    }
+
+    async fn ask(&self, command: &Cmd, script: Option<&Script>) -> Result<Value, StoreError> {
+        let source = script.map(|script| &*script.source);
+        let call = Call { operation: Operation::Heartbeat, command, source, items: 1 };
+        // Not a request's: a large set takes longer than a decision may.
+        let deadline = Deadline::from_now(self.patience() * 10);
+        self.client.run(self.client.partition_of(MEMBERS), call, deadline).await
+    }
+}
