@@ -205,8 +205,7 @@ impl Overrides {
         effect: Effect,
         common: &Common<'_>,
     ) -> Result<(), String> {
-        let (name, value) =
-            common.rarest(one).ok_or(FOR_EVERYBODY)?;
+        let (name, value) = common.rarest(one).ok_or(FOR_EVERYBODY)?;
         let number = u32::try_from(self.list.len()).map_err(|_| "there are too many overrides")?;
         let known = self.by_value.iter().position(|(known, _)| **known == *name);
         let place = known.unwrap_or_else(|| {

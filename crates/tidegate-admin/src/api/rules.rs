@@ -117,8 +117,7 @@ pub(crate) async fn one(
     let rule = rules.into_iter().find(|rule| rule.domain == domain && rule.name == name);
     let rule = rule.ok_or_else(|| no_rule(&domain, &name))?;
     let text = documents.iter().find_map(|document| text_of(&document.text, &domain, &name));
-    let body =
-        json!({ "domain": domain, "name": name, "text": text, "version": running.revision.version, "rule": rule });
+    let body = json!({ "domain": domain, "name": name, "text": text, "version": running.revision.version, "rule": rule });
     Ok(([etag(running.revision.version)], Json(body)).into_response())
 }
 

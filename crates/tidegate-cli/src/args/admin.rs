@@ -22,10 +22,8 @@ pub(crate) struct AdminArgs {
 /// here, else through its admin API with a token (TIDEGATE_TOKEN, or one that was kept). With LINK or --keep, a token of
 /// its own, valid for 30 days, is kept in ~/.config/tidegate/tokens for `tidegate rules`, `keys` and `top`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  tidegate login\n  tidegate login --keep\n  \
-    tidegate login 'http://127.0.0.1:8082/#/login?code=tg_…'"
-)]
+#[command(after_help = "Examples:\n  tidegate login\n  tidegate login --keep\n  \
+    tidegate login 'http://127.0.0.1:8082/#/login?code=tg_…'")]
 pub(crate) struct LoginArgs {
     /// A log-in link: keep a token for this machine
     #[arg(value_name = "LINK", conflicts_with_all = ["config", "data", "admin"])]

@@ -55,9 +55,8 @@ fn database(settings: &Settings) -> Option<DatabaseUrl> {
 }
 
 fn through_database(url: &DatabaseUrl, server: &str) -> Result<String, Failure> {
-    let cannot = |error: tidegate_rulestore::Error| {
-        Failure::new(format!("cannot use the database {url}: {error}"))
-    };
+    let cannot =
+        |error: tidegate_rulestore::Error| Failure::new(format!("cannot use the database {url}: {error}"));
     admin_client::runtime()?.block_on(async {
         let database = RuleStore::open(url).map_err(cannot)?;
         database.migrate().await.map_err(cannot)?;

@@ -303,7 +303,8 @@ fn find(name: &str) -> Option<(&'static Variable, bool)> {
 /// Whether it is no setting of `serve`: another command's, the tests', or one that Kubernetes sets for every service whose
 /// name begins with ours (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_REDIS_PORT_6379_TCP_ADDR`).
 fn is_for_others(name: &str) -> bool {
-    let known = [CONFIG, SERVER, ADMIN, TOKEN, TOKEN_FILE].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
+    let known =
+        [CONFIG, SERVER, ADMIN, TOKEN, TOKEN_FILE].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
     let parts: Vec<&str> = name.split('_').collect();
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_protocol = |part: &str| ["TCP", "UDP", "SCTP"].contains(&part);

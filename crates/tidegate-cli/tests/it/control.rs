@@ -164,7 +164,16 @@ fn a_version_that_a_node_cannot_compile_is_shown_and_the_old_rules_go_on() {
         let mut client = tidegate_testkit::resp::Client::connect(redis.addr());
         let revision = revision.to_string();
         let key = "tidegate:fleet{members}rules";
-        client.cmd(&["HSET", key, "lineage", "another-release", "revision", &revision, "set", &set.to_string()]);
+        client.cmd(&[
+            "HSET",
+            key,
+            "lineage",
+            "another-release",
+            "revision",
+            &revision,
+            "set",
+            &set.to_string(),
+        ]);
     };
     publish(1, RULES);
     node.runs(3);

@@ -99,8 +99,8 @@ async fn fill(store: &RuleStore) -> Result<(), Error> {
 /// The rules that a node begins with where it has none from files: those of the database, or of the other nodes, are taken
 /// into use before it serves. Where neither can be, the starter rules are better than none.
 pub(super) fn first_rules(settings: &Settings, has_database: bool) -> Result<LoadedRules, Failure> {
-    let follows_others = settings.control.database == DatabaseChoice::None
-        && matches!(settings.store.url, StoreUrl::Redis(_));
+    let follows_others =
+        settings.control.database == DatabaseChoice::None && matches!(settings.store.url, StoreUrl::Redis(_));
     match has_database || follows_others {
         true => Ok(LoadedRules { rules: RuleSet::default(), files: Vec::new() }),
         false => Ok(settings.rules.load()?),
