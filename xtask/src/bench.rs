@@ -22,6 +22,12 @@ const BENCHES: &[Bench] = &[
         target: "redis_costs",
     },
     Bench {
+        name: "limiter-redis",
+        shows: "a check through the limiter beside a bare EVALSHA, and 1 to 8 calls under way compared",
+        package: "tidegate-cli",
+        target: "limiter_redis",
+    },
+    Bench {
         name: "memory-table",
         shows: "bytes per user of every algorithm, in memory and in Redis, beside the paper's table",
         package: "tidegate-store-redis",

@@ -124,7 +124,7 @@ impl Limiter {
         };
         match read(&known) {
             Some((fingerprint, _)) if fingerprint != request.fingerprint => Err(ClaimError::UsedForAnother),
-            Some((_, State::Answered(answer))) => Ok(Claim::Answered(answer.to_vec())),
+            Some((_, RecordState::Answered(answer))) => Ok(Claim::Answered(answer.to_vec())),
             // One that this node has given up, and could not tell the store. By another name, for the store may be told yet.
             _ if self.request_names.has_given_up(&known) => {
                 let until = self.clock.now() + KEPT;
@@ -287,16 +287,16 @@ impl Remote {
 const UNDER_WAY: u8 = 0;
 const ANSWERED: u8 = 1;
 
-enum State<'r> {
+enum RecordState<'r> {
     UnderWay,
     Answered(&'r [u8]),
 }
 
 /// What a record says; nothing if it is none of ours.
-fn read(record: &[u8]) -> Option<(Fingerprint, State<'_>)> {
+fn read(record: &[u8]) -> Option<(Fingerprint, RecordState<'_>)> {
     let (fingerprint, rest) = record.split_first_chunk()?;
     match rest.split_first()? {
-        (&ANSWERED, answer) => Some((*fingerprint, State::Answered(answer))),
-        _ => Some((*fingerprint, State::UnderWay)),
+        (&ANSWERED, answer) => Some((*fingerprint, RecordState::Answered(answer))),
+        _ => Some((*fingerprint, RecordState::UnderWay)),
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
 
 /// The fields of a reply that the sentence is made of.
 #[derive(Debug, Deserialize)]
-struct Parts {
+struct DecisionParts {
     allowed: bool,
     rule: Option<String>,
     limit: Option<u64>,
@@ -53,12 +53,12 @@ struct Parts {
 struct Decision {
     /// As the server sent it: a newer server's fields reach whoever asked for JSON.
     reply: Value,
-    parts: Parts,
+    parts: DecisionParts,
 }
 
 impl Decision {
     fn sentence(&self) -> String {
-        let Parts {
+        let DecisionParts {
             allowed,
             rule,
             limit,
@@ -162,7 +162,7 @@ async fn exchange(
 fn read_reply(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Decision, Failure> {
     let reply: Option<Value> = serde_json::from_slice(body).ok();
     if let Some(reply) = &reply
-        && let Ok(parts) = Parts::deserialize(reply)
+        && let Ok(parts) = DecisionParts::deserialize(reply)
     {
         return Ok(Decision { reply: reply.clone(), parts });
     }

@@ -64,14 +64,14 @@ pub(crate) struct Settings {
     pub(crate) shedding: Option<ShedderConfig>,
     pub(crate) bounds: Bounds,
     pub(crate) workers: Option<NonZeroUsize>,
-    pub(crate) drain: Drain,
+    pub(crate) drain: DrainTimes,
     pub(crate) log_filter: LogFilter,
     pub(crate) log_format: LogFormat,
 }
 
 /// How the server stops; nothing stands for the part's own default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Drain {
+pub(crate) struct DrainTimes {
     pub(crate) delay: Duration,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tunnels: Option<Duration>,
@@ -186,7 +186,7 @@ impl Settings {
             shedding: shedding.map(|section| section.settings()).transpose()?,
             bounds: Bounds::of(limits),
             workers: workers.map(|Count(workers)| workers),
-            drain: Drain {
+            drain: DrainTimes {
                 delay: drain.delay.map_or(DEFAULT_DRAIN_DELAY, |Span(delay)| delay),
                 timeout: drain.timeout.map(|Span(timeout)| timeout),
                 tunnels: drain.tunnels.map(|Span(tunnels)| tunnels),

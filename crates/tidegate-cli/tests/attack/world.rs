@@ -96,10 +96,15 @@ pub(crate) struct Node {
 impl Node {
     /// Starts one on `store` with these rules of the domain `api`, and returns when it is in touch with its store.
     pub(crate) fn start(store: &str, timeout: &str, rules: &str) -> Self {
+        Node::start_with(store, timeout, "", rules)
+    }
+
+    /// The same with `more` in its configuration.
+    pub(crate) fn start_with(store: &str, timeout: &str, more: &str, rules: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
             "listen: {{ http: '127.0.0.1:0', grpc: '127.0.0.1:0', resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n\
-             store: {{ url: '{store}', timeout: {timeout} }}\nrules: {{ paths: [rules.yaml] }}\n"
+             store: {{ url: '{store}', timeout: {timeout} }}\nrules: {{ paths: [rules.yaml] }}\n{more}"
         );
         write_rules(&dir, rules);
         fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
@@ -138,6 +143,15 @@ impl Node {
         eventually("the node is in touch with its store", PATIENCE, || {
             http::get(self.http, "/readyz").text() == "ready\n"
         });
+    }
+
+    /// The memory that it takes.
+    pub(crate) fn resident_bytes(&mut self) -> u64 {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.server.process().pid())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) << 10
     }
 
     /// A metric without labels.

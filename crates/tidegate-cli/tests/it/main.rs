@@ -35,6 +35,7 @@ mod serve;
 mod serve_mistakes;
 mod stub;
 mod validate;
+mod worst_numbers;
 
 use std::path::Path;
 use std::process::{Command, Output};

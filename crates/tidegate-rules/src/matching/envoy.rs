@@ -50,7 +50,7 @@ struct Level {
     keys: HashMap<Box<str>, Values, RandomState>,
     /// Keys that hold a wildcard: what key and value must be together.
     wild_keys: Wildcards,
-    branches: Box<[Node]>,
+    branches: Box<[BranchNode]>,
 }
 
 /// A descriptor's place within its level, which is its place in the file.
@@ -65,7 +65,7 @@ struct Values {
 }
 
 #[derive(Debug)]
-struct Node {
+struct BranchNode {
     rule: Option<usize>,
     /// What stands in a shared counter's key instead of the value.
     shared: Option<Box<[u8]>>,
@@ -125,7 +125,7 @@ impl EnvoyDomain {
 }
 
 impl Level {
-    fn step(&self, key: &str, value: &[u8]) -> Option<&Node> {
+    fn step(&self, key: &str, value: &[u8]) -> Option<&BranchNode> {
         let values = self.keys.get(key);
         let branch = values.and_then(|values| values.exact.get(value).copied()).or_else(|| {
             let by_value = values.and_then(|values| values.wild.first(value));
@@ -146,7 +146,7 @@ impl Level {
     }
 }
 
-impl Node {
+impl BranchNode {
     fn append_entry(&self, name: &str, value: &[u8], key: &mut CellKeyBytes) {
         append_to_key(key, name.as_bytes());
         append_to_key(key, self.shared.as_deref().unwrap_or(value));
@@ -204,7 +204,7 @@ impl Level {
             let pattern = || step.value.as_deref().unwrap_or(&step.key).as_bytes().into();
             let shared = (counters == Counters::Shared).then(pattern);
             let below = (!below.is_empty()).then(|| Level::new(below));
-            branches.push(Node { rule, shared, below });
+            branches.push(BranchNode { rule, shared, below });
             let is_wild_key = step.key.contains('*');
             if is_wild_key {
                 wild_keys.push((number, Pattern::parse_unescaped(&step.joined())));

@@ -15,10 +15,10 @@ type Request = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The requests of one connection.
 #[derive(Clone)]
 pub(super) struct Streams {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStreams>,
 }
 
-struct Shared {
+struct SharedStreams {
     /// Those that arrived since the last [`Streams::run`]; bounded by the connection's stream limit.
     arrived: Mutex<Vec<Request>>,
     seat: Arc<Seat>,
@@ -26,7 +26,7 @@ struct Shared {
 
 impl Streams {
     pub(super) fn new(seat: Arc<Seat>) -> Self {
-        Streams { shared: Arc::new(Shared { arrived: Mutex::default(), seat }) }
+        Streams { shared: Arc::new(SharedStreams { arrived: Mutex::default(), seat }) }
     }
 
     /// Polls `connection`, then what arrived on it, until there is nothing more to do for now.

@@ -35,7 +35,7 @@ pub struct Decision<'a> {
 
 /// The answer to a batch: one decision per check, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Batch<'a> {
+pub struct BatchReply<'a> {
     /// The decisions.
     pub decisions: Vec<Decision<'a>>,
 }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_refusal_also_has_an_error() {
         let refused = Decision { allowed: false, error: Some("rate_limit_exceeded"), ..ALLOWED };
-        let batch = serde_json::to_value(Batch { decisions: vec![refused] }).unwrap();
+        let batch = serde_json::to_value(BatchReply { decisions: vec![refused] }).unwrap();
         assert_eq!(batch["decisions"][0]["error"], "rate_limit_exceeded");
     }
 }

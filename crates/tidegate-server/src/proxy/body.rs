@@ -16,7 +16,7 @@ use tidegate_store::Clock;
 use tokio::time::{Instant, Sleep};
 
 use super::balance::Chosen;
-use super::pool::Lease;
+use super::pool::LentConnection;
 use super::stall::Taking;
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -146,10 +146,10 @@ impl Body for RequestBody {
 /// An answer's body on its way to the client. What it holds is given back when it ends, well or not.
 pub(super) struct ResponseBody {
     body: Incoming,
-    patience: Patience,
+    patience: IdleTimer,
     ended: bool,
     /// Given back for the next request if the answer was read to its end, closed if not.
-    connection: Option<Lease>,
+    connection: Option<LentConnection>,
     taking: Taking,
     clock: Arc<dyn Clock>,
     _target: Chosen,
@@ -159,12 +159,12 @@ impl ResponseBody {
     pub(super) fn new(
         body: Incoming,
         idle: Duration,
-        connection: Option<Lease>,
+        connection: Option<LentConnection>,
         target: Chosen,
         taking: Taking,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let patience = Patience::new(idle);
+        let patience = IdleTimer::new(idle);
         ResponseBody { body, patience, ended: false, connection, taking, clock, _target: target }
     }
 }
@@ -265,14 +265,14 @@ impl Pace {
 }
 
 /// How long a pause may be. There is no timer until there is a pause.
-struct Patience {
+struct IdleTimer {
     idle: Duration,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
+impl IdleTimer {
     fn new(idle: Duration) -> Self {
-        Patience { idle, timer: None }
+        IdleTimer { idle, timer: None }
     }
 
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {

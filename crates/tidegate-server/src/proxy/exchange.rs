@@ -16,7 +16,7 @@ use tidegate_store::Clock;
 use super::balance::{Chosen, Group, Tried};
 use super::body::{Cut, RequestBody, Upload};
 use super::dial::{DialError, Wants};
-use super::pool::{Lease, Lent, Pool, Use};
+use super::pool::{Lent, LentConnection, Pool, Use};
 use crate::problem::{Kind, Problem};
 
 /// A group's connections on this worker, target by target.
@@ -45,7 +45,7 @@ pub(super) struct Outgoing {
 pub(super) struct Answered {
     pub(super) response: Response<Incoming>,
     /// To be given back once the body has been read; none over HTTP/2, where connections are shared.
-    pub(super) connection: Option<Lease>,
+    pub(super) connection: Option<LentConnection>,
     pub(super) target: Chosen,
 }
 
@@ -97,7 +97,7 @@ impl Upstream {
         &self,
         place: usize,
         outgoing: Box<Outgoing>,
-    ) -> Result<(Response<Incoming>, Option<Lease>), Failed> {
+    ) -> Result<(Response<Incoming>, Option<LentConnection>), Failed> {
         let pool = &self.pools[place];
         let lent = match pool.lend(outgoing.wants, self.clock.now()).await {
             Ok(lent) => lent,
@@ -119,9 +119,9 @@ impl Upstream {
         &self,
         lent: Lent,
         outgoing: Box<Outgoing>,
-    ) -> Result<(Response<Incoming>, Option<Lease>), Failed> {
+    ) -> Result<(Response<Incoming>, Option<LentConnection>), Failed> {
         let spare = (lent.used() == Use::Again && outgoing.is_harmless_twice()).then(|| outgoing.copy());
-        let kept = Kept::of(&outgoing);
+        let kept = KeptRequest::of(&outgoing);
         let upload = kept.upload.clone();
         let (sent, connection) = match lent {
             Lent::Http1(mut lease) => {
@@ -248,24 +248,24 @@ fn made(
 }
 
 /// What is needed to make a request out of one that came back unsent.
-struct Kept {
+struct KeptRequest {
     path: PathAndQuery,
     host: HeaderValue,
     upload: Option<Arc<Upload>>,
     wants: Wants,
 }
 
-impl Kept {
+impl KeptRequest {
     fn of(outgoing: &Outgoing) -> Self {
         let Outgoing { path, host, upload, wants, .. } = outgoing;
-        Kept { path: path.clone(), host: host.clone(), upload: upload.clone(), wants: *wants }
+        KeptRequest { path: path.clone(), host: host.clone(), upload: upload.clone(), wants: *wants }
     }
 
     fn again(self, request: Request<RequestBody>) -> Outgoing {
         let (request::Parts { method, mut headers, .. }, body) = request.into_parts();
         headers.remove(HOST);
         headers.remove(TRANSFER_ENCODING);
-        let Kept { path, host, upload, wants } = self;
+        let KeptRequest { path, host, upload, wants } = self;
         Outgoing { method, path, host, headers, body, upload, wants }
     }
 }

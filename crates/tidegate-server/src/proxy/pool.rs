@@ -35,7 +35,7 @@ struct Idle {
 
 /// A connection for one request.
 pub(super) enum Lent {
-    Http1(Lease),
+    Http1(LentConnection),
     /// With the scheme that requests on it must name.
     Http2(Http2, Scheme),
 }
@@ -119,7 +119,7 @@ impl Pool {
     }
 
     fn lent(self: &Arc<Self>, sender: Http1, used: Use) -> Lent {
-        Lent::Http1(Lease { sender, used, pool: Arc::clone(self) })
+        Lent::Http1(LentConnection { sender, used, pool: Arc::clone(self) })
     }
 }
 
@@ -132,16 +132,16 @@ pub(super) enum Use {
 }
 
 /// A connection that carries one request at a time. Dropped, it is closed.
-pub(super) struct Lease {
+pub(super) struct LentConnection {
     pub(super) sender: Http1,
     pub(super) used: Use,
     pool: Arc<Pool>,
 }
 
-impl Lease {
+impl LentConnection {
     /// Gives it back after its answer was read to the end.
     pub(super) fn give_back(self, now: Timestamp) {
-        let Lease { mut sender, pool, .. } = self;
+        let LentConnection { mut sender, pool, .. } = self;
         if sender.is_ready() {
             return pool.keep(sender, now);
         }

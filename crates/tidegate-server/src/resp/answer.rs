@@ -12,19 +12,19 @@ use tidegate_access::PeerGroup;
 use tidegate_limiter::Direct;
 use tidegate_store::Request;
 
-use super::Worker;
-use super::catalogue::{self, Command, Entry};
-use super::check::{self, Check};
+use super::RespWorker;
+use super::catalogue::{self, Command, CommandEntry};
+use super::check::{self, RespCheck};
 use super::gather::Gathered;
 use super::multi::Transaction;
 use super::parse::{Bounds, Parsed, Words, parse};
 use super::reply::{Replies, quoted};
-use super::session::{Access, Around, Session, Then};
+use super::session::{Around, Session, Standing, Then};
 use super::throttle::{Buckets, Throttle};
 
 /// Answers one connection's commands.
 pub(crate) struct Answerer {
-    worker: Arc<Worker>,
+    worker: Arc<RespWorker>,
     session: Session,
     peer: PeerGroup,
     transaction: Transaction,
@@ -65,7 +65,7 @@ pub(crate) const COMMANDS_PER_TURN: u64 = 256;
 const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
 impl Answerer {
-    pub(crate) fn new(worker: Arc<Worker>, number: u64, peer: PeerGroup) -> Self {
+    pub(crate) fn new(worker: Arc<RespWorker>, number: u64, peer: PeerGroup) -> Self {
         let session = Session::new(number, &worker.logins);
         Answerer {
             worker,
@@ -130,14 +130,14 @@ impl Answerer {
     }
 
     /// Whether the peer may ask for everything.
-    pub(crate) fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Standing {
         self.session.access()
     }
 
     fn bounds(&self) -> &Bounds {
         match self.session.access() {
-            Access::Granted => &self.worker.settings.bounds,
-            Access::Stranger => &self.worker.bounds_of_strangers,
+            Standing::Granted => &self.worker.settings.bounds,
+            Standing::Stranger => &self.worker.bounds_of_strangers,
         }
     }
 
@@ -205,7 +205,7 @@ impl Answerer {
                 }
                 Err(error) => Some(error),
             },
-            Ok(Command::Check) => match Check::read(arguments) {
+            Ok(Command::Check) => match RespCheck::read(arguments) {
                 Ok(check) => {
                     self.check(check, gathered, to).await;
                     None
@@ -233,7 +233,7 @@ impl Answerer {
     #[inline]
     fn admit(&self, name: &[u8], words: usize) -> Result<Command, String> {
         match catalogue::find(name) {
-            Some(entry) if self.session.access() == Access::Stranger && !entry.is_open_to_strangers() => {
+            Some(entry) if self.session.access() == Standing::Stranger && !entry.is_open_to_strangers() => {
                 Err("NOAUTH Authentication required.".to_owned())
             }
             Some(entry) if entry.takes(words) => Ok(entry.command),
@@ -296,7 +296,7 @@ impl Answerer {
         None
     }
 
-    async fn check<'b>(&mut self, check: Check<'b>, gathered: &mut Gathered<'b>, to: &mut Replies) {
+    async fn check<'b>(&mut self, check: RespCheck<'b>, gathered: &mut Gathered<'b>, to: &mut Replies) {
         self.decisions += 1;
         if self.worker.store_takes_time.load(Ordering::Relaxed) {
             if !gathered.takes_a_check() {
@@ -324,7 +324,7 @@ impl Answerer {
                 Err(error) => to.error(&format!("ERR {error}")),
             },
             _ => {
-                let Worker { logins, stats, service, .. } = &*self.worker;
+                let RespWorker { logins, stats, service, .. } = &*self.worker;
                 let around = Around { logins, stats, peer: self.peer, now: service.clock.now() };
                 return self.session.answer(command, words, around, to);
             }
@@ -346,8 +346,8 @@ impl Answerer {
     }
 }
 
-fn wrong_number(entry: &Entry) -> String {
-    let Entry { name, arguments, .. } = entry;
+fn wrong_number(entry: &CommandEntry) -> String {
+    let CommandEntry { name, arguments, .. } = entry;
     let usage = format!("{} {arguments}", name.to_ascii_uppercase());
     format!("ERR wrong number of arguments for '{name}' command, expected {}", usage.trim_end())
 }
@@ -381,7 +381,7 @@ mod tests {
         };
         let stats = Arc::new(Stats::new(clock));
         let logins = Arc::new(Logins::new(Users::default()));
-        let worker = Worker::new(Arc::new(service), RespSettings::default(), logins, stats);
+        let worker = RespWorker::new(Arc::new(service), RespSettings::default(), logins, stats);
         let peer = PeerGroup::of([127, 0, 0, 1].into());
         let mut answerer = Answerer::new(Arc::new(worker), 1, peer);
         let mut replies = Replies::default();

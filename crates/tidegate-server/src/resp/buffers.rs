@@ -22,9 +22,9 @@ const MOST_KEPT: usize = 64;
 
 /// Buffers that nobody uses now.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Vec<Buffers>>);
+pub(crate) struct BufferPool(Mutex<Vec<Buffers>>);
 
-impl Pool {
+impl BufferPool {
     pub(crate) fn take(&self) -> Buffers {
         let mut buffers = self.free().pop().unwrap_or_default();
         buffers.input.reserve(READ_BYTES);

@@ -30,7 +30,7 @@ pub(crate) enum Command {
 
 /// One command, as `COMMAND` tells of it.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CommandEntry {
     pub(crate) command: Command,
     pub(crate) name: &'static str,
     pub(crate) arguments: &'static str,
@@ -48,8 +48,8 @@ const BEFORE_AUTH: &[&str] = &["fast", "loading", "no_auth", "noscript", "stale"
 const MANY: usize = usize::MAX;
 
 /// The most frequent first: they are looked for in this order, and [`find`] knows the very first.
-static COMMANDS: [Entry; 20] = [
-    Entry {
+static COMMANDS: [CommandEntry; 20] = [
+    CommandEntry {
         command: Command::Throttle,
         name: "cl.throttle",
         arguments: "key max_burst count period [quantity]",
@@ -58,7 +58,7 @@ static COMMANDS: [Entry; 20] = [
         flags: WRITES,
         summary: "Spends from a token bucket that the caller describes",
     },
-    Entry {
+    CommandEntry {
         command: Command::Throttle,
         name: "throttle",
         arguments: "key max_burst count period [quantity]",
@@ -67,7 +67,7 @@ static COMMANDS: [Entry; 20] = [
         flags: WRITES,
         summary: "Another name of CL.THROTTLE",
     },
-    Entry {
+    CommandEntry {
         command: Command::Check,
         name: "tg.check",
         arguments: "domain [COST n] attribute value [attribute value ...]",
@@ -76,7 +76,7 @@ static COMMANDS: [Entry; 20] = [
         flags: WRITES,
         summary: "Decides a request by the rules of a domain",
     },
-    Entry {
+    CommandEntry {
         command: Command::Release,
         name: "tg.release",
         arguments: "lease",
@@ -85,7 +85,7 @@ static COMMANDS: [Entry; 20] = [
         flags: WRITES,
         summary: "Ends a lease that TG.CHECK gave",
     },
-    Entry {
+    CommandEntry {
         command: Command::Renew,
         name: "tg.renew",
         arguments: "lease",
@@ -94,7 +94,7 @@ static COMMANDS: [Entry; 20] = [
         flags: WRITES,
         summary: "Gives a lease another time to live",
     },
-    Entry {
+    CommandEntry {
         command: Command::Ping,
         name: "ping",
         arguments: "[message]",
@@ -103,7 +103,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Answers PONG, or the message",
     },
-    Entry {
+    CommandEntry {
         command: Command::Echo,
         name: "echo",
         arguments: "message",
@@ -112,7 +112,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Answers the message",
     },
-    Entry {
+    CommandEntry {
         command: Command::Hello,
         name: "hello",
         arguments: "[2|3 [AUTH username password] [SETNAME name]]",
@@ -121,7 +121,7 @@ static COMMANDS: [Entry; 20] = [
         flags: BEFORE_AUTH,
         summary: "Chooses the version of the protocol, and tells of the server",
     },
-    Entry {
+    CommandEntry {
         command: Command::Auth,
         name: "auth",
         arguments: "[username] password",
@@ -130,7 +130,7 @@ static COMMANDS: [Entry; 20] = [
         flags: BEFORE_AUTH,
         summary: "Says who the client is",
     },
-    Entry {
+    CommandEntry {
         command: Command::Reset,
         name: "reset",
         arguments: "",
@@ -139,7 +139,7 @@ static COMMANDS: [Entry; 20] = [
         flags: BEFORE_AUTH,
         summary: "Makes the connection as good as new",
     },
-    Entry {
+    CommandEntry {
         command: Command::Quit,
         name: "quit",
         arguments: "",
@@ -148,7 +148,7 @@ static COMMANDS: [Entry; 20] = [
         flags: BEFORE_AUTH,
         summary: "Closes the connection",
     },
-    Entry {
+    CommandEntry {
         command: Command::Select,
         name: "select",
         arguments: "index",
@@ -157,7 +157,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Chooses one of 16 databases, in which CL.THROTTLE counts apart",
     },
-    Entry {
+    CommandEntry {
         command: Command::Client,
         name: "client",
         arguments: "SETINFO|SETNAME|GETNAME|ID|INFO|NO-EVICT|NO-TOUCH [argument ...]",
@@ -166,7 +166,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Names the connection, and tells of it",
     },
-    Entry {
+    CommandEntry {
         command: Command::Info,
         name: "info",
         arguments: "[section ...]",
@@ -175,7 +175,7 @@ static COMMANDS: [Entry; 20] = [
         flags: &["loading", "stale"],
         summary: "Tells of the server",
     },
-    Entry {
+    CommandEntry {
         command: Command::Commands,
         name: "command",
         arguments: "[COUNT|LIST|INFO|DOCS [name ...]]",
@@ -184,7 +184,7 @@ static COMMANDS: [Entry; 20] = [
         flags: &["loading", "stale"],
         summary: "Tells of the commands",
     },
-    Entry {
+    CommandEntry {
         command: Command::Multi,
         name: "multi",
         arguments: "",
@@ -193,7 +193,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Begins a transaction: commands are queued until EXEC",
     },
-    Entry {
+    CommandEntry {
         command: Command::Exec,
         name: "exec",
         arguments: "",
@@ -202,7 +202,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Runs what was queued, in a row",
     },
-    Entry {
+    CommandEntry {
         command: Command::Discard,
         name: "discard",
         arguments: "",
@@ -211,7 +211,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Forgets what was queued",
     },
-    Entry {
+    CommandEntry {
         command: Command::Watch,
         name: "watch",
         arguments: "key [key ...]",
@@ -220,7 +220,7 @@ static COMMANDS: [Entry; 20] = [
         flags: PLAIN,
         summary: "Refused: there is nothing to watch",
     },
-    Entry {
+    CommandEntry {
         command: Command::Unwatch,
         name: "unwatch",
         arguments: "",
@@ -233,7 +233,7 @@ static COMMANDS: [Entry; 20] = [
 
 /// The command of this name, in any case.
 #[inline]
-pub(crate) fn find(name: &[u8]) -> Option<&'static Entry> {
+pub(crate) fn find(name: &[u8]) -> Option<&'static CommandEntry> {
     match name {
         // What millions a second ask for is not looked up.
         b"CL.THROTTLE" | b"cl.throttle" => Some(&COMMANDS[0]),
@@ -241,11 +241,11 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Entry> {
     }
 }
 
-pub(crate) fn all() -> &'static [Entry] {
+pub(crate) fn all() -> &'static [CommandEntry] {
     &COMMANDS
 }
 
-impl Entry {
+impl CommandEntry {
     /// Whether a command of so many words can be this one.
     #[inline]
     pub(crate) fn takes(&self, words: usize) -> bool {

@@ -16,13 +16,13 @@ use crate::service::{governing_limit, rule_name};
 
 /// What one call asks.
 #[derive(Debug)]
-pub(crate) struct Check<'b> {
+pub(crate) struct RespCheck<'b> {
     domain: &'b str,
     cost: Hits,
     entries: SmallVec<[(&'b str, &'b [u8]); 4]>,
 }
 
-impl<'b> Check<'b> {
+impl<'b> RespCheck<'b> {
     /// Reads `domain [COST n] attribute value …`.
     ///
     /// # Errors
@@ -57,14 +57,14 @@ impl<'b> Check<'b> {
             }
             entries.push((name, *value));
         }
-        Ok(Check { domain, cost: Hits::new(cost), entries })
+        Ok(RespCheck { domain, cost: Hits::new(cost), entries })
     }
 
     pub(crate) fn ask(&self) -> DescriptorAsk<'_> {
         DescriptorAsk { descriptor: Descriptor { entries: &self.entries }, cost: self.cost, limit: None }
     }
 
-    /// The question, about what [`Check::ask`] gave.
+    /// The question, about what [`RespCheck::ask`] gave.
     pub(crate) fn request<'a>(&'a self, ask: &'a DescriptorAsk<'a>) -> CheckRequest<'a> {
         CheckRequest {
             domain: self.domain,

@@ -17,16 +17,16 @@ use tidegate_limiter::Transport;
 use tokio::io::{AsyncRead as _, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
-use super::Worker;
+use super::RespWorker;
 use super::answer::{Answerer, COMMANDS_PER_TURN, Pause, Progress};
 use super::buffers::{Buffers, READ_BYTES};
 use super::reply::Replies;
-use super::session::Access;
+use super::session::Standing;
 use crate::runtime::{Connection, Seat};
 use crate::service::span;
 
 /// Serves a connection to its end.
-pub(super) async fn serve(worker: Arc<Worker>, connection: Connection) {
+pub(super) async fn serve(worker: Arc<RespWorker>, connection: Connection) {
     let connected = worker.stats.connected();
     let mut drained = pin!(connection.drain.requested());
     let peer = PeerGroup::of(connection.peer.ip());
@@ -42,15 +42,15 @@ pub(super) async fn serve(worker: Arc<Worker>, connection: Connection) {
             Ok(_) => {}
         }
         match socket.answer().await {
-            Ok(Open::Yes) => {}
-            Ok(Open::No) => return socket.hear_out().await,
+            Ok(StaysOpen::Yes) => {}
+            Ok(StaysOpen::No) => return socket.hear_out().await,
             Err(_) => return,
         }
     }
 }
 
 struct Socket {
-    worker: Arc<Worker>,
+    worker: Arc<RespWorker>,
     stream: Stream,
     seat: Arc<Seat>,
     answerer: Answerer,
@@ -65,7 +65,7 @@ struct Socket {
 
 /// Whether the connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum StaysOpen {
     Yes,
     No,
 }
@@ -82,7 +82,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const LAST_WORDS_BYTES: usize = 1 << 20;
 
 impl Socket {
-    fn new(worker: Arc<Worker>, stream: Stream, seat: Arc<Seat>, answerer: Answerer) -> Self {
+    fn new(worker: Arc<RespWorker>, stream: Stream, seat: Arc<Seat>, answerer: Answerer) -> Self {
         let (input, replies) = (Vec::new(), Replies::default());
         Socket { worker, stream, seat, answerer, input, replies, streak: 0, late: None }
     }
@@ -113,18 +113,18 @@ impl Socket {
     }
 
     /// Answers all whole commands that are here.
-    async fn answer(&mut self) -> io::Result<Open> {
+    async fn answer(&mut self) -> io::Result<StaysOpen> {
         self.seat.set_busy();
         let open = self.answer_input().await;
         self.seat.set_idle();
         // What strangers say is no reason to let them stay.
-        if self.answerer.access() == Access::Granted {
+        if self.answerer.access() == Standing::Granted {
             self.seat.progressed();
         }
         open
     }
 
-    async fn answer_input(&mut self) -> io::Result<Open> {
+    async fn answer_input(&mut self) -> io::Result<StaysOpen> {
         let mut used = 0;
         let open = loop {
             let began = self.worker.service.clock.now();
@@ -144,8 +144,8 @@ impl Socket {
             }
             match progress.why {
                 Pause::TurnOver | Pause::WrongPassword => {}
-                Pause::NeedsMore => break Open::Yes,
-                Pause::Close => break Open::No,
+                Pause::NeedsMore => break StaysOpen::Yes,
+                Pause::Close => break StaysOpen::No,
             }
         };
         if used > 0 {
@@ -156,7 +156,7 @@ impl Socket {
     }
 
     fn report(&self, progress: &Progress, began: Timestamp) {
-        let Worker { service, stats, .. } = &*self.worker;
+        let RespWorker { service, stats, .. } = &*self.worker;
         stats.count_commands(progress.commands);
         if progress.decisions > 0 {
             let took = span(service.clock.now().since(began));
@@ -170,7 +170,7 @@ impl Socket {
             self.take_buffers();
             // Nothing more, the end, or an error: in any case there is nothing more to do.
             let Ok(1..) = self.read_now() else { return };
-            let Ok(Open::Yes) = self.answer().await else { return };
+            let Ok(StaysOpen::Yes) = self.answer().await else { return };
         }
     }
 

@@ -6,7 +6,7 @@ use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter};
 use tidegate_rules::CellKeyBytes;
 use tidegate_store::Request;
 
-use super::check::{self, Check};
+use super::check::{self, RespCheck};
 use super::reply::Replies;
 use super::throttle::{Bucket, Throttle};
 
@@ -16,7 +16,7 @@ pub(crate) enum Gathered<'b> {
     #[default]
     Nothing,
     Throttles(Vec<(Throttle<'b>, Arc<Bucket>)>),
-    Checks(Vec<Check<'b>>),
+    Checks(Vec<RespCheck<'b>>),
 }
 
 /// Decisions in one call to the store: more would hold up those of others.
@@ -48,7 +48,7 @@ impl<'b> Gathered<'b> {
     }
 
     /// Adds one more, which it [takes](Gathered::takes_a_check).
-    pub(crate) fn add_check(&mut self, check: Check<'b>) {
+    pub(crate) fn add_check(&mut self, check: RespCheck<'b>) {
         match self {
             Gathered::Checks(checks) => checks.push(check),
             other => *other = Gathered::Checks(vec![check]),
@@ -86,8 +86,8 @@ async fn decide_throttles(throttles: &[(Throttle<'_>, Arc<Bucket>)], limiter: &L
     }
 }
 
-async fn decide_checks(checks: &[Check<'_>], limiter: &Limiter, to: &mut Replies) {
-    let asks: Vec<DescriptorAsk<'_>> = checks.iter().map(Check::ask).collect();
+async fn decide_checks(checks: &[RespCheck<'_>], limiter: &Limiter, to: &mut Replies) {
+    let asks: Vec<DescriptorAsk<'_>> = checks.iter().map(RespCheck::ask).collect();
     let requests: Vec<CheckRequest<'_>> =
         checks.iter().zip(&asks).map(|(check, ask)| check.request(ask)).collect();
     for decision in limiter.check_batch(&requests).await {

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::runtime::{Connection, Patience, Protocol, Serving};
 use crate::service::Service;
-use buffers::Pool;
+use buffers::BufferPool;
 use parse::Bounds;
 use stats::Stats;
 
@@ -61,17 +61,17 @@ impl Default for RespSettings {
 /// The Redis protocol of one worker, or of all.
 #[derive(Clone)]
 pub struct Resp {
-    worker: Arc<Worker>,
+    worker: Arc<RespWorker>,
 }
 
 /// What connections of one worker share.
-pub(crate) struct Worker {
+pub(crate) struct RespWorker {
     service: Arc<Service>,
     settings: RespSettings,
     logins: Arc<Logins>,
     bounds_of_strangers: Bounds,
     stats: Arc<Stats>,
-    pool: Pool,
+    pool: BufferPool,
     /// Whether the store ever made somebody wait. From then on, what is pipelined is asked for together.
     store_takes_time: AtomicBool,
 }
@@ -82,7 +82,7 @@ impl Resp {
     pub fn new(service: Arc<Service>, settings: RespSettings) -> Self {
         let stats = Arc::new(Stats::new(Arc::clone(&service.clock)));
         let logins = Arc::new(Logins::new(settings.users.clone()));
-        Self { worker: Arc::new(Worker::new(service, settings, logins, stats)) }
+        Self { worker: Arc::new(RespWorker::new(service, settings, logins, stats)) }
     }
 
     /// What is known of attempts to log in, for metrics.
@@ -95,21 +95,21 @@ impl Resp {
     /// all workers together.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
-        let Worker { settings, logins, stats, .. } = &*self.worker;
+        let RespWorker { settings, logins, stats, .. } = &*self.worker;
         let (logins, stats) = (Arc::clone(logins), Arc::clone(stats));
-        Self { worker: Arc::new(Worker::new(service, settings.clone(), logins, stats)) }
+        Self { worker: Arc::new(RespWorker::new(service, settings.clone(), logins, stats)) }
     }
 }
 
-impl Worker {
+impl RespWorker {
     fn new(service: Arc<Service>, settings: RespSettings, logins: Arc<Logins>, stats: Arc<Stats>) -> Self {
-        Worker {
+        RespWorker {
             service,
             bounds_of_strangers: settings.bounds.for_stranger(),
             settings,
             logins,
             stats,
-            pool: Pool::default(),
+            pool: BufferPool::default(),
             store_takes_time: AtomicBool::new(false),
         }
     }
@@ -121,7 +121,7 @@ impl Protocol for Resp {
     }
 
     fn patience(&self) -> Patience {
-        let Worker { settings, logins, .. } = &*self.worker;
+        let RespWorker { settings, logins, .. } = &*self.worker;
         let idle = settings.idle_timeout;
         let first = if logins.are_needed() { settings.login_timeout } else { idle };
         Patience { first, idle, even_under_way: false }

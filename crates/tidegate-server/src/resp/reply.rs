@@ -2,7 +2,7 @@
 
 /// Which version a client asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum RespVersion {
     #[default]
     Resp2,
     Resp3,
@@ -12,7 +12,7 @@ pub(crate) enum Version {
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     bytes: Vec<u8>,
-    version: Version,
+    version: RespVersion,
 }
 
 impl Replies {
@@ -26,12 +26,12 @@ impl Replies {
         std::mem::take(&mut self.bytes)
     }
 
-    pub(crate) fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> RespVersion {
         self.version
     }
 
     /// Replies from here on are in `version`.
-    pub(crate) fn set_version(&mut self, version: Version) {
+    pub(crate) fn set_version(&mut self, version: RespVersion) {
         self.version = version;
     }
 
@@ -71,8 +71,8 @@ impl Replies {
     /// No value.
     pub(crate) fn nil(&mut self) {
         self.bytes.extend_from_slice(match self.version {
-            Version::Resp2 => b"$-1\r\n",
-            Version::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
@@ -84,8 +84,8 @@ impl Replies {
     /// A map; keys and values follow in turn.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.version {
-            Version::Resp2 => self.array(2 * pairs),
-            Version::Resp3 => self.header(b'%', signed(pairs)),
+            RespVersion::Resp2 => self.array(2 * pairs),
+            RespVersion::Resp3 => self.header(b'%', signed(pairs)),
         }
     }
 
@@ -152,7 +152,7 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn written(version: Version, write: impl FnOnce(&mut Replies)) -> String {
+    fn written(version: RespVersion, write: impl FnOnce(&mut Replies)) -> String {
         let mut replies = Replies::default();
         replies.set_version(version);
         write(&mut replies);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_peers_line_end_in_an_error_does_not_end_the_reply() {
-        assert_eq!(written(Version::Resp2, |to| to.error("ERR a\r\n+OK")), "-ERR a  +OK\r\n");
+        assert_eq!(written(RespVersion::Resp2, |to| to.error("ERR a\r\n+OK")), "-ERR a  +OK\r\n");
         assert_eq!(quoted(b"a\r\n\xff"), r"'a\r\n\xff'");
     }
 
@@ -172,8 +172,8 @@ mod tests {
             to.bulk(b"proto");
             to.nil();
         };
-        assert_eq!(written(Version::Resp2, write), "*2\r\n$5\r\nproto\r\n$-1\r\n");
-        assert_eq!(written(Version::Resp3, write), "%1\r\n$5\r\nproto\r\n_\r\n");
+        assert_eq!(written(RespVersion::Resp2, write), "*2\r\n$5\r\nproto\r\n$-1\r\n");
+        assert_eq!(written(RespVersion::Resp3, write), "%1\r\n$5\r\nproto\r\n_\r\n");
     }
 
     #[test]
@@ -185,6 +185,6 @@ mod tests {
         };
         let least = ":-9223372036854775808\r\n".repeat(2);
         let expected = format!("*3\r\n:0\r\n:-1\r\n:10\r\n*3\r\n:9223372036854775807\r\n{least}:-10\r\n");
-        assert_eq!(written(Version::Resp2, write), expected);
+        assert_eq!(written(RespVersion::Resp2, write), expected);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Nothing here decides a request or touches a socket.
 
-use super::catalogue::{self, Command, Entry};
+use super::catalogue::{self, Command, CommandEntry};
 use super::login::{Attempt, DEFAULT_USER, Logins};
-use super::reply::{Replies, Version, quoted};
+use super::reply::{Replies, RespVersion, quoted};
 use super::stats::Stats;
 use super::throttle::read_number;
 use tidegate_access::PeerGroup;
@@ -14,7 +14,7 @@ use tidegate_core::Timestamp;
 #[derive(Debug)]
 pub(crate) struct Session {
     id: u64,
-    access: Access,
+    access: Standing,
     name: Vec<u8>,
     library: [Vec<u8>; 2],
     /// Wrong passwords so far.
@@ -28,7 +28,7 @@ const DATABASES: u8 = 16;
 
 /// Whether the peer may ask for everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum Standing {
     Granted,
     /// It has yet to give the password.
     Stranger,
@@ -60,11 +60,11 @@ const MOST_WRONG: u32 = 3;
 
 impl Session {
     pub(crate) fn new(id: u64, logins: &Logins) -> Self {
-        let access = if logins.are_needed() { Access::Stranger } else { Access::Granted };
+        let access = if logins.are_needed() { Standing::Stranger } else { Standing::Granted };
         Session { id, access, name: Vec::new(), library: Default::default(), wrong: 0, database: 0 }
     }
 
-    pub(crate) fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Standing {
         self.access
     }
 
@@ -92,7 +92,7 @@ impl Session {
             Command::Auth => return self.auth(arguments, around, to),
             Command::Reset => {
                 *self = Session { wrong: self.wrong, ..Session::new(self.id, around.logins) };
-                to.set_version(Version::Resp2);
+                to.set_version(RespVersion::Resp2);
                 to.simple("RESET");
             }
             Command::Quit => {
@@ -133,7 +133,7 @@ impl Session {
         {
             return then;
         }
-        if self.access == Access::Stranger {
+        if self.access == Standing::Stranger {
             to.error("NOAUTH authentication is required, with AUTH or with HELLO 3 AUTH default password");
             return Then::GoOn;
         }
@@ -142,8 +142,8 @@ impl Session {
         }
         to.set_version(wanted.version);
         let proto = match wanted.version {
-            Version::Resp2 => 2,
-            Version::Resp3 => 3,
+            RespVersion::Resp2 => 2,
+            RespVersion::Resp3 => 3,
         };
         to.map(7);
         tell(to, "server", "tidegate");
@@ -192,7 +192,7 @@ impl Session {
         }
         match around.logins.attempt(around.peer, user, given, around.now) {
             Attempt::Right => {
-                self.access = Access::Granted;
+                self.access = Standing::Granted;
                 return Ok(());
             }
             Attempt::Wrong => to.error("WRONGPASS invalid username-password pair or user is disabled."),
@@ -247,8 +247,8 @@ impl Session {
         }
     }
 
-    fn described(&self, version: Version) -> Vec<u8> {
-        let resp = if version == Version::Resp3 { 3 } else { 2 };
+    fn described(&self, version: RespVersion) -> Vec<u8> {
+        let resp = if version == RespVersion::Resp3 { 3 } else { 2 };
         let shown = |label: &[u8]| label.escape_ascii().to_string();
         let [library, library_version] = &self.library;
         format!(
@@ -265,17 +265,17 @@ impl Session {
 
 /// What a client says in `HELLO`.
 struct Hello<'w> {
-    version: Version,
+    version: RespVersion,
     credentials: Option<(&'w [u8], &'w [u8])>,
     name: Option<&'w [u8]>,
 }
 
 impl<'w> Hello<'w> {
-    fn read(arguments: &[&'w [u8]], current: Version) -> Result<Self, String> {
+    fn read(arguments: &[&'w [u8]], current: RespVersion) -> Result<Self, String> {
         let (version, mut options) = match arguments {
             [] => (current, arguments),
-            [b"2", options @ ..] => (Version::Resp2, options),
-            [b"3", options @ ..] => (Version::Resp3, options),
+            [b"2", options @ ..] => (RespVersion::Resp2, options),
+            [b"3", options @ ..] => (RespVersion::Resp3, options),
             _ => return Err("NOPROTO unsupported protocol version, 2 and 3 are known".to_owned()),
         };
         let mut hello = Hello { version, credentials: None, name: None };
@@ -320,10 +320,10 @@ fn tell_commands(arguments: &[&[u8]], to: &mut Replies) {
     let subcommand = arguments.first().map(|word| word.to_ascii_uppercase());
     let names = arguments.get(1..).unwrap_or_default();
     match subcommand.as_deref() {
-        None => write_all(to, Entry::write_info),
+        None => write_all(to, CommandEntry::write_info),
         Some(b"COUNT") => to.integer(i64::try_from(catalogue::all().len()).unwrap_or(i64::MAX)),
         Some(b"LIST") => write_all(to, |entry, to| to.bulk(entry.name.as_bytes())),
-        Some(b"INFO") if names.is_empty() => write_all(to, Entry::write_info),
+        Some(b"INFO") if names.is_empty() => write_all(to, CommandEntry::write_info),
         Some(b"INFO") => {
             to.array(names.len());
             for name in names {
@@ -334,10 +334,10 @@ fn tell_commands(arguments: &[&[u8]], to: &mut Replies) {
             }
         }
         Some(b"DOCS") => {
-            let wanted = |entry: &&Entry| {
+            let wanted = |entry: &&CommandEntry| {
                 names.is_empty() || names.iter().any(|name| name.eq_ignore_ascii_case(entry.name.as_bytes()))
             };
-            let entries: Vec<&Entry> = catalogue::all().iter().filter(wanted).collect();
+            let entries: Vec<&CommandEntry> = catalogue::all().iter().filter(wanted).collect();
             to.map(entries.len());
             entries.iter().for_each(|entry| entry.write_docs(to));
         }
@@ -348,7 +348,7 @@ fn tell_commands(arguments: &[&[u8]], to: &mut Replies) {
     }
 }
 
-fn write_all(to: &mut Replies, write: impl Fn(&Entry, &mut Replies)) {
+fn write_all(to: &mut Replies, write: impl Fn(&CommandEntry, &mut Replies)) {
     to.array(catalogue::all().len());
     catalogue::all().iter().for_each(|entry| write(entry, to));
 }

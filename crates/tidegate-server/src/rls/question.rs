@@ -25,24 +25,24 @@ pub(crate) struct Mistake {
 }
 
 /// One descriptor's attributes.
-pub(super) type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 4]>;
+pub(super) type DescriptorEntries<'a> = SmallVec<[(&'a str, &'a [u8]); 4]>;
 
 /// The limits that descriptors bring along, each at its descriptor's place; empty where none does.
 pub(super) type Overrides = Vec<Option<LimitOverride>>;
 
 /// The attributes of every descriptor.
-pub(super) fn entries(request: &RateLimitRequest) -> SmallVec<[Entries<'_>; 2]> {
+pub(super) fn entries(request: &RateLimitRequest) -> SmallVec<[DescriptorEntries<'_>; 2]> {
     request.descriptors.iter().map(entries_of).collect()
 }
 
-fn entries_of(descriptor: &RateLimitDescriptor) -> Entries<'_> {
+fn entries_of(descriptor: &RateLimitDescriptor) -> DescriptorEntries<'_> {
     descriptor.entries.iter().map(|entry| (entry.key.as_str(), &entry.value[..])).collect()
 }
 
 /// What is asked for every descriptor.
 pub(super) fn asks<'a>(
     request: &RateLimitRequest,
-    entries: &'a [Entries<'_>],
+    entries: &'a [DescriptorEntries<'_>],
     overrides: &'a [Option<LimitOverride>],
 ) -> SmallVec<[DescriptorAsk<'a>; 2]> {
     let descriptors = request.descriptors.iter().zip(entries).enumerate();

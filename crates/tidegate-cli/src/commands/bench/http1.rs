@@ -55,10 +55,10 @@ async fn run(lane: &mut Lane, mut stream: TcpStream) {
 }
 
 /// Sends a request and reads until the whole reply is at the start of `buffer`.
-async fn exchange(stream: &mut TcpStream, buffer: &mut BytesMut, request: &[u8]) -> io::Result<Reply> {
+async fn exchange(stream: &mut TcpStream, buffer: &mut BytesMut, request: &[u8]) -> io::Result<HttpReply> {
     stream.write_all(request).await?;
     loop {
-        if let Some(reply) = Reply::parse(buffer)?
+        if let Some(reply) = HttpReply::parse(buffer)?
             && buffer.len() >= reply.total()
         {
             return Ok(reply);
@@ -71,16 +71,16 @@ async fn exchange(stream: &mut TcpStream, buffer: &mut BytesMut, request: &[u8])
 
 /// Where a reply's parts are, and what it says.
 #[derive(Debug, PartialEq, Eq)]
-struct Reply {
+struct HttpReply {
     status: u16,
     head: usize,
     body: usize,
     closes: bool,
 }
 
-impl Reply {
+impl HttpReply {
     /// Nothing if the head is not complete yet.
-    fn parse(bytes: &[u8]) -> io::Result<Option<Reply>> {
+    fn parse(bytes: &[u8]) -> io::Result<Option<HttpReply>> {
         let bad = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
@@ -100,7 +100,7 @@ impl Reply {
             return Err(bad("the reply is too long".to_owned()));
         }
         let closes = header("connection").is_some_and(|header| header.value.eq_ignore_ascii_case(b"close"));
-        Ok(Some(Reply { status: response.code.unwrap_or_default(), head, body, closes }))
+        Ok(Some(HttpReply { status: response.code.unwrap_or_default(), head, body, closes }))
     }
 
     fn total(&self) -> usize {
@@ -125,10 +125,10 @@ mod tests {
         let whole = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\n\r\n{}";
         let head = whole.len() - 2;
         for cut in 0..head {
-            assert_eq!(Reply::parse(&whole[..cut]).unwrap(), None, "{cut}");
+            assert_eq!(HttpReply::parse(&whole[..cut]).unwrap(), None, "{cut}");
         }
-        let reply = Reply::parse(whole).unwrap().unwrap();
-        assert_eq!(reply, Reply { status: 429, head, body: 2, closes: false });
+        let reply = HttpReply::parse(whole).unwrap().unwrap();
+        assert_eq!(reply, HttpReply { status: 429, head, body: 2, closes: false });
         assert_eq!((reply.outcome(), reply.total()), (Outcome::Refused, whole.len()));
     }
 
@@ -139,7 +139,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n",
             "SSH-2.0\r\n\r\n",
         ] {
-            assert!(Reply::parse(bad.as_bytes()).is_err(), "{bad}");
+            assert!(HttpReply::parse(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 }

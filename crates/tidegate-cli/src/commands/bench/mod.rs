@@ -34,7 +34,7 @@ use alarm::Alarm;
 use lane::{Crew, Lane};
 use payload::Payloads;
 use plan::Plan;
-use report::Report;
+use report::BenchReport;
 use schedule::Schedule;
 use tally::Tally;
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let payloads = Payloads::encode(&plan);
     let schedule = Arc::new(Schedule::new(clock::now(), plan.warm_up, plan.duration, plan.pace));
     let tally = measure(&plan, &payloads, &schedule)?;
-    let report = Report { plan: &plan, tally: &tally, measured: schedule.measured(tally.last_answer) };
+    let report = BenchReport { plan: &plan, tally: &tally, measured: schedule.measured(tally.last_answer) };
     report.write(&mut io::stdout().lock(), args.output.output)?;
     if tally.decided() == 0 {
         let reason = tally.first_complaint.unwrap_or_else(|| "the run was too short".to_owned());

@@ -13,14 +13,14 @@ use crate::args::{Output, Pace, Protocol};
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// What was asked for, what came of it, and how long that took.
-pub(super) struct Report<'r> {
+pub(super) struct BenchReport<'r> {
     pub(super) plan: &'r Plan,
     pub(super) tally: &'r Tally,
     /// The plan's duration, and longer if the last answers were late.
     pub(super) measured: Duration,
 }
 
-impl Report<'_> {
+impl BenchReport<'_> {
     pub(super) fn write(&self, out: &mut impl Write, output: Output) -> io::Result<()> {
         match output {
             Output::Json => write_json(out, self),
@@ -33,8 +33,8 @@ impl Report<'_> {
     }
 }
 
-fn write_json(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
-    let Report { plan, tally, measured } = report;
+fn write_json(out: &mut impl Write, report: &BenchReport<'_>) -> io::Result<()> {
+    let BenchReport { plan, tally, measured } = report;
     let micros = |latency: Duration| latency.as_nanos() as f64 / 1000.0;
     let at = |quantile| micros(tally.latency_at(quantile));
     let troubles: serde_json::Map<_, _> =
@@ -74,8 +74,8 @@ fn write_json(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
     writeln!(out, "{json:#}")
 }
 
-fn write_text(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
-    let Report { plan, tally, .. } = report;
+fn write_text(out: &mut impl Write, report: &BenchReport<'_>) -> io::Result<()> {
+    let BenchReport { plan, tally, .. } = report;
     let Plan { endpoint, connections, in_flight, keys, duration, warm_up, .. } = plan;
     let protocol = protocol_name(plan.protocol);
     let pace = match plan.pace {
@@ -106,8 +106,8 @@ fn write_text(out: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn rates(report: &Report<'_>) -> Table {
-    let Report { plan, tally, .. } = report;
+fn rates(report: &BenchReport<'_>) -> Table {
+    let BenchReport { plan, tally, .. } = report;
     let mut table = table();
     table.set_header(["", "requests", "per second"]);
     let mut row = |name: &str, count: u64, per_second: f64| {

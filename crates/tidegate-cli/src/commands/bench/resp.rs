@@ -65,7 +65,7 @@ async fn run(lane: &mut Lane, mut stream: TcpStream) {
 /// The next reply, which is taken out of `replies`.
 async fn read(stream: &mut TcpStream, replies: &mut BytesMut, lane: &Lane) -> io::Result<Outcome> {
     loop {
-        if let Some(reply) = Reply::parse(replies)? {
+        if let Some(reply) = RespReply::parse(replies)? {
             if let Outcome::Failed(trouble) = reply.outcome {
                 let text = String::from_utf8_lossy(&replies[..reply.length]);
                 lane.crew().tally().complain(|| format!("{trouble}: {}", text.trim()));
@@ -81,17 +81,17 @@ async fn read(stream: &mut TcpStream, replies: &mut BytesMut, lane: &Lane) -> io
 
 /// What a reply says, and how long it is.
 #[derive(Debug, PartialEq, Eq)]
-struct Reply {
+struct RespReply {
     outcome: Outcome,
     length: usize,
 }
 
-impl Reply {
+impl RespReply {
     /// Nothing if the reply is not complete yet.
-    fn parse(bytes: &[u8]) -> io::Result<Option<Reply>> {
+    fn parse(bytes: &[u8]) -> io::Result<Option<RespReply>> {
         let Some((first, mut length)) = line(bytes, 0)? else { return Ok(None) };
         if first.starts_with(b"-") {
-            return Ok(Some(Reply { outcome: Outcome::Failed(Trouble::ErrorReply), length }));
+            return Ok(Some(RespReply { outcome: Outcome::Failed(Trouble::ErrorReply), length }));
         }
         if first != b"*5" {
             return Err(bad("the reply is not that of CL.THROTTLE"));
@@ -106,7 +106,7 @@ impl Reply {
             length = end;
         }
         let outcome = if limited == Some(true) { Outcome::Refused } else { Outcome::Allowed };
-        Ok(Some(Reply { outcome, length }))
+        Ok(Some(RespReply { outcome, length }))
     }
 }
 
@@ -133,19 +133,19 @@ mod tests {
         let whole = b"*5\r\n:1\r\n:16\r\n:0\r\n:2\r\n:32\r\n*5\r\n:0\r\n";
         let length = whole.len() - 8;
         for cut in 0..length {
-            assert_eq!(Reply::parse(&whole[..cut]).unwrap(), None, "{cut}");
+            assert_eq!(RespReply::parse(&whole[..cut]).unwrap(), None, "{cut}");
         }
-        assert_eq!(Reply::parse(whole).unwrap(), Some(Reply { outcome: Outcome::Refused, length }));
-        let allowed = Reply::parse(b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n").unwrap().unwrap();
+        assert_eq!(RespReply::parse(whole).unwrap(), Some(RespReply { outcome: Outcome::Refused, length }));
+        let allowed = RespReply::parse(b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n").unwrap().unwrap();
         assert_eq!(allowed.outcome, Outcome::Allowed);
     }
 
     #[test]
     fn an_error_is_no_decision_and_anything_else_no_reply() {
-        let error = Reply::parse(b"-ERR no\r\n+OK\r\n").unwrap().unwrap();
-        assert_eq!(error, Reply { outcome: Outcome::Failed(Trouble::ErrorReply), length: 9 });
+        let error = RespReply::parse(b"-ERR no\r\n+OK\r\n").unwrap().unwrap();
+        assert_eq!(error, RespReply { outcome: Outcome::Failed(Trouble::ErrorReply), length: 9 });
         for bytes in [&b"+PONG\r\n"[..], b"*4\r\n", b"*5\r\n$1\r\n", &[b'x'; 5_000]] {
-            assert!(Reply::parse(bytes).is_err());
+            assert!(RespReply::parse(bytes).is_err());
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::rules::RuleFiles;
 use crate::settings::suggest;
 
 use estimate::{Estimate, Inputs};
-use report::Report;
+use report::PlanReport;
 
 /// Where the counters shall live.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Failure> {
     check_names(args, &rules)?;
     let inputs = Inputs::new(args, home.as_ref());
     let estimate = Estimate::new(&rules, &inputs);
-    let report = Report { inputs: &inputs, estimate: &estimate, home: home.as_ref() };
+    let report = PlanReport { inputs: &inputs, estimate: &estimate, home: home.as_ref() };
     report.write(&mut io::stdout().lock(), args.output.output)?;
     Ok(ExitCode::SUCCESS)
 }

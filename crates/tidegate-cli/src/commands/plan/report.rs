@@ -10,13 +10,13 @@ use super::Home;
 use super::estimate::{Counter, Estimate, Inputs};
 use crate::args::Output;
 
-pub(super) struct Report<'r> {
+pub(super) struct PlanReport<'r> {
     pub(super) inputs: &'r Inputs,
     pub(super) estimate: &'r Estimate,
     pub(super) home: Option<&'r Home>,
 }
 
-impl Report<'_> {
+impl PlanReport<'_> {
     pub(super) fn write(&self, out: &mut impl Write, output: Output) -> io::Result<()> {
         match output {
             Output::Text => self.write_text(out),
@@ -25,7 +25,7 @@ impl Report<'_> {
     }
 
     fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
-        let Report { inputs, estimate, home } = self;
+        let PlanReport { inputs, estimate, home } = self;
         writeln!(out, "{}\n", counters_table(&estimate.counters))?;
         if !matches!(home, Some(Home::Redis(..))) {
             writeln!(
@@ -98,7 +98,7 @@ impl Report<'_> {
     }
 
     fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        let Report { inputs, estimate, home } = self;
+        let PlanReport { inputs, estimate, home } = self;
         let counters: Vec<_> = estimate.counters.iter().map(counter_json).collect();
         let (store, servers) = match home {
             None => (None, None),

@@ -6,6 +6,7 @@ mod clocks;
 mod costs;
 mod floods;
 mod outages;
+mod size;
 
 use crate::attack::Attack;
 use crate::checker::Kind;
