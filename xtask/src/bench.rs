@@ -76,6 +76,12 @@ const BENCHES: &[Bench] = &[
         target: "proxy",
     },
     Bench {
+        name: "replay",
+        shows: "lines per second of a replay on one core, for each log format, alone and against other rules",
+        package: "tidegate-replay",
+        target: "replay",
+    },
+    Bench {
         name: "resp",
         shows: "CL.THROTTLE over the Redis protocol beside redis-server's own PING, at pipelines 1, 16 and 64",
         package: "tidegate-server",

@@ -320,6 +320,12 @@ impl Decision {
         self.asked_at
     }
 
+    /// The version of the rules that decided.
+    #[must_use]
+    pub fn rules_version(&self) -> u64 {
+        self.snapshot.version()
+    }
+
     pub(crate) fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }

@@ -38,7 +38,7 @@ pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::{Limiter, Unsettled};
-pub use observer::{NoObserver, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport};
+pub use observer::{Decided, NoObserver, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport};
 pub use refund::{RefundError, SpentAt};
 pub use remote::QueueBounds;
 pub use remote::breaker::{BreakerConfig, BreakerState};

@@ -22,7 +22,7 @@ use crate::lifecycle::{End, Handle};
 use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
 use crate::node_clock::NodeClock;
-use crate::observer::Observer;
+use crate::observer::{Decided, Observer};
 use crate::remote::{Remote, RemoteParts};
 use crate::request::CheckRequest;
 use crate::runtime::Runtime;
@@ -172,7 +172,7 @@ impl Limiter {
         if decision.is_refused_by_quotas_alone() {
             self.take_back(&plan, &decision).await;
         }
-        self.tell(&decision);
+        self.tell(&Decided { request, matches: matched.matches(), decision: &decision });
         decision
     }
 
@@ -201,7 +201,7 @@ impl Limiter {
         };
         let mut answers = answers.into_iter();
         let mut decisions = Vec::with_capacity(requests.len());
-        for (plan, found) in plans.iter().zip(&found) {
+        for ((plan, found), request) in plans.iter().zip(&found).zip(requests) {
             let Ok(plan) = plan.as_ref().map_err(|unknown| decisions.push(Err((*unknown).clone()))) else {
                 continue;
             };
@@ -210,11 +210,12 @@ impl Limiter {
                 self.begin_penalties(plan, &mut answer).await;
             }
             let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
+            let matches = found.as_ref().map_or(&[][..], Matched::matches);
             let decision = Decision::new(snapshot.clone(), plan, &answer, self.lease_ids.keys(), asked_at);
             if decision.is_refused_by_quotas_alone() {
                 self.take_back(plan, &decision).await;
             }
-            self.tell(&decision);
+            self.tell(&Decided { request, matches, decision: &decision });
             decisions.push(Ok(decision));
         }
         decisions
@@ -341,7 +342,8 @@ impl Limiter {
         }
     }
 
-    fn tell(&self, decision: &Decision) {
+    fn tell(&self, decided: &Decided<'_>) {
+        let decision = decided.decision;
         if decision.reports.is_empty() {
             self.observer.no_rule_matched();
         }
@@ -352,6 +354,7 @@ impl Limiter {
                 watcher.decided_in_experiment(variant, result);
             }
         }
+        self.observer.decided(decided);
     }
 }
 

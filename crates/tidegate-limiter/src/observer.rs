@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Micros;
-use tidegate_rules::{Priority, Rule, Variant};
+use tidegate_rules::{Match, Priority, Rule, Variant};
 use tidegate_store::StoreError;
 
-use crate::decision::Source;
+use crate::decision::{Decision, Report, Source};
 use crate::remote::breaker::BreakerState;
+use crate::request::CheckRequest;
 
 /// Hears what the limiter does.
 pub trait Observer: Send + Sync + 'static {
@@ -20,6 +21,10 @@ pub trait Observer: Send + Sync + 'static {
 
     /// No rule matched a request.
     fn no_rule_matched(&self) {}
+
+    /// A request was decided by its rules: called once per request, after the watchers of those rules. What is borrowed
+    /// here names the caller, so that a log or a list of top callers need look nothing up.
+    fn decided(&self, _decided: &Decided<'_>) {}
 
     /// A limit decided that no rule states: the caller brought it along.
     fn decided_directly(&self, _result: RuleResult, _source: Source) {}
@@ -66,6 +71,43 @@ pub trait Observer: Send + Sync + 'static {
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
         (0..requests).for_each(|_| self.answered(transport, took));
     }
+}
+
+/// A request, the rules that it matched, and what was decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Decided<'a> {
+    /// What was asked.
+    pub request: &'a CheckRequest<'a>,
+    /// The rules that it matched, each with the caller's key under it.
+    pub matches: &'a [Match<'a>],
+    /// The answer.
+    pub decision: &'a Decision,
+}
+
+impl<'a> Decided<'a> {
+    /// What each matched rule said to this caller, and the report of its limit that has the least left; rules that were not
+    /// asked, because a ban decided, are left out.
+    pub fn by_match(&self) -> impl Iterator<Item = (&'a Match<'a>, RuleResult, &'a Report)> {
+        let (matches, reports) = (self.matches, &self.decision.reports);
+        matches.iter().filter_map(move |found| {
+            let own = |report: &&Report| {
+                report.rule == Some(found.rule.index()) && report.descriptor == found.descriptor
+            };
+            let mut of_rule = reports.iter().filter(own);
+            let first = of_rule.next()?;
+            let graver = |(said, least): (RuleResult, &'a Report), report: &'a Report| {
+                let result = said.or_graver(report.result());
+                (result, if left(report) < left(least) { report } else { least })
+            };
+            let (result, least) = of_rule.fold((first.result(), first), graver);
+            Some((found, result, least))
+        })
+    }
+}
+
+/// What orders the reports of one rule: a refusal first, then the least left.
+fn left(report: &Report) -> (bool, u64) {
+    (!report.is_refusal(), report.limit().map_or(u64::MAX, |limit| limit.outcome.remaining))
 }
 
 /// Why a request could not wait for a store that answers others.

@@ -164,6 +164,11 @@ impl<'r> Matched<'r> {
         self.strictest = strictest;
     }
 
+    /// The rules that match.
+    pub(crate) fn matches(&self) -> &[Match<'r>] {
+        &self.matches
+    }
+
     /// The most critical priority among the rules that match, if any of them states one. A rule that is skipped because its
     /// key is missing has no say.
     pub(crate) fn priority(&self) -> Option<Priority> {

@@ -1,0 +1,174 @@
+//! How much one caller asks for at its busiest, whatever the limit: what a limit would have to be to let it pass.
+//!
+//! A window asks for its peak count. A bucket asks for the burst that its rate would have needed: the highest backlog of a
+//! bucket without a bound. A sliding window has no fixed edges, so its peak is taken over eight slots of a seventh of the
+//! window each, which hold every window of that length: it errs upwards, by what came within a seventh of the window.
+//!
+//! A *run* is one window, or one time in which a bucket was not empty. With a limit of L, a run that asked for m has about
+//! m - L requests refused: exact for fixed windows, an estimate for the others.
+
+use tidegate_core::{Limit, Timestamp};
+
+use crate::histogram::Histogram;
+
+const SLOTS: usize = 8;
+
+/// What one caller asks of one limit.
+#[derive(Clone, Debug)]
+pub(crate) struct Demand {
+    pub(crate) peak: u64,
+    /// The most that the current run asked for.
+    run: u64,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Window {
+        start: u64,
+    },
+    Sliding {
+        slot: u64,
+        ring: [u32; SLOTS],
+    },
+    Bucket {
+        backlog: u64,
+        as_of: u64,
+    },
+    /// A concurrency limit: what is held at once is not what is asked for over time.
+    Unknown,
+}
+
+impl Demand {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        let state = match limit {
+            Limit::FixedWindow(_) => State::Window { start: 0 },
+            Limit::SlidingWindow(_) | Limit::SlidingLog(_) => State::Sliding { slot: 0, ring: [0; SLOTS] },
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => State::Bucket { backlog: 0, as_of: 0 },
+            Limit::Concurrency(_) => State::Unknown,
+        };
+        Demand { peak: 0, run: 0, state }
+    }
+
+    /// Notes a request for `hits` at `now`; runs that have ended go to `runs`.
+    pub(crate) fn note(&mut self, limit: &Limit, now: Timestamp, hits: u64, runs: &mut Histogram) {
+        match (&mut self.state, limit) {
+            (State::Window { start }, Limit::FixedWindow(window)) => {
+                let current = window.window_around(now).0.as_micros();
+                if current != *start {
+                    *start = current;
+                    end_run(&mut self.run, runs);
+                }
+                self.run += hits;
+                self.peak = self.peak.max(self.run);
+            }
+            (State::Sliding { slot, ring }, Limit::SlidingWindow(_) | Limit::SlidingLog(_)) => {
+                let window = limit.period().map_or(1, |window| window.get()).max(7);
+                // Seven of these cover the window; its end may stand anywhere in an eighth.
+                let current = now.as_micros() / window.div_ceil(7);
+                if current / 7 != *slot / 7 {
+                    end_run(&mut self.run, runs);
+                }
+                let passed = usize::try_from(current.saturating_sub(*slot)).map_or(SLOTS, |n| n.min(SLOTS));
+                (1..=passed).for_each(|ahead| ring[place(*slot + ahead as u64)] = 0);
+                if passed == SLOTS {
+                    *ring = [0; SLOTS];
+                }
+                *slot = current.max(*slot);
+                let asked = u32::try_from(hits).unwrap_or(u32::MAX);
+                let held = &mut ring[place(*slot)];
+                *held = held.saturating_add(asked);
+                self.run += hits;
+                self.peak = self.peak.max(ring.iter().map(|count| u64::from(*count)).sum());
+            }
+            (State::Bucket { backlog, as_of }, Limit::TokenBucket(_) | Limit::LeakyBucket(_)) => {
+                let rate = match limit {
+                    Limit::TokenBucket(bucket) => bucket.rate(),
+                    Limit::LeakyBucket(bucket) => bucket.rate(),
+                    _ => return,
+                };
+                let period = rate.period().get();
+                let drained = now.as_micros().saturating_sub(*as_of).saturating_mul(rate.count());
+                *backlog = backlog.saturating_sub(drained);
+                if *backlog == 0 {
+                    end_run(&mut self.run, runs);
+                }
+                *as_of = now.as_micros().max(*as_of);
+                *backlog = backlog.saturating_add(hits.saturating_mul(period));
+                self.run = self.run.max(backlog.div_ceil(period));
+                self.peak = self.peak.max(self.run);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the run that is under way: there is no more to come.
+    pub(crate) fn finish(&mut self, runs: &mut Histogram) {
+        end_run(&mut self.run, runs);
+    }
+}
+
+fn place(slot: u64) -> usize {
+    usize::try_from(slot % SLOTS as u64).expect("below eight")
+}
+
+fn end_run(run: &mut u64, runs: &mut Histogram) {
+    if *run > 0 {
+        runs.add(*run, 1);
+        *run = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{FixedWindow, Micros, Rate, SlidingWindow, TokenBucket};
+
+    use super::*;
+
+    /// What a caller asks for that comes at these milliseconds: its peak, and its runs.
+    #[track_caller]
+    fn check(limit: &Limit, at_ms: &[u64], peak: u64, runs: &[(u64, u64)]) {
+        let (mut demand, mut ended) = (Demand::new(limit), Histogram::default());
+        for ms in at_ms {
+            let now = Timestamp::from_micros(1_800_000_000_000_000 + ms * 1_000);
+            demand.note(limit, now, 1, &mut ended);
+        }
+        demand.finish(&mut ended);
+        assert_eq!((demand.peak, ended.iter().collect::<Vec<_>>()), (peak, runs.to_vec()));
+    }
+
+    #[test]
+    fn a_fixed_window_asks_for_its_fullest() {
+        let limit = Limit::FixedWindow(FixedWindow::new(5, Micros::from_secs(1)).unwrap());
+        check(&limit, &[0, 100, 999, 1_000, 2_500], 3, &[(1, 2), (3, 1)]);
+    }
+
+    #[test]
+    fn a_bucket_asks_for_the_burst_that_its_rate_would_need() {
+        let rate = Rate::new(10, Micros::from_secs(1)).unwrap();
+        let limit = Limit::TokenBucket(TokenBucket::new(rate, 5).unwrap());
+        // Three at once need a burst of 3. A hundred ms later one has drained: the next needs 3 again.
+        check(&limit, &[0, 0, 0, 100], 3, &[(3, 1)]);
+        check(&limit, &[0, 0, 5_000], 2, &[(1, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn a_sliding_window_asks_for_what_lies_over_an_edge_too() {
+        let limit = Limit::SlidingWindow(SlidingWindow::new(5, Micros::from_secs(7)).unwrap());
+        // Six within four seconds, over the edge of two aligned windows.
+        let edge = 7_000 - (1_800_000_000_000 % 7_000);
+        let at: Vec<u64> = (0..6).map(|n| edge - 2_000 + n * 800).collect();
+        let (mut demand, mut runs) = (Demand::new(&limit), Histogram::default());
+        for ms in at {
+            let now = Timestamp::from_micros(1_800_000_000_000_000 + ms * 1_000);
+            demand.note(&limit, now, 1, &mut runs);
+        }
+        assert_eq!(demand.peak, 6);
+    }
+
+    #[test]
+    fn what_lies_further_apart_than_a_window_and_a_seventh_is_not_added_up() {
+        let limit = Limit::SlidingWindow(SlidingWindow::new(5, Micros::from_secs(7)).unwrap());
+        check(&limit, &[0, 8_001, 16_002, 100_000], 1, &[(1, 4)]);
+    }
+}

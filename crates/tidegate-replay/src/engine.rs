@@ -1,0 +1,343 @@
+//! Plays requests through the real limiter, under a clock that shows the time of the line.
+
+use std::collections::BinaryHeap;
+use std::future::Future;
+use std::io::{self, Read};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_core::{Hits, Timestamp};
+use tidegate_limiter::{
+    CheckRequest, Decided, DescriptorAsk, LeaseToken, Limiter, LimiterConfig, NoObserver, Observer, Patience,
+    RuleResult, RuleWatcher,
+};
+use tidegate_rules::{Descriptor, Rule, RuleSet};
+use tidegate_store::{Clock as _, ManualClock, MemoryConfig, MemoryStore};
+
+use crate::callers::Side;
+use crate::parse::{BadLine, Format, Parser, Recorded};
+use crate::reader::{Line, Reader};
+use crate::report::{BadLineExample, Lines, Report};
+use crate::summary::{RuleTally, Tally, printable_start};
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The domain of requests that do not say theirs.
+    pub domain: String,
+    /// The most callers that are told apart under each rule. Beyond that they are sampled. About 200 bytes each.
+    pub most_callers: usize,
+    /// Bounds of the memory store that decides.
+    pub memory: MemoryConfig,
+    /// How many callers are named in each list.
+    pub named: usize,
+}
+
+impl Options {
+    /// The defaults, for requests of `domain`.
+    #[must_use]
+    pub fn new(domain: impl Into<String>) -> Self {
+        let memory = MemoryConfig { max_cells: 20_000_000, max_log_bytes: 2 << 30 };
+        Options { domain: domain.into(), most_callers: 1_000_000, memory, named: 5 }
+    }
+}
+
+/// Idle cells are looked for after this many requests, in one part of [`SWEEP_PARTS`] of the store.
+const SWEEP_EVERY: u64 = 1 << 16;
+const SWEEP_PARTS: usize = 8;
+/// Lines that could not be read and are shown.
+const MOST_EXAMPLES: usize = 5;
+
+/// A replay under way.
+pub struct Replay {
+    options: Options,
+    domain: Arc<str>,
+    clock: Arc<ManualClock>,
+    /// The rules, until the first request comes.
+    waiting: Option<(RuleSet, Option<RuleSet>)>,
+    compared: bool,
+    now: Option<Ruled>,
+    before: Option<Ruled>,
+    tally: Arc<Mutex<Tally>>,
+    lines: Lines,
+    format: Option<Format>,
+    latest: Option<Timestamp>,
+    earliest: Timestamp,
+    leases: BinaryHeap<Held>,
+    sequence: u64,
+}
+
+/// A limiter with one set of rules.
+struct Ruled {
+    limiter: Limiter,
+    store: Arc<MemoryStore<Arc<ManualClock>>>,
+}
+
+/// Whether a request passes: now, and under the rules that are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdicts {
+    /// Under the new rules.
+    pub now: bool,
+    /// Under the others; true without any.
+    pub before: bool,
+}
+
+/// A lease that ends with its request.
+struct Held {
+    until: Timestamp,
+    /// Tells apart, and orders, what ends at the same time.
+    sequence: u64,
+    side: Side,
+    token: LeaseToken,
+}
+
+impl Replay {
+    /// A replay of traffic under `rules`, compared with what `against` would have done.
+    #[must_use]
+    pub fn new(rules: RuleSet, against: Option<RuleSet>, options: Options) -> Self {
+        let tally = Tally::new(&rules, against.as_ref(), options.most_callers);
+        Replay {
+            domain: options.domain.as_str().into(),
+            options,
+            compared: against.is_some(),
+            clock: Arc::new(ManualClock::at(Timestamp::from_micros(0))),
+            waiting: Some((rules, against)),
+            now: None,
+            before: None,
+            tally: Arc::new(Mutex::new(tally)),
+            lines: Lines::default(),
+            format: None,
+            latest: None,
+            earliest: Timestamp::from_micros(0),
+            leases: BinaryHeap::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Makes the limiters at the time of the first request: a store counts the age of its cells from its own beginning.
+    fn begin(&mut self) {
+        let Some((rules, against)) = self.waiting.take() else { return };
+        let ruled = |rules: RuleSet, side: Side| {
+            let places = self.tally.lock().places(&rules);
+            let heard = Heard { tally: self.tally.clone(), clock: self.clock.clone(), side, places };
+            let store = Arc::new(MemoryStore::with_clock(self.options.memory, self.clock.clone()));
+            let mut config = LimiterConfig::new(rules, store.clone(), Arc::new(heard));
+            config.clock = self.clock.clone();
+            Ruled { limiter: Limiter::new(config), store }
+        };
+        (self.now, self.before) =
+            (Some(ruled(rules, Side::Now)), against.map(|rules| ruled(rules, Side::Before)));
+    }
+
+    /// Plays every line of a log. `progress` is called now and then with the bytes read so far.
+    ///
+    /// # Errors
+    /// When the log cannot be read. A line that makes no sense is counted, not an error.
+    pub fn play_log<R: Read>(
+        &mut self,
+        reader: &mut Reader<R>,
+        parser: &mut Parser,
+        mut progress: impl FnMut(u64),
+    ) -> io::Result<()> {
+        self.format = Some(parser.format());
+        loop {
+            if self.lines.read.is_multiple_of(SWEEP_EVERY) {
+                progress(reader.bytes());
+            }
+            let Some(line) = reader.next_line()? else { return Ok(()) };
+            self.play_line(line, parser);
+        }
+    }
+
+    /// Plays one line.
+    pub fn play_line(&mut self, line: Line<'_>, parser: &mut Parser) {
+        self.format.get_or_insert(parser.format());
+        self.lines.read += 1;
+        match line {
+            Line::TooLong => self.bad_line(BadLine("it is longer than 64 KiB"), b""),
+            Line::Text(text) => match parser.parse(text) {
+                Ok(recorded) => {
+                    self.play(&recorded);
+                }
+                Err(bad) => self.bad_line(bad, text),
+            },
+        }
+    }
+
+    fn bad_line(&mut self, why: BadLine, text: &[u8]) {
+        self.lines.bad += 1;
+        if self.lines.examples.len() < MOST_EXAMPLES {
+            let (line, why) = (self.lines.read, why.to_string());
+            self.lines.examples.push(BadLineExample { line, why, text: printable_start(text) });
+        }
+    }
+
+    /// Decides one request; none if the rules do not have its domain. Where a line stands for several, the last one's answer.
+    pub fn play(&mut self, recorded: &Recorded<'_>) -> Option<Verdicts> {
+        let at = self.in_order(recorded.at);
+        self.end_leases(at);
+        self.clock.set(at);
+        self.begin();
+        let entries: SmallVec<[(&str, &[u8]); 8]> =
+            recorded.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let descriptor = Descriptor { entries: &entries };
+        let asks = [DescriptorAsk { descriptor, cost: Hits::new(recorded.cost), limit: None }];
+        let own = self.domain.clone();
+        let domain = recorded.domain.as_deref().unwrap_or(&own);
+        let request = CheckRequest { domain, descriptors: &asks, patience: Patience::Waits };
+        let mut verdicts = None;
+        for _ in 0..recorded.weight {
+            let Some(now) = self.check(Side::Now, &request, recorded, at) else {
+                self.lines.unknown_domain += 1;
+                return None;
+            };
+            // Rules that do not have the domain would not have been asked.
+            let before = self.check(Side::Before, &request, recorded, at).unwrap_or(true);
+            self.tally.lock().decided(at, now, before, self.compared);
+            verdicts = Some(Verdicts { now, before });
+        }
+        self.lines.played += 1;
+        self.tally.lock().recorded(recorded);
+        if self.lines.played.is_multiple_of(SWEEP_EVERY) {
+            self.now.iter().chain(&self.before).for_each(|ruled| ruled.store.sweep(SWEEP_PARTS));
+        }
+        verdicts
+    }
+
+    /// Whether a request passes under the rules of one side; none if they do not have its domain, or there are none.
+    fn check(
+        &mut self,
+        side: Side,
+        request: &CheckRequest<'_>,
+        recorded: &Recorded<'_>,
+        at: Timestamp,
+    ) -> Option<bool> {
+        let ruled = self.ruled(side)?;
+        let decision = at_once(ruled.limiter.check(request)).ok()?;
+        if let Some(token) = decision.lease.clone() {
+            match recorded.took {
+                Some(took) => {
+                    self.sequence += 1;
+                    self.leases.push(Held { until: at + took, sequence: self.sequence, side, token });
+                }
+                // Nobody knows how long it was held.
+                None => drop(at_once(ruled.limiter.release(&token))),
+            }
+        }
+        Some(decision.allowed)
+    }
+
+    fn ruled(&self, side: Side) -> Option<&Ruled> {
+        match side {
+            Side::Now => self.now.as_ref(),
+            Side::Before => self.before.as_ref(),
+        }
+    }
+
+    /// Time never goes back: a line that is earlier than the one before is decided at that one's time.
+    fn in_order(&mut self, at: Timestamp) -> Timestamp {
+        let Some(latest) = self.latest else {
+            (self.latest, self.earliest) = (Some(at), at);
+            return at;
+        };
+        if at < latest {
+            self.lines.out_of_order += 1;
+            let behind = latest.since(at).get();
+            self.lines.most_out_of_order_us = self.lines.most_out_of_order_us.max(behind);
+            return latest;
+        }
+        self.latest = Some(at);
+        at
+    }
+
+    fn end_leases(&mut self, at: Timestamp) {
+        while self.leases.peek().is_some_and(|held| held.until <= at) {
+            let Some(held) = self.leases.pop() else { return };
+            self.clock.set(held.until);
+            if let Some(ruled) = self.ruled(held.side) {
+                // One that has outlived its time to live is gone already.
+                drop(at_once(ruled.limiter.release(&held.token)));
+            }
+        }
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn finish(mut self) -> Report {
+        self.begin();
+        let now = self.now.expect("a replay that has begun has rules");
+        let (snapshot, stats) = (now.limiter.snapshot(), now.store.stats());
+        let span = (self.earliest, self.latest.unwrap_or(self.earliest));
+        let format = self.format.map_or("none", Format::name);
+        let mut tally = self.tally.lock();
+        tally.report(&self.options, snapshot.rules(), self.compared, self.lines, (format, span), stats)
+    }
+}
+
+impl std::fmt::Debug for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    /// The one that ends first is the greatest: a heap gives that one.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.until, other.sequence).cmp(&(self.until, self.sequence))
+    }
+}
+
+/// Hears what a limiter decides, rule by rule and caller by caller.
+struct Heard {
+    tally: Arc<Mutex<Tally>>,
+    clock: Arc<ManualClock>,
+    side: Side,
+    /// Where the tally keeps each rule of the set.
+    places: Box<[usize]>,
+}
+
+impl Observer for Heard {
+    fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
+        Arc::new(NoObserver)
+    }
+
+    fn decided(&self, decided: &Decided<'_>) {
+        let (mut tally, now) = (self.tally.lock(), self.clock.now());
+        for (found, result, _) in decided.by_match() {
+            let rule: &mut RuleTally = tally.rule(self.places[found.rule.index()]);
+            let hits = decided.request.descriptors[found.descriptor].cost;
+            match result {
+                RuleResult::KeyMissingSkipped => rule.skip(self.side),
+                RuleResult::Allowed | RuleResult::Unlimited => rule.note(self.side, found, false, now, hits),
+                RuleResult::Refused | RuleResult::ShadowRefused | RuleResult::KeyMissingRefused => {
+                    rule.note(self.side, found, true, now, hits);
+                }
+            }
+        }
+    }
+}
+
+/// The answer of a limiter on memory, which is there when it is asked.
+fn at_once<T>(answer: impl Future<Output = T>) -> T {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("a store in memory answers at once"),
+    }
+}

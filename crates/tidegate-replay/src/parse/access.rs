@@ -1,0 +1,190 @@
+//! Access logs in JSON: Envoy's, by the field names of its documentation and of Istio, and Caddy's.
+
+use std::borrow::Cow;
+
+use tidegate_core::{Micros, Timestamp};
+
+use super::json::{self, Raw};
+use super::time::{NO_TIME, any, fraction};
+use super::{BadLine, Recorded, Value, address, path};
+
+/// What an access log says of a request.
+#[derive(Default)]
+struct Access<'a> {
+    at: Option<Timestamp>,
+    ip: Option<Value<'a>>,
+    method: Option<Value<'a>>,
+    target: Option<Value<'a>>,
+    host: Option<Value<'a>>,
+    user: Option<Value<'a>>,
+    status: Option<u64>,
+    took: Option<Micros>,
+}
+
+impl<'a> Access<'a> {
+    fn recorded(self) -> Result<Recorded<'a>, BadLine> {
+        let mut recorded = Recorded::at(self.at.ok_or(NO_TIME)?);
+        let (Some(method), Some(target)) = (self.method, self.target) else {
+            return Err(BadLine("it has no method and path"));
+        };
+        let ip = self.ip.map(|ip| address(&ip).map(Cow::into_owned).map_or(ip, Cow::Owned));
+        let host = self.host.map(host);
+        let given = |value: &Value<'_>| !matches!(&**value, b"" | b"-");
+        let all = [
+            ("ip", ip),
+            ("user", self.user),
+            ("method", Some(method)),
+            ("path", Some(path(target))),
+            ("host", host),
+        ];
+        for (name, value) in all {
+            if let Some(value) = value.filter(given) {
+                recorded.attributes.push((Cow::Borrowed(name), value));
+            }
+        }
+        recorded.refused = self.status.map(|status| status == 429);
+        recorded.took = self.took;
+        Ok(recorded)
+    }
+}
+
+/// As the server names hosts: lower case, no port.
+fn host(value: Value<'_>) -> Value<'_> {
+    let end = match value.first() {
+        Some(b'[') => value.len(),
+        _ => memchr::memchr(b':', &value).unwrap_or(value.len()),
+    };
+    if end == value.len() && !value.iter().any(u8::is_ascii_uppercase) {
+        return value;
+    }
+    Cow::Owned(value[..end].to_ascii_lowercase())
+}
+
+pub(super) fn envoy(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
+    let (mut access, mut forwarded) = (Access::default(), None);
+    json::fields(line, |name, value| match name {
+        b"start_time" | b"time" | b"timestamp" => {
+            access.at = value.scalar().and_then(|text| any(&text)).or(access.at)
+        }
+        b"method" | b"request_method" | b":method" => access.method = value.text(),
+        b"path" | b"request_path" | b"x_envoy_original_path" | b":path" => {
+            // The path as the client asked for it is the one that rules saw.
+            let original = name == b"x_envoy_original_path";
+            let text = value.text().filter(|text| !text.is_empty() && **text != *b"-");
+            access.target =
+                if original { text.or(access.target.take()) } else { access.target.take().or(text) };
+        }
+        b"authority" | b"host" | b":authority" => access.host = value.text(),
+        b"response_code" | b"status" => access.status = integer(value),
+        b"duration" => access.took = integer(value).map(Micros::from_millis),
+        b"downstream_remote_address" | b"client_ip" => access.ip = value.text(),
+        b"x_forwarded_for" => forwarded = value.text(),
+        _ => {}
+    })?;
+    // The last address was written by Envoy itself, of the peer that it saw.
+    let last = |list: Value<'_>| list.rsplit(|byte| *byte == b',').next().map(|ip| ip.trim_ascii().to_vec());
+    let none = access.ip.as_deref().is_none_or(|ip| ip.is_empty() || ip == b"-");
+    if none && let Some(ip) = forwarded.and_then(last) {
+        access.ip = Some(Cow::Owned(ip));
+    }
+    access.recorded()
+}
+
+pub(super) fn caddy(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
+    let mut access = Access::default();
+    let mut request = None;
+    json::fields(line, |name, value| match name {
+        b"ts" => access.at = value.scalar().and_then(|text| any(&text)),
+        b"status" => access.status = integer(value),
+        b"duration" => access.took = value.scalar().and_then(|text| seconds(&text)),
+        b"user_id" => access.user = value.text(),
+        b"request" => request = Some(value),
+        _ => {}
+    })?;
+    let Some(Raw::Nested(request)) = request else { return Err(BadLine("it has no request")) };
+    json::fields(request, |name, value| match name {
+        b"client_ip" => access.ip = value.text(),
+        b"remote_ip" => access.ip = access.ip.take().or_else(|| value.text()),
+        b"method" => access.method = value.text(),
+        b"uri" => access.target = value.text(),
+        b"host" => access.host = value.text(),
+        _ => {}
+    })?;
+    // Caddy writes the line, and its time, when the request is done.
+    if let (Some(at), Some(took)) = (access.at, access.took) {
+        access.at = Some(at.back(took));
+    }
+    access.recorded()
+}
+
+/// A whole number, also where it is written as text.
+fn integer(value: Raw<'_>) -> Option<u64> {
+    let text = value.scalar()?;
+    std::str::from_utf8(&text).ok()?.parse().ok()
+}
+
+/// `0.000929675`, perhaps `9.29e-4`.
+fn seconds(text: &[u8]) -> Option<Micros> {
+    match text.iter().position(|byte| *byte == b'.') {
+        Some(point) if text[point + 1..].iter().all(u8::is_ascii_digit) => {
+            let whole: u64 = std::str::from_utf8(&text[..point]).ok()?.parse().ok()?;
+            Some(Micros::new(whole.checked_mul(1_000_000)?.checked_add(fraction(&text[point + 1..])?)?))
+        }
+        _ => {
+            let seconds: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+            // Far more than any request takes, and far less than would leave the range of times.
+            (0.0..1e9).contains(&seconds).then(|| Micros::new((seconds * 1e6) as u64))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(recorded: &Recorded<'_>, at: u64, expected: &[(&str, &str)]) {
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        let read: Vec<(String, String)> =
+            recorded.attributes.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+        let read: Vec<(&str, &str)> = read.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!((recorded.at.as_micros(), &read[..]), (at, expected));
+    }
+
+    #[test]
+    fn a_line_of_caddys_is_read_and_dated_back_to_its_beginning() {
+        let line = br#"{"level":"info","ts":1800057600.75,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.0.1","remote_port":"41342","client_ip":"203.0.113.7","proto":"HTTP/2.0","method":"GET","host":"Example.com:8443","uri":"/a?b","headers":{"User-Agent":["curl"]}},"user_id":"","duration":0.5,"status":429}"#;
+        let recorded = caddy(line).unwrap();
+        check(
+            &recorded,
+            1_800_057_600_250_000,
+            &[("ip", "203.0.113.7"), ("method", "GET"), ("path", "/a"), ("host", "example.com")],
+        );
+        assert_eq!((recorded.refused, recorded.took), (Some(true), Some(Micros::from_millis(500))));
+    }
+
+    #[test]
+    fn a_line_of_envoys_is_read() {
+        let line = br#"{"start_time":"2027-01-16T00:00:00.250Z","method":"POST","path":"/v1/items","response_code":200,"duration":12,"authority":"api.example.com","downstream_remote_address":"203.0.113.7:5566","x_forwarded_for":null,"user_agent":"curl"}"#;
+        let recorded = envoy(line).unwrap();
+        let at = 1_800_057_600_250_000;
+        check(
+            &recorded,
+            at,
+            &[("ip", "203.0.113.7"), ("method", "POST"), ("path", "/v1/items"), ("host", "api.example.com")],
+        );
+        assert_eq!((recorded.refused, recorded.took), (Some(false), Some(Micros::from_millis(12))));
+        let behind = br#"{"start_time":"2027-01-16T00:00:00.250Z","method":"GET","path":"/x","x_envoy_original_path":"/y","x_forwarded_for":"1.1.1.1, 2.2.2.2"}"#;
+        check(&envoy(behind).unwrap(), at, &[("ip", "2.2.2.2"), ("method", "GET"), ("path", "/y")]);
+    }
+
+    #[test]
+    fn lines_that_lack_something_say_what() {
+        assert_eq!(envoy(b"{}").unwrap_err(), NO_TIME);
+        assert_eq!(caddy(br#"{"ts":1.0}"#).unwrap_err().0, "it has no request");
+        assert_eq!(
+            envoy(br#"{"start_time":"2027-01-16T00:00:00Z"}"#).unwrap_err().0,
+            "it has no method and path"
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! Comma-separated values: whoever exports them says which column is what.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::time::{NO_TIME, any};
+use super::{BadLine, Recorded, Value};
+
+/// What each column is, by its place.
+#[derive(Debug)]
+pub(super) struct Columns {
+    time: usize,
+    cost: Option<usize>,
+    attributes: Vec<(String, usize)>,
+}
+
+impl Columns {
+    pub(super) fn new(header: &[u8], mapping: &[(String, String)]) -> Result<Self, String> {
+        let header = split(header).map_err(|bad| format!("the header cannot be read: {bad}"))?;
+        let names: Vec<String> =
+            header.iter().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned()).collect();
+        let place = |column: &str| {
+            let known = names.iter().position(|name| name == column);
+            known
+                .ok_or_else(|| format!("there is no column `{column}`; the columns are {}", names.join(", ")))
+        };
+        let mut columns = Columns { time: 0, cost: None, attributes: Vec::new() };
+        let mut time = None;
+        for (what, column) in mapping {
+            match what.as_str() {
+                "time" => time = Some(place(column)?),
+                "cost" => columns.cost = Some(place(column)?),
+                _ => columns.attributes.push((what.clone(), place(column)?)),
+            }
+        }
+        columns.time = time.ok_or("say which column is the time: --map time=COLUMN")?;
+        Ok(columns)
+    }
+
+    pub(super) fn parse<'a>(&'a self, line: &'a [u8]) -> Result<Recorded<'a>, BadLine> {
+        let values = split(line)?;
+        let at = values.get(self.time).and_then(|text| any(text.trim_ascii())).ok_or(NO_TIME)?;
+        let mut recorded = Recorded::at(at);
+        if let Some(cost) = self.cost {
+            let text = values.get(cost).map(|value| value.trim_ascii());
+            let cost = text.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+            recorded.cost = cost.ok_or(BadLine("its cost is not a whole number"))?;
+        }
+        for (name, place) in &self.attributes {
+            let value = values.get(*place).ok_or(BadLine("it has fewer columns than the header"))?;
+            if !value.is_empty() {
+                recorded.attributes.push((Cow::Borrowed(name), value.clone()));
+            }
+        }
+        Ok(recorded)
+    }
+}
+
+/// The values of a line; a quoted one may hold commas, and quotes written twice. One that holds a line break is not read.
+fn split(line: &[u8]) -> Result<SmallVec<[Value<'_>; 12]>, BadLine> {
+    const UNCLOSED: BadLine = BadLine("a quoted value is not closed on its line");
+    let mut values = SmallVec::new();
+    let mut rest = line;
+    loop {
+        let (value, after) = match rest.strip_prefix(b"\"") {
+            Some(quoted) => unquote(quoted).ok_or(UNCLOSED)?,
+            None => {
+                let end = memchr::memchr(b',', rest).unwrap_or(rest.len());
+                (Cow::Borrowed(&rest[..end]), &rest[end..])
+            }
+        };
+        values.push(value);
+        match after.split_first() {
+            None => return Ok(values),
+            Some((b',', after)) => rest = after,
+            Some(_) => return Err(BadLine("something follows a quoted value")),
+        }
+    }
+}
+
+fn unquote(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
+    let mut value: Value<'_> = Cow::Borrowed(&[]);
+    let mut rest = text;
+    loop {
+        let end = memchr::memchr(b'"', rest)?;
+        let (part, after) = (&rest[..end], &rest[end + 1..]);
+        let doubled = after.first() == Some(&b'"');
+        if value.is_empty() && !doubled {
+            value = Cow::Borrowed(part);
+        } else {
+            value.to_mut().extend_from_slice(part);
+        }
+        if !doubled {
+            return Some((value, after));
+        }
+        value.to_mut().push(b'"');
+        rest = &after[1..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(what, column)| ((*what).to_owned(), (*column).to_owned())).collect()
+    }
+
+    #[test]
+    fn columns_are_found_by_their_names() {
+        let map = mapping(&[("time", "when"), ("user", "who"), ("cost", "tokens")]);
+        let columns = Columns::new(b"who,when,other,tokens", &map).unwrap();
+        let recorded = columns.parse(b"\"a \"\"b\"\", c\",2027-01-16T00:00:00Z,x,250").unwrap();
+        assert_eq!((recorded.at.as_micros(), recorded.cost), (1_800_057_600_000_000, 250));
+        assert_eq!(
+            recorded.attributes.as_slice(),
+            [(Cow::Borrowed("user"), Cow::Borrowed(&b"a \"b\", c"[..]))]
+        );
+    }
+
+    #[test]
+    fn a_column_that_is_not_there_and_a_missing_time_are_named() {
+        let error = Columns::new(b"a,b", &mapping(&[("time", "c")])).unwrap_err();
+        assert_eq!(error, "there is no column `c`; the columns are a, b");
+        assert!(Columns::new(b"a,b", &mapping(&[("user", "a")])).unwrap_err().contains("--map time="));
+    }
+
+    #[test]
+    fn broken_lines_say_why() {
+        let columns = Columns::new(b"t,u", &mapping(&[("time", "t"), ("user", "u")])).unwrap();
+        let why = |line: &[u8]| columns.parse(line).unwrap_err().0;
+        assert_eq!(why(b"yesterday,x"), NO_TIME.0);
+        assert_eq!(why(b"1800057600"), "it has fewer columns than the header");
+        assert_eq!(why(b"1800057600,\"x"), "a quoted value is not closed on its line");
+        assert_eq!(why(b"1800057600,\"x\"y"), "something follows a quoted value");
+    }
+}

@@ -1,0 +1,283 @@
+//! From a line of a log to a request: who asked for what, and when.
+//!
+//! Every format gives the same attributes, named as the server's identity names them: `ip`, `method`, `path`, `host`, and
+//! `user` where the log has one. Paths are normalised, and IPv6 addresses grouped by /64, as the server does by default.
+
+mod access;
+mod combined;
+mod csv;
+mod decisions;
+mod json;
+mod time;
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv6Addr};
+
+use smallvec::SmallVec;
+use tidegate_core::{Micros, Timestamp};
+use tidegate_http::identity::{GoesOn, NormalPath, PathCase};
+
+pub(crate) use time::civil;
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Our own decision log.
+    Tidegate,
+    /// nginx's and Apache's combined (or common) format.
+    Combined,
+    /// Envoy's JSON access log, with the field names that Istio uses too.
+    Envoy,
+    /// Caddy's JSON access log.
+    Caddy,
+    /// Comma-separated values; which column is what is said with it.
+    Csv,
+}
+
+impl Format {
+    /// Its name on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Tidegate => "tidegate",
+            Format::Combined => "combined",
+            Format::Envoy => "envoy",
+            Format::Caddy => "caddy",
+            Format::Csv => "csv",
+        }
+    }
+
+    /// The format that a line seems to be in. CSV is never guessed: it needs to be said which column is what.
+    ///
+    /// # Errors
+    /// When it looks like none of them.
+    pub fn of(line: &[u8]) -> Result<Format, UnknownFormat> {
+        if line.first() != Some(&b'{') {
+            return match combined::Combined::default().parse(line) {
+                Ok(_) => Ok(Format::Combined),
+                Err(_) => Err(UnknownFormat),
+            };
+        }
+        let (mut ours, mut caddy, mut envoy) = (false, false, false);
+        let read = json::fields(line, |name, _| {
+            ours |= name == b"verdict";
+            caddy |= name == b"request";
+            envoy |= name == b"start_time";
+        });
+        match (read, ours, caddy, envoy) {
+            (Ok(()), true, _, _) => Ok(Format::Tidegate),
+            (Ok(()), _, true, _) => Ok(Format::Caddy),
+            (Ok(()), _, _, true) => Ok(Format::Envoy),
+            _ => Err(UnknownFormat),
+        }
+    }
+}
+
+/// A log that looks like none that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log is in none of the formats tidegate, combined, envoy and caddy")]
+pub struct UnknownFormat;
+
+/// Names and values.
+pub type Attributes<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 6]>;
+
+/// A request as a log tells of it.
+#[derive(Clone, Debug)]
+pub struct Recorded<'a> {
+    /// When it came.
+    pub at: Timestamp,
+    /// The domain it was asked in, where the log says so.
+    pub domain: Option<Cow<'a, str>>,
+    /// What is known of it.
+    pub attributes: Attributes<'a>,
+    /// What it spends.
+    pub cost: u64,
+    /// How many such requests the line stands for, where the log is a sample.
+    pub weight: u32,
+    /// Whether it was refused when it happened, where the log says so.
+    pub refused: Option<bool>,
+    /// How long it took, where the log says so.
+    pub took: Option<Micros>,
+}
+
+impl Recorded<'_> {
+    /// A request at this time of which nothing else is known yet.
+    #[must_use]
+    pub fn at(at: Timestamp) -> Self {
+        let attributes = SmallVec::new();
+        Recorded { at, domain: None, attributes, cost: 1, weight: 1, refused: None, took: None }
+    }
+}
+
+/// Why a line could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{0}")]
+pub struct BadLine(pub &'static str);
+
+/// Reads lines of one format.
+#[derive(Debug)]
+pub struct Parser(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Tidegate,
+    Combined(Box<combined::Combined>),
+    Envoy,
+    Caddy,
+    Csv(csv::Columns),
+}
+
+impl Parser {
+    /// A parser of any format but CSV.
+    #[must_use]
+    pub fn new(format: Format) -> Option<Parser> {
+        let kind = match format {
+            Format::Tidegate => Kind::Tidegate,
+            Format::Combined => Kind::Combined(Box::default()),
+            Format::Envoy => Kind::Envoy,
+            Format::Caddy => Kind::Caddy,
+            Format::Csv => return None,
+        };
+        Some(Parser(kind))
+    }
+
+    /// A parser of CSV whose first line is `header`. `mapping` says, for each attribute and for `time`, which column has it;
+    /// a column that is not named there is not read.
+    ///
+    /// # Errors
+    /// When the header lacks a column, or `mapping` has no `time`.
+    pub fn csv(header: &[u8], mapping: &[(String, String)]) -> Result<Parser, String> {
+        csv::Columns::new(header, mapping).map(|columns| Parser(Kind::Csv(columns)))
+    }
+
+    /// The format it reads.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        match self.0 {
+            Kind::Tidegate => Format::Tidegate,
+            Kind::Combined(_) => Format::Combined,
+            Kind::Envoy => Format::Envoy,
+            Kind::Caddy => Format::Caddy,
+            Kind::Csv(_) => Format::Csv,
+        }
+    }
+
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// When it is not in the format, or does not say when the request came.
+    pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Recorded<'a>, BadLine> {
+        match &mut self.0 {
+            Kind::Tidegate => decisions::parse(line),
+            Kind::Combined(combined) => combined.parse(line),
+            Kind::Envoy => access::envoy(line),
+            Kind::Caddy => access::caddy(line),
+            Kind::Csv(columns) => columns.parse(line),
+        }
+    }
+}
+
+type Value<'a> = Cow<'a, [u8]>;
+
+/// The path of a request's target, as rules see it.
+fn path(target: Value<'_>) -> Value<'_> {
+    let end = memchr::memchr2(b'?', b'#', &target).unwrap_or(target.len());
+    let path = match target {
+        Cow::Borrowed(target) => Cow::Borrowed(&target[..end]),
+        Cow::Owned(mut target) => {
+            target.truncate(end);
+            Cow::Owned(target)
+        }
+    };
+    // As almost all are, and checked much faster than by normalising.
+    let plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    if path.len() > 1
+        && path[0] == b'/'
+        && path[1..].split(|byte| *byte == b'/').all(|part| !part.is_empty() && part.iter().all(plain))
+    {
+        return path;
+    }
+    let normal = std::str::from_utf8(&path).ok();
+    let normal =
+        normal.and_then(|path| NormalPath::read(path, PathCase::Insensitive, GoesOn::AsWritten).ok());
+    let normal = normal.map(|normal| normal.matching().as_bytes().to_vec());
+    normal.map_or(path, Cow::Owned)
+}
+
+/// An address as the server writes it into `ip`: without a port, IPv6 by its /64.
+fn address(text: &[u8]) -> Option<Value<'_>> {
+    if is_ipv4(text) {
+        return Some(Cow::Borrowed(text));
+    }
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0,
+        None if text.bytes().filter(|byte| *byte == b':').count() == 1 => text.split_once(':')?.0,
+        None => text,
+    };
+    let address: IpAddr = bare.parse().ok()?;
+    Some(Cow::Owned(match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string().into_bytes(),
+        IpAddr::V6(address) => {
+            let network = Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64));
+            format!("{network}/64").into_bytes()
+        }
+    }))
+}
+
+/// Whether it is an IPv4 address and nothing else, written in the usual way.
+fn is_ipv4(text: &[u8]) -> bool {
+    let mut parts = 0;
+    text.split(|byte| *byte == b'.').all(|part| {
+        parts += 1;
+        let number = part.iter().try_fold(0u16, |number, byte| {
+            byte.is_ascii_digit().then(|| number.saturating_mul(10).saturating_add(u16::from(byte - b'0')))
+        });
+        let usual = !part.is_empty() && (part.len() == 1 || part[0] != b'0');
+        usual && number.is_some_and(|number| number < 256)
+    }) && parts == 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_is_told_by_a_line() {
+        let of = |line: &str| Format::of(line.as_bytes()).map(Format::name);
+        assert_eq!(
+            of(r#"203.0.113.7 - - [16/Nov/2026:02:30:16 +0000] "GET / HTTP/1.1" 200 12 "-" "curl""#),
+            Ok("combined")
+        );
+        assert_eq!(of(r#"{"level":"info","ts":1.5,"request":{"method":"GET"},"status":200}"#), Ok("caddy"));
+        assert_eq!(of(r#"{"start_time":"2026-11-16T02:30:16.123Z","method":"GET","path":"/"}"#), Ok("envoy"));
+        assert_eq!(of(r#"{"time_us":1,"domain":"api","verdict":"refused"}"#), Ok("tidegate"));
+        assert_eq!(of("a,b,c"), Err(UnknownFormat));
+        assert_eq!(of(r#"{"hello":"#), Err(UnknownFormat));
+    }
+
+    #[test]
+    fn paths_are_those_that_rules_see() {
+        let path =
+            |target: &str| String::from_utf8(path(Cow::Borrowed(target.as_bytes())).into_owned()).unwrap();
+        assert_eq!(path("/v1/items?id=3"), "/v1/items");
+        assert_eq!(path("//V1/%69tems/"), "/v1/items");
+        assert_eq!(path("/"), "/");
+        assert_eq!(path("*"), "*");
+        assert_eq!(path("/a\\b"), "/a\\b", "what the server would refuse stays as it is");
+    }
+
+    #[test]
+    fn addresses_are_those_that_rules_see() {
+        let address =
+            |text: &str| address(text.as_bytes()).map(|ip| String::from_utf8(ip.into_owned()).unwrap());
+        assert_eq!(address("203.0.113.7").as_deref(), Some("203.0.113.7"));
+        assert_eq!(address("203.0.113.7:4711").as_deref(), Some("203.0.113.7"));
+        assert_eq!(address("2001:db8:1:2:3::4").as_deref(), Some("2001:db8:1:2::/64"));
+        assert_eq!(address("[2001:db8::1]:443").as_deref(), Some("2001:db8::/64"));
+        assert_eq!(address("::ffff:203.0.113.7").as_deref(), Some("203.0.113.7"));
+        assert_eq!(address("example.com"), None);
+        assert_eq!(address("203.0.113.256"), None);
+        assert_eq!(address("203.0.113.07"), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! Lines out of a stream, in blocks: no allocation per line, and no line that takes the memory of the machine.
+
+use std::io::{self, Read};
+
+/// The longest line that is read; a longer one is counted as one that cannot be.
+pub const MOST_LINE_BYTES: usize = 64 * 1024;
+
+const BLOCK: usize = 1 << 20;
+
+/// Reads lines.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    buffer: Vec<u8>,
+    /// What of the buffer is filled, and where the next line begins.
+    filled: usize,
+    next: usize,
+    at_end: bool,
+    bytes: u64,
+}
+
+/// A line of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// What it says, without its end.
+    Text(&'a [u8]),
+    /// It is longer than [`MOST_LINE_BYTES`].
+    TooLong,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads from `input`.
+    #[must_use]
+    pub fn new(input: R) -> Self {
+        Reader {
+            input,
+            buffer: vec![0; BLOCK + MOST_LINE_BYTES],
+            filled: 0,
+            next: 0,
+            at_end: false,
+            bytes: 0,
+        }
+    }
+
+    /// How many bytes were read so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next line, or none at the end. Empty lines are left out.
+    ///
+    /// # Errors
+    /// When the input cannot be read.
+    pub fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
+        loop {
+            let rest = &self.buffer[self.next..self.filled];
+            if let Some(end) = memchr::memchr(b'\n', rest) {
+                let line = self.next..self.next + end;
+                self.next += end + 1;
+                if end > MOST_LINE_BYTES {
+                    return Ok(Some(Line::TooLong));
+                }
+                if self.buffer[line.clone()].trim_ascii().is_empty() {
+                    continue;
+                }
+                return Ok(Some(Line::Text(without_return(&self.buffer[line]))));
+            }
+            if rest.len() > MOST_LINE_BYTES {
+                self.skip_line()?;
+                return Ok(Some(Line::TooLong));
+            }
+            if self.at_end {
+                let line = self.next..self.filled;
+                self.next = self.filled;
+                let text = &self.buffer[line];
+                return Ok((!text.trim_ascii().is_empty()).then_some(Line::Text(without_return(text))));
+            }
+            self.fill()?;
+        }
+    }
+
+    /// Moves what is left to the front, and reads more behind it.
+    fn fill(&mut self) -> io::Result<()> {
+        self.buffer.copy_within(self.next..self.filled, 0);
+        (self.filled, self.next) = (self.filled - self.next, 0);
+        loop {
+            match self.input.read(&mut self.buffer[self.filled..]) {
+                Ok(read) => {
+                    self.at_end = read == 0;
+                    self.filled += read;
+                    self.bytes += read as u64;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Goes on behind the end of a line that is too long to be kept.
+    fn skip_line(&mut self) -> io::Result<()> {
+        loop {
+            let rest = &self.buffer[self.next..self.filled];
+            if let Some(end) = memchr::memchr(b'\n', rest) {
+                self.next += end + 1;
+                return Ok(());
+            }
+            self.next = self.filled;
+            if self.at_end {
+                return Ok(());
+            }
+            self.fill()?;
+        }
+    }
+}
+
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream that gives a few bytes at a time.
+    struct Trickle<'a>(&'a [u8]);
+
+    impl Read for Trickle<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let n = self.0.len().min(7).min(into.len());
+            into[..n].copy_from_slice(&self.0[..n]);
+            self.0 = &self.0[n..];
+            Ok(n)
+        }
+    }
+
+    fn lines(input: impl Read) -> Vec<String> {
+        let (mut reader, mut all) = (Reader::new(input), Vec::new());
+        while let Some(line) = reader.next_line().unwrap() {
+            all.push(match line {
+                Line::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
+                Line::TooLong => "too long".to_owned(),
+            });
+        }
+        all
+    }
+
+    #[test]
+    fn lines_come_whole_however_the_stream_is_cut() {
+        let text = b"first\r\n\nsecond line that is longer than seven\n  \nlast without end";
+        let expected = ["first", "second line that is longer than seven", "last without end"];
+        assert_eq!(lines(Trickle(text)), expected);
+        assert_eq!(lines(&text[..]), expected);
+        assert_eq!(lines(&b""[..]), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_line_that_never_ends_is_named_and_the_next_one_read() {
+        let text = [vec![b'x'; 3 << 20], b"\nshort\n".to_vec()].concat();
+        assert_eq!(lines(&text[..]), ["too long", "short"]);
+        assert_eq!(lines(&vec![b'x'; 3 << 20][..]), ["too long"]);
+    }
+
+    #[test]
+    fn many_blocks_lose_no_line() {
+        let text: String = (0..300_000).map(|n| format!("line {n}\n")).collect();
+        let read = lines(text.as_bytes());
+        assert_eq!(read.len(), 300_000);
+        assert!(read.iter().enumerate().all(|(n, line)| *line == format!("line {n}")));
+    }
+}

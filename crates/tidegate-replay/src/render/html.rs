@@ -1,0 +1,133 @@
+//! A report as one page: no network, no other file. Its slider moves a limit and shows whom it would touch.
+
+use std::fmt::{self, Write as _};
+
+use super::svg::{Chart, escaped};
+use super::{grouped, moment, percent, signed};
+use crate::parse::civil;
+use crate::report::{Counts, LimitReport, Report, RuleReport};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The report as one HTML page that works offline.
+#[must_use]
+pub fn html(report: &Report) -> String {
+    let mut out = String::new();
+    // A string takes whatever is written to it.
+    let _ = write_page(&mut out, report);
+    out
+}
+
+fn write_page(out: &mut String, report: &Report) -> fmt::Result {
+    // Names of callers are chosen by callers: nothing on this page may load or send anything.
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+    writeln!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>tidegate replay</title><style>{STYLE}</style></head><body><main>\n<h1>What these rules would have done</h1>"
+    )?;
+    writeln!(
+        out,
+        "<p>{} requests from {} to {} ({} log). {} of {} lines played.</p>",
+        grouped(report.requests),
+        civil(report.from_s),
+        civil(report.to_s),
+        report.format,
+        grouped(report.lines.played),
+        grouped(report.lines.read)
+    )?;
+    for bad in &report.lines.examples {
+        let (why, text) = (escaped(&bad.why), escaped(&bad.text));
+        writeln!(out, "<p class=\"bad\">line {}: {why}: <code>{text}</code></p>", bad.line)?;
+    }
+    for note in &report.notes {
+        writeln!(out, "<p class=\"note\">{}</p>", escaped(note))?;
+    }
+    write_counts(out, &[("requests", report.refused, report.requests)])?;
+    writeln!(out, "<figure>{}</figure>", Chart::Refused(&report.timeline).svg("requests refused"))?;
+    report.rules.iter().try_for_each(|rule| write_rule(out, rule))?;
+    writeln!(out, "</main><script>{SCRIPT}</script></body></html>")
+}
+
+fn write_counts(out: &mut String, rows: &[(&str, Counts, u64)]) -> fmt::Result {
+    out.push_str("<table><thead><tr><th></th><th>refused now</th><th>before</th><th>difference</th><th>of</th><th>share</th></tr></thead><tbody>");
+    for (what, counts, of) in rows {
+        let before = counts.before.map_or("–".to_owned(), grouped);
+        let difference = counts.difference().map_or("–".to_owned(), signed);
+        let (now, of_all, share) = (grouped(counts.now), grouped(*of), percent(counts.now, *of));
+        write!(
+            out,
+            "<tr><th>{what}</th><td>{now}</td><td>{before}</td><td>{difference}</td><td>{of_all}</td><td>{share}</td></tr>"
+        )?;
+    }
+    out.push_str("</tbody></table>\n");
+    Ok(())
+}
+
+fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
+    writeln!(out, "<section><h2>{}/{}</h2>", escaped(&rule.domain), escaped(&rule.rule))?;
+    if rule.shadow {
+        out.push_str("<p class=\"note\">A shadow rule: this is what enforcing it would refuse.</p>\n");
+    }
+    write_counts(
+        out,
+        &[("requests", rule.refused, rule.requests), ("callers", rule.callers_refused, rule.callers)],
+    )?;
+    if rule.refused.now > 0 {
+        writeln!(out, "<figure>{}</figure>", Chart::Refused(&rule.timeline).svg("requests refused"))?;
+        out.push_str("<table><thead><tr><th>hit most</th><th>requests</th><th>refused</th><th>first at</th></tr></thead><tbody>");
+        for caller in &rule.hit_most {
+            let first = caller.first_refused_us.map(moment).unwrap_or_default();
+            let (name, requests, refused) =
+                (escaped(&caller.caller), grouped(caller.requests), grouped(caller.refused.now));
+            write!(
+                out,
+                "<tr><td><code>{name}</code></td><td>{requests}</td><td>{refused}</td><td>{first}</td></tr>"
+            )?;
+        }
+        out.push_str("</tbody></table>\n");
+    }
+    rule.limits
+        .iter()
+        .filter(|limit| !limit.peaks.is_empty())
+        .try_for_each(|limit| write_limit(out, limit))?;
+    out.push_str("</section>\n");
+    Ok(())
+}
+
+fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
+    let title = format!("{}: callers by their peak", limit.limit);
+    writeln!(out, "<figure>{}</figure>", Chart::Peaks(limit).svg(&title))?;
+    let pairs = |peaks: &[crate::report::Peak]| {
+        let pairs: Vec<String> = peaks.iter().map(|peak| format!("{}:{}", peak.value, peak.count)).collect();
+        pairs.join(" ")
+    };
+    let largest = limit.peaks.last().map_or(1, |peak| peak.value).max(limit.quota.min(1 << 40));
+    writeln!(
+        out,
+        "<div class=\"slider\" data-peaks=\"{}\" data-runs=\"{}\"><label>limit \
+         <input type=\"range\" min=\"0\" max=\"{largest}\" value=\"{}\"> <output></output></label></div>",
+        pairs(&limit.peaks),
+        pairs(&limit.runs),
+        limit.quota.min(largest)
+    )?;
+    if let Some(suggestion) = &limit.suggestion {
+        writeln!(
+            out,
+            "<p>Suggested limit: <b>{}</b>, which 99.9 % of {} callers stay within ({} % sure); {} above.</p>",
+            grouped(suggestion.limit),
+            grouped(suggestion.callers),
+            suggestion.confidence_percent,
+            grouped(suggestion.above)
+        )?;
+        out.push_str("<ul>");
+        for (caller, peak) in &suggestion.busiest {
+            write!(out, "<li><code>{}</code>: {}</li>", escaped(caller), grouped(*peak))?;
+        }
+        out.push_str("</ul>\n");
+    }
+    Ok(())
+}

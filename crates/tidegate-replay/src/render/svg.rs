@@ -1,0 +1,168 @@
+//! A report as a picture: requests refused over time, and how busy callers are at their busiest, the limit among them.
+
+use std::fmt::{self, Write as _};
+
+use super::{bars, grouped, span};
+use crate::parse::civil;
+use crate::report::{LimitReport, Report, Timeline};
+
+const WIDTH: u64 = 900;
+const HEIGHT: u64 = 220;
+const LEFT: u64 = 70;
+const TOP: u64 = 34;
+const PLOT: (u64, u64) = (WIDTH - LEFT - 20, HEIGHT - TOP - 36);
+const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.now{fill:#c2410c}\
+    .before{fill:none;stroke:#1d4ed8;stroke-width:1.5}.callers{fill:#0f766e}.axis{stroke:#999}\
+    .limit{stroke:#b91c1c;stroke-width:2;stroke-dasharray:5 3}.limit-text{fill:#b91c1c}";
+
+/// What a picture shows.
+#[derive(Clone, Copy, Debug)]
+pub enum Chart<'a> {
+    /// Requests refused over time: now, and before where that is known.
+    Refused(&'a Timeline),
+    /// How many callers have which peak under one limit.
+    Peaks(&'a LimitReport),
+}
+
+/// Every chart of the report, one above the other.
+#[must_use]
+pub fn svg(report: &Report) -> String {
+    let mut charts = vec![("requests refused".to_owned(), Chart::Refused(&report.timeline))];
+    for rule in &report.rules {
+        let name = format!("{}/{}", rule.domain, rule.rule);
+        if rule.refused.now > 0 {
+            charts.push((format!("{name}: requests refused"), Chart::Refused(&rule.timeline)));
+        }
+        let peaked = rule.limits.iter().filter(|limit| !limit.peaks.is_empty());
+        charts.extend(
+            peaked.map(|limit| {
+                (format!("{name}, {}: callers by their peak", limit.limit), Chart::Peaks(limit))
+            }),
+        );
+    }
+    let mut out = String::new();
+    let height = HEIGHT * charts.len() as u64;
+    // A string takes whatever is written to it.
+    let _ = write!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\">\
+         <style>{STYLE}</style><rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>"
+    );
+    for (place, (title, chart)) in charts.iter().enumerate() {
+        let _ = write!(out, "<g transform=\"translate(0 {})\">", place as u64 * HEIGHT);
+        let _ = chart.write(&mut out, title);
+        out.push_str("</g>");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+impl Chart<'_> {
+    /// This chart alone.
+    #[must_use]
+    pub fn svg(&self, title: &str) -> String {
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\"><style>{STYLE}</style>"
+        );
+        let _ = self.write(&mut out, title);
+        out.push_str("</svg>");
+        out
+    }
+
+    fn write(&self, out: &mut String, title: &str) -> fmt::Result {
+        write!(out, "<text class=\"title\" x=\"{LEFT}\" y=\"18\">{}</text>", escaped(title))?;
+        match self {
+            Chart::Refused(timeline) => write_timeline(out, timeline),
+            Chart::Peaks(limit) => write_peaks(out, limit),
+        }
+    }
+}
+
+fn write_timeline(out: &mut String, timeline: &Timeline) -> fmt::Result {
+    let highest = timeline.buckets.iter().map(|bucket| bucket[1].max(bucket[2])).max().unwrap_or(0).max(1);
+    let columns = timeline.buckets.len().max(1) as u64;
+    let mut line = String::new();
+    for (place, [_, now, before]) in (0u64..).zip(&timeline.buckets) {
+        let (x, next) = (LEFT + place * PLOT.0 / columns, LEFT + (place + 1) * PLOT.0 / columns);
+        let (width, height) = ((next - x).max(1), scaled(*now, highest));
+        if height > 0 {
+            let y = TOP + PLOT.1 - height;
+            write!(out, "<rect class=\"now\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>")?;
+        }
+        let y = TOP + PLOT.1 - scaled(*before, highest);
+        write!(line, "{x},{y} {next},{y} ")?;
+    }
+    if timeline.buckets.iter().any(|bucket| bucket[2] > 0) {
+        write!(out, "<polyline class=\"before\" points=\"{}\"/>", line.trim_end())?;
+    }
+    let end = timeline.start_s + columns * timeline.width_s;
+    write_axes(out, highest, &civil(timeline.start_s), &civil(end))?;
+    let legend = format!("bars: now; line: before; a bar is {}", span(timeline.width_s.max(1)));
+    write!(out, "<text x=\"{}\" y=\"18\" text-anchor=\"end\">{legend}</text>", WIDTH - 20)
+}
+
+fn write_peaks(out: &mut String, limit: &LimitReport) -> fmt::Result {
+    let bars = bars(&limit.peaks, 60);
+    let highest = bars.iter().map(|bar| bar.2).max().unwrap_or(0).max(1);
+    let last = bars.last().map_or(1, |bar| bar.1 + 1);
+    // The limit is part of the picture, unless it is so far away that nothing else would be.
+    let end = if limit.quota < last * 4 { last.max(limit.quota + 1) } else { last };
+    let x_of = |value: u64| {
+        LEFT + u64::try_from(u128::from(value) * u128::from(PLOT.0) / u128::from(end)).unwrap_or(PLOT.0)
+    };
+    for (first, last, callers) in &bars {
+        let (x, next) = (x_of(*first), x_of(last + 1));
+        let (width, height) = ((next - x).max(2) - 1, scaled(*callers, highest));
+        let y = TOP + PLOT.1 - height;
+        write!(out, "<rect class=\"callers\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>")?;
+    }
+    write_axes(out, highest, "0", &grouped(end))?;
+    if limit.quota <= end {
+        let (x, bottom) = (x_of(limit.quota), TOP + PLOT.1);
+        write!(out, "<line class=\"limit\" x1=\"{x}\" y1=\"{TOP}\" x2=\"{x}\" y2=\"{bottom}\"/>")?;
+        write!(
+            out,
+            "<text class=\"limit-text\" x=\"{x}\" y=\"{}\" dx=\"4\">limit {}</text>",
+            TOP + 10,
+            grouped(limit.quota)
+        )?;
+    }
+    Ok(())
+}
+
+/// A height in the plot; what is not nothing is seen.
+fn scaled(count: u64, highest: u64) -> u64 {
+    u64::try_from((u128::from(count) * u128::from(PLOT.1)).div_ceil(u128::from(highest))).unwrap_or(PLOT.1)
+}
+
+fn write_axes(out: &mut String, highest: u64, first: &str, last: &str) -> fmt::Result {
+    let (bottom, right) = (TOP + PLOT.1, LEFT + PLOT.0);
+    write!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\"/>")?;
+    write!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{TOP}\" x2=\"{LEFT}\" y2=\"{bottom}\"/>")?;
+    write!(
+        out,
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+        LEFT - 6,
+        TOP + 10,
+        grouped(highest)
+    )?;
+    write!(out, "<text x=\"{}\" y=\"{bottom}\" text-anchor=\"end\">0</text>", LEFT - 6)?;
+    write!(out, "<text x=\"{LEFT}\" y=\"{}\">{first}</text>", bottom + 18)?;
+    write!(out, "<text x=\"{right}\" y=\"{}\" text-anchor=\"end\">{last}</text>", bottom + 18)
+}
+
+/// Text that is no markup, whoever chose it.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            _ => out.push(character),
+        }
+    }
+    out
+}

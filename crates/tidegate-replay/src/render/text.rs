@@ -1,0 +1,166 @@
+//! A report in a terminal.
+
+use std::fmt::{self, Write as _};
+
+use super::{bars, grouped, moment, percent, signed, span, window};
+use crate::parse::civil;
+use crate::report::{Counts, LimitReport, Report, RuleChange, RuleReport, Timeline};
+
+const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const BAR_WIDTH: u64 = 40;
+const MOST_BARS: u64 = 12;
+
+/// The report as text, `width` columns wide at most where it draws.
+#[must_use]
+pub fn text(report: &Report, width: usize) -> String {
+    let mut out = String::new();
+    // A string takes whatever is written to it.
+    let _ = write_report(&mut out, report, width.clamp(40, 240));
+    out
+}
+
+fn write_report(out: &mut String, report: &Report, width: usize) -> fmt::Result {
+    let lines = &report.lines;
+    writeln!(
+        out,
+        "{} requests ({} log) from {} to {}",
+        grouped(report.requests),
+        report.format,
+        civil(report.from_s),
+        civil(report.to_s)
+    )?;
+    writeln!(out, "{}", refused_line("requests refused", report.refused, report.requests))?;
+    if let (Some(newly), Some(admitted)) = (report.newly_refused, report.newly_admitted) {
+        writeln!(out, "  newly refused {}, newly admitted {}", grouped(newly), grouped(admitted))?;
+    }
+    if let Some(recorded) = report.refused_in_log {
+        writeln!(out, "  refused when it happened: {}", grouped(recorded))?;
+    }
+    if lines.bad + lines.unknown_domain > 0 {
+        writeln!(
+            out,
+            "\n{} of {} lines were not played:",
+            grouped(lines.read - lines.played),
+            grouped(lines.read)
+        )?;
+        if lines.unknown_domain > 0 {
+            writeln!(out, "  {} are of a domain that the rules do not have", grouped(lines.unknown_domain))?;
+        }
+        if lines.bad > 0 {
+            writeln!(out, "  {} could not be read, such as", grouped(lines.bad))?;
+        }
+        for bad in &lines.examples {
+            writeln!(out, "    line {}: {}: {}", bad.line, bad.why, bad.text)?;
+        }
+    }
+    for note in &report.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    write_timeline(out, &report.timeline, report.refused.before.is_some(), width)?;
+    report.rules.iter().try_for_each(|rule| write_rule(out, rule))
+}
+
+fn refused_line(what: &str, counts: Counts, of: u64) -> String {
+    let mut line =
+        format!("{what}: {} ({} of {})", grouped(counts.now), percent(counts.now, of), grouped(of));
+    if let (Some(before), Some(difference)) = (counts.before, counts.difference()) {
+        let _ = write!(line, ", before {}, difference {}", grouped(before), signed(difference));
+    }
+    line
+}
+
+/// Columns of blocks: requests refused over time.
+fn write_timeline(out: &mut String, timeline: &Timeline, compared: bool, width: usize) -> fmt::Result {
+    let refused: u64 = timeline.buckets.iter().map(|bucket| bucket[1] + bucket[2]).sum();
+    if timeline.buckets.len() < 2 || refused == 0 {
+        return Ok(());
+    }
+    let per_column = timeline.buckets.len().div_ceil(width - 12);
+    let columns: Vec<[u64; 3]> = timeline
+        .buckets
+        .chunks(per_column)
+        .map(|chunk| chunk.iter().fold([0; 3], |sum, bucket| [0, 1, 2].map(|n| sum[n] + bucket[n])))
+        .collect();
+    let highest = columns.iter().map(|column| column[1].max(column[2])).max().unwrap_or(0).max(1);
+    let wide = span(timeline.width_s * per_column as u64);
+    writeln!(out, "\nrequests refused over time (a column is {wide}, the highest {})", grouped(highest))?;
+    let rows = [("now", 1), ("before", 2)];
+    for (name, of) in rows.iter().take(if compared { 2 } else { 1 }) {
+        let blocks: String = columns.iter().map(|column| block(column[*of], highest)).collect();
+        writeln!(out, "  {name:>6} |{blocks}|")?;
+    }
+    writeln!(out, "          {}", civil(timeline.start_s))
+}
+
+/// Nothing is blank; anything at all is visible.
+fn block(count: u64, highest: u64) -> char {
+    let height = (u128::from(count) * 8).div_ceil(u128::from(highest));
+    BLOCKS[usize::try_from(height.min(8)).unwrap_or(8)]
+}
+
+fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
+    let change = match rule.change {
+        RuleChange::Only | RuleChange::Both => "",
+        RuleChange::Added => " (new)",
+        RuleChange::Removed => " (only in the old rules)",
+    };
+    let shadow = if rule.shadow { " (shadow: what enforcing it would refuse)" } else { "" };
+    writeln!(out, "\nrule {}/{}{change}{shadow}", rule.domain, rule.rule)?;
+    writeln!(out, "  {}", refused_line("requests refused", rule.refused, rule.requests))?;
+    let about = if rule.sampled_one_in > 1 { "about " } else { "" };
+    writeln!(out, "  {about}{}", refused_line("callers refused", rule.callers_refused, rule.callers))?;
+    if let (Some(newly), Some(no_longer)) = (rule.callers_newly_refused, rule.callers_no_longer_refused) {
+        writeln!(out, "    newly refused {}, no longer refused {}", grouped(newly), grouped(no_longer))?;
+    }
+    if rule.skipped > 0 {
+        writeln!(out, "  not counted, because they lack an attribute of the key: {}", grouped(rule.skipped))?;
+    }
+    if let Some(first) = rule.hit_first.first() {
+        let when = moment(first.first_refused_us.unwrap_or_default());
+        writeln!(out, "  hit first: {} at {when}", first.caller)?;
+        writeln!(out, "  hit most:")?;
+        for caller in &rule.hit_most {
+            let line = refused_line("refused", caller.refused, caller.requests);
+            writeln!(out, "    {}: {line}", caller.caller)?;
+        }
+    }
+    rule.limits.iter().try_for_each(|limit| write_limit(out, limit))
+}
+
+fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
+    let Some(suggestion) = &limit.suggestion else { return Ok(()) };
+    let per = limit.window_us.map(|micros| format!(" per {}", window(micros))).unwrap_or_default();
+    writeln!(out, "  limit {} ({}{per}): callers by their peak", grouped(limit.quota), limit.algorithm)?;
+    let bars = bars(&limit.peaks, MOST_BARS);
+    let most = bars.iter().map(|bar| bar.2).max().unwrap_or(1).max(1);
+    let mut limit_drawn = false;
+    for (first, last, callers) in bars {
+        if !limit_drawn && first > limit.quota {
+            writeln!(out, "    {}", limit_line(limit.quota))?;
+            limit_drawn = true;
+        }
+        let width = usize::try_from((callers * BAR_WIDTH).div_ceil(most)).unwrap_or(0);
+        let range =
+            if first == last { grouped(first) } else { format!("{}-{}", grouped(first), grouped(last)) };
+        writeln!(out, "    {range:>15} {} {}", "█".repeat(width), grouped(callers))?;
+    }
+    if !limit_drawn {
+        writeln!(out, "    {}", limit_line(limit.quota))?;
+    }
+    writeln!(
+        out,
+        "    suggested: {}, which 99.9 % of {} callers stay within ({} % sure); {} above",
+        grouped(suggestion.limit),
+        grouped(suggestion.callers),
+        suggestion.confidence_percent,
+        grouped(suggestion.above)
+    )?;
+    for (caller, peak) in &suggestion.busiest {
+        writeln!(out, "      {caller}: {}", grouped(*peak))?;
+    }
+    Ok(())
+}
+
+fn limit_line(quota: u64) -> String {
+    format!("{:>15} {}", format!("limit {}", grouped(quota)), "─".repeat(BAR_WIDTH as usize))
+}

@@ -1,0 +1,353 @@
+//! Counts while a replay runs, and makes its report of them.
+
+use tidegate_core::{Algorithm, Hits, Timestamp};
+use tidegate_rules::{Match, Mode, Rule, RuleSet};
+use tidegate_store::MemoryStats;
+
+use crate::callers::{Caller, Callers, LimitTrack, Side, printable, shown};
+use crate::engine::Options;
+use crate::histogram::Histogram;
+use crate::parse::Recorded;
+use crate::report::{
+    CallerReport, Counts, LimitReport, Lines, Peak, Report, RuleChange, RuleReport, Suggestion,
+};
+use crate::timeline::Buckets;
+
+/// The percentile of callers that a suggested limit lets pass, in thousandths.
+const SUGGESTED: u64 = 999;
+/// Windows shorter than this are blurred by a log that tells whole seconds.
+const BLURRED_US: u64 = 10_000_000;
+
+/// Everything counted so far.
+pub(crate) struct Tally {
+    rules: Vec<RuleTally>,
+    requests: u64,
+    refused: [u64; 2],
+    newly_refused: u64,
+    newly_admitted: u64,
+    refused_in_log: Option<u64>,
+    sampled_lines: u64,
+    untimed: u64,
+    timeline: Buckets,
+}
+
+/// What one rule did.
+pub(crate) struct RuleTally {
+    domain: String,
+    name: String,
+    key: Vec<String>,
+    shadow: bool,
+    in_now: bool,
+    in_before: bool,
+    requests: u64,
+    skipped: u64,
+    refused: [u64; 2],
+    callers: Callers,
+    timeline: Buckets,
+}
+
+impl Tally {
+    pub(crate) fn new(now: &RuleSet, before: Option<&RuleSet>, most_callers: usize) -> Self {
+        let mut rules: Vec<RuleTally> = Vec::new();
+        for (rules_of, side) in [(Some(now), Side::Now), (before, Side::Before)] {
+            for rule in rules_of.into_iter().flat_map(RuleSet::rules) {
+                let known = rules.iter().position(|known| known.is_of(rule));
+                let known = known.unwrap_or_else(|| {
+                    rules.push(RuleTally::new(rule, most_callers));
+                    rules.len() - 1
+                });
+                match side {
+                    Side::Now => rules[known].in_now = true,
+                    Side::Before => rules[known].in_before = true,
+                }
+            }
+        }
+        Tally {
+            rules,
+            requests: 0,
+            refused: [0; 2],
+            newly_refused: 0,
+            newly_admitted: 0,
+            refused_in_log: None,
+            sampled_lines: 0,
+            untimed: 0,
+            timeline: Buckets::default(),
+        }
+    }
+
+    /// Where each rule of a set is counted.
+    pub(crate) fn places(&self, rules: &RuleSet) -> Box<[usize]> {
+        let place = |rule: &Rule| self.rules.iter().position(|known| known.is_of(rule));
+        rules.rules().map(|rule| place(rule).expect("a tally is made of the rules it counts")).collect()
+    }
+
+    pub(crate) fn rule(&mut self, place: usize) -> &mut RuleTally {
+        &mut self.rules[place]
+    }
+
+    pub(crate) fn decided(&mut self, at: Timestamp, now: bool, before: bool, compared: bool) {
+        self.requests += 1;
+        self.refused[0] += u64::from(!now);
+        self.refused[1] += u64::from(compared && !before);
+        self.newly_refused += u64::from(!now && before);
+        self.newly_admitted += u64::from(now && !before);
+        self.timeline.add(at, [1, u64::from(!now), u64::from(!before)]);
+    }
+
+    pub(crate) fn recorded(&mut self, recorded: &Recorded<'_>) {
+        if let Some(refused) = recorded.refused {
+            *self.refused_in_log.get_or_insert(0) += u64::from(refused) * u64::from(recorded.weight);
+        }
+        self.sampled_lines += u64::from(recorded.weight > 1);
+        self.untimed += u64::from(recorded.took.is_none());
+    }
+
+    pub(crate) fn report(
+        &mut self,
+        options: &Options,
+        rules: &RuleSet,
+        compared: bool,
+        lines: Lines,
+        (format, (from, to)): (&'static str, (Timestamp, Timestamp)),
+        stats: MemoryStats,
+    ) -> Report {
+        let notes = self.notes(rules, &lines, format, stats);
+        self.rules.iter_mut().for_each(|rule| rule.callers.finish());
+        let mut reports: Vec<RuleReport> =
+            self.rules.iter().map(|rule| rule.report(compared, options.named)).collect();
+        reports
+            .sort_by(|a, b| (&a.domain, &a.rule, a.change as u8).cmp(&(&b.domain, &b.rule, b.change as u8)));
+        Report {
+            format,
+            lines,
+            from_s: from.as_micros() / 1_000_000,
+            to_s: to.as_micros() / 1_000_000,
+            requests: self.requests,
+            refused: counts(self.refused, compared),
+            refused_in_log: self.refused_in_log,
+            newly_refused: compared.then_some(self.newly_refused),
+            newly_admitted: compared.then_some(self.newly_admitted),
+            timeline: self.timeline.report(),
+            rules: reports,
+            notes,
+        }
+    }
+
+    fn notes(&self, rules: &RuleSet, lines: &Lines, format: &str, stats: MemoryStats) -> Vec<String> {
+        let mut notes = Vec::new();
+        let limits = || rules.rules().flat_map(Rule::limits);
+        let short = |window: Option<u64>| window.is_some_and(|window| window < BLURRED_US);
+        if format == "combined" && limits().any(|limit| short(limit.limit.quota_window().map(|w| w.get()))) {
+            notes.push(
+                "the log tells whole seconds: requests of one second count as made at once, so limits over less than \
+                 10 s refuse more here than they would have"
+                    .to_owned(),
+            );
+        }
+        let concurrency = limits().any(|limit| limit.limit.algorithm() == Algorithm::Concurrency);
+        if concurrency && self.untimed > 0 {
+            notes.push(format!(
+                "{} requests do not say how long they took: for concurrency limits they count as done at once",
+                self.untimed
+            ));
+        }
+        if self.sampled_lines > 0 {
+            notes.push(format!(
+                "the log is a sample: {} lines stand for several requests each, played as if they came at once",
+                self.sampled_lines
+            ));
+        }
+        if lines.out_of_order > 0 {
+            notes.push(format!(
+                "{} lines are earlier than the one before them, by up to {:.3} s: they count as made at that one's time",
+                lines.out_of_order,
+                lines.most_out_of_order_us as f64 / 1e6
+            ));
+        }
+        if stats.evicted_in_use + stats.evicted_spent > 0 {
+            let evicted = stats.evicted_in_use + stats.evicted_spent;
+            notes.push(format!(
+                "{evicted} counters were dropped at the bound of memory: too little is refused here"
+            ));
+        }
+        for rule in self.rules.iter().filter(|rule| rule.callers.each_stands_for() > 1) {
+            notes.push(format!(
+                "rule {} has more callers than are told apart: its numbers of callers are estimated from one in {}",
+                rule.name,
+                rule.callers.each_stands_for()
+            ));
+        }
+        notes
+    }
+}
+
+impl RuleTally {
+    fn new(rule: &Rule, most_callers: usize) -> Self {
+        RuleTally {
+            domain: rule.domain().to_owned(),
+            name: rule.name().to_owned(),
+            key: rule.key().to_vec(),
+            shadow: rule.mode() == Mode::Shadow,
+            in_now: false,
+            in_before: false,
+            requests: 0,
+            skipped: 0,
+            refused: [0; 2],
+            callers: Callers::new(most_callers),
+            timeline: Buckets::default(),
+        }
+    }
+
+    /// Whether this counts for `rule`: the same callers under the same name.
+    fn is_of(&self, rule: &Rule) -> bool {
+        self.name == rule.name() && self.domain == rule.domain() && self.key == rule.key()
+    }
+
+    pub(crate) fn skip(&mut self, side: Side) {
+        self.skipped += u64::from(side == Side::Now);
+    }
+
+    pub(crate) fn note(&mut self, side: Side, found: &Match<'_>, refused: bool, now: Timestamp, hits: Hits) {
+        let counted = u64::from(refused);
+        match side {
+            Side::Now => {
+                self.requests += 1;
+                self.refused[0] += counted;
+                self.timeline.add(now, [1, counted, 0]);
+            }
+            Side::Before => {
+                self.refused[1] += counted;
+                self.timeline.add(now, [0, 0, counted]);
+            }
+        }
+        self.callers.note(side, found, refused, now, hits);
+    }
+
+    fn report(&self, compared: bool, named: usize) -> RuleReport {
+        let scale = self.callers.each_stands_for();
+        let count = |holds: &dyn Fn(&Caller) -> bool| {
+            self.callers.map.values().filter(|caller| holds(caller)).count() as u64 * scale
+        };
+        let refused = |side: usize| move |caller: &Caller| caller.refused[side] > 0;
+        let newly = count(&|caller| caller.refused[0] > 0 && caller.refused[1] == 0);
+        let no_longer = count(&|caller| caller.refused[0] == 0 && caller.refused[1] > 0);
+        RuleReport {
+            domain: self.domain.clone(),
+            rule: self.name.clone(),
+            change: match (compared, self.in_now, self.in_before) {
+                (false, ..) => RuleChange::Only,
+                (true, true, true) => RuleChange::Both,
+                (true, true, false) => RuleChange::Added,
+                (true, false, _) => RuleChange::Removed,
+            },
+            shadow: self.shadow,
+            key: self.key.clone(),
+            requests: self.requests,
+            skipped: self.skipped,
+            refused: counts(self.refused, compared),
+            callers: count(&|_| true),
+            callers_refused: counts([count(&refused(0)), count(&refused(1))], compared),
+            callers_newly_refused: compared.then_some(newly),
+            callers_no_longer_refused: compared.then_some(no_longer),
+            sampled_one_in: scale,
+            hit_first: self.callers_by(
+                |caller| Some((caller.first_refused?.as_micros(), 0)),
+                compared,
+                named,
+            ),
+            hit_most: self.callers_by(
+                |caller| (caller.refused[0] > 0).then_some((u64::MAX - caller.refused[0], caller.requests)),
+                compared,
+                named,
+            ),
+            timeline: self.timeline.report(),
+            limits: (0..)
+                .zip(&self.callers.limits)
+                .map(|(place, track)| self.limit(place, track, named))
+                .collect(),
+        }
+    }
+
+    /// The callers with the smallest `rank`, those of the same rank by their keys.
+    fn callers_by(
+        &self,
+        rank: impl Fn(&Caller) -> Option<(u64, u64)>,
+        compared: bool,
+        named: usize,
+    ) -> Vec<CallerReport> {
+        let ranked =
+            self.callers.map.iter().filter_map(|(key, caller)| Some((rank(caller)?, &**key, caller)));
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_unstable_by_key(|(rank, key, _)| (*rank, *key));
+        ranked.truncate(named);
+        let report = |(_, key, caller): ((u64, u64), &[u8], &Caller)| CallerReport {
+            caller: shown(key, &self.key),
+            requests: caller.requests,
+            refused: counts(caller.refused, compared),
+            first_refused_us: caller.first_refused.map(Timestamp::as_micros),
+        };
+        ranked.into_iter().map(report).collect()
+    }
+
+    fn limit(&self, place: u32, track: &LimitTrack, named: usize) -> LimitReport {
+        let mut peaks = Histogram::default();
+        let mut busiest: Vec<(u64, &[u8])> = Vec::new();
+        for (key, caller) in &self.callers.map {
+            for (_, demand) in caller.demands.iter().filter(|(of, demand)| *of == place && demand.peak > 0) {
+                peaks.add(demand.peak, self.callers.each_stands_for());
+                busiest.push((demand.peak, key));
+            }
+        }
+        let suggestion = peaks.at_most(SUGGESTED).map(|limit| {
+            busiest.retain(|(peak, _)| *peak > limit);
+            busiest.sort_unstable_by(|(a, key_a), (b, key_b)| (b, key_a).cmp(&(a, key_b)));
+            let named = busiest.iter().take(named).map(|(peak, key)| (shown(key, &self.key), *peak));
+            Suggestion {
+                limit,
+                callers: peaks.total(),
+                confidence_percent: confidence(peaks.total()),
+                above: busiest.len() as u64 * self.callers.each_stands_for(),
+                busiest: named.collect(),
+            }
+        });
+        let list =
+            |histogram: &Histogram| histogram.iter().map(|(value, count)| Peak { value, count }).collect();
+        LimitReport {
+            limit: track.name.clone(),
+            algorithm: track.limit.algorithm().name(),
+            quota: track.limit.quota(),
+            window_us: track.limit.quota_window().map(|window| window.get()),
+            peaks: list(&peaks),
+            runs: list(&track.runs),
+            suggestion,
+        }
+    }
+}
+
+fn counts([now, before]: [u64; 2], compared: bool) -> Counts {
+    Counts { now, before: compared.then_some(before) }
+}
+
+/// How sure one may be, in percent, that among this many callers there is one at or above the true 99.9th percentile, so
+/// that the observed one is not too low: 1 - 0.999^n.
+fn confidence(callers: u64) -> u64 {
+    let unseen = 0.999f64.powi(i32::try_from(callers).unwrap_or(i32::MAX));
+    (100.0 * (1.0 - unseen)).floor() as u64
+}
+
+/// How a line begins, as a person may read it.
+pub(crate) fn printable_start(text: &[u8]) -> String {
+    let start = &text[..text.len().min(120)];
+    let shown: String = String::from_utf8_lossy(start).chars().flat_map(printable).collect();
+    if start.len() < text.len() { format!("{shown}…") } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn confidence_grows_with_the_number_of_callers() {
+        assert_eq!([0, 10, 693, 2_995, 100_000].map(confidence), [0, 0, 50, 95, 100]);
+    }
+}

@@ -1,0 +1,151 @@
+//! Every format, and what becomes of lines that are not in it.
+
+use tidegate_replay::{Format, Options, Parser, Reader, Replay, RuleChange, html, svg, text};
+
+use crate::{replay, rules};
+
+const TWO_AN_HOUR: &str =
+    "- { name: per-ip, key: [ip], limits: [{ algorithm: sliding_log, limit: 2, window: 1h }] }";
+
+/// Three requests of one caller, the third a second after the second.
+fn three(format: Format) -> String {
+    let line = |n: u64| match format {
+        Format::Combined => {
+            format!("203.0.113.7 - - [16/Jan/2027:00:00:0{n} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"")
+        }
+        Format::Tidegate => format!(
+            r#"{{"time_us":180005760{n}000000,"domain":"web","rule":"x","verdict":"admitted","n":1,"attributes":{{"ip":"203.0.113.7"}}}}"#
+        ),
+        Format::Envoy => format!(
+            r#"{{"start_time":"2027-01-16T00:00:0{n}.5Z","method":"GET","path":"/","downstream_remote_address":"203.0.113.7:99"}}"#
+        ),
+        Format::Caddy | Format::Csv => format!(
+            r#"{{"ts":180005760{n}.5,"request":{{"client_ip":"203.0.113.7","method":"GET","uri":"/","host":"a"}},"status":200}}"#
+        ),
+    };
+    (0..3).map(|n| line(n) + "\n").collect()
+}
+
+#[test]
+fn the_same_traffic_in_every_format_gives_the_same_answer() {
+    for format in [Format::Combined, Format::Tidegate, Format::Envoy, Format::Caddy] {
+        let log = three(format);
+        assert_eq!(Format::of(log.lines().next().unwrap().as_bytes()), Ok(format));
+        let report = replay(&log, format, TWO_AN_HOUR, None);
+        assert_eq!((report.refused.now, report.lines.bad), (1, 0), "{}", format.name());
+        assert_eq!(report.rules[0].hit_first[0].caller, "ip=203.0.113.7");
+        assert_eq!(report.rules[0].hit_first[0].first_refused_us.unwrap() / 1_000_000, 1_800_057_602);
+    }
+}
+
+#[test]
+fn csv_is_read_by_its_mapping() {
+    let log = "when,client,amount\n2027-01-16T00:00:00Z,a,1\n2027-01-16T00:00:01Z,a,2\n1800057602,b,2\n";
+    let mapping = [("time", "when"), ("ip", "client"), ("cost", "amount")];
+    let mapping = mapping.map(|(what, column)| (what.to_owned(), column.to_owned()));
+    let (header, rest) = log.split_once('\n').unwrap();
+    let mut parser = Parser::csv(header.as_bytes(), &mapping).unwrap();
+    let mut replay = Replay::new(rules(TWO_AN_HOUR), None, Options::new("web"));
+    replay.play_log(&mut Reader::new(rest.as_bytes()), &mut parser, |_| ()).unwrap();
+    let report = replay.finish();
+    assert_eq!((report.requests, report.refused.now), (3, 1));
+}
+
+#[test]
+fn lines_that_make_no_sense_are_counted_and_shown() {
+    let log = format!("not a line\n{}\x1b[2J<script>\n{}\n", three(Format::Combined), "x".repeat(100_000));
+    let report = replay(&log, Format::Combined, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.read, report.lines.played, report.lines.bad), (6, 3, 3));
+    let shown: Vec<(u64, &str)> = report.lines.examples.iter().map(|bad| (bad.line, &*bad.text)).collect();
+    assert_eq!(shown, [(1, "not a line"), (5, r"\u{1b}[2J<script>"), (6, "")]);
+    let text = text(&report, 100);
+    assert!(text.contains("3 of 6 lines were not played"), "{text}");
+    assert!(!html(&report).contains("<script>\n"), "nothing that a caller wrote is markup");
+    assert!(html(&report).contains("[2J&lt;script&gt;"));
+}
+
+#[test]
+fn lines_out_of_order_never_turn_the_clock_back() {
+    let mut lines: Vec<String> = three(Format::Combined).lines().map(ToOwned::to_owned).collect();
+    lines.rotate_right(1);
+    let report = replay(&lines.join("\n"), Format::Combined, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.out_of_order, report.lines.most_out_of_order_us), (2, 2_000_000));
+    assert_eq!(report.refused.now, 1);
+    assert!(
+        report.notes.iter().any(|note| note.contains("earlier than the one before")),
+        "{:?}",
+        report.notes
+    );
+}
+
+#[test]
+fn a_sampled_line_counts_as_often_as_it_stands_for() {
+    let line =
+        r#"{"time_us":1800057600000000,"domain":"web","verdict":"admitted","n":5,"attributes":{"ip":"a"}}"#;
+    let report = replay(line, Format::Tidegate, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.read, report.requests, report.refused.now), (1, 5, 3));
+    assert!(report.notes.iter().any(|note| note.contains("a sample")), "{:?}", report.notes);
+    let elsewhere = line.replace("web", "other");
+    let report = replay(&elsewhere, Format::Tidegate, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.unknown_domain, report.requests), (1, 0));
+}
+
+#[test]
+fn rules_are_compared_by_name_and_key() {
+    let old = "- { name: per-ip, key: [user], limits: [{ algorithm: sliding_log, limit: 1, window: 1h }] }
+- { name: gone, limits: [{ algorithm: sliding_log, limit: 1, window: 1h }] }";
+    let report = replay(&three(Format::Combined), Format::Combined, TWO_AN_HOUR, Some(old));
+    let changes: Vec<(&str, RuleChange, u64, Option<u64>)> = report
+        .rules
+        .iter()
+        .map(|rule| (&*rule.rule, rule.change, rule.refused.now, rule.refused.before))
+        .collect();
+    assert_eq!(
+        changes,
+        [
+            ("gone", RuleChange::Removed, 0, Some(2)),
+            ("per-ip", RuleChange::Added, 1, Some(0)),
+            ("per-ip", RuleChange::Removed, 0, Some(0)),
+        ]
+    );
+    assert_eq!((report.newly_refused, report.newly_admitted), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_shadow_rule_shows_what_enforcing_it_would_refuse() {
+    let shadow = TWO_AN_HOUR.replace("key:", "shadow: true, key:");
+    let report = replay(&three(Format::Combined), Format::Combined, &shadow, None);
+    assert_eq!((report.refused.now, report.rules[0].refused.now, report.rules[0].shadow), (0, 1, true));
+    assert!(text(&report, 80).contains("what enforcing it would refuse"));
+}
+
+#[test]
+fn a_concurrency_limit_counts_requests_that_overlap() {
+    let two_at_once =
+        "- { name: uploads, key: [ip], limits: [{ algorithm: concurrency, limit: 2, ttl: 60s }] }";
+    // Each takes ten seconds: the third finds two, the fourth, eleven seconds later, none.
+    let line = |second: u64| {
+        format!(
+            r#"{{"ts":{}.0,"duration":10.0,"request":{{"client_ip":"1.1.1.1","method":"GET","uri":"/","host":"a"}},"status":200}}"#,
+            1_800_057_610 + second
+        )
+    };
+    let log = [0, 1, 2, 13].map(line).join("\n");
+    let report = replay(&log, Format::Caddy, two_at_once, None);
+    assert_eq!((report.requests, report.refused.now), (4, 1));
+    let untimed = log.replace("\"duration\":10.0,", "");
+    let report = replay(&untimed, Format::Caddy, two_at_once, None);
+    assert_eq!(report.refused.now, 0);
+    assert!(report.notes.iter().any(|note| note.contains("how long they took")), "{:?}", report.notes);
+}
+
+#[test]
+fn a_chart_names_its_limit_and_stays_well_formed() {
+    let report = replay(&three(Format::Combined), Format::Combined, TWO_AN_HOUR, None);
+    let picture = svg(&report);
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    assert!(picture.contains("limit 2"), "{picture}");
+    assert_eq!(picture.matches("<g ").count(), picture.matches("</g>").count());
+    let text = text(&report, 80);
+    assert!(text.contains("hit first: ip=203.0.113.7 at 2027-01-16T00:00:02Z"), "{text}");
+}
