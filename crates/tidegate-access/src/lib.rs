@@ -9,6 +9,7 @@ mod source;
 mod stream;
 mod tls;
 mod tokens;
+mod validity;
 
 pub use guesses::{Guesses, PeerGroup};
 pub use source::{TokenSource, TokenSourceError};

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 use arc_swap::ArcSwap;
@@ -18,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::stream::Stream;
+use crate::validity::not_after;
 
 /// PEM files of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +103,8 @@ pub struct ServerTls {
     files: TlsFiles,
     offers: Offers,
     current: ArcSwap<ServerConfig>,
+    /// When the certificate ends, in seconds since 1970; 0 where that cannot be read.
+    ends_at: AtomicU64,
 }
 
 impl ServerTls {
@@ -110,7 +114,8 @@ impl ServerTls {
     /// When they cannot be used.
     pub fn load(files: TlsFiles, offers: Offers) -> Result<Self, TlsError> {
         let current = ArcSwap::new(read(&files, offers)?);
-        Ok(ServerTls { files, offers, current })
+        let ends_at = AtomicU64::new(end_of(&files));
+        Ok(ServerTls { files, offers, current, ends_at })
     }
 
     /// Reads the files again, for new connections.
@@ -119,6 +124,7 @@ impl ServerTls {
     /// When they cannot be used: then all stays as it was.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.current.store(read(&self.files, self.offers)?);
+        self.ends_at.store(end_of(&self.files), Ordering::Relaxed);
         Ok(())
     }
 
@@ -126,6 +132,12 @@ impl ServerTls {
     #[must_use]
     pub fn files(&self) -> &TlsFiles {
         &self.files
+    }
+
+    /// When the certificate ends, in seconds since 1970; none where that cannot be read.
+    #[must_use]
+    pub fn ends_at_seconds(&self) -> Option<u64> {
+        Some(self.ends_at.load(Ordering::Relaxed)).filter(|seconds| *seconds > 0)
     }
 
     /// Whether clients must show a certificate.
@@ -163,6 +175,11 @@ fn read(files: &TlsFiles, offers: Offers) -> Result<Arc<ServerConfig>, TlsError>
     let mut config = builder.with_single_cert(chain, secret).map_err(TlsError::Unusable)?;
     config.alpn_protocols = offers.protocols();
     Ok(Arc::new(config))
+}
+
+fn end_of(files: &TlsFiles) -> u64 {
+    let chain = certificates("a certificate", &files.certificate).unwrap_or_default();
+    chain.first().and_then(|own| not_after(own)).unwrap_or_default()
 }
 
 /// The authorities in a PEM file.

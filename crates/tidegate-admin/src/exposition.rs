@@ -23,6 +23,7 @@ use crate::process::Process;
 /// Everything there is to tell, read anew each time.
 #[derive(Debug)]
 pub struct Exposition {
+    metrics: Arc<Metrics>,
     ours: Registry,
     /// Metrics that every process has go by names that every dashboard knows, without our prefix.
     process: Registry,
@@ -63,6 +64,34 @@ pub struct StoreUsage {
     pub keys: u64,
     /// The memory that it takes.
     pub bytes: u64,
+    /// The most memory that it may take; 0 where it has no such bound, or none is known.
+    pub most_bytes: u64,
+    /// Keys that it dropped for want of memory.
+    pub evicted: u64,
+}
+
+/// What became of the requests to one upstream of the proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpstreamCounts {
+    /// Its name, from the configuration.
+    pub upstream: String,
+    /// Requests that one of its servers answered, with whatever status.
+    pub answered: u64,
+    /// Tries that failed, by why.
+    pub failures: Vec<(&'static str, u64)>,
+    /// Its servers.
+    pub servers: u64,
+    /// Those of them that seem well.
+    pub well: u64,
+}
+
+/// When a certificate ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CertificateEnd {
+    /// Whose clients are shown it.
+    pub listener: &'static str,
+    /// In seconds since 1970.
+    pub not_after_seconds: f64,
 }
 
 /// The connections of one listener of the data plane.
@@ -85,11 +114,11 @@ impl Exposition {
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         let mut ours = Registry::with_prefix("tidegate");
-        ours.register_collector(Box::new(Reader(metrics)));
+        ours.register_collector(Box::new(Reader(metrics.clone())));
         ours.register_collector(Box::new(Build));
         let mut process = Registry::default();
         process.register_collector(Box::new(Process::starting_now()));
-        Exposition { ours, process }
+        Exposition { metrics, ours, process }
     }
 
     /// Also tells how much a store holds, wherever it is.
@@ -144,6 +173,33 @@ impl Exposition {
         self
     }
 
+    /// Also tells what became of requests to the proxy's upstream servers.
+    #[must_use]
+    pub fn with_upstreams(
+        mut self,
+        upstreams: impl Fn() -> Vec<UpstreamCounts> + Send + Sync + 'static,
+    ) -> Self {
+        self.ours.register_collector(Box::new(Asks(upstreams, encode_upstreams)));
+        self
+    }
+
+    /// Also tells when the certificates of listeners end.
+    #[must_use]
+    pub fn with_certificates(
+        mut self,
+        ends: impl Fn() -> Vec<CertificateEnd> + Send + Sync + 'static,
+    ) -> Self {
+        self.ours.register_collector(Box::new(Asks(ends, encode_certificates)));
+        self
+    }
+
+    /// Also tells how many log lines were withheld because they repeated others.
+    #[must_use]
+    pub fn with_withheld_lines(mut self, lines: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(lines, encode_withheld)));
+        self
+    }
+
     /// Also tells how many callers were refused for want of a right password or token, by listener.
     #[must_use]
     pub fn with_refused_logins(
@@ -164,7 +220,7 @@ impl Exposition {
         written.expect("a string takes all that is written to it");
         match format {
             Format::Classic => classic::from_open_metrics(&text),
-            Format::OpenMetrics => text,
+            Format::OpenMetrics => self.metrics.with_exemplars(&text),
         }
     }
 }
@@ -193,7 +249,56 @@ fn encode_usage(usage: &StoreUsage, encoder: &mut DescriptorEncoder<'_>) -> fmt:
     gauge(encoder, "store_keys", "Keys that the store holds, on all its nodes.", usage.keys)?;
     let help = "Memory that the store takes, on all its nodes.";
     let bytes = encoder.encode_descriptor("store_memory", help, Some(&Unit::Bytes), MetricType::Gauge)?;
-    ConstGauge::new(usage.bytes).encode(bytes)
+    ConstGauge::new(usage.bytes).encode(bytes)?;
+    if usage.most_bytes > 0 {
+        let help = "The most memory that the store may take (maxmemory), on all its nodes.";
+        let most =
+            encoder.encode_descriptor("store_memory_max", help, Some(&Unit::Bytes), MetricType::Gauge)?;
+        ConstGauge::new(usage.most_bytes).encode(most)?;
+    }
+    let help = "Keys that Redis dropped for want of memory: each forgot who had spent what. Must stay 0.";
+    counter(encoder, "store_evicted_keys", help, usage.evicted)
+}
+
+fn encode_upstreams(upstreams: &Vec<UpstreamCounts>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Requests that a server of the proxy's upstream answered, with whatever status.";
+    let mut family = encoder.encode_descriptor("upstream_answers", help, None, MetricType::Counter)?;
+    for one in upstreams {
+        ConstCounter::new(one.answered).encode(family.encode_family(&[("upstream", &*one.upstream)])?)?;
+    }
+    let help = "Tries that a server of the proxy's upstream failed, by why. A request may be tried on several.";
+    let mut family = encoder.encode_descriptor("upstream_failures", help, None, MetricType::Counter)?;
+    for one in upstreams {
+        for (reason, count) in &one.failures {
+            let labels = [("upstream", &*one.upstream), ("reason", *reason)];
+            ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    let help = "Servers of the proxy's upstream, by whether they seem well.";
+    let mut family = encoder.encode_descriptor("upstream_servers", help, None, MetricType::Gauge)?;
+    for one in upstreams {
+        for (state, count) in [("well", one.well), ("unwell", one.servers.saturating_sub(one.well))] {
+            let labels = [("upstream", &*one.upstream), ("state", state)];
+            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn encode_certificates(ends: &Vec<CertificateEnd>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "When the certificate that a listener shows ends, in seconds since 1970.";
+    let seconds = Some(&Unit::Seconds);
+    let mut family =
+        encoder.encode_descriptor("certificate_not_after", help, seconds, MetricType::Gauge)?;
+    for end in ends {
+        ConstGauge::new(end.not_after_seconds).encode(family.encode_family(&[("listener", end.listener)])?)?;
+    }
+    Ok(())
+}
+
+fn encode_withheld(lines: &u64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Log lines that were not written because the same line had been written often enough.";
+    counter(encoder, "log_lines_withheld", help, *lines)
 }
 
 fn encode_store(stats: &MemoryStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -15,11 +15,13 @@ mod listener;
 mod metrics;
 mod pages;
 mod process;
+mod reference;
 
 pub use control::{
     Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, Heard, NodeNote,
     NoteFuture, PublishedSet, RuleSource,
 };
-pub use exposition::{Exposition, Format, ListenerConnections, StoreUsage};
+pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
+pub use reference::reference;
 pub use listener::{Admin, BindError};
 pub use metrics::{MOST_RULE_SERIES, Metrics};

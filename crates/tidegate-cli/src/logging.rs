@@ -2,18 +2,24 @@
 
 use std::io::{self, IsTerminal as _};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
+use crate::repeats::Repeats;
 use crate::settings::{LogFilter, LogFormat};
 
-/// Starts logging for the life of the process.
-pub(crate) fn start(filter: &LogFilter, format: LogFormat) {
-    let filter = EnvFilter::new(filter.as_str());
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    match format {
-        LogFormat::Text => logs.with_ansi(wants_colour()).init(),
-        LogFormat::Json => logs.json().flatten_event(true).init(),
-    }
+/// Starts logging for the life of the process, and returns what withholds lines that repeat.
+pub(crate) fn start(filter: &LogFilter, format: LogFormat) -> Repeats {
+    let (repeats, filter) = (Repeats::default(), EnvFilter::new(filter.as_str()));
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    // The filter goes first: what is not asked for is no line, and repeats none.
+    let lines = match format {
+        LogFormat::Text => lines.with_ansi(wants_colour()).with_filter(repeats.clone()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_filter(repeats.clone()).boxed(),
+    };
+    Registry::default().with(filter).with(lines).init();
+    repeats
 }
 
 /// On a terminal, unless its user asked for none (<https://no-color.org>).

@@ -10,6 +10,7 @@ mod endpoint;
 mod failure;
 mod logging;
 mod reload;
+mod repeats;
 mod rules;
 mod settings;
 mod unread;

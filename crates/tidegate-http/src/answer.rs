@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_limiter::{Decision, LimitReport, Report, ReportKind, Shed};
+use tidegate_limiter::{Decision, LimitReport, Report, ReportKind, Shed, TraceContext, Traced, Transport};
 use tidegate_rules::{Mode, Rule};
 
 use crate::headers::{HeaderSets, Reported, write_retry_after};
@@ -121,6 +121,20 @@ pub fn governing_limit(decision: &Decision) -> Option<(&Report, &LimitReport)> {
 #[must_use]
 pub fn rule_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
     decision.rule_of(report).map_or(OVERRIDE, Rule::name)
+}
+
+/// What a trace shows of a decision: never whose it was.
+#[must_use]
+pub fn traced<'d>(
+    context: TraceContext,
+    transport: Transport,
+    (began, took): (Timestamp, Duration),
+    domain: &'d str,
+    decision: &'d Decision,
+) -> Traced<'d> {
+    let rule = decision.governing().map(|report| rule_name(decision, report));
+    let (allowed, source) = (decision.allowed, Some(decision.source));
+    Traced { context, transport, began, took, domain, rule, allowed, source }
 }
 
 fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Reported<'d> {

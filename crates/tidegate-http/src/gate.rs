@@ -11,7 +11,8 @@ use http::{HeaderMap, Response};
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, Limiter, Observer, Patience, Runtime, Shedder, Transport,
+    CheckRequest, Decision, DescriptorAsk, Limiter, Observer, Patience, Runtime, Shedder, TRACEPARENT,
+    TraceContext, Transport,
 };
 use tidegate_rules::{Descriptor, UnknownDomain};
 use tidegate_store::Clock;
@@ -50,6 +51,14 @@ pub struct HttpCheck<'a, 'r> {
     pub cost: Hits,
     /// Whether it stays with us. One that cannot wait cannot hold either: its lease is left to its time to live.
     pub patience: Patience,
+    /// The trace that it belongs to, where its caller wants to see one.
+    pub trace: Option<TraceContext>,
+}
+
+/// The sampled trace that a request of these headers belongs to.
+#[must_use]
+pub fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
+    headers.get(TRACEPARENT).and_then(|value| TraceContext::sampled(value.as_bytes()))
 }
 
 /// What becomes of a request.
@@ -99,7 +108,7 @@ impl Gate {
     /// returns.
     pub async fn admit(&self, request: &HttpCheck<'_, '_>) -> GateAnswer {
         let asked_at = self.clock.now();
-        let HttpCheck { domain, attributes, cost, patience } = *request;
+        let HttpCheck { domain, attributes, cost, patience, trace } = *request;
         let readings: SmallVec<[Entries<'_>; 1]> = attributes.readings().map(Attributes::entries).collect();
         let asks: SmallVec<[DescriptorAsk<'_>; 1]> = readings
             .iter()
@@ -121,7 +130,7 @@ impl Gate {
             Ok(decision) => decision,
             Err(unknown) => return GateAnswer::Refused(Refusal::unknown_domain(&unknown)),
         };
-        self.decided_since(asked_at);
+        self.decided(asked_at, domain, trace, &decision);
         let mut report = DecisionReport { decision, sets: self.headers, asked_at };
         if !report.decision.allowed {
             return GateAnswer::Refused(Refusal::by(&report));
@@ -132,9 +141,12 @@ impl Gate {
         GateAnswer::Admitted(Admitted { report, held })
     }
 
-    fn decided_since(&self, asked_at: Timestamp) {
-        if let Some((observer, transport)) = &self.observed {
-            observer.answered(*transport, answer::span(self.clock.now().since(asked_at)));
+    fn decided(&self, began: Timestamp, domain: &str, trace: Option<TraceContext>, decision: &Decision) {
+        let Some((observer, transport)) = &self.observed else { return };
+        let took = answer::span(self.clock.now().since(began));
+        observer.answered(*transport, took);
+        if let Some(context) = trace {
+            observer.traced(&answer::traced(context, *transport, (began, took), domain, decision));
         }
     }
 

@@ -12,5 +12,5 @@ mod hold;
 pub mod identity;
 pub mod problem;
 
-pub use gate::{Admitted, DecisionReport, Gate, GateAnswer, HttpCheck, Refusal};
+pub use gate::{Admitted, DecisionReport, Gate, GateAnswer, HttpCheck, Refusal, trace_of};
 pub use hold::{Held, Hold};

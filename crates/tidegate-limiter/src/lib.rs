@@ -28,6 +28,7 @@ mod request;
 mod runtime;
 mod shed;
 mod snapshot;
+mod trace;
 mod usage;
 
 pub use check::Direct;
@@ -51,4 +52,5 @@ pub use shed::{
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
 };
 pub use snapshot::Snapshot;
+pub use trace::{TRACEPARENT, TraceContext, Traced};
 pub use usage::{CellUsage, Usage};

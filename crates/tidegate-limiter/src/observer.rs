@@ -10,6 +10,7 @@ use tidegate_store::StoreError;
 use crate::decision::{Decision, Report, Source};
 use crate::remote::breaker::BreakerState;
 use crate::request::CheckRequest;
+use crate::trace::Traced;
 
 /// Hears what the limiter does.
 pub trait Observer: Send + Sync + 'static {
@@ -71,6 +72,9 @@ pub trait Observer: Send + Sync + 'static {
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
         (0..requests).for_each(|_| self.answered(transport, took));
     }
+
+    /// A transport answered a request that belongs to a sampled trace: told beside [`Observer::answered`].
+    fn traced(&self, _request: &Traced<'_>) {}
 }
 
 /// A request, the rules that it matched, and what was decided.

@@ -184,6 +184,22 @@ impl LimitChoice {
         }
     }
 
+    /// The sets that apply to whole groups of callers, and what each is called.
+    pub(crate) fn named_sets(&self) -> Vec<(String, &[RuleLimit])> {
+        let mut sets: Vec<(String, &[RuleLimit])> = match &self.usual {
+            UsualLimits::Same(set) => vec![(String::new(), set.as_slice())],
+            UsualLimits::ByTier(tiers) => tiers
+                .names
+                .iter()
+                .map(|(name, set)| (String::from_utf8_lossy(name).into_owned(), tiers.sets[*set].as_slice()))
+                .collect(),
+        };
+        sets.sort_by(|one, other| one.0.cmp(&other.0));
+        let experiment = self.experiment.iter();
+        sets.extend(experiment.map(|experiment| ("experiment".to_owned(), experiment.limits.as_slice())));
+        sets
+    }
+
     /// Every set that may apply.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &LimitSet> {
         let own = self.overrides.list.iter().flat_map(|one| &one.limits);

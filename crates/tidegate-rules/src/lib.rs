@@ -8,6 +8,7 @@
 //! whatever a request holds, nothing panics and every cost is bounded.
 
 mod calendar;
+mod changes;
 mod choice;
 mod diagnostics;
 mod envoy;
@@ -28,6 +29,7 @@ mod schema;
 mod split;
 mod yaml;
 
+pub use changes::RuleChanges;
 pub use diagnostics::{Colour, Diagnostic, Diagnostics, Severity};
 pub use explain::{Explanation, LimitExplanation, RuleExplanation, RuleOutcome};
 pub use load::{LoadError, Source, load};

@@ -157,6 +157,12 @@ impl Rule {
         }
     }
 
+    /// Its limits by whom they are for: everybody (an empty name), each tier by its name, `experiment`. Those of single
+    /// keys are left out: there may be thousands.
+    pub fn limit_sets(&self) -> impl Iterator<Item = (String, &[RuleLimit])> {
+        self.limits.named_sets().into_iter()
+    }
+
     /// Every limit it may enforce, those of tiers, of single keys and of an experiment included.
     pub fn limits(&self) -> impl Iterator<Item = &RuleLimit> {
         self.limits.sets().flat_map(|set| set.as_slice())

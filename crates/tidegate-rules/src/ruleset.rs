@@ -149,6 +149,10 @@ impl RuleSet {
         self.domains.keys().map(|name| &**name)
     }
 
+    pub(crate) fn all_domains(&self) -> impl Iterator<Item = (&str, &Domain)> {
+        self.domains.iter().map(|(name, domain)| (&**name, domain))
+    }
+
     pub(crate) fn push_rule(&mut self, rule: Rule) {
         let rules = std::mem::take(&mut self.rules);
         self.rules = rules.into_iter().chain([rule]).collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::{Micros, Timestamp};
 use tidegate_http::{Gate, answer};
-use tidegate_limiter::{Decision, Limiter, Observer, Shedder, TokioRuntime, Transport};
+use tidegate_limiter::{Decision, Limiter, Observer, Shedder, TokioRuntime, TraceContext, Traced, Transport};
 use tidegate_store::Clock;
 
 use crate::connection::HttpLimits;
@@ -47,6 +47,37 @@ impl Service {
     pub(crate) fn answered(&self, transport: Transport, began: Timestamp) {
         let took = self.clock.now().since(began);
         self.observer.answered(transport, Duration::from_micros(took.get()));
+    }
+
+    /// The same for a decision that belongs to a sampled trace, where it does.
+    pub(crate) fn traced(
+        &self,
+        trace: Option<TraceContext>,
+        transport: Transport,
+        began: Timestamp,
+        domain: &str,
+        decision: &Decision,
+    ) {
+        if let Some(context) = trace {
+            let took = span(self.clock.now().since(began));
+            self.observer.traced(&answer::traced(context, transport, (began, took), domain, decision));
+        }
+    }
+
+    /// The same where only the verdict is known.
+    pub(crate) fn traced_verdict(
+        &self,
+        trace: Option<TraceContext>,
+        transport: Transport,
+        began: Timestamp,
+        domain: &str,
+        allowed: bool,
+    ) {
+        if let Some(context) = trace {
+            let took = span(self.clock.now().since(began));
+            let (rule, source) = (None, None);
+            self.observer.traced(&Traced { context, transport, began, took, domain, rule, allowed, source });
+        }
     }
 
     /// What a surface that reads requests itself asks about each of them.

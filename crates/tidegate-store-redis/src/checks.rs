@@ -40,6 +40,10 @@ pub enum Finding {
         keys: u64,
         /// Memory that it has taken.
         bytes: u64,
+        /// The most that it may take; 0 where it has no such bound.
+        most_bytes: u64,
+        /// Keys that it has dropped for want of memory since it started: each forgot who had spent what.
+        evicted: u64,
     },
 }
 
@@ -135,8 +139,9 @@ fn finding(info: &str, lazy_expire: Option<&str>) -> Finding {
             "large expired keys are freed while others wait: use `lazyfree-lazy-expire yes`".to_owned(),
         );
     }
-    let bytes = field("used_memory").and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
-    Finding::Usable { version, warnings, keys: keys(info), bytes }
+    let number = |name: &str| field(name).and_then(|number| number.parse().ok()).unwrap_or_default();
+    let (bytes, most_bytes) = (number("used_memory"), number("maxmemory"));
+    Finding::Usable { version, warnings, keys: keys(info), bytes, most_bytes, evicted: number("evicted_keys") }
 }
 
 /// The sum of all lines such as `db0:keys=7,expires=7,avg_ttl=100`.

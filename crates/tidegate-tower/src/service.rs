@@ -10,7 +10,7 @@ use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use tidegate_core::{Hits, Timestamp};
-use tidegate_http::{Admitted, GateAnswer, HttpCheck, Refusal};
+use tidegate_http::{Admitted, GateAnswer, HttpCheck, Refusal, trace_of};
 use tidegate_limiter::Patience;
 use tower_service::Service;
 
@@ -72,8 +72,8 @@ impl Shared {
     async fn admit(&self, parts: &Parts) -> Result<Admitted, Refusal> {
         let attributes = self.attributes(parts, self.gate.clock.now())?;
         let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
-        let request =
-            HttpCheck { domain: &self.domain, attributes: &attributes, cost, patience: Patience::Waits };
+        let (patience, trace) = (Patience::Waits, trace_of(&parts.headers));
+        let request = HttpCheck { domain: &self.domain, attributes: &attributes, cost, patience, trace };
         match self.gate.admit(&request).await {
             GateAnswer::Admitted(admitted) => Ok(admitted),
             GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => Err(refusal),

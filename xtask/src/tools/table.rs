@@ -87,6 +87,18 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Apt { package: "postgresql", program: "postgres" },
     },
     Tool {
+        name: "prometheus",
+        used_by: "tests of the metrics, and of the rules and the dashboard that are shipped for them",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "prometheus", program: "prometheus" },
+    },
+    Tool {
+        name: "promtool",
+        used_by: "tests of the alert rules that are shipped",
+        wanted: Wanted::Now,
+        source: Source::Apt { package: "prometheus", program: "promtool" },
+    },
+    Tool {
         name: "chromium",
         used_by: "tests of the dashboard",
         wanted: Wanted::Later,

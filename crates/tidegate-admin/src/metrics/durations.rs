@@ -17,7 +17,7 @@ const MS: u64 = 1_000 * US;
 
 /// Upper ends of the buckets, in nanoseconds. From a decision in memory, over a round trip to Redis and the 10 ms after
 /// which a store is given up, to the 20 ms after which Envoy gives *us* up, and beyond.
-const BOUNDS_NS: [u64; 17] = [
+pub(super) const BOUNDS_NS: [u64; 17] = [
     5 * US,
     10 * US,
     25 * US,
@@ -49,11 +49,16 @@ impl Durations {
     /// Notes `requests` that took this long each.
     pub(super) fn record(&self, took: Duration, requests: u64) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
-        self.buckets[bucket].fetch_add(requests, Ordering::Relaxed);
+        self.buckets[bucket_of(took)].fetch_add(requests, Ordering::Relaxed);
         // Wraps after 584 years spent answering.
         self.sum_ns.fetch_add(ns.wrapping_mul(requests), Ordering::Relaxed);
     }
+}
+
+/// The bucket that counts a request which took this long.
+pub(super) fn bucket_of(took: Duration) -> usize {
+    let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    BOUNDS_NS.partition_point(|bound| *bound < ns)
 }
 
 /// How many requests took how long, to be compared with an earlier reading.

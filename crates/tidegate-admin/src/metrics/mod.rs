@@ -4,7 +4,9 @@
 //! the scraper's business and may take its time.
 
 mod durations;
+mod exemplars;
 mod lanes;
+mod limits;
 mod rules;
 mod store;
 
@@ -19,13 +21,17 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
-use tidegate_limiter::{Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Transport};
+use tidegate_limiter::{
+    Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Traced, Transport,
+};
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 
 use crate::control::Totals;
 use crate::exposition::{counter, gauge};
 use durations::Durations;
+use exemplars::Exemplars;
+use limits::LimitTable;
 pub(crate) use durations::Reading;
 use lanes::Lanes;
 use rules::{RuleSeries, RuleTable};
@@ -44,6 +50,8 @@ pub struct Metrics {
     direct: RuleSeries,
     lanes: Lanes<Lane>,
     config: Config,
+    limits: LimitTable,
+    exemplars: Exemplars,
 }
 
 /// What one lane of threads counts besides rules.
@@ -87,6 +95,7 @@ impl Metrics {
     pub fn rules_in_use(&self, snapshot: &Snapshot) {
         self.config.version.store(snapshot.version(), Ordering::Relaxed);
         self.config.rules.store(snapshot.rules().rules().len() as u64, Ordering::Relaxed);
+        self.limits.take(snapshot);
     }
 
     /// Changed rules were taken into use.
@@ -110,6 +119,11 @@ impl Metrics {
     /// A server of the store was asked: one round trip. A failure is named by the store's own word for it.
     pub fn server_called(&self, failure: Option<&str>) {
         self.lanes.mine().store.server_called(failure);
+    }
+
+    /// OpenMetrics text of these metrics, with a trace beside the durations that have one.
+    pub(crate) fn with_exemplars(&self, text: &str) -> String {
+        self.exemplars.add_to(text)
     }
 
     /// What each rule has said since the process began.
@@ -193,6 +207,10 @@ impl Observer for Metrics {
         self.answered_together(transport, took, 1);
     }
 
+    fn traced(&self, request: &Traced<'_>) {
+        self.exemplars.note(request);
+    }
+
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
         self.lanes.mine().durations[transport as usize].record(took, requests);
     }
@@ -211,10 +229,11 @@ impl Collector for Reader {
         metrics.encode_store_errors(&mut encoder)?;
         store::encode(&mut encoder, &metrics.lanes)?;
         let unknown = metrics.total(|lane| &lane.unknown_domain);
-        counter(&mut encoder, "unknown_domain", "Requests for a domain that no rule speaks of.", unknown)?;
+        counter(&mut encoder, "unknown_domain", "Requests for a domain that has no rules.", unknown)?;
         let unmatched = metrics.total(|lane| &lane.no_rule_matched);
         counter(&mut encoder, "no_rule_matched", "Requests that no rule matched.", unmatched)?;
-        metrics.config.encode(&mut encoder)
+        metrics.config.encode(&mut encoder)?;
+        metrics.limits.encode(&mut encoder)
     }
 }
 

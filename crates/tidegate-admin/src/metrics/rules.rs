@@ -23,7 +23,7 @@ use crate::exposition::gauge;
 pub const MOST_RULE_SERIES: usize = 10_000;
 
 /// The longest name that becomes a label. Our own format allows no longer one; envoyproxy/ratelimit's has no bound.
-const LONGEST_LABEL: usize = 256;
+pub(super) const LONGEST_LABEL: usize = 256;
 
 /// What the shared series is called, and that of limits which no rule states because the caller brought them along. No
 /// domain has an empty name, so no rule can be taken for either.

@@ -96,7 +96,7 @@ fn reloads_say_which_rules_are_in_use_and_whether_the_last_was_taken() {
 
 #[test]
 fn how_much_the_store_holds_is_told_wherever_it_is() {
-    let usage = || StoreUsage { keys: 7, bytes: 4_096 };
+    let usage = || StoreUsage { keys: 7, bytes: 4_096, most_bytes: 8_192, evicted: 3 };
     let scrape = read(&Exposition::new(Arc::new(Metrics::new())).with_usage(usage));
     assert_eq!(scrape.get("tidegate_store_keys", &[]), Some(7.0));
     assert_eq!(scrape.get("tidegate_store_memory_bytes", &[]), Some(4_096.0));

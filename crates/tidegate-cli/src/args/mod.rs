@@ -170,7 +170,7 @@ pub(crate) enum ImportFormat {
 /// Print the JSON schema of rule files (or of the server's configuration), for editors and linters
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate schema > tidegate-rules.schema.json\n  \
-    tidegate schema config > tidegate-config.schema.json")]
+    tidegate schema config > tidegate-config.schema.json\n  tidegate schema metrics > metrics.md")]
 pub(crate) struct SchemaArgs {
     /// Of which file
     #[arg(value_name = "FILE", default_value = "rules")]
@@ -183,6 +183,8 @@ pub(crate) enum SchemaOf {
     Rules,
     /// The file given to `serve --config`
     Config,
+    /// Not a schema: every metric there is, as a page of Markdown
+    Metrics,
 }
 
 /// Print a script that completes tidegate's commands and flags in your shell

@@ -34,6 +34,7 @@ mod redis_world;
 mod serve;
 mod serve_mistakes;
 mod stub;
+mod telemetry;
 mod validate;
 mod worst_numbers;
 

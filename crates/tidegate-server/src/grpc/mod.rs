@@ -14,7 +14,8 @@ use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate_limiter::Transport;
+use tidegate_http::trace_of;
+use tidegate_limiter::{TraceContext, Transport};
 use tonic::Status;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
@@ -29,14 +30,23 @@ pub trait RateLimits: Send + Sync + 'static {
     fn should_rate_limit(
         &self,
         request: RateLimitRequest,
+        trace: Option<TraceContext>,
     ) -> impl Future<Output = Result<RateLimitResponse, Status>> + Send;
 }
 
 impl RateLimits for Arc<Service> {
-    async fn should_rate_limit(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    async fn should_rate_limit(
+        &self,
+        request: RateLimitRequest,
+        trace: Option<TraceContext>,
+    ) -> Result<RateLimitResponse, Status> {
         let began = self.clock.now();
         let answer = Service::should_rate_limit(self, &request).await;
         self.answered(Transport::Grpc, began);
+        if let Ok(answer) = &answer {
+            let allowed = answer.overall_code() != Code::OverLimit;
+            self.traced_verdict(trace, Transport::Grpc, began, &request.domain, allowed);
+        }
         answer.map_err(|mistake| Status::invalid_argument(mistake.to_string()))
     }
 }
@@ -114,8 +124,9 @@ impl<S: RateLimits> Served<S> {
         if !unary::is_grpc(request.headers()) {
             return unary::unsupported_media_type();
         }
+        let trace = trace_of(request.headers());
         let answered = match unary::read(request, &services.limits, &self.seat).await {
-            Ok(message) => services.rate_limits.should_rate_limit(message).await,
+            Ok(message) => services.rate_limits.should_rate_limit(message, trace).await,
             // On an error Envoy would let the request pass: whoever wants past a limit could make the message too large.
             Err(Unread::TooLarge) => Ok(over_limit()),
             Err(Unread::Wrong(status)) => Err(status),

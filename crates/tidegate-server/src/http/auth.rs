@@ -12,7 +12,7 @@ use http::{Method, StatusCode, Uri, request};
 use serde::Deserialize;
 use tidegate_core::Hits;
 use tidegate_http::identity::{GoesOn, RequestHead};
-use tidegate_http::{GateAnswer, HttpCheck, Refusal};
+use tidegate_http::{GateAnswer, HttpCheck, Refusal, trace_of};
 use tidegate_limiter::Patience;
 use tidegate_rules::UnknownDomain;
 
@@ -75,6 +75,7 @@ impl Shared {
             attributes: &attributes,
             cost: Hits::new(asked.cost),
             patience: Patience::MustGoNow,
+            trace: trace_of(&parts.headers),
         };
         match self.gate.admit(&check).await {
             GateAnswer::Admitted(admitted) => Ok(self.told(&admitted.report.decision, began).into()),

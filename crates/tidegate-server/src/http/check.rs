@@ -8,7 +8,9 @@ use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_http::answer;
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, RefundError, SpentAt, Transport};
+use tidegate_limiter::{
+    CheckRequest, Decision, DescriptorAsk, Patience, RefundError, SpentAt, TraceContext, Transport,
+};
 use tidegate_rules::{Descriptor, UnknownDomain};
 
 use super::idempotency::{Keep, Told, check_id, detached, refund_id};
@@ -20,14 +22,18 @@ use crate::service::{governing_limit, rule_name};
 pub(super) type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 8]>;
 
 impl Shared {
-    pub(super) async fn check(self: &Arc<Self>, body: Bytes) -> Result<Answer, Problem> {
+    pub(super) async fn check(
+        self: &Arc<Self>,
+        body: Bytes,
+        trace: Option<TraceContext>,
+    ) -> Result<Answer, Problem> {
         let began = self.service.clock.now();
         let check: Check<'_> = json::parse(&body)?;
         let told = match check.request_id {
-            None => self.decide(&check, began).await.map_err(|(problem, _)| problem)?,
+            None => self.decide(&check, began, trace).await.map_err(|(problem, _)| problem)?,
             Some(_) => {
                 let (shared, body) = (self.clone(), body.clone());
-                detached(async move { shared.check_once(&body, began).await }).await?
+                detached(async move { shared.check_once(&body, began, trace).await }).await?
             }
         };
         self.service.answered(Transport::Http, began);
@@ -46,10 +52,15 @@ impl Shared {
         Ok(told.into())
     }
 
-    async fn check_once(&self, body: &[u8], began: Timestamp) -> Result<Told, Problem> {
+    async fn check_once(
+        &self,
+        body: &[u8],
+        began: Timestamp,
+        trace: Option<TraceContext>,
+    ) -> Result<Told, Problem> {
         let check: Check<'_> = json::parse(body)?;
         let id = check.request_id.as_ref().map_or("", |id| id.as_str());
-        self.once(&check_id(&check, id), self.decide(&check, began)).await
+        self.once(&check_id(&check, id), self.decide(&check, began, trace)).await
     }
 
     async fn refund_once(&self, body: &[u8]) -> Result<Told, Problem> {
@@ -58,11 +69,17 @@ impl Shared {
         self.once(&refund_id(&refund, id), self.give_back(&refund)).await
     }
 
-    async fn decide(&self, check: &Check<'_>, began: Timestamp) -> Result<Told, (Problem, Keep)> {
+    async fn decide(
+        &self,
+        check: &Check<'_>,
+        began: Timestamp,
+        trace: Option<TraceContext>,
+    ) -> Result<Told, (Problem, Keep)> {
         let entries = entries(&check.attributes);
         let asks = [ask(&entries, check.cost.0)];
         let decided = self.service.limiter.check(&question(check.domain.as_str(), &asks)).await;
         let decision = decided.map_err(|error| (self.unknown_domain(&error, "domain"), Keep::Nothing))?;
+        self.service.traced(trace, Transport::Http, began, check.domain.as_str(), &decision);
         Ok(self.told(&decision, began))
     }
 

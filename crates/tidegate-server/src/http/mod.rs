@@ -22,7 +22,7 @@ use http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tidegate_http::Gate;
+use tidegate_http::{Gate, trace_of};
 use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_limiter::{Health, Shedder, Transport};
 use tidegate_store::StoreError;
@@ -145,7 +145,10 @@ impl Caller {
         let post = request.method() == Method::POST;
         let get = request.method() == Method::GET || request.method() == Method::HEAD;
         match request.uri().path() {
-            "/v1/check" if post => shared.check(self.body(request).await?).await,
+            "/v1/check" if post => {
+                let trace = trace_of(request.headers());
+                shared.check(self.body(request).await?, trace).await
+            }
             "/v1/check/batch" if post => shared.check_batch(self.body(request).await?).await,
             "/v1/refund" if post => shared.refund(self.body(request).await?).await,
             "/v1/release" if post => shared.release(&self.body(request).await?).await,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tidegate_core::{Micros, Timestamp};
 
+use super::stats::Counts;
 use super::target::Target;
 
 /// The most targets of one group: as many as a request can remember having tried.
@@ -37,6 +38,7 @@ pub(super) struct Group {
     ejection: Ejection,
     /// Where the next look begins, so that equals take turns.
     turn: AtomicUsize,
+    pub(super) counts: Counts,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,7 @@ impl Group {
             unwell: AtomicBool::new(false),
         };
         let members = targets.into_iter().take(MOST_TARGETS).map(member).collect();
-        Group { name, members, ejection, turn: AtomicUsize::new(0) }
+        Group { name, members, ejection, turn: AtomicUsize::new(0), counts: Counts::default() }
     }
 
     pub(super) fn targets(&self) -> impl ExactSizeIterator<Item = &Target> {
@@ -136,6 +138,11 @@ impl Group {
         if member.unwell.swap(!well, Ordering::Relaxed) == well {
             tracing::warn!(upstream = self.name, target = %member.target, well, "an upstream server's health changed");
         }
+    }
+
+    /// How many targets seem well.
+    pub(super) fn well(&self, now: Timestamp) -> usize {
+        self.members.iter().filter(|member| member.is_well(now)).count()
     }
 
     /// How many requests each target is busy with.

@@ -17,6 +17,7 @@ use super::balance::{Chosen, Group, Tried};
 use super::body::{Cut, RequestBody, Upload};
 use super::dial::{DialError, Wants};
 use super::pool::{Lent, LentConnection, Pool, Use};
+use super::stats::UpstreamFailure;
 use crate::problem::{Kind, Problem};
 
 /// A group's connections on this worker, target by target.
@@ -60,7 +61,7 @@ struct Failed {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    Server,
+    Server(UpstreamFailure),
     Client,
 }
 
@@ -75,10 +76,12 @@ impl Upstream {
             match self.try_target(place, outgoing).await {
                 Ok((response, connection)) => {
                     self.group.succeeded(place);
+                    self.group.counts.answered();
                     return Ok(Answered { response, connection, target });
                 }
                 Err(failed) => {
-                    if failed.fault == Fault::Server {
+                    if let Fault::Server(why) = failed.fault {
+                        self.group.counts.failed(why);
                         tracing::debug!(upstream = self.group.name, target = %self.group.target(place),
                             problem = %failed.problem.detail, "an upstream server failed");
                         self.group.failed(place, self.clock.now());
@@ -147,7 +150,7 @@ impl Upstream {
                         Kind::BadGateway,
                         "the upstream server broke off before it answered",
                     ),
-                    fault: Fault::Server,
+                    fault: Fault::Server(UpstreamFailure::BrokeOff),
                     unsent: returned.or(spare),
                 })
             }
@@ -156,7 +159,7 @@ impl Upstream {
                     Kind::GatewayTimeout,
                     format!("the upstream server did not answer within {:?}", self.head_within),
                 ),
-                fault: Fault::Server,
+                fault: Fault::Server(UpstreamFailure::AnswerTimeout),
                 unsent: None,
             }),
         }
@@ -272,10 +275,11 @@ impl KeptRequest {
 
 fn no_connection(error: &DialError, outgoing: Box<Outgoing>) -> Failed {
     let (kind, fault) = match error {
-        DialError::TooSlow(_) => (Kind::GatewayTimeout, Fault::Server),
+        DialError::TooSlow(_) => (Kind::GatewayTimeout, Fault::Server(UpstreamFailure::ConnectTimeout)),
         DialError::NoUpgrades => (Kind::BadGateway, Fault::Client),
-        DialError::Refused(_) | DialError::Handshake(_) | DialError::Name => {
-            (Kind::BadGateway, Fault::Server)
+        DialError::Refused(_) => (Kind::BadGateway, Fault::Server(UpstreamFailure::Unreachable)),
+        DialError::Handshake(_) | DialError::Name => {
+            (Kind::BadGateway, Fault::Server(UpstreamFailure::Handshake))
         }
     };
     let problem = Problem::new(kind, format!("the upstream server cannot be reached: {error}"));

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use tidegate_core::Hits;
 use tidegate_http::identity::{Attributes, GoesOn, RequestHead};
-use tidegate_http::{Admitted, DecisionReport, GateAnswer, HttpCheck};
+use tidegate_http::{Admitted, DecisionReport, GateAnswer, HttpCheck, trace_of};
 use tidegate_limiter::Patience;
 
 use super::answer::{Answer, AnswerBody, InFlight, problem_answer};
@@ -63,8 +63,8 @@ impl Worker {
             let attributes = self.attributes(&parts, &via)?;
             let route = self.route(&host, &attributes)?;
             let domain = route.domain.as_deref().unwrap_or(&self.shared.settings.domain);
-            let check =
-                HttpCheck { domain, attributes: &attributes, cost: Hits::ONE, patience: Patience::Waits };
+            let (patience, trace) = (Patience::Waits, trace_of(&parts.headers));
+            let check = HttpCheck { domain, attributes: &attributes, cost: Hits::ONE, patience, trace };
             let Admitted { report, held } = match self.gate.admit(&check).await {
                 GateAnswer::Admitted(admitted) => admitted,
                 GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => {

@@ -21,6 +21,7 @@ mod pool;
 mod route;
 mod settings;
 mod stall;
+mod stats;
 mod target;
 mod tls;
 mod tunnel;
@@ -41,6 +42,7 @@ pub use balance::{Ejection, MOST_TARGETS};
 pub use fetch::{FetchError, fetch};
 pub use route::Route;
 pub use settings::{HealthCheck, ProxyLimits, ProxySettings, Timeouts, UpstreamSettings};
+pub use stats::{UpstreamFailure, UpstreamReader, UpstreamStats};
 pub use target::{Target, TargetError};
 pub use tls::{ClientTls, ClientTlsError, client_config};
 
@@ -100,6 +102,12 @@ impl Proxy {
     #[must_use]
     pub fn admission(&self) -> Arc<Admission> {
         Arc::clone(&self.shared.admission)
+    }
+
+    /// Tells what became of requests to its upstream servers.
+    #[must_use]
+    pub fn upstreams(&self) -> UpstreamReader {
+        UpstreamReader(Arc::clone(&self.shared))
     }
 
     /// What one worker speaks, with connections of its own; to be called in that worker's runtime. The first worker

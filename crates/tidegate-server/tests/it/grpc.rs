@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_server::connection::HttpLimits;
+use tidegate_limiter::TraceContext;
 use tidegate_server::grpc::{Grpc, RateLimits, health_and_reflection};
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Code, RateLimitRequest, RateLimitResponse};
@@ -24,7 +25,11 @@ struct Echo {
 }
 
 impl RateLimits for Echo {
-    async fn should_rate_limit(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    async fn should_rate_limit(
+        &self,
+        request: RateLimitRequest,
+        _: Option<TraceContext>,
+    ) -> Result<RateLimitResponse, Status> {
         if request.domain.is_empty() {
             return Err(Status::invalid_argument("rate limit domain must not be empty; é"));
         }

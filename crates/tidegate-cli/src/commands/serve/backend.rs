@@ -26,6 +26,8 @@ pub(super) enum Backend {
 pub(super) struct Holdings {
     keys: AtomicU64,
     bytes: AtomicU64,
+    most_bytes: AtomicU64,
+    evicted: AtomicU64,
 }
 
 /// A sweep goes through all cells in this many steps, one a second.
@@ -108,11 +110,13 @@ impl Backend {
         match self {
             Backend::Memory(store) => {
                 let stats = store.stats();
-                StoreUsage { keys: stats.cells as u64, bytes: stats.bytes as u64 }
+                StoreUsage { keys: stats.cells as u64, bytes: stats.bytes as u64, ..StoreUsage::default() }
             }
             Backend::Redis(_, holdings) => StoreUsage {
                 keys: holdings.keys.load(Ordering::Relaxed),
                 bytes: holdings.bytes.load(Ordering::Relaxed),
+                most_bytes: holdings.most_bytes.load(Ordering::Relaxed),
+                evicted: holdings.evicted.load(Ordering::Relaxed),
             },
         }
     }
@@ -131,16 +135,21 @@ async fn sweep(store: &MemoryStore) {
 async fn look_at_servers(store: &RedisStore, holdings: &Holdings) {
     let mut told: Vec<String> = Vec::new();
     loop {
-        let (mut all_keys, mut all_bytes) = (0, 0);
+        let (mut all_keys, mut all_bytes, mut all_most, mut all_evicted) = (0, 0, 0, 0);
         for report in store.check_servers().await {
-            if let Finding::Usable { keys, bytes, .. } = report.finding {
+            if let Finding::Usable { keys, bytes, most_bytes, evicted, .. } = report.finding {
                 all_keys += keys;
                 all_bytes += bytes;
+                all_most += most_bytes;
+                all_evicted += evicted;
             }
             tell_once(&report, &mut told);
         }
         holdings.keys.store(all_keys, Ordering::Relaxed);
         holdings.bytes.store(all_bytes, Ordering::Relaxed);
+        holdings.most_bytes.store(all_most, Ordering::Relaxed);
+        // A server that restarts counts from zero: a counter of ours never goes down.
+        holdings.evicted.fetch_max(all_evicted, Ordering::Relaxed);
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

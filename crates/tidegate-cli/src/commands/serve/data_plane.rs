@@ -15,7 +15,7 @@ use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::headers;
 use tidegate_server::http::Http;
-use tidegate_server::proxy::Proxy;
+use tidegate_server::proxy::{Proxy, UpstreamReader};
 use tidegate_server::resp::{Logins, Resp, RespSettings};
 use tidegate_server::runtime::{self, DataPlane, Listener, Protocol, RuntimeError, WarmUp, WorkerId};
 use tidegate_server::service::{Service, ServiceSettings};
@@ -48,6 +48,8 @@ pub(super) struct Running {
     pub(super) stopping: Arc<AtomicBool>,
     /// What can be read again from files.
     pub(super) reloads: Reloads,
+    /// What became of requests to upstream servers, where there is a proxy.
+    pub(super) upstreams: Option<UpstreamReader>,
 }
 
 /// The listeners beside the proxy, and what they need.
@@ -107,6 +109,7 @@ pub(super) fn start(
         stopping: &stopping,
     };
     let Listeners { all: mut listeners, logins } = listeners(&parts, &mut reloads)?;
+    let mut upstreams = None;
     if let Some(section) = &settings.proxy {
         let proxy = section.settings(identity.clone(), settings.drain.tunnels)?;
         identities.push(proxy.identity.clone());
@@ -115,12 +118,13 @@ pub(super) fn start(
             Some(shedder) => Proxy::new(proxy).with_shedder(shedder.clone()),
             None => Proxy::new(proxy),
         };
+        upstreams = Some(proxy.upstreams());
         let tls = section.tls()?;
         reloads.tls.extend(tls.clone().map(|tls| ("proxy", tls)));
         listeners.push(proxy_listener(section.address()?, proxy, tls, services).map_err(failure)?);
     }
     let plane = DataPlane::start_warm(&runtime, listeners, warm_up(&limiters)).map_err(failure)?;
-    Ok(Running { plane, health, limiters, shedder, identities, access, logins, stopping, reloads })
+    Ok(Running { plane, health, limiters, shedder, identities, access, logins, stopping, reloads, upstreams })
 }
 
 /// Gets every worker in touch with its store before it serves, for at most [`WARM_UP`].

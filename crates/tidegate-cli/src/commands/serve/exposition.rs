@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use tidegate_admin::{Exposition, ListenerConnections, Metrics};
+use tidegate_access::ServerTls;
+use tidegate_admin::{CertificateEnd, Exposition, ListenerConnections, Metrics, UpstreamCounts};
 use tidegate_limiter::{Limiter, RemoteStats};
+use tidegate_server::proxy::UpstreamReader;
 use tidegate_server::runtime::DataPlane;
+use tidegate_store::{Clock as _, SystemClock};
 
 use super::backend::Backend;
 use super::busy::BusyRatio;
+use crate::repeats::Repeats;
 
 /// `limiters` has one for each worker.
 pub(super) fn gather(
@@ -47,6 +51,37 @@ pub(super) fn gather(
                 .with_remote(move || in_all(&all))
         }
     }
+}
+
+/// The same, with what the proxy, the certificates and the log tell where there are any.
+pub(super) fn with_surroundings(
+    mut exposition: Exposition,
+    upstreams: Option<UpstreamReader>,
+    certificates: Vec<(&'static str, Arc<ServerTls>)>,
+    repeats: Repeats,
+) -> Exposition {
+    if let Some(reader) = upstreams {
+        let clock = SystemClock::new();
+        exposition = exposition.with_upstreams(move || {
+            let counts = reader.read(clock.now()).into_iter().map(|one| UpstreamCounts {
+                upstream: one.upstream,
+                answered: one.answered,
+                failures: one.failures.into(),
+                servers: one.servers,
+                well: one.well,
+            });
+            counts.collect()
+        });
+    }
+    if !certificates.is_empty() {
+        exposition = exposition.with_certificates(move || {
+            let ends = certificates.iter().filter_map(|(listener, tls)| {
+                Some(CertificateEnd { listener, not_after_seconds: tls.ends_at_seconds()? as f64 })
+            });
+            ends.collect()
+        });
+    }
+    exposition.with_withheld_lines(move || repeats.total())
 }
 
 /// What all workers hold: each has calls and queues of its own, and the rest in common.

@@ -33,6 +33,7 @@ use tonic_health::ServingStatus;
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::reload::Watch;
+use crate::repeats::Repeats;
 use crate::settings::Settings;
 use crate::unread::Surfaces;
 use crate::{clock, logging};
@@ -53,15 +54,15 @@ const LOOK_AT_WORKERS: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let environment: Vec<_> = std::env::vars_os().collect();
     let settings = Settings::gather(args, environment.into_iter())?;
-    logging::start(&settings.log_filter, settings.log_format);
+    let repeats = logging::start(&settings.log_filter, settings.log_format);
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
-    let ended = control.block_on(serve(settings));
+    let ended = control.block_on(serve(settings, repeats));
     // Who was told to stop at once does not wait for a drain that is still under way.
     control.shutdown_background();
     ended
 }
 
-async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
+async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure> {
     let mut stop = StopSignals::install().map_err(cannot_start)?;
     let hangups = signals::hangups().map_err(cannot_start)?;
     // In this order, so that a change of a file is noticed even if it comes between the two.
@@ -108,7 +109,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
     }
 
     let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
-    let Running { plane, health, limiters, shedder, identities, access, logins, stopping, mut reloads } =
+    let Running { plane, health, limiters, shedder, identities, access, logins, stopping, mut reloads, upstreams } =
         running;
     let admin = bind_admin(&settings, admin_tokens, &mut reloads)?;
     announce_all(&settings, &plane, admin.as_ref());
@@ -127,7 +128,9 @@ async fn serve(settings: Settings) -> Result<ExitCode, Failure> {
         let tokens = access.as_ref().map(|access| ("http_grpc", access.refused()));
         tokens.into_iter().chain(logins.as_ref().map(|logins| ("resp", logins.refused()))).collect()
     });
+    exposition = exposition::with_surroundings(exposition, upstreams, reloads.tls.clone(), repeats.clone());
     let mut background = JoinSet::new();
+    background.spawn(repeats.tell());
     background.spawn(reloads.run(signals::hangups().map_err(cannot_start)?));
     let serving_control = control.clone();
     let serving_admin = tokio::spawn(async move {

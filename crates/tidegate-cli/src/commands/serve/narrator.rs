@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_admin::Metrics;
 use tidegate_core::Micros;
 use tidegate_limiter::{
-    BreakerState, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Transport,
+    BreakerState, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Traced, Transport,
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
@@ -21,6 +21,9 @@ pub(super) struct Narrator {
     /// Requests that could not wait for the store since the last heartbeat, and whether an operator knows of it.
     overloaded: AtomicU64,
     overload_is_known: AtomicBool,
+    /// Hits charged since the last line about it, and whether any were since the last heartbeat.
+    charged: AtomicU64,
+    charges_came: AtomicBool,
 }
 
 impl Narrator {
@@ -30,6 +33,18 @@ impl Narrator {
             fleet: AtomicU64::new(0),
             overloaded: AtomicU64::new(0),
             overload_is_known: AtomicBool::new(false),
+            charged: AtomicU64::new(0),
+            charges_came: AtomicBool::new(false),
+        }
+    }
+
+    /// Says once, when no more comes, how much was charged after an outage: each call of many would be a line else.
+    fn tell_of_charges(&self) {
+        if !self.charges_came.swap(false, Ordering::Relaxed) {
+            let hits = self.charged.swap(0, Ordering::Relaxed);
+            if hits > 0 {
+                tracing::info!(hits, "what was spent here while the store was unavailable is charged there");
+            }
         }
     }
 
@@ -68,6 +83,7 @@ impl Observer for Narrator {
     fn fleet_counted(&self, limiters: u64) {
         self.metrics.fleet_counted(limiters);
         self.tell_of_overload();
+        self.tell_of_charges();
         if self.fleet.swap(limiters, Ordering::Relaxed) != limiters {
             tracing::info!(limiters, "limiters that share the store");
         }
@@ -77,7 +93,8 @@ impl Observer for Narrator {
         self.metrics.debts_paid(cells, hits, error);
         match error {
             None => {
-                tracing::info!(cells, hits, "what was spent here while the store was away is charged there")
+                self.charged.fetch_add(hits, Ordering::Relaxed);
+                self.charges_came.store(true, Ordering::Relaxed);
             }
             Some(error) => {
                 tracing::warn!(cells, hits, %error, "what was spent here while the store was away may not be charged");
@@ -132,6 +149,10 @@ impl Observer for Narrator {
 
     fn answered(&self, transport: Transport, took: Duration) {
         self.metrics.answered(transport, took);
+    }
+
+    fn traced(&self, request: &Traced<'_>) {
+        self.metrics.traced(request);
     }
 
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {

@@ -75,6 +75,7 @@ impl Reloader {
     }
 
     fn reload(&self) {
+        let before = self.limiter.snapshot();
         let taken = self.files.read().and_then(|files| {
             let count = files.len();
             self.control.take_files(files).map_err(|failure| RulesError::Invalid(failure.0)).map(|()| count)
@@ -86,7 +87,8 @@ impl Reloader {
                 snapshot.rules().warnings().into_iter().for_each(log_each);
                 log_unread(&self.surfaces, snapshot.rules());
                 let rules = snapshot.rules().rules().len();
-                tracing::info!(version, rules, files, "rules reloaded");
+                let changes = snapshot.rules().changes_since(before.rules());
+                tracing::info!(version, rules, files, "rules reloaded: {changes}");
             }
             Err(error) => {
                 tracing::error!(version, "rules not reloaded, the old ones go on");

@@ -1,0 +1,184 @@
+//! Withholds log lines that repeat: a fault that lasts must not fill a disk, nor hide another one.
+//!
+//! Lines are told apart by where in the code they come from. Each place may write a few lines in a row and then one
+//! every ten seconds; how many were withheld is said once that is over, and counted in a metric.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::callsite::Identifier;
+use tracing::{Event, Metadata};
+use tracing_subscriber::layer::{Context, Filter};
+
+use crate::clock;
+
+/// Lines of one place that are always written, and how often one more is.
+const IN_A_ROW: u32 = 10;
+const ONE_MORE_EVERY: Duration = Duration::from_secs(10);
+
+/// Knows what was written lately. There are as many entries as places in the code that log.
+#[derive(Clone, Default)]
+pub(crate) struct Repeats(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    places: Mutex<HashMap<Identifier, Place>>,
+    withheld: AtomicU64,
+}
+
+struct Place {
+    may_still: u32,
+    since: Instant,
+    withheld: u64,
+    /// Where it is, for whoever looks for the lines.
+    at: (&'static str, Option<u32>),
+}
+
+/// Lines of one place that were not written.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Withheld {
+    pub(crate) lines: u64,
+    pub(crate) target: &'static str,
+    pub(crate) line: Option<u32>,
+}
+
+impl Repeats {
+    /// How many lines were not written since the process began.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.withheld.load(Ordering::Relaxed)
+    }
+
+    /// Whether one more line of a place may be written at `now`.
+    fn may_write(&self, place: &'static Metadata<'static>, now: Instant) -> bool {
+        let mut places = self.0.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = places.entry(place.callsite()).or_insert_with(|| Place {
+            may_still: IN_A_ROW,
+            since: now,
+            withheld: 0,
+            at: (place.target(), place.line()),
+        });
+        let passed = now.saturating_duration_since(place.since);
+        let earned = u32::try_from(passed.as_secs() / ONE_MORE_EVERY.as_secs()).unwrap_or(IN_A_ROW);
+        if earned > 0 {
+            place.may_still = place.may_still.saturating_add(earned).min(IN_A_ROW);
+            place.since += ONE_MORE_EVERY * earned;
+        }
+        if place.may_still == 0 {
+            place.withheld += 1;
+            self.0.withheld.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        if place.may_still == IN_A_ROW {
+            place.since = now;
+        }
+        place.may_still -= 1;
+        true
+    }
+
+    /// What was withheld at each place since this was last asked.
+    pub(crate) fn take_withheld(&self) -> Vec<Withheld> {
+        let mut places = self.0.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let withheld = places.values_mut().filter(|place| place.withheld > 0).map(|place| Withheld {
+            lines: std::mem::take(&mut place.withheld),
+            target: place.at.0,
+            line: place.at.1,
+        });
+        withheld.collect()
+    }
+
+    /// Says, again and again, what was withheld. Runs until dropped.
+    pub(crate) async fn tell(self) {
+        let mut ticks = tokio::time::interval(ONE_MORE_EVERY);
+        loop {
+            ticks.tick().await;
+            for Withheld { lines, target, line } in self.take_withheld() {
+                tracing::warn!(withheld = lines, target, line, "lines like others before them were not written");
+            }
+        }
+    }
+}
+
+impl<S> Filter<S> for Repeats {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        self.may_write(event.metadata(), clock::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::{Layer as _, Registry};
+
+    use super::*;
+
+    /// What comes out of `work` when it is logged through `repeats`.
+    fn lines(repeats: &Repeats, work: impl FnOnce()) -> usize {
+        #[derive(Clone, Default)]
+        struct Out(Arc<Mutex<Vec<u8>>>);
+        impl io::Write for Out {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let out = Out::default();
+        let sink = out.clone();
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || sink.clone());
+        let subscriber = Registry::default().with(layer.with_filter(repeats.clone()));
+        tracing::subscriber::with_default(subscriber, work);
+        let text = out.0.lock().unwrap().clone();
+        text.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    #[test]
+    fn a_line_that_repeats_is_withheld_and_counted_and_another_is_not() {
+        let repeats = Repeats::default();
+        let written = lines(&repeats, || {
+            (0..1_000).for_each(|number| tracing::info!(number, "again"));
+            tracing::info!("something else");
+        });
+        assert_eq!(written, IN_A_ROW as usize + 1);
+        assert_eq!(repeats.total(), 1_000 - u64::from(IN_A_ROW));
+        let told = repeats.take_withheld();
+        assert_eq!(told.len(), 1);
+        assert_eq!((told[0].lines, told[0].target), (990, module_path!()));
+        assert_eq!(repeats.take_withheld(), [], "what was told is told once");
+    }
+
+    #[test]
+    fn with_time_a_place_may_write_again() {
+        let (repeats, start) = (Repeats::default(), clock::now());
+        let place = || {
+            struct Place;
+            impl tracing::callsite::Callsite for Place {
+                fn set_interest(&self, _: tracing::subscriber::Interest) {}
+                fn metadata(&self) -> &Metadata<'_> {
+                    &META
+                }
+            }
+            static PLACE: Place = Place;
+            static META: Metadata<'static> = tracing::metadata! {
+                name: "test", target: "test", level: tracing::Level::INFO, fields: &[],
+                callsite: &PLACE, kind: tracing::metadata::Kind::EVENT
+            };
+            &META
+        };
+        let written = |after: u64| repeats.may_write(place(), start + Duration::from_secs(after));
+        assert_eq!((0..100).filter(|_| written(0)).count(), 10);
+        assert_eq!((0..100).filter(|_| written(9)).count(), 0);
+        assert_eq!((0..100).filter(|_| written(10)).count(), 1);
+        assert_eq!((0..100).filter(|_| written(20)).count(), 1);
+        assert_eq!((0..100).filter(|_| written(500)).count(), 10, "and no more than at first");
+    }
+}

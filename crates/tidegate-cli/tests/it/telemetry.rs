@@ -1,0 +1,232 @@
+//! What an operator watches: metrics, the rules and the dashboard that are shipped for them, and the log.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_testkit::{Prometheus, Redis, TidegateServer, Upstream, eventually, find_tool, http, poll};
+
+use crate::redis_world::{BINARY, Node, PATIENCE, PATIENT};
+use crate::tidegate;
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn reference() -> String {
+    fs::read_to_string(root("docs/reference/metrics.md")).expect("the page is there")
+}
+
+#[test]
+fn the_page_of_metrics_is_what_the_registry_says() {
+    let written = tidegate(&["schema", "metrics"]).output().unwrap().stdout;
+    let written = String::from_utf8(written).unwrap();
+    assert!(
+        reference() == written,
+        "docs/reference/metrics.md is out of date: run `cargo run -- schema metrics > docs/reference/metrics.md`"
+    );
+}
+
+/// The names on the page, and the labels of each.
+fn known_metrics() -> Vec<(String, BTreeSet<String>)> {
+    let rows = reference();
+    let rows = rows.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let labels = |rest: &str| {
+        let cell = rest.split(" | ").nth(1).unwrap_or_default();
+        let names = cell.split("; ").filter_map(|label| label.strip_prefix('`')?.split('`').next());
+        names.map(str::to_owned).collect()
+    };
+    rows.map(|(name, rest)| (name.to_owned(), labels(rest))).collect()
+}
+
+/// Every `tidegate_…{label…}` in a text names a metric that exists, and labels that it has.
+fn assert_known(text: &str, place: &str) {
+    let known = known_metrics();
+    let mut rest = text;
+    let mut found = 0;
+    while let Some(at) = rest.find("tidegate_") {
+        let word = &rest[at..];
+        let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(word.len());
+        let (name, after) = word.split_at(end);
+        rest = after;
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+        let entry = known.iter().find(|(known, _)| known == name || Some(known.as_str()) == family);
+        let Some((_, labels)) = entry else {
+            panic!("{place}: there is no metric {name}");
+        };
+        found += 1;
+        let Some(inside) = after.strip_prefix('{').and_then(|inside| inside.split('}').next()) else { continue };
+        for label in inside.split(',').filter(|label| !label.is_empty()) {
+            let label = label.split(['=', '!']).next().unwrap_or_default().trim();
+            let everywhere = ["instance", "le"].contains(&label);
+            assert!(everywhere || labels.contains(label), "{place}: {name} has no label {label}");
+        }
+    }
+    assert!(found > 0, "{place} names no metric");
+}
+
+#[test]
+fn the_table_of_alerts_names_metrics_and_labels_that_exist() {
+    let guide = fs::read_to_string(root("docs/guides/operating.md")).unwrap();
+    let table = guide.split("## What to alert on").nth(1).unwrap().split("\n## ").next().unwrap();
+    let cells = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let names: String = cells.map(|cell| format!("`{cell}").replace('`', " tidegate_").replace(", ", " ")).collect();
+    // Each cell begins and ends its names with backquotes: every second prefix stands before nothing.
+    let names: String = names.split_whitespace().filter(|name| *name != "tidegate_").map(|name| format!("{name}\n")).collect();
+    assert_known(&names, "operating.md");
+}
+
+#[test]
+fn shipped_rules_pass_promtool_and_its_unit_tests() {
+    let promtool = find_tool("promtool");
+    for arguments in [["check", "rules", "tidegate.rules.yml"], ["test", "rules", "tidegate.test.yml"]] {
+        let ran = Command::new(&promtool).args(arguments).current_dir(root("deploy/prometheus")).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{arguments:?}: {said}");
+    }
+    let rules = fs::read_to_string(root("deploy/prometheus/tidegate.rules.yml")).unwrap();
+    assert_known(&rules.replace("tidegate:", "recorded:"), "tidegate.rules.yml");
+}
+
+/// Every query of the dashboard, with its variables as Grafana would put them in for «All».
+fn dashboard_queries() -> Vec<(String, String)> {
+    let text = fs::read_to_string(root("deploy/grafana/tidegate.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let queries = panels.flat_map(|panel| {
+        let targets = panel["targets"].as_array().cloned().unwrap_or_default();
+        targets.into_iter().map(move |target| {
+            let query = target["expr"].as_str().unwrap();
+            let query = ["$instance", "$domain", "$rule"].iter().fold(query.to_owned(), |query, name| query.replace(name, ".*"));
+            (panel["title"].as_str().unwrap().to_owned(), query)
+        })
+    });
+    queries.collect()
+}
+
+/// Queries that have no answer from a server that is well, because nothing of the kind has happened.
+const MAY_BE_EMPTY: [&str; 2] = ["tidegate_certificate", "tidegate_store_memory_max"];
+
+const RULES: &str = "\
+- { name: per-user, key: [user], limits: [5/minute] }
+- { name: watched, key: [user], shadow: true, limits: [2/minute] }
+- { name: tried, key: [user], limits: [1000/minute], experiment: { split: 50%, limits: [2000/minute] } }
+";
+
+#[test]
+fn every_query_of_the_dashboard_is_answered_by_a_prometheus_that_scrapes_a_loaded_server() {
+    let (redis, upstream) = (Redis::start(), Upstream::start());
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yaml"), format!("domain: api\nrules:\n{RULES}")).unwrap();
+    let config = format!(
+        "listen: {{ http: '127.0.0.1:0', grpc: off, resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n\
+         store: {{ url: '{}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\nshedding: {{ workers: 20 }}\n\
+         proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: back, targets: ['http://{}'] }}] }}\n",
+        redis.url(),
+        upstream.addr()
+    );
+    let file = dir.path().join("tidegate.yaml");
+    fs::write(&file, config).unwrap();
+    let mut server = TidegateServer::start(BINARY, &["--config", file.to_str().unwrap()]);
+    let [http, proxy, admin] = ["http", "proxy", "admin"].map(|name| server.addr(name));
+    let prometheus = Prometheus::start(&[admin], &[&root("deploy/prometheus/tidegate.rules.yml")]);
+    let load = || {
+        for user in 0..20 {
+            let body = format!("{{\"domain\":\"api\",\"attributes\":{{\"user\":\"{user}\"}}}}");
+            let _ = http::post_json(http, "/v1/check", &body);
+        }
+        let _ = http::get(proxy, "/");
+    };
+    let mut left = dashboard_queries();
+    assert!(left.len() > 40, "only {} queries found", left.len());
+    let asked = left.len();
+    // A rate needs two scrapes; load goes on until every query has an answer.
+    let answered = poll(Duration::from_secs(60), || {
+        load();
+        left.retain(|(_, query)| {
+            let may_be_empty = MAY_BE_EMPTY.iter().any(|name| query.contains(name));
+            prometheus.query(query).is_empty() && !may_be_empty
+        });
+        left.is_empty().then_some(())
+    });
+    assert!(answered.is_some(), "{} of {asked} queries have no answer: {left:#?}", left.len());
+    let refused = prometheus.query("sum(tidegate_decisions_total{rule=\"per-user\",result=\"refused\"}) > 0");
+    assert_eq!(refused.len(), 1, "the load is seen");
+    let limit = prometheus.query("tidegate_limit{rule=\"per-user\"} == 5");
+    assert_eq!(limit.len(), 1, "the limit itself is a metric");
+    for (title, query) in dashboard_queries() {
+        assert_known(&query.replace("process_", "tidegate_build_info "), &title);
+    }
+}
+
+#[test]
+fn a_trace_that_came_in_is_an_exemplar_of_the_duration_and_only_in_openmetrics() {
+    let node = Node::start("memory:", PATIENT, "- { name: r, key: [user], limits: [5/minute] }\n");
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let body = b"{\"domain\":\"api\",\"attributes\":{\"user\":\"1\"}}";
+    for (trace, sampled) in [(trace, "01"), ("1af7651916cd43dd8448eb211c80319c", "00")] {
+        let parent = format!("00-{trace}-b7ad6b7169203331-{sampled}");
+        let headers = [("content-type", "application/json"), ("traceparent", &*parent)];
+        assert_eq!(http::request(node.http, "POST", "/v1/check", &headers, body).unwrap().status, 200);
+    }
+    let accept = [("accept", "application/openmetrics-text; version=1.0.0")];
+    let text = http::request(node.admin, "GET", "/metrics", &accept, b"").unwrap().text();
+    let exemplars: Vec<&str> = text.lines().filter(|line| line.contains(" # {")).collect();
+    assert_eq!(exemplars.len(), 1, "{exemplars:?}");
+    let (sample, exemplar) = exemplars[0].split_once(" # ").unwrap();
+    assert!(sample.starts_with("tidegate_decision_duration_seconds_bucket{"), "{sample}");
+    assert!(exemplar.starts_with(&format!("{{trace_id=\"{trace}\"}} ")), "{exemplar}");
+    let numbers: Vec<f64> = exemplar.split_whitespace().skip(1).map(|word| word.parse().unwrap()).collect();
+    let bound: f64 = sample.split("le=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+    assert!(numbers[0] <= bound && numbers[1] > 1.6e9, "{exemplar} in the bucket up to {bound}");
+    let classic = http::get(node.admin, "/metrics").text();
+    assert!(!classic.contains(" # {"), "the older format has no exemplars");
+}
+
+#[test]
+fn an_upstream_server_that_is_gone_is_counted_by_why() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yaml"), "domain: api\nrules:\n- { name: r, limits: [500/minute] }\n").unwrap();
+    // A port that was just given back: nobody listens there.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = format!(
+        "listen: {{ http: off, grpc: off, resp: off, admin: '127.0.0.1:0' }}\nrules: {{ paths: [rules.yaml] }}\n\
+         proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: back, targets: ['http://{gone}'] }}] }}\n"
+    );
+    let file = dir.path().join("tidegate.yaml");
+    fs::write(&file, config).unwrap();
+    let mut server = TidegateServer::start(BINARY, &["--config", file.to_str().unwrap()]);
+    let [proxy, admin] = ["proxy", "admin"].map(|name| server.addr(name));
+    for _ in 0..4 {
+        assert_eq!(http::get(proxy, "/").status, 502);
+    }
+    let text = http::get(admin, "/metrics").text();
+    assert!(text.contains("tidegate_upstream_failures_total{upstream=\"back\",reason=\"unreachable\"} 4\n"), "{text}");
+    assert!(text.contains("tidegate_upstream_answers_total{upstream=\"back\"} 0\n"), "{text}");
+    assert!(text.contains("tidegate_upstream_servers{upstream=\"back\",state=\"unwell\"} 1\n"), "{text}");
+}
+
+#[test]
+fn a_reload_says_what_changed() {
+    let mut node = Node::start("memory:", PATIENT, "- { name: per-user, key: [user], limits: [100/minute] }\n");
+    node.change_rules("- { name: per-user, key: [user], limits: [200/minute] }\n- { name: more, limits: [9/s] }\n");
+    eventually("the reload is logged", PATIENCE, || {
+        node.server.stderr().contains("rules reloaded: +1 rules, ~1, -0: per-user 100/1m -> 200/1m; +more")
+    });
+}
+
+#[test]
+fn what_redis_holds_may_hold_and_has_evicted_is_told() {
+    let redis = Redis::start();
+    let mut client = redis.client();
+    client.cmd(&["CONFIG", "SET", "maxmemory", "200mb"]);
+    client.cmd(&["SET", "somebody-elses", "1"]);
+    let node = Node::ready(&redis.url(), PATIENT, "- { name: r, key: [user], limits: [5/minute] }\n");
+    eventually("INFO has been read", PATIENCE, || node.metric_sum("tidegate_store_memory_max_bytes") > 0.0);
+    assert_eq!(node.metric("tidegate_store_memory_max_bytes"), f64::from(200 << 20));
+    assert!(node.metric("tidegate_store_keys") >= 1.0);
+    assert_eq!(node.metric("tidegate_store_evicted_keys_total"), 0.0);
+}

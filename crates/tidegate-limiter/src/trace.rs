@@ -1,0 +1,116 @@
+//! Whose trace a request belongs to, as W3C's `traceparent` says, and what is told of such a request.
+//!
+//! Only sampled traces count: whoever began the trace has chosen. Nothing of a request's key is ever part of it.
+
+use std::time::Duration;
+
+use tidegate_core::Timestamp;
+
+use crate::decision::Source;
+use crate::observer::Transport;
+
+/// The header that carries it.
+pub const TRACEPARENT: &str = "traceparent";
+
+/// A trace that its beginner wants to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    /// The trace; never zero.
+    pub trace_id: u128,
+    /// The span that this request is a part of; never zero.
+    pub parent_id: u64,
+}
+
+impl TraceContext {
+    /// What a `traceparent` says; none if it is malformed, or the trace is not sampled.
+    ///
+    /// ```
+    /// use tidegate_limiter::TraceContext;
+    ///
+    /// let sampled = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    /// assert_eq!(TraceContext::sampled(sampled).unwrap().parent_id, 0xb7ad_6b71_6920_3331);
+    /// assert_eq!(TraceContext::sampled(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"), None);
+    /// ```
+    #[must_use]
+    pub fn sampled(traceparent: &[u8]) -> Option<Self> {
+        const LENGTH: usize = 55;
+        // Later versions may be longer, and begin like version 0; version ff is none.
+        let known = traceparent.len() == LENGTH
+            || (traceparent.get(LENGTH) == Some(&b'-') && !traceparent.starts_with(b"00"));
+        let dashes = [2, 35, 52].iter().all(|place| traceparent.get(*place) == Some(&b'-'));
+        if !known || !dashes || traceparent.starts_with(b"ff") {
+            return None;
+        }
+        let _version = hex(&traceparent[..2])?;
+        let trace_id = hex(&traceparent[3..35]).filter(|id| *id != 0)?;
+        let parent_id = hex(&traceparent[36..52]).and_then(|id| u64::try_from(id).ok())?;
+        let flags = hex(&traceparent[53..55])?;
+        (parent_id != 0 && flags & 1 == 1).then_some(TraceContext { trace_id, parent_id })
+    }
+}
+
+/// Lower case alone, as the standard says.
+fn hex(digits: &[u8]) -> Option<u128> {
+    digits.iter().try_fold(0, |number: u128, digit| {
+        let digit = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(number << 4 | u128::from(digit))
+    })
+}
+
+/// A decision on a request that belongs to a sampled trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Traced<'a> {
+    /// Whose trace.
+    pub context: TraceContext,
+    /// How the request came in.
+    pub transport: Transport,
+    /// When the whole of it was there.
+    pub began: Timestamp,
+    /// How long the answer took.
+    pub took: Duration,
+    /// The domain it asked in.
+    pub domain: &'a str,
+    /// The rule that the answer tells of, if any.
+    pub rule: Option<&'a str>,
+    /// Whether it may pass.
+    pub allowed: bool,
+    /// Who answered; none where the transport does not tell.
+    pub source: Option<Source>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &[u8] = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn with(place: usize, byte: u8) -> Option<TraceContext> {
+        let mut text = GOOD.to_vec();
+        text[place] = byte;
+        TraceContext::sampled(&text)
+    }
+
+    #[test]
+    fn a_sampled_trace_is_read() {
+        let read = TraceContext::sampled(GOOD).unwrap();
+        assert_eq!(read.trace_id, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
+        assert_eq!(with(54, b'3'), Some(read), "other flags do not matter");
+        assert_eq!(with(1, b'7'), Some(read), "a later version of the same length");
+    }
+
+    #[test]
+    fn what_is_malformed_or_not_sampled_is_none() {
+        for (place, byte) in [(2, b'_'), (10, b'A'), (10, b'g'), (54, b'0'), (54, b'2'), (53, b'x'), (0, b'x')] {
+            assert_eq!(with(place, byte), None, "byte {place} as {}", byte as char);
+        }
+        let long = [GOOD, b"-more"].concat();
+        assert_eq!(TraceContext::sampled(&long), None, "version 0 ends there");
+        for text in [&b""[..], &GOOD[..54], b"00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
+            assert_eq!(TraceContext::sampled(text), None);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! How a rule set differs from the one before it, for the log line of a reload.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tidegate_core::Limit;
+
+use crate::rule::{Rule, RuleLimit};
+use crate::ruleset::{Domain, RuleSet};
+
+/// How one rule set differs from another. It reads `+2 rules, ~1, -0: per-user 100/1m -> 200/1m`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleChanges {
+    /// Rules that were not there, by name.
+    pub added: Vec<String>,
+    /// Rules of both sets that are not the same, and how.
+    pub changed: Vec<String>,
+    /// Rules that are no more.
+    pub removed: Vec<String>,
+}
+
+/// A log line names so many; the counts are of all.
+const MOST_NAMED: usize = 5;
+
+impl RuleSet {
+    /// How this set differs from `before`.
+    #[must_use]
+    pub fn changes_since(&self, before: &RuleSet) -> RuleChanges {
+        let (old, new) = (before.described(), self.described());
+        let several = self.domains().chain(before.domains()).collect::<std::collections::BTreeSet<_>>().len() > 1;
+        let name = |(domain, rule): &(&str, &str)| match several {
+            true => format!("{domain}/{rule}"),
+            false => (*rule).to_owned(),
+        };
+        let mut changes = RuleChanges::default();
+        for (key, description) in &new {
+            match old.get(key) {
+                None => changes.added.push(name(key)),
+                Some(before) if before == description => {}
+                Some(before) => changes.changed.push(format!("{} {}", name(key), before.difference(description))),
+            }
+        }
+        changes.removed = old.keys().filter(|key| !new.contains_key(*key)).map(name).collect();
+        changes
+    }
+
+    /// Every rule as far as a request notices it, by domain and name.
+    fn described(&self) -> BTreeMap<(&str, &str), Described> {
+        let mut all: BTreeMap<(&str, &str), Described> =
+            self.rules().map(|rule| ((rule.domain(), rule.name()), Described::of(rule))).collect();
+        for (name, domain) in self.all_domains() {
+            let Domain::Native(native) = domain else { continue };
+            for selector in &native.selectors {
+                let rule = self.rules().nth(selector.rule).map_or("", Rule::name);
+                let Some(described) = all.get_mut(&(name, rule)) else { continue };
+                let mut conditions: Vec<String> = selector
+                    .conditions
+                    .iter()
+                    .map(|one| format!("{} {}", native.attributes.name(one.attribute), one.written))
+                    .collect();
+                conditions.sort_unstable();
+                described.fields.push(("match", conditions.join(", ")));
+                described.fields.push(("on_missing_key", format!("{:?}", selector.on_missing_key)));
+            }
+        }
+        all
+    }
+}
+
+/// What is compared of a rule.
+#[derive(PartialEq, Eq)]
+struct Described {
+    limits: String,
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Described {
+    fn of(rule: &Rule) -> Self {
+        let set = |(of, limits): (String, &[RuleLimit])| {
+            let of = if of.is_empty() { of } else { format!("{of}: ") };
+            let limits: Vec<String> = limits.iter().map(|one| shown(&one.limit)).collect();
+            format!("{of}{}", if limits.is_empty() { "unlimited".to_owned() } else { limits.join(" + ") })
+        };
+        let sets: Vec<String> = rule.limit_sets().map(set).collect();
+        let fields = vec![
+            ("mode", format!("{:?}", rule.mode())),
+            ("enabled", rule.is_enabled().to_string()),
+            ("key", rule.key().join(", ")),
+            ("on_store_failure", format!("{:?}", rule.on_store_failure())),
+            ("coordination", format!("{:?}", rule.coordination())),
+            ("priority", format!("{:?}", rule.priority())),
+            ("rollout", rule.rollout().map_or("100%".to_owned(), |share| share.to_string())),
+            ("experiment", rule.experiment().map_or("none".to_owned(), |share| share.to_string())),
+            ("penalty", rule.penalty().map_or("none".to_owned(), |penalty| shown(&penalty.limit))),
+            ("overrides", format!("{:?}", rule.replacing.replaces)),
+            ("key_overrides", format!("{:?}", rule.limits().map(|one| shown(&one.limit)).collect::<Vec<_>>())),
+        ];
+        Described { limits: sets.join("; "), fields }
+    }
+
+    /// What became of it, in a few words. Limits come first: they are what one looks for.
+    fn difference(&self, new: &Described) -> String {
+        if self.limits != new.limits {
+            return format!("{} -> {}", self.limits, new.limits);
+        }
+        let pairs = self.fields.iter().zip(&new.fields).filter(|(old, new)| old != new);
+        let named: Vec<String> = pairs
+            .map(|((name, old), (_, new))| match *name {
+                "match" | "overrides" | "key_overrides" | "penalty" => (*name).to_owned(),
+                _ => format!("{name} {} -> {}", old.to_lowercase(), new.to_lowercase()),
+            })
+            .collect();
+        named.join(", ")
+    }
+}
+
+/// A limit in a few words: `100/1m`, `10/1s burst 50`, `10 at once`.
+fn shown(limit: &Limit) -> String {
+    let per = |count: u64, span: Option<tidegate_core::Micros>| match span {
+        Some(span) => format!("{count}/{span}"),
+        None => format!("{count} in {}", limit.algorithm().name()),
+    };
+    match limit {
+        Limit::TokenBucket(bucket) => {
+            format!("{}/{} burst {}", bucket.rate().count(), bucket.rate().period(), bucket.burst())
+        }
+        Limit::LeakyBucket(bucket) => {
+            format!("{}/{} delay {}", bucket.rate().count(), bucket.rate().period(), bucket.max_delay())
+        }
+        Limit::Concurrency(leases) => format!("{} at once", leases.limit()),
+        other => per(other.quota(), other.quota_window()),
+    }
+}
+
+impl RuleChanges {
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+impl fmt::Display for RuleChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (added, changed, removed) = (self.added.len(), self.changed.len(), self.removed.len());
+        write!(f, "+{added} rules, ~{changed}, -{removed}")?;
+        let signed = |sign: &'static str| move |name: &String| format!("{sign}{name}");
+        let named = self.changed.iter().cloned();
+        let named = named.chain(self.added.iter().map(signed("+"))).chain(self.removed.iter().map(signed("-")));
+        let mut separator = ": ";
+        for name in named.take(MOST_NAMED) {
+            write!(f, "{separator}{name}")?;
+            separator = "; ";
+        }
+        match (added + changed + removed).saturating_sub(MOST_NAMED) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Source;
+    use crate::ruleset::Format;
+
+    fn rules(text: &str) -> RuleSet {
+        let source = Source::new("rules.yaml", format!("domain: api\nrules:\n{text}"));
+        RuleSet::compile(&[source], Format::Native).unwrap()
+    }
+
+    #[track_caller]
+    fn check(before: &str, after: &str, expected: &str) {
+        assert_eq!(rules(after).changes_since(&rules(before)).to_string(), expected);
+    }
+
+    const OLD: &str = "- { name: per-user, key: [user], limits: [100/minute] }\n";
+
+    #[test]
+    fn a_changed_limit_is_shown_with_both_numbers() {
+        check(
+            OLD,
+            "- { name: per-user, key: [user], limits: [200/minute] }\n- { name: a, limits: [1/s] }\n- { name: b, limits: [1/s] }\n",
+            "+2 rules, ~1, -0: per-user 100/1m -> 200/1m; +a; +b",
+        );
+    }
+
+    #[test]
+    fn the_same_rules_in_another_order_are_no_change() {
+        let (a, b) = ("- { name: a, match: { path: /a, user: u }, limits: [1/s] }\n", "- { name: b, key: [ip], limits: [1/s] }\n");
+        assert!(rules(&format!("{a}{b}")).changes_since(&rules(&format!("{b}{a}"))).is_empty());
+    }
+
+    #[test]
+    fn a_rule_that_matches_something_else_has_changed() {
+        check(
+            "- { name: a, match: { path: /a }, limits: [1/s] }\n",
+            "- { name: a, match: { path: /b }, limits: [1/s] }\n",
+            "+0 rules, ~1, -0: a match",
+        );
+    }
+
+    #[test]
+    fn a_rule_that_comes_into_force_says_so() {
+        check(
+            "- { name: a, shadow: true, limits: [1/s] }\n",
+            "- { name: a, limits: [1/s] }\n",
+            "+0 rules, ~1, -0: a mode shadow -> enforce",
+        );
+    }
+
+    #[test]
+    fn a_tier_is_named() {
+        let tiers = |free: &str| {
+            format!("- {{ name: plan, key: [user], tiers: {{ on: plan, default: free, free: [{free}], pro: [9/s] }} }}\n")
+        };
+        check(&tiers("1/s"), &tiers("2/s"), "+0 rules, ~1, -0: plan free: 1/1s; pro: 9/1s -> free: 2/1s; pro: 9/1s");
+    }
+
+    #[test]
+    fn a_long_list_is_cut_and_counted() {
+        let many: String = (0..9).map(|n| format!("- {{ name: r{n}, limits: [1/s] }}\n")).collect();
+        check(OLD, &many, "+9 rules, ~0, -1: +r0; +r1; +r2; +r3; +r4; and 5 more");
+    }
+}

@@ -1,0 +1,105 @@
+//! How often the servers of an upstream failed a request, and why. Names come from the configuration, so there are few.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::Timestamp;
+
+use super::Shared;
+
+/// Why a server of an upstream did not answer a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamFailure {
+    /// It could not be reached.
+    Unreachable,
+    /// It did not take the connection in time.
+    ConnectTimeout,
+    /// It could be reached, and no common language was found.
+    Handshake,
+    /// It broke off before it answered.
+    BrokeOff,
+    /// It did not answer in time.
+    AnswerTimeout,
+}
+
+impl UpstreamFailure {
+    /// All there are, for those who count them one by one.
+    pub const ALL: [UpstreamFailure; 5] = [
+        UpstreamFailure::Unreachable,
+        UpstreamFailure::ConnectTimeout,
+        UpstreamFailure::Handshake,
+        UpstreamFailure::BrokeOff,
+        UpstreamFailure::AnswerTimeout,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            UpstreamFailure::Unreachable => "unreachable",
+            UpstreamFailure::ConnectTimeout => "connect_timeout",
+            UpstreamFailure::Handshake => "handshake",
+            UpstreamFailure::BrokeOff => "broke_off",
+            UpstreamFailure::AnswerTimeout => "answer_timeout",
+        }
+    }
+}
+
+/// What is counted of one upstream.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    answered: AtomicU64,
+    /// By why, in the order of [`UpstreamFailure::ALL`].
+    failures: [AtomicU64; UpstreamFailure::ALL.len()],
+}
+
+impl Counts {
+    pub(super) fn answered(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn failed(&self, why: UpstreamFailure) {
+        self.failures[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What became of the requests to one upstream since the process began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamStats {
+    /// Its name.
+    pub upstream: String,
+    /// Requests that one of its servers answered, with whatever status.
+    pub answered: u64,
+    /// Tries that failed, each with why; a request may be tried on several servers.
+    pub failures: [(&'static str, u64); UpstreamFailure::ALL.len()],
+    /// Its servers, and those of them that seem well.
+    pub servers: u64,
+    /// Servers that seem well now.
+    pub well: u64,
+}
+
+/// Reads what is counted of every upstream of a proxy.
+#[derive(Clone)]
+pub struct UpstreamReader(pub(super) Arc<Shared>);
+
+impl UpstreamReader {
+    /// The counts, as of `now`.
+    #[must_use]
+    pub fn read(&self, now: Timestamp) -> Vec<UpstreamStats> {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let stats = self.0.groups.iter().map(|group| UpstreamStats {
+            upstream: group.name.clone(),
+            answered: read(&group.counts.answered),
+            failures: UpstreamFailure::ALL.map(|why| (why.name(), read(&group.counts.failures[why as usize]))),
+            servers: group.targets().len() as u64,
+            well: group.well(now) as u64,
+        });
+        stats.collect()
+    }
+}
+
+impl std::fmt::Debug for UpstreamReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UpstreamReader")
+    }
+}
