@@ -61,7 +61,8 @@ fn time(kind: u8, text: &[u8]) -> Option<u64> {
 
 /// Days from 1970 to the first of a month.
 fn days(year: u64, month: u64) -> u64 {
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let of_years: u64 = (1970..year).map(|year| 365 + u64::from(is_leap(year))).sum();
     let of_months = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     of_years + (1..month).zip(of_months).map(|(_, days)| days).sum::<u64>()
@@ -83,7 +84,9 @@ mod tests {
 
     #[test]
     fn nonsense_has_no_end() {
-        for bad in [&b""[..], b"\x30", b"\x30\x80\x00\x00", b"\x30\x85\x01\x01\x01\x01\x01", b"\x30\x02\x30\x00"] {
+        for bad in
+            [&b""[..], b"\x30", b"\x30\x80\x00\x00", b"\x30\x85\x01\x01\x01\x01\x01", b"\x30\x02\x30\x00"]
+        {
             assert_eq!(not_after(bad), None);
         }
     }

@@ -266,7 +266,8 @@ fn encode_upstreams(upstreams: &Vec<UpstreamCounts>, encoder: &mut DescriptorEnc
     for one in upstreams {
         ConstCounter::new(one.answered).encode(family.encode_family(&[("upstream", &*one.upstream)])?)?;
     }
-    let help = "Tries that a server of the proxy's upstream failed, by why. A request may be tried on several.";
+    let help =
+        "Tries that a server of the proxy's upstream failed, by why. A request may be tried on several.";
     let mut family = encoder.encode_descriptor("upstream_failures", help, None, MetricType::Counter)?;
     for one in upstreams {
         for (reason, count) in &one.failures {
@@ -288,10 +289,10 @@ fn encode_upstreams(upstreams: &Vec<UpstreamCounts>, encoder: &mut DescriptorEnc
 fn encode_certificates(ends: &Vec<CertificateEnd>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let help = "When the certificate that a listener shows ends, in seconds since 1970.";
     let seconds = Some(&Unit::Seconds);
-    let mut family =
-        encoder.encode_descriptor("certificate_not_after", help, seconds, MetricType::Gauge)?;
+    let mut family = encoder.encode_descriptor("certificate_not_after", help, seconds, MetricType::Gauge)?;
     for end in ends {
-        ConstGauge::new(end.not_after_seconds).encode(family.encode_family(&[("listener", end.listener)])?)?;
+        ConstGauge::new(end.not_after_seconds)
+            .encode(family.encode_family(&[("listener", end.listener)])?)?;
     }
     Ok(())
 }

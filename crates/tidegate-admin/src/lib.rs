@@ -22,6 +22,6 @@ pub use control::{
     NoteFuture, PublishedSet, RuleSource,
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
-pub use reference::reference;
 pub use listener::{Admin, BindError};
 pub use metrics::{MOST_RULE_SERIES, Metrics};
+pub use reference::reference;

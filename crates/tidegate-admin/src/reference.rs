@@ -15,7 +15,9 @@ use tidegate_limiter::{
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore};
 
-use crate::exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
+use crate::exposition::{
+    CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts,
+};
 use crate::metrics::Metrics;
 
 /// The page `docs/reference/metrics.md`.
@@ -98,7 +100,8 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 
 /// The labels of a sample whose values hold no quotes.
 fn labels(line: &str) -> impl Iterator<Item = (&str, &str)> {
-    let inside = line.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(inside, _)| inside);
+    let inside =
+        line.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(inside, _)| inside);
     inside.split("\",").filter_map(|label| {
         let (name, value) = label.split_once("=\"")?;
         Some((name, value.trim_end_matches('"')))

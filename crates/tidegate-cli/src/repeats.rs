@@ -94,7 +94,12 @@ impl Repeats {
         loop {
             ticks.tick().await;
             for Withheld { lines, target, line } in self.take_withheld() {
-                tracing::warn!(withheld = lines, target, line, "lines like others before them were not written");
+                tracing::warn!(
+                    withheld = lines,
+                    target,
+                    line,
+                    "lines like others before them were not written"
+                );
             }
         }
     }

@@ -104,7 +104,9 @@ mod tests {
 
     #[test]
     fn what_is_malformed_or_not_sampled_is_none() {
-        for (place, byte) in [(2, b'_'), (10, b'A'), (10, b'g'), (54, b'0'), (54, b'2'), (53, b'x'), (0, b'x')] {
+        for (place, byte) in
+            [(2, b'_'), (10, b'A'), (10, b'g'), (54, b'0'), (54, b'2'), (53, b'x'), (0, b'x')]
+        {
             assert_eq!(with(place, byte), None, "byte {place} as {}", byte as char);
         }
         let long = [GOOD, b"-more"].concat();

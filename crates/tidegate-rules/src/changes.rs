@@ -27,7 +27,8 @@ impl RuleSet {
     #[must_use]
     pub fn changes_since(&self, before: &RuleSet) -> RuleChanges {
         let (old, new) = (before.described(), self.described());
-        let several = self.domains().chain(before.domains()).collect::<std::collections::BTreeSet<_>>().len() > 1;
+        let several =
+            self.domains().chain(before.domains()).collect::<std::collections::BTreeSet<_>>().len() > 1;
         let name = |(domain, rule): &(&str, &str)| match several {
             true => format!("{domain}/{rule}"),
             false => (*rule).to_owned(),
@@ -37,7 +38,9 @@ impl RuleSet {
             match old.get(key) {
                 None => changes.added.push(name(key)),
                 Some(before) if before == description => {}
-                Some(before) => changes.changed.push(format!("{} {}", name(key), before.difference(description))),
+                Some(before) => {
+                    changes.changed.push(format!("{} {}", name(key), before.difference(description)))
+                }
             }
         }
         changes.removed = old.keys().filter(|key| !new.contains_key(*key)).map(name).collect();
@@ -93,7 +96,10 @@ impl Described {
             ("experiment", rule.experiment().map_or("none".to_owned(), |share| share.to_string())),
             ("penalty", rule.penalty().map_or("none".to_owned(), |penalty| shown(&penalty.limit))),
             ("overrides", format!("{:?}", rule.replacing.replaces)),
-            ("key_overrides", format!("{:?}", rule.limits().map(|one| shown(&one.limit)).collect::<Vec<_>>())),
+            (
+                "key_overrides",
+                format!("{:?}", rule.limits().map(|one| shown(&one.limit)).collect::<Vec<_>>()),
+            ),
         ];
         Described { limits: sets.join("; "), fields }
     }
@@ -146,7 +152,8 @@ impl fmt::Display for RuleChanges {
         write!(f, "+{added} rules, ~{changed}, -{removed}")?;
         let signed = |sign: &'static str| move |name: &String| format!("{sign}{name}");
         let named = self.changed.iter().cloned();
-        let named = named.chain(self.added.iter().map(signed("+"))).chain(self.removed.iter().map(signed("-")));
+        let named =
+            named.chain(self.added.iter().map(signed("+"))).chain(self.removed.iter().map(signed("-")));
         let mut separator = ": ";
         for name in named.take(MOST_NAMED) {
             write!(f, "{separator}{name}")?;
@@ -188,7 +195,10 @@ mod tests {
 
     #[test]
     fn the_same_rules_in_another_order_are_no_change() {
-        let (a, b) = ("- { name: a, match: { path: /a, user: u }, limits: [1/s] }\n", "- { name: b, key: [ip], limits: [1/s] }\n");
+        let (a, b) = (
+            "- { name: a, match: { path: /a, user: u }, limits: [1/s] }\n",
+            "- { name: b, key: [ip], limits: [1/s] }\n",
+        );
         assert!(rules(&format!("{a}{b}")).changes_since(&rules(&format!("{b}{a}"))).is_empty());
     }
 
@@ -213,9 +223,15 @@ mod tests {
     #[test]
     fn a_tier_is_named() {
         let tiers = |free: &str| {
-            format!("- {{ name: plan, key: [user], tiers: {{ on: plan, default: free, free: [{free}], pro: [9/s] }} }}\n")
+            format!(
+                "- {{ name: plan, key: [user], tiers: {{ on: plan, default: free, free: [{free}], pro: [9/s] }} }}\n"
+            )
         };
-        check(&tiers("1/s"), &tiers("2/s"), "+0 rules, ~1, -0: plan free: 1/1s; pro: 9/1s -> free: 2/1s; pro: 9/1s");
+        check(
+            &tiers("1/s"),
+            &tiers("2/s"),
+            "+0 rules, ~1, -0: plan free: 1/1s; pro: 9/1s -> free: 2/1s; pro: 9/1s",
+        );
     }
 
     #[test]

@@ -141,7 +141,14 @@ fn finding(info: &str, lazy_expire: Option<&str>) -> Finding {
     }
     let number = |name: &str| field(name).and_then(|number| number.parse().ok()).unwrap_or_default();
     let (bytes, most_bytes) = (number("used_memory"), number("maxmemory"));
-    Finding::Usable { version, warnings, keys: keys(info), bytes, most_bytes, evicted: number("evicted_keys") }
+    Finding::Usable {
+        version,
+        warnings,
+        keys: keys(info),
+        bytes,
+        most_bytes,
+        evicted: number("evicted_keys"),
+    }
 }
 
 /// The sum of all lines such as `db0:keys=7,expires=7,avg_ttl=100`.

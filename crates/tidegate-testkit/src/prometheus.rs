@@ -41,7 +41,8 @@ impl Prometheus {
     /// When Prometheus refuses the query; the message says why.
     #[track_caller]
     pub fn query(&self, expression: &str) -> Vec<Value> {
-        let answer = http::get(self.port.addr(), &format!("/api/v1/query?query={}", escaped(expression))).json();
+        let answer =
+            http::get(self.port.addr(), &format!("/api/v1/query?query={}", escaped(expression))).json();
         assert_eq!(answer["status"], "success", "{expression}: {answer}");
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
@@ -52,7 +53,8 @@ impl Prometheus {
     }
 
     fn try_start(targets: &[SocketAddr], rule_files: &[&Path]) -> Result<Self, StartFailure> {
-        let dir = tempfile::Builder::new().prefix("tidegate-prometheus-").tempdir().expect("a temporary folder");
+        let dir =
+            tempfile::Builder::new().prefix("tidegate-prometheus-").tempdir().expect("a temporary folder");
         let port = Port::reserve();
         let targets: Vec<String> = targets.iter().map(|target| format!("'{target}'")).collect();
         let rules: Vec<String> = rule_files.iter().map(|path| format!("'{}'", path.display())).collect();

@@ -38,7 +38,8 @@ impl Exemplars {
             annotated.push_str(line);
             let labels = line.strip_prefix(BUCKETS).and_then(|rest| rest.split_once('}'));
             let found = labels.and_then(|(labels, _)| {
-                let transport = Transport::ALL.into_iter().find(|one| has(labels, "transport", one.name()))?;
+                let transport =
+                    Transport::ALL.into_iter().find(|one| has(labels, "transport", one.name()))?;
                 let bound = value(labels, "le")?;
                 let bucket = match bound {
                     "+Inf" => BOUNDS_NS.len(),

@@ -30,10 +30,10 @@ use tidegate_store::StoreError;
 use crate::control::Totals;
 use crate::exposition::{counter, gauge};
 use durations::Durations;
-use exemplars::Exemplars;
-use limits::LimitTable;
 pub(crate) use durations::Reading;
+use exemplars::Exemplars;
 use lanes::Lanes;
+use limits::LimitTable;
 use rules::{RuleSeries, RuleTable};
 use store::StoreSide;
 

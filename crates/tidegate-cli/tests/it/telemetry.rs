@@ -58,7 +58,9 @@ fn assert_known(text: &str, place: &str) {
             panic!("{place}: there is no metric {name}");
         };
         found += 1;
-        let Some(inside) = after.strip_prefix('{').and_then(|inside| inside.split('}').next()) else { continue };
+        let Some(inside) = after.strip_prefix('{').and_then(|inside| inside.split('}').next()) else {
+            continue;
+        };
         for label in inside.split(',').filter(|label| !label.is_empty()) {
             let label = label.split(['=', '!']).next().unwrap_or_default().trim();
             let everywhere = ["instance", "le"].contains(&label);
@@ -73,9 +75,14 @@ fn the_table_of_alerts_names_metrics_and_labels_that_exist() {
     let guide = fs::read_to_string(root("docs/guides/operating.md")).unwrap();
     let table = guide.split("## What to alert on").nth(1).unwrap().split("\n## ").next().unwrap();
     let cells = table.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
-    let names: String = cells.map(|cell| format!("`{cell}").replace('`', " tidegate_").replace(", ", " ")).collect();
+    let names: String =
+        cells.map(|cell| format!("`{cell}").replace('`', " tidegate_").replace(", ", " ")).collect();
     // Each cell begins and ends its names with backquotes: every second prefix stands before nothing.
-    let names: String = names.split_whitespace().filter(|name| *name != "tidegate_").map(|name| format!("{name}\n")).collect();
+    let names: String = names
+        .split_whitespace()
+        .filter(|name| *name != "tidegate_")
+        .map(|name| format!("{name}\n"))
+        .collect();
     assert_known(&names, "operating.md");
 }
 
@@ -83,7 +90,8 @@ fn the_table_of_alerts_names_metrics_and_labels_that_exist() {
 fn shipped_rules_pass_promtool_and_its_unit_tests() {
     let promtool = find_tool("promtool");
     for arguments in [["check", "rules", "tidegate.rules.yml"], ["test", "rules", "tidegate.test.yml"]] {
-        let ran = Command::new(&promtool).args(arguments).current_dir(root("deploy/prometheus")).output().unwrap();
+        let ran =
+            Command::new(&promtool).args(arguments).current_dir(root("deploy/prometheus")).output().unwrap();
         let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{arguments:?}: {said}");
     }
@@ -100,7 +108,9 @@ fn dashboard_queries() -> Vec<(String, String)> {
         let targets = panel["targets"].as_array().cloned().unwrap_or_default();
         targets.into_iter().map(move |target| {
             let query = target["expr"].as_str().unwrap();
-            let query = ["$instance", "$domain", "$rule"].iter().fold(query.to_owned(), |query, name| query.replace(name, ".*"));
+            let query = ["$instance", "$domain", "$rule"]
+                .iter()
+                .fold(query.to_owned(), |query, name| query.replace(name, ".*"));
             (panel["title"].as_str().unwrap().to_owned(), query)
         })
     });
@@ -189,7 +199,8 @@ fn a_trace_that_came_in_is_an_exemplar_of_the_duration_and_only_in_openmetrics()
 #[test]
 fn an_upstream_server_that_is_gone_is_counted_by_why() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("rules.yaml"), "domain: api\nrules:\n- { name: r, limits: [500/minute] }\n").unwrap();
+    fs::write(dir.path().join("rules.yaml"), "domain: api\nrules:\n- { name: r, limits: [500/minute] }\n")
+        .unwrap();
     // A port that was just given back: nobody listens there.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = format!(
@@ -204,15 +215,21 @@ fn an_upstream_server_that_is_gone_is_counted_by_why() {
         assert_eq!(http::get(proxy, "/").status, 502);
     }
     let text = http::get(admin, "/metrics").text();
-    assert!(text.contains("tidegate_upstream_failures_total{upstream=\"back\",reason=\"unreachable\"} 4\n"), "{text}");
+    assert!(
+        text.contains("tidegate_upstream_failures_total{upstream=\"back\",reason=\"unreachable\"} 4\n"),
+        "{text}"
+    );
     assert!(text.contains("tidegate_upstream_answers_total{upstream=\"back\"} 0\n"), "{text}");
     assert!(text.contains("tidegate_upstream_servers{upstream=\"back\",state=\"unwell\"} 1\n"), "{text}");
 }
 
 #[test]
 fn a_reload_says_what_changed() {
-    let mut node = Node::start("memory:", PATIENT, "- { name: per-user, key: [user], limits: [100/minute] }\n");
-    node.change_rules("- { name: per-user, key: [user], limits: [200/minute] }\n- { name: more, limits: [9/s] }\n");
+    let mut node =
+        Node::start("memory:", PATIENT, "- { name: per-user, key: [user], limits: [100/minute] }\n");
+    node.change_rules(
+        "- { name: per-user, key: [user], limits: [200/minute] }\n- { name: more, limits: [9/s] }\n",
+    );
     eventually("the reload is logged", PATIENCE, || {
         node.server.stderr().contains("rules reloaded: +1 rules, ~1, -0: per-user 100/1m -> 200/1m; +more")
     });

@@ -22,8 +22,8 @@ use http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tidegate_http::{Gate, trace_of};
 use tidegate_http::identity::{Identity, IdentityConfig};
+use tidegate_http::{Gate, trace_of};
 use tidegate_limiter::{Health, Shedder, Transport};
 use tidegate_store::StoreError;
 

@@ -90,7 +90,8 @@ impl UpstreamReader {
         let stats = self.0.groups.iter().map(|group| UpstreamStats {
             upstream: group.name.clone(),
             answered: read(&group.counts.answered),
-            failures: UpstreamFailure::ALL.map(|why| (why.name(), read(&group.counts.failures[why as usize]))),
+            failures: UpstreamFailure::ALL
+                .map(|why| (why.name(), read(&group.counts.failures[why as usize]))),
             servers: group.targets().len() as u64,
             well: group.well(now) as u64,
         });

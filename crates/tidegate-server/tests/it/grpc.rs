@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate_server::connection::HttpLimits;
 use tidegate_limiter::TraceContext;
+use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, RateLimits, health_and_reflection};
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Code, RateLimitRequest, RateLimitResponse};

@@ -109,8 +109,18 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     }
 
     let running = data_plane::start(&settings, &backend, &limiter, &observer)?;
-    let Running { plane, health, limiters, shedder, identities, access, logins, stopping, mut reloads, upstreams } =
-        running;
+    let Running {
+        plane,
+        health,
+        limiters,
+        shedder,
+        identities,
+        access,
+        logins,
+        stopping,
+        mut reloads,
+        upstreams,
+    } = running;
     let admin = bind_admin(&settings, admin_tokens, &mut reloads)?;
     announce_all(&settings, &plane, admin.as_ref());
     if let (Some(admin), Some(database)) = (&admin, &database) {
