@@ -39,8 +39,8 @@ pub trait Observer: Send + Sync + 'static {
     /// So many requests went to the store in one call, equal ones folded into one.
     fn batch_sent(&self, _requests: usize) {}
 
-    /// So many requests could not wait for a store that answers others. Their rules' failure policies decide, from what is
-    /// known.
+    /// So many requests could not wait for a store that answers others: their rules' failure policies decide, from what is
+    /// known. Or they did, for longer than they should, because this node did not run: then the store has decided.
     fn overloaded(&self, _why: Overload, _requests: usize) {}
 
     /// A request was refused here because the store had refused it a moment ago.
@@ -121,11 +121,13 @@ pub enum Overload {
     QueueFull,
     /// Its deadline passed, or would have before an answer.
     Deadline,
+    /// It has its answer, late: this node was too busy to hear it in time.
+    OwnLag,
 }
 
 impl Overload {
     /// All there are, for those who count them one by one.
-    pub const ALL: [Overload; 2] = [Overload::QueueFull, Overload::Deadline];
+    pub const ALL: [Overload; 3] = [Overload::QueueFull, Overload::Deadline, Overload::OwnLag];
 
     /// Its name in metrics.
     #[must_use]
@@ -133,6 +135,7 @@ impl Overload {
         match self {
             Overload::QueueFull => "queue_full",
             Overload::Deadline => "deadline",
+            Overload::OwnLag => "own_lag",
         }
     }
 }

@@ -3,17 +3,19 @@
 //! A task of its own, the keeper, makes the connection, runs it, and makes it again when it is lost, after pauses that
 //! grow to a second. While the server is away, calls fail at once instead of waiting. No lock is held across an await.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tidegate_store::BoxError;
+use tidegate_core::Micros;
+use tidegate_store::{BoxError, MOST_LAG, Slice};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::backoff::Backoff;
 use crate::dial::{Dialed, Dialer, Greeting};
@@ -22,9 +24,10 @@ use crate::observer::Reason;
 use crate::sentinel::Sentinels;
 use crate::url::Endpoint;
 
-/// Calls in a row without an answer, after which the connection is given up: the server, or the way to it, may be gone
-/// without a word.
+/// Calls in a row without an answer, one after the other and over at least so long, after which the connection is given up:
+/// the server, or the way to it, may be gone without a word. One that pauses for a moment is not.
 const SILENT_CALLS: u32 = 3;
+const SILENT_FOR: Duration = Duration::from_millis(200);
 /// A connection that lived shorter than this is no reason to be hopeful.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -52,7 +55,29 @@ struct Shared {
     /// The connection is no good.
     give_up: Notify,
     in_flight: AtomicUsize,
-    silent_calls: AtomicU32,
+    /// Whether a call was not answered since the last that was: then `silence` says more.
+    is_silent: AtomicBool,
+    silence: Mutex<Silence>,
+}
+
+/// Calls that were not answered. Those that were under way together are one.
+#[derive(Default)]
+struct Silence {
+    calls: u32,
+    /// When the first and the last of them were given up.
+    since: Option<(Instant, Instant)>,
+}
+
+impl Silence {
+    /// A call that was sent at `sent` was not answered by `now`; whether that is enough.
+    fn goes_on(&mut self, sent: Instant, now: Instant) -> bool {
+        let (first, last) = self.since.unwrap_or((now, sent));
+        if sent >= last {
+            self.calls += 1;
+            self.since = Some((first, now));
+        }
+        self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR
+    }
 }
 
 struct LinkState {
@@ -76,7 +101,8 @@ impl Link {
             news: Notify::new(),
             give_up: Notify::new(),
             in_flight: AtomicUsize::new(0),
-            silent_calls: AtomicU32::new(0),
+            is_silent: AtomicBool::new(false),
+            silence: Mutex::default(),
         };
         Link { shared: Arc::new(shared) }
     }
@@ -85,7 +111,7 @@ impl Link {
     pub(crate) async fn call(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
         let _place = self.place()?;
         let mut connection = self.connection(deadline).await?;
-        let answer = timeout_at(deadline.at, connection.send_packed_command(command)).await;
+        let answer = in_time(connection.send_packed_command(command), deadline).await;
         match self.heard(answer, deadline)? {
             Value::ServerError(error) => Err(self.refused(Failure::Answered(error))),
             value => Ok(value),
@@ -97,7 +123,7 @@ impl Link {
         let _place = self.place()?;
         let mut connection = self.connection(deadline).await?;
         let answers = connection.send_packed_commands(commands, 0, commands.len());
-        let answers = self.heard(timeout_at(deadline.at, answers).await, deadline)?;
+        let answers = self.heard(in_time(answers, deadline).await, deadline)?;
         match answers.into_iter().last() {
             Some(Value::ServerError(error)) => Err(self.refused(Failure::Answered(error))),
             Some(value) => Ok(value),
@@ -124,7 +150,7 @@ impl Link {
                     Status::Connecting => {}
                 }
             }
-            if timeout_at(deadline.at, news).await.is_err() {
+            if in_time(news, deadline).await.is_none() {
                 return Err(unreachable("the connection is still being made".into()));
             }
         }
@@ -138,22 +164,17 @@ impl Link {
         }
     }
 
-    fn heard<T>(
-        &self,
-        answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
-        deadline: Deadline,
-    ) -> Result<T, Failure> {
-        let silent_calls = &self.shared.silent_calls;
+    fn heard<T>(&self, answer: Option<Result<T, RedisError>>, deadline: Deadline) -> Result<T, Failure> {
         match answer {
-            Ok(Ok(answer)) => {
-                if silent_calls.load(Ordering::Relaxed) != 0 {
-                    silent_calls.store(0, Ordering::Relaxed);
-                }
+            Some(Ok(answer)) => {
+                self.shared.is_heard();
                 Ok(answer)
             }
-            Ok(Err(error)) => Err(Failure::Lost(error.into())),
-            Err(_) => {
-                if silent_calls.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT_CALLS {
+            Some(Err(error)) => Err(Failure::Lost(error.into())),
+            None => {
+                self.shared.is_silent.store(true, Ordering::Relaxed);
+                let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
+                if self.shared.silence.lock().goes_on(sent, Instant::now()) {
                     self.give_up();
                 }
                 Err(Failure::TimedOut(deadline.span))
@@ -208,6 +229,36 @@ impl Deadline {
     }
 }
 
+/// What `work` comes to by `deadline`, or nothing. A busy thread reads an answer, and hears of its deadline, late: time in
+/// which this one did not run is not held against the server, up to a bound.
+async fn in_time<T>(work: impl Future<Output = T>, deadline: Deadline) -> Option<T> {
+    let mut work = pin!(work);
+    let slice = Slice::of(micros(deadline.span));
+    let last = deadline.at + span(MOST_LAG);
+    // A deadline that passed while this thread was busy with something else leaves one look.
+    let mut until = deadline.at.max(Instant::now() + span(slice.span()));
+    loop {
+        let began = Instant::now();
+        let left = until.saturating_duration_since(began);
+        if left.is_zero() {
+            return None;
+        }
+        let planned = left.min(span(slice.span()));
+        if let Ok(answer) = timeout(planned, work.as_mut()).await {
+            return Some(answer);
+        }
+        until = (until + span(slice.lag(micros(planned), micros(began.elapsed())))).min(last);
+    }
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn span(micros: Micros) -> Duration {
+    Duration::from_micros(micros.get())
+}
+
 fn unreachable(why: BoxError) -> Failure {
     Failure::NotSent(Reason::Unreachable, why)
 }
@@ -219,7 +270,7 @@ async fn keep_up(shared: Arc<Shared>) {
         let began = Instant::now();
         match shared.dial().await {
             Ok((Dialed { connection, mut driver }, endpoint)) => {
-                shared.silent_calls.store(0, Ordering::Relaxed);
+                shared.is_heard();
                 shared.become_(Status::Up(connection));
                 let ended = tokio::select! {
                     () = &mut driver => Status::Connecting,
@@ -247,6 +298,14 @@ impl Shared {
         dialed.map(|dialed| (dialed, endpoint.clone())).map_err(|error| format!("{endpoint}: {error}").into())
     }
 
+    /// The server answers.
+    fn is_heard(&self) {
+        if self.is_silent.load(Ordering::Relaxed) {
+            self.is_silent.store(false, Ordering::Relaxed);
+            *self.silence.lock() = Silence::default();
+        }
+    }
+
     fn become_(&self, status: Status) {
         self.state.lock().status = status;
         self.news.notify_waiters();
@@ -266,5 +325,24 @@ impl Target {
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("target", &self.shared.target).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_were_under_way_together_are_one_silence_and_a_short_one_is_none() {
+        let began = Instant::now();
+        let at = |millis| began + Duration::from_millis(millis);
+        let mut silence = Silence::default();
+        for _ in 0..10 {
+            assert!(!silence.goes_on(at(0), at(10)), "they were sent together");
+        }
+        assert_eq!(silence.calls, 1);
+        assert!(!silence.goes_on(at(10), at(20)) && !silence.goes_on(at(20), at(30)), "a pause of 30 ms");
+        assert_eq!(silence.calls, 3);
+        assert!(silence.goes_on(at(200), at(210)));
     }
 }

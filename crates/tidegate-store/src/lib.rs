@@ -8,6 +8,7 @@ mod clock;
 pub mod conformance;
 mod contract;
 mod error;
+mod lag;
 mod memory;
 mod record;
 
@@ -16,5 +17,6 @@ pub use contract::{
     BatchOutcomes, CellKey, LeaseRef, Outcomes, Refund, Reply, Request, RequestOutcomes, Spend, Store,
 };
 pub use error::{BoxError, StoreError};
+pub use lag::{MOST_LAG, Slice};
 pub use memory::{MemoryConfig, MemoryStats, MemoryStore};
 pub use record::Record;

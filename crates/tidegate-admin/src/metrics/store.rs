@@ -109,7 +109,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -
 
     let help = "Requests refused here because the store had refused them a moment ago.";
     counter(encoder, "deny_cache_hits", help, total(&|store| &store.deny_cache_hits))?;
-    let help = "Requests that could not wait for a store that answers others, by why: no room, or no time.";
+    let help = "Requests that could not wait for a store that has not failed, by why: no room, or no time; or that waited too long, because this node lagged.";
     let mut family = encoder.encode_descriptor("overloads", help, None, MetricType::Counter)?;
     for why in Overload::ALL {
         let requests = total(&|store| &store.overloads[why as usize]);

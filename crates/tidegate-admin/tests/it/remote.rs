@@ -66,6 +66,7 @@ fn what_the_local_layer_spares_and_falls_back_to_is_counted() {
     let metrics = Metrics::new();
     metrics.deny_cache_hit();
     metrics.overloaded(Overload::QueueFull, 3);
+    metrics.overloaded(Overload::OwnLag, 2);
     metrics.fell_back(Source::FallbackLocal);
     metrics.debts_paid(2, 7, None);
     let scrape = told_by(metrics);
@@ -73,6 +74,7 @@ fn what_the_local_layer_spares_and_falls_back_to_is_counted() {
     assert_eq!((count("deny_cache_hits"), count("hits_repaid")), (Some(1.0), Some(7.0)));
     let overloads = |reason| scrape.get("tidegate_overloads_total", &[("reason", reason)]);
     assert_eq!((overloads("queue_full"), overloads("deadline")), (Some(3.0), Some(0.0)));
+    assert_eq!(overloads("own_lag"), Some(2.0));
     let fell = |source| scrape.get("tidegate_fallbacks_total", &[("source", source)]);
     assert_eq!((fell("fallback_local"), fell("fallback_open")), (Some(1.0), Some(0.0)));
 }

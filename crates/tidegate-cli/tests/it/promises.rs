@@ -227,8 +227,13 @@ fn a_batch_with_one_check_on_a_dead_shard_falls_back_for_that_one_alone() {
             batch.insert(round, dead);
             let sources = sources_of_a_batch(&node, &batch);
             for (place, source) in sources.iter().enumerate() {
-                let expected = if place == round { "fallback_closed" } else { "store" };
-                assert_eq!(source, expected, "{what}, round {round}, place {place}: {sources:?}");
+                // Until its breaker opens, one that stands still may only be slow.
+                let expected: &[&str] =
+                    if place == round { &["fallback_closed", "overload_closed"] } else { &["store"] };
+                assert!(
+                    expected.contains(&source.as_str()),
+                    "{what}, round {round}, place {place}: {sources:?}"
+                );
             }
         }
         for server in &shards.nodes()[1..] {

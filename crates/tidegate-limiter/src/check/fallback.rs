@@ -1,8 +1,12 @@
 //! What is answered when the store does not, or not in time: each rule's own policy.
 //!
 //! A closed rule refuses the whole request; otherwise open rules let it pass and local ones decide on this node, with its
-//! share of the limit. Rules on trial refuse nothing here either. Where the store has not failed but is too busy, what it is
-//! known to refuse stays refused, whatever the policy: a flood must not win what is meant for those whose store is gone.
+//! share of the limit. Rules on trial refuse nothing here either.
+//!
+//! Where the store has not failed but is too busy, the policy answers from what is known: a flood must not win what is meant
+//! for those whose store is gone. What is known to be refused stays refused. An open rule lets pass no more than its limit, as
+//! far as this node knows. A local one gives nothing: the store goes on deciding for others, and what it gives them may be the
+//! last there is. It tells the caller to ask again soon.
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Outcome, Stance, Timestamp, Verdict};
@@ -14,7 +18,7 @@ use super::pending::{Answer, PendingCheck, Refused};
 use crate::decision::Source;
 use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
-use crate::local::{LocalHold, LocalReason, LocalSpend};
+use crate::local::{LocalHold, LocalReason, LocalSpend, Portion};
 
 /// Decides a request none of whose cells can be asked.
 pub(crate) fn without_the_store<'p>(
@@ -83,10 +87,10 @@ impl<'p> PendingCheck<'p> {
             return Err(Refused);
         }
         for &place in away {
-            if self.cells.policies[place].on_store_failure == OnStoreFailure::Local {
+            if let Some(portion) = self.portion_at(place) {
                 let left = deny_cache.left(&self.cells.cached[place], now);
                 let last_seen = left.map(|outcome| outcome.remaining);
-                local.push(self.local_spend(place, LocalReason::StoreUnavailable { last_seen }));
+                local.push(self.local_spend(place, LocalReason::StoreUnavailable { last_seen, portion }));
             }
         }
         let held = cells.hold(&local);
@@ -96,14 +100,27 @@ impl<'p> PendingCheck<'p> {
         if held.passes() { Ok(held) } else { Err(Refused) }
     }
 
-    /// Whether a closed rule refuses because its store is away, or an open one because too little was left when a store that
-    /// is only too busy last said.
+    /// What this node may give of a cell whose store cannot be asked; nothing where the policy decides without counting.
+    fn portion_at(&self, place: usize) -> Option<Portion> {
+        match self.policy_at(place) {
+            Source::FallbackLocal => Some(Portion::Share),
+            // Leases are no hits: they could not be charged.
+            Source::OverloadOpen if !self.cells.spends[place].touch.limit.takes_lease() => {
+                Some(Portion::Whole)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a closed rule refuses because its store is away, or another because the store is only too busy, and too little
+    /// is known to be left.
     fn refuse_at_once(&mut self, away: &[usize], now: Timestamp) -> bool {
         let mut refused = false;
         for &place in away {
             let refusal = match self.policy_at(place) {
                 Source::FallbackClosed | Source::OverloadClosed => Some(UNAVAILABLE),
                 Source::OverloadOpen => self.known_too_little(place, now),
+                Source::OverloadLocal => self.ask_again(place),
                 _ => None,
             };
             if let Some(refusal) = refusal {
@@ -121,6 +138,10 @@ impl<'p> PendingCheck<'p> {
         // Then all is back, at the latest.
         let verdict = Verdict::Refused { retry_after: Some(left.reset_after) };
         too_little.then_some(Outcome { verdict, ..left })
+    }
+
+    fn ask_again(&self, place: usize) -> Option<Outcome> {
+        (self.cells.spends[place].touch.stance == Stance::Enforced).then_some(ASK_AGAIN)
     }
 
     /// What decides for a cell whose store cannot be asked.
@@ -160,6 +181,13 @@ pub(super) enum Cause {
     /// It answers others, and was too busy for this one.
     Overload,
 }
+
+/// How a local rule refuses what the store could not be asked for in time: it may be asked again soon.
+const ASK_AGAIN: Outcome = Outcome {
+    verdict: Verdict::Refused { retry_after: Some(Micros::from_millis(100)) },
+    remaining: 0,
+    reset_after: Micros::from_millis(100),
+};
 
 /// How a closed rule refuses: until when is unknown.
 const UNAVAILABLE: Outcome =

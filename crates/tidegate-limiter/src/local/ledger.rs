@@ -8,6 +8,7 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tidegate_store::Spend;
 
+use super::Portion;
 use crate::cell_hash::CellHash;
 use crate::owned::OwnedCell;
 
@@ -23,6 +24,8 @@ pub(crate) struct Ledger {
 pub(crate) struct Debt {
     pub(crate) cell: OwnedCell,
     pub(crate) hits: u64,
+    /// Of how much of the limit it was spent.
+    pub(crate) portion: Portion,
 }
 
 /// Whether a cell was already decided here since its store went away.
@@ -40,7 +43,7 @@ impl Ledger {
     }
 
     /// Opens an account for the cell of `spend`, if it has none.
-    pub(crate) fn open(&self, hash: CellHash, spend: &Spend<'_>) -> Account {
+    pub(crate) fn open(&self, hash: CellHash, spend: &Spend<'_>, portion: Portion) -> Account {
         let mut debts = self.debts.lock();
         let full = debts.len() >= self.most;
         match debts.entry(hash) {
@@ -48,7 +51,7 @@ impl Ledger {
             Entry::Vacant(_) if full => Account::None,
             Entry::Vacant(place) => {
                 let cell = OwnedCell::new(&spend.cell, spend.touch.limit);
-                place.insert(Debt { cell, hits: 0 });
+                place.insert(Debt { cell, hits: 0, portion });
                 Account::New
             }
         }

@@ -45,7 +45,16 @@ pub(crate) enum LocalReason {
     /// The rule is approximate, and its hits were taken out of this node's share.
     Approximate,
     /// The store is unavailable; it had so much left when it last answered.
-    StoreUnavailable { last_seen: Option<u64> },
+    StoreUnavailable { last_seen: Option<u64>, portion: Portion },
+}
+
+/// How much of a limit this node may give while its store is unavailable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Portion {
+    /// Its share among the fleet.
+    Share,
+    /// All of it.
+    Whole,
 }
 
 impl LocalReason {
@@ -108,21 +117,29 @@ impl LocalCells {
     /// The limit under which a cell is decided here whose store is unavailable: this node's share, given once per window
     /// however often the store fails in it, and of that no more than its part of what the store had left.
     fn share(&self, own: &LocalSpend<'_>) -> Option<Limit> {
-        let LocalReason::StoreUnavailable { last_seen } = own.reason else { return None };
-        let fleet = self.fleet.size();
+        let LocalReason::StoreUnavailable { last_seen, portion } = own.reason else { return None };
+        let fleet = self.divisor(portion);
         let share = own.spend.touch.limit.divided(fleet);
-        let part = last_seen.map_or(u64::MAX, |left| left.div_ceil(fleet.max(1)));
+        let part = last_seen.map_or(u64::MAX, |left| left.div_ceil(fleet));
         if share.takes_lease() {
             // The store does not know of leases that were given out here: they are part of what it had left.
             return Some(share.with_leases_at_most(part));
         }
-        if self.ledger.open(own.hash, &own.spend) != Account::Known {
+        if self.ledger.open(own.hash, &own.spend, portion) != Account::Known {
             let spend = under(own.spend, Some(&share));
             let too_much = self.look(spend).remaining.saturating_sub(part);
             let touch = Touch { ask: Ask::hits(too_much), ..spend.touch };
             at_once(self.memory.charge(&[Spend { touch, ..spend }]));
         }
         Some(share)
+    }
+
+    /// By what a limit is divided for this portion of it.
+    pub(crate) fn divisor(&self, portion: Portion) -> u64 {
+        match portion {
+            Portion::Share => self.fleet.size().max(1),
+            Portion::Whole => 1,
+        }
     }
 
     /// Keeps account of what was decided.

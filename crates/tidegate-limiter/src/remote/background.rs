@@ -20,7 +20,6 @@ use crate::local::approximate::Unreported;
 use crate::local::ledger::Debt;
 use crate::observer::StoreCall;
 use crate::owned::{OwnedCell, OwnedSpend};
-use crate::runtime::within;
 use crate::snapshot::Snapshot;
 
 /// How often a node that does not answer is probed, and debts are looked at.
@@ -86,7 +85,7 @@ impl Remote {
         let sent = self.clock.now();
         self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(self.local.fleet.member, MEMBER_TTL).answer();
-        let answer = within(&*self.runtime, self.timeout, heartbeat).await;
+        let answer = self.attend(self.timeout, heartbeat).await;
         self.observer.store_called(StoreCall::Heartbeat, self.clock.now().since(sent));
         match answer.unwrap_or_else(|| Err(self.timed_out(&[0], self.timeout))) {
             Ok(size) => {
@@ -113,12 +112,12 @@ impl Remote {
         let own = keys.signing();
         let put =
             self.store.put_record(Record { name: lease_key::RECORD, value: &own }, lease_key::KEPT).answer();
-        let Some(Ok(known)) = within(&*self.runtime, self.timeout, put).await else { return false };
+        let Some(Ok(known)) = self.attend(self.timeout, put).await else { return false };
         let fleets = known.unwrap_or(own.to_vec());
         keys.learn(&fleets);
         let same = Record { name: lease_key::RECORD, value: &fleets };
         let again = self.store.replace_record(same, Some(&fleets), lease_key::KEPT).answer();
-        matches!(within(&*self.runtime, self.timeout, again).await, Some(Ok(_)))
+        matches!(self.attend(self.timeout, again).await, Some(Ok(_)))
     }
 
     /// A heartbeat failed and nobody knows which nodes are away: without requests, nobody else would find out.
@@ -141,7 +140,7 @@ impl Remote {
     /// Asks a node whether it truly answers, and tells its breaker.
     async fn probe(&self, node: usize) {
         let sent = self.clock.now();
-        let answer = within(&*self.runtime, self.timeout, self.store.probe(node).answer()).await;
+        let answer = self.attend(self.timeout, self.store.probe(node).answer()).await;
         let now = self.clock.now();
         self.observer.store_called(StoreCall::Probe, now.since(sent));
         // A failed probe never prolongs the time of a breaker that is open: a request may go to see when it is up.
@@ -186,9 +185,7 @@ impl Remote {
             if due.is_empty() {
                 return;
             }
-            let fleet = self.local.fleet.size();
-            let charges: Vec<OwnedSpend> =
-                due.iter().filter_map(|debt| self.charge_for(debt, fleet)).collect();
+            let charges: Vec<OwnedSpend> = due.iter().filter_map(|debt| self.charge_for(debt)).collect();
             let hits = charges.iter().map(|charge| charge.ask.hits.get()).sum();
             let cells = charges.len();
             let paid = self.charge(charges).await;
@@ -203,8 +200,8 @@ impl Remote {
     }
 
     /// What is still to be charged of a debt: not what has already left its window.
-    fn charge_for(&self, (hash, debt): &(CellHash, Debt), fleet: u64) -> Option<OwnedSpend> {
-        let share = debt.cell.limit.divided(fleet);
+    fn charge_for(&self, (hash, debt): &(CellHash, Debt)) -> Option<OwnedSpend> {
+        let share = debt.cell.limit.divided(self.local.divisor(debt.portion));
         let left = self.local.look(spend_of(&debt.cell, &share, 0)).remaining;
         let hits = debt.hits.min(share.quota().saturating_sub(left));
         (hits > 0).then(|| charge_of(*hash, debt.cell.clone(), hits))
@@ -214,14 +211,28 @@ impl Remote {
     async fn reconcile(self: &Arc<Self>) {
         loop {
             let due = self.local.approximate.due(LARGEST_BATCH, self.clock.now());
-            if due.is_empty() {
-                return;
-            }
             let more = due.len() == LARGEST_BATCH;
-            if !self.report(due).await || !more {
+            let mut all_told = true;
+            for due in self.by_node(due) {
+                all_told &= self.report(due).await;
+            }
+            if !all_told || !more {
                 return;
             }
         }
+    }
+
+    /// What is due, apart for each node: where one of several fails, nobody could say what of the rest was told.
+    fn by_node(&self, due: Vec<Unreported>) -> Vec<Vec<Unreported>> {
+        let mut nodes: Vec<(usize, Vec<Unreported>)> = Vec::new();
+        for due in due {
+            let node = self.store.node_of(due.cell.key().tag);
+            match nodes.iter_mut().find(|(known, _)| *known == node) {
+                Some((_, of_node)) => of_node.push(due),
+                None => nodes.push((node, vec![due])),
+            }
+        }
+        nodes.into_iter().map(|(_, of_node)| of_node).collect()
     }
 
     /// Tells the store of one cell without anybody waiting for it.

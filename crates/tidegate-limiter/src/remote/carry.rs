@@ -9,19 +9,22 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Outcome, Stance, Timestamp};
-use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Spend, StoreError};
+use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Slice, Spend, StoreError};
 
+use super::breaker::BreakerState;
+use super::lag::Arrival;
 use super::queue::{IsFirst, Item, QueueId};
 use super::{Overload, Remote, StoreAnswer, StoreReply, StoreTicket, TakenLeases};
 use crate::decision::Source;
 use crate::deny_cache::{AnsweredCell, Certainty};
 use crate::observer::StoreCall;
 use crate::owned::OwnedSpend;
-use crate::runtime::{Task, within};
+use crate::runtime::Task;
 
 /// Carries what gathers to the store, call after call, until nobody waits.
 async fn drive(mut slot: CallSlot) {
     let (remote, id) = (slot.remote.clone(), slot.id.clone());
+    remote.note_late_start(slot.started);
     while let Some((items, another)) = remote.queues.next(&id, slot.is_first) {
         (slot.items, slot.is_first) = (items, IsFirst::No);
         if another {
@@ -30,13 +33,16 @@ async fn drive(mut slot: CallSlot) {
         remote.still_to_ask(&mut slot.items, &id);
         let end = remote.carry(&slot.items, &id).await;
         remote.queues.is_back(&id, &std::mem::take(&mut slot.items));
-        if end == CallEnd::Silence {
+        if end == CallEnd::Silence && remote.is_away(&id.nodes) {
             // Who waits behind a call that nobody answered would only wait for the next to fail.
             return;
         }
     }
     slot.is_open = false;
 }
+
+/// A busy core takes a store for silent that has not answered for so many times as long as a call may take.
+const BUSY_PATIENCE: u64 = 20;
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +62,7 @@ struct CallSlot {
     id: QueueId,
     /// What is under way.
     items: Vec<Item>,
+    started: Timestamp,
     is_first: IsFirst,
     is_open: bool,
 }
@@ -72,31 +79,37 @@ impl Drop for CallSlot {
 impl Remote {
     /// Starts a task that carries what waits for `id`.
     pub(super) fn start_call(self: &Arc<Self>, id: QueueId) {
-        let (items, is_first) = (Vec::new(), IsFirst::Yes);
-        let slot = CallSlot { remote: self.clone(), id, items, is_first, is_open: true };
+        let (items, started, is_first) = (Vec::new(), self.clock.now(), IsFirst::Yes);
+        let slot = CallSlot { remote: self.clone(), id, items, started, is_first, is_open: true };
         let task: Task = Box::pin(drive(slot));
         self.runtime.spawn(task);
     }
 
-    /// Leaves in `items` only the waiters for whom the store must still be asked: not who has left. Who would have its answer
-    /// too late is overloaded now; who is refused for a reason that has become known meanwhile is answered.
+    /// A task that was started at `started` runs now.
+    fn note_late_start(&self, started: Timestamp) {
+        let now = self.clock.now();
+        self.lag.note(now, Slice::of(self.timeout).lag(Micros::ZERO, now.since(started)));
+    }
+
+    /// Leaves in `items` only the waiters for whom the store must still be asked: not who has left. Who is refused for a
+    /// reason that has become known meanwhile is answered; who would have its answer too late is overloaded now.
     fn still_to_ask(&self, items: &mut [Item], id: &QueueId) {
         let now = self.clock.now();
         // Half of its time is always enough to be sent: one slow call must not keep others from finding out.
         let needs = self.expected_call(&id.nodes).min(Micros::new(self.timeout.get() / 2));
         let mut late = 0;
         for item in items {
+            item.waiters.retain(|ticket| !ticket.is_over());
+            self.refuse_meanwhile(item, now);
             item.waiters.retain(|ticket| {
-                let left = self.timeout.saturating_sub(now.since(*ticket.question()));
-                let waits = !ticket.is_over();
-                if waits && left <= needs && now > *ticket.question() {
+                let left = self.time_left(*ticket.question());
+                let is_late = left <= needs && left < self.timeout;
+                if is_late {
                     late += 1;
                     ticket.fill(StoreReply::Overloaded);
-                    return false;
                 }
-                waits
+                !is_late
             });
-            self.refuse_meanwhile(item, now);
         }
         if late > 0 {
             self.observer.overloaded(Overload::Deadline, late);
@@ -129,66 +142,69 @@ impl Remote {
             .zip(&spends)
             .map(|(item, spends)| Request { spends, count: count_of(&item.waiters) })
             .collect();
-        let sent = self.clock.now();
+        let sent = self.arrival();
         self.observer.batch_sent(items.iter().map(|item| item.waiters.len()).sum());
-        let answer = self.in_time(&items, id, self.store.decide(&requests).answer()).await;
+        let answer = self.in_time(&items, id, sent, self.store.decide(&requests).answer()).await;
         let answer = answer.and_then(|told| self.complete(told, &requests));
         let end = self.note(StoreCall::Decide, &id.nodes, sent, answer.as_ref().err());
         match answer {
             Ok(told) => {
                 for (item, told) in items.iter().zip(told.per_request(&requests)) {
-                    self.answer(item, &told, sent);
+                    self.answer(item, &told, sent.at);
                 }
             }
-            Err(error) => self.lose(&items, &error, end),
+            Err(error) => self.lose(&items, &id.nodes, &error, end),
         }
         end
     }
 
-    /// Awaits `call` for as long as anybody in `items` waits for it. Each has its own deadline.
+    /// Awaits `call`, which was sent at `sent`, for as long as the store may take. Those who wait for it have deadlines of
+    /// their own.
     async fn in_time<T>(
         &self,
         items: &[&Item],
         id: &QueueId,
+        sent: Arrival,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let mut call = pin!(call);
-        let mut oldest = items.iter().filter_map(|item| Some(*item.waiters.first()?.question())).min();
-        while let Some(arrived) = oldest {
-            let left = self.timeout.saturating_sub(self.clock.now().since(arrived));
-            if let Some(answer) = within(&*self.runtime, left, call.as_mut()).await {
+        loop {
+            let left = self.time_left(sent);
+            if left == Micros::ZERO {
+                return Err(self.timed_out(&id.nodes, self.timeout));
+            }
+            let first = self.give_up_late(items, id).unwrap_or(left);
+            if let Some(answer) = self.for_a_slice(left.min(first), call.as_mut()).await {
                 return answer;
             }
-            oldest = self.give_up_late(items, id);
         }
-        Err(self.timed_out(&id.nodes, self.timeout))
     }
 
-    /// Lets those go whose time is over, and says when the first of the others came.
-    fn give_up_late(&self, items: &[&Item], id: &QueueId) -> Option<Timestamp> {
-        let now = self.clock.now();
-        let mut oldest: Option<Timestamp> = None;
+    /// Lets those go whose time is over, and says how much the first of the others has left.
+    fn give_up_late(&self, items: &[&Item], id: &QueueId) -> Option<Micros> {
+        let mut first: Option<Micros> = None;
         let mut late = 0;
         for ticket in items.iter().flat_map(|item| &item.waiters).filter(|ticket| !ticket.is_over()) {
-            let arrived = *ticket.question();
-            if now.since(arrived) < self.timeout {
-                oldest = Some(oldest.map_or(arrived, |oldest| oldest.min(arrived)));
-            } else if self.has_answered_since(&id.nodes, arrived) {
+            let left = self.time_left(*ticket.question());
+            if left > Micros::ZERO {
+                first = Some(first.map_or(left, |first| first.min(left)));
+            } else if self.is_away(&id.nodes) {
+                ticket.give_up();
+            } else {
                 late += 1;
                 ticket.fill(StoreReply::Overloaded);
-            } else {
-                ticket.give_up();
             }
         }
         if late > 0 {
             self.observer.overloaded(Overload::Deadline, late);
         }
-        oldest
+        first
     }
 
     /// Answers everybody in `item`, each by its place, whether or not they are still there.
     fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, sent: Timestamp) {
         let count = count_of(&item.waiters).get();
+        self.note_late_answers(item);
         // What the last of them was told is what the cells say now.
         for (spend, outcome) in item.spends.iter().zip(told.at(count - 1)) {
             self.learn(spend, outcome, sent);
@@ -202,6 +218,16 @@ impl Remote {
         }
     }
 
+    /// Counts those who are answered after their deadline because this core did not run.
+    fn note_late_answers(&self, item: &Item) {
+        let now = self.clock.now();
+        let is_late = |ticket: &&StoreTicket| now.since(ticket.question().at) > self.timeout;
+        let late = item.waiters.iter().filter(is_late).filter(|ticket| !ticket.is_over()).count();
+        if late > 0 {
+            self.observer.overloaded(Overload::OwnLag, late);
+        }
+    }
+
     /// Remembers one answer of the store.
     fn learn(&self, spend: &OwnedSpend, outcome: Outcome, sent: Timestamp) {
         let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.ask.hits);
@@ -212,19 +238,25 @@ impl Remote {
         }
     }
 
+    /// Whether one of `nodes` has failed. A call that was not answered is no failure yet: Redis pauses for tens of
+    /// milliseconds when many keys expire, and so does a machine that is busy. Until a breaker says so it is overload.
+    fn is_away(&self, nodes: &[usize]) -> bool {
+        nodes.iter().any(|node| self.breakers.state(*node) != BreakerState::Closed)
+    }
+
     /// Nobody in `items` is answered. Leases that may have been taken nevertheless go back by their names.
-    fn lose(&self, items: &[&Item], error: &StoreError, end: CallEnd) {
+    fn lose(&self, items: &[&Item], nodes: &[usize], error: &StoreError, end: CallEnd) {
         if !error.is_certainly_not_applied() {
             items.iter().for_each(|item| drop(TakenLeases::of(&item.spends, &self.orphans)));
         }
+        let failed = end == CallEnd::Failed || (end == CallEnd::Silence && self.is_away(nodes));
         let mut late = 0;
-        for ticket in items.iter().flat_map(|item| &item.waiters) {
-            match end {
-                CallEnd::Answered => {
-                    late += usize::from(!ticket.is_over());
-                    ticket.fill(StoreReply::Overloaded);
-                }
-                CallEnd::Failed | CallEnd::Silence => ticket.give_up(),
+        for ticket in items.iter().flat_map(|item| &item.waiters).filter(|ticket| !ticket.is_over()) {
+            if failed {
+                ticket.give_up();
+            } else {
+                late += 1;
+                ticket.fill(StoreReply::Overloaded);
             }
         }
         if late > 0 {
@@ -237,26 +269,33 @@ impl Remote {
         self: &Arc<Self>,
         call: StoreCall,
         nodes: &[usize],
-        sent: Timestamp,
+        sent: Arrival,
         error: Option<&StoreError>,
     ) -> CallEnd {
         let now = self.clock.now();
-        self.observer.store_called(call, now.since(sent));
+        self.observer.store_called(call, now.since(sent.at));
         let Some(error) = error else {
             for node in nodes {
-                self.way_to(*node).answered(now, now.since(sent));
+                self.way_to(*node).answered(now, self.lag.waited(sent, now));
                 self.tell(self.breakers.answered(*node));
             }
             return CallEnd::Answered;
         };
         let is_late = matches!(error, StoreError::TimedOut { .. });
-        if is_late && self.has_answered_since(nodes, sent) {
-            // It answers others: there is more to do than it can in time, which no breaker mends.
+        if is_late && (self.has_answered_since(nodes, sent.at) || self.may_be_a_pause(nodes, now)) {
+            // It answers others, or did a moment ago: there is more to do than can be in time, which no breaker mends.
             return CallEnd::Answered;
         }
         self.observer.store_failed(error);
-        self.blame(nodes, error, sent);
+        self.blame(nodes, error, sent.at);
         if is_late { CallEnd::Silence } else { CallEnd::Failed }
+    }
+
+    /// Whether `nodes` have been silent for so short a time that this core, which runs late, may only be one of many on a
+    /// machine that is busy.
+    fn may_be_a_pause(&self, nodes: &[usize], now: Timestamp) -> bool {
+        let since = now.back(Micros::new(self.timeout.get().saturating_mul(BUSY_PATIENCE)));
+        self.lag.is_busy(now) && self.has_answered_since(nodes, since)
     }
 
     /// Tells the breaker of the node that failed. Where a call over several does not say which, each is asked.

@@ -1,13 +1,15 @@
 //! The way to a store over a network: coalesced, within a deadline, past a circuit breaker, and safe to abandon.
 //!
 //! A request joins the queue of the nodes it touches; a task of the runtime's carries what has gathered there to the store and
-//! answers everybody in it. A node that answers nobody has failed, and its breaker hears of it. A queue that is full or a
-//! deadline that passes while it answers others is overload, and no breaker does.
+//! answers everybody in it. A node that refuses, or answers nobody for so long that its breaker opens, has failed. A queue that
+//! is full or a deadline that passes before that is overload. Time in which this core did not run counts for neither:
+//! deadlines and breakers measure the store.
 
 mod background;
 pub(crate) mod breaker;
 mod carry;
 mod farewell;
+mod lag;
 mod orphans;
 mod queue;
 mod ticket;
@@ -17,12 +19,13 @@ pub(crate) use background::charge_of;
 pub(crate) use orphans::{Orphans, TakenLeases};
 pub use queue::QueueBounds;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
-use tidegate_store::{Clock, Outcomes, Store, StoreError};
+use tidegate_store::{Clock, Outcomes, Slice, Store, StoreError};
 
 use crate::decision::Source;
 use crate::deny_cache::DenyCache;
@@ -32,6 +35,7 @@ use crate::observer::{Observer, Overload, StoreCall};
 use crate::owned::Question;
 use crate::runtime::{Runtime, Task, within};
 use breaker::{BreakerConfig, Breakers, Change};
+use lag::{Arrival, Lag};
 use queue::{QueueId, Queues};
 use ticket::{Ticket, TicketWaiter};
 
@@ -40,10 +44,10 @@ pub(crate) struct Remote {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     queues: Queues,
-    /// What this core has seen of each node.
-    ways: Box<[WayToNode]>,
+    lag: Lag,
     timeout: Micros,
-    /// Shared by all cores, as is all that follows.
+    /// What was seen of each node of the store. Shared by all cores, as is all that follows.
+    ways: Arc<[WayToNode]>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) deny_cache: Arc<DenyCache>,
@@ -66,7 +70,7 @@ pub(crate) struct RemoteParts {
     pub(crate) clock: NodeClock,
 }
 
-/// What one core has seen of one node of the store.
+/// What the cores of this node have seen of one node of the store.
 #[derive(Default)]
 struct WayToNode {
     /// When it last answered.
@@ -87,10 +91,10 @@ impl WayToNode {
 }
 
 /// A request that waits for the store, since when.
-type StoreTicket = Ticket<Timestamp, StoreReply>;
+type StoreTicket = Ticket<Arrival, StoreReply>;
 
 /// Waits for what the store says to one request; nothing if the store failed.
-pub(crate) type StoreWaiter = TicketWaiter<Timestamp, StoreReply>;
+pub(crate) type StoreWaiter = TicketWaiter<Arrival, StoreReply>;
 
 /// What became of a request that waited for the store.
 #[expect(
@@ -99,7 +103,7 @@ pub(crate) type StoreWaiter = TicketWaiter<Timestamp, StoreReply>;
 )]
 pub(crate) enum StoreReply {
     Answered(StoreAnswer),
-    /// There was no room to wait, or no time, while the store answered others.
+    /// There was no room to wait, or no time, and the store has not failed.
     Overloaded,
 }
 
@@ -164,6 +168,7 @@ impl Remote {
             breakers: Arc::new(Breakers::new(parts.store.nodes(), parts.breaker)),
             orphans: Arc::new(Orphans::new(parts.most_orphans)),
             queues: Queues::new(parts.queue),
+            lag: Lag::default(),
             ways: (0..parts.store.nodes().max(1)).map(|_| WayToNode::default()).collect(),
             store: parts.store,
             runtime: parts.runtime,
@@ -181,7 +186,8 @@ impl Remote {
             store,
             runtime,
             queues: Queues::new(self.queues.bounds()),
-            ways: self.ways.iter().map(|_| WayToNode::default()).collect(),
+            lag: Lag::default(),
+            ways: self.ways.clone(),
             timeout: self.timeout,
             breakers: self.breakers.clone(),
             orphans: self.orphans.clone(),
@@ -202,7 +208,7 @@ impl Remote {
         self: &Arc<Self>,
         questions: impl Iterator<Item = Question<'q>>,
     ) -> SmallVec<[StoreWaiter; 1]> {
-        let arrived = self.clock.now();
+        let arrived = self.arrival();
         let mut waiters = SmallVec::new();
         let mut groups: SmallVec<[(QueueId, Group<'q>); 1]> = SmallVec::new();
         for question in questions {
@@ -252,7 +258,42 @@ impl Remote {
         &self.ways[node % self.ways.len()]
     }
 
-    /// Whether all of `nodes` have answered this core after `when`.
+    fn arrival(&self) -> Arrival {
+        self.lag.arrival(self.clock.now())
+    }
+
+    /// How much of its time a wait that began then has left.
+    fn time_left(&self, arrival: Arrival) -> Micros {
+        self.timeout.saturating_sub(self.lag.waited(arrival, self.clock.now()))
+    }
+
+    /// The answer of `work`, or nothing if it does not come within `span` in which this core ran.
+    async fn attend<T>(&self, span: Micros, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let began = self.arrival();
+        let mut left = span;
+        while left > Micros::ZERO {
+            if let Some(answer) = self.for_a_slice(left, work.as_mut()).await {
+                return Some(answer);
+            }
+            left = span.saturating_sub(self.lag.waited(began, self.clock.now()));
+        }
+        None
+    }
+
+    /// Awaits `work` for a slice of a wait that has `left`, and takes note of how late this core runs.
+    async fn for_a_slice<T>(&self, left: Micros, work: impl Future<Output = T>) -> Option<T> {
+        let slice = Slice::of(self.timeout);
+        let (planned, began) = (left.min(slice.span()), self.clock.now());
+        let answer = within(&*self.runtime, planned, work).await;
+        if answer.is_none() {
+            let now = self.clock.now();
+            self.lag.note(now, slice.lag(planned, now.since(began)));
+        }
+        answer
+    }
+
+    /// Whether all of `nodes` have answered this limiter after `when`.
     fn has_answered_since(&self, nodes: &[usize], when: Timestamp) -> bool {
         nodes.iter().all(|node| self.way_to(*node).answered_at.load(Ordering::Relaxed) > when.as_micros())
     }
@@ -305,8 +346,8 @@ impl Remote {
         nodes: &[usize],
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let sent = self.clock.now();
-        let answer = match within(&*self.runtime, self.timeout, work).await {
+        let sent = self.arrival();
+        let answer = match self.attend(self.timeout, work).await {
             Some(answer) => answer,
             None => Err(self.timed_out(nodes, self.timeout)),
         };

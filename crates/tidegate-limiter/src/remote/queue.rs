@@ -339,6 +339,7 @@ mod tests {
     use crate::cell_hash::CellHasher;
     use crate::deny_cache::LimitVersion;
     use crate::owned::AskedCell;
+    use crate::remote::lag::Lag;
     use crate::remote::ticket::Ticket;
 
     fn id() -> QueueId {
@@ -359,7 +360,10 @@ mod tests {
         let question = |spend| {
             let (hash, version) = (hasher.cell(&Spend::clone(spend).cell), LimitVersion::new(1, &limit));
             let asked = AskedCell { spend, hash, version, approximate: false };
-            (Question(SmallVec::from_iter([asked])), Ticket::new(Timestamp::default()).0)
+            (
+                Question(SmallVec::from_iter([asked])),
+                Ticket::new(Lag::default().arrival(Timestamp::default())).0,
+            )
         };
         queues.join(&id(), spends.iter().map(question))
     }

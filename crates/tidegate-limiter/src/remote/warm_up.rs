@@ -10,7 +10,6 @@ use tidegate_store::{CellKey, Clock, Request, Spend};
 
 use super::Remote;
 use crate::lease_key::LeaseKeys;
-use crate::runtime::within;
 use crate::snapshot::Snapshot;
 
 /// How long to wait before the next attempt.
@@ -43,10 +42,10 @@ impl Remote {
         let (member, ttl) = (self.local.fleet.member, super::background::MEMBER_TTL);
         self.local.fleet.joined.store(true, Ordering::Relaxed);
         let heartbeat = self.store.heartbeat(member, ttl).answer();
-        let Some(Ok(size)) = within(&*self.runtime, TRIED_FOR, heartbeat).await else { return false };
+        let Some(Ok(size)) = self.attend(TRIED_FOR, heartbeat).await else { return false };
         self.local.fleet.heard(size, self.clock.now());
         for node in 0..self.store.nodes() {
-            let probe = within(&*self.runtime, TRIED_FOR, self.store.probe(node).answer()).await;
+            let probe = self.attend(TRIED_FOR, self.store.probe(node).answer()).await;
             if !matches!(probe, Some(Ok(()))) {
                 return false;
             }
@@ -81,7 +80,7 @@ impl Remote {
         let spends: SmallVec<[Spend<'_>; 4]> = limits.iter().copied().zip(&scopes).map(look).collect();
         let request = [Request::once(&spends)];
         // What did not come to pass happens when it is first asked for.
-        let _ = within(&*self.runtime, TRIED_FOR, self.store.decide(&request).answer()).await;
+        let _ = self.attend(TRIED_FOR, self.store.decide(&request).answer()).await;
     }
 }
 

@@ -23,6 +23,10 @@ pub(super) struct Dealt {
 
 pub(super) type Queue = mpsc::Sender<Dealt>;
 
+/// After so many turns of connections it is looked for answers of the store, and for deadlines. A turn may answer a hundred
+/// requests: many of them at once would keep the store's answers unread for longer than anybody waits for them.
+const EVENT_INTERVAL: u32 = 8;
+
 pub(super) struct Handle {
     queue: Queue,
     metrics: tokio::runtime::RuntimeMetrics,
@@ -53,7 +57,8 @@ pub(super) fn spawn(
     // Every dealt connection holds a place, or is on its way out, so no listener can have more than this many waiting.
     let most = (settings.max_connections.get() + MOST_LEAVING).saturating_mul(makers.len().max(1));
     let (queue, dealt) = mpsc::channel(most.min(Semaphore::MAX_PERMITS));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().event_interval(EVENT_INTERVAL).build()?;
     let metrics = runtime.metrics();
     let (deadline, handshake_timeout) = (settings.drain_deadline, settings.handshake_timeout);
     let thread = std::thread::Builder::new().name(format!("tidegate-{}", id.0)).spawn(move || {

@@ -23,25 +23,21 @@ fn on_one_key(policy: &'static str) -> Attack {
 }
 
 #[test]
-#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn fifty_thousand_at_once_on_one_key_admit_its_limit_under_local() {
     attack_with(&[0], |_| on_one_key("local"));
 }
 
 #[test]
-#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn fifty_thousand_at_once_on_one_key_admit_its_limit_under_open() {
     attack_with(&[0], |_| on_one_key("open"));
 }
 
 #[test]
-#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn fifty_thousand_at_once_on_one_key_are_not_refused_for_want_of_a_store_under_closed() {
     attack_with(&[0], |_| on_one_key("closed"));
 }
 
 #[test]
-#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn forty_connections_of_128_pipelined_admit_the_limit_once_however_often_they_come() {
     attack_with(&[0], |_| {
         let mut attack = Attack::start(Store::single(), 1, DEFAULT, Plan::of(hundred_an_hour(), "local", 1));
@@ -78,7 +74,6 @@ fn fifty_thousand_at_once_on_two_thousand_keys_are_exact() {
 }
 
 #[test]
-#[ignore = "a late answer of a busy node still counts as a failure of the store"]
 fn fifty_thousand_at_once_on_two_thousand_keys_never_look_like_a_failure() {
     attack_with(&[1], |random| on_many_keys(DEFAULT, random));
 }

@@ -94,7 +94,7 @@ fn a_lease_whose_answer_was_lost_is_given_back_when_the_store_answers_again() {
     let node = &fleet.nodes[0];
     node.link.set(Weather::LosesReplies);
     let lost = node.check("one");
-    assert_eq!(lost.source, Source::FallbackLocal);
+    assert_eq!(lost.source, Source::OverloadLocal);
     node.link.set(Weather::Fine);
     fleet.run_for_millis(1_500);
     let look = node.check_cost("one", 0);

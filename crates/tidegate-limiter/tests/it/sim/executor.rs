@@ -97,6 +97,11 @@ impl Executor {
         self.0.clock.set(end);
     }
 
+    /// Nothing runs for `span`, as on a core that others keep busy.
+    pub(crate) fn stand_still(&self, span: Micros) {
+        self.0.clock.set(self.now() + span);
+    }
+
     /// Runs what can run at this moment, without time going on.
     pub(crate) fn settle(&self) {
         while self.step(self.now()) {}

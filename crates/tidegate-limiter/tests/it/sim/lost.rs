@@ -143,6 +143,27 @@ fn a_debt_is_settled_at_the_node_that_holds_its_cell_and_waits_for_no_other() {
 }
 
 #[test]
+fn what_approximate_rules_admitted_is_told_to_the_node_that_holds_its_cell_and_waits_for_no_other() {
+    let rules = "- { name: a, key: [user], coordination: approximate, sync_every: 1s, limits: [{ algorithm: fixed_window, limit: 1000, window: 1h }] }";
+    let fleet = Fleet::running(rules, Setting::default());
+    let node = &fleet.nodes[0];
+    let second = |weather| *node.link.second_node.lock().unwrap() = Some((b'z', weather));
+    let left = |user: &str| {
+        let look = fleet.nodes[0].check_cost(user, 0);
+        look.governing().unwrap().limit().unwrap().outcome.remaining
+    };
+    second(Weather::Fine);
+    (0..10).for_each(|_| ["a", "z"].into_iter().for_each(|user| drop(node.check(user))));
+    second(Weather::Refuses);
+    fleet.run_for_millis(2_000);
+    second(Weather::Fine);
+    // The next report hears what the store has counted.
+    ["a", "z"].into_iter().for_each(|user| drop(node.check(user)));
+    fleet.run_for_millis(3_000);
+    assert_eq!((left("a"), left("z")), (989, 989));
+}
+
+#[test]
 fn a_lease_goes_back_to_the_node_that_holds_its_cell() {
     let slots = "- { name: a, key: [user], limits: [{ algorithm: concurrency, limit: 1, ttl: 60s }] }";
     let fleet = Fleet::running(slots, Setting::default());

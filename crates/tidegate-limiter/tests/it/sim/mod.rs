@@ -8,6 +8,7 @@ mod exact;
 pub(crate) mod executor;
 mod fallback;
 mod faults;
+mod lag;
 mod lost;
 mod mixed;
 mod overload;

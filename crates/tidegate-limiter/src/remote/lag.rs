@@ -1,0 +1,111 @@
+//! How late this core runs, so that deadlines and breakers measure the store and not ourselves.
+//!
+//! A core that is busy for a tenth of a second hears an answer of the store, and the end of a deadline, only then. Time in
+//! which it did not run counts neither as waiting nor as silence, up to a bound. And where we run late others do, and the store
+//! may be among them: a busy core takes only a long silence for a failure.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::{Micros, Timestamp};
+use tidegate_store::MOST_LAG;
+
+/// A core that was late within so long is a busy one.
+const BUSY_FOR: Micros = Micros::from_secs(1);
+
+/// The lag of one core, as those who sleep on it find it.
+#[derive(Default)]
+pub(super) struct Lag {
+    /// In all, since the start.
+    total: AtomicU64,
+    /// When it was last taken note of: several who sleep at a time find the same lag.
+    noted: AtomicU64,
+}
+
+/// When a wait began, and how much lag there had been by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(super) at: Timestamp,
+    lag: Micros,
+}
+
+impl Lag {
+    /// A wait begins.
+    pub(super) fn arrival(&self, now: Timestamp) -> Arrival {
+        Arrival { at: now, lag: self.total() }
+    }
+
+    fn total(&self) -> Micros {
+        Micros::new(self.total.load(Ordering::Relaxed))
+    }
+
+    /// Somebody woke up, this much late.
+    pub(super) fn note(&self, now: Timestamp, late: Micros) {
+        if late == Micros::ZERO {
+            return;
+        }
+        let noted = Timestamp::from_micros(self.noted.swap(now.as_micros(), Ordering::Relaxed));
+        // A clock that stepped back makes the last note one from the future.
+        let since = if noted > now { Timestamp::default() } else { noted };
+        let new = now.since(since.max(now.back(late)));
+        self.total.fetch_add(new.get(), Ordering::Relaxed);
+    }
+
+    /// How long the store has had since `arrival`: not the time in which this core did not run, up to a bound.
+    pub(super) fn waited(&self, arrival: Arrival, now: Timestamp) -> Micros {
+        let lag = self.total().saturating_sub(arrival.lag).min(MOST_LAG);
+        now.since(arrival.at).saturating_sub(lag)
+    }
+
+    /// Whether this core ran late a moment ago.
+    pub(super) fn is_busy(&self, now: Timestamp) -> bool {
+        let noted = Timestamp::from_micros(self.noted.load(Ordering::Relaxed));
+        noted <= now && now.since(noted) <= BUSY_FOR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_800_000_000_000_000 + millis * 1_000)
+    }
+
+    #[test]
+    fn time_in_which_the_core_did_not_run_is_not_waited() {
+        let lag = Lag::default();
+        let arrival = lag.arrival(at(0));
+        lag.note(at(150), Micros::from_millis(148));
+        assert_eq!(lag.waited(arrival, at(150)), Micros::from_millis(2));
+        assert_eq!(lag.waited(lag.arrival(at(150)), at(153)), Micros::from_millis(3));
+    }
+
+    #[test]
+    fn several_who_find_the_same_lag_count_it_once() {
+        let lag = Lag::default();
+        let arrival = lag.arrival(at(0));
+        lag.note(at(100), Micros::from_millis(98));
+        lag.note(at(101), Micros::from_millis(97));
+        assert_eq!(lag.waited(arrival, at(101)), Micros::from_millis(2));
+    }
+
+    #[test]
+    fn nobody_waits_for_longer_than_two_seconds_because_of_it() {
+        let lag = Lag::default();
+        let arrival = lag.arrival(at(0));
+        lag.note(at(5_000), Micros::from_millis(5_000));
+        assert_eq!(lag.waited(arrival, at(5_000)), Micros::from_millis(3_000));
+    }
+
+    #[test]
+    fn a_core_is_busy_for_a_second_after_it_was_late_and_a_clock_that_stepped_back_hides_nothing() {
+        let lag = Lag::default();
+        assert!(!lag.is_busy(at(0)));
+        lag.note(at(9_000), Micros::from_millis(10));
+        assert_eq!([9_001, 10_000, 10_001].map(|now| lag.is_busy(at(now))), [true, true, false]);
+        assert!(!lag.is_busy(at(0)));
+        let arrival = lag.arrival(at(0));
+        lag.note(at(100), Micros::from_millis(90));
+        assert_eq!(lag.waited(arrival, at(100)), Micros::from_millis(10));
+    }
+}
