@@ -1,4 +1,4 @@
-//! The control plane: what operators look at. It begins with metrics.
+//! The control plane: what operators look at and change. Metrics, the admin API and the dashboard.
 //!
 //! [`Metrics`] hears what the limiter decides, [`Exposition`] puts that and what others can tell (the store, the
 //! connections, the process) into Prometheus' words, and [`Admin`] serves it on a listener of its own. None of it runs
@@ -18,8 +18,8 @@ mod process;
 mod reference;
 
 pub use control::{
-    Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, Heard, NodeNote,
-    NoteFuture, PublishedSet, RuleSource,
+    Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, Heard, HistoryChunk,
+    HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource,
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
 pub use listener::{Admin, BindError};

@@ -43,6 +43,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Plan(args) => commands::plan::run(&args),
         Command::Rules(args) => commands::rules::run(&args),
         Command::Schema(args) => commands::schema::run(&args),
+        Command::Top(args) => commands::top::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
         Command::Validate(args) => commands::validate::run(&args),
     }

@@ -3,8 +3,11 @@
 -- KEYS[1]  a sorted set: limiters by when they count as gone, in us
 -- KEYS[2]  a hash: what each limiter tells of itself, after when it did and for how long that counts, in us
 -- KEYS[3]  a hash: what is published (see publish.lua)
+-- KEYS[4]  a hash: what the fleet counted in each second of this minute: rows of sixty slots, each of some 4-byte numbers
+-- KEYS[5]  the same, in each minute of this hour
 -- ARGV     the limiter's name (8 bytes), for how long from now it counts as alive (us), now_us (negative: ask Redis),
---          what it tells of itself (empty: nothing)
+--          what it tells of itself (empty: nothing), the slots of now in both, for how long those are kept (ms),
+--          and of each row that this limiter has counts to add for: its name, the counts
 -- Reply    how many are alive, the revision that is published (0: none is), the database that it is from
 local now = tonumber(ARGV[3])
 if now < 0 then
@@ -20,6 +23,29 @@ redis.call("PEXPIRE", KEYS[1], ttl_ms)
 if ARGV[4] ~= "" then
   redis.pcall("HSET", KEYS[2], ARGV[1], string.format("%.0f %.0f ", now, ttl_us) .. ARGV[4])
   redis.call("PEXPIRE", KEYS[2], ttl_ms)
+end
+local function add(key, slot, row, more)
+  local width = #more
+  local counts = redis.pcall("HGET", key, row)
+  if type(counts) == "table" then
+    return
+  elseif not counts or #counts ~= 60 * width then
+    counts = string.rep("\0", 60 * width)
+  end
+  local from, sums = slot * width, {}
+  for at = 1, width, 4 do
+    local sum = struct.unpack("<I4", counts, from + at) + struct.unpack("<I4", more, at)
+    sums[#sums + 1] = struct.pack("<I4", math.min(sum, 4294967295))
+  end
+  redis.call("HSET", key, row, counts:sub(1, from) .. table.concat(sums) .. counts:sub(from + width + 1))
+end
+for at = 9, #ARGV, 2 do
+  add(KEYS[4], tonumber(ARGV[5]), ARGV[at], ARGV[at + 1])
+  add(KEYS[5], tonumber(ARGV[6]), ARGV[at], ARGV[at + 1])
+end
+if #ARGV > 8 then
+  redis.call("PEXPIRE", KEYS[4], ARGV[7])
+  redis.call("PEXPIRE", KEYS[5], ARGV[8])
 end
 local published = redis.pcall("HMGET", KEYS[3], "revision", "lineage")
 return { redis.call("ZCARD", KEYS[1]), tonumber(published[1] or "0"), published[2] or "" }

@@ -3,7 +3,10 @@
 //! It rides on the heartbeat that every limiter sends anyway: the note goes with it, and the number of what is published
 //! comes back. Only who hears of another number fetches the whole. Nodes of another layout of cells take part.
 
+use std::collections::BTreeMap;
+
 use redis::{Cmd, Value};
+use tidegate_core::Timestamp;
 use tidegate_store::StoreError;
 use tokio::sync::watch;
 
@@ -15,6 +18,11 @@ use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
 
 /// How long what is published is kept without being published again: nodes start without a database meanwhile.
 const PUBLISHED_TTL_MS: u64 = 7 * 24 * 3_600_000;
+/// How long seconds and minutes of the fleet's history are kept.
+const SECONDS_TTL_MS: u64 = 17 * 60_000;
+const MINUTES_TTL_MS: u64 = 26 * 3_600_000;
+/// Additions that no heartbeat took with it: more are old news.
+const MOST_UNSENT: usize = 3;
 /// Longer notes are not sent.
 const LONGEST_NOTE: usize = 16 * 1024;
 
@@ -38,9 +46,23 @@ pub struct LimiterNote {
     pub note: Vec<u8>,
 }
 
+/// Which history of the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FleetHistory {
+    /// Sixty seconds of one minute.
+    Seconds,
+    /// Sixty minutes of one hour.
+    Minutes,
+}
+
+/// A name and the counts that belong to it.
+pub type Row = (Vec<u8>, Vec<u32>);
+
 /// What rides on the heartbeat.
 #[derive(Debug)]
 pub(crate) struct FleetNotes {
+    /// What this node counted since the last heartbeat.
+    pub(crate) counted: parking_lot::Mutex<Vec<Vec<Row>>>,
     /// What this node tells of itself.
     pub(crate) note: parking_lot::Mutex<Vec<u8>>,
     /// What is published.
@@ -50,7 +72,8 @@ pub(crate) struct FleetNotes {
 impl Default for FleetNotes {
     fn default() -> Self {
         let published = watch::Sender::new(PublishedRevision::default());
-        FleetNotes { note: parking_lot::Mutex::default(), published }
+        let counted = parking_lot::Mutex::default();
+        FleetNotes { counted, note: parking_lot::Mutex::default(), published }
     }
 }
 
@@ -58,6 +81,37 @@ impl RedisStore {
     /// What the next heartbeats tell of this node; one that is too long is not sent.
     pub fn announce(&self, note: Vec<u8>) {
         *self.inner.fleet.note.lock() = if note.len() > LONGEST_NOTE { Vec::new() } else { note };
+    }
+
+    /// Adds to what the fleet counts; the next heartbeat takes it along.
+    pub fn count(&self, rows: Vec<Row>) {
+        let mut counted = self.inner.fleet.counted.lock();
+        if counted.len() >= MOST_UNSENT {
+            counted.clear();
+        }
+        counted.push(rows);
+    }
+
+    /// What the fleet counted in one minute, or one hour, since 1970: of each row the counts of its sixty slots.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn counted(&self, history: FleetHistory, number: u64) -> Result<Vec<Row>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("HGETALL").arg(self.inner.counted_key(history, number));
+        let parts = match self.inner.ask(&command, None).await? {
+            Value::Array(parts) => parts,
+            Value::Map(pairs) => pairs.into_iter().flat_map(|(name, counts)| [name, counts]).collect(),
+            _ => return Err(nonsense("rows")),
+        };
+        let row = |pair: &[Value]| match pair {
+            [Value::BulkString(name), Value::BulkString(counts)] => {
+                let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap_or_default());
+                Some((name.clone(), counts.chunks_exact(4).map(number).collect()))
+            }
+            _ => None,
+        };
+        Ok(parts.chunks(2).filter_map(row).collect())
     }
 
     /// What is published, as heartbeats bring it.
@@ -147,6 +201,33 @@ impl Inner {
 
     pub(crate) fn published_key(&self) -> Vec<u8> {
         self.keys.fleet_key(MEMBERS, b"rules")
+    }
+
+    fn counted_key(&self, history: FleetHistory, number: u64) -> Vec<u8> {
+        let name = match history {
+            FleetHistory::Seconds => format!("seconds{number}"),
+            FleetHistory::Minutes => format!("minutes{number}"),
+        };
+        self.keys.fleet_key(MEMBERS, name.as_bytes())
+    }
+
+    /// Appends keys and arguments of what this node counted to a heartbeat: rows of what was not sent yet, as one.
+    pub(crate) fn append_counted(&self, now: Timestamp, command: &mut Cmd, rest: impl FnOnce(&mut Cmd)) {
+        let (second, minute) = (now.as_micros() / 1_000_000, now.as_micros() / 60_000_000);
+        command.arg(self.counted_key(FleetHistory::Seconds, minute));
+        command.arg(self.counted_key(FleetHistory::Minutes, minute / 60));
+        rest(command);
+        command.arg(second % 60).arg(minute % 60).arg(SECONDS_TTL_MS).arg(MINUTES_TTL_MS);
+        let unsent = std::mem::take(&mut *self.fleet.counted.lock());
+        let mut sums: BTreeMap<Vec<u8>, Vec<u32>> = BTreeMap::new();
+        for (name, counts) in unsent.into_iter().flatten() {
+            let sum = sums.entry(name).or_insert_with(|| vec![0; counts.len()]);
+            sum.iter_mut().zip(counts).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        }
+        for (name, counts) in sums {
+            let bytes: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();
+            command.arg(name).arg(bytes);
+        }
     }
 
     async fn ask(&self, command: &Cmd, script: Option<&Script>) -> Result<Value, StoreError> {

@@ -275,9 +275,11 @@ impl Inner {
         let now = self.given_time().map_or(-1, |now| now.as_micros().cast_signed());
         let mut command = Cmd::new();
         let (notes, published) = (self.notes_key(), self.published_key());
-        command.arg("EVALSHA").arg(&script.name).arg(3).arg(key).arg(notes).arg(published);
-        command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
-        command.arg(&self.fleet.note.lock()[..]);
+        command.arg("EVALSHA").arg(&script.name).arg(5).arg(key).arg(notes).arg(published);
+        self.append_counted(self.approx_now(), &mut command, |command| {
+            command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
+            command.arg(&self.fleet.note.lock()[..]);
+        });
         let call = Call {
             operation: Operation::Heartbeat,
             command: &command,

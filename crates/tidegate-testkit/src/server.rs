@@ -86,6 +86,12 @@ impl TidegateServer {
         self.wait_ready();
     }
 
+    /// The directory of its embedded database.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
     /// What it wrote to stdout since it was last started.
     #[must_use]
     pub fn stdout(&self) -> String {

@@ -11,7 +11,7 @@ use tidegate_rules::Timestamp;
 use super::body::Query;
 use super::problem::{Answer, Problem};
 use super::{versions, when};
-use crate::control::{Control, Latencies, Window};
+use crate::control::{Control, Latencies, Window, merged};
 
 /// What is shown where nothing is asked for.
 const USUAL_S: u64 = 900;
@@ -40,9 +40,21 @@ pub(crate) async fn stats(
         wanted.domain.as_ref().is_none_or(|wanted| wanted == domain)
             && wanted.rule.as_ref().is_none_or(|wanted| wanted == rule)
     };
-    let (series, latencies) = {
+    let own = {
         let history = control.history.lock();
         (history.series(window, fits), history.latencies(window))
+    };
+    let (of, numbers) = window.chunks();
+    let fleets = match control.fleet.is_shared() {
+        true => control.fleet.history(of, numbers).await.ok(),
+        false => None,
+    };
+    // Where the fleet cannot be asked, this node's own history is better than none.
+    let nodes =
+        if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
+    let (series, latencies) = match fleets {
+        Some(chunks) => merged(window, now.as_micros() / 1_000_000, chunks, own, fits),
+        None => own,
     };
     let column = |of: fn(&Latencies) -> Option<f64>| latencies.iter().map(of).collect::<Vec<_>>();
     let second = |second: u64| when::text(Timestamp::from_micros(second * 1_000_000));
@@ -55,7 +67,7 @@ pub(crate) async fn stats(
         "decision_p99_us": column(|one| one.decision_p99_us),
         "store_p50_us": column(|one| one.store_p50_us),
         "store_p99_us": column(|one| one.store_p99_us),
-        "nodes": 1,
+        "nodes": nodes,
         "versions": marks(&control, window).await,
     })))
 }

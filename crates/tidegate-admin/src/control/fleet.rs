@@ -4,11 +4,14 @@
 //! number with the heartbeat they send anyway, and fetch the set when it is another than the one they run.
 
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 use tidegate_rulestore::{Document, KeyOverride};
 use tokio::sync::watch;
+
+use super::merged::{HistoryChunk, HistoryRow, Resolution};
 
 /// Everything that a node runs: the documents of a version, and the overrides of single keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +110,12 @@ pub trait Fleet: Send + Sync + 'static {
     /// What the next heartbeat tells of this node.
     fn announce(&self, note: &NodeNote);
 
+    /// Adds to the history of the fleet.
+    fn count(&self, rows: Vec<HistoryRow>);
+
+    /// The history of the fleet in these minutes or hours since 1970.
+    fn history(&self, of: Resolution, numbers: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>>;
+
     /// What heartbeats bring.
     fn heard(&self) -> watch::Receiver<Heard>;
 
@@ -146,6 +155,12 @@ impl Fleet for Alone {
 
     fn announce(&self, note: &NodeNote) {
         *self.note.lock() = Some(note.clone());
+    }
+
+    fn count(&self, _: Vec<HistoryRow>) {}
+
+    fn history(&self, _: Resolution, _: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn heard(&self) -> watch::Receiver<Heard> {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::fleet::{FleetError, Heard, NodeNote, PublishedSet};
 use super::running::Revision;
-use super::{Control, Latencies};
+use super::{Control, Latencies, merged};
 
 /// How often the set that the other nodes find is kept from being forgotten: it lives there for a while only.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
@@ -309,15 +309,12 @@ impl Control {
         loop {
             ticks.tick().await;
             let (decisions_now, calls_now) = (self.metrics.decision_times(), self.metrics.store_times());
-            let latencies = Latencies {
-                decision_p50_us: decisions_now.quantile_us(&decisions, 0.5),
-                decision_p99_us: decisions_now.quantile_us(&decisions, 0.99),
-                store_p50_us: calls_now.quantile_us(&calls, 0.5),
-                store_p99_us: calls_now.quantile_us(&calls, 0.99),
-            };
+            let added = (decisions_now.since(&decisions), calls_now.since(&calls));
             (decisions, calls) = (decisions_now, calls_now);
             let now_s = self.clock.now().as_micros() / 1_000_000;
-            self.history.lock().record(now_s, self.metrics.rule_totals(), latencies);
+            let latencies = Latencies::of(&added.0, &added.1);
+            let rules = self.history.lock().record(now_s, self.metrics.rule_totals(), latencies);
+            self.fleet.count(merged::told(&rules, (&added.0, &added.1)));
             let note = self.note();
             self.fleet.announce(&note);
             self.tell(

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tidegate_limiter::{RuleResult, Source};
 
+use crate::metrics::Reading;
+
 /// How far back each resolution goes.
 const SECONDS: usize = 900;
 const MINUTES: usize = 1_440;
@@ -46,7 +48,7 @@ impl Totals {
         }
     }
 
-    fn plus(self, other: Totals) -> Totals {
+    pub(crate) fn plus(self, other: Totals) -> Totals {
         Totals {
             allowed: self.allowed + other.allowed,
             refused: self.refused + other.refused,
@@ -63,6 +65,18 @@ pub(crate) struct Latencies {
     pub(crate) decision_p99_us: Option<f64>,
     pub(crate) store_p50_us: Option<f64>,
     pub(crate) store_p99_us: Option<f64>,
+}
+
+impl Latencies {
+    /// Of the requests and calls of some time.
+    pub(crate) fn of(decisions: &Reading, calls: &Reading) -> Self {
+        Latencies {
+            decision_p50_us: decisions.quantile_us(0.5),
+            decision_p99_us: decisions.quantile_us(0.99),
+            store_p50_us: calls.quantile_us(0.5),
+            store_p99_us: calls.quantile_us(0.99),
+        }
+    }
 }
 
 /// A rule: its domain and name.
@@ -117,11 +131,26 @@ pub(crate) struct Series {
     pub(crate) fallback: Vec<Option<f64>>,
 }
 
+impl Series {
+    /// A rule of which nothing is known in a window.
+    pub(crate) fn empty(name: &SeriesKey, window: Window) -> Self {
+        let unknown: Vec<Option<f64>> = window.steps().map(|_| None).collect();
+        Series {
+            domain: name.0.clone(),
+            rule: name.1.clone(),
+            allowed: unknown.clone(),
+            refused: unknown.clone(),
+            shadow_refused: unknown.clone(),
+            fallback: unknown,
+        }
+    }
+}
+
 impl Window {
     /// The most steps of one answer.
     pub(crate) const MOST_STEPS: u64 = 2_000;
 
-    fn fine(self) -> bool {
+    pub(crate) fn fine(self) -> bool {
         self.step_s < SECONDS_A_MINUTE
     }
 
@@ -137,8 +166,14 @@ impl History {
         History { last, rules, read, rates: Totals::default() }
     }
 
-    /// Notes what the counters say now.
-    pub(crate) fn record(&mut self, now_s: u64, totals: Vec<(SeriesKey, Totals)>, latencies: Latencies) {
+    /// Notes what the counters say now, and returns what was added to each.
+    pub(crate) fn record(
+        &mut self,
+        now_s: u64,
+        totals: Vec<(SeriesKey, Totals)>,
+        latencies: Latencies,
+    ) -> Vec<(SeriesKey, Totals)> {
+        let mut added = Vec::new();
         let (second, minute) = (slot(now_s, SECONDS), slot(now_s / SECONDS_A_MINUTE, MINUTES));
         let new_minute = self.read.minutes[minute].is_none_or(|(of, _)| of != now_s / SECONDS_A_MINUTE);
         for ring in self.rules.values_mut() {
@@ -155,6 +190,7 @@ impl History {
                 continue;
             }
             self.rates = self.rates.plus(more);
+            added.push((name.clone(), more));
             let full = self.rules.len() >= MOST_RULES && !self.rules.contains_key(&name);
             let name = if full { (String::new(), "others".to_owned()) } else { name };
             let ring = self.rules.entry(name).or_default();
@@ -163,6 +199,7 @@ impl History {
         }
         self.read.seconds[second] = Some((now_s, latencies));
         self.read.minutes[minute] = Some((now_s / SECONDS_A_MINUTE, latencies));
+        added
     }
 
     /// Allowed and refused in the last second.

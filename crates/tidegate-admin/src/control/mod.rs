@@ -7,6 +7,7 @@
 mod fleet;
 mod follow;
 mod history;
+mod merged;
 mod running;
 
 use std::sync::atomic::AtomicBool;
@@ -24,6 +25,8 @@ use crate::metrics::Metrics;
 
 pub use fleet::{Alone, Fleet, FleetError, Heard, NodeNote, NoteFuture, PublishedSet};
 pub(crate) use history::{History, Latencies, Totals, Window};
+pub(crate) use merged::merged;
+pub use merged::{HistoryChunk, HistoryRow, Resolution};
 pub(crate) use running::{Base, Running, compile, runtime};
 pub use running::{CompileFailure, RuleSource};
 

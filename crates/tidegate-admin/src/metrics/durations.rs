@@ -76,15 +76,32 @@ impl Reading {
         reading
     }
 
-    /// The time within which this part of the requests since `before` was answered, in microseconds, as precise as the
+    /// One of these counts; those that are missing are zero.
+    pub(crate) fn of_counts(counts: &[u64]) -> Self {
+        let mut reading = Reading::default();
+        reading.0.iter_mut().zip(counts).for_each(|(own, count)| *own = *count);
+        reading
+    }
+
+    /// How many fell into each bucket.
+    pub(crate) fn counts(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// What was added since `before`.
+    pub(crate) fn since(&self, before: &Reading) -> Reading {
+        let mut more = self.clone();
+        more.0.iter_mut().zip(&before.0).for_each(|(now, then)| *now = now.saturating_sub(*then));
+        more
+    }
+
+    /// The time within which this part of the requests was answered, in microseconds, as precise as the
     /// buckets are; none if there was no request.
-    pub(crate) fn quantile_us(&self, before: &Reading, part: f64) -> Option<f64> {
-        let counts: Vec<u64> =
-            self.0.iter().zip(&before.0).map(|(now, then)| now.saturating_sub(*then)).collect();
-        let all: u64 = counts.iter().sum();
+    pub(crate) fn quantile_us(&self, part: f64) -> Option<f64> {
+        let all: u64 = self.0.iter().sum();
         let rank = (all as f64 * part).ceil().max(1.0);
         let mut below = 0.0;
-        for (bucket, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        for (bucket, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
             let count = *count as f64;
             if below + count >= rank {
                 let from = if bucket == 0 { 0 } else { BOUNDS_NS[bucket - 1] };

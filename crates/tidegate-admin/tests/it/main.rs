@@ -9,6 +9,7 @@ mod durations;
 mod gauges;
 mod guides;
 mod http;
+mod many_overrides;
 mod remote;
 mod scrape;
 mod world;

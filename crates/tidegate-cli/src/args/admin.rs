@@ -1,26 +1,35 @@
 //! The flags of what talks to the admin API.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Attribute, OutputArgs};
+use super::values::parse_duration;
+use super::{Attribute, Output};
 
 /// Where the admin API is.
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
     /// Where the server's admin listener is
-    #[arg(long, value_name = "URL", env = "TIDEGATE_ADMIN", default_value = "http://127.0.0.1:8082")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIDEGATE_ADMIN",
+        default_value = "http://127.0.0.1:8082",
+        global = true
+    )]
     pub(crate) admin: String,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    /// Write for a person, or for a program
+    #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
+    pub(crate) output: Output,
 }
 
 /// Make a log-in link for the dashboard, or log this machine in
 ///
-/// Without LINK, a link is made that works once, for 10 minutes: through the database of the server where it can be opened
-/// here, else through its admin API with a token (TIDEGATE_TOKEN, or one that was kept). With LINK or --keep, a token of
-/// its own, valid for 30 days, is kept in ~/.config/tidegate/tokens for `tidegate rules`, `keys` and `top`.
+/// Without LINK, a link is made that works once, for 10 minutes: through the server's admin API where there is a token for
+/// it (TIDEGATE_TOKEN, or one that was kept), else, or with --data or --config, in its database. With LINK or --keep, a token
+/// of its own, valid for 30 days, is kept in ~/.config/tidegate/tokens for `tidegate rules`, `keys` and `top`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate login\n  tidegate login --keep\n  \
     tidegate login 'http://127.0.0.1:8082/#/login?code=tg_…'")]
@@ -193,4 +202,23 @@ pub(crate) enum KeysCommand {
         #[arg(long, value_name = "TEXT")]
         search: Option<String>,
     },
+}
+
+/// Watch what a fleet does right now
+///
+/// The picture is written anew each second; Ctrl-C ends it. Where stdout is no terminal, one is written.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidegate top\n  tidegate top --once --output json")]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
+    /// Write one picture and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How often it is written anew
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) every: Duration,
+    /// How many rules are shown: those that decide most
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    pub(crate) rules: usize,
 }

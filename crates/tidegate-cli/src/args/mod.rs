@@ -18,7 +18,7 @@ use clap_complete::Shell;
 use crate::settings::env;
 
 pub(crate) use admin::{
-    AdminArgs, KeyArgs, KeysArgs, KeysCommand, LoginArgs, RulesArgs, RulesCommand, UntilArgs,
+    AdminArgs, KeyArgs, KeysArgs, KeysCommand, LoginArgs, RulesArgs, RulesCommand, TopArgs, UntilArgs,
 };
 pub(crate) use bench::{BenchArgs, Pace, Protocol, Throttle};
 pub(crate) use plan::PlanArgs;
@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Rules(RulesArgs),
     Keys(KeysArgs),
     Login(LoginArgs),
+    Top(TopArgs),
     Plan(PlanArgs),
     Bench(BenchArgs),
     Schema(SchemaArgs),

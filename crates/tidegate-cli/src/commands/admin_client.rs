@@ -47,6 +47,16 @@ impl AdminClient {
         Ok(AdminClient { endpoint, token, runtime: runtime()? })
     }
 
+    /// Whether there is a token to ask with.
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Waits.
+    pub(crate) fn wait(&self, span: Duration) {
+        self.runtime.block_on(tokio::time::sleep(span));
+    }
+
     pub(crate) fn get(&self, path: &str) -> Result<Reply, Failure> {
         self.ask(&Method::GET, path, None, &Value::Null)
     }

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
     let client = AdminClient::new(&args.admin)?;
-    let out = Printer { output: args.admin.output.output };
+    let out = Printer { output: args.admin.output };
     match &args.what {
         KeysCommand::Get(key) => {
             let body = client.post("/keys/lookup", &asked(key)?)?.body;

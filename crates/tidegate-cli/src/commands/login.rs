@@ -35,9 +35,11 @@ fn make_link(args: &LoginArgs) -> Result<String, Failure> {
         (None, Some(address)) => format!("http://{address}"),
         (None, None) => return Err(Failure::new("the server has no admin listener")),
     };
-    match database(&settings) {
+    let client = AdminClient::at(server.parse::<Endpoint>()?)?;
+    let named = args.data.is_some() || args.config.is_some();
+    match database(&settings).filter(|_| named || !client.has_token()) {
         Some(url) => through_database(&url, &server),
-        None => through_server(&server),
+        None => through_server(&client, &server),
     }
 }
 
@@ -66,9 +68,7 @@ fn through_database(url: &DatabaseUrl, server: &str) -> Result<String, Failure> 
     })
 }
 
-fn through_server(server: &str) -> Result<String, Failure> {
-    let endpoint: Endpoint = server.parse()?;
-    let client = AdminClient::at(endpoint)?;
+fn through_server(client: &AdminClient, server: &str) -> Result<String, Failure> {
     let made = client.post("/session/link", &json!({}));
     let made = made.map_err(|failure| {
         failure.hint("or run it where the server runs, with its --data or --config: no token is needed there")

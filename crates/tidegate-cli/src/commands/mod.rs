@@ -13,4 +13,5 @@ pub(crate) mod plan;
 pub(crate) mod rules;
 pub(crate) mod schema;
 pub(crate) mod serve;
+pub(crate) mod top;
 pub(crate) mod validate;

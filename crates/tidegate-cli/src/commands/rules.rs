@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
     let client = AdminClient::new(&args.admin)?;
-    let out = Printer { output: args.admin.output.output };
+    let out = Printer { output: args.admin.output };
     match &args.what {
         RulesCommand::List => out.rules(&client.get("/rules")?.body)?,
         RulesCommand::Get { domain, rule: Some(rule) } => {

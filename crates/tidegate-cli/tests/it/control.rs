@@ -188,6 +188,32 @@ fn a_version_that_a_node_cannot_compile_is_shown_and_the_old_rules_go_on() {
     assert_eq!(node.notes()[0]["error"], Value::Null);
 }
 
+#[test]
+fn charts_show_what_all_nodes_decided() {
+    let redis = Redis::start();
+    let store = format!("store: {{ url: '{}' }}", redis.url());
+    let one = Node::start(&format!("{store}\nadmin: {{ node: one }}"));
+    eventually("its rules are in force", PATIENCE, || one.limit() == Some(100));
+    let other = Node::start(&format!("{store}\nadmin: {{ node: other, database: none }}"));
+    other.runs(100);
+    // Decided by the other node alone, and asked of this one.
+    let decided = || -> f64 {
+        let stats = one.get("/stats?from=1m&step=1s&rule=per-user");
+        let columns = stats["series"].as_array().unwrap().iter().map(|series| series["allowed"].clone());
+        columns.flat_map(|column| column.as_array().unwrap().clone()).filter_map(|rate| rate.as_f64()).sum()
+    };
+    for user in 0..20 {
+        let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
+        assert_eq!(http::post_json(other.http, "/v1/check", &body).status, 200);
+    }
+    eventually("the other node's decisions are shown here", PATIENCE, || decided() >= 20.0);
+    let (minutes, nodes) =
+        (one.get("/stats?from=1h&step=1m&rule=per-user"), one.get("/stats")["nodes"].clone());
+    assert_eq!(nodes, 2);
+    let minutes = minutes["series"][0]["allowed"].as_array().unwrap();
+    assert!(minutes.iter().filter_map(Value::as_f64).sum::<f64>() > 0.0, "{minutes:?}");
+}
+
 impl Node {
     /// What is published to a fleet, as Redis holds it.
     fn heard_by(redis: &Redis) -> String {

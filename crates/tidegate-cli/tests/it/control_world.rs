@@ -42,7 +42,7 @@ impl Node {
     pub(crate) fn start(config: &str) -> Node {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
-            "listen: {{ http: '127.0.0.1:0', grpc: 'off', resp: 'off', admin: '127.0.0.1:0' }}\n{config}\n"
+            "listen: {{ http: '127.0.0.1:0', grpc: 'off', resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n{config}\n"
         );
         fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
         fs::write(dir.path().join("rules.yaml"), RULES).unwrap();

@@ -8,6 +8,8 @@ mod bench_grpc;
 mod bench_resp;
 mod check;
 mod control;
+mod control_cli;
+mod control_load;
 mod control_world;
 mod envoy;
 mod explain;

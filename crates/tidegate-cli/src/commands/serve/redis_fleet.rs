@@ -1,20 +1,31 @@
 //! The way to the other nodes through the Redis that they share.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate_admin::{Fleet, FleetError, Heard, NodeNote, NoteFuture, PublishedSet};
-use tidegate_store::StoreError;
-use tidegate_store_redis::{LimiterNote, PublishedRevision, RedisStore};
+use tidegate_admin::{
+    Fleet, FleetError, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution,
+};
+use tidegate_store::{Clock as _, StoreError, SystemClock};
+use tidegate_store_redis::{FleetHistory, LimiterNote, PublishedRevision, RedisStore};
 use tokio::sync::watch;
+
+/// How long after its end a minute or an hour may still be added to, by nodes whose clocks differ.
+const SETTLED_S: u64 = 10;
+/// Minutes and hours that are remembered.
+const MOST_PAST: u64 = 30;
 
 pub(super) struct RedisFleet {
     store: Arc<RedisStore>,
+    /// Minutes and hours that nobody adds to any more.
+    past: Mutex<HashMap<(Resolution, u64), HistoryChunk>>,
     heard: watch::Sender<Heard>,
 }
 
 impl RedisFleet {
     pub(super) fn new(store: Arc<RedisStore>) -> Arc<Self> {
-        Arc::new(RedisFleet { store, heard: watch::Sender::new(Heard::default()) })
+        Arc::new(RedisFleet { store, past: Mutex::default(), heard: watch::Sender::new(Heard::default()) })
     }
 
     /// Passes on what heartbeats bring, until dropped.
@@ -27,6 +38,29 @@ impl RedisFleet {
                 return;
             }
         }
+    }
+}
+
+impl RedisFleet {
+    async fn chunk(&self, of: Resolution, number: u64) -> Result<HistoryChunk, FleetError> {
+        if let Some(known) = self.past.lock().unwrap_or_else(PoisonError::into_inner).get(&(of, number)) {
+            return Ok(known.clone());
+        }
+        let (history, span_s) = match of {
+            Resolution::Seconds => (FleetHistory::Seconds, 60),
+            Resolution::Minutes => (FleetHistory::Minutes, 3_600),
+        };
+        let rows = self.store.counted(history, number).await.map_err(failed)?;
+        let named = rows.into_iter().map(|(name, counts)| (String::from_utf8_lossy(&name).into(), counts));
+        let chunk = HistoryChunk { number, rows: named.collect() };
+        let now_s = SystemClock::new().now().as_micros() / 1_000_000;
+        if (number + 1) * span_s + SETTLED_S < now_s {
+            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+            // What is older than any chart makes room.
+            past.retain(|(resolution, old), _| *resolution != of || old + MOST_PAST > number);
+            past.insert((of, number), chunk.clone());
+        }
+        Ok(chunk)
     }
 }
 
@@ -67,6 +101,20 @@ impl Fleet for RedisFleet {
 
     fn announce(&self, note: &NodeNote) {
         self.store.announce(serde_json::to_vec(note).unwrap_or_default());
+    }
+
+    fn count(&self, rows: Vec<HistoryRow>) {
+        self.store.count(rows.into_iter().map(|row| (row.name.into_bytes(), row.counts)).collect());
+    }
+
+    fn history(&self, of: Resolution, numbers: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>> {
+        Box::pin(async move {
+            let mut chunks = Vec::new();
+            for number in numbers {
+                chunks.push(self.chunk(of, number).await?);
+            }
+            Ok(chunks)
+        })
     }
 
     fn heard(&self) -> watch::Receiver<Heard> {

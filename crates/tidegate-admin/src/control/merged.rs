@@ -1,0 +1,291 @@
+//! The history of the whole fleet: what every node adds up in the store that they share, read for a chart.
+//!
+//! A row is a rule, or a histogram of answer times. Nodes add to it once a second, in one call that they make anyway. So
+//! quantiles are of all requests of the fleet, not means of nodes' quantiles.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::history::{Latencies, Series, SeriesKey, Totals, Window};
+use crate::metrics::Reading;
+
+/// Slots of one chunk: a minute's seconds, or an hour's minutes.
+pub(crate) const SLOTS: u64 = 60;
+/// Rules that a node tells of each second: those that decided most. The others are told as one.
+const MOST_TOLD: usize = 100;
+/// The newest slots, to which some nodes may not have added yet.
+const SETTLED_AFTER_S: u64 = 3;
+
+/// Counts that a node adds to the fleet's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryRow {
+    /// What was counted.
+    pub name: String,
+    /// How much more of each.
+    pub counts: Vec<u32>,
+}
+
+/// Which history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Resolution {
+    /// A chunk is a minute, its slots are seconds.
+    Seconds,
+    /// A chunk is an hour, its slots are minutes.
+    Minutes,
+}
+
+/// What the fleet added up in a minute or an hour.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryChunk {
+    /// Minutes or hours since 1970.
+    pub number: u64,
+    /// For each row the counts of its sixty slots, one after the other.
+    pub rows: HashMap<String, Vec<u32>>,
+}
+
+/// Counts the nodes that told.
+const NODES: &str = "n";
+const DECISION_TIMES: &str = "d";
+const STORE_TIMES: &str = "s";
+const RULE: char = 'r';
+const BETWEEN: char = '\0';
+
+/// What a node tells of the last second.
+pub(crate) fn told(
+    rules: &[(SeriesKey, Totals)],
+    (decisions, store): (&Reading, &Reading),
+) -> Vec<HistoryRow> {
+    let mut rules: Vec<&(SeriesKey, Totals)> = rules.iter().collect();
+    rules.sort_by_key(|(_, totals)| {
+        std::cmp::Reverse(totals.allowed + totals.refused + totals.shadow_refused)
+    });
+    let (first, rest) = rules.split_at(rules.len().min(MOST_TOLD));
+    let others = rest.iter().fold(Totals::default(), |sum, (_, totals)| sum.plus(*totals));
+    let row = |domain: &str, rule: &str, totals: Totals| HistoryRow {
+        name: format!("{RULE}{domain}{BETWEEN}{rule}"),
+        counts: [totals.allowed, totals.refused, totals.shadow_refused, totals.fallback].map(small).to_vec(),
+    };
+    let mut rows: Vec<HistoryRow> =
+        first.iter().map(|((domain, rule), totals)| row(domain, rule, *totals)).collect();
+    if others != Totals::default() {
+        rows.push(row("", "others", others));
+    }
+    for (name, reading) in [(DECISION_TIMES, decisions), (STORE_TIMES, store)] {
+        let counts: Vec<u32> = reading.counts().iter().map(|count| small(*count)).collect();
+        if counts.iter().any(|count| *count > 0) {
+            rows.push(HistoryRow { name: name.to_owned(), counts });
+        }
+    }
+    rows.push(HistoryRow { name: NODES.to_owned(), counts: vec![1] });
+    rows
+}
+
+fn small(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl Window {
+    /// Which history a window is read from, and the chunks that it touches.
+    pub(crate) fn chunks(self) -> (Resolution, std::ops::RangeInclusive<u64>) {
+        let (resolution, unit_s) = match self.fine() {
+            true => (Resolution::Seconds, SLOTS),
+            false => (Resolution::Minutes, SLOTS * SLOTS),
+        };
+        (resolution, self.from_s / unit_s..=self.to_s.saturating_sub(1) / unit_s)
+    }
+}
+
+/// What is shown of a window.
+pub(crate) type Shown = (Vec<Series>, Vec<Latencies>);
+
+/// The fleet's history over a window. Where the fleet has none, as while its store was gone, this node's `own` stands.
+pub(crate) fn merged(
+    window: Window,
+    now_s: u64,
+    chunks: Vec<HistoryChunk>,
+    own: Shown,
+    wanted: impl Fn(&SeriesKey) -> bool,
+) -> Shown {
+    let fleet = Merged {
+        chunks: chunks.into_iter().map(|chunk| (chunk.number, chunk.rows)).collect(),
+        unit_s: if window.fine() { 1 } else { SLOTS },
+        now_s,
+    };
+    let (own_series, own_latencies) = own;
+    let mut of_node: BTreeMap<SeriesKey, Series> =
+        own_series.into_iter().map(|series| ((series.domain.clone(), series.rule.clone()), series)).collect();
+    for name in fleet.rules() {
+        let empty = || Series::empty(&name, window);
+        of_node.entry(name.clone()).or_insert_with(empty);
+    }
+    let steps: Vec<Step> = window.steps().map(|start| fleet.step(window, start)).collect();
+    let series = of_node.into_iter().filter(|(name, _)| wanted(name)).map(|(name, own)| {
+        let row = format!("{RULE}{}{BETWEEN}{}", name.0, name.1);
+        fleet.series(&steps, &row, own)
+    });
+    let latencies = steps.iter().zip(own_latencies).map(|(step, own)| fleet.latencies(step, own));
+    (series.collect(), latencies.collect())
+}
+
+struct Merged {
+    chunks: BTreeMap<u64, HashMap<String, Vec<u32>>>,
+    unit_s: u64,
+    now_s: u64,
+}
+
+/// The slots of one step that some node told of; none where none did.
+enum Step {
+    Told(Vec<u64>),
+    NotYet,
+    Unknown,
+}
+
+impl Merged {
+    fn rules(&self) -> Vec<SeriesKey> {
+        let names = self.chunks.values().flat_map(HashMap::keys);
+        let rules = names.filter_map(|name| name.strip_prefix(RULE)?.split_once(BETWEEN));
+        let mut rules: Vec<SeriesKey> =
+            rules.map(|(domain, rule)| (domain.to_owned(), rule.to_owned())).collect();
+        rules.sort();
+        rules.dedup();
+        rules
+    }
+
+    fn step(&self, window: Window, start: u64) -> Step {
+        let end = (start + window.step_s).min(window.to_s);
+        let told: Vec<u64> = (start / self.unit_s..end.div_ceil(self.unit_s))
+            .filter(|number| self.counts(NODES, *number).is_some_and(|nodes| nodes[0] > 0))
+            .collect();
+        match told.is_empty() || end + SETTLED_AFTER_S > self.now_s && self.unit_s == 1 {
+            false => Step::Told(told),
+            true if end + SETTLED_AFTER_S > self.now_s => Step::NotYet,
+            true => Step::Unknown,
+        }
+    }
+
+    fn counts(&self, row: &str, number: u64) -> Option<&[u32]> {
+        let counts = self.chunks.get(&(number / SLOTS))?.get(row)?;
+        let width = counts.len() / SLOTS as usize;
+        let from = (number % SLOTS) as usize * width;
+        counts.get(from..from + width).filter(|counts| !counts.is_empty())
+    }
+
+    /// The sums of a row over some slots.
+    fn sums(&self, row: &str, numbers: &[u64]) -> Vec<u64> {
+        let mut sums = Vec::new();
+        for counts in numbers.iter().filter_map(|number| self.counts(row, *number)) {
+            sums.resize(sums.len().max(counts.len()), 0);
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += u64::from(*count));
+        }
+        sums
+    }
+
+    fn series(&self, steps: &[Step], row: &str, own: Series) -> Series {
+        let mut series = own;
+        let columns =
+            [&mut series.allowed, &mut series.refused, &mut series.shadow_refused, &mut series.fallback];
+        for (place, column) in columns.into_iter().enumerate() {
+            for (value, step) in column.iter_mut().zip(steps) {
+                match step {
+                    Step::Told(numbers) => {
+                        let sum = self.sums(row, numbers).get(place).copied().unwrap_or_default();
+                        *value = Some(sum as f64 / (numbers.len() as u64 * self.unit_s) as f64);
+                    }
+                    Step::NotYet => *value = None,
+                    Step::Unknown => {}
+                }
+            }
+        }
+        series
+    }
+
+    fn latencies(&self, step: &Step, own: Latencies) -> Latencies {
+        match step {
+            Step::Told(numbers) => {
+                let [decisions, store] =
+                    [DECISION_TIMES, STORE_TIMES].map(|row| Reading::of_counts(&self.sums(row, numbers)));
+                Latencies::of(&decisions, &store)
+            }
+            Step::NotYet => Latencies::default(),
+            Step::Unknown => own,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1970 plus a few minutes, so that seconds are easy to count.
+    const MINUTE: u64 = 10;
+    const START: u64 = MINUTE * 60;
+
+    fn rule() -> SeriesKey {
+        ("api".into(), "per-user".into())
+    }
+
+    /// What nodes told, each of the second `START + at`.
+    fn chunk(told_of: &[(u64, &[HistoryRow])]) -> HistoryChunk {
+        let mut chunk = HistoryChunk { number: MINUTE, ..HistoryChunk::default() };
+        for (at, rows) in told_of {
+            for row in *rows {
+                let width = row.counts.len();
+                let sums = chunk.rows.entry(row.name.clone()).or_insert_with(|| vec![0; 60 * width]);
+                let slot = &mut sums[*at as usize * width..][..width];
+                slot.iter_mut().zip(&row.counts).for_each(|(sum, count)| *sum += count);
+            }
+        }
+        chunk
+    }
+
+    fn rows(allowed: u64, times: &[u64]) -> Vec<HistoryRow> {
+        let reading = Reading::of_counts(times);
+        told(&[(rule(), Totals { allowed, ..Totals::default() })], (&reading, &Reading::default()))
+    }
+
+    fn window() -> Window {
+        Window { from_s: START, to_s: START + 4, step_s: 1 }
+    }
+
+    #[test]
+    fn what_nodes_told_adds_up_and_where_none_did_this_nodes_own_stands() {
+        let (one, other) = (rows(10, &[]), rows(5, &[]));
+        let chunk = chunk(&[(0, &one), (0, &other), (2, &one)]);
+        let mut own = Series::empty(&rule(), window());
+        own.allowed = vec![Some(1.0), Some(2.0), Some(3.0), None];
+        let own = (vec![own], vec![Latencies::default(); 4]);
+        let (series, _) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        assert_eq!(series[0].allowed, [Some(15.0), Some(2.0), Some(10.0), None]);
+    }
+
+    #[test]
+    fn a_rule_that_only_others_know_is_shown_and_quantiles_are_of_all_requests() {
+        // A node with 99 fast answers and one with a single slow one.
+        let (fast, slow) = (rows(99, &[99]), rows(1, &[0, 0, 0, 0, 0, 0, 0, 0, 1]));
+        let chunk = chunk(&[(0, &fast), (0, &slow)]);
+        let own = (Vec::new(), vec![Latencies::default(); 4]);
+        let (series, latencies) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        assert_eq!((series[0].rule.as_str(), series[0].allowed[0]), ("per-user", Some(100.0)));
+        assert!(latencies[0].decision_p99_us.unwrap() <= 5.0, "{latencies:?}");
+    }
+
+    #[test]
+    fn seconds_that_nodes_may_still_add_to_are_not_shown() {
+        let told = rows(10, &[]);
+        let chunk = chunk(&[(0, &told), (3, &told)]);
+        let own = (Vec::new(), vec![Latencies::default(); 4]);
+        let (series, _) = merged(window(), START + 4, vec![chunk], own, |_| true);
+        assert_eq!(series[0].allowed, [Some(10.0), None, None, None]);
+    }
+
+    #[test]
+    fn rules_beyond_the_bound_are_told_as_one() {
+        let many: Vec<(SeriesKey, Totals)> = (0..MOST_TOLD + 5)
+            .map(|number| (("api".into(), format!("{number}")), Totals { allowed: 1, ..Totals::default() }))
+            .collect();
+        let none = Reading::default();
+        let rows = told(&many, (&none, &none));
+        assert_eq!(rows.len(), MOST_TOLD + 2, "the others, and that a node told");
+        let others = rows.iter().find(|row| row.name == "r\0others").unwrap();
+        assert_eq!(others.counts, [5, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,193 @@
+//! `tidegate top`: what a fleet does right now, in a terminal.
+//!
+//! It asks the admin API once in a while and writes the whole picture again. Where nobody watches, it writes one and ends.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value, json};
+
+use crate::args::{Output, TopArgs};
+use crate::commands::admin_client::AdminClient;
+use crate::commands::rules::shown;
+use crate::failure::Failure;
+
+/// Rates are means over this long: seconds alone jump.
+const WINDOW: &str = "10s";
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
+    let client = AdminClient::new(&args.admin)?;
+    let watched = io::stdout().is_terminal() && !args.once && args.admin.output == Output::Text;
+    loop {
+        let picture = Picture::take(&client)?;
+        let mut out = io::stdout().lock();
+        match args.admin.output {
+            Output::Json => writeln!(out, "{}", picture.json())?,
+            Output::Text if watched => write!(out, "{CLEAR}{}", picture.text(args.rules))?,
+            Output::Text => write!(out, "{}", picture.text(args.rules))?,
+        }
+        out.flush()?;
+        drop(out);
+        if !watched {
+            return Ok(ExitCode::SUCCESS);
+        }
+        client.wait(args.every);
+    }
+}
+
+/// Everything that is shown, as the server told it.
+struct Picture {
+    nodes: Value,
+    stores: Value,
+    latest: Value,
+    rules: Vec<RuleRates>,
+}
+
+/// What a rule does in a second.
+struct RuleRates {
+    domain: String,
+    rule: String,
+    allowed: f64,
+    refused: f64,
+    shadow_refused: f64,
+    fallback: f64,
+}
+
+impl RuleRates {
+    fn of(series: &Value) -> Self {
+        let rate = |column: &str| mean(&series[column]).unwrap_or_default();
+        RuleRates {
+            domain: shown(&series["domain"]),
+            rule: shown(&series["rule"]),
+            allowed: rate("allowed"),
+            refused: rate("refused"),
+            shadow_refused: rate("shadow_refused"),
+            fallback: rate("fallback"),
+        }
+    }
+
+    fn decided(&self) -> f64 {
+        self.allowed + self.refused
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "domain": self.domain,
+            "rule": self.rule,
+            "allowed_per_s": self.allowed,
+            "refused_per_s": self.refused,
+            "shadow_refused_per_s": self.shadow_refused,
+            "fallback_per_s": self.fallback,
+        })
+    }
+}
+
+impl Picture {
+    fn take(client: &AdminClient) -> Result<Self, Failure> {
+        let stats = client.get(&format!("/stats?from={WINDOW}&step=1s"))?.body;
+        let mut rules: Vec<RuleRates> =
+            stats["series"].as_array().into_iter().flatten().map(RuleRates::of).collect();
+        rules.sort_by(|one, other| other.decided().total_cmp(&one.decided()));
+        let last = |column: &str| {
+            let mut values = stats[column].as_array().into_iter().flatten();
+            values.rfind(|value| !value.is_null()).cloned().unwrap_or_default()
+        };
+        let latest = json!({
+            "decision_p50_us": last("decision_p50_us"),
+            "decision_p99_us": last("decision_p99_us"),
+            "store_p50_us": last("store_p50_us"),
+            "store_p99_us": last("store_p99_us"),
+        });
+        let (nodes, stores) = (client.get("/nodes")?.body, client.get("/stores")?.body);
+        Ok(Picture { nodes, stores, latest, rules })
+    }
+
+    fn json(&self) -> Value {
+        let rules: Vec<Value> = self.rules.iter().map(RuleRates::json).collect();
+        json!({ "nodes": self.nodes, "stores": self.stores, "latency": self.latest, "rules": rules })
+    }
+
+    fn text(&self, most_rules: usize) -> String {
+        let mut text = self.summary();
+        let warnings = self.nodes["warnings"].as_array().into_iter().flatten();
+        warnings.for_each(|warning| {
+            let _ = writeln!(text, "warning: {}", shown(warning));
+        });
+        let mut rules =
+            table(&["DOMAIN", "RULE", "ALLOWED/S", "REFUSED/S", "REFUSED", "SHADOW/S", "FALLBACK/S"], 2);
+        for one in self.rules.iter().take(most_rules) {
+            let share = if one.decided() > 0.0 { 100.0 * one.refused / one.decided() } else { 0.0 };
+            let numbers = [one.allowed, one.refused].map(|rate| format!("{rate:.1}"));
+            let [allowed, refused] = numbers;
+            let (shadow, fallback) = (format!("{:.1}", one.shadow_refused), format!("{:.1}", one.fallback));
+            rules.add_row([
+                &one.domain,
+                &one.rule,
+                &allowed,
+                &refused,
+                &format!("{share:.1}%"),
+                &shadow,
+                &fallback,
+            ]);
+        }
+        let mut nodes = table(&["NODE", "RELEASE", "HEALTH", "VERSION", "BUSY", "ALLOWED/S", "REFUSED/S"], 3);
+        for node in self.nodes["nodes"].as_array().into_iter().flatten() {
+            let busy = format!("{:.0}%", 100.0 * node["busy"].as_f64().unwrap_or_default());
+            let health = match &node["error"] {
+                Value::Null => shown(&node["health"]),
+                error => shown(error),
+            };
+            let rates = ["allowed_per_s", "refused_per_s"].map(|rate| shown(&node[rate]));
+            let [allowed, refused] = rates;
+            let (name, release) = (shown(&node["name"]), shown(&node["release"]));
+            nodes.add_row([name, release, health, shown(&node["version"]), busy, allowed, refused]);
+        }
+        let _ = write!(text, "\n{rules}\n\n{nodes}\n");
+        text
+    }
+
+    fn summary(&self) -> String {
+        let (allowed, refused) = self.nodes["nodes"].as_array().into_iter().flatten().fold(
+            (0.0, 0.0),
+            |(allowed, refused), node| {
+                let rate = |name: &str| node[name].as_f64().unwrap_or_default();
+                (allowed + rate("allowed_per_s"), refused + rate("refused_per_s"))
+            },
+        );
+        let nodes = self.nodes["nodes"].as_array().map_or(0, Vec::len);
+        let runs = if self.nodes["converged"] == true { "all run it" } else { "not all run it" };
+        let time = |name: &str| match self.latest[name].as_f64() {
+            Some(us) if us < 1_000.0 => format!("{us:.0} us"),
+            Some(us) => format!("{:.1} ms", us / 1_000.0),
+            None => "-".to_owned(),
+        };
+        format!(
+            "version {}, {nodes} nodes ({runs})   store {} {}   {allowed:.0} allowed/s, {refused:.0} refused/s   \
+             p50 {}, p99 {}\n",
+            self.nodes["version"],
+            shown(&self.stores["kind"]),
+            shown(&self.stores["health"]),
+            time("decision_p50_us"),
+            time("decision_p99_us"),
+        )
+    }
+}
+
+/// A table whose first columns are words, and the others numbers.
+fn table(columns: &[&str], words: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(columns);
+    for column in table.column_iter_mut().skip(words) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn mean(column: &Value) -> Option<f64> {
+    let known: Vec<f64> = column.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+    (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+}

@@ -1,0 +1,167 @@
+//! `tidegate rules`, `keys`, `top` and `login` against a running server.
+
+use std::fs;
+use std::process::Output;
+
+use serde_json::{Value, json};
+use tidegate_testkit::eventually;
+
+use crate::control_world::{Node, PATIENCE, TOKEN, rules_of};
+use crate::tidegate;
+
+/// Runs a command as somebody who has the server's token.
+fn run(node: &Node, words: &[&str]) -> Output {
+    let mut command = tidegate(words);
+    command.env("TIDEGATE_ADMIN", format!("http://{}", node.admin)).env("TIDEGATE_TOKEN", TOKEN);
+    command.env("HOME", node.dir.path()).output().unwrap()
+}
+
+#[track_caller]
+fn says(node: &Node, words: &[&str]) -> String {
+    let output = run(node, words);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{words:?}: {out}{err}");
+    out.into_owned()
+}
+
+#[track_caller]
+fn json_of(node: &Node, words: &[&str]) -> Value {
+    serde_json::from_str(&says(node, &[words, &["--output", "json"]].concat())).unwrap()
+}
+
+#[track_caller]
+fn fails(node: &Node, words: &[&str]) -> String {
+    let output = run(node, words);
+    assert_eq!(output.status.code(), Some(1), "{words:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn rules_go_in_and_out_without_loss_and_back() {
+    let node = Node::start("");
+    let (files, out) = (node.dir.path().join("files"), node.dir.path().join("out"));
+    let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("api.yaml"), rules_of(4)).unwrap();
+    fs::write(
+        files.join("web.yaml"),
+        "# The site.\ndomain: web\nrules: [{ name: all, limits: [5/s] }] # all\n",
+    )
+    .unwrap();
+    says(&node, &["rules", "import", &path(&files), "--reason", "from git"]);
+    assert_eq!(node.limit(), Some(4));
+    says(&node, &["rules", "export", &path(&out)]);
+    for file in ["api.yaml", "web.yaml"] {
+        let [before, after] = [&files, &out].map(|dir| fs::read_to_string(dir.join(file)).unwrap());
+        assert_eq!(before, after, "comments and all");
+    }
+    says(&node, &["rules", "import", &path(&out)]);
+    assert_eq!(says(&node, &["rules", "get", "api"]).trim_end(), rules_of(4).trim_end());
+    assert!(says(&node, &["rules", "get", "web", "all"]).starts_with("{ name: all, limits: [5/s] }"));
+    let listed = json_of(&node, &["rules", "list"]);
+    assert_eq!(listed["rules"].as_array().unwrap().len(), 2);
+
+    fs::write(files.join("api.yaml"), rules_of(6)).unwrap();
+    let file = path(&files.join("api.yaml"));
+    let diff = says(&node, &["rules", "diff", &file]);
+    assert!(diff.contains("limit: 4") && diff.contains("limit: 6"), "{diff}");
+    says(&node, &["rules", "apply", &file, "--reason", "more"]);
+    assert_eq!((node.limit(), node.get("/rules")["documents"].as_array().unwrap().len()), (Some(6), 2));
+    let history = json_of(&node, &["rules", "history"]);
+    let newest = &history["versions"][0];
+    assert_eq!((&newest["reason"], &newest["author"]), (&json!("more"), &json!("configured")));
+    let before = newest["parent"].to_string();
+    says(&node, &["rules", "rollback", &before]);
+    assert_eq!(node.limit(), Some(4));
+
+    fs::write(files.join("api.yaml"), "domain: api\nrules: [{ name: a, limits: [1/parsec] }]\n").unwrap();
+    let mistake = fails(&node, &["rules", "apply", &file]);
+    assert!(mistake.contains("api:2:") && mistake.contains("parsec"), "{mistake}");
+    assert_eq!(node.limit(), Some(4), "nothing was published");
+}
+
+#[test]
+fn an_edit_is_published_and_one_that_fails_is_kept() {
+    let node = Node::start("");
+    let editor = |script: &str| {
+        let mut command = tidegate(&["rules", "edit", "api", "--reason", "by hand"]);
+        command.env("TIDEGATE_ADMIN", format!("http://{}", node.admin)).env("TIDEGATE_TOKEN", TOKEN);
+        command.env("PATH", std::env::var("PATH").unwrap()).env("TMPDIR", node.dir.path());
+        command.env("EDITOR", script).output().unwrap()
+    };
+    let done = editor("sed -i s/100.minute/77\\\\/minute/");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(node.limit(), Some(77));
+    let broken = editor("sed -i s/77.minute/many/");
+    let told = String::from_utf8_lossy(&broken.stderr).into_owned();
+    let kept = told.split("kept in ").nth(1).unwrap_or_else(|| panic!("{told}")).trim();
+    assert!(fs::read_to_string(kept).unwrap().contains("many"));
+    assert_eq!(node.limit(), Some(77));
+}
+
+#[test]
+fn keys_are_looked_at_banned_overridden_and_reset() {
+    let node = Node::start("");
+    says(&node, &["check", "--server", &format!("http://{}", node.http), "--domain", "api", "user=7"]);
+    let cells = json_of(&node, &["keys", "get", "--domain", "api", "user=7"]);
+    let per_user = cells["cells"].as_array().unwrap().iter().find(|cell| cell["rule"] == "per-user").unwrap();
+    assert_eq!((&per_user["used"], &per_user["remaining"]), (&json!(1), &json!(99)));
+    says(&node, &["keys", "reset", "--domain", "api", "user=7"]);
+    let cells = json_of(&node, &["keys", "get", "--domain", "api", "user=7"]);
+    let per_user = cells["cells"].as_array().unwrap().iter().find(|cell| cell["rule"] == "per-user").unwrap();
+    assert_eq!(per_user["used"], 0);
+
+    let ban =
+        json_of(&node, &["keys", "ban", "--domain", "api", "user=7", "--for", "1h", "--reason", "abuse"]);
+    assert!(!node.allows("7") && node.allows("8"));
+    let words =
+        ["keys", "override", "--domain", "api", "--rule", "per-user", "user=8", "--limit", "5/minute"];
+    says(&node, &words);
+    assert_eq!(json_of(&node, &["keys", "list"])["total"], 2);
+    says(&node, &["keys", "lift", ban["id"].as_str().unwrap()]);
+    assert!(node.allows("7"));
+    let wrong =
+        fails(&node, &["keys", "override", "--domain", "api", "--rule", "none", "user=8", "--limit", "5/s"]);
+    assert!(wrong.contains("has no rule `none`"), "{wrong}");
+}
+
+#[test]
+fn top_shows_rules_and_nodes_with_their_rates() {
+    let node = Node::start("admin: { node: limiter-7 }");
+    eventually("a second with decisions is shown", PATIENCE, || {
+        let body = r#"{"domain":"api","attributes":{"user":"7"}}"#;
+        let _ = tidegate_testkit::http::post_json(node.http, "/v1/check", body);
+        let picture = json_of(&node, &["top"]);
+        let rules = picture["rules"].as_array().unwrap();
+        rules.iter().any(|rule| rule["rule"] == "per-user" && rule["allowed_per_s"].as_f64() > Some(0.0))
+    });
+    let text = says(&node, &["top"]);
+    assert!(text.contains("limiter-7") && text.contains("per-user") && text.contains("all run it"), "{text}");
+}
+
+#[test]
+fn a_log_in_link_is_made_through_the_database_or_with_a_token() {
+    let node = Node::start("");
+    let server = format!("http://{}", node.admin);
+    let with_token = says(&node, &["login", "--admin", &server]);
+    let data = node.server.data();
+    let config = node.dir.path().join("tidegate.yaml");
+    let mut command = tidegate(&["login", "--keep", "--admin", &server, "--data", data.to_str().unwrap()]);
+    command.env("HOME", node.dir.path()).args(["--config", config.to_str().unwrap()]);
+    let kept = command.output().unwrap();
+    assert!(kept.status.success(), "{}", String::from_utf8_lossy(&kept.stderr));
+    let mut command = tidegate(&["rules", "--admin", &server, "list"]);
+    let listed = command.env("HOME", node.dir.path()).output().unwrap();
+    assert!(
+        listed.status.success(),
+        "the token that was kept works: {}",
+        String::from_utf8_lossy(&listed.stderr)
+    );
+    let code = with_token.trim().strip_prefix(&format!("{server}/#/login?code=")).unwrap().to_owned();
+    let token = json!({ "token": code }).to_string();
+    assert_eq!(tidegate_testkit::http::post_json(node.admin, "/admin/v1/session", &token).status, 200);
+    let mut command = tidegate(&["rules", "--admin", &server, "list"]);
+    let nobody = command.env("HOME", "/nonexistent").output().unwrap();
+    let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(told.contains("not logged in") && told.contains("tidegate login"), "{told}");
+}

@@ -1,0 +1,99 @@
+//! What a publish costs those who ask meanwhile.
+
+use std::fmt::Write as _;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tidegate_testkit::http;
+use tidegate_testkit::resp::{Client, Value};
+
+use crate::control_world::{Node, rules_of};
+
+/// What a build without optimization compiles in a second or two is enough to see that nobody waits for it.
+const RULES: usize = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+/// Requests that are on their way at once.
+const PIPELINE: usize = 16;
+/// How long it is measured before the publish.
+const BEFORE: Duration = Duration::from_secs(1);
+
+/// How long each round of requests took, and how many requests got no decision.
+#[derive(Default)]
+struct Rounds {
+    took: Vec<Duration>,
+    failed: usize,
+}
+
+impl Rounds {
+    fn p99(&mut self) -> Duration {
+        self.took.sort();
+        self.took[self.took.len() * 99 / 100]
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it measures how long real answers take")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Asks again and again while `goes_on`.
+fn ask(client: &mut Client, goes_on: impl Fn() -> bool) -> Rounds {
+    let mut rounds = Rounds::default();
+    let mut user = 0_u64;
+    while goes_on() {
+        let began = now();
+        let users: Vec<String> = (0..PIPELINE as u64).map(|more| (user + more).to_string()).collect();
+        user += PIPELINE as u64;
+        let asked: Vec<Vec<&str>> = users.iter().map(|user| vec!["TG.CHECK", "api", "user", user]).collect();
+        for answer in client.pipeline(&asked) {
+            let decided = matches!(&answer, Value::Array(parts) if parts.first() == Some(&Value::Int(1)));
+            rounds.failed += usize::from(!decided);
+        }
+        rounds.took.push(now().duration_since(began));
+    }
+    rounds
+}
+
+#[test]
+fn thousands_of_rules_are_published_under_load_and_no_request_fails() {
+    let mut node = Node::start("");
+    let mut text = rules_of(1_000_000);
+    for number in 0..RULES {
+        let _ = writeln!(
+            text,
+            "  - {{ name: rule-{number}, match: {{ path: /v1/{number}/* }}, key: [user], limits: [5/s] }}"
+        );
+    }
+    assert_eq!(node.publish(&rules_of(1_000_000)).status, 200);
+    let resp = node.server.addr("resp");
+    let published = AtomicBool::new(false);
+    let (mut before, mut during, took) = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut client = Client::connect(resp);
+            let start = now();
+            let before = ask(&mut client, || start.elapsed() < BEFORE);
+            (before, ask(&mut client, || !published.load(Ordering::Relaxed)))
+        });
+        let began = now();
+        tidegate_testkit::poll(BEFORE * 20, || (began.elapsed() >= BEFORE).then_some(()));
+        let began = now();
+        let answer = std::panic::catch_unwind(AssertUnwindSafe(|| node.publish(&text)));
+        let took = began.elapsed();
+        published.store(true, Ordering::Relaxed);
+        let answer = answer.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let (before, during) = asking.join().unwrap();
+        (before, during, took)
+    });
+    let rate = (before.took.len() * PIPELINE) as f64 / BEFORE.as_secs_f64();
+    println!(
+        "{RULES} rules published in {took:?} under {rate:.0} requests/s: p99 of a round of {PIPELINE} {:?} before, {:?} \
+         meanwhile",
+        before.p99(),
+        during.p99(),
+    );
+    assert_eq!((before.failed, during.failed), (0, 0));
+    assert!(!during.took.is_empty());
+    let body = r#"{"domain":"api","attributes":{"user":"a","path":"/v1/999/x"},"cost":0}"#;
+    assert_eq!(http::post_json(node.http, "/v1/check", body).json()["rule"], "rule-999");
+}
