@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
@@ -101,6 +101,8 @@ pub struct Refusal {
     pub problem: Problem,
     /// When to come back, and what was left.
     pub headers: HeaderMap,
+    /// The decision, where rules made one.
+    pub decision: Option<Box<Decision>>,
 }
 
 impl Gate {
@@ -141,6 +143,16 @@ impl Gate {
         GateAnswer::Admitted(Admitted { report, held })
     }
 
+    /// The rule that would count a request if it did not lack an attribute of the rule's key; none where all can count.
+    #[must_use]
+    pub fn rule_without_key(&self, request: &HttpCheck<'_, '_>) -> Option<String> {
+        let readings: SmallVec<[Entries<'_>; 1]> =
+            request.attributes.readings().map(Attributes::entries).collect();
+        let descriptors: SmallVec<[Descriptor<'_>; 1]> =
+            readings.iter().map(|entries| Descriptor { entries }).collect();
+        self.limiter.rule_without_key(request.domain, &descriptors)
+    }
+
     fn decided(&self, began: Timestamp, domain: &str, trace: Option<TraceContext>, decision: &Decision) {
         let Some((observer, transport)) = &self.observed else { return };
         let took = answer::span(self.clock.now().since(began));
@@ -178,12 +190,13 @@ impl Refusal {
     fn by(report: &DecisionReport) -> Self {
         let mut headers = HeaderMap::new();
         report.write(&mut headers);
-        Refusal { problem: answer::refusal(&report.decision), headers }
+        let decision = Some(Box::new(report.decision.clone()));
+        Refusal { problem: answer::refusal(&report.decision), headers, decision }
     }
 
     fn shed(shed: &tidegate_limiter::Shed) -> Self {
         let (problem, headers) = answer::shed(shed);
-        Refusal { problem, headers }
+        Refusal { problem, headers, decision: None }
     }
 
     /// Refused, on every surface: to let everything pass would be to limit nothing without anybody noticing. The domains
@@ -195,6 +208,12 @@ impl Refusal {
         )
     }
 
+    /// The status that it is answered with, unless somebody answers otherwise.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.problem.kind().status()
+    }
+
     /// The answer to a request of these headers: a problem document or, over gRPC, a status.
     #[must_use]
     pub fn into_response<B: From<Bytes>>(self, request: &HeaderMap) -> Response<B> {
@@ -204,7 +223,7 @@ impl Refusal {
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
-        Refusal { problem, headers: HeaderMap::new() }
+        Refusal { problem, headers: HeaderMap::new(), decision: None }
     }
 }
 

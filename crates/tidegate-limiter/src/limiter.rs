@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_rules::{RuleSet, UnknownDomain};
-use tidegate_store::{Outcomes, Reply, Request, Store};
+use tidegate_rules::{Descriptor, Limits, Match, Matches, Mode, RuleSet, UnknownDomain};
+use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
 use crate::cell_hash::CellHasher;
 use crate::check::{Answer, Begun, Matched, Plan, begin_check, settle_together, without_the_store};
@@ -219,6 +219,18 @@ impl Limiter {
             decisions.push(Ok(decision));
         }
         decisions
+    }
+
+    /// The first rule that would count a request of these descriptors if they did not lack an attribute of its key; none
+    /// where all can count, or the domain is unknown.
+    #[must_use]
+    pub fn rule_without_key(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Option<String> {
+        let snapshot = self.rules.load();
+        let mut found = Matches::new();
+        snapshot.rules().matches(domain, descriptors, self.clock.now(), &mut found).ok()?;
+        let lacks =
+            |one: &&Match<'_>| matches!(one.limits, Limits::KeyMissing(_)) && one.rule.mode() != Mode::Shadow;
+        found.iter().find(lacks).map(|one| one.rule.name().to_owned())
     }
 
     /// The rules in use.

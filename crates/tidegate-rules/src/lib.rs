@@ -10,6 +10,7 @@
 mod calendar;
 mod changes;
 mod choice;
+pub mod code;
 mod diagnostics;
 mod envoy;
 mod explain;

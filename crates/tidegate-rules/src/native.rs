@@ -18,12 +18,12 @@ use crate::ruleset::{Compiling, Domain};
 use crate::yaml::{Node, Value};
 use options::Options;
 
-pub(crate) use options::DEFAULT_FIELDS;
+pub(crate) use options::{DEFAULT_FIELDS, ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY};
 
 #[cfg(test)]
 pub(crate) use {
     condition::CONDITION_FIELDS,
-    options::{COORDINATION, ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY},
+    options::COORDINATION,
     rule::RULE_FIELDS,
     variants::{EXPERIMENT_FIELDS, KEY_OVERRIDE_FIELDS},
 };

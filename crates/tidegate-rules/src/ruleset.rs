@@ -164,6 +164,16 @@ impl RuleSet {
         self.domains.contains_key(name)
     }
 
+    /// Whether some rule of the domain, in its conditions, keys or tiers, reads this attribute.
+    #[must_use]
+    pub fn asks_for(&self, domain: &str, attribute: &str) -> bool {
+        match self.domains.get(domain) {
+            Some(Domain::Native(native)) => native.attributes.get(attribute).is_some(),
+            Some(Domain::Envoy(_)) => true,
+            None => false,
+        }
+    }
+
     /// Appends what matches, for each descriptor of one request, without those that another match replaces.
     ///
     /// # Errors

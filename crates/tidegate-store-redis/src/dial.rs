@@ -5,20 +5,16 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tidegate_store::BoxError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
-use crate::config::{ConfigError, RedisConfig, TlsFiles};
+use crate::config::{ConfigError, RedisConfig};
+use crate::tls::Tls;
 use crate::url::{Credentials, Endpoint, StoreUrl, Transport};
 
 /// Commands that wait to be written; beyond them callers wait.
@@ -26,7 +22,7 @@ const WAITING_COMMANDS: usize = 1_024;
 
 /// How connections are made.
 pub(crate) struct Dialer {
-    tls: Option<TlsConnector>,
+    tls: Option<Tls>,
     login: RedisConnectionInfo,
     timeout: Duration,
 }
@@ -52,7 +48,7 @@ impl Dialer {
     pub(crate) fn new(url: &StoreUrl, config: &RedisConfig) -> Result<Self, ConfigError> {
         let tls = match url.transport {
             Transport::Plain => None,
-            Transport::Tls => Some(TlsConnector::from(Arc::new(tls_config(&config.tls)?))),
+            Transport::Tls => Some(Tls::new(&config.tls)?),
         };
         let login = login(&url.credentials).set_db(i64::from(url.database));
         Ok(Dialer { tls, login, timeout: config.connect_timeout })
@@ -67,7 +63,7 @@ impl Dialer {
         let dialed = async {
             let mut dialed = match &self.tls {
                 None => self.multiplex(tcp(endpoint).await?).await?,
-                Some(tls) => self.multiplex(encrypted(tls, endpoint).await?).await?,
+                Some(tls) => self.multiplex(tls.wrap(endpoint, tcp(endpoint).await?).await?).await?,
             };
             tokio::select! {
                 greeted = greet(&mut dialed.connection, greeting) => greeted.map(|()| dialed),
@@ -84,7 +80,9 @@ impl Dialer {
         let listening = async {
             let mut pubsub = match &self.tls {
                 None => PubSub::new(&self.login, tcp(endpoint).await?).await?,
-                Some(tls) => PubSub::new(&self.login, encrypted(tls, endpoint).await?).await?,
+                Some(tls) => {
+                    PubSub::new(&self.login, tls.wrap(endpoint, tcp(endpoint).await?).await?).await?
+                }
             };
             pubsub.subscribe(channel).await?;
             Ok(pubsub)
@@ -143,69 +141,6 @@ async fn tcp(endpoint: &Endpoint) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-async fn encrypted(
-    tls: &TlsConnector,
-    endpoint: &Endpoint,
-) -> Result<impl AsyncRead + AsyncWrite + Unpin + use<>, BoxError> {
-    let name = ServerName::try_from(endpoint.host.clone())?;
-    Ok(tls.connect(name, tcp(endpoint).await?).await?)
-}
-
-/// What to trust and what to show. The provider is named here: a library must not choose one for the whole process.
-fn tls_config(files: &TlsFiles) -> Result<ClientConfig, ConfigError> {
-    let mut roots = RootCertStore::empty();
-    match &files.ca {
-        Some(path) => {
-            let unreadable = |problem: String| ConfigError {
-                field: "tls.ca",
-                problem: format!("{}: {problem}", path.display()),
-                hint: "name a PEM file with at least one certificate",
-            };
-            let certificates =
-                CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))?;
-            for certificate in certificates {
-                let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
-                roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if roots.is_empty() {
-        return Err(ConfigError {
-            field: "tls.ca",
-            problem: "there is no authority to trust".to_owned(),
-            hint: "name a PEM file with the certificate of the authority that signed the server's",
-        });
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider speaks TLS 1.2 and 1.3")
-        .with_root_certificates(roots);
-    match (&files.certificate, &files.key) {
-        (None, None) => Ok(config.with_no_client_auth()),
-        (Some(certificate), Some(key)) => {
-            let unusable = |problem: String| ConfigError {
-                field: "tls.certificate",
-                problem,
-                hint: "name a PEM file with a certificate, and under tls.key one with its private key",
-            };
-            let chain: Result<Vec<_>, _> =
-                CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
-            let chain = chain.map_err(|error| unusable(error.to_string()))?;
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(error.to_string()))?;
-            config.with_client_auth_cert(chain, key).map_err(|error| unusable(error.to_string()))
-        }
-        _ => Err(ConfigError {
-            field: "tls.certificate",
-            problem: "a certificate and its key go together".to_owned(),
-            hint: "name both tls.certificate and tls.key, or neither",
-        }),
-    }
 }
 
 impl std::fmt::Debug for Dialer {

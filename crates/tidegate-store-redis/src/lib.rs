@@ -22,6 +22,11 @@ mod script;
 mod sentinel;
 mod sharded;
 mod store;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod url;
 mod wire;
 

@@ -227,6 +227,13 @@ impl From<Outcomes> for BatchOutcomes {
     }
 }
 
+impl FromIterator<Outcome> for BatchOutcomes {
+    /// The outcomes of requests none of which stands for several.
+    fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
+        BatchOutcomes { outcomes: outcomes.into_iter().collect(), folds: Vec::new() }
+    }
+}
+
 impl Deref for BatchOutcomes {
     type Target = Outcomes;
 

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::Response;
 use http::request::Parts;
 use tidegate_core::Hits;
-use tidegate_http::Gate;
+use tidegate_http::{Gate, Refusal};
 use tidegate_limiter::{Limiter, Runtime, Shedder, TokioRuntime};
-use tidegate_rules::UnknownDomain;
+use tidegate_rules::{OnMissingKey, UnknownDomain};
 use tidegate_store::{Clock, SystemClock};
 
 use crate::headers::{HeaderSet, HeaderSets};
@@ -16,6 +18,10 @@ use crate::service::RateLimit;
 
 /// Reads the attributes of a request.
 pub(crate) type Extract = dyn for<'r> Fn(&'r Parts) -> Attributes<'r> + Send + Sync;
+/// Adds to the attributes of a request.
+pub(crate) type Also = dyn for<'r> Fn(&'r Parts, &mut Attributes<'r>) + Send + Sync;
+/// Answers a request that was refused.
+pub(crate) type OnRefused = dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync;
 /// Reads what a request costs.
 pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
 
@@ -23,15 +29,17 @@ pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
 ///
 /// Who a request is comes from [`Identity`] (by default its peer's address) or from a closure. A refused request never
 /// reaches the service: it is answered with 429 (503 where a rule must not decide without its store), headers that say
-/// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED. Where a leaky bucket asks a
+/// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
+/// [`RateLimitLayer::on_refused`] answers otherwise. One that passes carries its [`Decision`](tidegate_limiter::Decision) in its
+/// extensions. Of several layers the response tells of the tightest limit. Where a leaky bucket asks a
 /// request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
 ///
 /// ```
-/// # use std::{net::SocketAddr, sync::Arc};
+/// # use std::net::SocketAddr;
 /// # use axum::{Router, routing::get};
 /// # use tidegate_tower::RateLimitLayer;
 /// # async fn example(limiter: tidegate_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
-/// let layer = RateLimitLayer::new(Arc::new(limiter), "api")?;
+/// let layer = RateLimitLayer::new(limiter, "api")?;
 /// let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 /// // With the addresses of its peers, which are its clients.
@@ -50,7 +58,10 @@ pub(crate) struct Shared {
     pub(crate) gate: Gate,
     pub(crate) domain: Box<str>,
     pub(crate) who: Who,
+    pub(crate) also: Option<Arc<Also>>,
     pub(crate) cost: Option<Arc<Cost>>,
+    pub(crate) on_missing_key: OnMissingKey,
+    pub(crate) on_refused: Option<Arc<OnRefused>>,
 }
 
 /// How a request is known.
@@ -65,7 +76,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     /// When the rules do not have the domain. Should later rules no longer have it, every request is refused (500).
-    pub fn new(limiter: Arc<Limiter>, domain: &str) -> Result<Self, UnknownDomain> {
+    pub fn new(limiter: impl Into<Arc<Limiter>>, domain: &str) -> Result<Self, UnknownDomain> {
+        let limiter = limiter.into();
         if !limiter.snapshot().rules().domains().any(|known| known == domain) {
             return Err(UnknownDomain { domain: domain.to_owned() });
         }
@@ -80,7 +92,16 @@ impl RateLimitLayer {
             observed: None,
         };
         let who = Who::Identity(Arc::new(identity));
-        Ok(RateLimitLayer { shared: Arc::new(Shared { gate, domain: domain.into(), who, cost: None }) })
+        let shared = Shared {
+            gate,
+            domain: domain.into(),
+            who,
+            also: None,
+            cost: None,
+            on_missing_key: OnMissingKey::Skip,
+            on_refused: None,
+        };
+        Ok(RateLimitLayer { shared: Arc::new(shared) })
     }
 
     /// Knows requests by `identity`.
@@ -96,6 +117,52 @@ impl RateLimitLayer {
         extract: impl for<'r> Fn(&'r Parts) -> Attributes<'r> + Send + Sync + 'static,
     ) -> Self {
         self.with(|shared| shared.who = Who::Extract(Arc::new(extract)))
+    }
+
+    /// Adds what `also` reads to what identity knows: such as the user that a layer before this one has authenticated. What
+    /// identity knows already stays as it is.
+    ///
+    /// ```
+    /// # use tidegate_tower::RateLimitLayer;
+    /// # #[derive(Clone)] struct User(String);
+    /// # fn example(layer: RateLimitLayer) -> RateLimitLayer {
+    /// layer.also(|parts, attributes| {
+    ///     if let Some(User(name)) = parts.extensions.get() {
+    ///         attributes.push_everywhere("user", name.as_bytes());
+    ///     }
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn also(self, also: impl for<'r> Fn(&'r Parts, &mut Attributes<'r>) + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.also = Some(Arc::new(also)))
+    }
+
+    /// What becomes of a request that lacks an attribute of a matching rule's key. `Skip`, the default, leaves it to the rule's
+    /// own `on_missing_key`; `Refuse` refuses it whatever the rule says (400), so that nothing passes uncounted.
+    #[must_use]
+    pub fn on_missing_key(self, then: OnMissingKey) -> Self {
+        self.with(|shared| shared.on_missing_key = then)
+    }
+
+    /// Answers refused requests with what `answer` makes of the refusal: its decision, where rules made one, its problem and
+    /// the headers that tell about limits, which are added where the answer does not set them itself.
+    ///
+    /// ```
+    /// # use tidegate_tower::RateLimitLayer;
+    /// # fn example(layer: RateLimitLayer) -> RateLimitLayer {
+    /// layer.on_refused(|refusal, _parts| {
+    ///     let rule = refusal.decision.as_ref().and_then(|decision| decision.rule()).unwrap_or("limit");
+    ///     http::Response::builder().status(429).body(format!("slow down: {rule}").into()).expect("a fine answer")
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_refused(
+        self,
+        answer: impl Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|shared| shared.on_refused = Some(Arc::new(answer)))
     }
 
     /// Charges requests with what `cost` says, instead of one hit each.

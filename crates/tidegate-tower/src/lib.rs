@@ -12,4 +12,5 @@ pub use body::LimitedBody;
 pub use layer::RateLimitLayer;
 pub use peer::{PeerAddr, peer};
 pub use service::RateLimit;
-pub use tidegate_http::{answer, grpc, headers, identity, problem};
+pub use tidegate_http::{Refusal, answer, grpc, headers, identity, problem};
+pub use tidegate_rules::OnMissingKey;

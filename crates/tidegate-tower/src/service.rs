@@ -1,21 +1,24 @@
 //! One request through the middleware: who it is, whether it may pass, how long it waits, what it holds.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use http::header::HOST;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
-use tidegate_core::{Hits, Timestamp};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_http::{Admitted, GateAnswer, HttpCheck, Refusal, trace_of};
-use tidegate_limiter::Patience;
+use tidegate_limiter::{Decision, Patience};
+use tidegate_rules::OnMissingKey;
 use tower_service::Service;
 
 use crate::body::LimitedBody;
-use crate::identity::{Attributes, GoesOn, RequestHead};
+use crate::identity::{Attributes, GoesOn, Identity, RequestHead};
 use crate::layer::{Shared, Who};
 use crate::peer::peer;
 use crate::problem::{Kind, Problem};
@@ -48,11 +51,12 @@ where
         let mut inner = std::mem::replace(&mut self.inner, next);
         let shared = self.shared.clone();
         Box::pin(async move {
-            let (parts, body) = request.into_parts();
+            let (mut parts, body) = request.into_parts();
             let Admitted { report, held } = match shared.admit(&parts).await {
                 Ok(admitted) => admitted,
-                Err(refusal) => return Ok(refusal.into_response(&parts.headers)),
+                Err(refusal) => return Ok(shared.refuse(refusal, &parts)),
             };
+            parts.extensions.insert(report.decision.clone());
             let clock = &shared.gate.clock;
             let sent_at = held.is_timed().then(|| clock.now());
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
@@ -61,7 +65,12 @@ where
             {
                 held.answered(clock.now().since(sent_at));
             }
-            report.write(response.headers_mut());
+            let ours = Tightness::of(&report.decision);
+            let theirs = response.extensions().get::<Tightness>();
+            if theirs.is_none_or(|theirs| ours < *theirs) {
+                report.write(response.headers_mut());
+                response.extensions_mut().insert(ours);
+            }
             Ok(response.map(|body| LimitedBody::holding(body, held)))
         })
     }
@@ -74,34 +83,107 @@ impl Shared {
         let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
         let (patience, trace) = (Patience::Waits, trace_of(&parts.headers));
         let request = HttpCheck { domain: &self.domain, attributes: &attributes, cost, patience, trace };
+        if self.on_missing_key == OnMissingKey::Refuse
+            && let Some(rule) = self.gate.rule_without_key(&request)
+        {
+            return Err(no_key(&rule).into());
+        }
         match self.gate.admit(&request).await {
             GateAnswer::Admitted(admitted) => Ok(admitted),
             GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => Err(refusal),
         }
     }
 
-    fn attributes<'a>(&'a self, parts: &'a Parts, now: Timestamp) -> Result<Attributes<'a>, Problem> {
-        match &self.who {
-            Who::Extract(extract) => Ok(extract(parts)),
-            Who::Identity(identity) => {
-                let Some(peer) = peer(&parts.extensions) else { return Err(no_peer()) };
-                let Parts { method, uri, headers, .. } = parts;
-                if names_two_hosts(parts) {
-                    let problem = "the request names two hosts";
-                    return Err(Problem::new(Kind::MalformedRequest, problem).at("host"));
+    /// What a request is told that may not pass.
+    fn refuse<B: From<Bytes>>(&self, refusal: Refusal, parts: &Parts) -> Response<B> {
+        let mut response = match &self.on_refused {
+            None => refusal.into_response(&parts.headers),
+            Some(answer) => {
+                let mut response = answer(&refusal, parts).map(B::from);
+                for (name, value) in &refusal.headers {
+                    response.headers_mut().entry(name).or_insert_with(|| value.clone());
                 }
-                // Whoever routes the request behind us does so by the path as it was written.
-                let goes_on = GoesOn::AsWritten;
-                identity.attributes(&RequestHead { method, uri, headers, peer: Some(peer), now, goes_on })
+                response
             }
+        };
+        // No layer around this one has anything tighter to tell.
+        response.extensions_mut().insert(Tightness::REFUSED);
+        response
+    }
+
+    fn attributes<'a>(&'a self, parts: &'a Parts, now: Timestamp) -> Result<Attributes<'a>, Problem> {
+        let mut attributes = match &self.who {
+            Who::Extract(extract) => extract(parts),
+            Who::Identity(identity) => self.identified(identity, parts, now)?,
+        };
+        if let Some(also) = &self.also {
+            also(parts, &mut attributes);
+        }
+        Ok(attributes)
+    }
+
+    fn identified<'a>(
+        &'a self,
+        identity: &'a Identity,
+        parts: &'a Parts,
+        now: Timestamp,
+    ) -> Result<Attributes<'a>, Problem> {
+        let Parts { method, headers, .. } = parts;
+        let (uri, peer) = (original_uri(parts), peer(&parts.extensions));
+        if names_two_hosts(uri, headers) {
+            let problem = "the request names two hosts";
+            return Err(Problem::new(Kind::MalformedRequest, problem).at("host"));
+        }
+        // Whoever routes the request behind us does so by the path as it was written.
+        let goes_on = GoesOn::AsWritten;
+        let attributes = identity.attributes(&RequestHead { method, uri, headers, peer, now, goes_on })?;
+        if peer.is_none() {
+            let snapshot = self.gate.limiter.snapshot();
+            let is_missed =
+                |name: &str| attributes.get(name).is_none() && snapshot.rules().asks_for(&self.domain, name);
+            if identity.from_peer().any(is_missed) {
+                return Err(no_peer());
+            }
+        }
+        Ok(attributes)
+    }
+}
+
+/// How little is left: the smaller, the more a caller must be told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Tightness {
+    remaining: u64,
+    /// Of those with as little left, the one that is back last.
+    reset_after: Reverse<Micros>,
+}
+
+impl Tightness {
+    const REFUSED: Tightness = Tightness { remaining: 0, reset_after: Reverse(Micros::new(u64::MAX)) };
+
+    fn of(decision: &Decision) -> Self {
+        match decision.governing().and_then(|report| report.limit()) {
+            Some(limit) => Tightness {
+                remaining: limit.outcome.remaining,
+                reset_after: Reverse(limit.outcome.reset_after),
+            },
+            None => Tightness { remaining: u64::MAX, reset_after: Reverse(Micros::ZERO) },
         }
     }
 }
 
+/// The target as the client wrote it: inside axum's `nest`, what is left of it is only its end.
+fn original_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}
+
 /// Whether the target and `Host` name different hosts: the service behind may look at either.
-fn names_two_hosts(parts: &Parts) -> bool {
-    let named = parts.headers.get(HOST).map(HeaderValue::as_bytes);
-    let target = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
+fn names_two_hosts(uri: &Uri, headers: &HeaderMap) -> bool {
+    let named = headers.get(HOST).map(HeaderValue::as_bytes);
+    let target = uri.authority().map(|authority| authority.as_str().as_bytes());
     matches!((target, named), (Some(target), Some(named)) if !target.eq_ignore_ascii_case(named))
 }
 
@@ -110,6 +192,13 @@ fn no_peer() -> Problem {
     Problem::new(Kind::NoPeer, "the server did not say who its peer is").hint(
         "axum: serve with into_make_service_with_connect_info::<SocketAddr>(); hyper: put a PeerAddr into the extensions",
     )
+}
+
+/// Where a request must have what rules count by, one that has not is malformed.
+fn no_key(rule: &str) -> Problem {
+    let problem = format!("the request lacks what the rule `{rule}` counts by");
+    Problem::new(Kind::MalformedRequest, problem)
+        .hint("the service must know its callers before they are limited")
 }
 
 impl<S> fmt::Debug for RateLimit<S> {

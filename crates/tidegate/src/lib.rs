@@ -20,12 +20,24 @@
 //! # fn main() {}
 //! ```
 //!
-//! In async code it is [`Ask::check`], with `.await`.
+//! In async code it is [`Ask::check`], with `.await`; [`Ask::spend`] gives what was spent as a value, to be refunded, charged
+//! or settled later.
 //!
-//! Rules are text (YAML or JSON), so that they can change while the program runs: [`Limiter::replace_rules`] loses no
-//! counter. What a program pays for is what it turns on: `memory` (the default) has no async runtime and few dependencies,
-//! `redis` shares counters among processes, and `tower` (with `axum` or `tonic`, and `jwt`) puts a limiter in front of an
-//! HTTP or gRPC service.
+//! Rules are text (YAML or JSON) or code, in the same language: see [`rules`]. They can change while the program runs:
+//! [`Limiter::replace_rules`] loses no counter. A [`Limiter`] is cheap to clone, and ends with its last clone.
+//!
+//! # Features
+//!
+//! | Feature | Gives | Brings along |
+//! |---|---|---|
+//! | `memory` (default) | counters in this process: [`in_memory`] | no async runtime, few crates |
+//! | `redis` | counters shared by a fleet: `on_redis`, on one Redis, Sentinel, Cluster or shards | tokio, redis |
+//! | `redis-tls` | the same over TLS: `rediss://` | rustls |
+//! | `tower` | `middleware::RateLimitLayer`, for whatever speaks tower and HTTP | http, tokio's `sync` |
+//! | `axum` | the same, knowing axum's peers and nested paths | axum |
+//! | `tonic` | the same, knowing tonic's peers | tonic |
+//! | `jwt` | claims of verified JSON Web Tokens as identity | jsonwebtoken |
+//! | `tracing` | `TracingObserver`, which logs what happens between limiter and store | tracing |
 
 mod ask;
 mod blocking;
@@ -33,6 +45,8 @@ mod blocking;
 mod redis;
 mod setup;
 mod spend;
+#[cfg(feature = "tracing")]
+mod tracing_observer;
 
 pub use ask::Ask;
 pub use blocking::{BlockingError, block_on};
@@ -43,19 +57,51 @@ pub use spend::{Lease, Spend};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 pub use tidegate_limiter::{
     BreakerConfig, CheckRequest, Decision, DescriptorAsk, Health, LeaseError, LeaseToken, Limiter,
-    LimiterConfig, NoObserver, Observer, Patience, RefundError, RemoteConfig, Report, Runtime, Source,
-    SpentAt,
+    LimiterConfig, Patience, RefundError, RemoteConfig, Report, Runtime, Source, SpentAt, Task, Unsettled,
 };
+#[cfg(feature = "redis")]
+pub use tidegate_limiter::{TokioHandle, TokioRuntime};
 pub use tidegate_rules::{
-    Descriptor, Diagnostics, Format, RuleSet, Source as RuleSource, UnknownDomain, load,
+    Coordination, Descriptor, Diagnostics, Format, OnMissingKey, OnStoreFailure, RuleSet,
+    Source as RuleSource, UnknownDomain, load,
 };
 pub use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, StoreError, SystemClock};
 #[cfg(feature = "redis")]
 pub use tidegate_store_redis::{RedisConfig, RedisStore, StoreUrl, TimeSource};
 #[cfg(feature = "tower")]
-pub use tidegate_tower as tower;
+pub use tidegate_tower as middleware;
 #[cfg(feature = "tower")]
 pub use tidegate_tower::RateLimitLayer;
+#[cfg(feature = "tracing")]
+pub use tracing_observer::TracingObserver;
+
+pub use observe::{NoObserver, Observer};
+#[doc = include_str!("rules.md")]
+pub mod rules {
+    pub use tidegate_rules::code::*;
+    pub use tidegate_rules::{Coordination, OnMissingKey, OnStoreFailure, Priority};
+}
+
+/// What an [`Observer`] hears: everything that its methods take.
+pub mod observe {
+    pub use tidegate_limiter::{
+        BreakerState, NoObserver, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Transport,
+    };
+    pub use tidegate_rules::{Priority, Rule, Variant};
+    pub use tidegate_store::StoreError;
+}
+
+/// What a [`Store`] of one's own is asked, and answers.
+pub mod store {
+    pub use tidegate_core::{
+        Algorithm, Ask, Cell, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch,
+        Verdict,
+    };
+    pub use tidegate_store::{
+        BatchOutcomes, BoxError, CellKey, LeaseRef, Outcomes, Record, Refund, Reply, Request,
+        RequestOutcomes, Spend, Store, StoreError,
+    };
+}
 
 /// Turns requests away, by how critical they are, while a service has more to do than it can.
 ///

@@ -6,6 +6,7 @@ use std::sync::Arc;
 #[cfg(feature = "memory")]
 use tidegate_limiter::{Limiter, LimiterConfig};
 use tidegate_limiter::{NoObserver, Observer};
+use tidegate_rules::code::Rules;
 use tidegate_rules::{Diagnostics, Format, RuleSet, Source};
 use tidegate_store::Clock;
 #[cfg(feature = "memory")]
@@ -29,6 +30,18 @@ impl IntoRules for &str {
 impl IntoRules for String {
     fn into_rules(self) -> Result<RuleSet, Diagnostics> {
         self.as_str().into_rules()
+    }
+}
+
+impl IntoRules for &Rules {
+    fn into_rules(self) -> Result<RuleSet, Diagnostics> {
+        self.compile()
+    }
+}
+
+impl IntoRules for Rules {
+    fn into_rules(self) -> Result<RuleSet, Diagnostics> {
+        self.compile()
     }
 }
 

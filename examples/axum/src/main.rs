@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use tidegate::RateLimitLayer;
-use tidegate::tower::identity::{Identity, IdentityConfig};
+use tidegate::middleware::identity::{Identity, IdentityConfig};
+use tidegate::{RateLimitLayer, RedisConfig};
 use tokio::net::TcpListener;
 
 /// Five requests a minute for every client; one report at a time for everybody; imports trickle in, two a second.
@@ -33,7 +33,11 @@ async fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
     let listen = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let limiter = match arguments.next() {
-        Some(url) => tidegate::on_redis(RULES, &url)?,
+        // By default a request waits 10 ms for Redis before it is decided without; a demonstration has more time.
+        Some(url) => {
+            let config = RedisConfig { timeout: Duration::from_secs(5), ..RedisConfig::default() };
+            tidegate::on_redis_with(RULES, &url, &config)?
+        }
         None => tidegate::in_memory(RULES)?,
     };
     // Who a client is: its address, as far as proxies in these networks tell it. Paths are known by their templates.
@@ -42,7 +46,7 @@ async fn main() -> Result<(), Error> {
         paths: vec!["/import/{file}".to_owned()],
         ..IdentityConfig::default()
     })?;
-    let layer = RateLimitLayer::new(Arc::new(limiter), "api")?.identity(Arc::new(identity));
+    let layer = RateLimitLayer::new(limiter, "api")?.identity(Arc::new(identity));
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .route("/report", get(report))

@@ -40,7 +40,7 @@ struct Connections {
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Error> {
-    let limiter = Arc::new(tidegate::in_memory(RULES)?);
+    let limiter = tidegate::in_memory(RULES)?;
     let connections = Arc::new(Connections::default());
     let (queue, jobs) = mpsc::channel();
     let (mut queued, mut put_off) = (0, 0);
@@ -56,12 +56,10 @@ fn main() -> Result<(), Error> {
             queued += 1;
             queue.send(job)?;
         } else {
-            let report =
-                decision.governing().and_then(|report| report.limit()).ok_or("a refusal has a reason")?;
-            let wait = report.outcome.retry_after().ok_or("a window ends")?;
             put_off += 1;
             if put_off == 1 {
-                println!("{} must wait for {} s", job.tenant, wait.as_secs_ceil());
+                let wait = decision.retry_after().ok_or("a window ends")?;
+                println!("{} must wait for {} s", job.tenant, wait.as_secs() + 1);
             }
         }
     }
@@ -93,7 +91,7 @@ fn work(
     while let Some(job) = next(jobs) {
         let ask = Ask::new("mail").with("step", "connect");
         let lease = loop {
-            match ask.check_blocking(limiter)?.lease {
+            match ask.spend_blocking(limiter)?.into_lease() {
                 Some(lease) => break lease,
                 None => thread::yield_now(),
             }
@@ -102,7 +100,7 @@ fn work(
         connections.most.fetch_max(open, Ordering::SeqCst);
         send(&job);
         connections.open.fetch_sub(1, Ordering::SeqCst);
-        tidegate::block_on(limiter.release(&lease))?;
+        drop(lease);
         sent += 1;
     }
     Ok(sent)

@@ -41,6 +41,13 @@ impl<'a> Attributes<'a> {
         }
     }
 
+    /// Adds one to every reading of the request, unless one of that name is there.
+    pub fn push_everywhere(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, [u8]>>) {
+        let (name, value) = (name.into(), value.into());
+        self.others.iter_mut().for_each(|other| other.push(name.clone(), value.clone()));
+        self.push(name, value);
+    }
+
     /// The value called `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {

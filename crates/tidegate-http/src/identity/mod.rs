@@ -86,6 +86,14 @@ impl Identity {
         self.client_ip.trusts(peer)
     }
 
+    /// Attributes that come from the peer's address, where nothing better is known of a client.
+    pub fn from_peer(&self) -> impl Iterator<Item = &str> {
+        let own = [config::names::IP, config::names::CLIENT];
+        let made_of_them = move |parts: &[String]| parts.iter().any(|part| own.contains(&part.as_str()));
+        let composites = self.composites.iter().filter(move |(_, parts)| made_of_them(parts));
+        own.into_iter().chain(composites.map(|(name, _)| name.as_str()))
+    }
+
     /// Whether a header tells who or where a client is, here or to servers in general: what we counted must be what the
     /// server behind sees.
     #[must_use]

@@ -1,5 +1,6 @@
 //! Rule files in, matches or diagnostics out.
 
+mod code;
 mod envoy_matching;
 mod envoy_oracle;
 mod explaining;

@@ -36,6 +36,15 @@ fn no_runtime_comes_with_a_limiter_in_memory() {
 }
 
 #[test]
+fn redis_without_tls_brings_no_cryptography_that_needs_a_c_compiler() {
+    let crates = brought_in(&["--features", "redis"]);
+    for heavy in ["aws-lc-rs", "aws-lc-sys", "rustls", "ring", "openssl"] {
+        assert!(!crates.contains(heavy), "{heavy} in {crates:?}");
+    }
+    assert!(brought_in(&["--features", "redis-tls"]).contains("rustls"));
+}
+
+#[test]
 fn middleware_brings_no_server_along() {
     let crates = brought_in(&["--features", "tower"]);
     for heavy in ["hyper", "axum", "tonic", "redis", "jsonwebtoken", "aws-lc-rs"] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
-use tidegate::tower::identity::Attributes;
+use tidegate::middleware::identity::Attributes;
 use tidegate::{Ask, Limiter, RateLimitLayer, RedisConfig, on_redis, on_redis_with};
 use tidegate_testkit::Redis;
 use tower::{Layer, ServiceExt, service_fn};

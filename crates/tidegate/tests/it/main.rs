@@ -5,6 +5,7 @@
 mod asking;
 mod crates;
 mod examples;
+mod facade;
 mod fleet;
 mod ownership;
 mod spends;

@@ -1,5 +1,6 @@
 //! The middleware on real servers, and on a clock that a test turns.
 
+mod answers;
 mod leases;
 mod on_axum;
 mod on_hyper;

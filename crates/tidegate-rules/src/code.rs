@@ -1,0 +1,354 @@
+//! Rules written in Rust, by the names that they have in a rule file.
+//!
+//! There is one compiler and one validation: what is built here is written as a rule file, which [`Rules::compile`] then
+//! reads as any other. A mistake is shown in that text, with its hint, and `Display` gives the text to whoever wants to
+//! keep it in a file from now on.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate_rules::code::{Concurrency, Rule, Rules, TokenBucket};
+//!
+//! let rules = Rules::new("api")
+//!     .rule(
+//!         Rule::new("per-user")
+//!             .matches("path", "/v1/*")
+//!             .key(["user"])
+//!             .limit(TokenBucket::per_minute(100).burst(20)),
+//!     )
+//!     .rule(Rule::new("uploads").key(["user"]).limit(Concurrency::new(10).ttl(Duration::from_secs(60))));
+//! assert_eq!(rules.compile()?.rules().len(), 2);
+//! # Ok::<(), tidegate_rules::Diagnostics>(())
+//! ```
+
+mod limit;
+mod text;
+
+pub use limit::{
+    CalendarWindow, Concurrency, FixedWindow, LeakyBucket, Limit, Limits, SlidingLog, SlidingWindow,
+    TokenBucket,
+};
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::diagnostics::Diagnostics;
+use crate::load::Source;
+use crate::native::{ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY};
+use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
+use crate::ruleset::{Format, RuleSet};
+use text::{Fields, Text};
+
+/// What diagnostics call the file that rules in code are written as.
+const FILE: &str = "rules in code";
+
+/// Rules of one or more domains: from code, and from files beside it.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    domains: Vec<(String, Vec<Rule>)>,
+    files: Vec<Source>,
+}
+
+impl Rules {
+    /// No rules yet, of `domain`.
+    #[must_use]
+    pub fn new(domain: impl Into<String>) -> Self {
+        Rules { domains: vec![(domain.into(), Vec::new())], files: Vec::new() }
+    }
+
+    /// Rules that follow are of `domain`.
+    #[must_use]
+    pub fn domain(mut self, domain: impl Into<String>) -> Self {
+        self.domains.push((domain.into(), Vec::new()));
+        self
+    }
+
+    /// Adds a rule.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        if let Some((_, rules)) = self.domains.last_mut() {
+            rules.push(rule);
+        }
+        self
+    }
+
+    /// Adds the rules of a rule file (YAML or JSON), which diagnostics call `name`. Both may have rules of one domain.
+    #[must_use]
+    pub fn yaml(mut self, name: &str, text: impl Into<String>) -> Self {
+        self.files.push(Source::new(name, text.into()));
+        self
+    }
+
+    /// The compiled set.
+    ///
+    /// # Errors
+    /// With every mistake that was found, if there is any: a set is taken whole or not at all.
+    pub fn compile(&self) -> Result<RuleSet, Diagnostics> {
+        let code = (!self.domains.is_empty()).then(|| Source::new(FILE, self.to_string()));
+        let sources: Vec<Source> = code.into_iter().chain(self.files.iter().cloned()).collect();
+        RuleSet::compile(&sources, Format::Native)
+    }
+}
+
+impl fmt::Display for Rules {
+    /// The rules in code as a rule file, one line each.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (domain, rules)) in self.domains.iter().enumerate() {
+            let (mark, none) =
+                (if place > 0 { "---\n" } else { "" }, if rules.is_empty() { " []" } else { "" });
+            writeln!(f, "{mark}domain: {}\nrules:{none}", Text::from(domain.as_str()))?;
+            for rule in rules {
+                writeln!(f, "  - {}", Text::Map(rule.fields.clone()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One rule, field by field as a rule file has it. A field that is given twice counts as given last.
+#[derive(Clone, Debug)]
+#[must_use = "a rule does nothing until it is added to Rules"]
+pub struct Rule {
+    fields: Fields,
+}
+
+impl Rule {
+    /// A rule by which counters, metrics and answers go. It needs a limit, or tiers.
+    pub fn new(name: impl Into<String>) -> Self {
+        Rule { fields: Fields::default() }.with("name", name.into())
+    }
+
+    fn with(mut self, field: &str, value: impl Into<Text>) -> Self {
+        self.fields.set(field, value.into());
+        self
+    }
+
+    fn add(mut self, field: &str, value: Text) -> Self {
+        self.fields.list(field).push(value);
+        self
+    }
+
+    /// Counts where `attribute` matches one of `patterns` (globs). Several conditions must all hold.
+    pub fn matches(self, attribute: &str, patterns: impl Into<Patterns>) -> Self {
+        self.condition(attribute, patterns.into().0)
+    }
+
+    /// Counts where `attribute` is absent or matches none of `patterns`.
+    pub fn matches_not(self, attribute: &str, patterns: impl Into<Patterns>) -> Self {
+        self.condition(attribute, Text::map([("not", patterns.into().0)]))
+    }
+
+    fn condition(mut self, attribute: &str, condition: Text) -> Self {
+        self.fields.map("match").set(attribute, condition);
+        self
+    }
+
+    /// One counter per distinct values of these attributes; without a key, one for everybody.
+    pub fn key(self, attributes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.with("key", Text::list(attributes.into_iter().map(|attribute| Text::from(attribute.into()))))
+    }
+
+    /// What a request without one of the key's attributes gets: it is skipped unless this says otherwise.
+    pub fn on_missing_key(self, then: OnMissingKey) -> Self {
+        self.with("on_missing_key", name_in(&ON_MISSING_KEY, then))
+    }
+
+    /// Enforces a limit. Several are enforced together, all or nothing. The shorthand of a rule file does, too:
+    /// `"100/minute"`.
+    pub fn limit(self, limit: impl Into<Limit>) -> Self {
+        self.add("limits", limit.into().0)
+    }
+
+    /// Counts nothing: for a rule that overrides others.
+    pub fn unlimited(self) -> Self {
+        self.with("limits", "unlimited")
+    }
+
+    /// Limits by the tier that a caller is in, instead of the same for everybody.
+    pub fn tiers(self, tiers: Tiers) -> Self {
+        self.with("tiers", Text::Map(tiers.fields))
+    }
+
+    /// Other limits for single keys.
+    pub fn key_override(self, one: KeyOverride) -> Self {
+        self.add("key_overrides", Text::Map(one.fields))
+    }
+
+    /// Tries `limits` on a share of the keys, in per cent.
+    pub fn experiment(self, split_percent: u8, limits: impl Into<Limits>) -> Self {
+        let split = Text::Bare(format!("{split_percent}%"));
+        self.with("experiment", Text::map([("split", split), ("limits", limits.into().0)]))
+    }
+
+    /// Enforces the rule for a share of the keys, in per cent.
+    pub fn rollout(self, percent: u8) -> Self {
+        self.with("rollout", Text::Bare(format!("{percent}%")))
+    }
+
+    /// Keeps a caller out for so long once it was refused.
+    pub fn penalty(self, span: Duration) -> Self {
+        self.with("penalty", span)
+    }
+
+    /// What decides where the store does not answer.
+    pub fn on_store_failure(self, then: OnStoreFailure) -> Self {
+        self.with("on_store_failure", name_in(&ON_STORE_FAILURE, then))
+    }
+
+    /// How nodes share the counters.
+    pub fn coordination(self, how: Coordination) -> Self {
+        match how {
+            Coordination::Exact => self.with("coordination", "exact"),
+            Coordination::Local => self.with("coordination", "local"),
+            Coordination::Approximate { sync_every } => {
+                self.with("coordination", "approximate").with("sync_every", Duration::from(sync_every))
+            }
+        }
+    }
+
+    /// Keeps cells of one value of `attribute` on one node of a partitioned store.
+    pub fn colocate(self, attribute: impl Into<String>) -> Self {
+        self.with("colocate", attribute.into())
+    }
+
+    /// Counts and reports, and refuses nobody.
+    pub fn shadow(self) -> Self {
+        self.with("shadow", true)
+    }
+
+    /// Where this rule matches, those rules do not count.
+    pub fn overrides(self, rules: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.with("overrides", Text::list(rules.into_iter().map(|rule| Text::from(rule.into()))))
+    }
+
+    /// How critical its requests are when load is shed.
+    pub fn priority(self, priority: Priority) -> Self {
+        self.with("priority", name_in(&PRIORITY, priority))
+    }
+
+    /// What it is for.
+    pub fn description(self, text: impl Into<String>) -> Self {
+        self.with("description", text.into())
+    }
+
+    /// Whom to ask about it.
+    pub fn owner(self, name: impl Into<String>) -> Self {
+        self.with("owner", name.into())
+    }
+
+    /// Whether it counts at all.
+    pub fn enabled(self, enabled: bool) -> Self {
+        self.with("enabled", enabled)
+    }
+}
+
+/// One glob, or several of which one must match.
+#[derive(Clone, Debug)]
+pub struct Patterns(Text);
+
+impl From<&str> for Patterns {
+    fn from(pattern: &str) -> Self {
+        Patterns(Text::from(pattern))
+    }
+}
+
+impl From<String> for Patterns {
+    fn from(pattern: String) -> Self {
+        Patterns(Text::from(pattern))
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for Patterns {
+    fn from(patterns: [&str; N]) -> Self {
+        Patterns(Text::list(patterns.into_iter().map(Text::from)))
+    }
+}
+
+impl From<Vec<String>> for Patterns {
+    fn from(patterns: Vec<String>) -> Self {
+        Patterns(Text::list(patterns.into_iter().map(Text::from)))
+    }
+}
+
+/// Limits by tier: `Tiers::on("plan").tier("free", "100/minute").default_tier("free")`.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Tiers {
+    fields: Fields,
+}
+
+impl Tiers {
+    /// Tiers that the attribute called `attribute` names.
+    pub fn on(attribute: impl Into<String>) -> Self {
+        let mut fields = Fields::default();
+        fields.set("on", Text::from(attribute.into()));
+        Tiers { fields }
+    }
+
+    /// What callers in the tier `name` get.
+    pub fn tier(mut self, name: &str, limits: impl Into<Limits>) -> Self {
+        self.fields.set(name, limits.into().0);
+        self
+    }
+
+    /// The tier of callers without one, or with an unknown one.
+    pub fn default_tier(mut self, name: impl Into<String>) -> Self {
+        self.fields.set("default", Text::from(name.into()));
+        self
+    }
+}
+
+/// Other limits for callers with exactly these values.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct KeyOverride {
+    fields: Fields,
+}
+
+impl KeyOverride {
+    /// What callers get of whom `attribute` is `value`.
+    pub fn when(attribute: &str, value: impl Into<String>, limits: impl Into<Limits>) -> Self {
+        let mut fields = Fields::default();
+        fields.set("when", Text::Map(Fields::default()));
+        fields.set("limits", limits.into().0);
+        KeyOverride { fields }.and(attribute, value)
+    }
+
+    /// And of whom another attribute has this value.
+    pub fn and(mut self, attribute: &str, value: impl Into<String>) -> Self {
+        self.fields.map("when").set(attribute, Text::from(value.into()));
+        self
+    }
+
+    /// Until then: a moment such as `2027-01-01T00:00:00Z`.
+    pub fn until(mut self, moment: impl Into<String>) -> Self {
+        self.fields.set("until", Text::from(moment.into()));
+        self
+    }
+
+    /// Whether limits of the rule that it does not name stay.
+    pub fn keep_others(mut self, keep: bool) -> Self {
+        self.fields.set("keep_others", Text::from(keep));
+        self
+    }
+}
+
+fn name_in<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
+    names.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::limits::LIMIT_FIELDS;
+    use crate::native::{EXPERIMENT_FIELDS, KEY_OVERRIDE_FIELDS, RULE_FIELDS};
+
+    #[test]
+    fn every_field_of_the_rule_language_can_be_written_in_code() {
+        let source = concat!(include_str!("code/limit.rs"), include_str!("code.rs"));
+        let fields =
+            RULE_FIELDS.iter().chain(&LIMIT_FIELDS).chain(&KEY_OVERRIDE_FIELDS).chain(&EXPERIMENT_FIELDS);
+        let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+        for field in fields {
+            assert!(code.contains(&format!("\"{field}\"")), "`{field}` cannot be written in code");
+        }
+    }
+}

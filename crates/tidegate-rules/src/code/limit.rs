@@ -1,0 +1,240 @@
+//! Limits, a type per algorithm.
+
+use std::time::Duration;
+
+use super::text::{Fields, Text};
+
+/// One limit of a rule: of one of the algorithms here, or the shorthand of a rule file, `"100/minute"`.
+#[derive(Clone, Debug)]
+pub struct Limit(pub(super) Text);
+
+/// The limits of a tier, an experiment or a single key: one, several, or `"unlimited"`.
+#[derive(Clone, Debug)]
+pub struct Limits(pub(super) Text);
+
+impl From<&str> for Limit {
+    fn from(shorthand: &str) -> Self {
+        Limit(Text::from(shorthand))
+    }
+}
+
+impl From<&str> for Limits {
+    fn from(text: &str) -> Self {
+        match text {
+            "unlimited" => Limits(Text::from(text)),
+            shorthand => Limits::from([Limit::from(shorthand)]),
+        }
+    }
+}
+
+impl<L: Into<Limit>, const N: usize> From<[L; N]> for Limits {
+    fn from(limits: [L; N]) -> Self {
+        Limits(Text::list(limits.into_iter().map(|limit| limit.into().0)))
+    }
+}
+
+impl From<Vec<Limit>> for Limits {
+    fn from(limits: Vec<Limit>) -> Self {
+        Limits(Text::list(limits.into_iter().map(|limit| limit.0)))
+    }
+}
+
+/// A limit as a type of its own, with a name if two of one kind are in one rule.
+macro_rules! algorithm {
+    ($(#[$doc:meta])* $type:ident, $name:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        #[must_use = "a limit does nothing until it is added to a rule"]
+        pub struct $type {
+            fields: Fields,
+        }
+
+        impl $type {
+            fn made<const N: usize>(given: [(&str, Text); N]) -> Self {
+                let mut fields = Fields::default();
+                fields.set("algorithm", Text::from($name));
+                given.into_iter().for_each(|(name, value)| fields.set(name, value));
+                $type { fields }
+            }
+
+            /// Gives the limit a name, by which its counters go.
+            pub fn name(self, name: impl Into<String>) -> Self {
+                self.with("name", Text::from(name.into()))
+            }
+
+            fn with(mut self, field: &str, value: Text) -> Self {
+                self.fields.set(field, value);
+                self
+            }
+        }
+
+        impl From<$type> for Limit {
+            fn from(limit: $type) -> Limit {
+                Limit(Text::Map(limit.fields))
+            }
+        }
+
+        impl From<$type> for Limits {
+            fn from(limit: $type) -> Limits {
+                Limits::from([limit])
+            }
+        }
+    };
+}
+
+/// So many hits per second, minute, hour, day, or span.
+macro_rules! per_span {
+    ($type:ident) => {
+        impl $type {
+            /// So many per second.
+            pub fn per_second(count: u64) -> Self {
+                Self::per(count, Duration::from_secs(1))
+            }
+
+            /// So many per minute.
+            pub fn per_minute(count: u64) -> Self {
+                Self::per(count, Duration::from_secs(60))
+            }
+
+            /// So many per hour.
+            pub fn per_hour(count: u64) -> Self {
+                Self::per(count, Duration::from_secs(3_600))
+            }
+
+            /// So many per 24 hours.
+            pub fn per_day(count: u64) -> Self {
+                Self::per(count, Duration::from_secs(86_400))
+            }
+        }
+    };
+}
+
+/// So many hits per window.
+macro_rules! per_window {
+    ($type:ident) => {
+        impl $type {
+            /// So many per `window`.
+            pub fn per(limit: u64, window: Duration) -> Self {
+                $type::made([("limit", Text::from(limit)), ("window", Text::from(window))])
+            }
+        }
+
+        per_span!($type);
+    };
+}
+
+algorithm! {
+    /// Refills at a rate, and saves up to `burst` for a rush: `TokenBucket::per_minute(100).burst(20)`.
+    TokenBucket, "token_bucket"
+}
+algorithm! {
+    /// Spaces requests evenly, and makes them wait for their turn: `LeakyBucket::per_second(5).max_delay(…)`.
+    LeakyBucket, "leaky_bucket"
+}
+algorithm! {
+    /// Counts anew in every window.
+    FixedWindow, "fixed_window"
+}
+algorithm! {
+    /// Counts in a window that slides, at a cost that does not grow with the limit.
+    SlidingWindow, "sliding_window"
+}
+algorithm! {
+    /// Remembers every hit for as long as its window: exact, for small limits.
+    SlidingLog, "sliding_log"
+}
+algorithm! {
+    /// So many at once: each holds a lease until it is done.
+    Concurrency, "concurrency"
+}
+
+per_window!(FixedWindow);
+per_window!(SlidingWindow);
+per_window!(SlidingLog);
+per_span!(TokenBucket);
+per_span!(LeakyBucket);
+
+impl TokenBucket {
+    /// So many per `period`.
+    pub fn per(count: u64, period: Duration) -> Self {
+        TokenBucket::made([("rate", Text::rate(count, period))])
+    }
+
+    /// How much may be spent at once.
+    pub fn burst(self, hits: u64) -> Self {
+        self.with("burst", Text::from(hits))
+    }
+}
+
+impl LeakyBucket {
+    /// So many per `period`.
+    pub fn per(count: u64, period: Duration) -> Self {
+        LeakyBucket::made([("rate", Text::rate(count, period))])
+    }
+
+    /// How long a request may be asked to wait; one that would wait longer is refused.
+    pub fn max_delay(self, span: Duration) -> Self {
+        self.with("max_delay", Text::from(span))
+    }
+}
+
+/// A window of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CalendarWindow {
+    /// From midnight to midnight.
+    Day,
+    /// From Monday to Sunday.
+    Week,
+    /// From the first to the last.
+    Month,
+    /// From January to December.
+    Year,
+}
+
+impl FixedWindow {
+    /// So many per day, week, month or year of the calendar, in UTC unless [`FixedWindow::tz`] says otherwise.
+    pub fn per_calendar(limit: u64, window: CalendarWindow) -> Self {
+        let window = match window {
+            CalendarWindow::Day => "day",
+            CalendarWindow::Week => "week",
+            CalendarWindow::Month => "month",
+            CalendarWindow::Year => "year",
+        };
+        FixedWindow::made([("limit", Text::from(limit)), ("window", Text::from(window))])
+    }
+
+    /// The time zone of a calendar window, such as `Europe/Paris`.
+    pub fn tz(self, zone: impl Into<String>) -> Self {
+        self.with("tz", Text::from(zone.into()))
+    }
+}
+
+impl SlidingLog {
+    /// How far apart two hits must be.
+    pub fn min_interval(self, span: Duration) -> Self {
+        self.with("min_interval", Text::from(span))
+    }
+
+    /// Counts refused requests too: who keeps asking stays out.
+    pub fn count_refused(self) -> Self {
+        self.with("count_refused", Text::from(true))
+    }
+}
+
+impl Concurrency {
+    /// So many at once.
+    pub fn new(limit: u64) -> Self {
+        Concurrency::made([("limit", Text::from(limit))])
+    }
+
+    /// How long a lease lives that nobody renews.
+    pub fn ttl(self, span: Duration) -> Self {
+        self.with("ttl", Text::from(span))
+    }
+
+    /// Counts refused requests too: who keeps asking stays out.
+    pub fn count_refused(self) -> Self {
+        self.with("count_refused", Text::from(true))
+    }
+}

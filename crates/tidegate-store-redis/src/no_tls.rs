@@ -1,0 +1,25 @@
+//! What stands in for TLS in a build without it: a URL that asks for it is refused.
+
+use tidegate_store::BoxError;
+use tokio::net::TcpStream;
+
+use crate::config::{ConfigError, TlsFiles};
+use crate::url::Endpoint;
+
+/// There is none.
+#[derive(Clone)]
+pub(crate) enum Tls {}
+
+impl Tls {
+    pub(crate) fn new(_: &TlsFiles) -> Result<Self, ConfigError> {
+        Err(ConfigError {
+            field: "url",
+            problem: "it asks for TLS, which this build does not have".to_owned(),
+            hint: "turn on the feature `redis-tls` of tidegate (`tls` of tidegate-store-redis), or use redis://",
+        })
+    }
+
+    pub(crate) async fn wrap(&self, _: &Endpoint, _: TcpStream) -> Result<TcpStream, BoxError> {
+        match *self {}
+    }
+}

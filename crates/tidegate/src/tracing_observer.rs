@@ -1,0 +1,105 @@
+//! Logs with `tracing` what happens between a limiter and its store: a line per change, never one per request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tidegate_limiter::{BreakerState, Observer, Overload, RuleResult, RuleWatcher, Source};
+use tidegate_rules::Rule;
+use tidegate_store::StoreError;
+
+/// Logs what an operator must know: that a store stopped answering and answers again, that requests were decided without it,
+/// how many limiters share it. Single decisions are events of the level TRACE.
+///
+/// ```
+/// let setup = tidegate::Setup::new("{ domain: api, rules: [{ name: all, limits: [10/s] }] }")
+///     .observer(tidegate::TracingObserver::new());
+/// # drop(setup);
+/// ```
+#[derive(Debug, Default)]
+pub struct TracingObserver {
+    /// The last number of limiters that was logged.
+    fleet: AtomicU64,
+    /// Whether it was logged, since the store last took a heartbeat, that requests are decided without it.
+    fell_back: AtomicBool,
+    overloaded: AtomicBool,
+}
+
+impl TracingObserver {
+    /// One that has logged nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        TracingObserver::default()
+    }
+}
+
+impl Observer for TracingObserver {
+    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+        Arc::new(TracedRule { domain: rule.domain().to_owned(), rule: rule.name().to_owned() })
+    }
+
+    fn unknown_domain(&self) {
+        tracing::debug!("a request came for a domain that has no rules");
+    }
+
+    fn store_failed(&self, error: &StoreError) {
+        tracing::debug!(%error, "the store did not answer");
+    }
+
+    fn overloaded(&self, why: Overload, requests: usize) {
+        if !self.overloaded.swap(true, Ordering::Relaxed) {
+            tracing::warn!(why = why.name(), requests, "more is asked of the store than it answers in time");
+        }
+    }
+
+    fn breaker_changed(&self, node: &str, state: BreakerState) {
+        match state {
+            BreakerState::Open => {
+                tracing::warn!(node, "the store does not answer: rules decide by their failure policy");
+            }
+            BreakerState::HalfOpen => tracing::debug!(node, "one request tries whether the store answers"),
+            BreakerState::Closed => tracing::info!(node, "the store answers again"),
+        }
+    }
+
+    fn fell_back(&self, source: Source) {
+        if !self.fell_back.swap(true, Ordering::Relaxed) {
+            tracing::warn!(source = source.name(), "requests are decided without the store");
+        }
+    }
+
+    fn fleet_counted(&self, limiters: u64) {
+        self.fell_back.store(false, Ordering::Relaxed);
+        self.overloaded.store(false, Ordering::Relaxed);
+        if self.fleet.swap(limiters, Ordering::Relaxed) != limiters {
+            tracing::info!(limiters, "limiters that share the store");
+        }
+    }
+
+    fn heartbeat_lost(&self, why: &str) {
+        self.fleet.store(0, Ordering::Relaxed);
+        tracing::warn!(why, "the store takes no heartbeats: limiters no longer know how many they are");
+    }
+
+    fn debts_paid(&self, cells: usize, hits: u64, error: Option<&StoreError>) {
+        match error {
+            None => {
+                tracing::info!(cells, hits, "what was spent while the store was unavailable is charged there")
+            }
+            Some(error) => {
+                tracing::warn!(cells, hits, %error, "what was spent while the store was unavailable may not be charged");
+            }
+        }
+    }
+}
+
+struct TracedRule {
+    domain: String,
+    rule: String,
+}
+
+impl RuleWatcher for TracedRule {
+    fn decided(&self, result: RuleResult, source: Source) {
+        let (result, source) = (result.name(), source.name());
+        tracing::trace!(domain = self.domain, rule = self.rule, result, source, "decided");
+    }
+}

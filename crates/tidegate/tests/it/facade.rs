@@ -1,0 +1,155 @@
+//! Everything that the facade exports can be used, and implemented, through it alone.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::observe::{BreakerState, Observer, Overload, Rule, RuleResult, RuleWatcher, StoreCall};
+use tidegate::rules::{self, Rules, TokenBucket};
+use tidegate::store::{
+    BatchOutcomes, CellKey, LeaseRef, Limit, Outcome, Refund, Reply, Request, Spend, Store, Verdict,
+};
+use tidegate::{Ask, LimiterConfig, Micros, NoObserver, RemoteConfig, Runtime, Setup, Source, Task};
+
+/// A store of one's own, which admits everything.
+struct Generous;
+
+impl Store for Generous {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
+        let yes = Outcome {
+            verdict: Verdict::Admitted { delay: Micros::ZERO },
+            remaining: 7,
+            reset_after: Micros::from_secs(1),
+        };
+        let spends = batch.iter().flat_map(|request| request.spends);
+        Reply::Now(Ok(BatchOutcomes::from_iter(spends.map(|_| yes))))
+    }
+    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        Reply::Now(Ok(()))
+    }
+    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
+        Reply::Now(Ok(()))
+    }
+    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
+        Reply::Now(Ok(()))
+    }
+    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        Reply::Now(Ok(true))
+    }
+    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+        Reply::Now(Ok(true))
+    }
+}
+
+/// A runtime of one's own: tokio's, counted.
+#[derive(Default)]
+struct Counted(AtomicUsize);
+
+impl Runtime for Counted {
+    fn spawn(&self, task: Task) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(task);
+    }
+    fn sleep(&self, span: Micros) -> Task {
+        Box::pin(tokio::time::sleep(span.into()))
+    }
+}
+
+#[tokio::test]
+async fn a_store_and_a_runtime_of_ones_own_need_nothing_but_the_facade() {
+    let rules = Rules::new("api").rule(rules::Rule::new("r").limit("1/h")).compile().unwrap();
+    let runtime = Arc::new(Counted::default());
+    let mut remote = RemoteConfig::new(runtime.clone());
+    remote.timeout = Micros::from_secs(30);
+    let config = LimiterConfig::new(rules, Arc::new(Generous), Arc::new(NoObserver)).over_a_network(remote);
+    let limiter = tidegate::Limiter::new(config);
+    for _ in 0..3 {
+        let decision = Ask::new("api").check(&limiter).await.unwrap();
+        assert_eq!((decision.allowed, decision.remaining()), (true, Some(7)));
+    }
+    assert!(runtime.0.load(Ordering::Relaxed) > 0);
+}
+
+/// Writes down what it hears.
+#[derive(Clone, Default)]
+struct Diary(Arc<Mutex<Vec<String>>>);
+
+struct Page(Diary, String);
+
+impl Observer for Diary {
+    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+        Arc::new(Page(self.clone(), rule.name().to_owned()))
+    }
+    fn store_called(&self, _: StoreCall, _: Micros) {}
+    fn overloaded(&self, _: Overload, _: usize) {}
+    fn breaker_changed(&self, _: &str, _: BreakerState) {}
+}
+
+impl RuleWatcher for Page {
+    fn decided(&self, result: RuleResult, source: Source) {
+        let Page(diary, rule) = self;
+        diary.0.lock().unwrap().push(format!("{rule} {} {}", result.name(), source.name()));
+    }
+}
+
+#[test]
+fn an_observer_of_ones_own_hears_of_every_decision() {
+    let diary = Diary::default();
+    let rules = Rules::new("api").rule(rules::Rule::new("r").limit(TokenBucket::per_hour(1).burst(1)));
+    let limiter = Setup::new(&rules).observer(diary.clone()).in_memory().unwrap();
+    for _ in 0..2 {
+        Ask::new("api").check_blocking(&limiter).unwrap();
+    }
+    assert_eq!(*diary.0.lock().unwrap(), ["r allowed store", "r refused store"]);
+}
+
+#[test]
+fn rules_in_code_are_swapped_in_while_counters_stay() {
+    let limit = |burst| TokenBucket::per_hour(1).burst(burst);
+    let rules = |burst| Rules::new("api").rule(rules::Rule::new("r").key(["user"]).limit(limit(burst)));
+    let limiter = tidegate::in_memory(rules(2)).unwrap();
+    let ann = Ask::new("api").with("user", "ann");
+    assert!(ann.check_blocking(&limiter).unwrap().allowed && ann.check_blocking(&limiter).unwrap().allowed);
+    limiter.replace_rules(rules(3).compile().unwrap());
+    assert!(ann.check_blocking(&limiter).unwrap().allowed, "one more than before");
+    assert!(!ann.check_blocking(&limiter).unwrap().allowed, "and what was spent stays spent");
+}
+
+/// Where a subscriber writes to.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn with_tracing_a_fallback_is_seen() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let rules = "{ domain: api, rules: [{ name: r, limits: [1000/h], on_store_failure: open }] }";
+    let limiter =
+        Setup::new(rules).observer(tidegate::TracingObserver::new()).on_redis("redis://127.0.0.1:1").unwrap();
+    let seen = async {
+        loop {
+            assert!(Ask::new("api").check(&limiter).await.unwrap().allowed);
+            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            if text.contains("requests are decided without the store")
+                && text.contains("the store does not answer")
+            {
+                return text;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let text = tokio::time::timeout(Duration::from_secs(60), seen).await.expect("it is logged");
+    assert!(text.contains("WARN") && text.matches("decided without").count() <= 2, "{text}");
+}
