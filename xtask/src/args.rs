@@ -7,6 +7,7 @@ pub(crate) enum Chore {
     Test,
     Ci,
     Tools,
+    Dashboard,
     Fuzz { target: Option<String>, seconds: Option<u64> },
     Mutants { only: Option<String> },
     Bench { name: Option<String>, rest: Vec<String> },
@@ -16,8 +17,9 @@ pub(crate) const HELP: &str = "\
 cargo xtask CHORE
 
   test                           every test there is, on real servers
-  ci                             what CI runs: format, lints, test, docs, fuzzing for a bounded time
+  ci                             what CI runs: format, lints, dashboard, test, docs, fuzzing for a bounded time
   tools                          only find or install the real servers that the tests start
+  dashboard                      build the dashboard's files, which are committed
   fuzz [TARGET] [--seconds N]    every fuzz target, or one, for N seconds each
   mutants [WORD]                 break the code on purpose, and see a test fail; all mistakes, or those with WORD
   bench [NAME [ARGS...]]         list the benchmarks, or run one
@@ -42,6 +44,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "test" => alone(Chore::Test, &rest),
         "ci" => alone(Chore::Ci, &rest),
         "tools" => alone(Chore::Tools, &rest),
+        "dashboard" => alone(Chore::Dashboard, &rest),
         other => Err(format!("there is no chore `{other}`")),
     }
 }

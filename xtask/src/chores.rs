@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::command::CommandLine;
+use crate::dashboard;
 use crate::fuzz;
 use crate::steps::{Failure, Outcome, Steps};
 use crate::tools::{self, ToolEnv};
@@ -30,6 +31,7 @@ pub(crate) fn ci(root: &Path) -> Result<(), Failure> {
         let found = tools_step(steps, root)?;
         let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         steps.run("lints", || cargo(root, &lints))?;
+        steps.run("dashboard", || dashboard::check(root))?;
         steps.run("test", || tests(root, &found))?;
         steps.run("docs", || docs(root))?;
         steps.run("fuzz", || fuzz::bounded(root))

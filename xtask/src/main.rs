@@ -10,6 +10,7 @@ mod bench;
 mod chores;
 mod clock;
 mod command;
+mod dashboard;
 mod fuzz;
 mod mutants;
 mod steps;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Chore::Test => chores::test(&root),
         Chore::Ci => chores::ci(&root),
         Chore::Tools => chores::tools(&root),
+        Chore::Dashboard => dashboard::build(&root),
         Chore::Fuzz { target, seconds } => chores::fuzz(&root, target.as_deref(), seconds),
         Chore::Mutants { only } => mutants::run(&root, only.as_deref()),
         Chore::Bench { name, rest } => bench::run(&root, name.as_deref(), &rest),

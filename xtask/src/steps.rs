@@ -67,9 +67,9 @@ impl Steps {
         let total: Duration = self.rows.iter().map(|(_, took, _)| *took).sum();
         let mut text = String::from("\nsummary\n");
         for (name, took, word) in &self.rows {
-            text += &format!("  {name:<8} {:>7.1} s  {word}\n", took.as_secs_f64());
+            text += &format!("  {name:<9} {:>7.1} s  {word}\n", took.as_secs_f64());
         }
-        text + &format!("  {:<8} {:>7.1} s", "total", total.as_secs_f64())
+        text + &format!("  {:<9} {:>7.1} s", "total", total.as_secs_f64())
     }
 }
 

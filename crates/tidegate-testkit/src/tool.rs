@@ -23,6 +23,25 @@ pub fn find_tool(name: &str) -> PathBuf {
     }
 }
 
+/// Finds the folder of the Node package `name`: where `TIDEGATE_TOOL_<NAME>` says, or in the private environment.
+///
+/// # Panics
+/// When it is nowhere; the message says how to get it.
+#[must_use]
+#[track_caller]
+pub fn find_node_package(name: &str) -> PathBuf {
+    let variable = format!("TIDEGATE_TOOL_{}", name.to_uppercase().replace('-', "_"));
+    if let Some(path) = env::var_os(&variable).filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node/node_modules").join(name);
+    assert!(
+        folder.is_dir(),
+        "the Node package {name} is not installed\nhint: run `cargo xtask tools`, or set {variable}"
+    );
+    folder
+}
+
 /// A program that a Python package in `.tools/venv` carries: Envoy as a file of its package, Caddy as a program.
 fn private(name: &str) -> Option<PathBuf> {
     let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/venv");

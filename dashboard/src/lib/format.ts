@@ -85,9 +85,17 @@ const ALGORITHMS: Record<string, string> = {
 export const algorithm = (name: string) => ALGORITHMS[name] ?? name;
 
 /** `100 per 1m`, `10 at once`. */
+/** What a bucket gets back: in the shortest unit that makes a number of at least one. */
+function refill(burst: number, emptyToFull: number): string {
+  const units: [string, number][] = [['s', 1_000], ['m', 60_000], ['h', 3_600_000]];
+  const [unit, length] = units.find(([, length]) => (burst * length) / emptyToFull >= 0.995) ?? ['d', 86_400_000];
+  return `${count((burst * length) / emptyToFull)}/${unit}`;
+}
+
 export function limitInWords(limit: { algorithm: string; limit: number; window_ms?: number | null }): string {
   if (limit.algorithm === 'concurrency') return `${count(limit.limit)} at once`;
   if (limit.limit === 0) return 'banned';
+  if (limit.algorithm.endsWith('_bucket') && limit.window_ms) return `${refill(limit.limit, limit.window_ms)}, burst ${count(limit.limit)}`;
   return limit.window_ms ? `${count(limit.limit)} per ${span(limit.window_ms)}` : `${count(limit.limit)} per calendar window`;
 }
 

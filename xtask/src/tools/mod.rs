@@ -76,7 +76,7 @@ pub(crate) fn listing(root: &Path, env: &ToolEnv) -> String {
             Some((_, path)) => path.strip_prefix(root).unwrap_or(path).display().to_string(),
             None => "missing, and not needed yet".to_owned(),
         };
-        format!("{:<14} {place}\n{:<14}   {}\n", tool.name, "", tool.used_by)
+        format!("{:<16} {place}\n{:<16}   {}\n", tool.name, "", tool.used_by)
     };
     TOOLS.iter().map(row).collect::<String>().trim_end().to_owned()
 }

@@ -101,7 +101,7 @@ pub(crate) const TOOLS: &[Tool] = &[
     Tool {
         name: "chromium",
         used_by: "tests of the dashboard",
-        wanted: Wanted::Later,
+        wanted: Wanted::Now,
         source: Source::Apt { package: "chromium", program: "chromium" },
     },
     Tool {
@@ -121,6 +121,18 @@ pub(crate) const TOOLS: &[Tool] = &[
         used_by: "tests of our RESP front end with Node's client",
         wanted: Wanted::Now,
         source: Source::Npm { pin: "ioredis@6.0.0" },
+    },
+    Tool {
+        name: "playwright-core",
+        used_by: "tests of the dashboard, to drive Chromium",
+        wanted: Wanted::Now,
+        source: Source::Npm { pin: "playwright-core@1.65.0" },
+    },
+    Tool {
+        name: "axe-core",
+        used_by: "tests of the dashboard, to see what a screen reader would miss",
+        wanted: Wanted::Now,
+        source: Source::Npm { pin: "axe-core@4.14.0" },
     },
     Tool {
         name: "valgrind",
