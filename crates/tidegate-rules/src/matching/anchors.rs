@@ -16,11 +16,11 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Anchors {
     end: End,
-    literals: Box<[Literal]>,
+    literals: Box<[FiledLiteral]>,
 }
 
 #[derive(Debug)]
-struct Literal {
+struct FiledLiteral {
     bytes: Box<[u8]>,
     /// The longest other literal that this one begins with.
     shorter: Option<u32>,
@@ -31,7 +31,7 @@ impl Anchors {
     /// An index over `(literal, member)` pairs.
     pub(crate) fn new(end: End, mut pairs: Vec<(Box<[u8]>, u32)>) -> Self {
         pairs.sort_by(|a, b| compare(end, &a.0, &b.0).then(a.1.cmp(&b.1)));
-        let mut literals: Vec<Literal> = Vec::new();
+        let mut literals: Vec<FiledLiteral> = Vec::new();
         // The literals that the next one may begin with, the longest last.
         let mut open: Vec<u32> = Vec::new();
         for group in pairs.chunk_by(|a, b| a.0 == b.0) {
@@ -41,7 +41,7 @@ impl Anchors {
             }
             let number = u32::try_from(literals.len()).expect("fewer literals than bytes in a file");
             let members = group.iter().map(|(_, member)| *member).collect();
-            literals.push(Literal { bytes, shorter: open.last().copied(), members });
+            literals.push(FiledLiteral { bytes, shorter: open.last().copied(), members });
             open.push(number);
         }
         Anchors { end, literals: literals.into() }

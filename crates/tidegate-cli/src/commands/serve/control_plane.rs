@@ -108,7 +108,7 @@ pub(super) fn first_rules(settings: &Settings, has_database: bool) -> Result<Loa
 }
 
 /// The parts that the control plane is made of.
-pub(super) struct Parts<'p> {
+pub(super) struct ControlParts<'p> {
     pub(super) limiter: &'p Arc<Limiter>,
     pub(super) metrics: &'p Arc<Metrics>,
     pub(super) database: Option<&'p RuleStore>,
@@ -118,7 +118,7 @@ pub(super) struct Parts<'p> {
     pub(super) admin_tokens: Option<&'p Arc<TokenSource>>,
 }
 
-pub(super) fn control(settings: &Settings, parts: &Parts<'_>) -> Arc<Control> {
+pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Control> {
     let (backend, busy) = (parts.backend.clone(), parts.busy.clone());
     let fleet: Arc<dyn Fleet> = match parts.fleet {
         Some(fleet) => fleet.clone(),

@@ -39,7 +39,7 @@ use crate::unread::Surfaces;
 use crate::{clock, logging};
 use backend::Backend;
 use busy::BusyRatio;
-use control_plane::Parts;
+use control_plane::ControlParts;
 pub(crate) use control_plane::log_in_link;
 use data_plane::Running;
 use narrator::Narrator;
@@ -92,7 +92,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let busy = Arc::new(BusyRatio::default());
     let fleet = backend.redis().map(RedisFleet::new);
     let admin_tokens = settings.admin_tokens.load("admin.tokens")?;
-    let parts = Parts {
+    let parts = ControlParts {
         limiter: &limiter,
         metrics: &metrics,
         database: database.as_ref(),
