@@ -24,11 +24,11 @@ pub(crate) struct Repeats(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    places: Mutex<HashMap<Identifier, Place>>,
+    places: Mutex<HashMap<Identifier, RepeatPlace>>,
     withheld: AtomicU64,
 }
 
-struct Place {
+struct RepeatPlace {
     may_still: u32,
     since: Instant,
     withheld: u64,
@@ -53,7 +53,7 @@ impl Repeats {
     /// Whether one more line of a place may be written at `now`.
     fn may_write(&self, place: &'static Metadata<'static>, now: Instant) -> bool {
         let mut places = self.0.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = places.entry(place.callsite()).or_insert_with(|| Place {
+        let place = places.entry(place.callsite()).or_insert_with(|| RepeatPlace {
             may_still: IN_A_ROW,
             since: now,
             withheld: 0,
@@ -165,14 +165,14 @@ mod tests {
     fn with_time_a_place_may_write_again() {
         let (repeats, start) = (Repeats::default(), clock::now());
         let place = || {
-            struct Place;
-            impl tracing::callsite::Callsite for Place {
+            struct RepeatPlace;
+            impl tracing::callsite::Callsite for RepeatPlace {
                 fn set_interest(&self, _: tracing::subscriber::Interest) {}
                 fn metadata(&self) -> &Metadata<'_> {
                     &META
                 }
             }
-            static PLACE: Place = Place;
+            static PLACE: RepeatPlace = RepeatPlace;
             static META: Metadata<'static> = tracing::metadata! {
                 name: "test", target: "test", level: tracing::Level::INFO, fields: &[],
                 callsite: &PLACE, kind: tracing::metadata::Kind::EVENT

@@ -36,7 +36,7 @@ use crate::load::Source;
 use crate::native::{ON_MISSING_KEY, ON_STORE_FAILURE, PRIORITY};
 use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 use crate::ruleset::{Format, RuleSet};
-use text::{Fields, Text};
+use text::{Text, WrittenFields};
 
 /// What diagnostics call the file that rules in code are written as.
 const FILE: &str = "rules in code";
@@ -108,13 +108,13 @@ impl fmt::Display for Rules {
 #[derive(Clone, Debug)]
 #[must_use = "a rule does nothing until it is added to Rules"]
 pub struct Rule {
-    fields: Fields,
+    fields: WrittenFields,
 }
 
 impl Rule {
     /// A rule by which counters, metrics and answers go. It needs a limit, or tiers.
     pub fn new(name: impl Into<String>) -> Self {
-        Rule { fields: Fields::default() }.with("name", name.into())
+        Rule { fields: WrittenFields::default() }.with("name", name.into())
     }
 
     fn with(mut self, field: &str, value: impl Into<Text>) -> Self {
@@ -273,13 +273,13 @@ impl From<Vec<String>> for Patterns {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Tiers {
-    fields: Fields,
+    fields: WrittenFields,
 }
 
 impl Tiers {
     /// Tiers that the attribute called `attribute` names.
     pub fn on(attribute: impl Into<String>) -> Self {
-        let mut fields = Fields::default();
+        let mut fields = WrittenFields::default();
         fields.set("on", Text::from(attribute.into()));
         Tiers { fields }
     }
@@ -301,14 +301,14 @@ impl Tiers {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct KeyOverride {
-    fields: Fields,
+    fields: WrittenFields,
 }
 
 impl KeyOverride {
     /// What callers get of whom `attribute` is `value`.
     pub fn when(attribute: &str, value: impl Into<String>, limits: impl Into<Limits>) -> Self {
-        let mut fields = Fields::default();
-        fields.set("when", Text::Map(Fields::default()));
+        let mut fields = WrittenFields::default();
+        fields.set("when", Text::Map(WrittenFields::default()));
         fields.set("limits", limits.into().0);
         KeyOverride { fields }.and(attribute, value)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::text::{Fields, Text};
+use super::text::{Text, WrittenFields};
 
 /// One limit of a rule: of one of the algorithms here, or the shorthand of a rule file, `"100/minute"`.
 #[derive(Clone, Debug)]
@@ -46,12 +46,12 @@ macro_rules! algorithm {
         #[derive(Clone, Debug)]
         #[must_use = "a limit does nothing until it is added to a rule"]
         pub struct $type {
-            fields: Fields,
+            fields: WrittenFields,
         }
 
         impl $type {
             fn made<const N: usize>(given: [(&str, Text); N]) -> Self {
-                let mut fields = Fields::default();
+                let mut fields = WrittenFields::default();
                 fields.set("algorithm", Text::from($name));
                 given.into_iter().for_each(|(name, value)| fields.set(name, value));
                 $type { fields }

@@ -11,14 +11,14 @@ pub(super) enum Text {
     /// What needs no quotes: numbers, spans, rates, names that are ours.
     Bare(String),
     List(Vec<Text>),
-    Map(Fields),
+    Map(WrittenFields),
 }
 
 /// Names and values, in order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fields(Vec<(String, Text)>);
+pub(super) struct WrittenFields(Vec<(String, Text)>);
 
-impl Fields {
+impl WrittenFields {
     pub(super) fn set(&mut self, field: &str, value: Text) {
         *self.place(field, || Text::List(Vec::new())) = value;
     }
@@ -36,10 +36,10 @@ impl Fields {
     }
 
     /// The mapping called `field`; a new one if there is none.
-    pub(super) fn map(&mut self, field: &str) -> &mut Fields {
-        let place = self.place(field, || Text::Map(Fields::default()));
+    pub(super) fn map(&mut self, field: &str) -> &mut WrittenFields {
+        let place = self.place(field, || Text::Map(WrittenFields::default()));
         if !matches!(place, Text::Map(_)) {
-            *place = Text::Map(Fields::default());
+            *place = Text::Map(WrittenFields::default());
         }
         match place {
             Text::Map(fields) => fields,
@@ -62,7 +62,7 @@ impl Text {
     }
 
     pub(super) fn map<const N: usize>(fields: [(&str, Text); N]) -> Self {
-        Text::Map(Fields(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
+        Text::Map(WrittenFields(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
     }
 
     /// `count` per `span`.
@@ -117,7 +117,7 @@ impl fmt::Display for Text {
                 }
                 f.write_str("]")
             }
-            Text::Map(Fields(fields)) => {
+            Text::Map(WrittenFields(fields)) => {
                 f.write_str("{ ")?;
                 for (place, (name, value)) in fields.iter().enumerate() {
                     f.write_str(if place > 0 { ", " } else { "" })?;
