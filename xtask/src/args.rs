@@ -8,6 +8,8 @@ pub(crate) enum Chore {
     Ci,
     Tools,
     Dashboard,
+    Library,
+    Compare,
     Fuzz { target: Option<String>, seconds: Option<u64> },
     Mutants { only: Option<String> },
     Bench { name: Option<String>, rest: Vec<String> },
@@ -20,6 +22,8 @@ cargo xtask CHORE
   ci                             what CI runs: format, lints, dashboard, test, docs, fuzzing for a bounded time
   tools                          only find or install the real servers that the tests start
   dashboard                      build the dashboard's files, which are committed
+  library                        publish --dry-run, every combination of features, the oldest compiler
+  compare                        the library beside governor, tower_governor and limitador, as a table
   fuzz [TARGET] [--seconds N]    every fuzz target, or one, for N seconds each
   mutants [WORD]                 break the code on purpose, and see a test fail; all mistakes, or those with WORD
   bench [NAME [ARGS...]]         list the benchmarks, or run one
@@ -45,6 +49,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Chore, St
         "ci" => alone(Chore::Ci, &rest),
         "tools" => alone(Chore::Tools, &rest),
         "dashboard" => alone(Chore::Dashboard, &rest),
+        "library" => alone(Chore::Library, &rest),
+        "compare" => alone(Chore::Compare, &rest),
         other => Err(format!("there is no chore `{other}`")),
     }
 }

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use crate::command::CommandLine;
-use crate::dashboard;
-use crate::fuzz;
 use crate::steps::{Failure, Outcome, Steps};
 use crate::tools::{self, ToolEnv};
+use crate::{dashboard, fuzz, library};
 
 /// Finds or installs the tools, and says where each is.
 pub(crate) fn tools(root: &Path) -> Result<(), Failure> {
@@ -28,6 +27,7 @@ pub(crate) fn test(root: &Path) -> Result<(), Failure> {
 pub(crate) fn ci(root: &Path) -> Result<(), Failure> {
     with_summary(|steps| {
         steps.run("format", || cargo(root, &["fmt", "--all", "--check"]))?;
+        steps.run("package", || library::package(root))?;
         let found = tools_step(steps, root)?;
         let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         steps.run("lints", || cargo(root, &lints))?;

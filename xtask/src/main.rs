@@ -12,6 +12,7 @@ mod clock;
 mod command;
 mod dashboard;
 mod fuzz;
+mod library;
 mod mutants;
 mod steps;
 mod tools;
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         Chore::Ci => chores::ci(&root),
         Chore::Tools => chores::tools(&root),
         Chore::Dashboard => dashboard::build(&root),
+        Chore::Library => library::all(&root),
+        Chore::Compare => library::compare(&root),
         Chore::Fuzz { target, seconds } => chores::fuzz(&root, target.as_deref(), seconds),
         Chore::Mutants { only } => mutants::run(&root, only.as_deref()),
         Chore::Bench { name, rest } => bench::run(&root, name.as_deref(), &rest),

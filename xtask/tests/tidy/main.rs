@@ -2,11 +2,13 @@
 //!
 //! Each check reads the checkout, and its message says how to put things right.
 
+mod api;
 mod arrows;
 mod bounds;
 mod files;
 mod lints;
 mod names;
+mod publishing;
 mod rooms;
 mod supply;
 

@@ -1,0 +1,66 @@
+//! Six common tasks with tidegate.
+#![allow(dead_code)]
+
+use std::time::{Duration, Instant};
+
+use tidegate::rules::{Rule, Rules, TokenBucket};
+use tidegate::{Ask, Limiter};
+
+type Error = Box<dyn std::error::Error>;
+
+// task: 100 a minute for each user
+fn per_user(user: &str) -> Result<bool, Error> {
+    let limiter = tidegate::in_memory(Rules::new("api").rule(Rule::new("per-user").key(["user"]).limit("100/minute")))?;
+    Ok(Ask::new("api").with("user", user).check_blocking(&limiter)?.allowed)
+}
+// end
+
+// task: 10 a second, 50 at once
+fn burst() -> Result<Limiter, Error> {
+    Ok(tidegate::in_memory(Rules::new("api").rule(Rule::new("r").limit(TokenBucket::per_second(10).burst(50))))?)
+}
+// end
+
+// task: when to come back
+fn come_back(limiter: &Limiter) -> Result<Option<Duration>, Error> {
+    Ok(Ask::new("api").check_blocking(limiter)?.retry_after())
+}
+// end
+
+#[cfg(feature = "axum")]
+// task: an axum service, by client address, with headers
+async fn service(listener: tokio::net::TcpListener, app: axum::Router) -> Result<(), Error> {
+    let limiter = tidegate::in_memory(Rules::new("api").rule(Rule::new("r").key(["ip"]).limit("100/minute")))?;
+    let app = app.layer(tidegate::RateLimitLayer::new(limiter, "api")?);
+    Ok(axum::serve(listener, app.into_make_service_with_connect_info::<std::net::SocketAddr>()).await?)
+}
+// end
+
+#[cfg(feature = "redis")]
+// task: one limit for several processes
+async fn shared(user: &str) -> Result<bool, Error> {
+    let rules = Rules::new("api").rule(Rule::new("per-user").key(["user"]).limit("100/minute"));
+    let limiter = tidegate::on_redis(rules, "redis://127.0.0.1:6379")?;
+    Ok(Ask::new("api").with("user", user).check(&limiter).await?.allowed)
+}
+// end
+
+// task: another limit while requests are decided, counters kept
+fn live(limiter: &Limiter) -> Result<(), Error> {
+    let rules = Rules::new("api").rule(Rule::new("r").limit(TokenBucket::per_second(20).burst(50)));
+    limiter.replace_rules(rules.compile()?);
+    Ok(())
+}
+// end
+
+fn main() -> Result<(), Error> {
+    let rules = Rules::new("api").rule(Rule::new("r").key(["user"]).limit(TokenBucket::per_second(1_000_000).burst(1_000_000)));
+    let limiter = tidegate::in_memory(rules)?;
+    let users: Vec<String> = (0..1_000).map(|number| format!("user-{number}")).collect();
+    let began = Instant::now();
+    for number in 0..2_000_000 {
+        assert!(Ask::new("api").with("user", &users[number % 1_000]).check_blocking(&limiter)?.allowed);
+    }
+    println!("{}", began.elapsed().as_nanos() / 2_000_000);
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! What a library that others build on must keep: packages that can be published, features in every combination, the oldest
+//! compiler it names, and how it compares with others.
+
+use std::fs;
+use std::path::Path;
+
+use crate::clock;
+use crate::command::CommandLine;
+use crate::steps::{Failure, Outcome, Steps};
+
+/// The crates that users of the library build, each after those that it needs.
+const LIBRARIES: [&str; 8] = [
+    "tidegate-core",
+    "tidegate-store",
+    "tidegate-rules",
+    "tidegate-limiter",
+    "tidegate-http",
+    "tidegate-tower",
+    "tidegate-store-redis",
+    "tidegate",
+];
+
+/// The oldest compiler that the library crates promise to build with.
+const OLDEST: &str = "1.88.0";
+
+/// Packages every library crate as `cargo publish` would, without building it: seconds, so that CI can do it.
+pub(crate) fn package(root: &Path) -> Result<Outcome, Failure> {
+    run(root, packaging(["package", "--no-verify"]))
+}
+
+/// All that is too slow for CI: packages built as users get them, every combination of features, the oldest compiler.
+pub(crate) fn all(root: &Path) -> Result<(), Failure> {
+    let mut steps = Steps::default();
+    let done = steps
+        .run("publish", || run(root, packaging(["publish", "--dry-run"])))
+        .and_then(|()| steps.run("oldest", || oldest(root)))
+        .and_then(|()| steps.run("features", || features(root)));
+    eprintln!("{}", steps.summary());
+    done
+}
+
+fn packaging(words: [&str; 2]) -> CommandLine {
+    let crates = LIBRARIES.iter().flat_map(|name| ["-p", name]);
+    CommandLine::new(["cargo"]).args(words).args(["--quiet", "--allow-dirty", "--locked"]).args(crates)
+}
+
+fn oldest(root: &Path) -> Result<Outcome, Failure> {
+    let toolchain = format!("+{OLDEST}");
+    if !CommandLine::new(["cargo", &toolchain, "--version"]).succeeds(root) {
+        return Ok(Outcome::Skipped(format!("rustup toolchain install {OLDEST} --profile minimal")));
+    }
+    let check = ["check", "--quiet", "--locked", "-p", "tidegate", "--all-features", "--target-dir"];
+    run(root, CommandLine::new(["cargo", &toolchain]).args(check).args(["target/oldest"]))
+}
+
+/// Checks the facade with every combination of features that differ: what implies another is left out beside it.
+fn features(root: &Path) -> Result<Outcome, Failure> {
+    for features in combinations() {
+        let check = ["cargo", "check", "--quiet", "--locked", "-p", "tidegate", "--no-default-features"];
+        run(root, CommandLine::new(check).args(["--features", &features]))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn combinations() -> Vec<String> {
+    let mut all = Vec::new();
+    for memory in ["", "memory"] {
+        for redis in ["", "redis", "redis-tls"] {
+            for middleware in ["", "tower", "axum", "tonic", "axum,tonic"] {
+                for jwt in ["", "jwt"] {
+                    for tracing in ["", "tracing"] {
+                        let chosen: Vec<&str> = [memory, redis, middleware, jwt, tracing]
+                            .into_iter()
+                            .filter(|name| !name.is_empty())
+                            .collect();
+                        all.push(chosen.join(","));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Libraries that are compared, each with the folder of its project.
+const COMPARED: [&str; 4] = ["tidegate", "governor", "tower_governor", "limitador"];
+
+/// What each project may do, in the order of the table.
+const TASKS: [&str; 6] = [
+    "100 a minute for each user",
+    "10 a second, 50 at once",
+    "when to come back",
+    "an axum service, by client address, with headers",
+    "one limit for several processes",
+    "another limit while requests are decided, counters kept",
+];
+
+/// Builds the projects under `examples/compare`, and prints the table that the docs quote.
+pub(crate) fn compare(root: &Path) -> Result<(), Failure> {
+    let mut columns = Vec::new();
+    for name in COMPARED {
+        columns.push(compared(
+            &root.join("examples/compare").join(name),
+            &root.join("target/compare").join(name),
+        )?);
+    }
+    println!("| | {} |\n|---|{}", COMPARED.join(" | "), "---:|".repeat(COMPARED.len()));
+    for (place, title) in
+        ["crates pulled", "cold release build, s", "ns per check, 1,000 keys"].into_iter().enumerate()
+    {
+        let cells: Vec<&str> = columns.iter().map(|column| column[place].as_str()).collect();
+        println!("| {title} | {} |", cells.join(" | "));
+    }
+    for (place, task) in TASKS.iter().enumerate() {
+        let cells: Vec<&str> = columns.iter().map(|column| column[3 + place].as_str()).collect();
+        println!("| lines: {task} | {} |", cells.join(" | "));
+    }
+    Ok(())
+}
+
+/// The figures of one project: crates, seconds, nanoseconds, and lines per task.
+fn compared(project: &Path, target: &Path) -> Result<Vec<String>, Failure> {
+    let target_dir = target.display().to_string();
+    let _ = fs::remove_dir_all(target);
+    // What is counted is also compiled, with all that its tasks need.
+    let tree = ["cargo", "tree", "--quiet", "-e", "normal", "--prefix", "none", "--format", "{p}"];
+    let listing = output(project, CommandLine::new(tree))?;
+    let mut crates: Vec<&str> = listing.lines().filter_map(|line| line.split(' ').next()).collect();
+    crates.sort_unstable();
+    crates.dedup();
+    let began = clock::now();
+    run(project, CommandLine::new(["cargo", "build", "--quiet", "--release", "--target-dir", &target_dir]))?;
+    let seconds = began.elapsed().as_secs();
+    let build = CommandLine::new(["cargo", "run", "--quiet", "--release", "--target-dir", &target_dir]);
+    let nanoseconds = output(project, build)?;
+    run(
+        project,
+        CommandLine::new(["cargo", "check", "--quiet", "--all-features", "--target-dir", &target_dir]),
+    )?;
+    let source = fs::read_to_string(project.join("src/main.rs")).map_err(|error| Failure {
+        what: format!("{}: {error}", project.display()),
+        hint: "run it in a checkout".to_owned(),
+    })?;
+    let others = crates.iter().filter(|name| !name.starts_with("compare-")).count();
+    let figures = [others.to_string(), seconds.to_string(), nanoseconds];
+    Ok(figures.into_iter().chain(TASKS.iter().map(|task| lines_of(&source, task))).collect())
+}
+
+/// The lines between `// task: NAME` and `// end`, or a dash.
+fn lines_of(source: &str, task: &str) -> String {
+    let start = format!("// task: {task}");
+    let mut lines = source.lines().skip_while(|line| *line != start).skip(1).peekable();
+    if lines.peek().is_none() {
+        return "—".to_owned();
+    }
+    lines.take_while(|line| *line != "// end").count().to_string()
+}
+
+fn output(dir: &Path, command: CommandLine) -> Result<String, Failure> {
+    command.output(dir).ok_or_else(|| Failure::of_command(&command, "it failed"))
+}
+
+fn run(dir: &Path, command: CommandLine) -> Result<Outcome, Failure> {
+    command.run(dir).map_err(|why| Failure::of_command(&command, &why))?;
+    Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_checked_once() {
+        let all = combinations();
+        let mut different = all.clone();
+        different.sort();
+        different.dedup();
+        assert_eq!((all.len(), different.len()), (120, 120));
+        assert!(
+            all.contains(&String::new())
+                && all.contains(&"memory,redis-tls,axum,tonic,jwt,tracing".to_owned())
+        );
+    }
+
+    #[test]
+    fn lines_of_a_task_are_those_between_its_marks() {
+        let source = "// task: a\none\ntwo\n// end\n// task: b\n// end";
+        assert_eq!((lines_of(source, "a").as_str(), lines_of(source, "c").as_str()), ("2", "—"));
+    }
+}

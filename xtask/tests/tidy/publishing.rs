@@ -1,0 +1,52 @@
+//! Library crates have what crates.io and their users need.
+
+use crate::{expect_none, metadata, root};
+
+/// What a manifest must say.
+const FIELDS: [&str; 6] = ["description", "license", "repository", "readme", "rust_version", "version"];
+
+#[test]
+fn every_crate_that_is_published_says_what_it_is_and_needs_only_published_ones() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("a list of packages");
+    // An empty list of registries is `publish = false`.
+    let is_published = |package: &serde_json::Value| package["publish"].is_null();
+    let names: Vec<&str> = packages
+        .iter()
+        .filter(|package| is_published(package))
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    assert_eq!(names.len(), 8, "{names:?}");
+    let mut violations = Vec::new();
+    for package in packages.iter().filter(|package| is_published(package)) {
+        let name = package["name"].as_str().expect("a name");
+        violations.extend(
+            FIELDS
+                .iter()
+                .filter(|field| package[**field].is_null())
+                .map(|field| format!("{name} has no {field}")),
+        );
+        for list in ["keywords", "categories"] {
+            let count = package[list].as_array().map_or(0, Vec::len);
+            if !(1..=5).contains(&count) {
+                violations.push(format!("{name} has {count} {list}, crates.io takes 1 to 5"));
+            }
+        }
+        if !root().join("crates").join(name).join("LICENSE").exists() {
+            violations.push(format!("crates/{name}/LICENSE is missing"));
+        }
+        for dependency in package["dependencies"].as_array().expect("a list") {
+            let (other, is_dev) = (dependency["name"].as_str().expect("a name"), dependency["kind"] == "dev");
+            if other.starts_with("tidegate")
+                && !is_dev
+                && (!names.contains(&other) || dependency["req"] == "*")
+            {
+                violations.push(format!("{name} needs {other}, which is not published or has no version"));
+            }
+        }
+    }
+    expect_none(
+        &violations,
+        "complete crates/NAME/Cargo.toml; `cargo xtask library` runs cargo publish --dry-run",
+    );
+}
