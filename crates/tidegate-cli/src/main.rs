@@ -41,6 +41,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Login(args) => commands::login::run(&args),
         Command::Man(args) => commands::man::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
+        Command::Replay(args) => commands::replay::run(&args),
         Command::Rules(args) => commands::rules::run(&args),
         Command::Schema(args) => commands::schema::run(&args),
         Command::Top(args) => commands::top::run(&args),

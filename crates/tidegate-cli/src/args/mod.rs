@@ -6,6 +6,7 @@
 mod admin;
 mod bench;
 mod plan;
+mod replay;
 mod serve;
 mod values;
 
@@ -22,6 +23,7 @@ pub(crate) use admin::{
 };
 pub(crate) use bench::{BenchArgs, Pace, Protocol, Throttle};
 pub(crate) use plan::PlanArgs;
+pub(crate) use replay::{RecordedFormat, ReplayArgs};
 pub(crate) use serve::ServeArgs;
 pub(crate) use values::{Attribute, parse_duration};
 
@@ -50,6 +52,7 @@ pub(crate) enum Command {
     Login(LoginArgs),
     Top(TopArgs),
     Plan(PlanArgs),
+    Replay(ReplayArgs),
     Bench(BenchArgs),
     Schema(SchemaArgs),
     Completions(CompletionsArgs),

@@ -10,6 +10,7 @@ pub(crate) mod keys;
 pub(crate) mod login;
 pub(crate) mod man;
 pub(crate) mod plan;
+pub(crate) mod replay;
 pub(crate) mod rules;
 pub(crate) mod schema;
 pub(crate) mod serve;
