@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{CellUsage, CheckRequest, DescriptorAsk, Patience, RefundError};
+use tidegate_limiter::{CellUsage, CheckRequest, DescriptorAsk, Limiter, Patience, RefundError};
 use tidegate_rules::{Descriptor, RuleOutcome, UnknownDomain};
 
 use super::body::Body;
@@ -20,6 +21,10 @@ use crate::control::Control;
 /// The most attributes of a key, and the longest of their names and values.
 const MOST_ATTRIBUTES: usize = 64;
 const LONGEST: usize = 4_096;
+
+/// How often a reset is tried, and how long it rests in between.
+const RESET_TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,7 +120,7 @@ pub(crate) async fn reset(
     let cells = looked.map_err(|error| unknown_domain(&control, &error))?.cells.len();
     let asks = [DescriptorAsk { descriptor, cost: Hits::ZERO, limit: None }];
     let request = CheckRequest { domain: &wanted.domain, descriptors: &asks, patience: Patience::Waits };
-    control.limiter.reset(&request).await.map_err(|error| match error {
+    reset_patiently(&control.limiter, &request).await.map_err(|error| match error {
         RefundError::UnknownDomain(error) => unknown_domain(&control, &error),
         RefundError::Store(error) => Problem::unavailable(error.to_string()),
     })?;
@@ -126,6 +131,17 @@ pub(crate) async fn reset(
         store.note(&caller.actor, control.clock.now(), "key.reset", &target, &detail).await?;
     }
     Ok(Json(json!({ "cells": cells })))
+}
+
+/// A person waits longer than a request may: a reset that was late is tried again. To do so twice does no harm.
+async fn reset_patiently(limiter: &Limiter, request: &CheckRequest<'_>) -> Result<(), RefundError> {
+    for _ in 1..RESET_TRIES {
+        match limiter.reset(request).await {
+            Err(RefundError::Store(_)) => tokio::time::sleep(BETWEEN_TRIES).await,
+            done => return done,
+        }
+    }
+    limiter.reset(request).await
 }
 
 pub(crate) fn unknown_domain(control: &Control, error: &UnknownDomain) -> Problem {
