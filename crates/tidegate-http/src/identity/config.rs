@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use super::Identity;
 use super::client_ip::ClientIp;
 use super::error::IdentityError;
-use super::route::Routes;
+use super::route::{self, Routes};
 use super::secret::Secret;
 
 pub use super::path::PathCase;
@@ -100,24 +100,20 @@ impl IdentityConfig {
     /// Whether requests are given an attribute of this name, if they bring what it is read from.
     #[must_use]
     pub fn gives(&self, attribute: &str) -> bool {
-        let is_place = |name: &str| {
-            let places = [format!("{{{name}}}"), format!("{{*{name}}}")];
-            self.paths.iter().any(|template| places.iter().any(|place| template.contains(place)))
-        };
-        match attribute {
-            names::METHOD | names::PATH | names::HOST | names::IP | names::CLIENT => true,
-            names::ROUTE => !self.paths.is_empty(),
-            names::API_KEY => self.api_key.is_some(),
-            other => match other.strip_prefix("path.") {
-                Some(place) => is_place(place),
-                None => {
-                    let named = [&self.headers, &self.cookies, &self.query];
-                    named.iter().any(|named| named.names().any(|name| name == other))
-                        || self.composites.names().any(|name| name == other)
-                        || self.jwt.iter().flat_map(JwtConfig::attributes).any(|name| name == other)
-                }
-            },
-        }
+        self.attributes().contains(attribute)
+    }
+
+    /// The names of all attributes that requests may be given.
+    pub(super) fn attributes(&self) -> BTreeSet<String> {
+        let always = [names::METHOD, names::PATH, names::HOST, names::IP, names::CLIENT].into_iter();
+        let route = (!self.paths.is_empty()).then_some(names::ROUTE);
+        let key = self.api_key.is_some().then_some(names::API_KEY);
+        let places = self.paths.iter().flat_map(|template| route::parameters(template));
+        let named = [&self.headers, &self.cookies, &self.query].into_iter().flat_map(Named::names);
+        let named = named.chain(self.composites.names()).map(str::to_owned);
+        let claims = self.jwt.iter().flat_map(JwtConfig::attributes);
+        let fixed = always.chain(route).chain(key).map(str::to_owned);
+        fixed.chain(places.map(|(_, attribute)| attribute)).chain(named).chain(claims).collect()
     }
 
     /// Takes file names for what they are beside the file that names them.
@@ -161,6 +157,7 @@ impl Identity {
             routes: Routes::new(&config.paths, config.path_case)?,
             client: config.client.clone().unwrap_or_else(|| default_client().collect()),
             composites: config.composites.0.clone(),
+            given: config.attributes(),
         })
     }
 }

@@ -56,10 +56,17 @@ pub(super) fn cookies(headers: &HeaderMap, name: &str) -> SmallVec<[Vec<u8>; 1]>
         let value = cookie_value(value.trim_ascii());
         if !values.contains(&value) {
             values.push(value);
+            if values.len() > MOST_COOKIES {
+                break;
+            }
         }
     }
     values
 }
+
+/// As many readings as a request may have: with one more it is refused, and looking at the thousands of others that a head has
+/// room for, each beside all before it, would be work for nothing.
+const MOST_COOKIES: usize = super::reading::MOST_READINGS;
 
 /// A cookie's value in one form for all the spellings that some parser takes for the same: quoted, with `\141`, with `%61`.
 fn cookie_value(value: &[u8]) -> Vec<u8> {
@@ -242,6 +249,13 @@ mod tests {
         assert_eq!(read("sid=\"x=y\"; late=2"), [b"x=y"]);
         assert_eq!(read("si=1; sidd=2"), Vec::<Vec<u8>>::new());
         assert_eq!(read("sid=s1; sid=s2; sid=s1"), [b"s1", b"s2"]);
+    }
+
+    #[test]
+    fn cookies_beyond_those_that_can_be_counted_are_not_looked_at() {
+        let many = (0..5_000).map(|number| format!("sid={number}; ")).collect::<String>();
+        let headers = HeaderMap::from_iter([(COOKIE, many.parse().unwrap())]);
+        assert_eq!(cookies(&headers, "sid").len(), MOST_COOKIES + 1);
     }
 
     #[test]

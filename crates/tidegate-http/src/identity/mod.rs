@@ -22,6 +22,7 @@ mod reading;
 mod route;
 mod secret;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use http::header::HeaderName;
@@ -70,6 +71,8 @@ pub struct Identity {
     routes: Routes,
     client: Vec<String>,
     composites: Vec<(String, Vec<String>)>,
+    /// The names of all attributes that requests may be given.
+    given: BTreeSet<String>,
 }
 
 impl Identity {
@@ -77,6 +80,12 @@ impl Identity {
     #[must_use]
     pub fn path_case(&self) -> PathCase {
         self.path_case
+    }
+
+    /// Whether requests are given an attribute of this name, if they bring what it is read from.
+    #[must_use]
+    pub fn gives(&self, attribute: &str) -> bool {
+        self.given.contains(attribute)
     }
 
     /// Whether what `peer` says of others is believed: their addresses, and the method, host and target of a request that

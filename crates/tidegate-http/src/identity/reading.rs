@@ -18,7 +18,7 @@ use super::{Identity, RequestHead};
 use crate::problem::{Kind, Problem};
 
 /// More ways to read one request than any honest one has.
-const MOST_READINGS: usize = 16;
+pub(super) const MOST_READINGS: usize = 16;
 
 /// An attribute and its value.
 type Field<'a> = (&'a str, Cow<'a, [u8]>);

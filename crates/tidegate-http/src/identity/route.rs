@@ -69,7 +69,8 @@ fn matched_form(text: &str, case: PathCase) -> String {
     text.chars().map(fold).collect()
 }
 
-fn parameters(text: &str) -> Vec<(String, String)> {
+/// The places of a template, each with its attribute.
+pub(super) fn parameters(text: &str) -> Vec<(String, String)> {
     let names = text.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
     names
         .map(|name| name.trim_start_matches('*'))

@@ -149,6 +149,7 @@ where
         .header_read_timeout(limits.head_timeout)
         .max_headers(limits.max_headers)
         .max_header_size(limits.max_head_bytes as usize)
+        .max_buf_size(HTTP_1_BUFFER_BYTES)
         .serve_connection(io, Counted::new(service, Arc::clone(&seat)))
         .with_upgrades();
     let mut connection = pin!(connection);
@@ -194,6 +195,10 @@ where
     };
     say_goodbye(connection, &streams, patience).await
 }
+
+/// Bytes that an HTTP/1 connection may read, or have to write, ahead of the other side: hyper's own bound is 400 KiB each
+/// way, so that a few hundred uploads to a server that does not read would fill the memory.
+pub(crate) const HTTP_1_BUFFER_BYTES: usize = 64 * 1024;
 
 /// Bytes of one body that may be on their way: what a stream may hold of its connection's window.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tidegate_core::Hits;
 use tidegate_http::identity::{GoesOn, RequestHead};
 use tidegate_http::{GateAnswer, HttpCheck, Refusal, trace_of};
-use tidegate_limiter::Patience;
+use tidegate_limiter::{Decision, Patience, ReportKind};
 use tidegate_rules::UnknownDomain;
 
 use super::{Answer, Shared};
@@ -78,12 +78,37 @@ impl Shared {
             trace: trace_of(&parts.headers),
         };
         match self.gate.admit(&check).await {
-            GateAnswer::Admitted(admitted) => Ok(self.told(&admitted.report.decision, began).into()),
+            GateAnswer::Admitted(admitted) => {
+                self.warn_of_unread(&admitted.report.decision);
+                Ok(self.told(&admitted.report.decision, began).into())
+            }
             GateAnswer::Refused(refusal) if refusal.problem.kind() == Kind::UnknownDomain => {
                 // The gateway's mistake, not the client's: it learns what there is.
                 Err(self.unknown_domain(&UnknownDomain { domain: asked.domain }, "domain"))
             }
             GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => Ok(refused(refusal, deny_status)),
+        }
+    }
+}
+
+impl Shared {
+    /// Says now and then that a rule counts by what is not read here: it limits nobody, and nothing else would show it.
+    /// Rules may be for `/v1/check`, whose callers send what they are counted by, so this is known only now.
+    fn warn_of_unread(&self, decision: &Decision) {
+        let missing =
+            decision.reports.iter().filter(|report| matches!(report.kind, ReportKind::KeyMissing(_)));
+        for rule in missing.filter_map(|report| decision.rule_of(report)) {
+            let Some(attribute) = rule.key().iter().find(|name| !self.identity.gives(name)) else { continue };
+            if let Some(requests) = self.unread.lock().happened() {
+                tracing::warn!(
+                    rule = rule.name(),
+                    domain = rule.domain(),
+                    attribute,
+                    requests,
+                    "a rule counts by what /v1/auth is not configured to read, so it limits nobody here: \
+                     say under `identity` where it is"
+                );
+            }
         }
     }
 }

@@ -16,12 +16,14 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use tidegate_http::identity::{Identity, IdentityConfig};
 use tidegate_http::{Gate, trace_of};
 use tidegate_limiter::{Health, Shedder, Transport};
@@ -31,7 +33,7 @@ use crate::access::{Access, Carried};
 use crate::connection::{self, BodyError, Speaks, read_body};
 use crate::json;
 use crate::problem::{Kind, Problem};
-use crate::runtime::{Connection, Patience, Protocol, Seat, Serving};
+use crate::runtime::{Connection, Occasional, Patience, Protocol, Seat, Serving};
 use crate::service::Service;
 
 /// The answers this transport gives.
@@ -54,7 +56,12 @@ pub(crate) struct Shared {
     access: Option<Arc<Access>>,
     /// Whether the server is on its way out.
     stopping: Arc<AtomicBool>,
+    /// Requests that lacked what a rule counts by because nothing says where it is.
+    unread: Arc<Mutex<Occasional>>,
 }
+
+/// The least time between two log lines about such requests.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -66,7 +73,8 @@ impl Http {
         let identity = Identity::new(&IdentityConfig::default()).expect("the default has no mistakes");
         let gate = service.gate(Transport::Auth, None);
         let (identity, access, stopping) = (Arc::new(identity), None, Arc::default());
-        Self { shared: Arc::new(Shared { service, identity, gate, access, stopping }) }
+        let unread = Arc::new(Mutex::new(Occasional::every(LOG_PAUSE)));
+        Self { shared: Arc::new(Shared { service, identity, gate, access, stopping, unread }) }
     }
 
     /// The same, with who a request is read in this way.

@@ -14,6 +14,7 @@ use tokio_rustls::TlsConnector;
 use super::body::RequestBody;
 use super::target::{Scheme, Target};
 use super::tls::ClientTls;
+use crate::connection::HTTP_1_BUFFER_BYTES;
 
 /// A head of an answer that is larger is not an answer.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -113,6 +114,7 @@ where
 {
     let (sender, connection) = http1::Builder::new()
         .max_header_size(MAX_HEAD_BYTES)
+        .max_buf_size(HTTP_1_BUFFER_BYTES)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(DialError::Handshake)?;

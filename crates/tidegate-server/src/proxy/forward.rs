@@ -1,10 +1,10 @@
 //! One request, from its head to the head of its answer: admitted, identified, routed, limited, forwarded.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, RETRY_AFTER, TRAILER};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, RETRY_AFTER, TRAILER, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
@@ -59,6 +59,7 @@ impl Worker {
         let (mut parts, body) = request.into_parts();
         let host = host(&parts)?;
         self.check_length(&parts.headers)?;
+        check_coding(&parts.headers)?;
         let (upstream, path, report) = {
             let attributes = self.attributes(&parts, &via)?;
             let route = self.route(&host, &attributes)?;
@@ -133,8 +134,11 @@ impl Worker {
         let most = self.shared.settings.limits.max_body_bytes;
         let mut lengths = headers.get_all(CONTENT_LENGTH).into_iter();
         let Some(length) = lengths.next() else { return Ok(()) };
-        let digits = length.as_bytes().iter().all(u8::is_ascii_digit);
-        if lengths.next().is_some() || !digits {
+        // `010` is ten to some servers and eight to others.
+        let is_number = |text: &[u8]| {
+            text == b"0" || matches!(text, [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit))
+        };
+        if lengths.next().is_some() || !is_number(length.as_bytes()) {
             return Err(Problem::new(Kind::MalformedRequest, "the length of the body is not one number")
                 .at("content-length")
                 .hint("send it once"));
@@ -199,6 +203,36 @@ impl Worker {
     }
 }
 
+/// A body in any other coding than chunks alone would reach the upstream without the word that says so: the coding is of
+/// one hop, and hyper takes only the chunks apart.
+fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).into_iter();
+    let is_chunks = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(only), None) if is_chunks(only) => Ok(()),
+        _ => Err(Problem::new(Kind::MalformedRequest, "the body is coded in a way that is not understood")
+            .at("transfer-encoding")
+            .hint("send it as `chunked` alone, or with its length")),
+    }
+}
+
+/// Whether a name, or an address, and perhaps a port is all there is: what servers cut or decode further is another host to
+/// them than to rules.
+fn is_one_host(authority: &Authority) -> bool {
+    let (text, host) = (authority.as_str(), authority.host());
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_name =
+        !host.is_empty() && host.bytes().all(letters) && !host.starts_with('.') && !host.contains("..");
+    let inside = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let is_address = inside.is_some_and(|inside| inside.parse::<Ipv6Addr>().is_ok());
+    let is_port = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    let ported = text.strip_prefix(host).and_then(|rest| rest.strip_prefix(':'));
+    let port_fits =
+        ported.is_none_or(|port| is_port(port) && (port.is_empty() || port.parse::<u16>().is_ok()));
+    (is_name || is_address) && text.starts_with(host) && port_fits
+}
+
 /// The host that the client asked for. Two of them, or none, would let an upstream see another one than we did.
 fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
     let bad = |why: &'static str| Problem::new(Kind::MalformedRequest, why).at("host");
@@ -208,6 +242,9 @@ fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
     if parts.uri.authority().is_some() && parts.uri.scheme().is_none() {
         return Err(bad("the request names a host and nothing that it asks for there"));
     }
+    if !matches!(parts.uri.scheme_str(), None | Some("http" | "https")) {
+        return Err(Problem::new(Kind::MalformedRequest, "only http and https lead here").at("scheme"));
+    }
     let mut named = parts.headers.get_all(HOST).iter();
     let header = named.next();
     if named.next().is_some() {
@@ -215,13 +252,13 @@ fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
     }
     match (parts.uri.authority(), header) {
         (Some(authority), _) => {
-            if authority.as_str().contains('@') {
-                return Err(bad("a host has no user"));
+            if !is_one_host(authority) {
+                return Err(bad("the host is not a name or an address, and perhaps a port"));
             }
             HeaderValue::from_str(authority.as_str()).map_err(|_| bad("the host cannot be read"))
         }
         (None, Some(host)) if !host.is_empty() => match Authority::try_from(host.as_bytes()) {
-            Ok(authority) if !authority.as_str().contains('@') => Ok(host.clone()),
+            Ok(authority) if is_one_host(&authority) => Ok(host.clone()),
             _ => Err(bad("the host cannot be read")),
         },
         (None, _) => Err(bad("the request names no host")),

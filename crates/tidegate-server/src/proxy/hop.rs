@@ -152,7 +152,10 @@ fn is_claim(name: &HeaderName) -> bool {
         || name.starts_with("x-original-")
         || matches!(name, "forwarded" | "x-real-ip" | "x-rewrite-url" | "x-host" | "x-script-name")
         || matches!(name, "x-client-ip" | "x-cluster-client-ip" | "true-client-ip" | "cf-connecting-ip")
-        || matches!(name, "fastly-client-ip" | "x-remote-ip" | "x-remote-addr")
+        || matches!(name, "fastly-client-ip" | "fly-client-ip" | "x-remote-ip" | "x-remote-addr")
+        || matches!(name, "x-envoy-external-address" | "x-envoy-original-path" | "x-azure-clientip")
+        || matches!(name, "x-appengine-user-ip" | "proxy-client-ip" | "wl-proxy-client-ip")
+        || matches!(name, "x-scheme" | "x-url-scheme" | "front-end-https" | "x-http-host-override")
 }
 
 /// Every value of a header that was sent in several lines, as one.

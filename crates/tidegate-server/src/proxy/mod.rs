@@ -232,7 +232,8 @@ impl Worker {
 
 /// Connections of a worker that may send a whole window ahead, and what any further one may.
 const WIDE_WINDOWS: usize = 256;
-const NARROW_WINDOW_BYTES: u32 = 256 * 1024;
+/// The least that HTTP/2 allows.
+const NARROW_WINDOW_BYTES: u32 = 65_535;
 
 /// Open connections of one worker.
 #[derive(Debug, Default)]

@@ -124,6 +124,7 @@ fn mistakes_are_named_and_spend_nothing() {
     check("domain=api&deny_status=200", &[], "deny_status", "400 to 599");
     check("domain=api&cost=-1", &[], "query", "cost");
     check("domain=ape", &[], "domain", "known domains: api");
+    assert_eq!(world.heard.unknown_domains(), 1, "it is counted once");
     check("domain=api", &[("x-forwarded-method", "P OST")], "x-forwarded-method", "GET");
     check("domain=api", &[("x-forwarded-uri", "/a b")], "x-forwarded-uri", "/v1/items");
     // Where the gateway sets one of them and the client sends the other, neither is believed.

@@ -8,14 +8,19 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PUSH_PROMISE: u8 = 5;
+pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
 
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const PADDED: u8 = 8;
 
 /// A frame's bytes.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -33,6 +38,13 @@ pub(crate) fn post(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
         block.extend([&[0x00][..], &literal(name), &literal(value)].concat());
     }
     block
+}
+
+/// A head of exactly these fields, pseudo headers included, whatever they are.
+pub(crate) fn head(fields: &[(&str, &str)]) -> Vec<u8> {
+    let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let field = |(name, value): &(&str, &str)| [vec![0x00], literal(name), literal(value)].concat();
+    fields.iter().flat_map(field).collect()
 }
 
 pub(crate) struct Frame {

@@ -11,4 +11,4 @@ mod streams;
 mod tunnels;
 mod upstreams;
 mod versions;
-mod world;
+pub(crate) mod world;

@@ -12,6 +12,7 @@ use tidegate_limiter::{
     ShedderConfig, TokioRuntime, Transport,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
+use tidegate_server::access::Access;
 use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
 use tidegate_server::http::Http;
@@ -76,6 +77,15 @@ impl World {
             MemoryStore::with_clock(MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 }, clock.clone());
         let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(store), nobody());
         World::start(clock, ServiceSettings::default(), config, |http| http.with_identity(Arc::new(identity)))
+    }
+
+    /// Serves these rules to those who give a token.
+    pub(crate) fn with_access(rules: &str, access: Arc<Access>) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let bounds = MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 };
+        let store = Arc::new(MemoryStore::with_clock(bounds, clock.clone()));
+        let config = LimiterConfig::new(compile(rules, Format::Native), store, nobody());
+        World::start(clock, ServiceSettings::default(), config, |http| http.with_access(access))
     }
 
     /// Serves no rules at all.

@@ -1,8 +1,11 @@
 //! `/openapi.json` describes what is there, no more and no less.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tidegate_access::TokenSource;
+use tidegate_server::access::Access;
 use tidegate_testkit::http;
 
 use crate::world::World;
@@ -112,6 +115,24 @@ fn problems_are_as_it_describes_them() {
             let described = resolve(&document, &operation["responses"][status]);
             let schema = &described["content"]["application/problem+json"]["schema"];
             fits(&document, schema, &answer.json(), path);
+        }
+    }
+}
+
+#[test]
+fn it_says_that_a_token_may_be_wanted_wherever_one_is() {
+    let tokens = TokenSource::load(vec!["a-token-of-the-gateways".to_owned()], None).unwrap();
+    let world = World::with_access(RULES, Arc::new(Access::new(Arc::new(tokens))));
+    let bearer = [("authorization", "Bearer a-token-of-the-gateways")];
+    let document = http::request(world.http(), "GET", "/openapi.json", &bearer, b"").unwrap().json();
+    for (path, method, operation) in operations(&document) {
+        let answer = http::request(world.http(), &method.to_uppercase(), &path, &[], b"").unwrap();
+        let described = resolve(&document, &operation["responses"]["401"]);
+        assert_eq!(answer.status == 401, described.is_object(), "{method} {path}: {}", answer.status);
+        if answer.status == 401 {
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+            let schema = &described["content"]["application/problem+json"]["schema"];
+            fits(&document, schema, &answer.json(), &path);
         }
     }
 }

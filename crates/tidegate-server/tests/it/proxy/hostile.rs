@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate_testkit::{Upstream, eventually};
+use tidegate_access::{Offers, ServerTls, TlsFiles};
+use tidegate_testkit::{Certificates, Upstream, eventually};
 
 use super::world::{PATIENCE, Raw, Setup, target};
 
@@ -68,6 +69,11 @@ fn a_request_whose_length_can_be_read_in_two_ways_is_refused() {
         "transfer-encoding: chunked, identity",
         "transfer-encoding: xchunked",
         "content-length: +4",
+        "content-length: 04",
+        "transfer-encoding: gzip, chunked",
+        "transfer-encoding: chunked, chunked",
+        "transfer-encoding: identity, chunked",
+        "transfer-encoding: x\r\ntransfer-encoding: chunked",
     ] {
         let mut client = edge.connect();
         client
@@ -99,15 +105,61 @@ fn hosts_that_differ_or_are_missing_are_refused() {
     let edge = Setup::to(&[target(&upstream)]).start();
     for hosts in
         ["host: a\r\nhost: b\r\n", "host: \r\n", "", "host: a b\r\n", "host: me@a\r\n", "host: a/b\r\n"]
+            .into_iter()
+            .chain([
+                "host: a;b\r\n",
+                "host: a:99999\r\n",
+                "host: a..\r\n",
+                "host: [::1\r\n",
+                "host: a%2e\r\n",
+            ])
     {
         let mut client = edge.connect();
         client.write(&format!("GET / HTTP/1.1\r\nconnection: close\r\n{hosts}\r\n"));
         assert!(client.head()[0].contains("400"), "{hosts:?}");
     }
+    let mut elsewhere = edge.connect();
+    elsewhere.write("GET ftp://x/ HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(elsewhere.head()[0].contains("400"));
     let mut tunnel = edge.connect();
     tunnel.write("CONNECT x:80 HTTP/1.1\r\nhost: x:80\r\n\r\n");
     assert!(tunnel.head()[0].contains("405"));
     assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn hosts_in_their_usual_forms_are_served() {
+    let upstream = Upstream::start();
+    let edge = Setup::to(&[target(&upstream)]).start();
+    for host in
+        ["shop.example", "Shop.Example:8080", "shop_1.example.", "127.0.0.1:80", "[::1]", "[::1]:80", "x:"]
+    {
+        let answer = edge.send("GET", "/", &[("host", host)], b"");
+        assert_eq!((answer.status, answer.json()["headers"]["host"].as_str()), (200, Some(host)));
+    }
+}
+
+#[test]
+fn half_a_tls_handshake_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let Certificates { cert, key, .. } = Certificates::for_loopback(dir.path());
+    let files = TlsFiles { certificate: cert, key, client_ca: None };
+    let upstream = Upstream::start();
+    let edge = Setup::to(&[target(&upstream)])
+        .over_tls(ServerTls::load(files, Offers::Http).unwrap())
+        .handshake_timeout(Duration::from_millis(400))
+        .start();
+    let mut halves: Vec<_> =
+        ["", "\u{16}\u{3}\u{1}\u{2}", "GET / HTTP/1.1\r\n\r\n"].map(|bytes| (bytes, edge.connect())).into();
+    for (bytes, half) in &mut halves {
+        half.write(bytes);
+    }
+    for (bytes, half) in &mut halves {
+        // An alert at most, and never an answer; a server that waits fails the read.
+        assert!(!half.rest().contains("HTTP"), "{bytes:?}");
+    }
+    let open = |load: tidegate_server::runtime::ListenerLoad| load.open.iter().sum::<usize>();
+    eventually("their places are free", PATIENCE, || edge.plane.loads().read().map(open).sum::<usize>() == 0);
 }
 
 #[test]

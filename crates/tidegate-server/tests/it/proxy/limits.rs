@@ -63,6 +63,7 @@ fn a_domain_without_rules_lets_nothing_pass_and_says_why() {
     let answer = edge.get("/");
     assert_eq!(answer.status, 500);
     assert!(answer.text().contains("unknown domain `edgy`"), "{}", answer.text());
+    assert_eq!(edge.heard.unknown_domains(), 1, "it is counted once");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_access::ServerTls;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_http::identity::{Identity, IdentityConfig};
-use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, RemoteConfig, TokioRuntime};
+use tidegate_limiter::{Limiter, LimiterConfig, RemoteConfig, TokioRuntime};
 use tidegate_rules::Format;
 use tidegate_server::proxy::{
     Admission, Ejection, Proxy, ProxyLimits, ProxySettings, Route, Timeouts, UpstreamSettings,
@@ -20,7 +20,7 @@ use tidegate_store::conformance::Broken;
 use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, SystemClock};
 use tidegate_testkit::http;
 
-use crate::world::{START_S, compile};
+use crate::world::{Heard, START_S, compile};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -119,6 +119,11 @@ impl Setup {
         self
     }
 
+    pub(crate) fn handshake_timeout(mut self, within: Duration) -> Self {
+        self.runtime.handshake_timeout = within;
+        self
+    }
+
     pub(crate) fn start(self) -> Edge {
         let manual = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
         let clock: Arc<dyn Clock> = match self.time {
@@ -130,7 +135,8 @@ impl Setup {
             Time::Passes => Arc::new(MemoryStore::new(BOUNDS)),
         };
         let rules = compile(&self.rules, Format::Native);
-        let observer = Arc::new(NoObserver);
+        let heard = Arc::new(Heard::default());
+        let observer = heard.clone();
         let config = match self.store {
             Where::Memory => LimiterConfig::new(rules, memory, observer),
             Where::Away => LimiterConfig::new(rules, Arc::new(Broken::AWAY), observer)
@@ -139,7 +145,7 @@ impl Setup {
         let limiter = Arc::new(Limiter::new(LimiterConfig { clock: clock.clone(), ..config }));
         let service = Arc::new(Service {
             limiter,
-            observer: Arc::new(NoObserver),
+            observer: heard.clone(),
             clock: clock.clone(),
             settings: ServiceSettings::default(),
         });
@@ -149,13 +155,14 @@ impl Setup {
         let make = move |id| proxy.for_worker(id, service.clone());
         let listener = Listener::bind("proxy", any, make).unwrap().with_tls(self.tls);
         let plane = DataPlane::start(&self.runtime, vec![listener]).unwrap();
-        Edge { plane, admission, clock: manual }
+        Edge { plane, admission, heard, clock: manual }
     }
 }
 
 pub(crate) struct Edge {
     pub(crate) plane: DataPlane,
     pub(crate) admission: Arc<Admission>,
+    pub(crate) heard: Arc<Heard>,
     clock: Arc<ManualClock>,
 }
 

@@ -6,5 +6,6 @@ mod on_axum;
 mod on_hyper;
 mod on_tonic;
 mod queue;
+mod refusals;
 mod shedding;
 mod world;
