@@ -46,8 +46,10 @@ impl FromStr for Endpoint {
     type Err = Failure;
 
     fn from_str(text: &str) -> Result<Self, Failure> {
+        // What stands before a host may be a password.
+        let shown = text.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, host)| format!("…@{host}"));
         let bad = |reason: &str| {
-            Failure::new(format!("`{text}` is not a server's address: {reason}"))
+            Failure::new(format!("`{shown}` is not a server's address: {reason}"))
                 .hint("write it as 127.0.0.1:8080 or http://127.0.0.1:8080")
         };
         let text = text.trim();

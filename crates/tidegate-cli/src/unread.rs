@@ -1,7 +1,9 @@
 //! Rules that count by what no surface reads from requests: they would limit nobody, and nobody would notice.
 //!
 //! `/v1/check`, RLS and RESP bring their own attributes. The proxy and forward-auth read them, as `identity` says: what it does
-//! not say is missing from every request, and a rule passes over requests that lack its key.
+//! not say is missing from every request, and a rule passes over requests that lack its key. Where neither is configured, rules
+//! by `user` and the like are taken for those of `/v1/check`; should a gateway ask `/v1/auth` all the same, its first request is
+//! logged there.
 
 use std::fmt;
 
@@ -41,7 +43,7 @@ impl Surfaces {
             .filter_map(|(rule, attribute)| {
                 let surface = if self.proxied.iter().any(|domain| domain == rule.domain()) {
                     "the proxy"
-                } else if is_identitys_own(attribute) {
+                } else if is_identitys_own(attribute) || self.reads_for_gateways() {
                     "/v1/auth"
                 } else {
                     // Clients of other surfaces bring it, as far as can be known.
@@ -51,6 +53,11 @@ impl Surfaces {
                 Some(Unread { rule, domain, attribute: attribute.clone(), surface })
             })
             .collect()
+    }
+
+    /// Whether somebody said what to read, and not for the proxy: then gateways ask, and bring nothing else.
+    fn reads_for_gateways(&self) -> bool {
+        self.proxied.is_empty() && self.identity != IdentityConfig::default()
     }
 }
 
@@ -68,6 +75,7 @@ impl Unread {
             "user" => {
                 "identity: { jwt: { jwks: https://issuer.example/keys, claims: { user: sub } } }".to_owned()
             }
+            "session" | "sid" => format!("identity: {{ cookies: {{ {0}: {0} }} }}", self.attribute),
             place if place.starts_with("path.") => {
                 format!("identity: {{ paths: [\"/users/{{{}}}\"] }}", &place["path.".len()..])
             }
@@ -110,5 +118,32 @@ mod tests {
         let proxied = Surfaces { proxied: vec!["d".to_owned()], ..Surfaces::default() };
         assert_eq!(unread(&proxied, "ip, tenant_id"), ["identity: { headers: { tenant_id: x-tenant-id } }"]);
         assert_eq!(unread(&proxied, "user").len(), 1);
+    }
+
+    #[test]
+    fn whoever_says_what_to_read_is_told_of_everything_that_is_left_out() {
+        let identity: IdentityConfig = serde_json::from_value(serde_json::json!({
+            "api_key": { "header": "x-api-key" },
+            "jwt": { "secret": "0123456789abcdef", "claims": { "user": "sub", "plan": "tier" } },
+            "headers": { "tenant": "x-tenant" },
+            "cookies": { "session": "sid" },
+            "query": { "page": "p" },
+            "paths": ["/users/{id}", "/files/{*rest}"],
+            "composites": { "user_route": ["user", "route"] },
+        }))
+        .unwrap();
+        let given = Surfaces { identity, ..Surfaces::default() };
+        let read = "api_key, user, plan, tenant, session, page, route, path.id, path.rest, user_route, ip, client, host";
+        assert_eq!(unread(&given, read), [""; 0]);
+        for (missing, line) in [
+            ("org", "identity: { headers: { org: x-org } }"),
+            ("sid", "identity: { cookies: { sid: sid } }"),
+            ("path.name", "identity: { paths: [\"/users/{name}\"] }"),
+        ] {
+            assert_eq!(unread(&given, missing), [line]);
+        }
+        // With a proxy it is for the proxy's domains, and others may be those of `/v1/check`.
+        let proxied = Surfaces { proxied: vec!["edge".to_owned()], ..given };
+        assert_eq!(unread(&proxied, "org"), [""; 0]);
     }
 }

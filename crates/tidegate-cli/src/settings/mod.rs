@@ -31,7 +31,7 @@ pub(crate) use control::{ControlSettings, DatabaseChoice};
 pub(crate) use diagnose::suggest;
 use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
-pub(crate) use store::{StoreSettings, StoreUrl};
+pub(crate) use store::{StoreSettings, StoreUrl, shows_a_password};
 pub(crate) use values::Span;
 use values::{Count, ListenAddr};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};

@@ -131,6 +131,12 @@ impl StoreUrl {
     }
 }
 
+/// Whether an address holds a password, for everybody to read who may list processes.
+pub(crate) fn shows_a_password(url: &str) -> bool {
+    let user = url.split_once("://").and_then(|(_, rest)| rest.split_once('@')).map(|(user, _)| user);
+    user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
+}
+
 /// A user alone is a mistake in a url, unless the password stands elsewhere: then it is as good as an empty one.
 fn with_room_for_a_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };

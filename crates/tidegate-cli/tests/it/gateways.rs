@@ -242,6 +242,24 @@ fn the_rules_without_their_configuration_are_warned_of_with_the_line_to_add() {
 }
 
 #[test]
+fn a_gateway_that_asks_for_what_nothing_reads_is_logged_with_its_first_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = dir.path().join("rules.yaml");
+    let text = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [1/hour] }] }";
+    fs::write(&rules, text).unwrap();
+    let args = [&FREE_PORTS[..], &["--rules", rules.to_str().unwrap()]].concat();
+    let mut server = TidegateServer::start(BINARY, &args);
+    let address = server.addr("http");
+    let warned = |server: &TidegateServer| server.stderr().contains("/v1/auth is not configured to read");
+    // Whoever sends what the rule counts by is limited: the rule is right for them.
+    let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
+    assert_eq!([0; 2].map(|_| http::post_json(address, "/v1/check", check).status), [200, 429]);
+    assert!(!warned(&server), "{}", server.stderr());
+    assert_eq!([0; 2].map(|_| http::get(address, "/v1/auth?domain=api").status), [200, 200]);
+    assert!(warned(&server) && server.stderr().contains("rule=\"per-user\""), "{}", server.stderr());
+}
+
+#[test]
 fn a_recipe_that_no_test_runs_says_so() {
     for recipe in ["traefik/dynamic.yaml", "kong/kong.yaml", "haproxy/haproxy.cfg"] {
         assert!(example(recipe, &[]).starts_with("# UNTESTED recipe"), "{recipe}");

@@ -134,9 +134,8 @@ fn warm_up(limiters: &[Arc<Limiter>]) -> WarmUp {
         let limiter = limiters[worker].clone();
         Box::pin(async move {
             if !limiter.warm_up(WARM_UP).await && worker == 0 {
-                tracing::warn!(
-                    "the store does not answer: starting without it, rules decide by their failure policy"
-                );
+                // Which server that is, and what it said, is told by who looks at them, in one line.
+                tracing::debug!("starting without the store: it did not answer within {WARM_UP:?}");
             }
         })
     })

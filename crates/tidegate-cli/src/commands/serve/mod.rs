@@ -34,7 +34,7 @@ use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::reload::Watch;
 use crate::repeats::Repeats;
-use crate::settings::Settings;
+use crate::settings::{Settings, shows_a_password};
 use crate::unread::Surfaces;
 use crate::{clock, logging};
 use backend::Backend;
@@ -51,10 +51,17 @@ use signals::StopSignals;
 /// How often it is looked how busy the workers are.
 const LOOK_AT_WORKERS: Duration = Duration::from_secs(1);
 
+/// Where a password is not seen.
+const PASSWORD_ELSEWHERE: &str =
+    "leave it out, and name a file that holds it with TIDEGATE_STORE__PASSWORD_FILE";
+
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let environment: Vec<_> = std::env::vars_os().collect();
     let settings = Settings::gather(args, environment.into_iter())?;
     let repeats = logging::start(&settings.log_filter, settings.log_format);
+    if args.store.as_deref().is_some_and(shows_a_password) {
+        tracing::warn!("--store holds a password, which `ps` shows to everybody here: {PASSWORD_ELSEWHERE}");
+    }
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
     let ended = control.block_on(serve(settings, repeats));
     // Who was told to stop at once does not wait for a drain that is still under way.

@@ -76,8 +76,12 @@ impl Observer for Narrator {
 
     fn heartbeat_lost(&self, why: &str) {
         self.metrics.heartbeat_lost(why);
-        self.fleet.store(0, Ordering::Relaxed);
-        tracing::warn!(why, "the store takes no heartbeats: limiters no longer know how many they are");
+        let text = "the store takes no heartbeats: limiters no longer know how many they are";
+        // A store that was never there has been told of: how many limiters there are was never known either.
+        match self.fleet.swap(0, Ordering::Relaxed) {
+            0 => tracing::debug!(why, "{text}"),
+            _ => tracing::warn!(why, "{text}"),
+        }
     }
 
     fn fleet_counted(&self, limiters: u64) {
