@@ -31,6 +31,7 @@ pub(crate) fn ci(root: &Path) -> Result<(), Failure> {
         let found = tools_step(steps, root)?;
         let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         steps.run("lints", || cargo(root, &lints))?;
+        steps.run("deny", || deny(root))?;
         steps.run("dashboard", || dashboard::check(root))?;
         steps.run("test", || tests(root, &found))?;
         steps.run("docs", || docs(root))?;
@@ -65,6 +66,24 @@ fn tools_step(steps: &mut Steps, root: &Path) -> Result<ToolEnv, Failure> {
 fn tests(root: &Path, found: &ToolEnv) -> Result<Outcome, Failure> {
     let command = CommandLine::new(["cargo", "test", "--workspace", "--locked"]).quiet_env(found.vars());
     run(root, &command)
+}
+
+/// Whose code we take, by `cargo deny` where it is installed. Advisories need a database that is fetched: where it cannot be,
+/// that is said, and the rest is checked all the same. Where the tool is missing, a test (`tidy/supply.rs`) holds licences,
+/// bans and sources: no registry that a fresh machine reaches has a build that can read our manifests.
+fn deny(root: &Path) -> Result<Outcome, Failure> {
+    let tool = |args: &[&str]| CommandLine::new(["cargo", "deny"]).args(args.iter().copied());
+    if !tool(&["--version"]).succeeds(root) {
+        let why = "cargo-deny is not installed: tidy's test holds licences, bans and sources, advisories are not looked at";
+        return Ok(Outcome::Skipped(why.to_owned()));
+    }
+    run(root, &tool(&["check", "licenses", "bans", "sources"]))?;
+    if !tool(&["fetch", "db"]).succeeds(root) {
+        return Ok(Outcome::Skipped(
+            "advisories are not looked at: their database cannot be fetched".to_owned(),
+        ));
+    }
+    run(root, &tool(&["check", "advisories"]))
 }
 
 fn docs(root: &Path) -> Result<Outcome, Failure> {
