@@ -96,7 +96,7 @@ impl Shared {
     /// Rules may be for `/v1/check`, whose callers send what they are counted by, so this is known only now.
     fn warn_of_unread(&self, decision: &Decision) {
         let missing =
-            decision.reports.iter().filter(|report| matches!(report.kind, ReportKind::KeyMissing(_)));
+            decision.reports().iter().filter(|report| matches!(report.kind, ReportKind::KeyMissing(_)));
         for rule in missing.filter_map(|report| decision.rule_of(report)) {
             let Some(attribute) = rule.key().iter().find(|name| !self.identity.gives(name)) else { continue };
             if let Some(requests) = self.unread.lock().happened() {
