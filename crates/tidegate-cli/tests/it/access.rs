@@ -225,3 +225,19 @@ fn few_files_are_shared_between_listeners_and_none_of_them_is_locked_out() {
     assert!(log.lines().count() < 12, "{log}");
     drop(flood);
 }
+
+#[test]
+fn the_limit_on_open_files_is_raised_as_far_as_the_system_lets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // Only the soft limit: the one that a process may raise.
+    let script = format!("ulimit -S -n 300; exec {BINARY} serve {}", FREE.join(" "));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &script]).env("TIDEGATE_DRAIN__DELAY", "0s");
+    let mut process = tidegate_testkit::Process::spawn("soft-limit", &command, dir.path());
+    process.ready(PATIENCE, |process| process.stdout().contains("listening http ").then_some(())).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", process.pid())).unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let numbers: Vec<&str> = files.split_whitespace().collect();
+    assert_eq!(numbers[0], numbers[1], "{files}");
+    assert_ne!(numbers[0], "300", "{files}");
+}

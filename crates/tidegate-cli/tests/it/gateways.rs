@@ -165,6 +165,40 @@ fn envoy_asks_over_its_own_protocol() {
     check_keys_are_limited(gateway.listener("clients"), &upstream);
 }
 
+#[test]
+fn envoy_says_when_a_token_bucket_may_be_tried_again_and_not_when_it_is_full() {
+    let (dir, upstream) = (tempfile::tempdir().unwrap(), Upstream::start());
+    let rules = dir.path().join("rules.yaml");
+    let bucket = "{ algorithm: token_bucket, rate: 1/100s, burst: 3 }";
+    let text =
+        format!("{{ domain: gateway, rules: [{{ name: per-key, key: [api_key], limits: [{bucket}] }}] }}");
+    fs::write(&rules, text).unwrap();
+    let args = [&FREE_PORTS[..], &["--rules", rules.to_str().unwrap()]].concat();
+    let mut server = TidegateServer::start(BINARY, &args);
+    let port = |addr: SocketAddr| format!("port_value: {}", addr.port());
+    let gateway = Envoy::start(&example(
+        "envoy/rls.yaml",
+        &[
+            ("port_value: 8000", "port_value: 0"),
+            ("port_value: 8081", &port(server.addr("grpc"))),
+            ("port_value: 3000", &port(upstream.addr())),
+            (
+                "timeout: 0.05s",
+                "timeout: 5s\n                      enable_x_ratelimit_headers: DRAFT_VERSION_03",
+            ),
+        ],
+    ));
+    let told = |_: u8| {
+        let answer = with_key(gateway.listener("clients"), "a");
+        let reset = answer.header("x-ratelimit-reset").expect("Envoy tells").parse::<u64>().unwrap();
+        (answer.status, reset)
+    };
+    let [_, _, (last, full_after), (refused, try_after)] = [0; 4].map(told);
+    assert_eq!((last, refused), (200, 429));
+    // Of three tokens, one comes every hundred seconds.
+    assert!((201..=300).contains(&full_after) && (1..=100).contains(&try_after), "{full_after} {try_after}");
+}
+
 /// Each of many keys gets exactly its limit, although two nodes that share nothing decide; and both of them do.
 #[track_caller]
 fn check_sticky(gateway: SocketAddr, nodes: &mut [TidegateServer; 2]) {
