@@ -40,7 +40,8 @@ impl Control {
     /// this one does not answer. False where there is nothing anywhere.
     pub async fn start(self: &Arc<Self>) -> bool {
         let fleets = self.fleet.fetch().await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot ask for what the other nodes run");
+            // That the store does not answer is told by who looks at it, once.
+            tracing::debug!(%error, "cannot ask for what the other nodes run");
             None
         });
         let own = match &self.store {

@@ -55,6 +55,9 @@ fn a_stop_then_accepts_nobody_and_says_once_that_it_stopped() {
     assert!(status.success());
     let log = server.stderr();
     assert_eq!(log.matches(" stopped ").count(), 1, "{log}");
+    // Nothing that ends with the server is taken for a failure.
+    let after = log.split(" stopping").nth(1).unwrap();
+    assert!(!after.contains(" WARN ") && !after.contains(" ERROR "), "{log}");
     drop(idle);
 }
 

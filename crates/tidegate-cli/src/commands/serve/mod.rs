@@ -183,6 +183,8 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         // Last, so that the drain can be watched.
         drop(stop_admin);
         let _ = serving_admin.await;
+        // Those who follow the database go before it does: they would take its end for a failure.
+        background.shutdown().await;
         if let Some(database) = database {
             database.close().await;
         }
