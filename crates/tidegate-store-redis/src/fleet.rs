@@ -10,7 +10,7 @@ use tidegate_core::Timestamp;
 use tidegate_store::StoreError;
 use tokio::sync::watch;
 
-use crate::client::Call;
+use crate::client::{Call, Route};
 use crate::link::Deadline;
 use crate::observer::Operation;
 use crate::script::{self, Script};
@@ -21,6 +21,8 @@ const PUBLISHED_TTL_MS: u64 = 7 * 24 * 3_600_000;
 /// How long seconds and minutes of the fleet's history are kept.
 const SECONDS_TTL_MS: u64 = 17 * 60_000;
 const MINUTES_TTL_MS: u64 = 26 * 3_600_000;
+/// How long a list of shards counts after it was told.
+const SHARDS_TTL_US: u64 = 30_000_000;
 /// Additions that no heartbeat took with it: more are old news.
 const MOST_UNSENT: usize = 3;
 /// Longer notes are not sent.
@@ -112,6 +114,32 @@ impl RedisStore {
             _ => None,
         };
         Ok(parts.chunks(2).filter_map(row).collect())
+    }
+
+    /// Tells every shard of which list it is one, and returns other lists that nodes told there: such nodes count apart. None
+    /// where the store is not sharded; a shard that does not answer tells nothing.
+    pub async fn other_shard_lists(&self) -> Vec<String> {
+        let Route::Sharded { endpoints, .. } = self.inner.client.route() else { return Vec::new() };
+        let mut own: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+        own.sort();
+        let (own, script, key) =
+            (own.join(","), script::shards(), self.inner.keys.fleet_key(MEMBERS, b"shards"));
+        let now = self.inner.given_time().map_or(-1, |now| now.as_micros().cast_signed());
+        let mut others = Vec::new();
+        for partition in (0..).take(endpoints.len()) {
+            let mut command = Cmd::new();
+            command.arg("EVALSHA").arg(&script.name).arg(1).arg(&key).arg(&own).arg(SHARDS_TTL_US).arg(now);
+            let Ok(Value::Array(lists)) = self.inner.ask_at(partition, &command, Some(script)).await else {
+                continue;
+            };
+            others.extend(lists.iter().filter_map(|list| match list {
+                Value::BulkString(list) => Some(String::from_utf8_lossy(list).into_owned()),
+                _ => None,
+            }));
+        }
+        others.sort();
+        others.dedup();
+        others
     }
 
     /// What is published, as heartbeats bring it.
@@ -231,10 +259,19 @@ impl Inner {
     }
 
     async fn ask(&self, command: &Cmd, script: Option<&Script>) -> Result<Value, StoreError> {
+        self.ask_at(self.client.partition_of(MEMBERS), command, script).await
+    }
+
+    async fn ask_at(
+        &self,
+        partition: u16,
+        command: &Cmd,
+        script: Option<&Script>,
+    ) -> Result<Value, StoreError> {
         let source = script.map(|script| &*script.source);
         let call = Call { operation: Operation::Heartbeat, command, source, items: 1 };
         // Not a request's: a large set takes longer than a decision may.
         let deadline = Deadline::from_now(self.patience() * 10);
-        self.client.run(self.client.partition_of(MEMBERS), call, deadline).await
+        self.client.run(partition, call, deadline).await
     }
 }

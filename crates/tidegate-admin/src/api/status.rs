@@ -41,6 +41,10 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
             warnings.push(format!("nodes use different {what}: they do not count together"));
         }
     }
+    for shards in (control.other_shards)() {
+        warnings
+            .push(format!("some nodes use the shards {shards}: they do not count together with this one"));
+    }
     let converged = notes.iter().all(|note| note.version == version && note.overrides == overrides);
     let nodes: Vec<Value> = notes.iter().map(|note| as_json(note, is_own(note))).collect();
     Ok(Json(json!({

@@ -307,6 +307,7 @@ impl Control {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (mut decisions, mut calls) = (self.metrics.decision_times(), self.metrics.store_times());
+        let mut health = None;
         loop {
             ticks.tick().await;
             let (decisions_now, calls_now) = (self.metrics.decision_times(), self.metrics.store_times());
@@ -318,6 +319,9 @@ impl Control {
             self.fleet.count(merged::told(&rules, (&added.0, &added.1)));
             let note = self.note();
             self.fleet.announce(&note);
+            if health.replace(note.health.clone()).is_some_and(|before| before != note.health) {
+                self.tell("store", &serde_json::json!({ "health": note.health }));
+            }
             self.tell(
                 "stats",
                 &serde_json::json!({

@@ -80,6 +80,8 @@ pub struct ControlConfig {
     pub layout: String,
     /// How much the store holds.
     pub usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
+    /// Lists of shards that other nodes use, where they differ from this node's.
+    pub other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// How busy the workers are, from 0 to 1.
     pub busy: Arc<dyn Fn() -> f64 + Send + Sync>,
 }
@@ -98,6 +100,7 @@ pub struct Control {
     pub(crate) node: String,
     pub(crate) layout: String,
     pub(crate) usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
+    pub(crate) other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
     pub(crate) running: Mutex<Running>,
     /// Held while rules are compiled and swapped in: what is compiled second must know of the first.
@@ -138,6 +141,7 @@ impl Control {
             node: config.node,
             layout: config.layout,
             usage: config.usage,
+            other_shards: config.other_shards,
             busy: config.busy,
             running: Mutex::default(),
             taking: Mutex::default(),

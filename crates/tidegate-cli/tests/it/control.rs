@@ -189,6 +189,24 @@ fn a_version_that_a_node_cannot_compile_is_shown_and_the_old_rules_go_on() {
 }
 
 #[test]
+fn nodes_that_use_different_shards_are_noticed() {
+    let shards: Vec<Redis> = (0..3).map(|_| Redis::start()).collect();
+    let addresses: Vec<String> = shards.iter().map(|shard| shard.addr().to_string()).collect();
+    let node = |shards: &[String]| {
+        Node::start(&format!(
+            "store: {{ url: 'redis+sharded://{}' }}\nadmin: {{ database: none }}",
+            shards.join(",")
+        ))
+    };
+    let (two, three) = (node(&addresses[..2]), node(&addresses));
+    let warns = |node: &Node| {
+        let nodes = node.get("/nodes");
+        nodes["warnings"].to_string().contains("they do not count together")
+    };
+    eventually("both say so", PATIENCE, || warns(&two) && warns(&three));
+}
+
+#[test]
 fn charts_show_what_all_nodes_decided() {
     let redis = Redis::start();
     let store = format!("store: {{ url: '{}' }}", redis.url());

@@ -93,6 +93,7 @@ impl Node {
             node: "node-1".into(),
             layout: "1".into(),
             usage: Arc::new(StoreUsage::default),
+            other_shards: Arc::new(Vec::new),
             busy: Arc::new(|| 0.0),
         };
         let admin = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! The one place that names concrete stores: makes the one that was asked for, and keeps it going.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_admin::{Metrics, StoreUsage};
@@ -26,6 +26,8 @@ pub(super) enum Backend {
 pub(super) struct Holdings {
     keys: AtomicU64,
     bytes: AtomicU64,
+    /// Lists of shards that other nodes use.
+    other_shards: Mutex<Vec<String>>,
     most_bytes: AtomicU64,
     evicted: AtomicU64,
 }
@@ -78,6 +80,16 @@ impl Backend {
         match self {
             Backend::Memory(_) => None,
             Backend::Redis(store, _) => Some(store.clone()),
+        }
+    }
+
+    /// Lists of shards that other nodes use, where they differ from ours.
+    pub(super) fn other_shards(&self) -> Vec<String> {
+        match self {
+            Backend::Memory(_) => Vec::new(),
+            Backend::Redis(_, holdings) => {
+                holdings.other_shards.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            }
         }
     }
 
@@ -150,8 +162,19 @@ async fn look_at_servers(store: &RedisStore, holdings: &Holdings) {
         holdings.most_bytes.store(all_most, Ordering::Relaxed);
         // A server that restarts counts from zero: a counter of ours never goes down.
         holdings.evicted.fetch_max(all_evicted, Ordering::Relaxed);
+        compare_shards(store, holdings).await;
         tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+/// Notices nodes that spread keys over other shards than this one.
+async fn compare_shards(store: &RedisStore, holdings: &Holdings) {
+    let found = store.other_shard_lists().await;
+    let mut known = holdings.other_shards.lock().unwrap_or_else(PoisonError::into_inner);
+    if *known != found && !found.is_empty() {
+        tracing::warn!(shards = ?found, "some nodes use other shards: they do not count together with this one");
+    }
+    *known = found;
 }
 
 fn tell_once(report: &ServerReport, told: &mut Vec<String>) {

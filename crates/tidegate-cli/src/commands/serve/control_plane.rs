@@ -120,6 +120,7 @@ pub(super) struct ControlParts<'p> {
 
 pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Control> {
     let (backend, busy) = (parts.backend.clone(), parts.busy.clone());
+    let shards = parts.backend.clone();
     let fleet: Arc<dyn Fleet> = match parts.fleet {
         Some(fleet) => fleet.clone(),
         None => Arc::new(Alone::default()),
@@ -137,6 +138,7 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
         node: settings.control.node.clone(),
         layout: KEY_LAYOUT.to_owned(),
         usage: Arc::new(move || backend.usage()),
+        other_shards: Arc::new(move || shards.other_shards()),
         busy: Arc::new(move || busy.ratio()),
     })
 }

@@ -1,0 +1,22 @@
+-- Tells a shard of which list it is one, and asks for the lists that others told.
+--
+-- KEYS[1]  a hash: lists of shards, and when one was last told (us)
+-- ARGV     the list, for how long one counts (us), now_us (negative: ask Redis)
+-- Reply    the other lists that count
+local now = tonumber(ARGV[3])
+if now < 0 then
+  local time = redis.call("TIME")
+  now = time[1] * 1000000 + time[2]
+end
+redis.call("HSET", KEYS[1], ARGV[1], string.format("%.0f", now))
+redis.call("PEXPIRE", KEYS[1], math.ceil(ARGV[2] / 1000))
+local others = {}
+local all = redis.call("HGETALL", KEYS[1])
+for at = 1, #all, 2 do
+  if now - tonumber(all[at + 1]) > tonumber(ARGV[2]) then
+    redis.call("HDEL", KEYS[1], all[at])
+  elseif all[at] ~= ARGV[1] then
+    others[#others + 1] = all[at]
+  end
+end
+return others
