@@ -2,6 +2,7 @@
 
 use tidegate_store::MemoryStats;
 
+use crate::idempotency::RequestNames;
 use crate::remote::Remote;
 use crate::remote::breaker::BreakerState;
 
@@ -64,16 +65,21 @@ pub struct RemoteStats {
     pub debts: usize,
     /// Leases that nobody holds and that are not yet given back.
     pub orphans: usize,
+    /// Names of requests of which the store must still be told, because it did not answer.
+    pub unwritten_names: usize,
     /// Refusals that could not be repeated for as long as they might, for want of room.
     pub refusals_evicted: u64,
     /// Hits that will not be charged to the store, for want of room.
     pub hits_forgiven: u64,
     /// Leases that must end by themselves, for want of room.
     pub leases_lost: u64,
+    /// Names of requests that stay claimed for their minute, for want of room.
+    pub names_lost: u64,
 }
 
 impl RemoteStats {
-    pub(crate) fn of(remote: &Remote) -> Self {
+    pub(crate) fn of(remote: &Remote, names: &RequestNames) -> Self {
+        let (unwritten_names, names_lost) = names.unwritten();
         let (calls, waiting) = remote.load();
         let local = &remote.local;
         RemoteStats {
@@ -83,9 +89,11 @@ impl RemoteStats {
             own: local.memory.stats(),
             debts: local.ledger.len(),
             orphans: remote.orphans.len(),
+            unwritten_names,
             refusals_evicted: remote.deny_cache.evicted(),
             hits_forgiven: local.ledger.forgiven(),
             leases_lost: remote.orphans.lost(),
+            names_lost,
         }
     }
 }

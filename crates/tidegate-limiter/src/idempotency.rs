@@ -93,6 +93,8 @@ pub(crate) struct RequestNames {
     random: RandomState,
     next: AtomicU64,
     unwritten: Mutex<VecDeque<Unwritten>>,
+    /// Those for which there was no room.
+    lost: AtomicU64,
 }
 
 /// What a store must still be told of a name that this node has claimed.
@@ -220,7 +222,8 @@ impl fmt::Debug for FirstTime<'_> {
 
 impl RequestNames {
     pub(crate) fn new() -> Self {
-        RequestNames { random: RandomState::new(), next: AtomicU64::new(0), unwritten: Mutex::default() }
+        let (next, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+        RequestNames { random: RandomState::new(), next, unwritten: Mutex::default(), lost }
     }
 
     /// A record that no other claim equals.
@@ -234,7 +237,14 @@ impl RequestNames {
         let mut unwritten = self.unwritten.lock();
         if unwritten.len() < MOST_UNWRITTEN {
             unwritten.push_back(change);
+        } else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How many the store must still be told of, and of how many it never will be.
+    pub(crate) fn unwritten(&self) -> (usize, u64) {
+        (self.unwritten.lock().len(), self.lost.load(Ordering::Relaxed))
     }
 
     fn wrote(&self, change: &Unwritten) {

@@ -256,7 +256,7 @@ impl Limiter {
     /// What a limiter on a remote store holds; nothing for one on this process's memory.
     #[must_use]
     pub fn remote_stats(&self) -> Option<RemoteStats> {
-        self.remote.as_ref().map(|remote| RemoteStats::of(remote))
+        self.remote.as_ref().map(|remote| RemoteStats::of(remote, &self.request_names))
     }
 
     /// The nodes of a remote store; none where the store is this process's memory.

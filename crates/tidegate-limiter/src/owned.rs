@@ -65,6 +65,11 @@ impl Question<'_> {
         Micros::new(Request::once(&spends).store_us())
     }
 
+    /// Which of `crowds` its cells belong to, all of them together.
+    pub(crate) fn crowd(&self, crowds: usize) -> usize {
+        self.0.iter().map(|asked| asked.hash.below(crowds)).sum::<usize>() % crowds
+    }
+
     /// How much its keys take.
     pub(crate) fn bytes(&self) -> usize {
         self.0.iter().map(|asked| asked.spend.cell.key.len() + asked.spend.cell.tag.len()).sum()

@@ -80,7 +80,7 @@ struct Return {
 }
 
 /// Cells of the store, how many hits go back to each, and how long ago they were spent.
-type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
+pub(crate) type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
 
 impl Limiter {
     /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter. What has come back by
@@ -226,7 +226,7 @@ impl Remote {
     }
 
     /// Refunds without anybody waiting for it.
-    fn refund_soon(self: &Arc<Self>, given: GivenBack) {
+    pub(crate) fn refund_soon(self: &Arc<Self>, given: GivenBack) {
         let remote = self.clone();
         self.spawn(Box::pin(async move {
             // A failure was told to the observer; what was spent stays spent.

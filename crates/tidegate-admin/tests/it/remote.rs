@@ -97,7 +97,15 @@ fn each_node_says_whether_it_answers_and_what_its_breaker_lets_through() {
 
 #[test]
 fn what_waits_and_what_is_owed_is_told() {
-    let stats = || RemoteStats { waiting: 5, fleet: 3, debts: 2, hits_forgiven: 9, ..RemoteStats::default() };
+    let stats = || RemoteStats {
+        waiting: 5,
+        fleet: 3,
+        debts: 2,
+        unwritten_names: 4,
+        hits_forgiven: 9,
+        names_lost: 1,
+        ..RemoteStats::default()
+    };
     let exposition = Exposition::new(Arc::new(Metrics::new())).with_remote(stats).with_busy_ratio(|| 0.25);
     let scrape = read(&exposition);
     let gauge = |name: &str| scrape.get(&format!("tidegate_{name}"), &[]);
@@ -106,5 +114,7 @@ fn what_waits_and_what_is_owed_is_told() {
         (Some(5.0), Some(3.0), Some(2.0))
     );
     assert_eq!(gauge("worker_busy_ratio"), Some(0.25));
-    assert_eq!(scrape.get("tidegate_forgotten_total", &[("what", "hits")]), Some(9.0));
+    assert_eq!(gauge("unwritten_request_names"), Some(4.0));
+    let forgotten = |what| scrape.get("tidegate_forgotten_total", &[("what", what)]);
+    assert_eq!((forgotten("hits"), forgotten("names")), (Some(9.0), Some(1.0)));
 }

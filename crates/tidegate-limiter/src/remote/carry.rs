@@ -6,9 +6,10 @@
 use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Outcome, Stance, Timestamp};
+use tidegate_core::{Hits, Micros, Outcome, Stance, Timestamp};
 use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Slice, Spend, StoreError};
 
 use super::breaker::BreakerState;
@@ -184,7 +185,8 @@ impl Remote {
     fn give_up_late(&self, items: &[&Item], id: &QueueId) -> Option<Micros> {
         let mut first: Option<Micros> = None;
         let mut late = 0;
-        for ticket in items.iter().flat_map(|item| &item.waiters).filter(|ticket| !ticket.is_over()) {
+        let waiters = items.iter().flat_map(|item| item.waiters.iter().map(move |ticket| (item, ticket)));
+        for (item, ticket) in waiters.filter(|(_, ticket)| !ticket.is_over()) {
             let left = self.time_left(*ticket.question());
             if left > Micros::ZERO {
                 first = Some(first.map_or(left, |first| first.min(left)));
@@ -193,6 +195,7 @@ impl Remote {
             } else {
                 late += 1;
                 ticket.fill(StoreReply::Overloaded);
+                item.late.fetch_add(1, Ordering::Relaxed);
             }
         }
         if late > 0 {
@@ -202,20 +205,39 @@ impl Remote {
     }
 
     /// Answers everybody in `item`, each by its place, whether or not they are still there.
-    fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, sent: Timestamp) {
+    fn answer(self: &Arc<Self>, item: &Item, told: &RequestOutcomes<'_>, sent: Timestamp) {
         let count = count_of(&item.waiters).get();
         self.note_late_answers(item);
         // What the last of them was told is what the cells say now.
         for (spend, outcome) in item.spends.iter().zip(told.at(count - 1)) {
             self.learn(spend, outcome, sent);
         }
-        for (place, ticket) in (0..count).zip(&item.waiters) {
+        // Equal requests have no order among them: who has left takes nobody's place.
+        let (here, gone): (Vec<&StoreTicket>, Vec<&StoreTicket>) =
+            item.waiters.iter().partition(|ticket| !ticket.is_over());
+        let mut spent_for_nobody = 0;
+        for (place, ticket) in (0..count).zip(here.iter().chain(&gone)) {
             let outcomes: Outcomes = told.at(place).collect();
             let passes = passes(item, &outcomes);
+            spent_for_nobody += u64::from(passes && place as usize >= here.len());
             let leases = if passes { TakenLeases::of(&item.spends, &self.orphans) } else { None };
             let answer = StoreAnswer { outcomes, source: Source::Store, leases };
             ticket.fill(StoreReply::Answered(answer));
         }
+        let late = item.late.load(Ordering::Relaxed) as u64;
+        self.give_back(item, spent_for_nobody.min(late), sent);
+    }
+
+    /// Gives back what the store spent for `requests` that were late, and were decided without it.
+    fn give_back(self: &Arc<Self>, item: &Item, requests: u64, sent: Timestamp) {
+        if requests == 0 {
+            return;
+        }
+        let now = self.clock.now();
+        let hits = |spend: &OwnedSpend| Hits::new(spend.ask.hits.get().saturating_mul(requests));
+        let counted = item.spends.iter().filter(|spend| !spend.cell.limit.takes_lease());
+        self.refund_soon(counted.map(|spend| (spend.cell.clone(), hits(spend), now.since(sent))).collect());
+        item.spends.iter().for_each(|spend| self.deny_cache.forget(spend.hash, now));
     }
 
     /// Counts those who are answered after their deadline because this core did not run.

@@ -29,8 +29,15 @@ pub(crate) struct Queues {
     items: AtomicUsize,
     waiters: AtomicUsize,
     bytes: AtomicUsize,
+    /// How many items wait for each crowd of cells: who asks much of the same cells, in many shapes, gets a part of the room.
+    crowds: Box<[AtomicUsize]>,
     bounds: QueueBounds,
 }
+
+/// Cells are told apart by so many crowds. Callers cannot know in whose crowd they are.
+const CROWDS: usize = 4_096;
+/// One crowd may take one part of so many of the room for items.
+const CROWD_PARTS: usize = 16;
 
 /// The nodes that a request touches, in order. Requests that touch the same are carried together: then no call fails because
 /// of a node that only others need.
@@ -84,9 +91,12 @@ enum Whereabouts {
 pub(crate) struct Item {
     pub(crate) spends: OwnedSpends,
     pub(crate) waiters: SmallVec<[StoreTicket; 1]>,
+    /// How many of them were let go while it was under way, because their time was over.
+    pub(crate) late: AtomicUsize,
     shape: Option<Shape>,
     work_of_one: Micros,
     bytes: usize,
+    crowd: usize,
 }
 
 impl Item {
@@ -119,6 +129,7 @@ impl Queues {
             items: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
+            crowds: (0..CROWDS).map(|_| AtomicUsize::new(0)).collect(),
             bounds,
         }
     }
@@ -161,24 +172,28 @@ impl Queues {
                 }
                 known => {
                     let bytes = question.bytes();
-                    if !self.has_room(bytes) {
+                    let crowd = question.crowd(CROWDS);
+                    if !self.has_room(bytes, crowd) {
                         joined.turned_away.push(ticket);
                         continue;
                     }
                     self.items.fetch_add(1, Ordering::Relaxed);
+                    self.crowds[crowd].fetch_add(1, Ordering::Relaxed);
                     self.bytes.fetch_add(bytes, Ordering::Relaxed);
                     let (spends, work_of_one) = (question.owned(), question.work());
-                    let waiters = SmallVec::from_buf([ticket]);
+                    let (waiters, late) = (SmallVec::from_buf([ticket]), AtomicUsize::new(0));
                     match known {
                         Some(Whereabouts::UnderWay { next }) => {
-                            *next = Some(Box::new(Item { spends, waiters, shape, work_of_one, bytes }));
+                            let item = Item { spends, waiters, late, shape, work_of_one, bytes, crowd };
+                            *next = Some(Box::new(item));
                         }
                         known => {
                             // An equal one waits already, before others that came with this one: it stays by itself.
                             if known.is_some() {
                                 shape = None;
                             }
-                            not_before = queue.push(Item { spends, waiters, shape, work_of_one, bytes });
+                            let item = Item { spends, waiters, late, shape, work_of_one, bytes, crowd };
+                            not_before = queue.push(item);
                         }
                     }
                 }
@@ -240,8 +255,10 @@ impl Queues {
         }
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
-        self.items.load(Ordering::Relaxed) < self.bounds.items
+    fn has_room(&self, bytes: usize, crowd: usize) -> bool {
+        let most_of_a_crowd = (self.bounds.items / CROWD_PARTS).max(1);
+        self.crowds[crowd].load(Ordering::Relaxed) < most_of_a_crowd
+            && self.items.load(Ordering::Relaxed) < self.bounds.items
             && self.bytes.load(Ordering::Relaxed) + bytes <= self.bounds.bytes
     }
 
@@ -257,6 +274,9 @@ impl Queues {
 
     fn count_out(&self, items: &[Item]) {
         let waiters = items.iter().map(|item| item.waiters.len()).sum();
+        for item in items {
+            self.crowds[item.crowd].fetch_sub(1, Ordering::Relaxed);
+        }
         self.items.fetch_sub(items.len(), Ordering::Relaxed);
         self.waiters.fetch_sub(waiters, Ordering::Relaxed);
         self.bytes.fetch_sub(items.iter().map(|item| item.bytes).sum(), Ordering::Relaxed);
@@ -423,6 +443,17 @@ mod tests {
         assert_eq!(counts(queues.next(&id(), IsFirst::No)).len(), 5);
         assert!(queues.next(&id(), IsFirst::No).is_none() && queues.next(&id(), IsFirst::No).is_none());
         assert_eq!((queues.calls(), queues.waiting()), (0, 0));
+    }
+
+    #[test]
+    fn who_asks_the_same_cell_in_a_thousand_shapes_leaves_room_for_others() {
+        let queues = Queues::new(QueueBounds { items: 64, ..QueueBounds::default() });
+        let flood: Vec<(&str, u64)> = (1..=1_000).map(|hits| ("one", hits)).collect();
+        assert_eq!(join(&queues, &flood).turned_away.len(), 1_000 - 64 / CROWD_PARTS);
+        assert_eq!(join(&queues, &[("a", 1), ("b", 1), ("c", 1)]).turned_away.len(), 0);
+        let (first, _) = queues.next(&id(), IsFirst::Yes).unwrap();
+        assert_eq!(first.len(), 64 / CROWD_PARTS + 3);
+        assert_eq!(join(&queues, &[("one", 1_001)]).turned_away.len(), 0, "there is room again");
     }
 
     #[test]

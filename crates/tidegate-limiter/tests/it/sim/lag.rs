@@ -34,6 +34,33 @@ fn who_waits_on_a_core_that_stood_still_gets_the_answer_of_the_store() {
     }
 }
 
+/// They were refused for want of time, so what the store spent for them is somebody else's.
+#[test]
+fn what_the_store_spends_for_those_who_were_late_goes_back() {
+    for policy in ["closed", "local"] {
+        let setting = Setting { change: |remote| remote.queue.calls = 1, ..Setting::default() };
+        let fleet = Fleet::new(&rules(policy, 20), setting);
+        let node = &fleet.nodes[0];
+        (0..20).for_each(|_| drop(node.check("busy")));
+        // One call of 6 ms, and those behind it have time for one as it was before; it takes 8.
+        node.link.set(Weather::Slow(Micros::from_millis(3)));
+        let busy = node.start("other");
+        fleet.executor.settle();
+        let late: Vec<_> = (0..9).map(|_| node.start("one")).collect();
+        fleet.executor.settle();
+        node.link.set(Weather::Slow(Micros::from_millis(4)));
+        assert!(busy.wait().decision.allowed);
+        for one in late {
+            let Checked { decision, took } = one.wait();
+            assert_eq!((decision.allowed, took), (false, Micros::from_millis(10)), "{policy}");
+        }
+        node.link.set(Weather::Fine);
+        fleet.run_for_millis(100);
+        let look = node.check_cost("one", 0);
+        assert_eq!(look.governing().unwrap().limit().unwrap().outcome.remaining, 20, "{policy}");
+    }
+}
+
 /// Requests over a few keys on two nodes whose cores stand still again and again.
 #[test]
 fn cores_that_stand_still_by_chance_fall_back_never_and_admit_no_more_than_the_limit() {
