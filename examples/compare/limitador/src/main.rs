@@ -50,10 +50,15 @@ fn main() -> Result<(), Error> {
         .map(|number| Context::from(HashMap::from([("user".to_owned(), format!("user-{number}"))])))
         .collect();
     let namespace = "api".into();
-    let began = Instant::now();
-    for number in 0..2_000_000 {
-        assert!(!limiter.check_rate_limited_and_update(&namespace, &users[number % 1_000], 1, false)?.limited);
+    // The best of twenty rounds: others may run on this machine.
+    let mut best = u128::MAX;
+    for _ in 0..20 {
+        let began = Instant::now();
+        for number in 0..100_000 {
+            assert!(!limiter.check_rate_limited_and_update(&namespace, &users[number % 1_000], 1, false)?.limited);
+        }
+        best = best.min(began.elapsed().as_nanos() / 100_000);
     }
-    println!("{}", began.elapsed().as_nanos() / 2_000_000);
+    println!("{best}");
     Ok(())
 }
