@@ -98,7 +98,8 @@ fn heartbeats_and_probes_of_a_core_that_stands_still_open_no_breaker() {
     let fleet = Fleet::running(&rules("closed", 100), Setting::default());
     let node = &fleet.nodes[0];
     for _ in 0..300 {
-        fleet.executor.run_for(Micros::from_millis(1));
+        // Shorter than the way to the store and back: no call is answered before its core stands still.
+        fleet.executor.run_for(Micros::new(100));
         fleet.executor.stand_still(Micros::from_millis(100));
     }
     assert!(node.heard.breaker.lock().unwrap().is_empty());
