@@ -25,8 +25,17 @@ impl Remote {
         if end == End::ShutDown {
             self.settle(names).await;
         }
-        self.give_orphans_back().await;
         self.leave_fleet().await;
+        self.until_calls_end().await;
+        self.give_orphans_back().await;
+    }
+
+    /// A call under way may still bring a lease that nobody waits for. Each ends within its deadline.
+    async fn until_calls_end(&self) {
+        let until = self.clock.now() + self.timeout + PATIENCE;
+        while self.load() != (0, 0) && self.clock.now() < until {
+            self.runtime.sleep(Micros::from_millis(1)).await;
+        }
     }
 
     /// Pays what is owed, and tells the store what approximate rules have admitted since it was last told.
