@@ -28,8 +28,8 @@ fn week() -> Vec<Request> {
         let hour = second / 3_600 % 24;
         // Nights are quieter.
         if (7..23).contains(&hour) || next() % 4 == 0 {
-            let uniform = next() % 500;
-            requests.push((START + second, u16::try_from(uniform * uniform / 500).unwrap()));
+            let uniform = next() % 2_000;
+            requests.push((START + second, u16::try_from(uniform * uniform / 2_000).unwrap()));
         }
     }
     let thursday = START + 3 * 86_400 + 14 * 3_600;
@@ -76,16 +76,16 @@ fn expected(requests: &[Request], limit: u64) -> Expected {
     expected
 }
 
-const HOURLY_12: &str =
-    "- { name: per-ip, key: [ip], limits: [{ algorithm: fixed_window, limit: 12, window: 1h }] }";
-const HOURLY_20: &str =
-    "- { name: per-ip, key: [ip], limits: [{ algorithm: fixed_window, limit: 20, window: 1h }] }";
+const HOURLY_6: &str =
+    "- { name: per-ip, key: [ip], limits: [{ algorithm: fixed_window, limit: 6, window: 1h }] }";
+const HOURLY_9: &str =
+    "- { name: per-ip, key: [ip], limits: [{ algorithm: fixed_window, limit: 9, window: 1h }] }";
 
 #[test]
 fn a_week_has_the_answers_that_counting_gives() {
     let requests = week();
-    let report = replay(&log_of(&requests), Format::Combined, HOURLY_12, Some(HOURLY_20));
-    let (now, before) = (expected(&requests, 12), expected(&requests, 20));
+    let report = replay(&log_of(&requests), Format::Combined, HOURLY_6, Some(HOURLY_9));
+    let (now, before) = (expected(&requests, 6), expected(&requests, 9));
     assert_eq!((report.lines.played, report.lines.bad), (requests.len() as u64, 0));
     let rule = &report.rules[0];
     assert!(now.refused > before.refused && before.callers.len() > 1, "the week makes a difference");
@@ -100,14 +100,14 @@ fn a_week_has_the_answers_that_counting_gives() {
     let (second, caller) = now.first.unwrap();
     assert_eq!(rule.hit_first[0].first_refused_us, Some(second * 1_000_000));
     assert_eq!(rule.hit_first[0].caller, format!("ip={}", address(caller)));
-    assert_eq!((&*rule.hit_most[0].caller, rule.hit_most[0].refused.now), ("ip=10.1.234.96", 5_000 - 12));
+    assert_eq!((&*rule.hit_most[0].caller, rule.hit_most[0].refused.now), ("ip=10.1.234.96", 5_000 - 6));
 }
 
 #[test]
 fn peaks_are_what_each_caller_would_have_needed() {
     let requests = week();
-    let report = replay(&log_of(&requests), Format::Combined, HOURLY_12, None);
-    let mut peaks: Vec<u64> = expected(&requests, 12).peaks.into_values().collect();
+    let report = replay(&log_of(&requests), Format::Combined, HOURLY_6, None);
+    let mut peaks: Vec<u64> = expected(&requests, 6).peaks.into_values().collect();
     peaks.sort_unstable();
     let limit = &report.rules[0].limits[0];
     let counted: u64 = limit.peaks.iter().map(|peak| peak.count).sum();
@@ -126,20 +126,20 @@ fn peaks_are_what_each_caller_would_have_needed() {
         limit.runs.iter().map(|run| run.value.saturating_sub(limit_to_be) * run.count).sum()
     };
     let slack = 5_000 / 64;
-    let moved = expected(&requests, 15).refused;
-    assert!((moved..=moved + slack).contains(&excess(15)), "{} for {moved}", excess(15));
+    let moved = expected(&requests, 7).refused;
+    assert!((moved..=moved + slack).contains(&excess(7)), "{} for {moved}", excess(7));
 }
 
 #[test]
 fn refusals_come_in_the_hours_in_which_they_happened() {
     let requests = week();
-    let report = replay(&log_of(&requests), Format::Combined, HOURLY_12, None);
+    let report = replay(&log_of(&requests), Format::Combined, HOURLY_6, None);
     let timeline = &report.timeline;
     assert_eq!((timeline.start_s, timeline.width_s, timeline.buckets.len()), (START, 3_600, 168));
     for (hour, bucket) in (0..).zip(&timeline.buckets) {
         let within: Vec<Request> =
             requests.iter().filter(|(second, _)| (second - START) / 3_600 == hour).copied().collect();
-        assert_eq!(*bucket, [within.len() as u64, expected(&within, 12).refused, 0], "hour {hour}");
+        assert_eq!(*bucket, [within.len() as u64, expected(&within, 6).refused, 0], "hour {hour}");
     }
 }
 
@@ -148,15 +148,15 @@ fn a_sliding_log_and_a_bucket_refuse_what_a_plain_simulation_refuses() {
     let requests = week();
     let requests = &requests[..25_000];
     let log = log_of(requests);
-    // At most 12 in any half hour: the seconds of those that passed, in a list.
+    // At most 5 in any half hour: the seconds of those that passed, in a list.
     let mut passed: HashMap<u16, Vec<u64>> = HashMap::new();
     let mut refused = 0u64;
     for (second, caller) in requests {
         let list = passed.entry(*caller).or_default();
         list.retain(|earlier| second - earlier < 1_800);
-        if list.len() < 12 { list.push(*second) } else { refused += 1 }
+        if list.len() < 5 { list.push(*second) } else { refused += 1 }
     }
-    let sliding = "- { name: a, key: [ip], limits: [{ algorithm: sliding_log, limit: 12, window: 30m }] }";
+    let sliding = "- { name: a, key: [ip], limits: [{ algorithm: sliding_log, limit: 5, window: 30m }] }";
     assert_eq!(replay(&log, Format::Combined, sliding, None).refused.now, refused);
     // A burst of 6, one more every 300 s: tokens times 300, which are whole numbers.
     let (mut buckets, mut refused): (HashMap<u16, (u64, u64)>, u64) = (HashMap::new(), 0);
@@ -175,7 +175,7 @@ fn the_same_input_gives_the_same_output_byte_for_byte() {
     let requests = week();
     let log = log_of(&requests[..10_000]);
     let all = || {
-        let report = replay(&log, Format::Combined, HOURLY_12, Some(HOURLY_20));
+        let report = replay(&log, Format::Combined, HOURLY_6, Some(HOURLY_9));
         let json = serde_json::to_string(&report).unwrap();
         [json, text(&report, 100), svg(&report), html(&report)]
     };
@@ -189,7 +189,7 @@ fn callers_beyond_the_bound_are_sampled_and_the_report_says_so() {
     let requests: Vec<Request> =
         (0..40_000u64).map(|n| (START + n / 10, u16::try_from(n % 20_000).unwrap())).collect();
     let options = Options { most_callers: 1_000, ..Options::new("web") };
-    let report: Report = replay_with(&log_of(&requests), Format::Combined, HOURLY_12, None, options);
+    let report: Report = replay_with(&log_of(&requests), Format::Combined, HOURLY_6, None, options);
     let rule = &report.rules[0];
     assert_eq!(rule.sampled_one_in, 32);
     assert!((17_000..23_000).contains(&rule.callers), "{}", rule.callers);
