@@ -12,6 +12,7 @@ mod control;
 mod dashboard;
 mod exposition;
 mod listener;
+mod low_priority;
 mod metrics;
 mod pages;
 mod process;
@@ -23,5 +24,6 @@ pub use control::{
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
 pub use listener::{Admin, BindError};
+pub use low_priority::at_low_priority;
 pub use metrics::{MOST_RULE_SERIES, Metrics};
 pub use reference::reference;

@@ -110,6 +110,31 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All there are, for those who list them.
+    pub const ALL: [Kind; 21] = [
+        Self::MalformedJson,
+        Self::InvalidField,
+        Self::BodyTooLarge,
+        Self::BodyTooSlow,
+        Self::UnsupportedMediaType,
+        Self::Unauthorized,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::QuotaExceeded,
+        Self::Conflict,
+        Self::LeaseEnded,
+        Self::StoreUnavailable,
+        Self::MalformedRequest,
+        Self::TargetTooLong,
+        Self::HeaderTooLarge,
+        Self::Overloaded,
+        Self::Shed,
+        Self::BadGateway,
+        Self::GatewayTimeout,
+        Self::UnknownDomain,
+        Self::NoPeer,
+    ];
+
     /// The status that every problem of this kind has.
     #[must_use]
     pub fn status(self) -> StatusCode {
@@ -163,7 +188,9 @@ impl Kind {
         }
     }
 
-    fn title(self) -> &'static str {
+    /// What every problem of this kind is, in a sentence.
+    #[must_use]
+    pub fn title(self) -> &'static str {
         match self {
             Self::MalformedJson => "The body is not valid JSON",
             Self::InvalidField => "A field is not valid",

@@ -26,13 +26,27 @@ pub struct Explanation {
 
 /// What one rule makes of a request.
 #[derive(Clone, Debug)]
-#[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct RuleExplanation {
     /// The rule's name.
     pub rule: String,
     /// Whether it counts.
-    #[cfg_attr(feature = "serde", serde(flatten))]
     pub outcome: RuleOutcome,
+}
+
+/// For a program, and with the words for a person beside it, so that nobody has to find others.
+#[cfg(feature = "serde")]
+impl Serialize for RuleExplanation {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct WithWords<'e> {
+            rule: &'e str,
+            says: String,
+            #[serde(flatten)]
+            outcome: &'e RuleOutcome,
+        }
+        let RuleExplanation { rule, outcome } = self;
+        WithWords { rule, says: outcome.to_string(), outcome }.serialize(serializer)
+    }
 }
 
 impl RuleExplanation {

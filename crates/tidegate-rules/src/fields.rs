@@ -268,9 +268,14 @@ pub(crate) fn did_you_mean<'k>(written: &str, known: impl IntoIterator<Item = &'
 fn unquoted(node: &Node, what: &str, expected: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
     match &node.value {
         Value::Scalar(Scalar { text, quoted: false }) => Some(text.clone()),
-        Value::Scalar(Scalar { quoted: true, .. }) => {
+        Value::Scalar(Scalar { quoted: true, text }) => {
             let message = format!("{what} must be {expected}, not quoted text");
-            report.error(node.span, message, "remove the quotes");
+            let hint = if text.contains(',') {
+                format!("write {}", text.replace(',', ""))
+            } else {
+                "remove the quotes".into()
+            };
+            report.error(node.span, message, hint);
             None
         }
         _ => {

@@ -128,6 +128,12 @@ impl LimitReader<'_> {
             report.error(node.span, format!("a limit cannot be {}", node.describe()), SHORTHAND_HINT);
             return None;
         };
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let hint =
+                "write hits per time, such as 100/minute; a comma ends a limit, so write 1000, not 1,000";
+            report.error(node.span, format!("limit: `{text}` is not a rate"), hint);
+            return None;
+        }
         let (count, window) = fields::quantity(count_per_period(text), node, "limit", report)?;
         let made = per_window(count, window).map_err(|error| refused(error, |_| node.span, report)).ok()?;
         Some(self.named(made, None))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tidegate_rules::{Descriptor, RuleOutcome};
+use tidegate_rules::Descriptor;
 
 use super::body::Body;
 use super::keys::{Key, unknown_domain};
@@ -20,7 +20,5 @@ pub(crate) async fn explain(
     let snapshot = control.limiter.snapshot();
     let explained =
         snapshot.rules().explain(&key.domain, &Descriptor { entries: &entries }, control.clock.now());
-    let mut explained = explained.map_err(|error| unknown_domain(&control, &error))?;
-    explained.rules.sort_by_key(|one| matches!(one.outcome, RuleOutcome::NotMatched { .. }));
-    Ok(Json(json!(explained)))
+    Ok(Json(json!(explained.map_err(|error| unknown_domain(&control, &error))?)))
 }

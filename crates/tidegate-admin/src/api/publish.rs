@@ -14,6 +14,7 @@ use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Control, RuleSource, compile};
+use crate::low_priority::at_low_priority;
 
 /// A reason longer than this is a document.
 const LONGEST_REASON: usize = 1_000;
@@ -77,10 +78,9 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
     }
     check_domains(&wanted.documents)?;
     let (documents, now) = (wanted.documents.clone(), control.clock.now());
-    // Compiling ten thousand rules takes a while, and others live on this runtime.
-    let compiled = tokio::task::spawn_blocking(move || compile(&documents, now));
-    let rules = compiled.await.map_err(|_| Problem::unavailable("compiling was broken off"))?;
-    let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
+    // Compiling ten thousand rules takes a while, and requests are decided on the same cores.
+    let compiled = at_low_priority(move || compile(&documents, now)).await;
+    let rules = compiled.map_err(|found| Problem::invalid_rules(&found))?;
     let before = store.documents(wanted.on).await?;
     let publication = Publication {
         on: wanted.on,

@@ -18,6 +18,7 @@ use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, can_edit, editable, etag, list, made_on, publish};
 use crate::control::{Base, Control, RuleSource, compile};
+use crate::low_priority::at_low_priority;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -168,8 +169,7 @@ pub(crate) async fn validate(
         }
     };
     let (wanted, now) = (documents.clone(), control.clock.now());
-    let compiled = tokio::task::spawn_blocking(move || compile(&wanted, now));
-    let compiled = compiled.await.map_err(|_| Problem::unavailable("compiling was broken off"))?;
+    let compiled = at_low_priority(move || compile(&wanted, now)).await;
     let (diagnostics, rules) = match &compiled {
         Ok(rules) => (list(rules.warnings()), in_short(rules, &documents.to_documents())),
         Err(found) => (list(Some(found)), Vec::new()),

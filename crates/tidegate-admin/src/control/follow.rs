@@ -10,6 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use super::fleet::{FleetError, Heard, NodeNote, PublishedSet};
 use super::running::Revision;
 use super::{Control, Latencies, merged};
+use crate::low_priority::at_low_priority;
 
 /// How often the set that the other nodes find is kept from being forgotten: it lives there for a while only.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
@@ -215,8 +216,7 @@ impl Control {
     async fn take_set(self: &Arc<Self>, set: PublishedSet) -> bool {
         let (version, overrides) = (set.version, set.overrides);
         let control = self.clone();
-        let taken = tokio::task::spawn_blocking(move || control.take_published(set)).await;
-        match taken.expect("taking rules into use does not panic") {
+        match at_low_priority(move || control.take_published(set)).await {
             Ok(()) => {
                 self.tell("version", &serde_json::json!({ "version": version, "overrides": overrides }));
                 true

@@ -1,4 +1,4 @@
-//! `tidegate validate`: whether `serve` would take these rules, and if not, every reason why.
+//! `tidegate validate`: whether `serve` would take these rules or this configuration, and if not, every reason why.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -7,25 +7,24 @@ use serde_json::json;
 use tidegate_rules::Colour;
 
 use crate::args::{Output, ValidateArgs};
+use crate::commands::serve::check;
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, RuleFiles, RulesError};
 use crate::settings::Settings;
 use crate::unread::{Surfaces, Unread};
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
-    let (files, surfaces) = match &args.config {
-        Some(config) => {
-            let settings = Settings::of_file(config)?;
-            let surfaces = Surfaces::of(&settings);
-            (settings.rules, surfaces)
-        }
-        None => {
-            let files = RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() };
-            (files, Surfaces::default())
-        }
+    let settings = args.config.as_deref().map(Settings::of_file).transpose()?;
+    let surfaces = settings.as_ref().map(Surfaces::of).unwrap_or_default();
+    let files = match &settings {
+        Some(settings) => settings.rules.clone(),
+        None => RuleFiles { native: args.paths.clone(), envoy: args.envoy_config.clone() },
     };
     match (files.load(), args.output.output) {
         (Ok(loaded), output) => {
+            if let Some(settings) = &settings {
+                check(settings, Some(&loaded.rules))?;
+            }
             let unread = surfaces.unread(&loaded.rules);
             let is_good = !args.strict || (loaded.rules.warnings().is_none() && unread.is_empty());
             write_found(&loaded, &unread, is_good, output)?;

@@ -100,7 +100,8 @@ fn an_explanation_can_be_read_by_a_program() {
     let explanation =
         rules.explain("api", &Descriptor { entries: &[("user", b"\xff")] }, NOW).expect("a known domain");
     let expected = serde_json::json!({ "domain": "api", "rules": [{
-        "rule": "a", "outcome": "counts", "mode": "enforce", "from": "limits", "key": ["user=\u{fffd}"],
+        "rule": "a", "says": "counts, one cell for user=\u{fffd} (from limits)\n  sliding_log/1s: 5 by sliding_log in 1s",
+        "outcome": "counts", "mode": "enforce", "from": "limits", "key": ["user=\u{fffd}"],
         "limits": [{ "name": "sliding_log/1s", "algorithm": "sliding_log", "limit": 5, "window": "1s" }],
     }] });
     assert_eq!(serde_json::to_value(&explanation).expect("it is plain data"), expected);

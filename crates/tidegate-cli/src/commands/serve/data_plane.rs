@@ -10,6 +10,7 @@ use tidegate_access::{Offers, ServerTls};
 use tidegate_core::Micros;
 use tidegate_http::identity::Identity;
 use tidegate_limiter::{Limiter, Shedder, TokioRuntime};
+use tidegate_rules::RuleSet;
 use tidegate_server::access::Access;
 use tidegate_server::connection::HttpLimits;
 use tidegate_server::grpc::{Grpc, health_and_reflection};
@@ -113,7 +114,7 @@ pub(super) fn start(
     if let Some(section) = &settings.proxy {
         let proxy = section.settings(identity.clone(), settings.drain.tunnels)?;
         identities.push(proxy.identity.clone());
-        check_domains(section, limiter)?;
+        check_domains(section, limiter.snapshot().rules())?;
         let proxy = match &shedder {
             Some(shedder) => Proxy::new(proxy).with_shedder(shedder.clone()),
             None => Proxy::new(proxy),
@@ -155,9 +156,8 @@ fn proxy_listener(
 }
 
 /// A domain that has no rules would let nothing pass.
-fn check_domains(section: &ProxySection, limiter: &Limiter) -> Result<(), Failure> {
-    let snapshot = limiter.snapshot();
-    let known: Vec<&str> = snapshot.rules().domains().collect();
+pub(super) fn check_domains(section: &ProxySection, rules: &RuleSet) -> Result<(), Failure> {
+    let known: Vec<&str> = rules.domains().collect();
     // Rules of a database that does not answer yet come later.
     if known.is_empty() {
         return Ok(());

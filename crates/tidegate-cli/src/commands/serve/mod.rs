@@ -5,6 +5,7 @@
 mod announce;
 mod backend;
 mod busy;
+mod check;
 mod control_plane;
 mod data_plane;
 mod exposition;
@@ -48,6 +49,8 @@ use reloader::Reloader;
 use secrets::Reloads;
 use signals::StopSignals;
 
+pub(crate) use check::check;
+
 /// How often it is looked how busy the workers are.
 const LOOK_AT_WORKERS: Duration = Duration::from_secs(1);
 
@@ -77,6 +80,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let from_files = settings.control.source != RuleSource::Database;
     // Mistakes in files are found before anything is made on disk.
     let files = from_files.then(|| settings.rules.load()).transpose()?;
+    check(&settings, files.as_ref().map(|files| &files.rules))?;
     let database = control_plane::open(&settings).await?;
     let begin_with = match files {
         Some(files) => files,

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tidegate_admin::Control;
+use tidegate_admin::{Control, at_low_priority};
 use tidegate_limiter::Limiter;
 use tidegate_rules::{Diagnostics, RuleSet, Severity};
 use tokio::signal::unix::Signal;
@@ -51,27 +51,31 @@ impl Reloader {
                 _ = hangup.recv() => Cause::Hangup,
                 () = sleep(Watch::pause_after(found)) => Cause::Time,
             };
-            // Reading and compiling may take a while, and others live on this runtime.
-            let step = tokio::task::spawn_blocking(move || {
-                let found = self.step(cause);
+            // Looking may take a while, and others live on this runtime.
+            let looking = tokio::task::spawn_blocking(move || {
+                let found = self.look(cause);
                 (self, found)
             });
-            (self, found) = step.await.expect("reloading does not panic");
+            (self, found) = looking.await.expect("looking at files does not panic");
+            if found == Look::Changed {
+                // Reading and compiling take longer, and requests are decided on the same cores.
+                let reload = move || {
+                    self.reload();
+                    self
+                };
+                self = at_low_priority(reload).await;
+            }
         }
     }
 
-    fn step(&mut self, cause: Cause) -> Look {
-        let found = match cause {
+    fn look(&mut self, cause: Cause) -> Look {
+        match cause {
             Cause::Time => self.watch.look(),
             Cause::Hangup => {
                 self.watch.forget_changes();
                 Look::Changed
             }
-        };
-        if found == Look::Changed {
-            self.reload();
         }
-        found
     }
 
     fn reload(&self) {

@@ -1,0 +1,50 @@
+//! Work that requests must not wait for: done on a thread of its own that gives way to all others.
+
+use std::thread;
+
+use rustix::process::nice;
+use tokio::sync::oneshot;
+
+/// Far enough down that a worker which wakes up runs at once; not so far that rules never compile on a machine that is busy:
+/// it still gets a tenth of a core that others fill.
+const LOWER_BY: i32 = 10;
+
+/// Does `work` on a thread that gives way to all others: compiling ten thousand rules takes a core for a while, and at equal
+/// priority the requests on that core would wait for whole slices of it.
+///
+/// # Panics
+/// When `work` does, or the system has no thread to give.
+pub async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = oneshot::channel();
+    let run = move || {
+        // On Linux a thread has a priority of its own, and may always lower it. Where that fails, the work still gets done.
+        let _ = nice(LOWER_BY);
+        let _ = sender.send(work());
+    };
+    thread::Builder::new()
+        .name("low-priority".into())
+        .spawn(run)
+        .expect("a thread for work in the background");
+    receiver.await.expect("work in the background does not panic")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The nineteenth field after the name, which ends with the last bracket.
+    fn niceness() -> i32 {
+        let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn work_is_done_at_a_lower_priority_and_nothing_else_is() {
+        let before = niceness();
+        let during = at_low_priority(niceness).await;
+        assert!(during > before || during == 19, "{during}");
+        assert_eq!(niceness(), before);
+    }
+}

@@ -1,0 +1,118 @@
+//! docs/reference: what is generated is current, and what its examples show is what happens.
+//!
+//! `UPDATE_EXPECT=1 cargo test -p tidegate-cli --test it reference` writes the generated parts anew; read the difference
+//! before you commit it. Hand-written text around them stays as it is.
+
+mod console;
+mod generate;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tidegate_testkit::Redis;
+
+use crate::redis_world::{Node, PATIENT, check};
+use crate::reference::console::{blocks, check_console};
+use crate::run_in;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every page of a folder below `docs`, by its path.
+fn pages(folder: &str) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(root().join("docs").join(folder)).expect("the folder is there");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    paths.sort();
+    assert!(!paths.is_empty(), "no pages in docs/{folder}");
+    paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn what_is_generated_is_current() {
+    let mut stale = Vec::new();
+    let mut parts = generate::parts();
+    for (path, text) in pages("reference") {
+        let page = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut current = text.clone();
+        for (name, part) in parts.extract_if(.., |(of, ..)| *of == page).map(|(_, name, part)| (name, part)) {
+            current = generate::put(&current, name, &part)
+                .unwrap_or_else(|| panic!("{page} has no place for the generated part `{name}`"));
+        }
+        if current != text {
+            if std::env::var_os("UPDATE_EXPECT").is_some() {
+                fs::write(&path, &current).unwrap();
+            }
+            stale.push(page);
+        }
+    }
+    assert!(
+        parts.is_empty(),
+        "there is no page for {:?}",
+        parts.iter().map(|(page, ..)| page).collect::<Vec<_>>()
+    );
+    assert!(
+        stale.is_empty(),
+        "{stale:?} are not what the binary says: UPDATE_EXPECT=1 cargo test -p tidegate-cli --test it reference"
+    );
+}
+
+#[test]
+fn every_rule_file_and_configuration_in_the_reference_is_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(root().join("docs/reference/example.yaml"), dir.path().join("example.yaml")).unwrap();
+    let mut seen = [0, 0];
+    for (path, text) in pages("reference") {
+        for block in blocks(&text, "yaml") {
+            let is_rules = block.starts_with("domain:");
+            fs::write(dir.path().join("file.yml"), &block).unwrap();
+            // Rules alone do not say which attributes a gateway's listener is told to read: that is a warning.
+            let args: &[&str] = if is_rules { &["file.yml"] } else { &["--strict", "--config", "file.yml"] };
+            let ran = run_in(dir.path(), &[&["validate"], args].concat());
+            assert!(ran.starts_with("exit 0"), "{}:\n{block}\n{ran}", path.display());
+            seen[usize::from(is_rules)] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+#[test]
+fn every_console_example_of_the_reference_happens_as_it_is_shown() {
+    let mut shown = 0;
+    for (path, text) in pages("reference") {
+        let blocks = blocks(&text, "console");
+        if !blocks.is_empty() {
+            shown += blocks.len();
+            check_console(&root(), &path, &blocks);
+        }
+    }
+    assert!(shown > 5, "only {shown} examples found");
+}
+
+#[test]
+fn the_guides_say_how_a_configuration_is_given_to_the_server() {
+    for (path, text) in pages("guides") {
+        // A block that is no rule file is a configuration, or a part of one.
+        let has_config = blocks(&text, "yaml").iter().any(|block| !block.starts_with("domain:"));
+        assert!(
+            !has_config || text.contains("--config"),
+            "{} shows a configuration and not `--config`",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn the_settings_for_redis_in_the_guide_can_be_pasted() {
+    let guide = fs::read_to_string(root().join("docs/guides/operating.md")).unwrap();
+    let block = blocks(&guide, "conf").pop().expect("the guide shows a redis.conf");
+    let redis = Redis::builder().config(&block).start();
+    for (name, value) in [("maxmemory-policy", "noeviction"), ("hz", "100"), ("lazyfree-lazy-expire", "yes")]
+    {
+        assert_eq!(redis.cmd(&["CONFIG", "GET", name]).array()[1].text(), value, "{name}");
+    }
+    let node = Node::ready(&redis.url(), PATIENT, "- { name: a, key: [user], limits: [5/h] }");
+    let answer = check(&mut node.client(), &[("user", "42")], 1);
+    assert!(answer.allowed && answer.source == "store", "{answer:?}");
+}
