@@ -58,6 +58,12 @@ const BENCHES: &[Bench] = &[
         target: "many_rules",
     },
     Bench {
+        name: "decision-log",
+        shows: "what the decision log adds to a decision: off, at its default, and keeping everything",
+        package: "tidegate-decisions",
+        target: "decision_log",
+    },
+    Bench {
         name: "layer",
         shows: "what the tower middleware adds to a bare axum handler",
         package: "tidegate-tower",

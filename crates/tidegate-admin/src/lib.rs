@@ -18,6 +18,8 @@ mod pages;
 mod process;
 mod reference;
 
+pub use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, FileConfig};
+
 pub use control::{
     Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, Heard, HistoryChunk,
     HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource,

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Micros;
+use tidegate_decisions::{DecisionLog, DecisionLogConfig};
 use tidegate_limiter::{
     BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RuleResult, ShedStats, Source,
     StoreCall, Transport, Utilization,
 };
 use tidegate_rules::{RuleSet, Source as File, Variant};
-use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore};
+use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
 
 use crate::exposition::{
     CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts,
@@ -45,7 +46,7 @@ const INTRODUCTION: &str = "\
 - Redis counts keys and memory for the whole server, not by prefix (`store_keys`, `store_memory_bytes`, read from `INFO` every
   5 s). Where other programs use the same Redis, theirs are in it. Give tidegate a Redis, or a database, of its own.
 - `decision_duration_seconds` has exemplars in OpenMetrics: the trace id of a request that came with a sampled `traceparent`.
-- A part that is not in use (no proxy, no Redis, no shedding) has no metrics: a zero would be a lie.
+- A part that is not in use (no proxy, no Redis, no shedding, no decision log) has no metrics: a zero would be a lie.
 
 | Name | Type | Labels and their values | Meaning |
 |---|---|---|---|
@@ -123,6 +124,8 @@ fn everything() -> Exposition {
     let watched = rules.rules().next().map(|rule| metrics.watch_rule(rule)).expect("there is one");
     let limiter = Limiter::new(LimiterConfig::new(rules, store, metrics.clone()));
     metrics.rules_in_use(&limiter.snapshot());
+    let log = DecisionLog::open(DecisionLogConfig::default(), Arc::new(SystemClock::new()));
+    metrics.keep_decisions(Arc::new(log.expect("it opens no file")));
     for result in RuleResult::ALL {
         Source::ALL.into_iter().for_each(|source| watched.decided(result, source));
         [Variant::Control, Variant::Experiment]

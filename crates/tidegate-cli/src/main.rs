@@ -47,5 +47,6 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Top(args) => commands::top::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
         Command::Validate(args) => commands::validate::run(&args),
+        Command::Why(args) => commands::why::run(&args),
     }
 }

@@ -4,11 +4,13 @@
 //! request who it is before anything else looks at it.
 
 mod body;
+mod decisions;
 mod events;
 mod explain;
 mod guard;
 mod keys;
 mod overrides;
+mod preview;
 mod problem;
 mod publish;
 mod rules;
@@ -55,6 +57,7 @@ const ADMIN: Needs = Needs::Role(Role::Admin);
 /// Every route: path, method, and who may use it. A test holds it against the document.
 pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/audit", "GET", EDITOR),
+    ("/admin/v1/decisions", "GET", VIEWER),
     ("/admin/v1/events", "GET", VIEWER),
     ("/admin/v1/explain", "POST", VIEWER),
     ("/admin/v1/keys/lookup", "POST", VIEWER),
@@ -62,8 +65,10 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/keys/overrides", "GET", VIEWER),
     ("/admin/v1/keys/overrides", "POST", EDITOR),
     ("/admin/v1/keys/reset", "POST", EDITOR),
+    ("/admin/v1/keys/top", "GET", VIEWER),
     ("/admin/v1/nodes", "GET", VIEWER),
     ("/admin/v1/openapi.json", "GET", ANYONE),
+    ("/admin/v1/replay", "POST", VIEWER),
     ("/admin/v1/rules", "GET", VIEWER),
     ("/admin/v1/rules", "PUT", EDITOR),
     ("/admin/v1/rules/validate", "POST", VIEWER),
@@ -76,6 +81,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/session/link", "POST", VIEWER),
     ("/admin/v1/stats", "GET", VIEWER),
     ("/admin/v1/stores", "GET", VIEWER),
+    ("/admin/v1/suggestions", "GET", VIEWER),
     ("/admin/v1/tokens", "GET", ADMIN),
     ("/admin/v1/tokens", "POST", ADMIN),
     ("/admin/v1/tokens/{id}", "DELETE", ADMIN),
@@ -100,6 +106,10 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/keys/lookup", post(keys::look_up))
         .route("/keys/reset", post(keys::reset))
         .route("/keys/overrides", get(overrides::list).post(overrides::create).delete(overrides::lift))
+        .route("/keys/top", get(decisions::top))
+        .route("/decisions", get(decisions::search))
+        .route("/replay", post(preview::replay).layer(large()))
+        .route("/suggestions", get(preview::suggestions))
         .route("/explain", post(explain::explain))
         .route("/nodes", get(status::nodes))
         .route("/stores", get(status::stores))

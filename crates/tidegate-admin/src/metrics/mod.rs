@@ -11,8 +11,8 @@ mod rules;
 mod store;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,8 +21,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
+use tidegate_decisions::{DecisionLog, LogStats};
 use tidegate_limiter::{
-    Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Traced, Transport,
+    Decided, Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Traced, Transport,
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
@@ -52,6 +53,7 @@ pub struct Metrics {
     config: Config,
     limits: LimitTable,
     exemplars: Exemplars,
+    decisions: OnceLock<Arc<DecisionLog>>,
 }
 
 /// What one lane of threads counts besides rules.
@@ -126,6 +128,16 @@ impl Metrics {
         self.exemplars.add_to(text)
     }
 
+    /// Lets `log` hear decisions too. The first one that is given stays.
+    pub fn keep_decisions(&self, log: Arc<DecisionLog>) {
+        let _ = self.decisions.set(log);
+    }
+
+    /// The log of decisions, where one is kept.
+    pub(crate) fn decisions(&self) -> Option<&Arc<DecisionLog>> {
+        self.decisions.get()
+    }
+
     /// What each rule has said since the process began.
     pub(crate) fn rule_totals(&self) -> Vec<((String, String), Totals)> {
         self.rules.lock().totals()
@@ -153,6 +165,12 @@ impl Observer for Metrics {
 
     fn unknown_domain(&self) {
         self.lanes.mine().unknown_domain.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn decided(&self, decided: &Decided<'_>) {
+        if let Some(log) = self.decisions.get() {
+            log.hear(decided);
+        }
     }
 
     fn no_rule_matched(&self) {
@@ -232,6 +250,9 @@ impl Collector for Reader {
         counter(&mut encoder, "unknown_domain", "Requests for a domain that has no rules.", unknown)?;
         let unmatched = metrics.total(|lane| &lane.no_rule_matched);
         counter(&mut encoder, "no_rule_matched", "Requests that no rule matched.", unmatched)?;
+        if let Some(log) = metrics.decisions() {
+            encode_decisions(&log.stats(), &mut encoder)?;
+        }
         metrics.config.encode(&mut encoder)?;
         metrics.limits.encode(&mut encoder)
     }
@@ -257,6 +278,14 @@ impl Metrics {
         }
         Ok(())
     }
+}
+
+fn encode_decisions(stats: &LogStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    counter(encoder, "decision_log_lines", "Decisions that were kept.", stats.kept)?;
+    let help = "Kept decisions that could not be written to the file or to stdout in time.";
+    counter(encoder, "decision_log_dropped", help, stats.dropped)?;
+    gauge(encoder, "decision_log_bytes", "Memory that kept decisions take.", stats.bytes as u64)?;
+    gauge(encoder, "ranked_callers", "Callers that are ranked, of all rules.", stats.callers as u64)
 }
 
 impl Config {

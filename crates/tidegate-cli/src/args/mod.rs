@@ -9,6 +9,7 @@ mod plan;
 mod replay;
 mod serve;
 mod values;
+mod why;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) use plan::PlanArgs;
 pub(crate) use replay::{RecordedFormat, ReplayArgs};
 pub(crate) use serve::ServeArgs;
 pub(crate) use values::{Attribute, parse_duration};
+pub(crate) use why::WhyArgs;
 
 /// Decides, for many servers at once, whether one more request may pass
 #[derive(Debug, Parser)]
@@ -53,6 +55,7 @@ pub(crate) enum Command {
     Top(TopArgs),
     Plan(PlanArgs),
     Replay(ReplayArgs),
+    Why(WhyArgs),
     Bench(BenchArgs),
     Schema(SchemaArgs),
     Completions(CompletionsArgs),

@@ -16,3 +16,4 @@ pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod top;
 pub(crate) mod validate;
+pub(crate) mod why;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tidegate_http::identity::IdentityConfig;
 
 use super::control::AdminSection;
+use super::decision_log::DecisionLog;
 use super::diagnose;
 use super::listeners::{ListenerTls, RespUser, Tokens};
 use super::proxy::Proxy;
@@ -56,6 +57,8 @@ pub(crate) struct Config {
     pub(crate) proxy: Option<Proxy>,
     /// Whom to turn away while the service behind has more to do than it can: nobody by default
     pub(crate) shedding: Option<Shedding>,
+    /// Which decisions are kept, to be searched, ranked and replayed: none by default
+    pub(crate) decision_log: Option<DecisionLog>,
     /// Bounds
     pub(crate) limits: Limits,
     /// Threads that serve requests: one per core by default
@@ -249,6 +252,7 @@ impl Config {
         config.data.iter_mut().for_each(|data| *data = directory.join(&*data));
         config.identity.iter_mut().for_each(|identity| identity.resolve_against(directory));
         config.proxy.iter_mut().for_each(|proxy| proxy.resolve_against(directory));
+        config.decision_log.iter_mut().for_each(|log| log.resolve_against(directory));
         Ok(config)
     }
 
@@ -294,6 +298,7 @@ impl Config {
             identity: self.identity.or(weaker.identity),
             proxy: self.proxy.or(weaker.proxy),
             shedding: self.shedding.or(weaker.shedding),
+            decision_log: self.decision_log.or(weaker.decision_log),
             limits: self.limits.or(weaker.limits),
             workers: self.workers.or(weaker.workers),
             drain: Drain {
@@ -404,6 +409,7 @@ mod tests {
             identity: { trusted_proxies: [10.0.0.0/8] }
             proxy: { listen: '127.0.0.1:0', domain: api, upstreams: [{ name: a, targets: ['http://b'] }] }
             shedding: { workers: 20, thresholds: { P1: 90, P2: 80, P3: 70 } }
+            decision_log: { admissions_one_in: 10, clear: [path], file: { path: decisions.log, keep: 2 } }
             rules: { source: file, paths: [rules, /etc/extra.yaml], envoy_config: envoy }
             headers: [x-ratelimit, ietf]
             rls: { response_headers: ietf }

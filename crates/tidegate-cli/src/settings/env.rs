@@ -193,6 +193,9 @@ const VARIABLES: &[Variable] = &[
         secrecy: Secrecy::Secret,
         set: |to, text| put_yaml(&mut to.proxy, text),
     },
+    secret("TIDEGATE_DECISION_LOG", "the section `decision_log` as YAML", |to, text| {
+        put_yaml(&mut to.decision_log, text)
+    }),
     open("TIDEGATE_SHEDDING", "the section `shedding` as YAML", |to, text| put_yaml(&mut to.shedding, text)),
     open("TIDEGATE_LIMITS__MAX_CELLS", "most counters in memory", |to, text| {
         put(&mut to.limits.max_cells, text)

@@ -5,6 +5,7 @@
 
 mod config;
 mod control;
+mod decision_log;
 mod diagnose;
 pub(crate) mod env;
 pub(crate) mod listeners;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_admin::DecisionLogConfig;
 use tidegate_http::identity::IdentityConfig;
 use tidegate_limiter::ShedderConfig;
 
@@ -62,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) identity: IdentityConfig,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) shedding: Option<ShedderConfig>,
+    pub(crate) decision_log: Option<DecisionLogConfig>,
     pub(crate) bounds: Bounds,
     pub(crate) workers: Option<NonZeroUsize>,
     pub(crate) drain: DrainTimes,
@@ -149,6 +152,7 @@ impl Settings {
             identity,
             proxy,
             shedding,
+            decision_log,
             limits,
             workers,
             drain,
@@ -184,6 +188,7 @@ impl Settings {
             identity,
             proxy,
             shedding: shedding.map(|section| section.settings()).transpose()?,
+            decision_log: decision_log.map(|section| section.settings()).transpose()?,
             bounds: Bounds::of(limits),
             workers: workers.map(|Count(workers)| workers),
             drain: DrainTimes {

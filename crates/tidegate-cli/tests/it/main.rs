@@ -12,6 +12,7 @@ mod control;
 mod control_cli;
 mod control_load;
 mod control_world;
+mod decision_log;
 mod envoy;
 mod explain;
 #[path = "../../../tidegate-server/tests/it/frames.rs"]
@@ -42,6 +43,7 @@ mod redis_serve;
 mod redis_topologies;
 mod redis_world;
 mod reference;
+mod replay;
 mod rolling;
 mod same_checks;
 mod serve;

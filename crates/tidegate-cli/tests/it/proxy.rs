@@ -161,8 +161,11 @@ fn the_configuration_in_the_guide_is_one() {
     let blocks = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let config = blocks.clone().find(|block| block.contains("proxy:")).expect("the guide shows one");
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    // What it points to: rules of both domains, and a certificate.
+    let rules = format!("{RULES}---{}", RULES.replace("api", "grpc"));
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
     fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
+    let _certificates = Certificates::for_loopback(dir.path());
     let said = crate::run_in(dir.path(), &["validate", "--config", "tidegate.yaml"]);
     assert!(said.starts_with("exit 0"), "{said}");
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod dashboard;
+mod decisions;
 mod document;
 mod fleet;
 mod hostile;

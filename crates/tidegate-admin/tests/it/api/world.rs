@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate_access::SecretDigest;
 use tidegate_admin::{
-    Admin, Alone, ConfiguredToken, Control, ControlConfig, Exposition, Metrics, RuleSource, StoreUsage,
+    Admin, Alone, ConfiguredToken, Control, ControlConfig, DecisionLog, DecisionLogConfig, Exposition,
+    Metrics, RuleSource, StoreUsage,
 };
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Patience};
 use tidegate_rules::{Format, RuleSet, Source, Timestamp};
@@ -37,6 +38,7 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) store: RuleStore,
+    metrics: Arc<Metrics>,
     runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -56,6 +58,16 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("rules.db").display());
         Node::on(&url, RuleSource::Files(vec!["rules.yaml".to_owned()]), dir)
+    }
+
+    /// A node that keeps every decision, in clear.
+    pub(crate) fn keeping_decisions() -> Node {
+        let node = Node::start();
+        let clear = tidegate_admin::Clear::All;
+        let config = DecisionLogConfig { admissions_one_in: 1, clear, ..DecisionLogConfig::default() };
+        let log = DecisionLog::open(config, Arc::new(SystemClock::new())).unwrap();
+        node.metrics.keep_decisions(Arc::new(log));
+        node
     }
 
     pub(crate) fn on(url: &str, source: RuleSource, dir: TempDir) -> Node {
@@ -96,6 +108,7 @@ impl Node {
             other_shards: Arc::new(Vec::new),
             busy: Arc::new(|| 0.0),
         };
+        let own_metrics = metrics.clone();
         let admin = Admin::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = admin.address();
         let (stop, stopped) = oneshot::channel();
@@ -118,7 +131,16 @@ impl Node {
             });
         });
         is_ready.recv().unwrap();
-        Node { address, limiter, store, runtime, stop: Some(stop), thread: Some(thread), _dir: dir }
+        Node {
+            address,
+            limiter,
+            store,
+            metrics: own_metrics,
+            runtime,
+            stop: Some(stop),
+            thread: Some(thread),
+            _dir: dir,
+        }
     }
 
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {

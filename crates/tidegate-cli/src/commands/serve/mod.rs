@@ -8,6 +8,7 @@ mod busy;
 mod check;
 mod control_plane;
 mod data_plane;
+mod decisions;
 mod exposition;
 mod jwks;
 mod narrator;
@@ -94,6 +95,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     if settings.store.required {
         backend.check(&settings.store.url).await?;
     }
+    decisions::keep(&settings, &metrics)?;
     let observer = Arc::new(Narrator::new(metrics.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_admin::Metrics;
 use tidegate_core::Micros;
 use tidegate_limiter::{
-    BreakerState, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Traced, Transport,
+    BreakerState, Decided, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Traced, Transport,
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
@@ -112,6 +112,10 @@ impl Observer for Narrator {
 
     fn unknown_domain(&self) {
         self.metrics.unknown_domain();
+    }
+
+    fn decided(&self, decided: &Decided<'_>) {
+        self.metrics.decided(decided);
     }
 
     fn no_rule_matched(&self) {

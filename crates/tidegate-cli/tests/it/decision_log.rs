@@ -1,0 +1,138 @@
+//! The decision log of the real server: what it writes, and that a replay of it decides as the server did.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tidegate_replay::{Format, Options, Parser, Replay};
+use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
+use tidegate_testkit::{TidegateServer, http, poll};
+
+use crate::{run_in, tidegate};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// Nothing of this comes back while the test runs, so that no decision depends on the microsecond it was made in.
+const RULES: &str = "\
+domain: api
+rules:
+  - { name: per-user, key: [user], limits: [{ algorithm: sliding_log, limit: 7, window: 12h }] }
+  - { name: posts, match: { method: POST, path: '/v1/*' }, key: [user, path], limits: [{ algorithm: token_bucket, rate: 1/day, burst: 3 }] }
+  - { name: tried, shadow: true, key: [ip], limits: [{ algorithm: sliding_log, limit: 2, window: 12h }] }
+  - { name: everybody, limits: [{ algorithm: sliding_log, limit: 150, window: 12h }] }
+";
+
+fn serve(section: &str) -> (TidegateServer, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    let config = dir.path().join("tidegate.yaml");
+    let listen = "{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }";
+    fs::write(
+        &config,
+        format!("listen: {listen}\nrules: {{ paths: [rules.yaml] }}\ndecision_log: {section}\n"),
+    )
+    .unwrap();
+    (TidegateServer::start(BINARY, &["--config", config.to_str().unwrap()]), dir)
+}
+
+/// The lines of the log, once there are so many.
+fn lines(path: &Path, count: usize) -> Vec<String> {
+    let read = || fs::read_to_string(path).unwrap_or_default();
+    let found = poll(Duration::from_secs(30), || (read().lines().count() >= count).then(read));
+    found
+        .unwrap_or_else(|| panic!("{} lines, not {count}", read().lines().count()))
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn a_replay_of_the_log_decides_as_the_server_did() {
+    let (mut server, dir) = serve(
+        "{ admissions_one_in: 1, refusals_per_second: 100000, clear: ['*'], file: { path: decisions.log } }",
+    );
+    let (listener, mut live) = (server.addr("http"), Vec::new());
+    for n in 0..240u64 {
+        // Some users ask far more than others, of a few paths, by two methods, with a cost now and then.
+        let mix = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let attributes = json!({
+            "user": format!("u{}", (mix % 97).min(mix % 31)),
+            "ip": format!("10.0.0.{}", mix % 5),
+            "method": if mix % 3 == 0 { "POST" } else { "GET" },
+            "path": format!("/v1/items/{}", mix % 2),
+        });
+        let body = json!({ "domain": "api", "attributes": attributes, "cost": 1 + mix % 2 }).to_string();
+        let headers = [("content-type", "application/json")];
+        let answer = http::request(listener, "POST", "/v1/check", &headers, body.as_bytes()).unwrap();
+        live.push(answer.json()["allowed"].as_bool().unwrap());
+    }
+    let refused = live.iter().filter(|allowed| !**allowed).count();
+    assert!((20..200).contains(&refused), "{refused} refused: the traffic tells nothing");
+    let lines = lines(&dir.path().join("decisions.log"), live.len());
+    let rules = RuleSet::compile(&[Source::new("rules.yaml", RULES)], RuleFormat::Native).unwrap();
+    let (mut replay, mut parser) =
+        (Replay::new(rules, None, Options::new("api")), Parser::new(Format::Tidegate).unwrap());
+    for (number, (line, live)) in lines.iter().zip(&live).enumerate() {
+        let recorded = parser.parse(line.as_bytes()).unwrap();
+        let replayed = replay.play(&recorded).unwrap().now;
+        assert_eq!((replayed, recorded.refused), (*live, Some(!*live)), "request {number}: {line}");
+    }
+    // The command reads the same file, and counts the same.
+    let args = ["replay", "decisions.log", "--rules", "rules.yaml", "--output", "json"];
+    let output = tidegate(&args).current_dir(dir.path()).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["refused"]["now"], refused as u64, "{report}");
+    assert_eq!(report["refused_in_log"], refused as u64);
+}
+
+#[test]
+fn callers_are_hidden_unless_the_configuration_lists_them() {
+    let (mut server, dir) = serve(
+        "{ admissions_one_in: 1, secret: 0123456789abcdef0123, clear: [path], file: { path: decisions.log } }",
+    );
+    let attributes = json!({ "user": "alice@example.com", "path": "/v1/items" });
+    let body = json!({ "domain": "api", "attributes": attributes }).to_string();
+    http::request(
+        server.addr("http"),
+        "POST",
+        "/v1/check",
+        &[("content-type", "application/json")],
+        body.as_bytes(),
+    )
+    .unwrap();
+    let line = lines(&dir.path().join("decisions.log"), 1).remove(0);
+    let read: Value = serde_json::from_str(&line).unwrap();
+    assert!(!line.contains("alice"), "{line}");
+    assert_eq!((&read["attributes"]["path"], &read["verdict"]), (&json!("/v1/items"), &json!("admitted")));
+    assert!(read["attributes"]["user"].as_str().unwrap().starts_with('#'));
+    assert!(read["node"].as_str().is_some_and(|node| !node.is_empty()), "{line}");
+}
+
+#[test]
+fn a_section_that_makes_no_sense_stops_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |section: &str| {
+        fs::write(dir.path().join("a.yaml"), format!("decision_log: {section}\n")).unwrap();
+        run_in(dir.path(), &["serve", "--config", "a.yaml", "--http", "127.0.0.1:0"])
+    };
+    assert!(told("{ memory: 10 }").contains("decision_log.memory: 10 bytes"), "{}", told("{ memory: 10 }"));
+    let folder = told("{ file: { path: no/such/folder/x.log } }");
+    assert!(folder.starts_with("exit 1") && folder.contains("x.log"), "{folder}");
+    assert!(told("{ colour: red }").contains("colour"), "{}", told("{ colour: red }"));
+}
+
+#[test]
+fn why_answers_from_a_file() {
+    let (mut server, dir) = serve("{ admissions_one_in: 1, clear: ['*'], file: { path: decisions.log } }");
+    let body = json!({ "domain": "api", "attributes": { "user": "alice" }, "cost": 8 }).to_string();
+    let headers = [("content-type", "application/json")];
+    let refused = http::request(server.addr("http"), "POST", "/v1/check", &headers, body.as_bytes()).unwrap();
+    assert_eq!(refused.status, 429);
+    lines(&dir.path().join("decisions.log"), 1);
+    let told = run_in(dir.path(), &["why", "user=alice", "--log", "decisions.log"]);
+    assert!(told.starts_with("exit 0") && told.contains("refused by api/per-user: 7 of 7 left"), "{told}");
+    let nobody = run_in(dir.path(), &["why", "user=bob", "--log", "decisions.log"]);
+    assert!(nobody.contains("nothing that fits was kept"), "{nobody}");
+}

@@ -1,0 +1,20 @@
+//! Who was refused, and was that right: a sampled log of decisions, and the busiest callers of every rule.
+//!
+//! A [`DecisionLog`] hears every decision and keeps few: refusals up to a rate, one in so many admissions, and each line
+//! says how many it stands for. What names a caller is hashed with a secret unless the configuration lists it as clear. Lines go
+//! to a ring of bounded size, which can be searched, and to a file or stdout through a thread of their own that no
+//! request waits for. [`TopCallers`] counts what was kept, in bounded memory, with an error that it states.
+
+mod config;
+mod log;
+mod record;
+mod ring;
+mod sample;
+mod sink;
+mod top;
+
+pub use config::{Clear, DecisionLogConfig, FileConfig};
+pub use log::{DecisionLog, LogStats};
+pub use record::{Digester, Record, Verdict};
+pub use ring::{Found, Query};
+pub use top::{By, Top, TopCaller, TopCallers, merge};

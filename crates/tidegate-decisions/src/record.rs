@@ -1,0 +1,220 @@
+//! One line of the log, and how callers are named in it.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::Arc;
+
+use serde::Serialize;
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+use tidegate_core::Micros;
+use tidegate_limiter::{Decided, RuleResult};
+
+use crate::config::Clear;
+
+/// The most attributes of a line, and the longest of their names and values.
+const MOST_ATTRIBUTES: usize = 16;
+const LONGEST_NAME: usize = 64;
+const LONGEST_VALUE: usize = 256;
+
+/// Whether a request passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It did.
+    Admitted,
+    /// It did not.
+    Refused,
+}
+
+/// One decision, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Record {
+    /// When, in microseconds since the Unix epoch, by the clock of the node.
+    pub time_us: u64,
+    /// The domain.
+    pub domain: Box<str>,
+    /// The rule whose numbers the caller was told; none where no rule matched.
+    pub rule: Option<Box<str>>,
+    /// Whether it passed.
+    pub verdict: Verdict,
+    /// The limit's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// What was left of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// When to try again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Shadow rules that would have refused it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shadow_refused: Vec<Box<str>>,
+    /// Who decided.
+    pub source: &'static str,
+    /// The node.
+    #[serde(serialize_with = "as_text")]
+    pub node: Arc<str>,
+    /// The version of the rules.
+    pub version: u64,
+    /// How many decisions this one stands for.
+    pub n: u32,
+    /// What it spent, or would have.
+    pub cost: u64,
+    /// The attributes that make the rule's key.
+    pub key: Vec<Box<str>>,
+    /// What is known of the request: names, and values as they are or hashed.
+    #[serde(serialize_with = "as_map")]
+    pub attributes: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Record {
+    pub(crate) fn new(
+        decided: &Decided<'_>,
+        (time_us, n): (u64, u32),
+        node: Arc<str>,
+        names: &Digester,
+    ) -> Self {
+        let (request, decision) = (decided.request, decided.decision);
+        let governing = decision.governing();
+        let rule = governing.and_then(|report| decision.rule_of(report));
+        let ask = governing.map_or(0, |report| report.descriptor);
+        let ask = request.descriptors.get(ask);
+        let limit = governing.and_then(|report| report.limit());
+        let shadow = decided.by_match().filter(|(_, result, _)| *result == RuleResult::ShadowRefused);
+        Record {
+            time_us,
+            domain: short(request.domain, LONGEST_VALUE),
+            rule: rule.map(|rule| short(rule.name(), LONGEST_VALUE)),
+            verdict: if decision.allowed { Verdict::Admitted } else { Verdict::Refused },
+            limit: limit.map(|limit| limit.quota),
+            remaining: limit.map(|limit| limit.outcome.remaining),
+            retry_after_ms: governing.and_then(|report| report.retry_after()).map(Micros::as_millis_ceil),
+            shadow_refused: shadow.map(|(found, ..)| short(found.rule.name(), LONGEST_VALUE)).collect(),
+            source: decision.source.name(),
+            node,
+            version: decision.rules_version(),
+            n,
+            cost: ask.map_or(0, |ask| ask.cost.get()),
+            key: rule
+                .map(|rule| rule.key().iter().map(|name| short(name, LONGEST_NAME)).collect())
+                .unwrap_or_default(),
+            attributes: ask.map(|ask| names.attributes(ask.descriptor.entries)).unwrap_or_default(),
+        }
+    }
+
+    /// About how much memory it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + 32);
+        let key = self.key.iter().chain(&self.shadow_refused).map(|name| name.len() + 16);
+        let texts = self.domain.len() + self.rule.as_ref().map_or(0, |rule| rule.len());
+        size_of::<Record>() + texts + attributes.sum::<usize>() + key.sum::<usize>()
+    }
+
+    /// The line, without its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        serde_json::to_string(self).expect("a record is plain data")
+    }
+}
+
+fn as_text<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(text)
+}
+
+fn as_map<S: serde::Serializer>(pairs: &[(Box<str>, Box<str>)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(pairs.iter().map(|(name, value)| (name, value)))
+}
+
+fn short(text: &str, most: usize) -> Box<str> {
+    text[..text.floor_char_boundary(most)].into()
+}
+
+/// Names callers: as they are, or by a hash that only holders of the secret can work out.
+pub struct Digester {
+    keys: [u64; 2],
+    clear: Clear,
+}
+
+impl Digester {
+    pub(crate) fn new(secret: Option<&str>, clear: Clear) -> Self {
+        let keys = match secret {
+            Some(secret) => {
+                let mut hasher = SipHasher13::new_with_keys(0x6465_6369_7369_6f6e, 0x6c6f_6720_6b65_7973);
+                hasher.write(secret.as_bytes());
+                let hash = hasher.finish128();
+                [hash.h1, hash.h2]
+            }
+            None => {
+                let random = RandomState::new();
+                [random.hash_one(0), random.hash_one(1)]
+            }
+        };
+        Digester { keys, clear }
+    }
+
+    /// The hash of an attribute's value: `#` and sixteen digits.
+    #[must_use]
+    pub fn hash(&self, name: &str, value: &[u8]) -> String {
+        let mut hasher = SipHasher13::new_with_keys(self.keys[0], self.keys[1]);
+        hasher.write_usize(name.len());
+        hasher.write(name.as_bytes());
+        hasher.write(value);
+        format!("#{:016x}", hasher.finish128().h1)
+    }
+
+    /// An attribute's value as it is shown and kept.
+    #[must_use]
+    pub fn shown(&self, name: &str, value: &[u8]) -> String {
+        if !self.clear.has(name) {
+            return self.hash(name, value);
+        }
+        match std::str::from_utf8(value) {
+            // What is cut could stand for somebody else: its hash goes with it.
+            Ok(text) if text.len() > LONGEST_VALUE => {
+                let start = &text[..text.floor_char_boundary(LONGEST_VALUE - 17)];
+                format!("{start}{}", self.hash(name, value))
+            }
+            Ok(text) => text.to_owned(),
+            Err(_) => self.hash(name, value),
+        }
+    }
+
+    /// What a viewer sees of a value that was written as it is: its hash.
+    #[must_use]
+    pub fn masked(&self, name: &str, shown: &str) -> String {
+        if shown.starts_with('#') { shown.to_owned() } else { self.hash(name, shown.as_bytes()) }
+    }
+
+    fn attributes(&self, entries: &[(&str, &[u8])]) -> Vec<(Box<str>, Box<str>)> {
+        let kept = entries.iter().take(MOST_ATTRIBUTES);
+        kept.map(|(name, value)| (short(name, LONGEST_NAME), self.shown(name, value).into_boxed_str()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_hashed_unless_it_is_listed_as_clear() {
+        let names = Digester::new(Some("secret"), Clear::Only(vec!["path".to_owned()]));
+        assert_eq!(names.shown("path", b"/items"), "/items");
+        let user = names.shown("user", b"42");
+        assert!(user.starts_with('#') && user.len() == 17, "{user}");
+        assert_ne!(user, names.shown("ip", b"42"), "the name is part of it");
+        assert_eq!(user, Digester::new(Some("secret"), Clear::Only(Vec::new())).shown("user", b"42"));
+        assert_ne!(user, Digester::new(Some("other"), Clear::Only(Vec::new())).shown("user", b"42"));
+        assert_ne!(user, Digester::new(None, Clear::Only(Vec::new())).shown("user", b"42"));
+        assert_eq!(names.masked("path", "/items"), names.hash("path", b"/items"));
+    }
+
+    #[test]
+    fn long_values_are_cut_and_stay_apart() {
+        let names = Digester::new(None, Clear::All);
+        let long = |last: &str| format!("{}{last}", "ä".repeat(400));
+        let (one, other) = (names.shown("a", long("1").as_bytes()), names.shown("a", long("2").as_bytes()));
+        assert!(one.len() <= LONGEST_VALUE && one != other);
+        assert!(names.shown("a", b"\xff").starts_with('#'));
+    }
+}

@@ -1,0 +1,104 @@
+//! The last lines, in bounded memory, and a search over them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::record::{Digester, Record, Verdict};
+
+/// The last records, at most so many bytes of them.
+pub(crate) struct Ring {
+    records: VecDeque<Arc<Record>>,
+    bytes: usize,
+    most_bytes: usize,
+}
+
+/// What is searched for. What is left out fits everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query {
+    /// The domain.
+    pub domain: Option<String>,
+    /// The rule that decided.
+    pub rule: Option<String>,
+    /// Whether it passed.
+    pub verdict: Option<Verdict>,
+    /// Attributes, as they were sent or as the log shows them.
+    pub attributes: Vec<(String, String)>,
+    /// From this time on, in microseconds since the Unix epoch.
+    pub from_us: Option<u64>,
+    /// Before this time.
+    pub to_us: Option<u64>,
+    /// The most records to return.
+    pub most: usize,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The newest that fit, newest first.
+    pub records: Vec<Arc<Record>>,
+    /// How many fit, those that are not returned included.
+    pub fit: u64,
+    /// How many decisions those stand for.
+    pub stand_for: u64,
+    /// The oldest that is kept: nothing is known of what was before.
+    pub oldest_us: Option<u64>,
+}
+
+impl Ring {
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        Ring { records: VecDeque::new(), bytes: 0, most_bytes }
+    }
+
+    pub(crate) fn push(&mut self, record: Arc<Record>) {
+        self.bytes += record.bytes();
+        self.records.push_back(record);
+        while self.bytes > self.most_bytes {
+            let Some(oldest) = self.records.pop_front() else { return };
+            self.bytes -= oldest.bytes();
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// All of them, oldest first. Cheap: they are shared.
+    pub(crate) fn all(&self) -> Vec<Arc<Record>> {
+        self.records.iter().cloned().collect()
+    }
+}
+
+/// Searches `records`, oldest first.
+pub(crate) fn search(records: &[Arc<Record>], query: &Query, names: &Digester) -> Found {
+    // Hashed once: the ring holds tens of thousands of records.
+    let wanted: Vec<(&str, &str, String)> = query
+        .attributes
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str(), names.hash(name, value.as_bytes())))
+        .collect();
+    let has = |record: &Record, (name, value, hash): &(&str, &str, String)| {
+        let own = record.attributes.iter().find(|(known, _)| **known == **name);
+        own.is_some_and(|(_, own)| **own == **value || **own == **hash)
+    };
+    let fits = |record: &&Arc<Record>| {
+        query.domain.as_ref().is_none_or(|domain| **domain == *record.domain)
+            && query.rule.as_ref().is_none_or(|rule| record.rule.as_deref() == Some(rule.as_str()))
+            && query.verdict.is_none_or(|verdict| verdict == record.verdict)
+            && query.from_us.is_none_or(|from| record.time_us >= from)
+            && query.to_us.is_none_or(|to| record.time_us < to)
+            && wanted.iter().all(|one| has(record, one))
+    };
+    let mut found = Found { oldest_us: records.first().map(|record| record.time_us), ..Found::default() };
+    for record in records.iter().rev().filter(fits) {
+        found.fit += 1;
+        found.stand_for += u64::from(record.n);
+        if found.records.len() < query.most {
+            found.records.push(record.clone());
+        }
+    }
+    found
+}

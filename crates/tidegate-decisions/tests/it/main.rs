@@ -1,0 +1,201 @@
+//! The log behind a real limiter, on the memory store.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::fs;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_core::{Micros, Timestamp};
+use tidegate_decisions::{By, Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, Verdict};
+use tidegate_limiter::{
+    CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, Patience, RuleWatcher,
+};
+use tidegate_rules::{Format, Rule, RuleSet, Source};
+use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
+use tidegate_testkit::poll;
+
+const RULES: &str = "{ domain: api, rules: [
+  { name: per-user, key: [user], limits: [{ algorithm: sliding_log, limit: 3, window: 1h }] },
+  { name: tried, shadow: true, match: { path: /login }, key: [ip], limits: [{ algorithm: sliding_log, limit: 1, window: 1h }] }] }";
+const START: u64 = 1_800_057_600_000_000;
+
+struct World {
+    limiter: Limiter,
+    log: Arc<DecisionLog>,
+    clock: Arc<ManualClock>,
+}
+
+struct Ears(Arc<DecisionLog>);
+
+impl Observer for Ears {
+    fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
+        Arc::new(NoObserver)
+    }
+
+    fn decided(&self, decided: &Decided<'_>) {
+        self.0.hear(decided);
+    }
+}
+
+impl World {
+    fn new(config: DecisionLogConfig) -> World {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START)));
+        let log = Arc::new(DecisionLog::open(config, clock.clone()).unwrap());
+        let rules = RuleSet::compile(&[Source::new("rules.yaml", RULES)], Format::Native).unwrap();
+        let store = MemoryStore::with_clock(MemoryConfig::default(), clock.clone());
+        let mut config = LimiterConfig::new(rules, Arc::new(store), Arc::new(Ears(log.clone())));
+        config.clock = clock.clone();
+        World { limiter: Limiter::new(config), log, clock }
+    }
+
+    /// Asks once, and says whether it passed.
+    fn ask(&self, attributes: &[(&str, &str)]) -> bool {
+        let entries: Vec<(&str, &[u8])> =
+            attributes.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        let asks = [DescriptorAsk::one(&entries)];
+        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+        let check = pin!(self.limiter.check(&request));
+        match check.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decision) => decision.unwrap().allowed,
+            Poll::Pending => unreachable!("memory answers at once"),
+        }
+    }
+}
+
+fn everything() -> DecisionLogConfig {
+    let node = "node-a".to_owned();
+    DecisionLogConfig { admissions_one_in: 1, node, ..DecisionLogConfig::default() }
+}
+
+#[test]
+fn a_line_says_who_was_refused_by_what_and_hides_the_caller() {
+    let world = World::new(DecisionLogConfig { clear: Clear::Only(vec!["path".to_owned()]), ..everything() });
+    let ask = || world.ask(&[("user", "alice"), ("ip", "203.0.113.7"), ("path", "/login")]);
+    assert_eq!([ask(), ask(), ask(), ask()], [true, true, true, false]);
+    let found = world.log.search(&Query { verdict: Some(Verdict::Refused), most: 10, ..Query::default() });
+    assert_eq!((found.fit, found.records.len()), (1, 1));
+    let line: Value = serde_json::from_str(&found.records[0].line()).unwrap();
+    let expect = |field: &str, value: Value| assert_eq!(line[field], value, "{line}");
+    expect("time_us", START.into());
+    expect("domain", "api".into());
+    expect("rule", "per-user".into());
+    expect("verdict", "refused".into());
+    expect("limit", 3.into());
+    expect("remaining", 0.into());
+    expect("retry_after_ms", 3_600_000.into());
+    expect("source", "store".into());
+    expect("node", "node-a".into());
+    expect("version", 1.into());
+    expect("n", 1.into());
+    expect("key", serde_json::json!(["user"]));
+    expect("shadow_refused", serde_json::json!(["tried"]));
+    assert_eq!(line["attributes"]["path"], "/login");
+    let user = line["attributes"]["user"].as_str().unwrap();
+    assert!(user.starts_with('#') && !line.to_string().contains("alice"), "{line}");
+}
+
+#[test]
+fn a_search_finds_a_caller_by_its_name_or_by_its_hash_and_by_time() {
+    let world = World::new(everything());
+    for user in ["alice", "bob", "alice"] {
+        world.ask(&[("user", user)]);
+        world.clock.advance(Micros::from_secs(60));
+    }
+    let fit = |query: Query| world.log.search(&query).fit;
+    let alice = vec![("user".to_owned(), "alice".to_owned())];
+    assert_eq!(fit(Query { attributes: alice.clone(), ..Query::default() }), 2);
+    let hash = vec![("user".to_owned(), world.log.names().hash("user", b"alice"))];
+    assert_eq!(fit(Query { attributes: hash, ..Query::default() }), 2);
+    let later = Query {
+        attributes: alice,
+        from_us: Some(START + 1),
+        to_us: Some(START + 120_000_001),
+        ..Query::default()
+    };
+    assert_eq!(fit(later), 1);
+    assert_eq!(fit(Query { rule: Some("other".to_owned()), ..Query::default() }), 0);
+    assert_eq!(world.log.search(&Query::default()).oldest_us, Some(START));
+}
+
+#[test]
+fn what_is_kept_adds_up_to_what_was_decided() {
+    let config = DecisionLogConfig { admissions_one_in: 10, refusals_per_second: 50, ..everything() };
+    let world = World::new(config);
+    let (mut admitted, mut refused) = (0u64, 0u64);
+    for n in 0..6_000 {
+        let user = (n % 500).to_string();
+        if world.ask(&[("user", &user)]) {
+            admitted += 1
+        } else {
+            refused += 1
+        }
+        if n % 100 == 0 {
+            world.clock.advance(Micros::from_secs(1));
+        }
+    }
+    let stand_for =
+        |verdict| world.log.search(&Query { verdict: Some(verdict), ..Query::default() }).stand_for;
+    assert_eq!((admitted, refused), (1_500, 4_500));
+    assert_eq!(stand_for(Verdict::Admitted), admitted);
+    // The last second's refusals beyond the rate wait for the next line.
+    let told = stand_for(Verdict::Refused);
+    assert!(told <= refused && refused - told < 100, "{told} of {refused}");
+}
+
+#[test]
+fn a_flood_of_strange_callers_stays_within_its_bytes() {
+    let world = World::new(DecisionLogConfig { memory_bytes: 256 << 10, clear: Clear::All, ..everything() });
+    for n in 0..20_000 {
+        let long = format!("{n}{}", "x".repeat(n % 3_000));
+        world.ask(&[("user", &long), ("ip", &long), ("path", "/login")]);
+    }
+    let stats = world.log.stats();
+    assert!(stats.bytes <= 256 << 10 && stats.records > 100, "{stats:?}");
+    assert_eq!(stats.kept, 20_000);
+    assert!(stats.callers <= 4 * 256, "{stats:?}");
+}
+
+#[test]
+fn callers_are_ranked_under_every_rule_they_match() {
+    let world = World::new(DecisionLogConfig { clear: Clear::All, ..everything() });
+    for _ in 0..9 {
+        world.ask(&[("user", "alice"), ("ip", "10.0.0.1"), ("path", "/login")]);
+    }
+    for _ in 0..2 {
+        world.ask(&[("user", "bob"), ("ip", "10.0.0.1"), ("path", "/login")]);
+    }
+    let top = |rule: &str, by: By| {
+        let callers = world.log.top().top("api", rule, by, 10).callers;
+        callers.iter().map(|caller| (caller.key[0].1.clone(), caller.count)).collect::<Vec<_>>()
+    };
+    assert_eq!(top("per-user", By::Used), [("alice".to_owned(), 9), ("bob".to_owned(), 2)]);
+    assert_eq!(top("per-user", By::Refused), [("alice".to_owned(), 6)]);
+    assert_eq!(top("per-user", By::Near)[0].0, "alice");
+    // A shadow rule's refusals are ranked too: that is what one looks at it for.
+    assert_eq!(top("tried", By::Used), [("10.0.0.1".to_owned(), 11)]);
+}
+
+#[test]
+fn lines_reach_their_file_and_a_bad_path_is_an_error_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("decisions.log");
+    let file = FileConfig { path: path.clone(), most_bytes: 1 << 20, keep: 1 };
+    let world = World::new(DecisionLogConfig { file: Some(file), ..everything() });
+    for _ in 0..5 {
+        world.ask(&[("user", "alice")]);
+    }
+    let text = poll(Duration::from_secs(20), || {
+        let text = fs::read_to_string(&path).ok()?;
+        (text.lines().count() == 5).then_some(text)
+    });
+    let last: Value = serde_json::from_str(text.unwrap().lines().last().unwrap()).unwrap();
+    assert_eq!(last["verdict"], "refused");
+    let missing = FileConfig { path: dir.path().join("no/such/folder/x"), most_bytes: 1, keep: 1 };
+    let clock = Arc::new(ManualClock::default());
+    assert!(DecisionLog::open(DecisionLogConfig { file: Some(missing), ..everything() }, clock).is_err());
+}
