@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::View;
-use crate::history::{Answer, Asked, LeaseWhat, What};
+use crate::history::{Answer, Asked, LeaseWhat, Source, What};
 use crate::limit::{Limit, Rate};
 
 /// What a failure policy admitted reaches the store later, once the store is back.
@@ -149,12 +149,13 @@ fn hold(view: &View<'_>, cell: usize, ttl: Duration, spends: &mut [Spend]) {
     }
 }
 
-/// After a clock went back, what was spent before counts as spent when the cell was next asked for.
+/// After a clock went back, what was spent before counts as spent when the store was next asked for the cell: a refusal that a
+/// node remembered does not reach it.
 fn rebase(view: &View<'_>, cell: usize, spends: &mut [Spend]) {
     for trouble in view.history.troubles.iter().filter(|trouble| trouble.what == What::SteppedBack) {
-        let later =
-            view.touching[cell].iter().filter(|asked| asked.sent >= trouble.from).map(|asked| asked.received);
-        let Some(first) = later.min() else { continue };
+        let later = view.touching[cell].iter().filter(|asked| asked.sent >= trouble.from);
+        let at_the_store = later.filter(|asked| asked.source() != Some(Source::DenyCache));
+        let Some(first) = at_the_store.map(|asked| asked.received).min() else { continue };
         spends.iter_mut().for_each(|spend| spend.latest = spend.latest.max(first));
     }
 }

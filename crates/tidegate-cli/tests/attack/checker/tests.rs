@@ -170,6 +170,19 @@ fn after_a_clock_stepped_back_a_limit_may_refuse_for_its_own_window_and_no_longe
 }
 
 #[test]
+fn after_a_clock_stepped_back_a_remembered_refusal_is_no_visit_to_the_store() {
+    let is_wrong = |last: u64| {
+        let remembered = refused_by(Source::DenyCache, 510, 511, Some(ms(490)));
+        let asked = vec![admitted(0, 1), remembered, refused(700, 701, 990), refused(last, last + 1, 1)];
+        let mut history = history(log(1, SECOND), asked);
+        history.troubles.push(trouble(What::SteppedBack, 500, 501));
+        check(&history).iter().any(|violation| violation.kind == Kind::WronglyRefused)
+    };
+    assert!(!is_wrong(1_600));
+    assert!(is_wrong(1_800));
+}
+
+#[test]
 fn who_waited_as_told_and_is_refused_again_is_found() {
     let again = |sent: u64| vec![admitted(0, 1), refused(10, 11, 500), refused(sent, sent + 1, 400)];
     finds(&history(log(1, SECOND), again(515)), &[Kind::DishonestRetryAfter]);
