@@ -65,7 +65,8 @@ fn tools_step(steps: &mut Steps, root: &Path) -> Result<ToolEnv, Failure> {
 /// Benchmarks are left out: they need `valgrind` and minutes, and clippy's `--all-targets` already compiles them.
 fn tests(root: &Path, found: &ToolEnv) -> Result<Outcome, Failure> {
     let command = CommandLine::new(["cargo", "test", "--workspace", "--locked"]).quiet_env(found.vars());
-    run(root, &command)
+    // An attack that broke a promise is made once more on a machine that others may use; what it found is shown.
+    run(root, &command.quiet_env([("ATTACK_TRIES".to_owned(), "2".to_owned())]))
 }
 
 /// Whose code we take, by `cargo deny` where it is installed. Advisories need a database that is fetched: where it cannot be,
