@@ -51,7 +51,7 @@ impl IntoRules for RuleSet {
     }
 }
 
-/// A limiter put together part by part, where [`in_memory`](crate::in_memory) and [`on_redis`](crate::on_redis) say too
+/// A limiter put together part by part, where [`in_memory`](crate::in_memory) and `on_redis` say too
 /// little.
 pub struct Setup {
     pub(crate) rules: Result<RuleSet, Diagnostics>,
