@@ -3,12 +3,12 @@
 //! New inputs go to `.tools/`, so that a run leaves the checkout as it was; `fuzz/corpus/TARGET` holds the committed
 //! seeds and is only read. Crashes are left in `fuzz/artifacts/TARGET`, as cargo-fuzz does.
 
-use std::env;
 use std::fs;
 use std::path::Path;
 
 use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome};
+use crate::tools;
 
 const CARGO_FUZZ: &str = "0.13.2";
 
@@ -65,7 +65,9 @@ fn targets(root: &Path) -> Vec<String> {
 
 /// Fuzzing needs a nightly compiler, a C++ compiler for libFuzzer, and cargo-fuzz, which we install.
 fn able(root: &Path) -> Result<(), Failure> {
-    let works = |words: &[&str]| CommandLine::new(words.iter().copied()).quiet_env(path(root)).succeeds(root);
+    let works = |words: &[&str]| {
+        CommandLine::new(words.iter().copied()).quiet_env(tools::installed_path(root)).succeeds(root)
+    };
     if !works(&["cargo", "+nightly", "--version"]) {
         return Err(Failure {
             what: "fuzzing needs a nightly compiler".to_owned(),
@@ -101,20 +103,13 @@ fn run(root: &Path, target: &str, seconds: u64) -> Result<(), Failure> {
     let command = CommandLine::new(fuzz)
         .args(corpora)
         .args(["--", &format!("-max_total_time={seconds}"), "-timeout=10", "-rss_limit_mb=2048"])
-        .quiet_env(path(root));
+        .quiet_env(tools::installed_path(root));
     command.run(root).map_err(|why| Failure {
         what: format!("fuzz target {target} failed ({why})"),
         hint: format!(
             "a crashing input is in fuzz/artifacts/{target}; repeat with\n    cargo xtask fuzz {target} --seconds {seconds}"
         ),
     })
-}
-
-/// `PATH` with our own `cargo-fuzz` first.
-fn path(root: &Path) -> Option<(String, String)> {
-    let old = env::var_os("PATH").unwrap_or_default();
-    let dirs = [root.join(".tools/bin")].into_iter().chain(env::split_paths(&old));
-    Some(("PATH".to_owned(), env::join_paths(dirs).ok()?.into_string().ok()?))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod find;
 mod plan;
 mod table;
 
+use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -45,6 +46,13 @@ impl ToolEnv {
     fn missing(&self) -> Vec<&'static Tool> {
         TOOLS.iter().filter(|tool| tool.wanted == Wanted::Now && !self.has(tool)).collect()
     }
+}
+
+/// `PATH` with the cargo commands that we installed first.
+pub(crate) fn installed_path(root: &Path) -> Option<(String, String)> {
+    let old = env::var_os("PATH").unwrap_or_default();
+    let dirs = [root.join(".tools/bin")].into_iter().chain(env::split_paths(&old));
+    Some(("PATH".to_owned(), env::join_paths(dirs).ok()?.into_string().ok()?))
 }
 
 /// Finds every tool, after installing those that are needed now and missing.
