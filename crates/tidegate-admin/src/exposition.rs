@@ -200,6 +200,13 @@ impl Exposition {
         self
     }
 
+    /// Also tells how many alerts are active.
+    #[must_use]
+    pub fn with_alerts(mut self, active: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(active, encode_alerts)));
+        self
+    }
+
     /// Also tells how many callers were refused for want of a right password or token, by listener.
     #[must_use]
     pub fn with_refused_logins(
@@ -295,6 +302,10 @@ fn encode_certificates(ends: &Vec<CertificateEnd>, encoder: &mut DescriptorEncod
             .encode(family.encode_family(&[("listener", end.listener)])?)?;
     }
     Ok(())
+}
+
+fn encode_alerts(active: &u64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    gauge(encoder, "alerts_active", "Alerts that are active, as this node sees it.", *active)
 }
 
 fn encode_withheld(lines: &u64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -6,6 +6,7 @@
 //!
 //! No client's key ever becomes a label: labels come from rule files and from this source code alone.
 
+mod alerts;
 mod api;
 mod classic;
 mod control;
@@ -20,6 +21,7 @@ mod reference;
 
 pub use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, FileConfig};
 
+pub use alerts::AlertDesk;
 pub use control::{
     Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, Heard, HistoryChunk,
     HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource,

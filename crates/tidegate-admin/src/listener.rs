@@ -108,8 +108,12 @@ impl Admin {
     ///
     /// # Errors
     /// When the runtime cannot take the socket.
-    pub async fn serve(self, exposition: Exposition, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        self.serve_router(pages::router(exposition, None), shutdown).await
+    pub async fn serve(
+        self,
+        exposition: impl Into<Arc<Exposition>>,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        self.serve_router(pages::router(exposition.into(), None), shutdown).await
     }
 
     /// Like [`Admin::serve`], with the admin API of `control`.
@@ -118,11 +122,11 @@ impl Admin {
     /// When the runtime cannot take the socket.
     pub async fn serve_with(
         self,
-        exposition: Exposition,
+        exposition: impl Into<Arc<Exposition>>,
         control: Arc<Control>,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        self.serve_router(pages::router(exposition, Some(control)), shutdown).await
+        self.serve_router(pages::router(exposition.into(), Some(control)), shutdown).await
     }
 
     async fn serve_router(self, router: Router, shutdown: impl Future<Output = ()>) -> io::Result<()> {

@@ -23,12 +23,12 @@ GET /metrics   for Prometheus
 GET /healthz   200 while this process runs
 ";
 
-pub(crate) fn router(exposition: Exposition, control: Option<Arc<Control>>) -> Router {
+pub(crate) fn router(exposition: Arc<Exposition>, control: Option<Arc<Control>>) -> Router {
     let pages = Router::new()
         .route("/healthz", get("ok\n"))
         .route("/metrics", get(metrics))
         .fallback(not_found)
-        .with_state(Arc::new(exposition));
+        .with_state(exposition);
     match control {
         Some(control) => api::router(control).merge(dashboard::router()).merge(pages),
         None => pages.route("/", get(INDEX)),

@@ -162,6 +162,7 @@ fn everything() -> Exposition {
             ["http", "grpc", "resp", "admin", "proxy"].map(end).into()
         })
         .with_withheld_lines(|| 0)
+        .with_alerts(|| 0)
 }
 
 fn connections(listener: &'static str) -> ListenerConnections {

@@ -48,4 +48,4 @@ pub use server::TidegateServer;
 pub use stepped_clock::SteppedClock;
 pub use tls::Certificates;
 pub use tool::{find_node_package, find_tool};
-pub use upstream::Upstream;
+pub use upstream::{Received, Upstream};

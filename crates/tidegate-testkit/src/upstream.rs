@@ -28,6 +28,19 @@ struct State {
     status: AtomicU16,
     delay_us: AtomicU64,
     workers: Workers,
+    /// What came, where somebody wants to know.
+    received: Option<Mutex<Vec<Received>>>,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Path and query.
+    pub path: String,
+    /// Header names in lower case, and values, in order.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
 }
 
 impl Upstream {
@@ -40,8 +53,28 @@ impl Upstream {
     /// Starts one that works on so many requests at once: those beyond wait for a worker, however long that takes.
     #[must_use]
     pub fn with_workers(workers: usize) -> Self {
+        Self::of(workers, None)
+    }
+
+    /// Starts one that keeps every request, for [`Upstream::received`].
+    #[must_use]
+    pub fn recording() -> Self {
+        Self::of(usize::MAX, Some(Mutex::default()))
+    }
+
+    /// Every request so far, in order.
+    ///
+    /// # Panics
+    /// When it was not started to keep them.
+    #[must_use]
+    pub fn received(&self) -> Vec<Received> {
+        let received = self.state.received.as_ref().expect("it was started with `recording`");
+        received.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn of(workers: usize, received: Option<Mutex<Vec<Received>>>) -> Self {
         let (requests, status, delay_us) = (AtomicU64::new(0), AtomicU16::new(200), AtomicU64::new(0));
-        let state = Arc::new(State { requests, status, delay_us, workers: Workers::new(workers) });
+        let state = Arc::new(State { requests, status, delay_us, workers: Workers::new(workers), received });
         let for_threads = Arc::clone(&state);
         // A broken connection is the peer's business; the test sees it there.
         let acceptor = Acceptor::start(move |connection| drop(serve(&connection, &for_threads)));
@@ -102,6 +135,11 @@ fn serve(connection: &Connection, state: &State) -> io::Result<()> {
     while let Some(head) = read_head(&mut reader)? {
         let body = read_body(&mut reader, &head.headers, Unframed::Empty)?;
         state.requests.fetch_add(1, Ordering::SeqCst);
+        if let Some(received) = &state.received {
+            let path = head.first.split(' ').nth(1).unwrap_or_default().to_owned();
+            let one = Received { path, headers: head.headers.clone(), body: body.clone() };
+            received.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+        }
         state.workers.take();
         sleep(Duration::from_micros(state.delay_us.load(Ordering::SeqCst)));
         state.workers.give_back();

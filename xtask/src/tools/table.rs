@@ -117,6 +117,12 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Pip { pin: "flask==3.1.3", gives: Gives::Interpreter },
     },
     Tool {
+        name: "opentelemetry-proto",
+        used_by: "tests of OTLP, with OpenTelemetry's own messages",
+        wanted: Wanted::Now,
+        source: Source::Pip { pin: "opentelemetry-proto==1.45.2", gives: Gives::Interpreter },
+    },
+    Tool {
         name: "ioredis",
         used_by: "tests of our RESP front end with Node's client",
         wanted: Wanted::Now,

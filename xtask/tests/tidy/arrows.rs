@@ -22,7 +22,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-decisions", &["tidegate-limiter"]),
     ("tidegate-replay", &["tidegate-http"]),
     ("tidegate-rulestore", &["tidegate-rules"]),
-    ("tidegate-admin", &["tidegate-access", "tidegate-decisions", "tidegate-replay", "tidegate-rulestore"]),
+    ("tidegate-telemetry", &["tidegate-access", "tidegate-limiter"]),
+    (
+        "tidegate-admin",
+        &["tidegate-decisions", "tidegate-replay", "tidegate-rulestore", "tidegate-telemetry"],
+    ),
     ("tidegate-sim", &["tidegate-limiter"]),
     ("tidegate", &["tidegate-limiter", "tidegate-tower", "tidegate-store-redis"]),
     (

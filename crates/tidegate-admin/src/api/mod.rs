@@ -3,6 +3,7 @@
 //! [`ROUTES`] says what there is and which role it takes; a request that is not in it is not served. `guard` asks every
 //! request who it is before anything else looks at it.
 
+mod alerts;
 mod body;
 mod decisions;
 mod events;
@@ -56,6 +57,10 @@ const ADMIN: Needs = Needs::Role(Role::Admin);
 
 /// Every route: path, method, and who may use it. A test holds it against the document.
 pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
+    ("/admin/v1/alerts", "GET", VIEWER),
+    ("/admin/v1/alerts/silences", "GET", VIEWER),
+    ("/admin/v1/alerts/silences", "POST", EDITOR),
+    ("/admin/v1/alerts/silences/{id}", "DELETE", EDITOR),
     ("/admin/v1/audit", "GET", EDITOR),
     ("/admin/v1/decisions", "GET", VIEWER),
     ("/admin/v1/events", "GET", VIEWER),
@@ -110,6 +115,9 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/decisions", get(decisions::search))
         .route("/replay", post(preview::replay).layer(large()))
         .route("/suggestions", get(preview::suggestions))
+        .route("/alerts", get(alerts::list))
+        .route("/alerts/silences", get(alerts::silences).post(alerts::silence))
+        .route("/alerts/silences/{id}", delete(alerts::end_silence))
         .route("/explain", post(explain::explain))
         .route("/nodes", get(status::nodes))
         .route("/stores", get(status::stores))

@@ -25,6 +25,14 @@ pub(crate) fn span_us(text: &str, field: &str) -> Answer<u64> {
     Ok(span.get())
 }
 
+/// A moment, or a span from now.
+pub(crate) fn moment_or_ahead(text: &str, now: Timestamp, field: &str) -> Answer<Timestamp> {
+    match parse_duration(text) {
+        Ok(ahead) => Ok(Timestamp::from_micros(now.as_micros().saturating_add(ahead.get()))),
+        Err(_) => parse(text, field),
+    }
+}
+
 /// A moment, or a span back from now.
 pub(crate) fn moment_or_back(text: &str, now: Timestamp, field: &str) -> Answer<Timestamp> {
     match parse_duration(text) {

@@ -20,6 +20,7 @@ use tidegate_rulestore::{Role, RuleStore};
 use tidegate_store::Clock;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
+use crate::alerts::AlertDesk;
 use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
@@ -120,6 +121,8 @@ pub struct Control {
     /// Who may still listen to events.
     pub(crate) listeners: Arc<Semaphore>,
     pub(crate) guesses: Guesses,
+    /// What is the matter, where anybody watches.
+    pub(crate) alerts: OnceLock<Arc<AlertDesk>>,
     pub(crate) started_us: u64,
 }
 
@@ -154,8 +157,14 @@ impl Control {
             events: broadcast::Sender::new(MOST_WAITING_EVENTS),
             listeners: Arc::new(Semaphore::new(MOST_LISTENERS)),
             guesses: Guesses::default(),
+            alerts: OnceLock::new(),
             started_us,
         })
+    }
+
+    /// Shows the alerts of `desk` from now on; to be called once.
+    pub fn show_alerts(&self, desk: Arc<AlertDesk>) {
+        let _ = self.alerts.set(desk);
     }
 
     /// Tells who listens; nobody may.

@@ -17,6 +17,7 @@ use super::diagnose;
 use super::listeners::{ListenerTls, RespUser, Tokens};
 use super::proxy::Proxy;
 use super::shedding::Shedding;
+use super::telemetry::{Alerts, Telemetry};
 use super::values::{
     Count, HeaderSet, ListenAddr, LogFilter, LogFormat, RlsHeaders, RulesSource, Secret, Span, Switch,
 };
@@ -67,6 +68,10 @@ pub(crate) struct Config {
     pub(crate) drain: Drain,
     /// What is logged, and how
     pub(crate) log: Log,
+    /// Metrics and traces, sent to other programs: nowhere by default
+    pub(crate) telemetry: Telemetry,
+    /// What an operator is told without having asked
+    pub(crate) alerts: Alerts,
 }
 
 /// Addresses as host:port; port 0 picks a free one, `off` opens none
@@ -253,6 +258,8 @@ impl Config {
         config.identity.iter_mut().for_each(|identity| identity.resolve_against(directory));
         config.proxy.iter_mut().for_each(|proxy| proxy.resolve_against(directory));
         config.decision_log.iter_mut().for_each(|log| log.resolve_against(directory));
+        config.telemetry.resolve_against(directory);
+        config.alerts.resolve_against(directory);
         Ok(config)
     }
 
@@ -310,6 +317,8 @@ impl Config {
                 level: self.log.level.or(weaker.log.level),
                 format: self.log.format.or(weaker.log.format),
             },
+            telemetry: self.telemetry.or(weaker.telemetry),
+            alerts: self.alerts.or(weaker.alerts),
         }
     }
 }

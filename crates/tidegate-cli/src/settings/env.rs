@@ -241,6 +241,40 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_DRAIN__TUNNELS", "how long tunnels may go on then", |to, text| {
         put(&mut to.drain.tunnels, text)
     }),
+    open("TIDEGATE_TELEMETRY__STATSD", "StatsD or DogStatsD, as YAML", |to, text| {
+        put_yaml(&mut to.telemetry.statsd, text)
+    }),
+    secret("TIDEGATE_TELEMETRY__OTLP", "the OpenTelemetry receiver, as YAML", |to, text| {
+        put_yaml(&mut to.telemetry.otlp, text)
+    }),
+    open("TIDEGATE_ALERTS__ENABLED", "whether anything is watched", |to, text| {
+        put(&mut to.alerts.enabled, text)
+    }),
+    secret("TIDEGATE_ALERTS__WEBHOOK", "who is told of alerts, as YAML", |to, text| {
+        put_yaml(&mut to.alerts.webhook, text)
+    }),
+    open("TIDEGATE_ALERTS__DASHBOARD", "the dashboard's address, for links", |to, text| {
+        to.alerts.dashboard = Some(text.to_owned());
+        Ok(())
+    }),
+    open("TIDEGATE_ALERTS__STORE_P99", "p99 of the store above which it is slow", |to, text| {
+        put(&mut to.alerts.store_p99, text)
+    }),
+    open(
+        "TIDEGATE_ALERTS__STORE_MEMORY",
+        "part of its memory above which the store is nearly full",
+        |to, text| put_yaml(&mut to.alerts.store_memory, text),
+    ),
+    open(
+        "TIDEGATE_ALERTS__CERTIFICATE_DAYS",
+        "days before its end that a certificate is told of",
+        |to, text| put_yaml(&mut to.alerts.certificate_days, text),
+    ),
+    open(
+        "TIDEGATE_ALERTS__SHADOW_REFUSALS",
+        "part of its requests that a shadow rule would refuse",
+        |to, text| put_yaml(&mut to.alerts.shadow_refusals, text),
+    ),
     open("TIDEGATE_LOG__LEVEL", "error, warn, info, debug, trace, or module=level", |to, text| {
         put(&mut to.log.level, text)
     }),

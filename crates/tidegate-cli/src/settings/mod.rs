@@ -12,6 +12,7 @@ pub(crate) mod listeners;
 pub(crate) mod proxy;
 mod shedding;
 mod store;
+pub(crate) mod telemetry;
 mod values;
 
 use std::ffi::OsString;
@@ -34,6 +35,7 @@ pub(crate) use diagnose::suggest;
 use listeners::{ListenerTls, Tokens};
 use proxy::Proxy;
 pub(crate) use store::{StoreSettings, StoreUrl, shows_a_password};
+use telemetry::{Alerts, Telemetry};
 pub(crate) use values::Span;
 use values::{Count, ListenAddr};
 pub(crate) use values::{HeaderSet, LogFilter, LogFormat, RlsHeaders};
@@ -70,6 +72,8 @@ pub(crate) struct Settings {
     pub(crate) drain: DrainTimes,
     pub(crate) log_filter: LogFilter,
     pub(crate) log_format: LogFormat,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) alerts: Alerts,
 }
 
 /// How the server stops; nothing stands for the part's own default.
@@ -157,6 +161,8 @@ impl Settings {
             workers,
             drain,
             log,
+            telemetry,
+            alerts,
         } = config;
         let http = resolve("http", listen.http, DEFAULT_HTTP)?;
         let grpc = resolve("grpc", listen.grpc, DEFAULT_GRPC)?;
@@ -167,6 +173,8 @@ impl Settings {
         let identity = identity.unwrap_or_default();
         proxy::check_identity("", &identity)?;
         proxy.iter().try_for_each(Proxy::check)?;
+        telemetry.check()?;
+        alerts.check()?;
         if http.is_none() && grpc.is_none() && resp_address.is_none() && proxy.is_none() {
             return Err(Failure::new("there is nothing to serve: http, grpc and resp are all off")
                 .hint("leave one of them on, for example with --http 127.0.0.1:8080"));
@@ -198,6 +206,8 @@ impl Settings {
             },
             log_filter: log.level.unwrap_or_else(|| DEFAULT_LOG.parse().expect("the default is valid")),
             log_format: log.format.unwrap_or(LogFormat::Text),
+            telemetry,
+            alerts,
         })
     }
 }

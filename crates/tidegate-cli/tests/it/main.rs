@@ -52,6 +52,7 @@ mod stopping;
 mod store_required;
 mod stub;
 mod telemetry;
+mod telemetry_out;
 mod validate;
 mod worst_numbers;
 

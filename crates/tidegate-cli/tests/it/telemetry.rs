@@ -154,7 +154,7 @@ fn every_query_of_the_dashboard_is_answered_by_a_prometheus_that_scrapes_a_loade
     assert!(left.len() > 40, "only {} queries found", left.len());
     let asked = left.len();
     // A rate needs two scrapes; load goes on until every query has an answer.
-    let answered = poll(Duration::from_secs(60), || {
+    let answered = poll(Duration::from_secs(120), || {
         load();
         left.retain(|(_, query)| {
             let may_be_empty = MAY_BE_EMPTY.iter().any(|name| query.contains(name));

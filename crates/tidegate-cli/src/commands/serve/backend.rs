@@ -93,6 +93,11 @@ impl Backend {
         }
     }
 
+    /// The store that nodes share, if they do.
+    pub(super) fn shared(&self) -> Option<Arc<dyn Store>> {
+        matches!(self, Backend::Redis(..)).then(|| self.store())
+    }
+
     /// How the store is asked, if it is over a network.
     pub(super) fn remote(&self, settings: &StoreSettings) -> Option<RemoteConfig> {
         let Backend::Redis(..) = self else { return None };

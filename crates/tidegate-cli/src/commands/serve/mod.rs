@@ -13,6 +13,7 @@ mod exposition;
 mod jwks;
 mod narrator;
 mod open_files;
+mod outgoing;
 mod redis_fleet;
 mod reloader;
 mod secrets;
@@ -45,6 +46,7 @@ use control_plane::ControlParts;
 pub(crate) use control_plane::log_in_link;
 use data_plane::Running;
 use narrator::Narrator;
+use outgoing::Outgoing;
 use redis_fleet::RedisFleet;
 use reloader::Reloader;
 use secrets::Reloads;
@@ -96,7 +98,8 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         backend.check(&settings.store.url).await?;
     }
     decisions::keep(&settings, &metrics)?;
-    let observer = Arc::new(Narrator::new(metrics.clone()));
+    let outgoing = Outgoing::new(&settings.telemetry.check()?, outgoing::node_name(settings.admin))?;
+    let observer = Arc::new(Narrator::new(metrics.clone()).with_spans(outgoing.spans.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);
     config.lease_secret = settings.store.lease_secret.as_ref().map(|secret| secret.bytes().into());
@@ -153,6 +156,8 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     });
     exposition = exposition::with_surroundings(exposition, upstreams, reloads.tls.clone(), repeats.clone());
     let mut background = JoinSet::new();
+    let alerts = settings.alerts.check()?.map(|alerts| (alerts, backend.shared(), control.clone()));
+    let exposition = outgoing.start(exposition, alerts, &mut background);
     background.spawn(repeats.tell());
     background.spawn(reloads.run(signals::hangups().map_err(cannot_start)?));
     let serving_control = control.clone();

@@ -12,6 +12,7 @@ use tidegate_limiter::{
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
+use tidegate_telemetry::SpanQueue;
 
 /// Hears what the limiter does, counts it, and says what has changed.
 pub(super) struct Narrator {
@@ -24,6 +25,8 @@ pub(super) struct Narrator {
     /// Hits charged since the last line about it, and whether any were since the last heartbeat.
     charged: AtomicU64,
     charges_came: AtomicBool,
+    /// Where spans of sampled traces go, if anywhere.
+    spans: Option<Arc<SpanQueue>>,
 }
 
 impl Narrator {
@@ -35,7 +38,13 @@ impl Narrator {
             overload_is_known: AtomicBool::new(false),
             charged: AtomicU64::new(0),
             charges_came: AtomicBool::new(false),
+            spans: None,
         }
+    }
+
+    /// The same, with sampled traces put down in `spans`.
+    pub(super) fn with_spans(self, spans: Option<Arc<SpanQueue>>) -> Self {
+        Narrator { spans, ..self }
     }
 
     /// Says once, when no more comes, how much was charged after an outage: each call of many would be a line else.
@@ -161,6 +170,7 @@ impl Observer for Narrator {
 
     fn traced(&self, request: &Traced<'_>) {
         self.metrics.traced(request);
+        self.spans.iter().for_each(|spans| spans.put(request));
     }
 
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {

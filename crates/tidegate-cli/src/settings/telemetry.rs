@@ -1,0 +1,324 @@
+//! What the server tells other programs by itself: the sections `telemetry` and `alerts`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::header::{HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tidegate_telemetry::alerts::{Payload, Receiver, Thresholds};
+use tidegate_telemetry::otlp::Ratio;
+use tidegate_telemetry::statsd::Lines;
+use tidegate_telemetry::{Endpoint, EndpointError, Plaintext};
+
+use super::values::{ListenAddr, Secret, Span, Switch};
+use crate::failure::Failure;
+
+/// Metrics and traces, sent to other programs: nowhere by default
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Telemetry {
+    /// StatsD or DogStatsD, under the names of envoyproxy/ratelimit
+    pub(crate) statsd: Option<Statsd>,
+    /// OpenTelemetry, over HTTP in protobuf
+    pub(crate) otlp: Option<Otlp>,
+}
+
+/// StatsD or DogStatsD, over UDP
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Statsd {
+    /// The receiver, as host:port
+    pub(crate) address: ListenAddr,
+    /// How often: 10s by default
+    pub(crate) every: Option<Span>,
+    /// What comes before every name, with a dot after it: nothing by default
+    pub(crate) prefix: Option<String>,
+    /// DogStatsD's tags, each as name:value: none by default, as plain StatsD wants it
+    #[serde(default)]
+    pub(crate) tags: Vec<String>,
+    /// Whether it may leave the machine, as it is, in the clear: false by default
+    pub(crate) plaintext: Option<Switch>,
+}
+
+/// OpenTelemetry's protocol
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Otlp {
+    /// The receiver: https://host:4318, to which /v1/metrics and /v1/traces are added
+    pub(crate) endpoint: Secret,
+    /// PEM file with the authorities to trust: the machine's by default
+    pub(crate) ca: Option<PathBuf>,
+    /// Whether it may leave the machine in the clear: false by default
+    pub(crate) plaintext: Option<Switch>,
+    /// What every request carries besides, such as a token
+    #[serde(default)]
+    pub(crate) headers: BTreeMap<String, Secret>,
+    /// How often metrics are sent: 15s by default
+    pub(crate) metrics_every: Option<Span>,
+    /// The part of sampled traces that is sent, 0 to 1: 1 by default. A request belongs to one where its caller sent a
+    /// `traceparent` that says so
+    pub(crate) traces: Option<f64>,
+    /// What the service is called: tidegate by default
+    pub(crate) service: Option<String>,
+}
+
+/// Alerts: they are in the log and the admin API, and go to a webhook where there is one
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Alerts {
+    /// Whether anything is watched: true by default
+    pub(crate) enabled: Option<Switch>,
+    /// Who is told
+    pub(crate) webhook: Option<Webhook>,
+    /// The dashboard's address, for links: none by default
+    pub(crate) dashboard: Option<String>,
+    /// p99 of the store above which it is slow: 5ms by default
+    pub(crate) store_p99: Option<Span>,
+    /// The part of its memory above which the store is nearly full: 0.85 by default
+    pub(crate) store_memory: Option<f64>,
+    /// How many days before its end a certificate is told of: 14 by default
+    pub(crate) certificate_days: Option<u64>,
+    /// The part of its requests that enforcing a shadow rule would refuse: 0.05 by default
+    pub(crate) shadow_refusals: Option<f64>,
+}
+
+/// Who is told
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Webhook {
+    /// https://host/path: it may hold a token
+    pub(crate) url: Secret,
+    /// What bodies are signed with (HMAC-SHA256 in X-Tidegate-Signature): not signed by default
+    pub(crate) secret: Option<Secret>,
+    /// `json`, the default, or `slack`
+    pub(crate) format: Option<PayloadFormat>,
+    /// PEM file with the authorities to trust: the machine's by default
+    pub(crate) ca: Option<PathBuf>,
+    /// Whether it may leave the machine in the clear: false by default
+    pub(crate) plaintext: Option<Switch>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PayloadFormat {
+    /// For programs
+    Json,
+    /// What Slack and those who speak like it take
+    Slack,
+}
+
+/// The section `telemetry`, checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TelemetrySettings {
+    pub(crate) statsd: Option<StatsdSettings>,
+    pub(crate) otlp: Option<OtlpSettings>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct StatsdSettings {
+    pub(crate) to: SocketAddr,
+    pub(crate) every: Duration,
+    pub(crate) lines: Lines,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OtlpSettings {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) metrics_every: Duration,
+    pub(crate) traces: Ratio,
+    pub(crate) service: String,
+}
+
+/// The section `alerts`, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct AlertSettings {
+    pub(crate) receiver: Option<Receiver>,
+    pub(crate) dashboard: String,
+    pub(crate) thresholds: Thresholds,
+}
+
+impl Telemetry {
+    pub(crate) fn or(self, weaker: Telemetry) -> Telemetry {
+        Telemetry { statsd: self.statsd.or(weaker.statsd), otlp: self.otlp.or(weaker.otlp) }
+    }
+
+    pub(crate) fn resolve_against(&mut self, directory: &Path) {
+        self.otlp
+            .iter_mut()
+            .filter_map(|otlp| otlp.ca.as_mut())
+            .for_each(|path| *path = directory.join(&*path));
+    }
+
+    pub(crate) fn check(&self) -> Result<TelemetrySettings, Failure> {
+        let statsd = self.statsd.as_ref().map(Statsd::check).transpose()?;
+        let otlp = self.otlp.as_ref().map(Otlp::check).transpose()?;
+        Ok(TelemetrySettings { statsd, otlp })
+    }
+}
+
+impl Statsd {
+    fn check(&self) -> Result<StatsdSettings, Failure> {
+        let bad = |why: String| Failure::new(format!("telemetry.statsd.address: {why}"));
+        let to =
+            self.address.resolve().map_err(bad)?.ok_or_else(|| {
+                bad("`off` is no receiver".to_owned()).hint("leave the section `statsd` out")
+            })?;
+        if !to.ip().is_loopback() && self.plaintext != Some(Switch(true)) {
+            return Err(bad(format!("{to} is not on this machine, and StatsD is never encrypted"))
+                .hint("send to an agent on this machine, or say `plaintext: true`"));
+        }
+        if let Some(tag) = self.tags.iter().find(|tag| !tag.contains(':') || tag.contains(['|', ',', '\n'])) {
+            return Err(Failure::new(format!("telemetry.statsd.tags: `{tag}` is no tag"))
+                .hint("write each as name:value"));
+        }
+        let mut prefix = self.prefix.clone().unwrap_or_default();
+        if !prefix.is_empty() && !prefix.ends_with('.') {
+            prefix.push('.');
+        }
+        let every = self.every.map_or(Duration::from_secs(10), |Span(span)| span).max(MIN_EVERY);
+        Ok(StatsdSettings { to, every, lines: Lines { prefix, tags: self.tags.clone() } })
+    }
+}
+
+/// More often is more work than worth.
+const MIN_EVERY: Duration = Duration::from_millis(200);
+
+impl Otlp {
+    fn check(&self) -> Result<OtlpSettings, Failure> {
+        let endpoint =
+            endpoint("telemetry.otlp.endpoint", &self.endpoint, self.ca.as_deref(), self.plaintext)?;
+        let mut headers = Vec::new();
+        for (name, value) in &self.headers {
+            let bad = || Failure::new(format!("telemetry.otlp.headers: `{name}` cannot be sent"));
+            let name = HeaderName::from_str(name).map_err(|_| bad())?;
+            headers.push((name, HeaderValue::from_str(value.reveal()).map_err(|_| bad())?));
+        }
+        let traces = self.traces.map_or(Some(Ratio::ALL), Ratio::of).ok_or_else(|| {
+            Failure::new("telemetry.otlp.traces: it is a part, from 0 to 1")
+                .hint("write 0.1 for one trace in ten")
+        })?;
+        Ok(OtlpSettings {
+            endpoint,
+            headers,
+            metrics_every: self
+                .metrics_every
+                .map_or(Duration::from_secs(15), |Span(span)| span)
+                .max(MIN_EVERY),
+            traces,
+            service: self.service.clone().unwrap_or_else(|| "tidegate".to_owned()),
+        })
+    }
+}
+
+impl Alerts {
+    pub(crate) fn or(self, weaker: Alerts) -> Alerts {
+        Alerts {
+            enabled: self.enabled.or(weaker.enabled),
+            webhook: self.webhook.or(weaker.webhook),
+            dashboard: self.dashboard.or(weaker.dashboard),
+            store_p99: self.store_p99.or(weaker.store_p99),
+            store_memory: self.store_memory.or(weaker.store_memory),
+            certificate_days: self.certificate_days.or(weaker.certificate_days),
+            shadow_refusals: self.shadow_refusals.or(weaker.shadow_refusals),
+        }
+    }
+
+    pub(crate) fn resolve_against(&mut self, directory: &Path) {
+        self.webhook
+            .iter_mut()
+            .filter_map(|hook| hook.ca.as_mut())
+            .for_each(|path| *path = directory.join(&*path));
+    }
+
+    /// None where they are switched off.
+    pub(crate) fn check(&self) -> Result<Option<AlertSettings>, Failure> {
+        if self.enabled == Some(Switch(false)) {
+            return Ok(None);
+        }
+        let receiver = self.webhook.as_ref().map(Webhook::check).transpose()?;
+        let default = Thresholds::default();
+        let part = |name: &str, given: Option<f64>, default: f64| match given {
+            Some(part) if !(0.0..=1.0).contains(&part) => {
+                Err(Failure::new(format!("alerts.{name}: it is a part, from 0 to 1")))
+            }
+            given => Ok(given.unwrap_or(default)),
+        };
+        let thresholds = Thresholds {
+            store_p99_us: self.store_p99.map_or(default.store_p99_us, |Span(span)| span.as_micros() as f64),
+            store_memory: part("store_memory", self.store_memory, default.store_memory)?,
+            shadow_refusals: part("shadow_refusals", self.shadow_refusals, default.shadow_refusals)?,
+            certificate_days: self.certificate_days.unwrap_or(default.certificate_days),
+            ..default
+        };
+        Ok(Some(AlertSettings {
+            receiver,
+            dashboard: self.dashboard.clone().unwrap_or_default(),
+            thresholds,
+        }))
+    }
+}
+
+impl Webhook {
+    fn check(&self) -> Result<Receiver, Failure> {
+        Ok(Receiver {
+            endpoint: endpoint("alerts.webhook.url", &self.url, self.ca.as_deref(), self.plaintext)?,
+            secret: self.secret.as_ref().map(|secret| secret.reveal().as_bytes().into()),
+            payload: match self.format {
+                Some(PayloadFormat::Slack) => Payload::Slack,
+                Some(PayloadFormat::Json) | None => Payload::Json,
+            },
+        })
+    }
+}
+
+/// The address itself is not shown: a webhook's may be its only secret.
+fn endpoint(
+    field: &str,
+    url: &Secret,
+    ca: Option<&Path>,
+    plaintext: Option<Switch>,
+) -> Result<Endpoint, Failure> {
+    let plaintext = if plaintext == Some(Switch(true)) { Plaintext::Anywhere } else { Plaintext::Loopback };
+    Endpoint::new(url.reveal(), ca, plaintext).map_err(|EndpointError { problem, hint }| {
+        let problem = problem.replace(url.reveal(), "the address");
+        Failure::new(format!("{field}: {problem}")).hint(hint)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(result: Result<impl Sized, Failure>) -> String {
+        result.map(|_| String::new()).unwrap_or_else(|failure| format!("{failure:?}"))
+    }
+
+    #[test]
+    fn a_mistake_names_its_field_and_never_shows_an_address() {
+        let alerts = |text: &str| serde_saphyr::from_str::<Alerts>(text).unwrap();
+        let shown = failure(alerts("webhook: { url: 'http://hooks.example/T0KEN' }").check());
+        assert!(shown.contains("alerts.webhook.url") && shown.contains("plaintext"), "{shown}");
+        assert!(!shown.contains("T0KEN"), "{shown}");
+        assert!(failure(alerts("store_memory: 85").check()).contains("alerts.store_memory"));
+        assert!(alerts("enabled: false").check().unwrap().is_none());
+    }
+
+    #[test]
+    fn statsd_stays_on_this_machine_unless_told_otherwise() {
+        let statsd = |text: &str| serde_saphyr::from_str::<Telemetry>(text).unwrap().check();
+        assert!(statsd("statsd: { address: '127.0.0.1:8125' }").is_ok());
+        assert!(failure(statsd("statsd: { address: '192.0.2.1:8125' }")).contains("plaintext: true"));
+        assert!(statsd("statsd: { address: '192.0.2.1:8125', plaintext: true }").is_ok());
+        assert!(
+            failure(statsd("statsd: { address: '127.0.0.1:8125', tags: [a] }")).contains("`a` is no tag")
+        );
+        assert!(
+            failure(statsd("otlp: { endpoint: 'https://c', traces: 2 }")).contains("telemetry.otlp.traces")
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! What is usual for a number that is read once a minute: lately, at this hour of other days, at this hour of other weeks.
+//!
+//! A number that is far from usual does not change what is usual lately for an hour: an incident must not become usual while
+//! it lasts, and a new usual must not be an incident for ever. What recurs at its hour is learned either way. No clock is
+//! read: minutes are given.
+
+/// Hours of a week.
+const SLOTS: usize = 168;
+const HOURS: usize = 24;
+const MINUTES_A_SLOT: u64 = 60;
+/// How much one minute counts for what is lately usual: half of it is half an hour old.
+const LATELY: f64 = 0.023;
+/// How much one week counts in an hour of the week, and one day in an hour of the day.
+const RECURRING: f64 = 0.3;
+/// Minutes that must have been seen before anything is unusual.
+const WARM_UP: u32 = 30;
+/// Minutes of something unusual after which it is the new usual.
+const NEW_USUAL: u32 = 60;
+
+/// What is usual of one number.
+#[derive(Clone, Debug)]
+pub struct Baseline {
+    lately: Level,
+    weekly: Vec<Season>,
+    daily: Vec<Season>,
+    seen: u32,
+    unusual_for: u32,
+    /// What the hour of the week that is going on adds up to.
+    hour: Hour,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    mean: f64,
+    spread: f64,
+}
+
+/// One hour of the week, or of the day: its mean over the times that it was seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Season {
+    mean: f64,
+    spread: f64,
+    times: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Hour {
+    slot: usize,
+    sum: f64,
+    minutes: u32,
+}
+
+impl Season {
+    fn level(self) -> Option<Level> {
+        (self.times > 0).then_some(Level { mean: self.mean, spread: self.spread })
+    }
+
+    /// `within` is how far minutes of an hour are from each other.
+    fn learn(&mut self, mean: f64, within: f64) {
+        let first = self.times == 0;
+        let share = if first { 1.0 } else { RECURRING };
+        let off = if first { within } else { (1.25 * (mean - self.mean).abs()).max(within) };
+        self.spread += share * (off - self.spread);
+        self.mean += share * (mean - self.mean);
+        self.times = self.times.saturating_add(1);
+    }
+}
+
+/// How far a number is from what is usual.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deviation {
+    /// What was usual.
+    pub expected: f64,
+    /// How far numbers usually are from that; at least what chance alone would do.
+    pub spread: f64,
+    /// Above it (positive) or below it, in spreads.
+    pub score: f64,
+}
+
+impl Default for Baseline {
+    fn default() -> Self {
+        let (weekly, daily) = (vec![Season::default(); SLOTS], vec![Season::default(); HOURS]);
+        Baseline { lately: Level::default(), weekly, daily, seen: 0, unusual_for: 0, hour: Hour::default() }
+    }
+}
+
+impl Baseline {
+    /// How far `value` is from usual in this minute (since 1970); none while too little is known. `noise` is how far
+    /// chance alone takes a number of that size.
+    #[must_use]
+    pub fn deviation(&self, minute: u64, value: f64, noise: impl Fn(f64) -> f64) -> Option<Deviation> {
+        if self.seen < WARM_UP {
+            return None;
+        }
+        let slot = slot(minute);
+        // Of what is known, what explains the number best: a rush hour is usual, and so is a new level.
+        let candidates = [Some(self.lately), self.weekly[slot].level(), self.daily[slot % HOURS].level()];
+        let deviations = candidates.into_iter().flatten().map(|level| {
+            let spread = level.spread.max(noise(level.mean)).max(f64::MIN_POSITIVE);
+            Deviation { expected: level.mean, spread, score: (value - level.mean) / spread }
+        });
+        deviations.min_by(|one, other| one.score.abs().total_cmp(&other.score.abs()))
+    }
+
+    /// The least of what is usual in this minute: lately, at this hour of days, of weeks; none while too little is known.
+    #[must_use]
+    pub fn lowest(&self, minute: u64) -> Option<f64> {
+        let slot = slot(minute);
+        let known = [Some(self.lately), self.weekly[slot].level(), self.daily[slot % HOURS].level()];
+        let means = known.into_iter().flatten().map(|level| level.mean);
+        means.reduce(f64::min).filter(|_| self.seen >= WARM_UP)
+    }
+
+    /// Takes note of a minute. Where it was unusual, it is not learned from, for a while.
+    pub fn learn(&mut self, minute: u64, value: f64, unusual: Unusual) {
+        self.unusual_for = match unusual {
+            Unusual::Yes => self.unusual_for + 1,
+            Unusual::No => 0,
+        };
+        self.learn_hour(slot(minute), value);
+        if self.unusual_for > 0 && self.unusual_for < NEW_USUAL {
+            return;
+        }
+        let share = LATELY.max(1.0 / f64::from(self.seen + 1));
+        let share = if self.unusual_for >= NEW_USUAL { 0.3 } else { share };
+        let off = (value - self.lately.mean).abs();
+        self.lately.spread += share * (1.25 * off - self.lately.spread);
+        self.lately.mean += share * (value - self.lately.mean);
+        self.seen = self.seen.saturating_add(1);
+    }
+
+    fn learn_hour(&mut self, slot: usize, value: f64) {
+        if slot != self.hour.slot {
+            let Hour { slot, sum, minutes } =
+                std::mem::replace(&mut self.hour, Hour { slot, ..Hour::default() });
+            if minutes >= 30 {
+                let mean = sum / f64::from(minutes);
+                self.weekly[slot].learn(mean, self.lately.spread);
+                self.daily[slot % HOURS].learn(mean, self.lately.spread);
+            }
+        }
+        self.hour.sum += value;
+        self.hour.minutes += 1;
+    }
+}
+
+/// Whether a minute was far from usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Unusual {
+    Yes,
+    No,
+}
+
+fn slot(minute: u64) -> usize {
+    usize::try_from(minute / MINUTES_A_SLOT % SLOTS as u64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taught(minutes: u64, value: impl Fn(u64) -> f64) -> Baseline {
+        let mut baseline = Baseline::default();
+        (0..minutes).for_each(|minute| baseline.learn(minute, value(minute), Unusual::No));
+        baseline
+    }
+
+    #[test]
+    fn nothing_is_unusual_until_half_an_hour_was_seen() {
+        assert_eq!(taught(29, |_| 100.0).deviation(29, 9_999.0, f64::sqrt), None);
+        let deviation = taught(30, |_| 100.0).deviation(30, 9_999.0, f64::sqrt).unwrap();
+        assert!((deviation.expected - 100.0).abs() < 1e-6 && deviation.score > 100.0, "{deviation:?}");
+    }
+
+    #[test]
+    fn a_rush_hour_is_usual_in_its_hour_and_unusual_in_another() {
+        // Ten times as much in the ninth hour of every day, for a week.
+        let rush = |minute: u64| if minute / 60 % 24 == 9 { 1_000.0 } else { 100.0 };
+        let baseline = taught(7 * 24 * 60, rush);
+        let week = 7 * 24 * 60;
+        let score = |hour: u64| baseline.deviation(week + hour * 60, 1_000.0, f64::sqrt).unwrap().score;
+        assert!(score(9).abs() < 3.0, "{}", score(9));
+        assert!(score(4) > 5.0, "{}", score(4));
+    }
+
+    #[test]
+    fn an_incident_is_not_learned_until_it_has_lasted_an_hour() {
+        let mut baseline = taught(120, |_| 100.0);
+        (120..170).for_each(|minute| baseline.learn(minute, 900.0, Unusual::Yes));
+        assert!((baseline.deviation(170, 900.0, f64::sqrt).unwrap().expected - 100.0).abs() < 1.0);
+        (170..200).for_each(|minute| baseline.learn(minute, 900.0, Unusual::Yes));
+        assert!(baseline.deviation(200, 900.0, f64::sqrt).unwrap().expected > 800.0);
+    }
+}

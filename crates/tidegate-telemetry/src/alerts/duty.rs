@@ -1,0 +1,96 @@
+//! Whose duty it is to tell: one node's of a fleet, by a lease in the store.
+//!
+//! The holder renews it. Where the store cannot be asked, the holder goes on, since nobody else can take the lease; another
+//! node takes the duty upon itself only after the store has been away for longer than the lease lasts, because the holder
+//! may be gone with it. Two nodes may then tell the same: receivers know it by its fingerprint.
+
+/// Whether this node tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It holds the lease.
+    Holder,
+    /// Another holds it.
+    Other,
+    /// Nobody can know: it tells, lest nobody does.
+    Orphan,
+}
+
+impl Role {
+    /// Whether it tells.
+    #[must_use]
+    pub fn tells(self) -> bool {
+        self != Role::Other
+    }
+}
+
+/// Who tells, as far as this node knows.
+#[derive(Debug)]
+pub struct Duty {
+    role: Role,
+    lease_s: u64,
+    last_answer_s: Option<u64>,
+    began_s: u64,
+}
+
+impl Duty {
+    /// Nobody's yet. A lease lasts `lease_s`.
+    #[must_use]
+    pub fn new(lease_s: u64, now_s: u64) -> Self {
+        Duty { role: Role::Other, lease_s, last_answer_s: None, began_s: now_s }
+    }
+
+    /// Takes note of what the store said at `now_s`: whether the lease is ours, or nothing.
+    pub fn heard(&mut self, now_s: u64, ours: Option<bool>) -> Role {
+        match ours {
+            Some(ours) => {
+                self.last_answer_s = Some(now_s);
+                self.role = if ours { Role::Holder } else { Role::Other };
+            }
+            None => {
+                let silent_s = now_s.saturating_sub(self.last_answer_s.unwrap_or(self.began_s));
+                if self.role == Role::Other && silent_s > self.lease_s {
+                    self.role = Role::Orphan;
+                }
+            }
+        }
+        self.role
+    }
+
+    /// Who tells.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_goes_on_while_the_store_is_away_and_others_wait_for_its_lease() {
+        let (mut holder, mut other) = (Duty::new(15, 0), Duty::new(15, 0));
+        assert_eq!(holder.heard(1, Some(true)), Role::Holder);
+        assert_eq!(other.heard(1, Some(false)), Role::Other);
+        for now in 2..=16 {
+            assert_eq!(
+                (holder.heard(now, None), other.heard(now, None)),
+                (Role::Holder, Role::Other),
+                "at {now}"
+            );
+        }
+        assert_eq!(other.heard(17, None), Role::Orphan);
+        assert_eq!(
+            other.heard(18, Some(false)),
+            Role::Other,
+            "and is one of many again when the store answers"
+        );
+    }
+
+    #[test]
+    fn a_node_that_never_heard_from_the_store_tells_after_a_lease() {
+        let mut duty = Duty::new(15, 100);
+        assert!(!duty.heard(101, None).tells());
+        assert!(duty.heard(116, None).tells());
+    }
+}

@@ -1,0 +1,260 @@
+//! Traffic with known incidents, to measure how often alerts are right. The same seed gives the same traffic.
+//!
+//! Two weeks of twenty rules: by day and by night, weekdays and weekends, each with noise, some quiet, some spiky by nature.
+//! The first week is for learning, and not judged. In the second week incidents are put in, of several kinds and sizes. An
+//! alert on the rule of an incident, while it lasts or within five minutes after, is right; any other is wrong; an incident
+//! without an alert was missed.
+
+use std::collections::BTreeMap;
+
+use super::detect::{Detector, Kind, Thresholds};
+use super::signals::{CallerShare, RuleCounts, Signals};
+
+const RULES: u64 = 20;
+const MINUTES_A_DAY: u64 = 1_440;
+const DAYS: u64 = 14;
+const LOOKS_A_MINUTE: u64 = 2;
+/// Minutes that are not judged.
+const LEARNING: u64 = 7 * MINUTES_A_DAY;
+/// How long after an incident an alert still counts as its.
+const GRACE_MIN: u64 = 5;
+
+/// Something that was put in.
+#[derive(Clone, Debug)]
+struct Incident {
+    kind: Kind,
+    rule: u64,
+    from: u64,
+    minutes: u64,
+    size: f64,
+}
+
+/// How often alerts of one kind were right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Score {
+    /// Incidents that were told.
+    pub found: u32,
+    /// Incidents that were not.
+    pub missed: u32,
+    /// Alerts without an incident.
+    pub wrong: u32,
+    /// Minutes until the alert, summed over those found.
+    pub minutes: u64,
+}
+
+impl Score {
+    /// The part of alerts that were right.
+    #[must_use]
+    pub fn precision(self) -> f64 {
+        ratio(self.found, self.found + self.wrong)
+    }
+
+    /// The part of incidents that were told.
+    #[must_use]
+    pub fn recall(self) -> f64 {
+        ratio(self.found, self.found + self.missed)
+    }
+
+    /// Minutes until an alert, on average.
+    #[must_use]
+    pub fn delay_minutes(self) -> f64 {
+        self.minutes as f64 / f64::from(self.found.max(1))
+    }
+}
+
+fn ratio(part: u32, whole: u32) -> f64 {
+    if whole == 0 { 1.0 } else { f64::from(part) / f64::from(whole) }
+}
+
+/// How alerts did on the traffic of `seed`, by kind.
+#[must_use]
+pub fn evaluate(seed: u64) -> BTreeMap<Kind, Score> {
+    let mut random = Random(seed);
+    let incidents = incidents(&mut random);
+    let mut detector = Detector::new(Thresholds::default());
+    let mut world = World::new(&mut random);
+    let mut scores: BTreeMap<Kind, Score> = BTreeMap::new();
+    let mut told: Vec<Option<u64>> = vec![None; incidents.len()];
+    let mut alerted: BTreeMap<(Kind, String), u64> = BTreeMap::new();
+    for look in 0..DAYS * MINUTES_A_DAY * LOOKS_A_MINUTE {
+        let minute = look / LOOKS_A_MINUTE;
+        let now_s = look * 60 / LOOKS_A_MINUTE;
+        let signals = world.step(now_s, minute, &incidents, &mut random);
+        for finding in detector.look(now_s, &[signals]) {
+            let key = (finding.kind, finding.subject.clone());
+            let goes_on = alerted.insert(key, look).is_some_and(|last| look - last <= 2 * LOOKS_A_MINUTE);
+            let matching = incidents
+                .iter()
+                .position(|incident| incident.explains(finding.kind, &finding.subject, minute));
+            match matching {
+                Some(place) if told[place].is_none() && incidents[place].kind == finding.kind => {
+                    told[place] = Some(minute);
+                }
+                Some(_) => {}
+                None if !goes_on && minute >= LEARNING => scores.entry(finding.kind).or_default().wrong += 1,
+                None => {}
+            }
+        }
+    }
+    for (incident, told) in incidents.iter().zip(told) {
+        let score = scores.entry(incident.kind).or_default();
+        match told {
+            Some(minute) => {
+                score.found += 1;
+                score.minutes += minute.saturating_sub(incident.from);
+            }
+            None => score.missed += 1,
+        }
+    }
+    scores
+}
+
+/// One of each kind and rule, an hour or more apart, in the second week.
+fn incidents(random: &mut Random) -> Vec<Incident> {
+    let kinds = [
+        (Kind::TrafficSpike, 3.0, 12.0),
+        (Kind::TrafficDrop, 0.0, 0.15),
+        (Kind::RefusalSpike, 0.2, 0.7),
+        (Kind::NewTopCaller, 0.55, 0.9),
+        (Kind::SpreadCaller, 4.0, 10.0),
+        (Kind::ShadowWouldRefuse, 0.1, 0.5),
+    ];
+    let mut incidents = Vec::new();
+    for (number, (kind, least, most)) in (0..8).flat_map(|_| kinds).enumerate() {
+        let number = number as u64;
+        let from = LEARNING + 60 + number * 200 + random.below(60);
+        let size = least + (most - least) * random.part();
+        // Quiet rules cannot be judged, and are not asked to be: see `World::level`.
+        let rule = 4 + random.below(RULES - 4);
+        incidents.push(Incident { kind, rule, from, minutes: 10 + random.below(40), size });
+    }
+    incidents
+}
+
+impl Incident {
+    fn goes_on(&self, minute: u64) -> bool {
+        (self.from..self.from + self.minutes).contains(&minute)
+    }
+
+    /// Whether an alert of `kind` on `subject` is about this: another kind on the same rule is a consequence of it.
+    fn explains(&self, kind: Kind, subject: &str, minute: u64) -> bool {
+        let in_time = (self.from..self.from + self.minutes + GRACE_MIN).contains(&minute);
+        let same_rule = subject == name(self.rule);
+        let store_wide = kind == Kind::KeyCardinality && self.kind == Kind::SpreadCaller;
+        in_time && (same_rule || store_wide)
+    }
+}
+
+fn name(rule: u64) -> String {
+    format!("api/rule-{rule}")
+}
+
+/// A server that counts what comes.
+struct World {
+    counts: Vec<RuleCounts>,
+    /// The part that each rule refuses, and of each shadow would.
+    refuses: Vec<f64>,
+    keys: f64,
+}
+
+impl World {
+    fn new(random: &mut Random) -> Self {
+        let counts = (0..RULES).map(|rule| RuleCounts {
+            domain: "api".to_owned(),
+            rule: format!("rule-{rule}"),
+            ..RuleCounts::default()
+        });
+        let refuses = (0..RULES).map(|_| 0.1 * random.part()).collect();
+        World { counts: counts.collect(), refuses, keys: 50_000.0 }
+    }
+
+    /// Requests of a rule in one look: small and large ones, a day's curve, quieter weekends, every rule in its own phase.
+    fn level(rule: u64, minute: u64) -> f64 {
+        let base = match rule {
+            0..=3 => 10.0 + 8.0 * rule as f64,
+            _ => 120.0 * 1.6_f64.powi((rule - 4) as i32 % 9),
+        };
+        let phase = rule as f64 * 0.7;
+        let day = (minute % MINUTES_A_DAY) as f64 / MINUTES_A_DAY as f64 * std::f64::consts::TAU;
+        let weekend = if minute / MINUTES_A_DAY % 7 >= 5 { 0.6 } else { 1.0 };
+        // A job at the same hour of every day.
+        let job = if rule % 5 == 4 && minute % MINUTES_A_DAY / 60 == rule % 24 { 3.0 } else { 1.0 };
+        base * (1.0 + 0.5 * (day + phase).sin()) * weekend * job / LOOKS_A_MINUTE as f64
+    }
+
+    fn step(&mut self, now_s: u64, minute: u64, incidents: &[Incident], random: &mut Random) -> Signals {
+        let mut callers = Vec::new();
+        let mut keys = 50_000.0 * (1.0 + 0.02 * random.normal());
+        for rule in 0..RULES {
+            let place = rule as usize;
+            let (mut traffic, mut refuses, mut shadow) =
+                (World::level(rule, minute), self.refuses[place], 0.0);
+            let mut top = (format!("usual-{rule}-{}", random.below(8)), 0.1 + 0.1 * random.part());
+            for incident in incidents.iter().filter(|one| one.rule == rule && one.goes_on(minute)) {
+                match incident.kind {
+                    Kind::TrafficSpike | Kind::TrafficDrop => traffic *= incident.size,
+                    Kind::RefusalSpike => refuses = (refuses + incident.size).min(0.95),
+                    Kind::NewTopCaller => top = (format!("new-{}", incident.from), incident.size),
+                    Kind::SpreadCaller => {
+                        traffic *= incident.size;
+                        keys *= 1.0 + incident.size;
+                    }
+                    _ => shadow = incident.size,
+                }
+            }
+            // Some rules are steadier than others; all have chance.
+            let noisy = (traffic * (1.0 + 0.08 * random.normal()) + traffic.sqrt() * random.normal())
+                .max(0.0)
+                .round();
+            let refused = (noisy * (refuses + 0.01 * random.normal())).clamp(0.0, noisy).round();
+            let counts = &mut self.counts[place];
+            counts.total += noisy as u64;
+            counts.refused += refused as u64;
+            counts.shadow_refused += (noisy * shadow).round() as u64;
+            let (caller, share) = top;
+            callers.push(CallerShare {
+                domain: "api".to_owned(),
+                rule: format!("rule-{rule}"),
+                caller,
+                share,
+            });
+        }
+        self.keys += 0.3 * (keys - self.keys);
+        Signals {
+            node: "a".to_owned(),
+            release: "1".to_owned(),
+            at_s: now_s,
+            rules: self.counts.clone(),
+            store_keys: self.keys as u64,
+            callers,
+            ..Signals::default()
+        }
+    }
+}
+
+/// SplitMix64, and what is made of it.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut number = self.0;
+        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        number ^ (number >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// From 0 to 1.
+    fn part(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// About normal: the sum of twelve.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.part()).sum::<f64>() - 6.0
+    }
+}

@@ -1,0 +1,240 @@
+//! Posts a body to a receiver, over TLS where it leaves the machine. One connection per body: it happens every few seconds.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tidegate_access::{authorities, crypto};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// No receiver has more to say about what it took.
+const MOST_ANSWER_BYTES: usize = 64 * 1024;
+
+/// Where to post.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+    path: String,
+    tls: Option<Arc<ClientConfig>>,
+}
+
+/// Whether bytes may leave the machine in the clear.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Plaintext {
+    /// Only to this machine.
+    #[default]
+    Loopback,
+    /// Anywhere: somebody else encrypts, or nobody listens.
+    Anywhere,
+}
+
+/// Why an address cannot be posted to.
+#[derive(Debug, thiserror::Error)]
+#[error("{problem}")]
+pub struct EndpointError {
+    /// What is wrong.
+    pub problem: String,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+/// Why a body did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub enum PostError {
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    TooSlow(Duration),
+    /// No connection.
+    #[error("no connection: {0}")]
+    Unreachable(#[source] io::Error),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(#[source] hyper::Error),
+    /// The receiver did not take it.
+    #[error("the receiver answered {0}")]
+    Status(StatusCode),
+}
+
+impl PostError {
+    /// Whether the same body may be taken later: not what the receiver understood and refused.
+    #[must_use]
+    pub fn is_worth_a_retry(&self) -> bool {
+        match self {
+            PostError::Status(status) => {
+                status.is_server_error()
+                    || *status == StatusCode::TOO_MANY_REQUESTS
+                    || *status == StatusCode::REQUEST_TIMEOUT
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Endpoint {
+    /// The receiver at `url`. Its certificate is checked against `ca`, or against the authorities that the system trusts.
+    ///
+    /// # Errors
+    /// When it is no address, or one in the clear beyond this machine that nobody allowed.
+    pub fn new(url: &str, ca: Option<&Path>, plaintext: Plaintext) -> Result<Endpoint, EndpointError> {
+        const FORM: &str = "write it as https://host/path, or http://127.0.0.1:4318/path on this machine";
+        let error = |problem: String, hint| EndpointError { problem, hint };
+        let uri: Uri = url.parse().map_err(|_| error(format!("`{url}` is no address"), FORM))?;
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let default_port = match uri.scheme_str() {
+            Some("https") => 443,
+            Some("http") => 80,
+            _ => return Err(error(format!("`{url}` is neither https:// nor http://"), FORM)),
+        };
+        if host.is_empty() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(error(format!("`{url}` has no host, or a user that cannot be sent"), FORM));
+        }
+        let is_encrypted = default_port == 443;
+        let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        if !is_encrypted && !is_here && plaintext == Plaintext::Loopback {
+            return Err(error(
+                format!("`{url}` would leave this machine in the clear"),
+                "use https://, or say `plaintext: true` where somebody else encrypts",
+            ));
+        }
+        let tls = is_encrypted.then(|| client_config(ca)).transpose()?;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Endpoint { host, port: uri.port_u16().unwrap_or(default_port), path, tls })
+    }
+
+    /// The same receiver, under another path.
+    #[must_use]
+    pub fn at(&self, path: &str) -> Endpoint {
+        Endpoint { path: format!("{}{path}", self.path.trim_end_matches('/')), ..self.clone() }
+    }
+
+    /// Posts `body`.
+    ///
+    /// # Errors
+    /// When the receiver does not take it in time.
+    pub async fn post(
+        &self,
+        content_type: &'static str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Bytes,
+        within: Duration,
+    ) -> Result<(), PostError> {
+        let posted = tokio::time::timeout(within, self.try_post(content_type, headers, body)).await;
+        posted.unwrap_or(Err(PostError::TooSlow(within)))
+    }
+
+    async fn try_post(
+        &self,
+        content_type: &'static str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Bytes,
+    ) -> Result<(), PostError> {
+        let socket =
+            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(PostError::Unreachable)?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.path.parse().unwrap_or_default();
+        let own = request.headers_mut();
+        let authority = format!("{}:{}", self.host, self.port);
+        if let Ok(host) = HeaderValue::from_str(&authority) {
+            own.insert(HOST, host);
+        }
+        own.insert(USER_AGENT, HeaderValue::from_static("tidegate"));
+        own.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        own.extend(headers.iter().cloned());
+        match &self.tls {
+            None => exchange(TokioIo::new(socket), request).await,
+            Some(config) => {
+                let unusable = |_| io::Error::new(io::ErrorKind::InvalidInput, "the host has no name");
+                let name = ServerName::try_from(self.host.clone())
+                    .map_err(unusable)
+                    .map_err(PostError::Unreachable)?;
+                let connector = TlsConnector::from(Arc::clone(config));
+                let stream = connector.connect(name, socket).await.map_err(PostError::Unreachable)?;
+                exchange(TokioIo::new(stream), request).await
+            }
+        }
+    }
+}
+
+async fn exchange<T>(stream: T, request: Request<Full<Bytes>>) -> Result<(), PostError>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::handshake(stream).await.map_err(PostError::Broken)?;
+    let driving = tokio::spawn(connection);
+    let answered = sender.send_request(request).await;
+    let result = match answered {
+        Ok(answer) if answer.status().is_success() => {
+            // Read, so that the receiver sees its answer taken; what it says does not matter.
+            let _ = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect().await;
+            Ok(())
+        }
+        Ok(answer) => Err(PostError::Status(answer.status())),
+        Err(error) => Err(PostError::Broken(error)),
+    };
+    driving.abort();
+    result
+}
+
+fn client_config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, EndpointError> {
+    let unusable = |problem: String| EndpointError { problem, hint: "name a PEM file with `ca`" };
+    let roots = match ca {
+        Some(path) => authorities(path).map_err(|error| unusable(error.to_string()))?,
+        None => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            roots
+        }
+    };
+    if roots.is_empty() {
+        return Err(unusable("no certificate authority is trusted here".to_owned()));
+    }
+    let config = ClientConfig::builder_with_provider(crypto())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(url: &str) -> String {
+        Endpoint::new(url, None, Plaintext::Loopback)
+            .map(|_| String::new())
+            .unwrap_or_else(|error| error.problem)
+    }
+
+    #[test]
+    fn bytes_leave_the_machine_encrypted_or_not_at_all() {
+        assert_eq!(problem("http://127.0.0.1:4318"), "");
+        assert_eq!(problem("http://[::1]:4318/x"), "");
+        assert_eq!(problem("http://localhost/x"), "");
+        assert_eq!(
+            problem("http://collector:4318"),
+            "`http://collector:4318` would leave this machine in the clear"
+        );
+        assert!(Endpoint::new("http://collector:4318", None, Plaintext::Anywhere).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_address_is_named() {
+        for bad in ["", "collector", "ftp://host", "https://user:secret@host/", "http://"] {
+            assert!(!problem(bad).is_empty(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! StatsD and DogStatsD under the names that envoyproxy/ratelimit uses, so that its dashboards go on working.
+//!
+//! What was counted since the last time is sent as a few packets, every few seconds, from the control plane's thread. UDP
+//! is never waited for: what the system does not take at once is dropped and counted. The number of lines is bounded.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::scrape::Scrape;
+
+/// Fits into one frame of an ordinary network, headers included.
+const MOST_PACKET_BYTES: usize = 1_432;
+/// Lines of one round: four for each of 10,000 rules, and a few.
+const MOST_LINES: usize = 40_100;
+
+/// How lines are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// What comes before every name: empty, or with a dot at its end.
+    pub prefix: String,
+    /// DogStatsD's tags, each `name:value`; plain StatsD has none.
+    pub tags: Vec<String>,
+}
+
+/// What was counted the last time.
+#[derive(Debug, Default)]
+pub struct Before(HashMap<String, f64>);
+
+/// Sends to one receiver.
+#[derive(Debug)]
+pub struct Statsd {
+    socket: UdpSocket,
+    to: SocketAddr,
+    lines: Lines,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Statsd {
+    /// Sends to `to`, whoever listens there.
+    ///
+    /// # Errors
+    /// When the system gives no socket.
+    pub fn new(to: SocketAddr, lines: Lines) -> std::io::Result<Self> {
+        let own: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+        let socket = UdpSocket::bind(own)?;
+        socket.set_nonblocking(true)?;
+        Ok(Statsd { socket, to, lines, dropped: Arc::default() })
+    }
+
+    /// Counts packets that the system did not take.
+    #[must_use]
+    pub fn dropped(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.dropped)
+    }
+
+    /// Sends what was counted since `before`.
+    pub fn send(&self, scrape: &Scrape, before: &mut Before) {
+        for packet in packets(&self.lines.since(scrape, before)) {
+            if self.socket.send_to(packet.as_bytes(), self.to).is_err() {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Sends what `read` gives, every so often. Runs until dropped.
+    pub async fn run(self, every: Duration, read: impl Fn() -> Scrape) {
+        // A process counts from nothing: what came before this task first ran is told too.
+        let mut before = Before::default();
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            self.send(&read(), &mut before);
+        }
+    }
+}
+
+impl Lines {
+    /// A line for everything that has grown since `before`, which becomes now.
+    #[must_use]
+    pub fn since(&self, scrape: &Scrape, before: &mut Before) -> Vec<String> {
+        let mut totals: HashMap<String, f64> = HashMap::new();
+        let mut add = |name: String, count: f64| *totals.entry(name).or_default() += count;
+        for sample in scrape.family("tidegate_decisions").map_or(&[][..], |family| &family.samples) {
+            let label = |name| sample.label(name).unwrap_or_default();
+            let rule =
+                format!("ratelimit.service.rate_limit.{}.{}", clean(label("domain")), clean(label("rule")));
+            for stat in stats_of(label("result"), label("source")) {
+                add(format!("{rule}.{stat}"), sample.value);
+            }
+        }
+        add(
+            "ratelimit.service.call.should_rate_limit.redis_error".to_owned(),
+            scrape.sum("tidegate_store_errors", &[]),
+        );
+        for (result, name) in [("success", "config_load_success"), ("failure", "config_load_error")] {
+            let count = scrape.sum("tidegate_config_reloads", &[("result", result)]);
+            add(format!("ratelimit.service.{name}"), count);
+        }
+        let durations = scrape.family("tidegate_decision_duration_seconds");
+        let of_grpc = |suffix: &str| -> f64 {
+            let samples = durations.map_or(&[][..], |family| &family.samples).iter();
+            let own = samples.filter(|one| one.suffix == suffix && one.label("transport") == Some("grpc"));
+            own.map(|one| one.value).sum()
+        };
+        add(format!("{SERVER}.total_requests"), of_grpc("_count"));
+        let mut lines = self.counters(totals, before);
+        lines.extend(self.response_time(of_grpc("_sum"), of_grpc("_count"), before));
+        lines
+    }
+
+    fn counters(&self, totals: HashMap<String, f64>, before: &mut Before) -> Vec<String> {
+        let mut grown: Vec<(String, f64)> = totals
+            .iter()
+            .map(|(name, total)| (name.clone(), total - before.0.get(name).copied().unwrap_or_default()))
+            .filter(|(_, more)| *more > 0.0)
+            .collect();
+        grown.sort_by(|one, other| one.0.cmp(&other.0));
+        before.0.retain(|name, _| name.starts_with(SUMS));
+        before.0.extend(totals);
+        grown.iter().take(MOST_LINES).map(|(name, more)| self.line(name, *more, "c")).collect()
+    }
+
+    /// The mean time of an answer over gRPC in this round, in milliseconds.
+    fn response_time(&self, seconds: f64, count: f64, before: &mut Before) -> Option<String> {
+        let mut since =
+            |name: &str, now: f64| now - before.0.insert(format!("{SUMS}{name}"), now).unwrap_or_default();
+        let (seconds, count) = (since("seconds", seconds), since("count", count));
+        (count > 0.0).then(|| self.line(&format!("{SERVER}.response_time"), seconds / count * 1_000.0, "ms"))
+    }
+
+    fn line(&self, name: &str, value: f64, kind: &str) -> String {
+        let mut line = format!("{}{name}:{value}|{kind}", self.prefix);
+        if !self.tags.is_empty() {
+            let _ = write!(line, "|#{}", self.tags.join(","));
+        }
+        line
+    }
+}
+
+const SERVER: &str = "ratelimit_server.ShouldRateLimit";
+/// What only this module remembers under a name.
+const SUMS: &str = "=";
+
+/// The counters over there that a decision of ours is counted by.
+fn stats_of(result: &str, source: &str) -> &'static [&'static str] {
+    match (result, source) {
+        ("allowed", _) => &["total_hits", "within_limit"],
+        ("refused", "deny_cache") => &["total_hits", "over_limit", "over_limit_with_local_cache"],
+        ("refused", _) => &["total_hits", "over_limit"],
+        ("shadow_refused", _) => &["total_hits", "over_limit", "shadow_mode"],
+        _ => &[],
+    }
+}
+
+/// A name without what ends one in StatsD. Dots stay: over there they are part of names too.
+fn clean(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_whitespace() || c.is_control() || ":|@#,".contains(c) { '_' } else { c })
+        .collect()
+}
+
+/// Lines in as few packets as they fit into. A line longer than a packet is left out.
+fn packets(lines: &[String]) -> Vec<String> {
+    let mut packets: Vec<String> = Vec::new();
+    for line in lines.iter().filter(|line| line.len() <= MOST_PACKET_BYTES) {
+        match packets.last_mut() {
+            Some(last) if last.len() + 1 + line.len() <= MOST_PACKET_BYTES => {
+                last.push('\n');
+                last.push_str(line);
+            }
+            _ => packets.push(line.clone()),
+        }
+    }
+    packets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scrape(allowed: u64, refused: u64) -> Scrape {
+        let labels = "domain=\"api\",rule=\"path_/a:b.user\"";
+        Scrape::parse(&format!(
+            "# TYPE tidegate_decisions counter\n\
+             tidegate_decisions_total{{{labels},result=\"allowed\",source=\"store\"}} {allowed}\n\
+             tidegate_decisions_total{{{labels},result=\"refused\",source=\"deny_cache\"}} {refused}\n\
+             tidegate_decisions_total{{{labels},result=\"shadow_refused\",source=\"store\"}} 1\n"
+        ))
+    }
+
+    #[test]
+    fn what_has_grown_is_sent_under_the_names_of_envoys_rate_limit_service() {
+        let (lines, mut before) = (Lines::default(), Before::default());
+        let _ = lines.since(&scrape(2, 1), &mut before);
+        let sent = lines.since(&scrape(12, 4), &mut before);
+        let rule = "ratelimit.service.rate_limit.api.path_/a_b.user";
+        assert_eq!(
+            sent,
+            [
+                format!("{rule}.over_limit:3|c"),
+                format!("{rule}.over_limit_with_local_cache:3|c"),
+                format!("{rule}.total_hits:13|c"),
+                format!("{rule}.within_limit:10|c"),
+            ]
+        );
+        assert_eq!(lines.since(&scrape(12, 4), &mut before), Vec::<String>::new(), "nothing grew");
+    }
+
+    #[test]
+    fn a_shadow_rule_counts_as_over_there() {
+        let sent = Lines::default().since(&scrape(0, 0), &mut Before::default()).join("\n");
+        assert!(sent.contains(".over_limit:1|c") && sent.contains(".shadow_mode:1|c"), "{sent}");
+    }
+
+    #[test]
+    fn tags_and_a_prefix_are_on_every_line() {
+        let lines =
+            Lines { prefix: "edge.".to_owned(), tags: vec!["env:prod".to_owned(), "az:b".to_owned()] };
+        let sent = lines.since(&scrape(1, 0), &mut Before::default());
+        assert!(!sent.is_empty());
+        for line in sent {
+            assert!(line.starts_with("edge.ratelimit.") && line.ends_with("|#env:prod,az:b"), "{line}");
+        }
+    }
+
+    #[test]
+    fn packets_fit_into_a_frame_and_lose_no_line() {
+        let lines: Vec<String> =
+            (0..500).map(|n| format!("name.{n}:1|c")).chain(["x".repeat(2_000)]).collect();
+        let packets = packets(&lines);
+        assert!(packets.iter().all(|packet| packet.len() <= MOST_PACKET_BYTES));
+        assert_eq!(packets.iter().flat_map(|packet| packet.lines()).count(), 500);
+        assert!(packets.len() < 10, "{} packets", packets.len());
+    }
+}

@@ -1,0 +1,6 @@
+//! Telemetry to real receivers, and alerts on traffic with known incidents.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod quality;
+mod receivers;

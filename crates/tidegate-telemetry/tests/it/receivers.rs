@@ -1,0 +1,143 @@
+//! Receivers that are real sockets.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, UdpSocket};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tidegate_telemetry::alerts::{Alert, Courier, Kind, Notice, Payload, Receiver, Severity, signature};
+use tidegate_telemetry::statsd::{Before, Lines, Statsd};
+use tidegate_telemetry::{Endpoint, Plaintext, Scrape};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn counters_reach_a_udp_receiver_in_packets_that_fit() {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let statsd = Statsd::new(receiver.local_addr().unwrap(), Lines::default()).unwrap();
+    let text: String = (0..100)
+        .map(|n| format!("tidegate_decisions_total{{domain=\"api\",rule=\"r{n}\",result=\"refused\",source=\"store\"}} {n}\n"))
+        .collect();
+    statsd
+        .send(&Scrape::parse(&format!("# TYPE tidegate_decisions counter\n{text}")), &mut Before::default());
+    // r0 counted nothing: 99 rules, two lines each.
+    let (mut lines, mut packet) = (Vec::new(), [0; 65_536]);
+    while lines.len() < 198 {
+        let length = receiver.recv(&mut packet).unwrap();
+        assert!(length <= 1_432, "{length} bytes");
+        lines.extend(String::from_utf8(packet[..length].to_vec()).unwrap().lines().map(str::to_owned));
+    }
+    assert!(lines.contains(&"ratelimit.service.rate_limit.api.r7.over_limit:7|c".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"ratelimit.service.rate_limit.api.r99.total_hits:99|c".to_owned()), "{lines:?}");
+}
+
+#[test]
+fn nobody_listening_to_udp_costs_nothing() {
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let statsd = Statsd::new(gone, Lines::default()).unwrap();
+    let scrape = Scrape::parse("# TYPE tidegate_store_errors counter\ntidegate_store_errors_total 5\n");
+    (0..10).for_each(|_| statsd.send(&scrape, &mut Before::default()));
+}
+
+/// A webhook that answers with each of `statuses` in turn, and hands out every request, head and body.
+fn webhook(statuses: Vec<&'static str>) -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        for status in statuses {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let (mut bytes, mut chunk) = (Vec::new(), [0; 4_096]);
+            let (head, body) = loop {
+                let length = stream.read(&mut chunk).unwrap();
+                bytes.extend_from_slice(&chunk[..length]);
+                let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+                let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
+                let length: usize =
+                    head.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+                if bytes.len() >= end + 4 + length {
+                    break (head, bytes[end + 4..].to_vec());
+                }
+            };
+            stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").as_bytes()).unwrap();
+            sender.send((head, body)).unwrap();
+        }
+    });
+    (format!("http://{address}/hook"), requests)
+}
+
+fn begun(subject: &str) -> Notice {
+    Notice::Begun(Alert {
+        fingerprint: "f".to_owned(),
+        kind: Kind::StoreDown,
+        subject: subject.to_owned(),
+        severity: Severity::Critical,
+        summary: "down".to_owned(),
+        next: "look".to_owned(),
+        link: String::new(),
+        since_s: 5,
+        ended_s: None,
+        silenced: false,
+    })
+}
+
+fn courier(url: &str) -> Courier {
+    let endpoint = Endpoint::new(url, None, Plaintext::Loopback).unwrap();
+    let secret = Some(b"secret".as_slice().into());
+    Courier::new(Receiver { endpoint, secret, payload: Payload::Json }, "node-a")
+}
+
+/// Runs the courier until `requests` has given as many as there are statuses.
+fn deliver(
+    courier: &Courier,
+    requests: mpsc::Receiver<(String, Vec<u8>)>,
+    count: usize,
+) -> Vec<(String, Vec<u8>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let waiting = tokio::task::spawn_blocking(move || {
+            (0..count).map(|_| requests.recv_timeout(PATIENCE).unwrap()).collect::<Vec<_>>()
+        });
+        tokio::select! {
+            taken = waiting => taken.unwrap(),
+            () = courier.run() => unreachable!("it runs until dropped"),
+        }
+    })
+}
+
+#[test]
+fn what_happens_at_once_is_one_signed_body_tried_until_it_is_taken() {
+    let (url, requests) = webhook(vec!["503 no", "500 no", "204 ok"]);
+    let courier = courier(&url);
+    courier.take(1_700_000_000, &[begun("a"), begun("b")]);
+    let tries = deliver(&courier, requests, 3);
+    let (head, body) = &tries[0];
+    let value: serde_json::Value = serde_json::from_slice(body).unwrap();
+    assert_eq!(value["alerts"].as_array().unwrap().len(), 2, "{value}");
+    assert_eq!(value["alerts"][0]["state"], "firing");
+    assert!(
+        head.contains(&format!("x-tidegate-signature: {}", signature(b"secret", 1_700_000_000, body))),
+        "{head}"
+    );
+    let id =
+        |head: &str| head.split("x-tidegate-delivery: ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    for (again, same) in &tries {
+        assert_eq!((id(again), same), (id(head), body), "every try is the same delivery");
+    }
+}
+
+#[test]
+fn what_a_receiver_understood_and_refused_is_not_sent_again() {
+    let (url, requests) = webhook(vec!["400 no", "200 ok"]);
+    let courier = courier(&url);
+    courier.take(1, &[begun("a")]);
+    courier.take(2, &[begun("b")]);
+    let tries = deliver(&courier, requests, 2);
+    let subject = |place: usize| {
+        let value: serde_json::Value = serde_json::from_slice(&tries[place].1).unwrap();
+        value["alerts"][0]["subject"].clone()
+    };
+    assert_eq!((subject(0), subject(1)), ("a".into(), "b".into()));
+}
