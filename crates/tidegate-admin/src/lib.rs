@@ -23,8 +23,8 @@ pub use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, FileConfig};
 
 pub use alerts::AlertDesk;
 pub use control::{
-    Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, Heard, HistoryChunk,
-    HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource,
+    Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, FleetQuestion, Heard,
+    HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource,
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
 pub use listener::{Admin, BindError};

@@ -3,9 +3,12 @@
 //! A [`DecisionLog`] hears every decision and keeps few: refusals up to a rate, one in so many admissions, and each line
 //! says how many it stands for. What names a caller is hashed with a secret unless the configuration lists it as clear. Lines go
 //! to a ring of bounded size, which can be searched, and to a file or stdout through a thread of their own that no
-//! request waits for. [`TopCallers`] counts what was kept, in bounded memory, with an error that it states.
+//! request waits for. [`TopCallers`] counts what was kept, in bounded memory, with an error that it states, and [`Demand`] how much
+//! callers ask for at their busiest, so that a limit can be suggested. What nodes know of the same callers can be joined.
 
 mod config;
+mod demand;
+mod histogram;
 mod log;
 mod record;
 mod ring;
@@ -14,7 +17,9 @@ mod sink;
 mod top;
 
 pub use config::{Clear, DecisionLogConfig, FileConfig};
+pub use demand::{Demand, LimitDemand, NamedPeak, Peak, SuggestedLimit, confidence_percent, join_demands};
+pub use histogram::Histogram;
 pub use log::{DecisionLog, LogStats};
 pub use record::{Digester, Record, Verdict};
 pub use ring::{Found, Query};
-pub use top::{By, Top, TopCaller, TopCallers, merge};
+pub use top::{By, RuleTop, Top, TopCaller, TopCallers, merge};

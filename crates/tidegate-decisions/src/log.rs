@@ -5,15 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_limiter::{Decided, RuleResult};
+use tidegate_limiter::{Decided, Report, RuleResult};
+use tidegate_rules::{Limits, Match};
 use tidegate_store::Clock;
 
 use crate::config::DecisionLogConfig;
+use crate::demand::{Asked, Demand};
 use crate::record::{Digester, Record};
 use crate::ring::{Found, Query, Ring, search};
 use crate::sample::{OneIn, PerSecond};
 use crate::sink::Sink;
 use crate::top::{Noted, TopCallers};
+
+/// The parts of a key that are kept with a ranked caller; and beyond how many bytes their hashes are.
+const MOST_PARTS: usize = 16;
+const LONGEST_KEY: usize = 512;
 
 /// A sampled log of decisions.
 pub struct DecisionLog {
@@ -25,6 +31,7 @@ pub struct DecisionLog {
     node: Arc<str>,
     clock: Arc<dyn Clock>,
     top: TopCallers,
+    demand: Demand,
     kept: AtomicU64,
 }
 
@@ -58,6 +65,7 @@ impl DecisionLog {
             node: config.node.into(),
             clock,
             top: TopCallers::default(),
+            demand: Demand::default(),
             kept: AtomicU64::new(0),
         })
     }
@@ -79,7 +87,7 @@ impl DecisionLog {
 
     #[cold]
     fn keep(&self, decided: &Decided<'_>, now_us: u64, n: u32) {
-        self.rank(decided, n);
+        self.rank(decided, now_us, n);
         let record = Arc::new(Record::new(decided, (now_us, n), self.node.clone(), &self.names));
         self.kept.fetch_add(1, Ordering::Relaxed);
         if let Some(sink) = &self.sink {
@@ -89,7 +97,7 @@ impl DecisionLog {
     }
 
     /// Counts the caller under every rule that it matched.
-    fn rank(&self, decided: &Decided<'_>, n: u32) {
+    fn rank(&self, decided: &Decided<'_>, now_us: u64, n: u32) {
         for (found, result, report) in decided.by_match() {
             let refused = match result {
                 RuleResult::Refused | RuleResult::ShadowRefused => true,
@@ -98,28 +106,77 @@ impl DecisionLog {
                     continue;
                 }
             };
-            let entries = decided.request.descriptors[found.descriptor].descriptor.entries;
-            let value = |name: &str| {
-                let own = entries.iter().find(|(known, _)| *known == name);
-                own.map(|(name, value)| self.names.shown(name, value)).unwrap_or_default()
-            };
-            // An envoyproxy/ratelimit limit is keyed by the whole descriptor.
-            let key: Vec<(&str, String)> = if found.rule.key().is_empty() && !found.key.is_empty() {
-                entries.iter().map(|(name, value)| (*name, self.names.shown(name, value))).collect()
-            } else {
-                found.rule.key().iter().map(|name| (name.as_str(), value(name))).collect()
-            };
+            let key = self.key_of(decided, found);
             let key: Vec<(&str, &str)> = key.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let caller = self.names.caller(&found.key);
             let limit = report.limit().filter(|limit| limit.quota > 0);
             self.top.note(&Noted {
                 domain: decided.request.domain,
                 rule: found.rule.name(),
+                caller,
                 key: &key,
+                now_us,
                 n: n.into(),
                 refused,
                 left_permille: limit.map(|limit| limit.outcome.remaining.saturating_mul(1_000) / limit.quota),
             });
+            // What a node decides without its store is a part of the limit: it says nothing of the whole.
+            if !decided.decision.source.is_without_the_store() {
+                self.note_demand(decided, found, (caller as u32, &key), (now_us, n));
+            }
         }
+    }
+
+    /// Notes what the caller has used of each limit of a rule.
+    fn note_demand(
+        &self,
+        decided: &Decided<'_>,
+        found: &Match<'_>,
+        (caller, key): (u32, &[(&str, &str)]),
+        (now_us, n): (u64, u32),
+    ) {
+        let Limits::Enforce(limits) = found.limits else { return };
+        let own = |report: &&Report| {
+            report.rule == Some(found.rule.index()) && report.descriptor == found.descriptor
+        };
+        let reports = decided.decision.reports().iter().filter(own).filter_map(Report::limit);
+        // A decision tells of the limits in the rule's order, then of penalties.
+        for (limit, told) in limits.iter().zip(reports) {
+            self.demand.note(&Asked {
+                domain: decided.request.domain,
+                rule: found.rule.name(),
+                limit: &limit.name,
+                algorithm: limit.limit.algorithm().name(),
+                quota: told.quota,
+                window: told.window,
+                remaining: told.outcome.remaining,
+                refused: !told.outcome.is_admitted(),
+                hits: decided.request.descriptors[found.descriptor].cost.get(),
+                n: n.into(),
+                now_us,
+                caller,
+                key,
+            });
+        }
+    }
+
+    /// The key of a caller under a rule, as it is shown, in bounded bytes.
+    fn key_of<'d>(&self, decided: &Decided<'d>, found: &Match<'d>) -> Vec<(&'d str, String)> {
+        let entries = decided.request.descriptors[found.descriptor].descriptor.entries;
+        // An envoyproxy/ratelimit limit is keyed by the whole descriptor.
+        let names: Vec<&'d str> = match found.rule.key().is_empty() && !found.key.is_empty() {
+            true => entries.iter().map(|(name, _)| *name).collect(),
+            false => found.rule.key().iter().map(String::as_str).collect(),
+        };
+        let mut bytes = 0;
+        let shown = |name: &'d str| {
+            let own = entries.iter().find(|(known, _)| *known == name);
+            let value = own.map(|(name, value)| self.names.shown(name, value)).unwrap_or_default();
+            bytes += name.len() + value.len();
+            let hash = |(name, value): &(&str, &[u8])| self.names.hash(name, value);
+            (name, if bytes > LONGEST_KEY { own.map(hash).unwrap_or_default() } else { value })
+        };
+        names.into_iter().take(MOST_PARTS).map(shown).collect()
     }
 
     /// Searches what is kept in memory.
@@ -142,6 +199,12 @@ impl DecisionLog {
         &self.top
     }
 
+    /// How much callers ask for at their busiest.
+    #[must_use]
+    pub fn demand(&self) -> &Demand {
+        &self.demand
+    }
+
     /// How callers are named.
     #[must_use]
     pub fn names(&self) -> &Digester {
@@ -160,7 +223,7 @@ impl DecisionLog {
             dropped: self.sink.as_ref().map_or(0, Sink::dropped),
             records,
             bytes,
-            callers: self.top.kept(),
+            callers: self.top.kept() + self.demand.callers(),
         }
     }
 }

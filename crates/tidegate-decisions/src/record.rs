@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use tidegate_core::Micros;
 use tidegate_limiter::{Decided, RuleResult};
@@ -16,7 +16,7 @@ const LONGEST_NAME: usize = 64;
 const LONGEST_VALUE: usize = 256;
 
 /// Whether a request passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// It did.
@@ -162,6 +162,13 @@ impl Digester {
         format!("#{:016x}", hasher.finish128().h1)
     }
 
+    /// A number for a caller that nodes with the same secret agree on.
+    pub(crate) fn caller(&self, key: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.keys[0], self.keys[1]);
+        hasher.write(key);
+        hasher.finish128().h2
+    }
+
     /// An attribute's value as it is shown and kept.
     #[must_use]
     pub fn shown(&self, name: &str, value: &[u8]) -> String {
@@ -183,6 +190,11 @@ impl Digester {
     #[must_use]
     pub fn masked(&self, name: &str, shown: &str) -> String {
         if shown.starts_with('#') { shown.to_owned() } else { self.hash(name, shown.as_bytes()) }
+    }
+
+    /// Whether `hash` is that of a value that is shown so: as it is, or cut with its hash behind it.
+    pub(crate) fn is_hash_of(&self, hash: &str, name: &str, shown: &str) -> bool {
+        !shown.starts_with('#') && (self.hash(name, shown.as_bytes()) == hash || shown.ends_with(hash))
     }
 
     fn attributes(&self, entries: &[(&str, &[u8])]) -> Vec<(Box<str>, Box<str>)> {
@@ -216,5 +228,9 @@ mod tests {
         let (one, other) = (names.shown("a", long("1").as_bytes()), names.shown("a", long("2").as_bytes()));
         assert!(one.len() <= LONGEST_VALUE && one != other);
         assert!(names.shown("a", b"\xff").starts_with('#'));
+        // Both are found by the hash of what was sent.
+        let hash = names.hash("a", long("1").as_bytes());
+        assert!(names.is_hash_of(&hash, "a", &one) && !names.is_hash_of(&hash, "a", &other));
+        assert!(names.is_hash_of(&names.hash("a", b"x"), "a", "x"));
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::record::{Digester, Record, Verdict};
 
 /// The last records, at most so many bytes of them.
@@ -13,7 +15,7 @@ pub(crate) struct Ring {
 }
 
 /// What is searched for. What is left out fits everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Query {
     /// The domain.
     pub domain: Option<String>,
@@ -42,6 +44,17 @@ pub struct Found {
     pub stand_for: u64,
     /// The oldest that is kept: nothing is known of what was before.
     pub oldest_us: Option<u64>,
+}
+
+impl Query {
+    /// The same with callers by their hashes alone: for those who need not know who they are.
+    #[must_use]
+    pub fn hidden(mut self, names: &Digester) -> Self {
+        for (name, value) in &mut self.attributes {
+            *value = names.masked(name, value);
+        }
+        self
+    }
 }
 
 impl Ring {
@@ -82,7 +95,11 @@ pub(crate) fn search(records: &[Arc<Record>], query: &Query, names: &Digester) -
         .collect();
     let has = |record: &Record, (name, value, hash): &(&str, &str, String)| {
         let own = record.attributes.iter().find(|(known, _)| **known == **name);
-        own.is_some_and(|(_, own)| **own == **value || **own == **hash)
+        own.is_some_and(|(_, own)| {
+            **own == **value
+                || **own == **hash
+                || value.starts_with('#') && names.is_hash_of(value, name, own)
+        })
     };
     let fits = |record: &&Arc<Record>| {
         query.domain.as_ref().is_none_or(|domain| **domain == *record.domain)

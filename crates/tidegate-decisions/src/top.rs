@@ -3,23 +3,24 @@
 //! A sketch keeps so many callers. One that is not among them takes the place of the least, and begins with that one's
 //! count: a caller's count is never too low, and too high by at most its `error`, which is at most the whole count divided by
 //! the number of places. So whoever makes more than that share is certainly among them. Callers choose their keys; where
-//! they stand is found by a hash that is keyed at random.
+//! they stand is found by a hash that is keyed with the fleet's secret. What is told is of the last one to two hours.
 
 use std::collections::HashMap;
 use std::hash::RandomState;
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Callers kept per rule and ranking.
 const PLACES: usize = 256;
 /// Rules that are told apart; those beyond are not ranked.
-const MOST_RULES: usize = 1_000;
-/// The longest key that is kept.
-const LONGEST_KEY: usize = 512;
+const MOST_RULES: usize = 250;
+/// How long a ranking is added to before the next one is begun. The last two are told.
+const GENERATION_US: u64 = 3_600_000_000;
 
 /// By what callers are ranked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum By {
     /// How many of their requests were refused.
     Refused,
@@ -30,7 +31,7 @@ pub enum By {
 }
 
 /// A caller among the busiest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopCaller {
     /// Its key: names and values, as the log shows them.
     pub key: Vec<(String, String)>,
@@ -43,7 +44,7 @@ pub struct TopCaller {
 }
 
 /// The busiest callers of a rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Top {
     /// The callers, busiest first.
     pub callers: Vec<TopCaller>,
@@ -53,14 +54,32 @@ pub struct Top {
     pub most_error: u64,
 }
 
+/// The busiest callers of a rule, and which rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleTop {
+    /// The domain.
+    pub domain: String,
+    /// The rule.
+    pub rule: String,
+    /// The callers.
+    #[serde(flatten)]
+    pub top: Top,
+}
+
 /// The busiest callers of every rule.
 #[derive(Default)]
 pub struct TopCallers {
-    rules: Mutex<HashMap<RuleName, Rankings, RandomState>>,
+    rules: Mutex<HashMap<RuleName, Ranked, RandomState>>,
 }
 
 /// Domain and name.
 type RuleName = (Box<str>, Box<str>);
+
+struct Ranked {
+    since_us: u64,
+    current: Rankings,
+    earlier: Option<Rankings>,
+}
 
 #[derive(Default)]
 struct Rankings {
@@ -73,7 +92,10 @@ struct Rankings {
 pub(crate) struct Noted<'a> {
     pub(crate) domain: &'a str,
     pub(crate) rule: &'a str,
+    /// The caller: a hash that all nodes agree on, and its key.
+    pub(crate) caller: u64,
     pub(crate) key: &'a [(&'a str, &'a str)],
+    pub(crate) now_us: u64,
     pub(crate) n: u64,
     pub(crate) refused: bool,
     pub(crate) left_permille: Option<u64>,
@@ -81,21 +103,20 @@ pub(crate) struct Noted<'a> {
 
 impl TopCallers {
     pub(crate) fn note(&self, noted: &Noted<'_>) {
-        let mut key = String::new();
-        for (name, value) in noted.key {
-            // Neither can be taken for the other: names and hashes hold no separators, and lengths stand before values.
-            key.push_str(&format!("{name}={}:{value};", value.len()));
-        }
-        key.truncate(key.floor_char_boundary(LONGEST_KEY));
         let mut rules = self.rules.lock();
         let name = (Box::from(noted.domain), Box::from(noted.rule));
         if rules.len() >= MOST_RULES && !rules.contains_key(&name) {
             return;
         }
-        let ranked = rules.entry(name).or_default();
-        ranked.used.add(&key, noted.key, noted.n, noted.left_permille);
+        let begun = || Ranked { since_us: noted.now_us, current: Rankings::default(), earlier: None };
+        let ranked = rules.entry(name).or_insert_with(begun);
+        if noted.now_us.saturating_sub(ranked.since_us) > GENERATION_US {
+            ranked.earlier = Some(std::mem::take(&mut ranked.current));
+            ranked.since_us = noted.now_us;
+        }
+        ranked.current.used.add(noted);
         if noted.refused {
-            ranked.refused.add(&key, noted.key, noted.n, noted.left_permille);
+            ranked.current.refused.add(noted);
         }
     }
 
@@ -104,20 +125,22 @@ impl TopCallers {
     pub fn top(&self, domain: &str, rule: &str, by: By, most: usize) -> Top {
         let rules = self.rules.lock();
         let Some(ranked) = rules.get(&(Box::from(domain), Box::from(rule))) else { return Top::default() };
-        let sketch = if by == By::Refused { &ranked.refused } else { &ranked.used };
-        let mut top = sketch.top();
-        if by == By::Near {
-            top.callers.retain(|caller| caller.left_permille.is_some());
-            top.callers.sort_by_key(|caller| (caller.left_permille, u64::MAX - caller.count));
-        }
-        top.callers.truncate(most);
-        top
+        let of = |rankings: &Rankings| match by {
+            By::Refused => rankings.refused.top(),
+            By::Used | By::Near => rankings.used.top(),
+        };
+        // What is left is what was left last: the current one's comes first.
+        let tops: Vec<Top> =
+            [Some(&ranked.current), ranked.earlier.as_ref()].into_iter().flatten().map(of).collect();
+        merge(&tops, by, most)
     }
 
     /// How many callers are kept, of all rules.
     #[must_use]
     pub fn kept(&self) -> usize {
-        self.rules.lock().values().map(|ranked| ranked.used.places.len() + ranked.refused.places.len()).sum()
+        let kept = |rankings: &Rankings| rankings.used.places.len() + rankings.refused.places.len();
+        let both = |ranked: &Ranked| kept(&ranked.current) + ranked.earlier.as_ref().map_or(0, kept);
+        self.rules.lock().values().map(both).sum()
     }
 
     /// The rules that have callers: domain and name, in order.
@@ -130,27 +153,58 @@ impl TopCallers {
     }
 }
 
-/// Joins what several nodes say of one rule. Counts add up. A node that does not list a caller may have seen it up to as
-/// often as its `most_error`, which is added to the error and to the count.
+impl Top {
+    /// Fewer callers, until it takes at most so many bytes as JSON. Whoever is left out may have asked as often as the first
+    /// of them did.
+    pub fn cut(&mut self, most_bytes: usize) {
+        let mut bytes = 64;
+        let mut fits = |caller: &TopCaller| {
+            bytes +=
+                96 + caller.key.iter().map(|(name, value)| name.len() + 2 * value.len() + 8).sum::<usize>();
+            bytes <= most_bytes
+        };
+        let fit = self.callers.iter().take_while(|caller| fits(caller)).count();
+        if let Some(first) = self.callers.get(fit) {
+            self.most_error = self.most_error.max(first.count);
+            self.callers.truncate(fit);
+        }
+    }
+}
+
+/// Joins what several nodes say of one rule, each with all the callers that it keeps or those that [`Top::cut`] left. Counts
+/// add up. A node that does not list a caller may have seen it up to as often as its `most_error`, which is added to the error
+/// and to the count.
 #[must_use]
-pub fn merge(tops: &[Top], most: usize) -> Top {
+pub fn merge(tops: &[Top], by: By, most: usize) -> Top {
+    let most_error: u64 = tops.iter().map(|top| top.most_error).sum();
     let mut callers: HashMap<&[(String, String)], TopCaller> = HashMap::new();
-    for caller in tops.iter().flat_map(|top| &top.callers) {
-        let own = callers.entry(&caller.key).or_insert_with(|| {
-            let absent = tops.iter().filter(|top| !top.callers.iter().any(|other| other.key == caller.key));
-            let unseen = absent.map(|top| top.most_error).sum();
-            TopCaller { count: unseen, error: unseen, left_permille: None, key: caller.key.clone() }
-        });
-        own.count += caller.count;
-        own.error += caller.error;
-        own.left_permille = [own.left_permille, caller.left_permille].into_iter().flatten().min();
+    for (top, caller) in tops.iter().flat_map(|top| top.callers.iter().map(move |caller| (top, caller))) {
+        // As if no node listed it, until it is found that one does.
+        let unseen = || TopCaller {
+            count: most_error,
+            error: most_error,
+            left_permille: None,
+            key: caller.key.clone(),
+        };
+        let own = callers.entry(&caller.key).or_insert_with(unseen);
+        own.count = own.count - top.most_error + caller.count;
+        own.error = own.error - top.most_error + caller.error;
+        own.left_permille = own.left_permille.or(caller.left_permille);
     }
     let mut merged = Top {
         callers: callers.into_values().collect(),
         total: tops.iter().map(|top| top.total).sum(),
-        most_error: tops.iter().map(|top| top.most_error).sum(),
+        most_error,
     };
-    merged.callers.sort_by(|a, b| (b.count, &a.key).cmp(&(a.count, &b.key)));
+    match by {
+        By::Refused | By::Used => merged.callers.sort_by(|a, b| (b.count, &a.key).cmp(&(a.count, &b.key))),
+        By::Near => {
+            merged.callers.retain(|caller| caller.left_permille.is_some());
+            merged
+                .callers
+                .sort_by(|a, b| (a.left_permille, b.count, &a.key).cmp(&(b.left_permille, a.count, &b.key)));
+        }
+    }
     merged.callers.truncate(most);
     merged
 }
@@ -159,7 +213,7 @@ pub fn merge(tops: &[Top], most: usize) -> Top {
 #[derive(Default)]
 struct Sketch {
     places: Vec<Place>,
-    by_key: HashMap<Box<str>, usize, RandomState>,
+    by_caller: HashMap<u64, usize, RandomState>,
     total: u64,
     /// No count is below this; places before the cursor are above it.
     floor: u64,
@@ -167,7 +221,7 @@ struct Sketch {
 }
 
 struct Place {
-    id: Box<str>,
+    caller: u64,
     key: Vec<(String, String)>,
     count: u64,
     error: u64,
@@ -175,26 +229,27 @@ struct Place {
 }
 
 impl Sketch {
-    fn add(&mut self, id: &str, key: &[(&str, &str)], n: u64, left_permille: Option<u64>) {
+    fn add(&mut self, noted: &Noted<'_>) {
+        let Noted { caller, n, left_permille, .. } = *noted;
         self.total += n;
-        if let Some(place) = self.by_key.get(id) {
+        if let Some(place) = self.by_caller.get(&caller) {
             let place = &mut self.places[*place];
             place.count += n;
             place.left_permille = left_permille.or(place.left_permille);
             return;
         }
-        let key = key.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut new = Place { id: id.into(), key, count: n, error: 0, left_permille };
+        let key = noted.key.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mut new = Place { caller, key, count: n, error: 0, left_permille };
         if self.places.len() < PLACES {
-            self.by_key.insert(id.into(), self.places.len());
+            self.by_caller.insert(caller, self.places.len());
             self.places.push(new);
             return;
         }
         let least = self.least();
         let old = &mut self.places[least];
         (new.error, new.count) = (old.count, old.count + n);
-        self.by_key.remove(&old.id);
-        self.by_key.insert(id.into(), least);
+        self.by_caller.remove(&old.caller);
+        self.by_caller.insert(caller, least);
         *old = new;
     }
 
@@ -253,11 +308,13 @@ mod tests {
         exact
     }
 
+    fn noted<'a>(caller: u64, key: &'a [(&'a str, &'a str)]) -> Noted<'a> {
+        Noted { domain: "api", rule: "r", caller, key, now_us: 0, n: 1, refused: false, left_permille: None }
+    }
+
     fn note(top: &TopCallers, caller: usize) {
         let value = caller.to_string();
-        let key = [("user", value.as_str())];
-        let noted = Noted { domain: "api", rule: "r", key: &key, n: 1, refused: false, left_permille: None };
-        top.note(&noted);
+        top.note(&noted(caller as u64, &[("user", &value)]));
     }
 
     fn number(caller: &TopCaller) -> usize {
@@ -295,7 +352,7 @@ mod tests {
             note(&nodes[turn % 3], caller);
         });
         let tops = nodes.each_ref().map(|node| node.top("api", "r", By::Used, PLACES));
-        let merged = merge(&tops, 20);
+        let merged = merge(&tops, By::Used, 20);
         assert_eq!((merged.total, merged.callers.len()), (90_000, 20));
         for caller in &merged.callers {
             let truth = exact[number(caller)];
@@ -305,32 +362,19 @@ mod tests {
     }
 
     #[test]
-    fn a_million_keys_leave_memory_as_it_is() {
+    fn ten_million_keys_leave_memory_as_it_is() {
+        const KEYS: u64 = 10_000_000;
         let mut sketch = Sketch::default();
-        for caller in 0..1_000_000u64 {
+        for caller in 0..KEYS {
             // Most are new: the dearest case. A hundred of each thousand are one caller, who must not get lost.
-            let own = if caller % 10 == 0 { u64::MAX } else { caller };
-            let mut text = [0; 20];
-            let text = digits(own, &mut text);
-            sketch.add(text, &[], 1, None);
+            sketch.add(&noted(if caller % 10 == 0 { u64::MAX } else { caller }, &[]));
         }
-        assert_eq!((sketch.places.len(), sketch.by_key.len()), (PLACES, PLACES));
-        assert!(sketch.places.capacity() <= 2 * PLACES && sketch.by_key.capacity() <= 4 * PLACES);
+        assert_eq!((sketch.places.len(), sketch.by_caller.len()), (PLACES, PLACES));
+        assert!(sketch.places.capacity() <= 2 * PLACES && sketch.by_caller.capacity() <= 4 * PLACES);
         let busiest = sketch.places.iter().max_by_key(|place| place.count).unwrap();
-        assert_eq!(&*busiest.id, u64::MAX.to_string());
-        assert!(busiest.count >= 100_000 && busiest.count - busiest.error <= 100_000);
-    }
-
-    fn digits(mut number: u64, buffer: &mut [u8; 20]) -> &str {
-        let mut at = buffer.len();
-        loop {
-            at -= 1;
-            buffer[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return std::str::from_utf8(&buffer[at..]).unwrap();
-            }
-        }
+        assert_eq!(busiest.caller, u64::MAX);
+        let truth = KEYS / 10;
+        assert!(busiest.count >= truth && busiest.count - busiest.error <= truth);
     }
 
     #[test]
@@ -338,8 +382,12 @@ mod tests {
         let top = TopCallers::default();
         let one = |user: &str, n: u64, refused: bool, left: u64| {
             let key = [("user", user)];
-            let noted = Noted { domain: "api", rule: "r", key: &key, n, refused, left_permille: Some(left) };
-            top.note(&noted);
+            top.note(&Noted {
+                n,
+                refused,
+                left_permille: Some(left),
+                ..noted(user.as_bytes()[0].into(), &key)
+            });
         };
         one("calm", 100, false, 900);
         one("near", 10, false, 20);
@@ -347,5 +395,39 @@ mod tests {
         let first = |by: By| top.top("api", "r", by, 1).callers[0].key[0].1.clone();
         assert_eq!([first(By::Used), first(By::Near), first(By::Refused)], ["calm", "near", "refused"]);
         assert_eq!(top.top("api", "other", By::Used, 5), Top::default());
+    }
+
+    #[test]
+    fn a_list_that_was_cut_for_its_bytes_still_bounds_its_error() {
+        let nodes = [TopCallers::default(), TopCallers::default()];
+        let mut turn = 0;
+        let exact = zipf(5_000, 60_000, 5, |caller| {
+            turn += 1;
+            note(&nodes[turn % 2], caller);
+        });
+        let tops = nodes.each_ref().map(|node| {
+            let mut top = node.top("api", "r", By::Used, PLACES);
+            top.cut(3_000);
+            assert!((5..60).contains(&top.callers.len()), "{}", top.callers.len());
+            top
+        });
+        for caller in &merge(&tops, By::Used, PLACES).callers {
+            let truth = exact[number(caller)];
+            assert!(caller.count >= truth && caller.count - caller.error <= truth, "{caller:?}: {truth}");
+        }
+    }
+
+    #[test]
+    fn what_was_busy_two_hours_ago_is_busy_no_more() {
+        let top = TopCallers::default();
+        let hour = GENERATION_US;
+        let key = [("user", "a")];
+        let at = |now_us: u64, caller: u64| top.note(&Noted { now_us, ..noted(caller, &key) });
+        at(1, 1);
+        at(2, 1);
+        at(hour + 3, 2);
+        assert_eq!(top.top("api", "r", By::Used, 5).total, 3);
+        at(2 * hour + 5, 2);
+        assert_eq!(top.top("api", "r", By::Used, 5).total, 2);
     }
 }

@@ -10,10 +10,10 @@ use std::hash::RandomState;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Timestamp, take_part};
+use tidegate_decisions::Histogram;
 use tidegate_rules::{Limits, Match, RuleLimit};
 
 use crate::demand::Demand;
-use crate::histogram::Histogram;
 
 /// Callers of one rule.
 pub(crate) struct Callers {

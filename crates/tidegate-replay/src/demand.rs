@@ -8,8 +8,7 @@
 //! m - L requests refused: exact for fixed windows, an estimate for the others.
 
 use tidegate_core::{Limit, Timestamp};
-
-use crate::histogram::Histogram;
+use tidegate_decisions::Histogram;
 
 const SLOTS: usize = 8;
 

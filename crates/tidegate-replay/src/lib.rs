@@ -12,7 +12,6 @@
 mod callers;
 mod demand;
 mod engine;
-mod histogram;
 mod parse;
 mod reader;
 mod render;
@@ -21,8 +20,7 @@ mod summary;
 mod timeline;
 
 pub use engine::{Options, Replay, Verdicts};
-pub use histogram::Histogram;
-pub use parse::{Attributes, BadLine, Format, Parser, Recorded, UnknownFormat};
+pub use parse::{Attributes, BadLine, Format, Parser, Recorded, UnknownFormat, decision_line};
 pub use reader::{Line, MOST_LINE_BYTES, Reader};
 pub use render::{Chart, html, svg, text};
 pub use report::{

@@ -1,12 +1,12 @@
 //! Counts while a replay runs, and makes its report of them.
 
 use tidegate_core::{Algorithm, Hits, Timestamp};
+use tidegate_decisions::{Histogram, confidence_percent};
 use tidegate_rules::{Match, Mode, Rule, RuleSet};
 use tidegate_store::MemoryStats;
 
 use crate::callers::{Caller, Callers, LimitTrack, Side, printable, shown};
 use crate::engine::Options;
-use crate::histogram::Histogram;
 use crate::parse::Recorded;
 use crate::report::{
     CallerReport, Counts, LimitReport, Lines, Peak, Report, RuleChange, RuleReport, Suggestion,
@@ -298,6 +298,8 @@ impl RuleTally {
                 busiest.push((demand.peak, key));
             }
         }
+        // Not those that the sampled stand for: a sample says no more for being scaled.
+        let sampled = busiest.len() as u64;
         let suggestion = peaks.at_most(SUGGESTED).map(|limit| {
             busiest.retain(|(peak, _)| *peak > limit);
             busiest.sort_unstable_by(|(a, key_a), (b, key_b)| (b, key_a).cmp(&(a, key_b)));
@@ -305,7 +307,7 @@ impl RuleTally {
             Suggestion {
                 limit,
                 callers: peaks.total(),
-                confidence_percent: confidence(peaks.total()),
+                confidence_percent: confidence_percent(sampled),
                 above: busiest.len() as u64 * self.callers.each_stands_for(),
                 busiest: named.collect(),
             }
@@ -328,26 +330,9 @@ fn counts([now, before]: [u64; 2], compared: bool) -> Counts {
     Counts { now, before: compared.then_some(before) }
 }
 
-/// How sure one may be, in percent, that among this many callers there is one at or above the true 99.9th percentile, so
-/// that the observed one is not too low: 1 - 0.999^n.
-fn confidence(callers: u64) -> u64 {
-    let unseen = 0.999f64.powi(i32::try_from(callers).unwrap_or(i32::MAX));
-    (100.0 * (1.0 - unseen)).floor() as u64
-}
-
 /// How a line begins, as a person may read it.
 pub(crate) fn printable_start(text: &[u8]) -> String {
     let start = &text[..text.len().min(120)];
     let shown: String = String::from_utf8_lossy(start).chars().flat_map(printable).collect();
     if start.len() < text.len() { format!("{shown}…") } else { shown }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn confidence_grows_with_the_number_of_callers() {
-        assert_eq!([0, 10, 693, 2_995, 100_000].map(confidence), [0, 0, 50, 95, 100]);
-    }
 }

@@ -1,14 +1,16 @@
--- Says that a limiter is alive, counts those that are, and tells which rules are published.
+-- Says that a limiter is alive, counts those that are, and tells which rules are published and what nodes are asked.
 --
 -- KEYS[1]  a sorted set: limiters by when they count as gone, in us
 -- KEYS[2]  a hash: what each limiter tells of itself, after when it did and for how long that counts, in us
 -- KEYS[3]  a hash: what is published (see publish.lua)
 -- KEYS[4]  a hash: what the fleet counted in each second of this minute: rows of sixty slots, each of some 4-byte numbers
 -- KEYS[5]  the same, in each minute of this hour
+-- KEYS[6]  a hash: questions to all nodes (see ask.lua)
 -- ARGV     the limiter's name (8 bytes), for how long from now it counts as alive (us), now_us (negative: ask Redis),
 --          what it tells of itself (empty: nothing), the slots of now in both, for how long those are kept (ms),
 --          and of each row that this limiter has counts to add for: its name, the counts
--- Reply    how many are alive, the revision that is published (0: none is), the database that it is from
+-- Reply    how many are alive, the revision that is published (0: none is), the database that it is from, and the questions:
+--          their names and texts in turns
 local now = tonumber(ARGV[3])
 if now < 0 then
   local time = redis.call("TIME")
@@ -48,4 +50,8 @@ if #ARGV > 8 then
   redis.call("PEXPIRE", KEYS[5], ARGV[8])
 end
 local published = redis.pcall("HMGET", KEYS[3], "revision", "lineage")
-return { redis.call("ZCARD", KEYS[1]), tonumber(published[1] or "0"), published[2] or "" }
+local questions = redis.pcall("HGETALL", KEYS[6])
+if questions.err then
+  questions = {}
+end
+return { redis.call("ZCARD", KEYS[1]), tonumber(published[1] or "0"), published[2] or "", questions }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::client::{Call, Route};
 use crate::link::Deadline;
 use crate::observer::Operation;
+use crate::questions::FleetQuestion;
 use crate::script::{self, Script};
 use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
 
@@ -69,13 +70,16 @@ pub(crate) struct FleetNotes {
     pub(crate) note: parking_lot::Mutex<Vec<u8>>,
     /// What is published.
     pub(crate) published: watch::Sender<PublishedRevision>,
+    /// What nodes are asked.
+    pub(crate) questions: watch::Sender<Vec<FleetQuestion>>,
 }
 
 impl Default for FleetNotes {
     fn default() -> Self {
         let published = watch::Sender::new(PublishedRevision::default());
         let counted = parking_lot::Mutex::default();
-        FleetNotes { counted, note: parking_lot::Mutex::default(), published }
+        let questions = watch::Sender::new(Vec::new());
+        FleetNotes { counted, note: parking_lot::Mutex::default(), published, questions }
     }
 }
 
@@ -244,6 +248,7 @@ impl Inner {
         let (second, minute) = (now.as_micros() / 1_000_000, now.as_micros() / 60_000_000);
         command.arg(self.counted_key(FleetHistory::Seconds, minute));
         command.arg(self.counted_key(FleetHistory::Minutes, minute / 60));
+        command.arg(self.questions_key());
         rest(command);
         command.arg(second % 60).arg(minute % 60).arg(SECONDS_TTL_MS).arg(MINUTES_TTL_MS);
         let unsent = std::mem::take(&mut *self.fleet.counted.lock());
@@ -258,7 +263,7 @@ impl Inner {
         }
     }
 
-    async fn ask(&self, command: &Cmd, script: Option<&Script>) -> Result<Value, StoreError> {
+    pub(crate) async fn ask(&self, command: &Cmd, script: Option<&Script>) -> Result<Value, StoreError> {
         self.ask_at(self.client.partition_of(MEMBERS), command, script).await
     }
 

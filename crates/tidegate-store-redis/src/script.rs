@@ -119,6 +119,18 @@ pub(crate) fn notes() -> &'static Script {
     SCRIPT.get_or_init(|| Script::new([lua!("notes")].into_iter()))
 }
 
+/// The script that puts a question where every node hears it.
+pub(crate) fn ask() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("ask")].into_iter()))
+}
+
+/// The script by which a node answers a question.
+pub(crate) fn answer() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("answer")].into_iter()))
+}
+
 /// The script by which limiters say that they are alive.
 pub(crate) fn heartbeat() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();

@@ -275,7 +275,7 @@ impl Inner {
         let now = self.given_time().map_or(-1, |now| now.as_micros().cast_signed());
         let mut command = Cmd::new();
         let (notes, published) = (self.notes_key(), self.published_key());
-        command.arg("EVALSHA").arg(&script.name).arg(5).arg(key).arg(notes).arg(published);
+        command.arg("EVALSHA").arg(&script.name).arg(6).arg(key).arg(notes).arg(published);
         self.append_counted(self.approx_now(), &mut command, |command| {
             command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
             command.arg(&self.fleet.note.lock()[..]);
@@ -289,7 +289,8 @@ impl Inner {
         let deadline = Deadline::from_now(self.timeout);
         let answer = self.client.run(self.client.partition_of(MEMBERS), call, deadline).await?;
         let Value::Array(parts) = answer else { return Err(nonsense("what a heartbeat brings")) };
-        let [Value::Int(alive), Value::Int(revision), Value::BulkString(lineage)] = &parts[..] else {
+        let [Value::Int(alive), Value::Int(revision), Value::BulkString(lineage), questions] = &parts[..]
+        else {
             return Err(nonsense("what a heartbeat brings"));
         };
         let (lineage, alive) = (String::from_utf8_lossy(lineage).into_owned(), *alive);
@@ -299,6 +300,7 @@ impl Inner {
             *known = heard;
             is_news
         });
+        self.hear_questions(questions);
         usize::try_from(alive).map_err(|_| nonsense("a count"))
     }
 

@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tidegate-tower", &["tidegate-http"]),
     ("tidegate-server", &["tidegate-access", "tidegate-limiter", "tidegate-http"]),
     ("tidegate-decisions", &["tidegate-limiter"]),
-    ("tidegate-replay", &["tidegate-http"]),
+    ("tidegate-replay", &["tidegate-decisions", "tidegate-http"]),
     ("tidegate-rulestore", &["tidegate-rules"]),
     ("tidegate-telemetry", &["tidegate-access", "tidegate-limiter"]),
     (

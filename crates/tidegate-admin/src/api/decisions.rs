@@ -1,14 +1,15 @@
-//! Who was refused, and why: a search over the decision log, and the busiest callers of a rule.
+//! Who was refused, and why: a search over the decision logs of all nodes, and the busiest callers of a rule.
 //!
 //! A viewer sees no caller's key, only hashes: the same for the same caller, so that what belongs together can be told.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_decisions::{By, DecisionLog, Query as Search, Record, Verdict};
+use tidegate_decisions::{By, DecisionLog, Query as Search, RuleTop, Top, Verdict, merge};
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::Role;
 
@@ -16,7 +17,7 @@ use super::body::Query;
 use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::Control;
+use crate::control::{Control, Question, Told};
 
 /// What is returned where nothing is asked for, and at most.
 const USUAL: usize = 100;
@@ -72,16 +73,39 @@ pub(crate) async fn search(
         rule: wanted.rule,
         most: wanted.limit.unwrap_or(USUAL).min(MOST),
     };
-    let found = log.search(&search);
+    let most = search.most;
+    let gathered = control.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
     let masked = caller.actor.role == Role::Viewer;
-    let decisions: Vec<Value> = found.records.iter().map(|record| shown(record, log, masked)).collect();
+    let (mut found, mut nodes) = (Vec::new(), Vec::new());
+    let (mut fit, mut stand_for, mut oldest, mut cut) = (0, 0, None, false);
+    for (node, told) in gathered.told {
+        let Told::Decisions { decisions, fit: own, stand_for: own_stand_for, oldest_us, cut: own_cut } = told
+        else {
+            continue;
+        };
+        nodes.push(json!({ "node": node, "fit": own, "oldest": oldest_us.map(micros) }));
+        (fit, stand_for, cut) = (fit + own, stand_for + own_stand_for, cut | own_cut);
+        // Complete only from where all of them are.
+        oldest = oldest.max(oldest_us);
+        found.extend(decisions);
+    }
+    found.sort_by_key(|decision| u64::MAX - decision["time_us"].as_u64().unwrap_or(0));
+    found.truncate(most);
+    let decisions: Vec<Value> = found.into_iter().map(|decision| shown(decision, log, masked)).collect();
     Ok(Json(json!({
         "decisions": decisions,
-        "fit": found.fit,
-        "stand_for": found.stand_for,
-        "oldest": found.oldest_us.map(|at| when::text(Timestamp::from_micros(at))),
+        "fit": fit,
+        "stand_for": stand_for,
+        "oldest": oldest.map(micros),
+        "cut": cut,
         "node": control.node,
+        "nodes": nodes,
+        "missing": gathered.missing,
     })))
+}
+
+fn micros(at: u64) -> String {
+    when::text(Timestamp::from_micros(at))
 }
 
 fn attributes(key: Option<&str>) -> Answer<Vec<(String, String)>> {
@@ -101,15 +125,21 @@ fn verdict(text: &str) -> Answer<Verdict> {
     }
 }
 
-fn shown(record: &Record, log: &DecisionLog, masked: bool) -> Value {
-    let mut value = serde_json::to_value(record).unwrap_or_default();
-    value["time"] = when::text(Timestamp::from_micros(record.time_us)).into();
-    if masked && let Some(attributes) = value["attributes"].as_object_mut() {
+fn shown(mut decision: Value, log: &DecisionLog, masked: bool) -> Value {
+    decision["time"] = micros(decision["time_us"].as_u64().unwrap_or(0)).into();
+    if masked && let Some(attributes) = decision["attributes"].as_object_mut() {
         for (name, shown) in attributes {
             *shown = log.names().masked(name, shown.as_str().unwrap_or_default()).into();
         }
     }
-    value
+    decision
+}
+
+/// Hides the values of a key from a viewer.
+pub(crate) fn mask(key: &mut [(String, String)], log: &DecisionLog, caller: &Caller) {
+    if caller.actor.role == Role::Viewer {
+        key.iter_mut().for_each(|(name, value)| *value = log.names().masked(name, value));
+    }
 }
 
 pub(crate) async fn top(
@@ -125,19 +155,21 @@ pub(crate) async fn top(
         Some(_) => return Err(Problem::field("by", "it is refused, used or near")),
     };
     let most = wanted.limit.unwrap_or(10).min(MOST);
-    let fits = |(domain, rule): &(String, String)| {
-        wanted.domain.as_ref().is_none_or(|wanted| wanted == domain)
-            && wanted.rule.as_ref().is_none_or(|wanted| wanted == rule)
-    };
-    let masked = caller.actor.role == Role::Viewer;
-    let rules = log.top().rules().into_iter().filter(fits).map(|(domain, rule)| {
-        let mut top = log.top().top(&domain, &rule, by, most);
-        if masked {
-            for (name, value) in top.callers.iter_mut().flat_map(|caller| &mut caller.key) {
-                *value = log.names().masked(name, value);
-            }
+    let (domain, rule) = (wanted.domain, wanted.rule);
+    let gathered = control.gather(log, Question::Top { domain, rule, by }).await;
+    let nodes: Vec<&String> = gathered.told.iter().map(|(node, _)| node).collect();
+    let mut of_rule: BTreeMap<(String, String), Vec<Top>> = BTreeMap::new();
+    for (_, told) in &gathered.told {
+        let Told::Top { rules } = told else { continue };
+        for one in rules {
+            of_rule.entry((one.domain.clone(), one.rule.clone())).or_default().push(one.top.clone());
         }
-        json!({ "domain": domain, "rule": rule, "callers": top.callers, "total": top.total, "most_error": top.most_error })
+    }
+    let rules = of_rule.into_iter().map(|((domain, rule), tops)| {
+        let mut top = merge(&tops, by, most);
+        top.callers.iter_mut().for_each(|one| mask(&mut one.key, log, &caller));
+        RuleTop { domain, rule, top }
     });
-    Ok(Json(json!({ "rules": rules.collect::<Vec<_>>(), "node": control.node })))
+    let rules: Vec<RuleTop> = rules.collect();
+    Ok(Json(json!({ "rules": rules, "node": control.node, "nodes": nodes, "missing": gathered.missing })))
 }

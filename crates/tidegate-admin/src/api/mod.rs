@@ -18,6 +18,7 @@ mod rules;
 mod session;
 mod stats;
 mod status;
+mod suggestions;
 mod tokens;
 mod versions;
 mod when;
@@ -87,6 +88,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/stats", "GET", VIEWER),
     ("/admin/v1/stores", "GET", VIEWER),
     ("/admin/v1/suggestions", "GET", VIEWER),
+    ("/admin/v1/suggestions/shadow", "POST", EDITOR),
     ("/admin/v1/tokens", "GET", ADMIN),
     ("/admin/v1/tokens", "POST", ADMIN),
     ("/admin/v1/tokens/{id}", "DELETE", ADMIN),
@@ -114,7 +116,8 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/keys/top", get(decisions::top))
         .route("/decisions", get(decisions::search))
         .route("/replay", post(preview::replay).layer(large()))
-        .route("/suggestions", get(preview::suggestions))
+        .route("/suggestions", get(suggestions::suggestions))
+        .route("/suggestions/shadow", post(suggestions::make_shadow))
         .route("/alerts", get(alerts::list))
         .route("/alerts/silences", get(alerts::silences).post(alerts::silence))
         .route("/alerts/silences/{id}", delete(alerts::end_silence))

@@ -1,25 +1,27 @@
 //! What proposed rules would have done to the last minutes' traffic, before anybody publishes them.
 //!
-//! The sample is the decision log in memory, played through the proposed rules and through those in force, by the same engine as
-//! `tidegate replay`. It runs on a thread of its own: nobody waits for it but who asked.
+//! The sample is what all nodes have in their decision logs, played through the proposed rules and through those in force, by
+//! the same engine as `tidegate replay`. It runs on a thread of its own: nobody waits for it but who asked.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
-use serde::Deserialize;
+use axum::extract::{Extension, State};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tidegate_decisions::{Record, Verdict};
-use tidegate_replay::{Options, Recorded, Replay, Report};
+use tidegate_decisions::DecisionLog;
+use tidegate_replay::{LimitReport, Options, Peak, Recorded, Replay, Report, decision_line};
 use tidegate_rules::{Format, RuleSet, Timestamp};
-use tidegate_rulestore::{Document, DocumentSet, put_rule};
+use tidegate_rulestore::{Document, DocumentSet, Role, put_rule};
 
 use super::body::Body;
 use super::decisions::log_of;
+use super::guard::Caller;
 use super::problem::{Answer, Problem};
-use crate::control::{Base, Control};
+use super::when;
+use crate::control::{Base, Control, Missing, Question, Told};
+use crate::low_priority::at_low_priority;
 
 /// What is proposed: a whole set, or one rule in the place of the one of that name.
 #[derive(Deserialize)]
@@ -32,11 +34,15 @@ pub(crate) enum Proposed {
 /// Callers that are told apart in a preview: as many as a sample of bounded bytes can hold.
 const MOST_CALLERS: usize = 100_000;
 const NAMED: usize = 5;
+/// Points of a slider's curve.
+const MOST_TOUCHED: usize = 200;
 
 pub(crate) async fn replay(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Body(proposed): Body<Proposed>,
 ) -> Answer<Json<Value>> {
+    let mut only = None;
     let running = control.running.lock().base.clone();
     let documents = match proposed {
         Proposed::Set { documents } => DocumentSet::new(documents),
@@ -46,57 +52,92 @@ pub(crate) async fn replay(
                 Problem::not_found(format!("there is no document of the domain `{domain}`"))
             })?;
             let changed = put_rule(document, &rule, &text);
+            only = Some(domain.clone());
             current.with(&domain, changed.map_err(|error| Problem::field("text", error.to_string()))?)
         }
     };
     let rules = RuleSet::compile(&documents.sources(), Format::Native);
     let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
-    played(&control, rules, Some(running)).await
+    played(&control, rules, Some(running), only, &caller).await
 }
 
-/// The same for the rules in force: what callers ask for, and what their limits could be.
-pub(crate) async fn suggestions(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
-    let running = control.running.lock().base.clone();
-    let rules = running.compile(control.clock.now()).map_err(|found| Problem::invalid_rules(&found))?;
-    played(&control, rules, None).await
+/// The sample of all nodes, from where on all of them are complete.
+struct Sample {
+    lines: Vec<String>,
+    since_us: u64,
+    nodes: Vec<String>,
+    missing: Vec<Missing>,
 }
 
-async fn played(control: &Control, rules: RuleSet, against: Option<Arc<Base>>) -> Answer<Json<Value>> {
-    let (sample, now) = (log_of(control)?.recent(), control.clock.now());
-    let played = tokio::task::spawn_blocking(move || {
+async fn sample(control: &Control, log: &Arc<DecisionLog>, domain: Option<String>) -> Sample {
+    let gathered = control.gather(log, Question::Sample { domain }).await;
+    let (mut lines, mut since, mut nodes) = (Vec::new(), 0, Vec::new());
+    for (node, told) in gathered.told {
+        let Told::Sample { lines: own, since_us } = told else { continue };
+        since = since.max(since_us.unwrap_or(0));
+        nodes.push(node);
+        lines.extend(own);
+    }
+    Sample { lines, since_us: since, nodes, missing: gathered.missing }
+}
+
+async fn played(
+    control: &Control,
+    rules: RuleSet,
+    against: Option<Arc<Base>>,
+    only: Option<String>,
+    caller: &Caller,
+) -> Answer<Json<Value>> {
+    let (log, now) = (log_of(control)?, control.clock.now());
+    let Sample { lines, since_us, nodes, missing } = sample(control, log, only).await;
+    let (report, hidden) = at_low_priority(move || {
         let against = against.and_then(|base| base.compile(now).ok());
-        let hidden = hidden(&sample);
-        (report(rules, against, &sample), hidden)
-    });
-    let (report, hidden) = played.await.map_err(|_| Problem::unavailable("the preview was given up"))?;
+        report(rules, against, &lines, since_us)
+    })
+    .await;
     let mut value = serde_json::to_value(&report).unwrap_or_default();
     value["sentence"] = sentence(&report).into();
+    value["since"] = when::text(Timestamp::from_micros(since_us)).into();
     value["hidden_attributes"] = json!(hidden);
+    value["nodes"] = json!(nodes);
+    value["missing"] = json!(missing);
+    for (rule, shown) in report.rules.iter().zip(value["rules"].as_array_mut().into_iter().flatten()) {
+        for (limit, shown) in rule.limits.iter().zip(shown["limits"].as_array_mut().into_iter().flatten()) {
+            shown["touched"] = json!(touched_in_replay(limit));
+        }
+    }
+    if caller.actor.role == Role::Viewer {
+        hide(&mut value, log);
+    }
     Ok(Json(value))
 }
 
-fn report(rules: RuleSet, against: Option<RuleSet>, sample: &[Arc<Record>]) -> Report {
+/// Plays the sample, in the order of time, and finds attributes whose values the log hides: rules can count by them, and cannot
+/// match on them.
+fn report(
+    rules: RuleSet,
+    against: Option<RuleSet>,
+    lines: &[String],
+    since_us: u64,
+) -> (Report, BTreeSet<String>) {
     let options = Options { most_callers: MOST_CALLERS, named: NAMED, ..Options::new("") };
     let mut replay = Replay::new(rules, against, options);
-    for record in sample {
-        let mut recorded = Recorded::at(Timestamp::from_micros(record.time_us));
-        recorded.domain = Some(Cow::Borrowed(&record.domain));
-        let attributes = record.attributes.iter();
-        recorded.attributes = attributes
-            .map(|(name, value)| (Cow::Borrowed(&**name), Cow::Borrowed(value.as_bytes())))
-            .collect();
-        recorded.cost = record.cost;
-        recorded.weight = record.n;
-        recorded.refused = Some(record.verdict == Verdict::Refused);
+    let mut hidden = BTreeSet::new();
+    let time = |line: &str| parse(line).map(|recorded| recorded.at.as_micros());
+    let mut ordered: Vec<(u64, &str)> =
+        lines.iter().filter_map(|line| Some((time(line)?, line.as_str()))).collect();
+    ordered.retain(|(at, _)| *at >= since_us);
+    ordered.sort_by_key(|(at, _)| *at);
+    for recorded in ordered.into_iter().filter_map(|(_, line)| parse(line)) {
+        let hashed = recorded.attributes.iter().filter(|(_, value)| value.first() == Some(&b'#'));
+        hidden.extend(hashed.map(|(name, _)| name.to_string()));
         replay.play(&recorded);
     }
-    replay.finish()
+    (replay.finish(), hidden)
 }
 
-/// Attributes whose values the log hides: rules can count by them, and cannot match on them.
-fn hidden(sample: &[Arc<Record>]) -> BTreeSet<String> {
-    let attributes = sample.iter().flat_map(|record| &record.attributes);
-    attributes.filter(|(_, value)| value.starts_with('#')).map(|(name, _)| name.to_string()).collect()
+fn parse(line: &str) -> Option<Recorded<'_>> {
+    decision_line(line.as_bytes()).ok()
 }
 
 /// The answer in a line.
@@ -105,6 +146,74 @@ fn sentence(report: &Report) -> String {
     let (refused, callers) = callers.max().unwrap_or_default();
     format!(
         "would have refused {} of {} requests, {refused} of {callers} callers under the rule that refuses most",
-        report.refused.now, report.requests
+        thousands(report.refused.now),
+        thousands(report.requests)
     )
+}
+
+/// Digits in groups of three.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or("")).collect();
+    groups.join(",")
+}
+
+/// A limit, and how many callers and requests it would have touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Touched {
+    pub(crate) limit: u64,
+    pub(crate) callers: u64,
+    pub(crate) requests: u64,
+}
+
+/// A curve for a slider: at most so many limits between 0 and the largest peak, those where something changes among them.
+pub(crate) fn touched(values: &[u64], of: impl Fn(u64) -> (u64, u64)) -> Vec<Touched> {
+    let mut values: Vec<u64> = [0].into_iter().chain(values.iter().copied()).collect();
+    values.sort_unstable();
+    values.dedup();
+    let step = values.len().div_ceil(MOST_TOUCHED).max(1);
+    let last = values.len() - 1;
+    let kept = values.iter().enumerate().filter(|(place, _)| place % step == 0 || *place == last);
+    kept.map(|(_, limit)| {
+        let (callers, requests) = of(*limit);
+        Touched { limit: *limit, callers, requests }
+    })
+    .collect()
+}
+
+fn touched_in_replay(limit: &LimitReport) -> Vec<Touched> {
+    let above = |peaks: &[Peak], limit: u64| -> u64 {
+        peaks.iter().filter(|peak| peak.value > limit).map(|peak| peak.count).sum()
+    };
+    let excess = |runs: &[Peak], limit: u64| -> u64 {
+        runs.iter().map(|run| run.value.saturating_sub(limit).saturating_mul(run.count)).sum()
+    };
+    let values: Vec<u64> = limit.peaks.iter().chain(&limit.runs).map(|peak| peak.value).collect();
+    touched(&values, |at| (above(&limit.peaks, at), excess(&limit.runs, at)))
+}
+
+/// Hides callers from a viewer: what a report names them by is their keys.
+fn hide(report: &mut Value, log: &DecisionLog) {
+    let hide_one = |caller: &mut Value, key: &[String]| {
+        let Some(text) = caller.as_str() else { return };
+        let hidden = match (key, text.split_once('=')) {
+            ([name], Some((_, value))) => format!("{name}={}", log.names().masked(name, value)),
+            ([], _) => return,
+            // Values may hold what stands between them: the whole is hidden.
+            (names, _) => format!("{}={}", names.join(","), log.names().hash("", text.as_bytes())),
+        };
+        *caller = hidden.into();
+    };
+    for rule in report["rules"].as_array_mut().into_iter().flatten() {
+        let key: Vec<String> = serde_json::from_value(rule["key"].clone()).unwrap_or_default();
+        for list in ["hit_first", "hit_most"] {
+            let callers = rule[list].as_array_mut().into_iter().flatten();
+            callers.for_each(|one| hide_one(&mut one["caller"], &key));
+        }
+        for limit in rule["limits"].as_array_mut().into_iter().flatten() {
+            let busiest = limit["suggestion"]["busiest"].as_array_mut().into_iter().flatten();
+            busiest.for_each(|one| hide_one(&mut one[0], &key));
+        }
+    }
 }

@@ -84,6 +84,15 @@ pub struct Heard {
     pub revision: u64,
 }
 
+/// A question to every node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FleetQuestion {
+    /// Its name.
+    pub id: u64,
+    /// What is asked.
+    pub text: Vec<u8>,
+}
+
 /// Why the other nodes could not be asked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -116,6 +125,24 @@ pub trait Fleet: Send + Sync + 'static {
     /// The history of the fleet in these minutes or hours since 1970.
     fn history(&self, of: Resolution, numbers: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>>;
 
+    /// Asks every node; they hear it with their next heartbeat.
+    fn ask<'a>(&'a self, question: &'a FleetQuestion) -> NoteFuture<'a, ()>;
+
+    /// What nodes are asked, this one included.
+    fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>>;
+
+    /// Answers a question.
+    fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()>;
+
+    /// How many have answered.
+    fn answered(&self, id: u64) -> NoteFuture<'_, usize>;
+
+    /// Who answered, and what.
+    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Vec<u8>)>>;
+
+    /// Forgets a question and its answers.
+    fn forget(&self, id: u64) -> NoteFuture<'_, ()>;
+
     /// What heartbeats bring.
     fn heard(&self) -> watch::Receiver<Heard>;
 
@@ -128,11 +155,16 @@ pub trait Fleet: Send + Sync + 'static {
 pub struct Alone {
     note: parking_lot::Mutex<Option<NodeNote>>,
     heard: watch::Sender<Heard>,
+    questions: watch::Sender<Vec<FleetQuestion>>,
 }
 
 impl Default for Alone {
     fn default() -> Self {
-        Alone { note: parking_lot::Mutex::default(), heard: watch::Sender::new(Heard::default()) }
+        Alone {
+            note: parking_lot::Mutex::default(),
+            heard: watch::Sender::new(Heard::default()),
+            questions: watch::Sender::new(Vec::new()),
+        }
     }
 }
 
@@ -161,6 +193,30 @@ impl Fleet for Alone {
 
     fn history(&self, _: Resolution, _: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn ask<'a>(&'a self, _: &'a FleetQuestion) -> NoteFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>> {
+        self.questions.subscribe()
+    }
+
+    fn answer<'a>(&'a self, _: u64, _: &'a str, _: &'a [u8]) -> NoteFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn answered(&self, _: u64) -> NoteFuture<'_, usize> {
+        Box::pin(async { Ok(0) })
+    }
+
+    fn answers(&self, _: u64) -> NoteFuture<'_, Vec<(String, Vec<u8>)>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn forget(&self, _: u64) -> NoteFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     fn heard(&self) -> watch::Receiver<Heard> {

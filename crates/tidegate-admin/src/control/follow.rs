@@ -34,7 +34,13 @@ struct Told {
 impl Control {
     /// Does what must be done for as long as the node runs: follows what is published, keeps history, tells of this node.
     pub async fn maintain(self: Arc<Self>) {
-        tokio::join!(self.follow_database(), self.follow_fleet(), self.keep_history(), self.tidy());
+        tokio::join!(
+            self.follow_database(),
+            self.follow_fleet(),
+            self.keep_history(),
+            self.answer_questions(),
+            self.tidy()
+        );
     }
 
     /// Takes what is in force into use: from this node's database, or from the other nodes where they follow another one or

@@ -4,6 +4,7 @@
 //! to, swaps it into the limiter, and remembers what could not be compiled: then the old rules go on.
 //! No request of the data plane waits for anything here.
 
+mod asking;
 mod fleet;
 mod follow;
 mod history;
@@ -24,7 +25,8 @@ use crate::alerts::AlertDesk;
 use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
-pub use fleet::{Alone, Fleet, FleetError, Heard, NodeNote, NoteFuture, PublishedSet};
+pub(crate) use asking::{Missing, Question, Told};
+pub use fleet::{Alone, Fleet, FleetError, FleetQuestion, Heard, NodeNote, NoteFuture, PublishedSet};
 pub(crate) use history::{History, Latencies, Totals, Window};
 pub(crate) use merged::merged;
 pub use merged::{HistoryChunk, HistoryRow, Resolution};

@@ -22,7 +22,7 @@ pub(crate) struct DecisionLog {
     /// Attributes whose values are written as they are, `*` for all: none by default. All others are hashed
     clear: Option<Vec<String>>,
     /// What hashes are keyed with, the same on all nodes: at least 16 bytes. By default `store.lease_secret`, and without
-    /// that each process has its own
+    /// that one that the fleet keeps in its Redis; on the memory store each process has its own
     secret: Option<Secret>,
     /// A file that decisions are appended to, as JSON lines
     file: Option<LogFile>,

@@ -157,7 +157,8 @@ fn a_flood_of_strange_callers_stays_within_its_bytes() {
     let stats = world.log.stats();
     assert!(stats.bytes <= 256 << 10 && stats.records > 100, "{stats:?}");
     assert_eq!(stats.kept, 20_000);
-    assert!(stats.callers <= 4 * 256, "{stats:?}");
+    // Two rankings of two rules, and those whose peaks are known under the limit of each.
+    assert!(stats.callers <= 4 * 256 + 2 * 4_096, "{stats:?}");
 }
 
 #[test]

@@ -109,6 +109,14 @@ impl Recorded<'_> {
     }
 }
 
+/// Reads a line of our own decision log.
+///
+/// # Errors
+/// When it is not one.
+pub fn decision_line(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
+    decisions::parse(line)
+}
+
 /// Why a line could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{0}")]

@@ -33,8 +33,13 @@ fn a_search_says_who_was_refused_and_by_which_rule() {
 fn a_viewer_sees_no_key() {
     let node = node();
     let token = node.token(Role::Viewer, false);
-    for path in ["/decisions", "/keys/top?by=used"] {
-        let answer = node.ask_as(&token, "GET", path, &[], &Value::Null);
+    let body = json!({ "domain": "api", "rule": "per-user", "text": "{ name: per-user, key: [user], limits: [1/minute] }" });
+    for (method, path, body) in [
+        ("GET", "/decisions", &Value::Null),
+        ("GET", "/keys/top?by=used", &Value::Null),
+        ("POST", "/replay", &body),
+    ] {
+        let answer = node.ask_as(&token, method, path, &[], body);
         assert_eq!(answer.status, 200);
         assert!(!answer.text().contains("alice") && answer.text().contains('#'), "{}", answer.text());
     }
@@ -71,12 +76,68 @@ fn a_preview_says_what_a_proposed_rule_would_have_done() {
     assert_eq!((&rule["callers"], &rule["callers_refused"]["now"]), (&json!(2), &json!(1)));
     assert_eq!(rule["hit_most"][0]["caller"], "user=alice");
     assert!(report["sentence"].as_str().unwrap().starts_with("would have refused 4 of 6 requests"));
+    // What a slider needs: at a limit of 1, alice is refused four times, at 4 once, at 5 never.
+    let touched = rule["limits"][0]["touched"].as_array().unwrap();
+    let at = |limit: u64| {
+        let below = touched.iter().rev().find(|point| point["limit"].as_u64().unwrap() <= limit).unwrap();
+        (below["callers"].as_u64().unwrap(), below["requests"].as_u64().unwrap())
+    };
+    assert_eq!((at(1), at(5)), ((1, 4), (0, 0)));
     // Nothing was published.
     assert_eq!(node.get("/rules")["version"], 1);
-    let suggested = node.get("/suggestions");
-    let rules = suggested["rules"].as_array().unwrap();
-    let rule = rules.iter().find(|rule| rule["rule"] == "per-user").unwrap();
-    assert_eq!(rule["limits"][0]["suggestion"]["limit"], 5);
+}
+
+#[test]
+fn a_suggestion_says_what_999_of_1000_callers_stay_within_and_what_each_limit_touches() {
+    let node = node();
+    let suggested = node.get("/suggestions?domain=api&rule=per-user");
+    assert_eq!(suggested["rules"].as_array().unwrap().len(), 1);
+    let limit = &suggested["rules"][0]["limits"][0];
+    // alice asked five times, of which three passed.
+    assert_eq!((&limit["quota"], &limit["requests"], &limit["callers"]), (&json!(3), &json!(6), &json!(2)));
+    assert_eq!(limit["peaks"], json!([{ "value": 1, "count": 1 }, { "value": 5, "count": 1 }]));
+    assert_eq!(
+        limit["touched"],
+        json!([
+            { "limit": 0, "callers": 2, "requests": 6 },
+            { "limit": 1, "callers": 1, "requests": 4 },
+            { "limit": 3, "callers": 1, "requests": 2 },
+            { "limit": 5, "callers": 0, "requests": 0 },
+        ])
+    );
+    assert_eq!(
+        (&limit["suggestion"]["limit"], &limit["suggestion"]["callers_above"]),
+        (&json!(5), &json!(0))
+    );
+    assert_eq!(limit["suggestion"]["confidence_percent"], 0, "two callers say next to nothing");
+    assert_eq!((&suggested["nodes"], &suggested["missing"]), (&json!(["node-1"]), &json!([])));
+}
+
+#[test]
+fn one_call_tries_the_suggested_limit_in_a_shadow_rule() {
+    let node = node();
+    let made = node.ask("POST", "/suggestions/shadow", &json!({ "domain": "api", "rule": "per-user" }));
+    assert_eq!(made.status, 200, "{}", made.text());
+    let made = node.get("/rules/api/per-user-suggested");
+    assert_eq!((&made["version"], &made["rule"]["mode"]), (&json!(2), &json!("shadow")));
+    assert_eq!((&made["rule"]["limits"][0]["limit"], &made["rule"]["key"]), (&json!(5), &json!(["user"])));
+    let versions = node.get("/versions");
+    assert_eq!(versions["versions"][0]["reason"], "tries 5 for api/per-user in shadow");
+    // It counts what enforcing it would refuse: carol asks eight times, three pass the rule, and five would pass this one.
+    assert_eq!(node.passing("carol", 8), 3);
+    let top = node.get("/keys/top?rule=per-user-suggested&by=refused");
+    assert_eq!(top["rules"].as_array().unwrap().len(), 1, "{top}");
+    // Again with another number: it is replaced.
+    let again = json!({ "domain": "api", "rule": "per-user", "value": 7, "reason": "rather seven" });
+    assert_eq!(node.ask("POST", "/suggestions/shadow", &again).status, 200);
+    assert_eq!(node.get("/rules/api/per-user-suggested")["rule"]["limits"][0]["limit"], 7);
+    for (wrong, status) in [
+        (json!({ "domain": "api", "rule": "nobody" }), 404),
+        (json!({ "domain": "api", "rule": "per-user", "limit": "no-such" }), 422),
+        (json!({ "domain": "api", "rule": "per-user", "value": 0 }), 422),
+    ] {
+        assert_eq!(node.ask("POST", "/suggestions/shadow", &wrong).status, status, "{wrong}");
+    }
 }
 
 #[test]

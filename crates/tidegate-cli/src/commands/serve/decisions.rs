@@ -1,20 +1,35 @@
 //! Opens the decision log, where the configuration asks for one.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_admin::{DecisionLog, Metrics};
-use tidegate_store::SystemClock;
+use tidegate_core::Micros;
+use tidegate_store::{Record, SystemClock};
+use tokio::time::sleep;
 
+use super::backend::Backend;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
+/// What the secret that nodes hash callers with is called in the store, and for how long it is kept there.
+const RECORD: &[u8] = b"decision-log-key";
+const KEPT: Micros = Micros::from_secs(3_650 * 86_400);
+/// How often the store is asked for it before this node takes one of its own.
+const TRIES: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+
 /// Lets decisions be kept as configured.
-pub(super) fn keep(settings: &Settings, metrics: &Metrics) -> Result<(), Failure> {
+pub(super) async fn keep(settings: &Settings, metrics: &Metrics, backend: &Backend) -> Result<(), Failure> {
     let Some(mut config) = settings.decision_log.clone() else { return Ok(()) };
     let file = config.file.as_ref().map(|file| file.path.display().to_string()).unwrap_or_default();
     // Nodes of a fleet that sign leases with one secret name callers alike, too.
     let shared = settings.store.lease_secret.as_ref();
     config.secret = config.secret.or_else(|| Some(String::from_utf8_lossy(shared?.bytes()).into_owned()));
+    if config.secret.is_none() && backend.redis().is_some() {
+        config.secret = fleets_secret(backend).await;
+    }
     config.node.clone_from(&settings.control.node);
     let log = DecisionLog::open(config, Arc::new(SystemClock::new())).map_err(|error| {
         Failure::new(format!("cannot write decisions to {file}: {error}"))
@@ -22,4 +37,25 @@ pub(super) fn keep(settings: &Settings, metrics: &Metrics) -> Result<(), Failure
     })?;
     metrics.keep_decisions(Arc::new(log));
     Ok(())
+}
+
+/// The secret that the fleet keeps in the store: the first node writes it, the others read it.
+async fn fleets_secret(backend: &Backend) -> Option<String> {
+    let random: Vec<String> =
+        (0..4).map(|n: u64| format!("{:016x}", RandomState::new().hash_one(n))).collect();
+    let (store, own) = (backend.store(), random.concat());
+    for _ in 0..TRIES {
+        let record = Record { name: RECORD, value: own.as_bytes() };
+        match store.put_record(record, KEPT).answer().await {
+            Ok(known) => {
+                return Some(known.map_or(own, |known| String::from_utf8_lossy(&known).into_owned()));
+            }
+            Err(_) => sleep(BETWEEN_TRIES).await,
+        }
+    }
+    tracing::warn!(
+        "the store does not answer: this node hashes callers in the decision log with a secret of its own; \
+         set `decision_log.secret` on all nodes to be independent of it"
+    );
+    None
 }

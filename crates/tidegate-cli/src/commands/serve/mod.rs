@@ -97,7 +97,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     if settings.store.required {
         backend.check(&settings.store.url).await?;
     }
-    decisions::keep(&settings, &metrics)?;
+    decisions::keep(&settings, &metrics, &backend).await?;
     let outgoing = Outgoing::new(&settings.telemetry.check()?, outgoing::node_name(settings.admin))?;
     let observer = Arc::new(Narrator::new(metrics.clone()).with_spans(outgoing.spans.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());

@@ -5,10 +5,13 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
-    Fleet, FleetError, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution,
+    Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet,
+    Resolution,
 };
 use tidegate_store::{Clock as _, StoreError, SystemClock};
-use tidegate_store_redis::{FleetHistory, LimiterNote, PublishedRevision, RedisStore};
+use tidegate_store_redis::{
+    FleetHistory, FleetQuestion as StoreQuestion, LimiterNote, PublishedRevision, RedisStore,
+};
 use tokio::sync::watch;
 
 /// How long after its end a minute or an hour may still be added to, by nodes whose clocks differ.
@@ -21,20 +24,32 @@ pub(super) struct RedisFleet {
     /// Minutes and hours that nobody adds to any more.
     past: Mutex<HashMap<(Resolution, u64), HistoryChunk>>,
     heard: watch::Sender<Heard>,
+    questions: watch::Sender<Vec<FleetQuestion>>,
 }
 
 impl RedisFleet {
     pub(super) fn new(store: Arc<RedisStore>) -> Arc<Self> {
-        Arc::new(RedisFleet { store, past: Mutex::default(), heard: watch::Sender::new(Heard::default()) })
+        let (heard, questions) = (watch::Sender::new(Heard::default()), watch::Sender::new(Vec::new()));
+        Arc::new(RedisFleet { store, past: Mutex::default(), heard, questions })
     }
 
     /// Passes on what heartbeats bring, until dropped.
     pub(super) async fn listen(self: Arc<Self>) {
-        let mut revisions = self.store.published_revision();
+        let (mut revisions, mut questions) = (self.store.published_revision(), self.store.questions());
         loop {
             let PublishedRevision { lineage, revision } = revisions.borrow_and_update().clone();
             self.heard.send_replace(Heard { lineage, revision });
-            if revisions.changed().await.is_err() {
+            let asked: Vec<FleetQuestion> = questions
+                .borrow_and_update()
+                .iter()
+                .map(|question| FleetQuestion { id: question.id, text: question.text.clone() })
+                .collect();
+            self.questions.send_replace(asked);
+            let changed = tokio::select! {
+                changed = revisions.changed() => changed,
+                changed = questions.changed() => changed,
+            };
+            if changed.is_err() {
                 return;
             }
         }
@@ -115,6 +130,42 @@ impl Fleet for RedisFleet {
             }
             Ok(chunks)
         })
+    }
+
+    fn ask<'a>(&'a self, question: &'a FleetQuestion) -> NoteFuture<'a, ()> {
+        Box::pin(async move {
+            let question = StoreQuestion { id: question.id, text: question.text.clone() };
+            match self.store.put_question(&question).await.map_err(failed)? {
+                true => Ok(()),
+                false => Err(FleetError("too much is asked of them at once".to_owned())),
+            }
+        })
+    }
+
+    fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>> {
+        self.questions.subscribe()
+    }
+
+    fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()> {
+        Box::pin(async move {
+            self.store.answer_question(id, from.as_bytes(), answer).await.map(drop).map_err(failed)
+        })
+    }
+
+    fn answered(&self, id: u64) -> NoteFuture<'_, usize> {
+        Box::pin(async move { self.store.answered(id).await.map_err(failed) })
+    }
+
+    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Vec<u8>)>> {
+        Box::pin(async move {
+            let answers = self.store.answers(id).await.map_err(failed)?;
+            let named = |(from, answer): (Vec<u8>, Vec<u8>)| (String::from_utf8_lossy(&from).into(), answer);
+            Ok(answers.into_iter().map(named).collect())
+        })
+    }
+
+    fn forget(&self, id: u64) -> NoteFuture<'_, ()> {
+        Box::pin(async move { self.store.forget_question(id).await.map_err(failed) })
     }
 
     fn heard(&self) -> watch::Receiver<Heard> {

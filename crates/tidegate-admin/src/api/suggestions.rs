@@ -1,0 +1,202 @@
+//! What a limit could be: how much callers ask for at their busiest, over all nodes, and one call to try it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tidegate_decisions::{DecisionLog, LimitDemand, NamedPeak, join_demands};
+use tidegate_rules::{Mode, RuleSet, Timestamp, shadow_of};
+use tidegate_rulestore::put_rule;
+
+use super::body::{Body, Query};
+use super::decisions::{log_of, mask};
+use super::guard::Caller;
+use super::preview::{Touched, touched};
+use super::problem::{Answer, Problem};
+use super::publish::{Wanted, editable, publish};
+use super::when;
+use crate::control::{Control, Question, Told};
+
+/// Callers above a suggested limit that are named.
+const NAMED: usize = 5;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SuggestionsQuery {
+    domain: Option<String>,
+    rule: Option<String>,
+}
+
+/// Which suggestion is to be tried.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TryLimit {
+    domain: String,
+    rule: String,
+    /// The limit's name; the rule's first without.
+    limit: Option<String>,
+    /// Another number than the suggested one.
+    value: Option<u64>,
+    #[serde(default)]
+    reason: String,
+}
+
+/// A number, and how often it occurred.
+#[derive(Serialize)]
+struct Counted {
+    value: u64,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Above {
+    key: Vec<(String, String)>,
+    peak: u64,
+}
+
+pub(crate) async fn suggestions(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Query(wanted): Query<SuggestionsQuery>,
+) -> Answer<Json<Value>> {
+    let log = log_of(&control)?;
+    let (limits, nodes, missing) = demand(&control, log, wanted.domain, wanted.rule).await;
+    let snapshot = control.limiter.snapshot();
+    let mut rules: Vec<Value> = Vec::new();
+    for limit in &limits {
+        let shown = shown(limit, log, &caller);
+        match rules.last_mut() {
+            Some(last) if last["domain"] == limit.domain && last["rule"] == limit.rule => {
+                if let Some(limits) = last["limits"].as_array_mut() {
+                    limits.push(shown);
+                }
+            }
+            _ => rules.push(json!({
+                "domain": limit.domain,
+                "rule": limit.rule,
+                "shadow": is_shadow(snapshot.rules(), limit),
+                "limits": [shown],
+            })),
+        }
+    }
+    Ok(Json(json!({ "rules": rules, "nodes": nodes, "missing": missing })))
+}
+
+/// What callers ask for, joined over the nodes, and who said so.
+pub(crate) async fn demand(
+    control: &Control,
+    log: &Arc<DecisionLog>,
+    domain: Option<String>,
+    rule: Option<String>,
+) -> (Vec<LimitDemand>, Vec<String>, Value) {
+    let gathered = control.gather(log, Question::Demand { domain, rule }).await;
+    let (mut parts, mut nodes) = (Vec::new(), Vec::new());
+    for (node, told) in gathered.told {
+        let Told::Demand { limits } = told else { continue };
+        nodes.push(node);
+        parts.extend(limits);
+    }
+    (join_demands(parts), nodes, json!(gathered.missing))
+}
+
+fn is_shadow(rules: &RuleSet, limit: &LimitDemand) -> bool {
+    let is_it = |rule: &&tidegate_rules::Rule| rule.domain() == limit.domain && rule.name() == limit.rule;
+    rules.rules().find(is_it).is_some_and(|rule| rule.mode() == Mode::Shadow)
+}
+
+fn shown(limit: &LimitDemand, log: &DecisionLog, caller: &Caller) -> Value {
+    let peaks = limit.peaks();
+    let suggestion = limit.suggestion(NAMED).map(|suggested| {
+        let above = |one: NamedPeak| {
+            let (peak, mut key) = (one.peak.needed(), one.key);
+            mask(&mut key, log, caller);
+            Above { key, peak }
+        };
+        json!({
+            "limit": suggested.limit,
+            "percentile": 99.9,
+            "confidence_percent": suggested.confidence_percent,
+            "callers_above": suggested.above,
+            "requests_above": suggested.requests_above,
+            "busiest": suggested.busiest.into_iter().map(above).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "limit": limit.limit,
+        "algorithm": limit.algorithm,
+        "quota": limit.quota,
+        "window_us": limit.window_us,
+        "since": when::text(Timestamp::from_micros(limit.since_us)),
+        "requests": limit.requests(),
+        "callers": peaks.total(),
+        "sampled_one_in": limit.sampled_one_in(),
+        "peaks": peaks.iter().map(|(value, count)| Counted { value, count }).collect::<Vec<_>>(),
+        "touched": curve(limit),
+        "suggestion": suggestion,
+    })
+}
+
+/// For a slider: what each limit would have touched, the one in force among them.
+fn curve(limit: &LimitDemand) -> Vec<Touched> {
+    let peaks = limit.peaks();
+    let values: Vec<u64> = peaks.iter().map(|(value, _)| value).chain([limit.quota]).collect();
+    touched(&values, |at| (peaks.above(at), limit.requests_above(at)))
+}
+
+/// Publishes a shadow rule with the suggested limit: it counts, and never refuses.
+pub(crate) async fn make_shadow(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Body(wanted): Body<TryLimit>,
+) -> Answer<Response> {
+    let store = editable(&control)?;
+    let log = log_of(&control)?;
+    let TryLimit { domain, rule, limit, value, reason } = wanted;
+    let snapshot = control.limiter.snapshot();
+    let known = snapshot.rules().rules().find(|known| known.domain() == domain && known.name() == rule);
+    let known =
+        known.ok_or_else(|| Problem::not_found(format!("the domain `{domain}` has no rule `{rule}`")))?;
+    let place = match &limit {
+        Some(limit) => known.limits().position(|one| one.name == *limit).ok_or_else(|| {
+            let names: Vec<&str> = known.limits().map(|one| one.name.as_str()).collect();
+            Problem::field("limit", format!("the rule has no limit `{limit}`"))
+                .hint(&format!("it has {}", names.join(", ")))
+        })?,
+        None => 0,
+    };
+    let name = known.limits().nth(place).map(|one| one.name.clone()).unwrap_or_default();
+    let number = match value {
+        Some(0) => return Err(Problem::field("value", "a limit is 1 or more")),
+        Some(value) => value,
+        None => {
+            let (limits, ..) = demand(&control, log, Some(domain.clone()), Some(rule.clone())).await;
+            let seen = limits.iter().find(|seen| seen.limit == name);
+            let suggested = seen.and_then(|seen| seen.suggestion(0)).ok_or_else(|| {
+                Problem::field("rule", "no caller was seen yet, so nothing is suggested")
+                    .hint("give the number with `value`")
+            })?;
+            suggested.limit
+        }
+    };
+    let on = store.head().await?.version;
+    let before = store.documents(on).await?;
+    let document = before
+        .get(&domain)
+        .ok_or_else(|| Problem::not_found(format!("there is no document of the domain `{domain}`")))?;
+    let shadow = format!("{rule}-suggested");
+    let about = format!("what {rule} would do with {number} as its limit {name}");
+    let text =
+        shadow_of(document, (&domain, &rule), (place, number), (&shadow, &about)).ok_or_else(|| {
+            Problem::field("rule", "its number is not written in its list of limits")
+                .hint("write the shadow rule by hand: tiers and defaults have numbers elsewhere")
+        })?;
+    let changed =
+        put_rule(document, &shadow, &text).map_err(|error| Problem::field("rule", error.to_string()))?;
+    let documents = before.with(&domain, changed);
+    let reason =
+        if reason.is_empty() { format!("tries {number} for {domain}/{rule} in shadow") } else { reason };
+    publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
+}

@@ -1,0 +1,258 @@
+//! What the nodes of a fleet know, each of its own decisions: asked of all of them, and put together by who asked.
+//!
+//! A question travels with the heartbeat, so the others hear it within a second. Every answer has a bound, and a node that
+//! does not answer in time is named: what was found is of the others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop};
+use tokio::time::{Instant, sleep};
+
+use super::Control;
+use super::fleet::{FleetQuestion, NodeNote};
+use crate::low_priority::at_low_priority;
+
+/// The most bytes of one node's answer.
+pub(crate) const MOST_ANSWER_BYTES: usize = 256 << 10;
+/// How long the others have to answer. They hear of a question within a second.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+/// How often it is looked whether they have.
+const LOOK_EVERY: Duration = Duration::from_millis(40);
+/// Questions that this node remembers to have answered.
+const MOST_REMEMBERED: usize = 64;
+/// Places of a sketch: all that a node has of a rule.
+const ALL_PLACES: usize = usize::MAX;
+
+/// What all nodes are asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// Decisions that fit, callers by their hashes.
+    Decisions { search: Query },
+    /// The busiest callers.
+    Top { domain: Option<String>, rule: Option<String>, by: By },
+    /// How much callers ask for.
+    Demand { domain: Option<String>, rule: Option<String> },
+    /// The newest decisions, to be played again.
+    Sample { domain: Option<String> },
+}
+
+/// What a node says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "told", rename_all = "snake_case")]
+pub(crate) enum Told {
+    Decisions {
+        decisions: Vec<Value>,
+        fit: u64,
+        stand_for: u64,
+        oldest_us: Option<u64>,
+        cut: bool,
+    },
+    Top {
+        rules: Vec<RuleTop>,
+    },
+    Demand {
+        limits: Vec<LimitDemand>,
+    },
+    /// Lines of the log, oldest first, and since when they are complete.
+    Sample {
+        lines: Vec<String>,
+        since_us: Option<u64>,
+    },
+    /// It keeps no decisions.
+    Nothing,
+}
+
+/// What the nodes said, and who said nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gathered {
+    /// Node by node, this one first.
+    pub(crate) told: Vec<(String, Told)>,
+    /// Nodes whose part is missing, and why.
+    pub(crate) missing: Vec<Missing>,
+}
+
+/// A node whose part is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Missing {
+    pub(crate) node: String,
+    pub(crate) why: String,
+}
+
+impl Control {
+    /// Asks every node, this one included.
+    pub(crate) async fn gather(&self, log: &Arc<DecisionLog>, question: Question) -> Gathered {
+        let (own_log, own_question) = (log.clone(), question.clone());
+        let own = at_low_priority(move || told(&own_log, &own_question, usize::MAX));
+        let (own, others) = tokio::join!(own, self.ask_others(&question));
+        let mut gathered = others;
+        gathered.told.insert(0, (self.node.clone(), own));
+        gathered
+    }
+
+    async fn ask_others(&self, question: &Question) -> Gathered {
+        if !self.fleet.is_shared() {
+            return Gathered::default();
+        }
+        let unknown = |why: String| Gathered {
+            told: Vec::new(),
+            missing: vec![Missing { node: "the other nodes".to_owned(), why }],
+        };
+        let notes = match self.fleet.nodes().await {
+            Ok(notes) => notes,
+            Err(error) => return unknown(error.to_string()),
+        };
+        let own = self.answers_as();
+        let mut others: BTreeMap<String, String> =
+            notes.iter().map(|note| (answers_as(note), note.name.clone())).collect();
+        others.remove(&own);
+        if others.is_empty() {
+            return Gathered::default();
+        }
+        let id = RandomState::new().hash_one(self.clock.now().as_micros());
+        let text = serde_json::to_vec(question).unwrap_or_default();
+        if let Err(error) = self.fleet.ask(&FleetQuestion { id, text }).await {
+            return unknown(error.to_string());
+        }
+        self.wait_for(id, others.len()).await;
+        let answers = self.fleet.answers(id).await.unwrap_or_default();
+        let _ = self.fleet.forget(id).await;
+        let mut gathered = Gathered::default();
+        for (from, answer) in answers {
+            let (Some(name), Ok(told)) = (others.get(&from).cloned(), serde_json::from_slice(&answer)) else {
+                continue;
+            };
+            others.remove(&from);
+            match told {
+                Told::Nothing => {
+                    gathered.missing.push(Missing { node: name, why: "it keeps no decisions".to_owned() });
+                }
+                told => gathered.told.push((name, told)),
+            }
+        }
+        let late = || format!("it did not answer within {} s", ANSWERED_WITHIN.as_secs());
+        gathered.missing.extend(others.into_values().map(|node| Missing { node, why: late() }));
+        gathered.told.sort_by(|(a, _), (b, _)| a.cmp(b));
+        gathered
+    }
+
+    /// Until so many have answered, or none more will in time.
+    async fn wait_for(&self, id: u64, count: usize) {
+        let until = Instant::now() + ANSWERED_WITHIN;
+        while Instant::now() < until {
+            sleep(LOOK_EVERY).await;
+            if self.fleet.answered(id).await.is_ok_and(|answered| answered >= count) {
+                return;
+            }
+        }
+    }
+
+    /// Answers what other nodes ask, for as long as this one runs.
+    pub(super) async fn answer_questions(&self) {
+        let mut questions = self.fleet.questions();
+        let mut answered: VecDeque<u64> = VecDeque::new();
+        loop {
+            let asked = questions.borrow_and_update().clone();
+            for question in asked {
+                if answered.contains(&question.id) {
+                    continue;
+                }
+                answered.truncate(MOST_REMEMBERED);
+                answered.push_front(question.id);
+                self.answer(question).await;
+            }
+            if questions.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn answer(&self, question: FleetQuestion) {
+        // One that a newer release asks is not answered: it names this node as missing.
+        let Ok(wanted) = serde_json::from_slice::<Question>(&question.text) else { return };
+        let log = self.metrics.decisions().cloned();
+        let answer = at_low_priority(move || {
+            let told = log.map_or(Told::Nothing, |log| told(&log, &wanted, MOST_ANSWER_BYTES));
+            serde_json::to_vec(&told).unwrap_or_default()
+        });
+        let answer = answer.await;
+        if let Err(error) = self.fleet.answer(question.id, &self.answers_as(), &answer).await {
+            tracing::debug!(%error, "cannot answer another node");
+        }
+    }
+
+    fn answers_as(&self) -> String {
+        format!("{} {}", self.node, self.started_us)
+    }
+}
+
+/// What a node's answers are signed with: names may be given twice.
+fn answers_as(note: &NodeNote) -> String {
+    format!("{} {}", note.name, note.started_us)
+}
+
+/// What this node says, in at most so many bytes.
+fn told(log: &DecisionLog, question: &Question, most_bytes: usize) -> Told {
+    match question {
+        Question::Decisions { search } => decisions(log, search, most_bytes),
+        Question::Top { domain, rule, by } => {
+            let fits = |(known, of): &(String, String)| {
+                domain.as_ref().is_none_or(|domain| domain == known)
+                    && rule.as_ref().is_none_or(|rule| rule == of)
+            };
+            let rules: Vec<(String, String)> = log.top().rules().into_iter().filter(fits).collect();
+            let each = most_bytes / rules.len().max(1);
+            let top = |(domain, rule): (String, String)| {
+                let mut top = log.top().top(&domain, &rule, *by, ALL_PLACES);
+                top.cut(each);
+                RuleTop { domain, rule, top }
+            };
+            Told::Top { rules: rules.into_iter().map(top).collect() }
+        }
+        Question::Demand { domain, rule } => {
+            let mut limits = log.demand().of(domain.as_deref(), rule.as_deref());
+            let each = most_bytes / limits.len().max(1);
+            limits.iter_mut().for_each(|limit| limit.cut(each));
+            Told::Demand { limits }
+        }
+        Question::Sample { domain } => sample(log, domain.as_deref(), most_bytes),
+    }
+}
+
+fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
+    let found = log.search(search);
+    let (mut bytes, mut decisions) = (256, Vec::new());
+    for record in &found.records {
+        bytes = record.line().len().saturating_add(bytes).saturating_add(1);
+        if bytes > most_bytes {
+            break;
+        }
+        decisions.push(serde_json::to_value(&**record).unwrap_or_default());
+    }
+    let cut = decisions.len() < found.records.len();
+    Told::Decisions { decisions, fit: found.fit, stand_for: found.stand_for, oldest_us: found.oldest_us, cut }
+}
+
+fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
+    let records = log.recent();
+    let fit = records.iter().rev().filter(|record| domain.is_none_or(|domain| *domain == *record.domain));
+    let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), records.first().map(|first| first.time_us));
+    for record in fit {
+        let line = record.line();
+        // Quotes are written twice as long.
+        bytes += line.len() + line.matches('"').count() + 3;
+        if bytes > most_bytes {
+            // Complete from the next moment on: others of the same one may be left out too.
+            since_us = Some(record.time_us + 1);
+            break;
+        }
+        lines.push(line);
+    }
+    lines.reverse();
+    Told::Sample { lines, since_us }
+}

@@ -1,0 +1,144 @@
+//! Questions to all nodes, and their answers: what a node knows that the others do not.
+//!
+//! A question is heard with the heartbeat that every node sends anyway, so that it costs nothing while nobody asks, and is
+//! answered into a key of its own. Both are forgotten within seconds, whoever fails.
+
+use redis::{Cmd, Value};
+use tidegate_store::StoreError;
+use tokio::sync::watch;
+
+use crate::script;
+use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
+
+/// Questions at once; more are not asked.
+const MOST_QUESTIONS: usize = 16;
+/// The longest question, and the longest answer to one.
+const LONGEST_QUESTION: usize = 4 * 1024;
+const LONGEST_ANSWER: usize = 1 << 20;
+/// How long a question and its answers are kept.
+const KEPT_MS: u64 = 10_000;
+
+/// A question to all nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetQuestion {
+    /// Its name.
+    pub id: u64,
+    /// What is asked.
+    pub text: Vec<u8>,
+}
+
+impl RedisStore {
+    /// Asks all nodes; false where too much is asked already, or the question is too long.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn put_question(&self, question: &FleetQuestion) -> Result<bool, StoreError> {
+        if question.text.len() > LONGEST_QUESTION {
+            return Ok(false);
+        }
+        let script = script::ask();
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.questions_key());
+        command.arg(&question.id.to_le_bytes()[..]).arg(&question.text).arg(MOST_QUESTIONS).arg(KEPT_MS);
+        match self.inner.ask(&command, Some(script)).await? {
+            Value::Int(taken) => Ok(taken == 1),
+            _ => Err(nonsense("a number")),
+        }
+    }
+
+    /// What nodes are asked, as heartbeats bring it.
+    #[must_use]
+    pub fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>> {
+        self.inner.fleet.questions.subscribe()
+    }
+
+    /// Answers a question as `from`; false where nobody waits any more, or the answer is too long.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn answer_question(&self, id: u64, from: &[u8], answer: &[u8]) -> Result<bool, StoreError> {
+        if answer.len() > LONGEST_ANSWER {
+            return Ok(false);
+        }
+        let script = script::answer();
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&script.name).arg(2);
+        command.arg(self.inner.questions_key()).arg(self.inner.answers_key(id));
+        command.arg(&id.to_le_bytes()[..]).arg(from).arg(answer).arg(KEPT_MS);
+        match self.inner.ask(&command, Some(script)).await? {
+            Value::Int(taken) => Ok(taken == 1),
+            _ => Err(nonsense("a number")),
+        }
+    }
+
+    /// How many answers there are.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn answered(&self, id: u64) -> Result<usize, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("HLEN").arg(self.inner.answers_key(id));
+        match self.inner.ask(&command, None).await? {
+            Value::Int(answers) => Ok(usize::try_from(answers).unwrap_or(0)),
+            _ => Err(nonsense("a number")),
+        }
+    }
+
+    /// The answers there are: who answered, and what.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn answers(&self, id: u64) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("HGETALL").arg(self.inner.answers_key(id));
+        Ok(pairs(&self.inner.ask(&command, None).await?))
+    }
+
+    /// Forgets a question: nobody waits for more answers.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn forget_question(&self, id: u64) -> Result<(), StoreError> {
+        let mut question = Cmd::new();
+        question.arg("HDEL").arg(self.inner.questions_key()).arg(&id.to_le_bytes()[..]);
+        self.inner.ask(&question, None).await?;
+        let mut answers = Cmd::new();
+        answers.arg("DEL").arg(self.inner.answers_key(id));
+        self.inner.ask(&answers, None).await.map(drop)
+    }
+}
+
+impl Inner {
+    pub(crate) fn questions_key(&self) -> Vec<u8> {
+        self.keys.fleet_key(MEMBERS, b"questions")
+    }
+
+    fn answers_key(&self, id: u64) -> Vec<u8> {
+        self.keys.fleet_key(MEMBERS, format!("answers{id:016x}").as_bytes())
+    }
+
+    /// Passes on what a heartbeat brought.
+    pub(crate) fn hear_questions(&self, told: &Value) {
+        let read = |(id, text): (Vec<u8>, Vec<u8>)| {
+            Some(FleetQuestion { id: u64::from_le_bytes(id.as_slice().try_into().ok()?), text })
+        };
+        let heard: Vec<FleetQuestion> = pairs(told).into_iter().filter_map(read).collect();
+        self.fleet.questions.send_if_modified(|known| {
+            let is_news = *known != heard;
+            *known = heard;
+            is_news
+        });
+    }
+}
+
+fn pairs(told: &Value) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let bytes = |value: &Value| match value {
+        Value::BulkString(bytes) => bytes.clone(),
+        _ => Vec::new(),
+    };
+    match told {
+        Value::Array(parts) => parts.chunks_exact(2).map(|pair| (bytes(&pair[0]), bytes(&pair[1]))).collect(),
+        Value::Map(pairs) => pairs.iter().map(|(one, other)| (bytes(one), bytes(other))).collect(),
+        _ => Vec::new(),
+    }
+}
