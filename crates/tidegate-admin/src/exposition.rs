@@ -16,6 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 use tidegate_limiter::{BreakerState, NodeHealth, RemoteStats, ShedStats};
 use tidegate_store::MemoryStats;
 
+use crate::alerts::AlertStats;
 use crate::classic;
 use crate::metrics::{Metrics, Reader};
 use crate::process::Process;
@@ -200,10 +201,20 @@ impl Exposition {
         self
     }
 
-    /// Also tells how many alerts are active.
+    /// Also tells how many alerts there are, and what became of them.
     #[must_use]
-    pub fn with_alerts(mut self, active: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        self.ours.register_collector(Box::new(Asks(active, encode_alerts)));
+    pub fn with_alerts(mut self, stats: impl Fn() -> AlertStats + Send + Sync + 'static) -> Self {
+        self.ours.register_collector(Box::new(Asks(stats, encode_alerts)));
+        self
+    }
+
+    /// Also tells what exports lost, by where it should have gone.
+    #[must_use]
+    pub fn with_exports(
+        mut self,
+        lost: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static,
+    ) -> Self {
+        self.ours.register_collector(Box::new(Asks(lost, encode_exports)));
         self
     }
 
@@ -304,8 +315,34 @@ fn encode_certificates(ends: &Vec<CertificateEnd>, encoder: &mut DescriptorEncod
     Ok(())
 }
 
-fn encode_alerts(active: &u64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    gauge(encoder, "alerts_active", "Alerts that are active, as this node sees it.", *active)
+fn encode_alerts(stats: &AlertStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    gauge(encoder, "alerts_active", "Alerts that are active, as this node sees it.", stats.active)?;
+    let help = "Findings that became no alert because too many were active.";
+    counter(encoder, "alerts_left_out", help, stats.left_out)?;
+    let help = "Rules whose usual traffic is known, for alerts.";
+    gauge(encoder, "alert_baselines", help, stats.traffic.baselines)?;
+    let help = "Rules with traffic in the last minute and no baseline, because too many have one.";
+    gauge(encoder, "alert_rules_without_baseline", help, stats.traffic.without)?;
+    let help = "Deliveries to the webhook that wait for it to take them.";
+    gauge(encoder, "alert_deliveries_waiting", help, stats.waiting)?;
+    let help =
+        "Deliveries to the webhook: taken, tries that failed, and given up or dropped for want of room.";
+    let mut family = encoder.encode_descriptor("alert_deliveries", help, None, MetricType::Counter)?;
+    let results =
+        [("delivered", stats.delivered), ("failed_try", stats.failed_tries), ("dropped", stats.dropped)];
+    for (result, count) in results {
+        ConstCounter::new(count).encode(family.encode_family(&[("result", result)])?)?;
+    }
+    Ok(())
+}
+
+fn encode_exports(lost: &Vec<(&'static str, u64)>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "What exports could not send: lines or packets of StatsD, exports of OTLP metrics, spans of OTLP traces.";
+    let mut family = encoder.encode_descriptor("telemetry_lost", help, None, MetricType::Counter)?;
+    for (to, count) in lost {
+        ConstCounter::new(*count).encode(family.encode_family(&[("to", *to)])?)?;
+    }
+    Ok(())
 }
 
 fn encode_withheld(lines: &u64, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

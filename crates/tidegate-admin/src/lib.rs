@@ -21,10 +21,11 @@ mod reference;
 
 pub use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, FileConfig};
 
-pub use alerts::AlertDesk;
+pub use alerts::{AlertDesk, AlertStats};
 pub use control::{
-    Alone, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError, FleetQuestion, Heard,
-    HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource,
+    Alone, CallerWatch, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet, FleetError,
+    FleetQuestion, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet, Resolution,
+    RuleSource,
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
 pub use listener::{Admin, BindError};

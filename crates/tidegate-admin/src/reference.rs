@@ -16,6 +16,7 @@ use tidegate_limiter::{
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
 
+use crate::alerts::AlertStats;
 use crate::exposition::{
     CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts,
 };
@@ -162,7 +163,8 @@ fn everything() -> Exposition {
             ["http", "grpc", "resp", "admin", "proxy"].map(end).into()
         })
         .with_withheld_lines(|| 0)
-        .with_alerts(|| 0)
+        .with_alerts(AlertStats::default)
+        .with_exports(|| ["statsd", "otlp_metrics", "otlp_traces"].map(|to| (to, 0)).into())
 }
 
 fn connections(listener: &'static str) -> ListenerConnections {

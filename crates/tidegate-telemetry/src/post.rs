@@ -20,6 +20,8 @@ use tokio_rustls::TlsConnector;
 
 /// No receiver has more to say about what it took.
 const MOST_ANSWER_BYTES: usize = 64 * 1024;
+/// How long what a receiver says after it took a body is listened to.
+const READS_FOR: Duration = Duration::from_millis(200);
 
 /// Where to post.
 #[derive(Clone, Debug)]
@@ -177,8 +179,9 @@ where
     let answered = sender.send_request(request).await;
     let result = match answered {
         Ok(answer) if answer.status().is_success() => {
-            // Read, so that the receiver sees its answer taken; what it says does not matter.
-            let _ = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect().await;
+            // Read, so that the receiver sees its answer taken; what it says does not matter, nor whether it ends.
+            let rest = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect();
+            let _ = tokio::time::timeout(READS_FOR, rest).await;
             Ok(())
         }
         Ok(answer) => Err(PostError::Status(answer.status())),

@@ -78,11 +78,16 @@ impl Scrape {
         self.families.iter().find(|family| family.name == name)
     }
 
+    /// The series of the family of this name; none where it is not told.
+    #[must_use]
+    pub fn samples(&self, name: &str) -> &[Sample] {
+        self.family(name).map_or(&[], |family| &family.samples)
+    }
+
     /// The sum of a counter or gauge over those of its series that have all these labels.
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let samples = self.family(name).map_or(&[][..], |family| &family.samples);
-        samples.iter().filter(|sample| sample.has(labels)).map(|sample| sample.value).sum()
+        self.samples(name).iter().filter(|sample| sample.has(labels)).map(|sample| sample.value).sum()
     }
 
     /// The value of a counter or gauge without labels, where it is told at all.

@@ -51,7 +51,7 @@ impl Statsd {
         Ok(Statsd { socket, to, lines, dropped: Arc::default() })
     }
 
-    /// Counts packets that the system did not take.
+    /// Counts what could not be sent: packets that the system did not take, lines beyond the bound or too long.
     #[must_use]
     pub fn dropped(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.dropped)
@@ -59,7 +59,11 @@ impl Statsd {
 
     /// Sends what was counted since `before`.
     pub fn send(&self, scrape: &Scrape, before: &mut Before) {
-        for packet in packets(&self.lines.since(scrape, before)) {
+        let lines = self.lines.since(scrape, before);
+        let unsent =
+            lines.len().saturating_sub(MOST_LINES) + lines.iter().filter(|line| is_too_long(line)).count();
+        self.dropped.fetch_add(unsent as u64, Ordering::Relaxed);
+        for packet in packets(&lines[..lines.len().min(MOST_LINES)]) {
             if self.socket.send_to(packet.as_bytes(), self.to).is_err() {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
@@ -86,7 +90,7 @@ impl Lines {
     pub fn since(&self, scrape: &Scrape, before: &mut Before) -> Vec<String> {
         let mut totals: HashMap<String, f64> = HashMap::new();
         let mut add = |name: String, count: f64| *totals.entry(name).or_default() += count;
-        for sample in scrape.family("tidegate_decisions").map_or(&[][..], |family| &family.samples) {
+        for sample in scrape.samples("tidegate_decisions") {
             let label = |name| sample.label(name).unwrap_or_default();
             let rule =
                 format!("ratelimit.service.rate_limit.{}.{}", clean(label("domain")), clean(label("rule")));
@@ -102,9 +106,8 @@ impl Lines {
             let count = scrape.sum("tidegate_config_reloads", &[("result", result)]);
             add(format!("ratelimit.service.{name}"), count);
         }
-        let durations = scrape.family("tidegate_decision_duration_seconds");
         let of_grpc = |suffix: &str| -> f64 {
-            let samples = durations.map_or(&[][..], |family| &family.samples).iter();
+            let samples = scrape.samples("tidegate_decision_duration_seconds").iter();
             let own = samples.filter(|one| one.suffix == suffix && one.label("transport") == Some("grpc"));
             own.map(|one| one.value).sum()
         };
@@ -123,7 +126,7 @@ impl Lines {
         grown.sort_by(|one, other| one.0.cmp(&other.0));
         before.0.retain(|name, _| name.starts_with(SUMS));
         before.0.extend(totals);
-        grown.iter().take(MOST_LINES).map(|(name, more)| self.line(name, *more, "c")).collect()
+        grown.iter().map(|(name, more)| self.line(name, *more, "c")).collect()
     }
 
     /// The mean time of an answer over gRPC in this round, in milliseconds.
@@ -165,10 +168,14 @@ fn clean(name: &str) -> String {
         .collect()
 }
 
+fn is_too_long(line: &str) -> bool {
+    line.len() > MOST_PACKET_BYTES
+}
+
 /// Lines in as few packets as they fit into. A line longer than a packet is left out.
 fn packets(lines: &[String]) -> Vec<String> {
     let mut packets: Vec<String> = Vec::new();
-    for line in lines.iter().filter(|line| line.len() <= MOST_PACKET_BYTES) {
+    for line in lines.iter().filter(|line| !is_too_long(line)) {
         match packets.last_mut() {
             Some(last) if last.len() + 1 + line.len() <= MOST_PACKET_BYTES => {
                 last.push('\n');

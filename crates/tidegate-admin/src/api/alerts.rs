@@ -22,12 +22,13 @@ fn desk(control: &Control) -> Answer<&Arc<AlertDesk>> {
 }
 
 pub(crate) async fn list(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
-    let (active, over) = desk(&control)?.show();
-    Ok(Json(json!({ "active": active, "over": over })))
+    let (active, over, told_by) = desk(&control)?.show();
+    Ok(Json(json!({ "active": active, "over": over, "told_by": told_by })))
 }
 
 pub(crate) async fn silences(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
-    Ok(Json(json!({ "silences": desk(&control)?.silences() })))
+    let now_s = control.clock.now().as_micros() / 1_000_000;
+    Ok(Json(json!({ "silences": desk(&control)?.silences(now_s) })))
 }
 
 #[derive(Deserialize)]
@@ -40,8 +41,8 @@ pub(crate) struct NewSilence {
     reason: String,
 }
 
-/// Longer texts are no reason.
-const LONGEST: usize = 1_000;
+/// Longer texts are no reason, and no subject: all nodes keep them.
+const LONGEST: usize = 500;
 
 pub(crate) async fn silence(
     State(control): State<Arc<Control>>,
@@ -65,8 +66,9 @@ pub(crate) async fn silence(
     }
     let until_s = until.as_micros() / 1_000_000;
     let silence = Silence { id: 0, kind, subject: wanted.subject, until_s, reason: wanted.reason };
-    let id = desk(&control)?.silence(silence);
+    let id = desk(&control)?.with_silences(|silences| silences.add(silence));
     let id = id.ok_or_else(|| Problem::conflict("there are too many silences; end one first"))?;
+    control.alerts_changed();
     Ok((StatusCode::CREATED, Json(json!({ "id": id, "until_s": until_s }))))
 }
 
@@ -74,8 +76,11 @@ pub(crate) async fn end_silence(
     State(control): State<Arc<Control>>,
     Path(id): Path<u64>,
 ) -> Answer<StatusCode> {
-    match desk(&control)?.end_silence(id) {
-        true => Ok(StatusCode::NO_CONTENT),
+    match desk(&control)?.with_silences(|silences| silences.end(id)) {
+        true => {
+            control.alerts_changed();
+            Ok(StatusCode::NO_CONTENT)
+        }
         false => Err(Problem::not_found(format!("there is no silence {id}"))),
     }
 }

@@ -71,7 +71,8 @@ async fn published(control: &Control, notes: &[NodeNote]) -> (u64, u64) {
 }
 
 fn as_json(note: &NodeNote, this: bool) -> Value {
-    let mut value = serde_json::to_value(note).unwrap_or_default();
+    // What alerts are made of is for nodes, not for readers.
+    let mut value = serde_json::to_value(NodeNote { signals: None, ..note.clone() }).unwrap_or_default();
     value["started_at"] = when::text(Timestamp::from_micros(note.started_us)).into();
     value["this"] = this.into();
     value

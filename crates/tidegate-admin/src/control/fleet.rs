@@ -9,6 +9,7 @@ use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 use tidegate_rulestore::{Document, KeyOverride};
+use tidegate_telemetry::alerts::Signals;
 use tokio::sync::watch;
 
 use super::merged::{HistoryChunk, HistoryRow, Resolution};
@@ -70,6 +71,9 @@ pub struct NodeNote {
     pub health: String,
     /// The layout of keys that it reads and writes in the store.
     pub layout: String,
+    /// What alerts are made of, where it watches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signals: Option<Signals>,
     /// How long ago it told all this.
     #[serde(skip_deserializing)]
     pub last_seen_ms: u64,

@@ -302,20 +302,13 @@ impl Control {
             store: if store.is_empty() { "memory".to_owned() } else { store.join(",") },
             health,
             layout: self.layout.clone(),
+            signals: self.signals.lock().clone(),
             last_seen_ms: 0,
         }
     }
 }
 
 impl Control {
-    /// The version of the rules that this node runs, and name, release and version of the others, as far as they are known.
-    pub async fn fleet_notes(&self) -> (u64, Vec<(String, String, u64)>) {
-        let own = self.note();
-        let is_other = |note: &NodeNote| note.name != own.name || note.started_us != own.started_us;
-        let notes = self.fleet.nodes().await.unwrap_or_default().into_iter().filter(is_other);
-        (own.version, notes.map(|note| (note.name, note.release, note.version)).collect())
-    }
-
     /// Reads the counters once a second, tells of this node, and tells those who listen.
     async fn keep_history(&self) {
         let mut ticks = interval(Duration::from_secs(1));

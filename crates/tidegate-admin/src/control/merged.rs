@@ -43,11 +43,16 @@ pub struct HistoryChunk {
 }
 
 /// Counts the nodes that told.
-const NODES: &str = "n";
+pub(super) const NODES: &str = "n";
 const DECISION_TIMES: &str = "d";
 const STORE_TIMES: &str = "s";
 const RULE: char = 'r';
 const BETWEEN: char = '\0';
+
+/// The domain and the name of the rule whose row is called `name`.
+pub(super) fn rule_of(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix(RULE)?.split_once(BETWEEN)
+}
 
 /// What a node tells of the last second.
 pub(crate) fn told(
@@ -142,7 +147,7 @@ enum Step {
 impl Merged {
     fn rules(&self) -> Vec<SeriesKey> {
         let names = self.chunks.values().flat_map(HashMap::keys);
-        let rules = names.filter_map(|name| name.strip_prefix(RULE)?.split_once(BETWEEN));
+        let rules = names.filter_map(|name| rule_of(name));
         let mut rules: Vec<SeriesKey> =
             rules.map(|(domain, rule)| (domain.to_owned(), rule.to_owned())).collect();
         rules.sort();

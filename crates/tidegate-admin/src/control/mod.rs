@@ -10,6 +10,7 @@ mod follow;
 mod history;
 mod merged;
 mod running;
+mod watched;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,7 @@ use tidegate_access::{Guesses, SecretDigest, TokenSource};
 use tidegate_limiter::Limiter;
 use tidegate_rulestore::{Role, RuleStore};
 use tidegate_store::Clock;
+use tidegate_telemetry::alerts::Signals;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
 use crate::alerts::AlertDesk;
@@ -32,6 +34,7 @@ pub(crate) use merged::merged;
 pub use merged::{HistoryChunk, HistoryRow, Resolution};
 pub(crate) use running::{Base, Running, compile, runtime};
 pub use running::{CompileFailure, RuleSource};
+pub use watched::CallerWatch;
 
 /// What happened, for those who listen: the name of a route, and what it would answer now or a part of that.
 #[derive(Clone, Debug)]
@@ -125,6 +128,8 @@ pub struct Control {
     pub(crate) guesses: Guesses,
     /// What is the matter, where anybody watches.
     pub(crate) alerts: OnceLock<Arc<AlertDesk>>,
+    /// What the others are told of it.
+    pub(crate) signals: Mutex<Option<Signals>>,
     pub(crate) started_us: u64,
 }
 
@@ -160,6 +165,7 @@ impl Control {
             listeners: Arc::new(Semaphore::new(MOST_LISTENERS)),
             guesses: Guesses::default(),
             alerts: OnceLock::new(),
+            signals: Mutex::default(),
             started_us,
         })
     }

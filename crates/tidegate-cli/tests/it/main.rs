@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod access;
+mod alerts;
 mod bench;
 mod bench_grpc;
 mod bench_resp;

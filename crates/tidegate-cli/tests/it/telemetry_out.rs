@@ -4,41 +4,61 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate_testkit::{
-    Certificates, Nginx, Received, Redis, TidegateServer, Upstream, eventually, http, poll, resp,
+    Certificates, Nginx, Received, TidegateServer, Upstream, eventually, find_tool, http, poll,
 };
 
-use crate::redis_world::{BINARY, PATIENCE, check, now, tell};
+use crate::redis_world::{BINARY, PATIENCE};
 
 /// A server in a folder of its own, with one rule of five a minute for each user.
-struct Server {
-    server: TidegateServer,
+pub(crate) struct Server {
+    pub(crate) server: TidegateServer,
     http: SocketAddr,
-    admin: SocketAddr,
-    _dir: TempDir,
+    pub(crate) admin: SocketAddr,
+    dir: TempDir,
 }
 
+pub(crate) const RULES: &str = "domain: api\nrules:\n- { name: per-user, key: [user], limits: [5/minute] }\n";
+const TOKEN: &str = "a-token-of-twenty-or-more";
+
 impl Server {
-    fn start(store: &str, sections: &str) -> Self {
+    pub(crate) fn start(store: &str, sections: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let rules = "domain: api\nrules:\n- { name: per-user, key: [user], limits: [5/minute] }\n";
-        fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+        fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
         let config = format!(
             "listen: {{ http: '127.0.0.1:0', grpc: off, resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n\
              store: {{ url: '{store}' }}\nrules: {{ paths: [rules.yaml] }}\n{sections}\n"
         );
         let file = dir.path().join("tidegate.yaml");
         fs::write(&file, config).unwrap();
-        let mut server = TidegateServer::start(BINARY, &["--config", file.to_str().unwrap()]);
+        let env = [("TIDEGATE_ADMIN__TOKENS", TOKEN)];
+        let mut server = TidegateServer::start_with_env(BINARY, &["--config", file.to_str().unwrap()], &env);
         let [http, admin] = ["http", "admin"].map(|name| server.addr(name));
-        Server { server, http, admin, _dir: dir }
+        Server { server, http, admin, dir }
     }
 
-    fn check(&self, user: &str, traceparent: Option<&str>) -> u16 {
+    /// Puts this text in the place of its rules.
+    pub(crate) fn offer_rules(&mut self, text: &str) {
+        fs::write(self.dir.path().join("rules.yaml"), text).unwrap();
+        self.server.reload();
+    }
+
+    pub(crate) fn api(&self, method: &str, path: &str, body: &str) -> http::Response {
+        let bearer = format!("Bearer {TOKEN}");
+        let headers = [("authorization", &*bearer), ("content-type", "application/json")];
+        http::request(self.admin, method, &format!("/admin/v1/{path}"), &headers, body.as_bytes()).unwrap()
+    }
+
+    /// A metric without labels, or with these.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let text = http::get(self.admin, "/metrics").text();
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+
+    pub(crate) fn check(&self, user: &str, traceparent: Option<&str>) -> u16 {
         let body = format!("{{\"domain\":\"api\",\"attributes\":{{\"user\":\"{user}\"}}}}");
         let mut headers = vec![("content-type", "application/json")];
         headers.extend(traceparent.map(|parent| ("traceparent", parent)));
@@ -185,112 +205,73 @@ fn a_receiver_whose_certificate_is_not_trusted_gets_nothing_and_the_log_says_so_
     assert_eq!(receiver.requests(), 0);
 }
 
-/// The alerts in all bodies that a webhook got: kind and state, in order.
-fn told(webhook: &Upstream) -> Vec<(String, String)> {
-    let bodies = webhook.received();
-    let alerts = bodies.iter().flat_map(|one| {
-        let body: Value = serde_json::from_slice(&one.body).unwrap();
-        body["alerts"].as_array().unwrap().clone()
-    });
-    alerts
-        .map(|alert| {
-            (alert["kind"].as_str().unwrap().to_owned(), alert["state"].as_str().unwrap().to_owned())
-        })
-        .collect()
-}
-
-/// Alerts of this kind and state that a webhook got.
-fn count(webhook: &Upstream, kind: &str, state: &str) -> usize {
-    told(webhook).iter().filter(|(one, in_state)| one == kind && in_state == state).count()
-}
-
-/// Whether telling is some node's duty.
-fn is_held(redis: &Redis) -> bool {
-    matches!(redis.cmd(&["KEYS", "*whose duty*"]), resp::Value::Array(keys) if !keys.is_empty())
-}
-
 #[test]
-fn a_killed_redis_is_at_the_webhook_within_ten_seconds_and_its_end_after() {
-    let (redis, webhook) = (Redis::start(), Upstream::recording());
-    let section = format!(
-        "alerts:\n  webhook: {{ url: 'http://{}/hook', secret: s3cret }}\n  dashboard: 'https://gate.example'",
-        webhook.addr()
+fn a_receiver_that_never_answers_holds_up_no_request_and_what_it_misses_is_counted() {
+    // Connections to it are taken by the system, and nobody reads them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let failing = Upstream::recording();
+    failing.set_status(503);
+    let to =
+        |address| format!("telemetry: {{ otlp: {{ endpoint: 'http://{address}', metrics_every: 200ms }} }}");
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let hung = Server::start("memory:", &to(silent.local_addr().unwrap()));
+    (0..50).for_each(|n| assert_eq!(hung.check(&format!("user-{n}"), Some(&parent)), 200));
+    assert_eq!(
+        hung.metric(
+            "tidegate_decisions_total{domain=\"api\",rule=\"per-user\",result=\"allowed\",source=\"store\"}"
+        ),
+        Some(50.0)
     );
-    let mut server = Server::start(&redis.url(), &section);
-    let mut client = resp::Client::connect(server.server.addr("resp"));
-    let mut ask = || drop(check(&mut client, &[("user", "42")], 1));
-    ask();
-    assert_eq!(told(&webhook), []);
-    // A machine that stands still for seconds tells nothing about alerts: then the whole is measured again.
-    let mut outages = 0;
-    let in_time = (0..3).any(|_| {
-        outages += 1;
-        eventually("it holds the lease", PATIENCE, || is_held(&redis));
-        redis.kill();
-        let killed = now();
-        // A node that had not heard yet that the lease is its own tells after 15 s.
-        let told_after = poll(Duration::from_secs(60), || {
-            ask();
-            (count(&webhook, "store_down", "firing") == outages).then(|| killed.elapsed())
-        });
-        let told_after = told_after.unwrap_or_else(|| panic!("nobody was told: {:?}", told(&webhook)));
-        tell!("store_down was at the webhook after {told_after:?}");
-        redis.restart();
-        eventually("its end is told", Duration::from_secs(60), || {
-            ask();
-            count(&webhook, "store_down", "resolved") == outages
-        });
-        assert_eq!(count(&webhook, "store_down", "firing"), outages, "one outage is one alert");
-        told_after < Duration::from_secs(10)
+
+    let refused = Server::start("memory:", &to(failing.addr()));
+    (0..7).for_each(|n| assert_eq!(refused.check(&format!("user-{n}"), Some(&parent)), 200));
+    eventually("lost spans and exports are counted", PATIENCE, || {
+        refused.metric("tidegate_telemetry_lost_total{to=\"otlp_traces\"}") == Some(7.0)
+            && refused
+                .metric("tidegate_telemetry_lost_total{to=\"otlp_metrics\"}")
+                .is_some_and(|lost| lost > 1.0)
     });
-    assert!(in_time, "it took longer than ten seconds, three times");
-    let body = &webhook.received()[0];
-    let value: Value = serde_json::from_slice(&body.body).unwrap();
-    assert_eq!(value["alerts"][0]["link"], "https://gate.example/#/stores", "{value}");
-    assert!(!value["alerts"][0]["next"].as_str().unwrap().is_empty());
-    let signed = &body.headers.iter().find(|(name, _)| name == "x-tidegate-signature").unwrap().1;
-    assert_eq!(*signed, openssl_signature(signed, "s3cret", &body.body));
-    let metrics = http::get(server.admin, "/metrics").text();
-    assert!(metrics.contains("tidegate_alerts_active "), "{metrics}");
 }
 
-/// The same signature, made by somebody else.
-fn openssl_signature(ours: &str, secret: &str, body: &[u8]) -> String {
-    let at = ours.strip_prefix("t=").unwrap().split(',').next().unwrap();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), [at.as_bytes(), b".", body].concat()).unwrap();
-    let ran =
-        Command::new("openssl").args(["dgst", "-sha256", "-hmac", secret]).arg(file.path()).output().unwrap();
-    let said = String::from_utf8(ran.stdout).unwrap();
-    format!("t={at},v1={}", said.trim().rsplit(' ').next().unwrap())
-}
+/// A rule's name may hold what has a meaning in the formats that it ends up in.
+const ODD: &str = "a:b|c@d#e,f \"g\" {h} \\i é";
 
 #[test]
-fn of_two_nodes_on_one_store_only_one_tells_what_both_see() {
-    let (redis, webhook) = (Redis::start(), Upstream::recording());
-    let section = format!("alerts: {{ webhook: {{ url: 'http://{}/hook' }} }}", webhook.addr());
-    let nodes = [0, 1].map(|_| Server::start(&redis.url(), &section));
-    let ask = || nodes.iter().map(|node| node.check("42", None)).max();
-    // After an outage of 15 s the other node tells too, lest nobody does. Where a machine is that slow, another is tried.
-    let short = (0..3).find_map(|_| {
-        eventually("one of them holds the lease", PATIENCE, || is_held(&redis));
-        let before = count(&webhook, "store_down", "firing");
-        redis.kill();
-        let killed = now();
-        eventually("both see it", PATIENCE, || {
-            ask();
-            nodes
-                .iter()
-                .all(|node| !http::get(node.admin, "/metrics").text().contains("tidegate_alerts_active 0\n"))
-        });
-        eventually("it is told", PATIENCE, || count(&webhook, "store_down", "firing") > before);
-        let lasted = killed.elapsed();
-        redis.restart();
-        eventually("its end is told", Duration::from_secs(60), || {
-            ask();
-            count(&webhook, "store_down", "resolved") > before
-        });
-        (lasted < Duration::from_secs(12)).then(|| count(&webhook, "store_down", "firing") - before)
+fn a_rule_with_an_odd_name_breaks_neither_the_metrics_nor_statsd() {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let section =
+        format!("telemetry: {{ statsd: {{ address: '{}', every: 200ms }} }}", receiver.local_addr().unwrap());
+    let mut server = Server::start("memory:", &section);
+    let rules = serde_json::json!({ "domain": "api", "rules": [{ "name": ODD, "key": ["user"], "limits": ["5/minute"] }] });
+    server.offer_rules(&rules.to_string());
+    let metrics = poll(PATIENCE, || {
+        server.check("42", None);
+        let text = http::get(server.admin, "/metrics").text();
+        text.contains("a:b|c@d").then_some(text)
     });
-    assert!(matches!(short, None | Some(1)), "{:?}", told(&webhook));
+    let metrics = metrics.unwrap_or_else(|| panic!("the rule is not in use: {}", server.server.stderr()));
+    let mut promtool = Command::new(find_tool("promtool"))
+        .args(["check", "metrics"])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut promtool.stdin.take().unwrap(), metrics.as_bytes()).unwrap();
+    let ran = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(!said.contains("error while linting"), "{said}");
+    let mut packet = [0; 65_536];
+    let line = loop {
+        let length = receiver.recv(&mut packet).unwrap();
+        let text = String::from_utf8(packet[..length].to_vec()).unwrap();
+        let found =
+            text.lines().find(|line| line.contains("a_b") && line.contains("total_hits")).map(str::to_owned);
+        if let Some(line) = found {
+            break line;
+        }
+    };
+    let (name, rest) = line.split_once(':').unwrap();
+    assert_eq!(name, "ratelimit.service.rate_limit.api.a_b_c_d_e_f_\"g\"_{h}_\\i_é.total_hits");
+    assert!(rest.ends_with("|c") && rest.matches('|').count() == 1, "{line}");
 }

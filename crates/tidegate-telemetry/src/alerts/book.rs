@@ -1,19 +1,20 @@
 //! What is the matter, since when, and who was told: one entry for each thing, however often it is found.
 //!
 //! An alert begins when it has lasted as long as its kind must, and ends when it has been gone for a while, so that what
-//! flickers is told once. What an operator has silenced is kept, and not told.
+//! flickers is told once. What an operator has silenced is kept, and not told. Every node of a fleet keeps a book, so that
+//! whoever takes the duty to tell over knows what is the matter; what was told already it learns from the one before.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::detect::{Finding, Kind, Severity};
+use super::kinds::{Finding, Kind, Severity};
+use super::silences::Silence;
 
 /// Alerts that can be the matter at once; more are counted, and not told.
 pub const MOST_ACTIVE: usize = 1_000;
 /// Alerts that are over and still shown.
-const MOST_OVER: usize = 1_000;
-const MOST_SILENCES: usize = 1_000;
+const MOST_OVER: usize = 200;
 /// How long it must be gone before it is over.
 const CLEAR_AFTER_S: u64 = 10;
 /// How often an alert that goes on is told again.
@@ -72,31 +73,13 @@ impl Notice {
     }
 }
 
-/// What an operator does not want to hear of, until when.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Silence {
-    /// Its number.
-    #[serde(default)]
-    pub id: u64,
-    /// Of this kind; of all where there is none.
-    #[serde(default)]
-    pub kind: Option<Kind>,
-    /// With this subject; with all where there is none.
-    #[serde(default)]
-    pub subject: Option<String>,
-    /// Until then, in seconds since 1970.
-    pub until_s: u64,
-    /// Why.
-    #[serde(default)]
-    pub reason: String,
-}
-
-impl Silence {
-    fn covers(&self, alert: &Alert, now_s: u64) -> bool {
-        now_s < self.until_s
-            && self.kind.is_none_or(|kind| kind == alert.kind)
-            && self.subject.as_ref().is_none_or(|subject| *subject == alert.subject)
-    }
+/// Whether it is this node's duty to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// It is.
+    Ours,
+    /// It is another node's: what is the matter is only noted.
+    Anothers,
 }
 
 /// Everything that is the matter.
@@ -104,8 +87,6 @@ impl Silence {
 pub struct Book {
     entries: BTreeMap<(Kind, String), Entry>,
     over: VecDeque<Alert>,
-    silences: Vec<Silence>,
-    next_silence: u64,
     left_out: u64,
     /// What a link begins with.
     dashboard: String,
@@ -125,45 +106,74 @@ impl Book {
         Book { dashboard: dashboard.trim_end_matches('/').to_owned(), ..Book::default() }
     }
 
-    /// Takes note of what is the matter at `now_s`: what must be told.
-    pub fn step(&mut self, now_s: u64, found: Vec<Finding>) -> Vec<Notice> {
-        self.silences.retain(|silence| now_s < silence.until_s);
+    /// Takes note of what is the matter at `now_s`: what must be told by this node.
+    pub fn step(
+        &mut self,
+        now_s: u64,
+        found: Vec<Finding>,
+        silences: &[Silence],
+        telling: Telling,
+    ) -> Vec<Notice> {
         for one in found {
             self.see(now_s, one);
         }
-        let mut notices = Vec::new();
-        let silences = &self.silences;
-        let mut over = Vec::new();
+        let (mut notices, mut over) = (Vec::new(), Vec::new());
         for (key, entry) in &mut self.entries {
             entry.alert.silenced = silences.iter().any(|silence| silence.covers(&entry.alert, now_s));
-            let gone = now_s.saturating_sub(entry.seen_s) >= CLEAR_AFTER_S;
-            let lasts = entry.seen_s.saturating_sub(entry.alert.since_s) >= entry.alert.kind.hold_s();
+            let may_tell = telling == Telling::Ours && !entry.alert.silenced;
             match entry.told_s {
-                _ if gone => over.push(key.clone()),
-                None if lasts && !entry.alert.silenced => {
+                _ if entry.is_gone(now_s) => over.push(key.clone()),
+                None if entry.lasts() && may_tell => {
                     entry.told_s = Some(now_s);
                     notices.push(Notice::Begun(entry.alert.clone()));
                 }
-                Some(told) if now_s.saturating_sub(told) >= REPEAT_AFTER_S && !entry.alert.silenced => {
+                Some(told) if now_s.saturating_sub(told) >= REPEAT_AFTER_S && may_tell => {
                     entry.told_s = Some(now_s);
                     notices.push(Notice::GoesOn(entry.alert.clone()));
                 }
-                _ => {}
+                // A clock that was set back must not keep what was seen ahead of it for ever.
+                _ => entry.seen_s = entry.seen_s.min(now_s),
             }
         }
         for key in over {
             let Some(mut entry) = self.entries.remove(&key) else { continue };
-            entry.alert.ended_s = Some(entry.seen_s);
+            entry.alert.ended_s = Some(entry.seen_s.max(entry.alert.since_s));
             // Who was told that it began is told that it is over, silenced meanwhile or not.
             if entry.told_s.is_some() {
                 notices.push(Notice::Ended(entry.alert.clone()));
             }
-            if entry.seen_s.saturating_sub(entry.alert.since_s) >= entry.alert.kind.hold_s() {
+            if entry.lasts() || entry.told_s.is_some() {
                 self.over.push_front(entry.alert);
                 self.over.truncate(MOST_OVER);
             }
         }
         notices
+    }
+
+    /// What this node has told the beginning of, and not the end: what a successor must know. At most `most`.
+    #[must_use]
+    pub fn told(&self, most: usize) -> Vec<&Alert> {
+        let told = self.entries.values().filter(|entry| entry.told_s.is_some());
+        told.take(most).map(|entry| &entry.alert).collect()
+    }
+
+    /// Takes the duty to tell over from one who had told of `told`: that is not told again, and its end will be.
+    pub fn take_over(&mut self, now_s: u64, told: Vec<Alert>) {
+        for alert in told.into_iter().take(MOST_ACTIVE.saturating_sub(self.entries.len())) {
+            let key = (alert.kind, alert.subject.clone());
+            let entry = self.entries.entry(key).or_insert(Entry {
+                seen_s: now_s,
+                told_s: None,
+                alert: alert.clone(),
+            });
+            entry.alert.since_s = entry.alert.since_s.min(alert.since_s);
+            entry.told_s = Some(now_s);
+        }
+    }
+
+    /// Another has taken the duty to tell over: the end of what this node told is for that one to tell.
+    pub fn hand_over(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.told_s = None);
     }
 
     fn see(&mut self, now_s: u64, one: Finding) {
@@ -199,10 +209,7 @@ impl Book {
     /// What is the matter now, the worst first.
     #[must_use]
     pub fn active(&self) -> Vec<Alert> {
-        let lasting = |entry: &&Entry| {
-            entry.told_s.is_some()
-                || entry.seen_s.saturating_sub(entry.alert.since_s) >= entry.alert.kind.hold_s()
-        };
+        let lasting = |entry: &&Entry| entry.told_s.is_some() || entry.lasts();
         let mut active: Vec<Alert> =
             self.entries.values().filter(lasting).map(|entry| entry.alert.clone()).collect();
         active.sort_by_key(|alert| (std::cmp::Reverse(alert.severity), alert.since_s));
@@ -219,28 +226,15 @@ impl Book {
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
+}
 
-    /// Silences `silence`, and gives it a number; none where there are too many.
-    pub fn silence(&mut self, silence: Silence) -> Option<u64> {
-        if self.silences.len() >= MOST_SILENCES {
-            return None;
-        }
-        self.next_silence += 1;
-        self.silences.push(Silence { id: self.next_silence, ..silence });
-        Some(self.next_silence)
+impl Entry {
+    fn is_gone(&self, now_s: u64) -> bool {
+        now_s.saturating_sub(self.seen_s) >= CLEAR_AFTER_S
     }
 
-    /// Ends a silence. False where there is none of that number.
-    pub fn end_silence(&mut self, id: u64) -> bool {
-        let before = self.silences.len();
-        self.silences.retain(|silence| silence.id != id);
-        self.silences.len() < before
-    }
-
-    /// What is silenced.
-    #[must_use]
-    pub fn silences(&self) -> &[Silence] {
-        &self.silences
+    fn lasts(&self) -> bool {
+        self.seen_s.saturating_sub(self.alert.since_s) >= self.alert.kind.hold_s()
     }
 }
 
@@ -267,6 +261,10 @@ mod tests {
         }
     }
 
+    fn step(book: &mut Book, now_s: u64, found: Vec<Finding>) -> Vec<Notice> {
+        book.step(now_s, found, &[], Telling::Ours)
+    }
+
     fn states(notices: &[Notice]) -> Vec<(&str, &str)> {
         notices.iter().map(|one| (one.state(), one.alert().subject.as_str())).collect()
     }
@@ -274,14 +272,14 @@ mod tests {
     #[test]
     fn an_alert_is_told_once_when_it_begins_and_once_when_it_is_over() {
         let mut book = Book::new("https://gate.example/");
-        assert_eq!(states(&book.step(100, vec![down("r")])), []);
-        let begun = book.step(102, vec![down("r")]);
+        assert_eq!(states(&step(&mut book, 100, vec![down("r")])), []);
+        let begun = step(&mut book, 102, vec![down("r")]);
         assert_eq!(states(&begun), [("firing", "r")]);
         assert_eq!(begun[0].alert().link, "https://gate.example/#/stores");
         assert_eq!(begun[0].alert().since_s, 100);
-        (103..200).for_each(|now| assert_eq!(states(&book.step(now, vec![down("r")])), []));
-        (200..209).for_each(|now| assert_eq!(states(&book.step(now, vec![])), [], "at {now}"));
-        let ended = book.step(209, vec![]);
+        (103..200).for_each(|now| assert_eq!(states(&step(&mut book, now, vec![down("r")])), []));
+        (200..209).for_each(|now| assert_eq!(states(&step(&mut book, now, vec![])), [], "at {now}"));
+        let ended = step(&mut book, 209, vec![]);
         assert_eq!(states(&ended), [("resolved", "r")]);
         assert_eq!(ended[0].alert().ended_s, Some(199));
         assert_eq!((book.active().len(), book.over().count()), (0, 1));
@@ -291,7 +289,7 @@ mod tests {
     fn what_flickers_is_told_once() {
         let mut book = Book::new("");
         let told: usize = (0..100)
-            .map(|now| book.step(now, if now % 7 < 4 { vec![down("r")] } else { vec![] }).len())
+            .map(|now| step(&mut book, now, if now % 7 < 4 { vec![down("r")] } else { vec![] }).len())
             .sum();
         assert_eq!(told, 1);
     }
@@ -299,49 +297,81 @@ mod tests {
     #[test]
     fn what_does_not_last_is_not_told() {
         let mut book = Book::new("");
-        let told: usize =
-            (0..60).map(|now| book.step(now, if now == 5 { vec![down("r")] } else { vec![] }).len()).sum();
+        let told: usize = (0..60)
+            .map(|now| step(&mut book, now, if now == 5 { vec![down("r")] } else { vec![] }).len())
+            .sum();
         assert_eq!((told, book.over().count()), (0, 0));
     }
 
     #[test]
     fn an_alert_that_goes_on_is_told_again_after_hours() {
         let mut book = Book::new("");
-        let told: Vec<u64> = (0..40_000).filter(|now| !book.step(*now, vec![down("r")]).is_empty()).collect();
+        let told: Vec<u64> =
+            (0..40_000).filter(|now| !step(&mut book, *now, vec![down("r")]).is_empty()).collect();
         assert_eq!(told, [2, 2 + 4 * 3600, 2 + 8 * 3600]);
+    }
+
+    fn silence(subject: &str) -> Silence {
+        let (kind, reason) = (Some(Kind::StoreDown), String::new());
+        Silence { id: 1, kind, subject: Some(subject.to_owned()), until_s: 50, reason }
     }
 
     #[test]
     fn what_is_silenced_is_kept_and_not_told_until_the_silence_ends() {
         let mut book = Book::new("");
-        let silence = Silence {
-            id: 0,
-            kind: Some(Kind::StoreDown),
-            subject: Some("r".to_owned()),
-            until_s: 50,
-            reason: String::new(),
-        };
-        let id = book.silence(silence).unwrap();
-        let told: Vec<u64> = (0..100).filter(|now| !book.step(*now, vec![down("r")]).is_empty()).collect();
-        assert_eq!(told, [50]);
-        assert!(!book.end_silence(id), "it ended by itself");
+        let told = |now: &u64| !book.step(*now, vec![down("r")], &[silence("r")], Telling::Ours).is_empty();
+        assert_eq!((0..100).filter(told).collect::<Vec<u64>>(), [50]);
     }
 
     #[test]
     fn a_silence_is_for_its_subject_alone() {
         let mut book = Book::new("");
-        let silence =
-            Silence { id: 0, kind: None, subject: Some("r".to_owned()), until_s: 50, reason: String::new() };
-        book.silence(silence).unwrap();
-        book.step(0, vec![down("r"), down("s")]);
-        assert_eq!(states(&book.step(5, vec![down("r"), down("s")])), [("firing", "s")]);
+        let mut at = |now| book.step(now, vec![down("r"), down("s")], &[silence("r")], Telling::Ours);
+        at(0);
+        assert_eq!(states(&at(5)), [("firing", "s")]);
         assert!(book.active().iter().any(|alert| alert.silenced && alert.subject == "r"));
+    }
+
+    #[test]
+    fn who_takes_the_duty_over_tells_what_is_new_and_the_end_of_what_was_told() {
+        let (mut first, mut second) = (Book::new(""), Book::new(""));
+        for now in 0..=2 {
+            let at =
+                |book: &mut Book, telling| book.step(now, vec![down("r"), down("t")], &[], telling).len();
+            assert_eq!(
+                (at(&mut first, Telling::Ours), at(&mut second, Telling::Anothers)),
+                (2 * usize::from(now == 2), 0)
+            );
+        }
+        let told: Vec<Alert> = first.told(100).into_iter().cloned().collect();
+        // The first is gone; s begins before the second knows that.
+        (3..12).for_each(|now| {
+            assert_eq!(second.step(now, vec![down("r"), down("s")], &[], Telling::Anothers), [])
+        });
+        second.take_over(12, told);
+        let mut later = Vec::new();
+        for now in 12..40 {
+            let notices = step(&mut second, now, vec![down("r"), down("s")]);
+            later.extend(
+                states(&notices).into_iter().map(|(state, on)| (now, state == "firing", on.to_owned())),
+            );
+        }
+        assert_eq!(later, [(12, true, "s".to_owned()), (12, false, "t".to_owned())], "and r not again");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_no_alert_for_ever() {
+        let mut book = Book::new("");
+        (10_000..10_010).for_each(|now| drop(step(&mut book, now, vec![down("r")])));
+        let ended: Vec<u64> =
+            (5_000..5_030).filter(|now| !step(&mut book, *now, vec![]).is_empty()).collect();
+        assert_eq!(ended, [5_010]);
     }
 
     #[test]
     fn there_is_a_bound_on_everything() {
         let mut book = Book::new("");
-        book.step(0, (0..MOST_ACTIVE + 7).map(|n| down(&n.to_string())).collect());
+        step(&mut book, 0, (0..MOST_ACTIVE + 7).map(|n| down(&n.to_string())).collect());
         assert_eq!((book.entries.len(), book.left_out()), (MOST_ACTIVE, 7));
     }
 }

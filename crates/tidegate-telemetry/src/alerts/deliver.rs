@@ -92,6 +92,12 @@ impl Courier {
         Arc::clone(&self.stats)
     }
 
+    /// Bodies that wait for a receiver that takes them.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
     /// Takes what happened at `now_s` along: one body for all of it.
     pub fn take(&self, now_s: u64, notices: &[Notice]) {
         if notices.is_empty() {

@@ -1,20 +1,29 @@
 //! Alerts: what an operator should be told without having asked, once per fleet.
 //!
-//! Each node reads its own [`Signals`] from its metrics. Whoever holds the fleet's lease ([`Duty`]) has a [`Detector`] look
-//! at all of them, keeps the [`Book`] of what is the matter, and has changes [delivered](Courier). Everything but the
-//! courier is plain code on an injected clock; [`synthetic`] measures how often it is right.
+//! Each node reads its own [`Signals`] from its metrics, and they travel with its heartbeat. On every node a [`Detector`]
+//! looks at those of all, so that none starts from nothing, and a [`Book`] keeps what is the matter; the one that holds the
+//! fleet's lease ([`Duty`]) has changes [delivered](Courier). Everything but the courier is plain code on an injected clock;
+//! [`synthetic`] measures how often it is right.
 
 mod baseline;
 mod book;
 mod deliver;
 mod detect;
 mod duty;
+mod kinds;
+mod minutes;
 mod signals;
+mod silences;
 pub mod synthetic;
+mod traffic;
 
 pub use baseline::{Baseline, Deviation, Unusual};
-pub use book::{Alert, Book, MOST_ACTIVE, Notice, Silence};
+pub use book::{Alert, Book, MOST_ACTIVE, Notice, Telling};
 pub use deliver::{Courier, CourierStats, Payload, Receiver, signature};
-pub use detect::{Detector, Finding, Kind, Severity, Thresholds};
+pub use detect::{Detector, Thresholds};
 pub use duty::{Duty, Role};
-pub use signals::{CallerShare, RuleCounts, Signals};
+pub use kinds::{Finding, Kind, RuleName, Severity};
+pub use minutes::{Counts, Minute, Minutes, RuleCounts};
+pub use signals::{RuleCallers, Signals, rule_counts};
+pub use silences::{MOST_SILENCES, Silence, Silences};
+pub use traffic::{MOST_BASELINES, TrafficStats};

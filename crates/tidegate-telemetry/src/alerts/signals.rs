@@ -2,10 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kinds::RuleName;
+use super::minutes::RuleCounts;
 use crate::scrape::{Sample, Scrape};
 
-/// Rules that one node tells of: those with most traffic.
-const MOST_RULES: usize = 200;
+/// Calls to the store that say how slow it is.
+const LEAST_CALLS: f64 = 20.0;
+/// The most of each list that travels: a note has a bounded size.
+const MOST_LISTED: usize = 16;
+/// The longest name that travels.
+const LONGEST_NAME: usize = 200;
 
 /// What one node says. Counts are since its process began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -13,12 +19,10 @@ const MOST_RULES: usize = 200;
 pub struct Signals {
     /// What the node is called.
     pub node: String,
+    /// When its process began, in microseconds since 1970: tells it from others of that name, and from itself before.
+    pub started_us: u64,
     /// The release that it runs.
     pub release: String,
-    /// When, in seconds since 1970.
-    pub at_s: u64,
-    /// What its rules said.
-    pub rules: Vec<RuleCounts>,
     /// Decisions without a store that failed.
     pub fallbacks: u64,
     /// Requests that could not wait for a store that answers others.
@@ -29,7 +33,7 @@ pub struct Signals {
     pub breakers_open: Vec<String>,
     /// 99 of 100 calls to the store took no longer, lately.
     pub store_p99_us: Option<f64>,
-    /// Memory of the store, and the most it may have (0: no bound).
+    /// Memory of the store.
     pub store_bytes: u64,
     /// The most memory that the store may have; 0 where it has no bound.
     pub store_most_bytes: u64,
@@ -41,65 +45,42 @@ pub struct Signals {
     pub evicted_spent: u64,
     /// Whether the rules on offer are refused.
     pub reload_failed: bool,
-    /// How many rules it runs, and of which version.
+    /// How many rules it runs.
     pub rules_in_use: u64,
     /// The version of its rules, where a database numbers them; else 0.
     pub version: u64,
     /// Listeners whose certificates end, and when, in seconds since 1970.
     pub certificates: Vec<(String, u64)>,
-    /// The callers that take most of a rule, where that is known. Masked: never a key in clear.
-    pub callers: Vec<CallerShare>,
+    /// The callers that take most of a rule, where that is known.
+    pub callers: Vec<RuleCallers>,
 }
 
-/// What a rule said since the process began.
+/// Who asked most of a rule on one node, lately.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuleCounts {
-    /// Its domain.
-    pub domain: String,
-    /// Its name.
-    pub rule: String,
-    /// All that it matched.
-    pub total: u64,
-    /// What it refused.
-    pub refused: u64,
-    /// What it would have refused, were it not a shadow.
-    pub shadow_refused: u64,
-}
-
-/// A caller that takes much of a rule.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CallerShare {
-    /// The rule's domain.
-    pub domain: String,
+pub struct RuleCallers {
     /// The rule.
-    pub rule: String,
-    /// The caller, masked.
-    pub caller: String,
-    /// Its part of the rule's requests lately, 0 to 1.
-    pub share: f64,
+    pub rule: RuleName,
+    /// What all callers asked.
+    pub asked: u64,
+    /// The callers that asked most, and how much. Masked: never a key in clear.
+    pub most: Vec<(String, u64)>,
 }
 
 impl Signals {
     /// What `scrape` says; times are taken from what came since `before`.
     #[must_use]
-    pub fn read(node: &str, at_s: u64, scrape: &Scrape, before: Option<&Scrape>) -> Signals {
+    pub fn read(node: &str, scrape: &Scrape, before: Option<&Scrape>) -> Signals {
         let count = |name: &str, labels: &[(&str, &str)]| scrape.sum(name, labels) as u64;
         let nodes_where = |name: &str, is: fn(f64) -> bool| -> Vec<String> {
-            let samples = scrape.family(name).map_or(&[][..], |family| &family.samples).iter();
-            samples
-                .filter(|one| is(one.value))
-                .filter_map(|one| one.label("node"))
-                .map(str::to_owned)
-                .collect()
+            let found = scrape.samples(name).iter().filter(|one| is(one.value));
+            found.filter_map(|one| one.label("node")).take(MOST_LISTED).map(short).collect()
         };
-        let info = scrape.family("tidegate_build").and_then(|family| family.samples.first());
-        let ends = scrape.family("tidegate_certificate_not_after_seconds");
-        let ends = ends.map_or(&[][..], |family| &family.samples).iter();
+        let build = scrape.samples("tidegate_build").first();
+        let ends = scrape.samples("tidegate_certificate_not_after_seconds").iter().take(MOST_LISTED);
         Signals {
             node: node.to_owned(),
-            release: info.and_then(|info| info.label("version")).unwrap_or_default().to_owned(),
-            at_s,
-            rules: rules(scrape),
+            started_us: 0,
+            release: build.and_then(|build| build.label("version")).unwrap_or_default().to_owned(),
             fallbacks: count("tidegate_fallbacks", &[]),
             overloads: count("tidegate_overloads", &[]),
             stores_down: nodes_where("tidegate_store_up", |up| up == 0.0),
@@ -121,16 +102,20 @@ impl Signals {
     }
 }
 
-fn rules(scrape: &Scrape) -> Vec<RuleCounts> {
+fn short(name: &str) -> String {
+    name[..name.floor_char_boundary(LONGEST_NAME)].to_owned()
+}
+
+/// What each rule has said since the process began.
+#[must_use]
+pub fn rule_counts(scrape: &Scrape) -> Vec<RuleCounts> {
     let mut rules: Vec<RuleCounts> = Vec::new();
-    let samples = scrape.family("tidegate_decisions").map_or(&[][..], |family| &family.samples);
-    for sample in samples {
+    for sample in scrape.samples("tidegate_decisions") {
         let label = |name| sample.label(name).unwrap_or_default();
         let (domain, rule) = (label("domain"), label("rule"));
         // Series of one rule stand together.
-        if rules.last().is_none_or(|last| last.domain != domain || last.rule != rule) {
-            let (domain, rule) = (domain.to_owned(), rule.to_owned());
-            rules.push(RuleCounts { domain, rule, ..RuleCounts::default() });
+        if rules.last().is_none_or(|last| last.rule.domain != domain || last.rule.rule != rule) {
+            rules.push(RuleCounts { rule: RuleName::new(domain, rule), ..RuleCounts::default() });
         }
         let Some(counts) = rules.last_mut() else { continue };
         let value = sample.value as u64;
@@ -141,24 +126,21 @@ fn rules(scrape: &Scrape) -> Vec<RuleCounts> {
             _ => {}
         }
     }
-    rules.sort_by_key(|counts| std::cmp::Reverse(counts.total));
-    rules.truncate(MOST_RULES);
     rules
 }
 
 /// The upper end of the bucket that holds the 99th of 100 decisions of the store since `before`.
 fn p99_us(scrape: &Scrape, before: Option<&Scrape>) -> Option<f64> {
     let buckets = |scrape: &Scrape| -> Vec<(f64, f64)> {
-        let samples =
-            scrape.family("tidegate_store_duration_seconds").map_or(&[][..], |family| &family.samples);
         let own = |one: &&Sample| one.suffix == "_bucket" && one.label("op") == Some("decide");
         let bound =
             |one: &Sample| one.label("le").and_then(|bound| bound.parse().ok()).unwrap_or(f64::INFINITY);
-        samples.iter().filter(own).map(|one| (bound(one), one.value)).collect()
+        let samples = scrape.samples("tidegate_store_duration_seconds").iter().filter(own);
+        samples.map(|one| (bound(one), one.value)).collect()
     };
     let (now, then) = (buckets(scrape), before.map(buckets).unwrap_or_default());
     let since = |place: usize| now[place].1 - then.get(place).map_or(0.0, |(_, count)| *count);
-    let all = now.len().checked_sub(1).map(since).filter(|all| *all >= 100.0)?;
+    let all = now.len().checked_sub(1).map(since).filter(|all| *all >= LEAST_CALLS)?;
     let place = (0..now.len()).find(|place| since(*place) >= all * 0.99)?;
     let bound = now[place].0;
     Some(if bound.is_finite() { bound * 1e6 } else { now[place.saturating_sub(1)].0 * 1e6 })

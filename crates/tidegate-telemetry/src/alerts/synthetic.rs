@@ -7,13 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use super::detect::{Detector, Kind, Thresholds};
-use super::signals::{CallerShare, RuleCounts, Signals};
+use super::detect::{Detector, Thresholds};
+use super::kinds::{Kind, RuleName};
+use super::minutes::{Minutes, RuleCounts};
+use super::signals::{RuleCallers, Signals};
 
 const RULES: u64 = 20;
 const MINUTES_A_DAY: u64 = 1_440;
 const DAYS: u64 = 14;
-const LOOKS_A_MINUTE: u64 = 2;
+const LOOKS_A_MINUTE: u64 = 4;
 /// Minutes that are not judged.
 const LEARNING: u64 = 7 * MINUTES_A_DAY;
 /// How long after an incident an alert still counts as its.
@@ -72,14 +74,17 @@ pub fn evaluate(seed: u64) -> BTreeMap<Kind, Score> {
     let mut random = Random(seed);
     let incidents = incidents(&mut random);
     let mut detector = Detector::new(Thresholds::default());
-    let mut world = World::new(&mut random);
+    let (mut world, mut minutes) = (World::new(&mut random), Minutes::default());
     let mut scores: BTreeMap<Kind, Score> = BTreeMap::new();
     let mut told: Vec<Option<u64>> = vec![None; incidents.len()];
     let mut alerted: BTreeMap<(Kind, String), u64> = BTreeMap::new();
     for look in 0..DAYS * MINUTES_A_DAY * LOOKS_A_MINUTE {
         let minute = look / LOOKS_A_MINUTE;
         let now_s = look * 60 / LOOKS_A_MINUTE;
-        let signals = world.step(now_s, minute, &incidents, &mut random);
+        let signals = world.step(minute, &incidents, &mut random);
+        if let Some(whole) = minutes.add(now_s, world.counts.clone()) {
+            detector.judge(&whole);
+        }
         for finding in detector.look(now_s, &[signals]) {
             let key = (finding.kind, finding.subject.clone());
             let goes_on = alerted.insert(key, look).is_some_and(|last| look - last <= 2 * LOOKS_A_MINUTE);
@@ -160,8 +165,7 @@ struct World {
 impl World {
     fn new(random: &mut Random) -> Self {
         let counts = (0..RULES).map(|rule| RuleCounts {
-            domain: "api".to_owned(),
-            rule: format!("rule-{rule}"),
+            rule: RuleName::new("api", &format!("rule-{rule}")),
             ..RuleCounts::default()
         });
         let refuses = (0..RULES).map(|_| 0.1 * random.part()).collect();
@@ -182,7 +186,7 @@ impl World {
         base * (1.0 + 0.5 * (day + phase).sin()) * weekend * job / LOOKS_A_MINUTE as f64
     }
 
-    fn step(&mut self, now_s: u64, minute: u64, incidents: &[Incident], random: &mut Random) -> Signals {
+    fn step(&mut self, minute: u64, incidents: &[Incident], random: &mut Random) -> Signals {
         let mut callers = Vec::new();
         let mut keys = 50_000.0 * (1.0 + 0.02 * random.normal());
         for rule in 0..RULES {
@@ -212,19 +216,13 @@ impl World {
             counts.refused += refused as u64;
             counts.shadow_refused += (noisy * shadow).round() as u64;
             let (caller, share) = top;
-            callers.push(CallerShare {
-                domain: "api".to_owned(),
-                rule: format!("rule-{rule}"),
-                caller,
-                share,
-            });
+            let rule = RuleName::new("api", &format!("rule-{rule}"));
+            callers.push(RuleCallers { rule, asked: 1_000, most: vec![(caller, (share * 1_000.0) as u64)] });
         }
         self.keys += 0.3 * (keys - self.keys);
         Signals {
             node: "a".to_owned(),
             release: "1".to_owned(),
-            at_s: now_s,
-            rules: self.counts.clone(),
             store_keys: self.keys as u64,
             callers,
             ..Signals::default()

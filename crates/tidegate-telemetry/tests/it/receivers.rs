@@ -141,3 +141,79 @@ fn what_a_receiver_understood_and_refused_is_not_sent_again() {
     };
     assert_eq!((subject(0), subject(1)), ("a".into(), "b".into()));
 }
+
+/// A receiver that does `first` with its first connection, and takes what comes with the second.
+fn at_first(
+    first: impl FnOnce(std::net::TcpStream) + Send + 'static,
+) -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        first(listener.accept().unwrap().0);
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = [0; 65_536];
+        let length = stream.read(&mut bytes).unwrap();
+        stream.write_all(b"HTTP/1.1 200 ok\r\ncontent-length: 0\r\n\r\n").unwrap();
+        sender.send((String::new(), bytes[..length].to_vec())).unwrap();
+    });
+    (format!("http://{address}/hook"), requests)
+}
+
+#[test]
+fn a_receiver_that_closes_early_is_tried_again() {
+    let (url, requests) = at_first(drop);
+    let courier = courier(&url);
+    courier.take(1, &[begun("a")]);
+    assert_eq!(deliver(&courier, requests, 1).len(), 1);
+}
+
+#[test]
+fn a_receiver_that_hangs_is_given_up_and_tried_again() {
+    let (held, holding) = mpsc::channel();
+    let (url, requests) = at_first(move |stream| held.send(stream).unwrap());
+    let courier = courier(&url);
+    courier.take(1, &[begun("a")]);
+    assert_eq!(deliver(&courier, requests, 1).len(), 1);
+    assert!(holding.try_recv().is_ok(), "the first connection is still open");
+}
+
+#[test]
+fn a_receiver_that_says_yes_and_never_ends_its_answer_has_taken_the_body() {
+    let (held, holding) = mpsc::channel();
+    let (url, requests) = at_first(move |mut stream| {
+        let _ = stream.read(&mut [0; 65_536]).unwrap();
+        stream.write_all(b"HTTP/1.1 200 ok\r\ncontent-length: 100\r\n\r\nbut").unwrap();
+        held.send(stream).unwrap();
+    });
+    let courier = courier(&url);
+    courier.take(1, &[begun("first")]);
+    courier.take(2, &[begun("second")]);
+    let taken = deliver(&courier, requests, 1);
+    assert!(String::from_utf8_lossy(&taken[0].1).contains("second"), "the first is not sent twice");
+    drop(holding);
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let to: &'static str =
+        format!("302 found\r\nlocation: http://{}/", elsewhere.local_addr().unwrap()).leak();
+    let (url, requests) = webhook(vec![to, "200 ok"]);
+    let courier = courier(&url);
+    courier.take(1, &[begun("a")]);
+    courier.take(2, &[begun("b")]);
+    deliver(&courier, requests, 2);
+    assert!(elsewhere.accept().is_err(), "nobody came");
+    let dropped = courier.stats().dropped.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(dropped, 1, "a body that was sent elsewhere is told as not delivered");
+}
+
+#[test]
+fn bodies_that_wait_are_bounded_and_the_oldest_make_room() {
+    let courier = courier("http://127.0.0.1:9/");
+    (0..100).for_each(|now| courier.take(now, &[begun("a")]));
+    let dropped = courier.stats().dropped.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((courier.waiting(), dropped), (64, 36));
+}

@@ -18,6 +18,7 @@ mod redis_fleet;
 mod reloader;
 mod secrets;
 mod signals;
+mod watchman;
 
 use std::io;
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ use redis_fleet::RedisFleet;
 use reloader::Reloader;
 use secrets::Reloads;
 use signals::StopSignals;
+use watchman::Watchman;
 
 pub(crate) use check::check;
 
@@ -98,7 +100,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         backend.check(&settings.store.url).await?;
     }
     decisions::keep(&settings, &metrics, &backend).await?;
-    let outgoing = Outgoing::new(&settings.telemetry.check()?, outgoing::node_name(settings.admin))?;
+    let outgoing = Outgoing::new(&settings.telemetry.check()?, settings.control.node.clone())?;
     let observer = Arc::new(Narrator::new(metrics.clone()).with_spans(outgoing.spans.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);
@@ -156,8 +158,11 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     });
     exposition = exposition::with_surroundings(exposition, upstreams, reloads.tls.clone(), repeats.clone());
     let mut background = JoinSet::new();
-    let alerts = settings.alerts.check()?.map(|alerts| (alerts, backend.shared(), control.clone()));
-    let exposition = outgoing.start(exposition, alerts, &mut background);
+    let one_in = settings.decision_log.as_ref().map_or(1, |log| log.admissions_one_in);
+    let watchman = settings.alerts.check()?.map(|alerts| {
+        Watchman::new(&alerts, &settings.control.node, backend.shared(), control.clone(), one_in)
+    });
+    let exposition = outgoing.start(exposition, watchman, &mut background);
     background.spawn(repeats.tell());
     background.spawn(reloads.run(signals::hangups().map_err(cannot_start)?));
     let serving_control = control.clone();

@@ -1,0 +1,160 @@
+//! What alerts are made of: what the nodes say of themselves, what the fleet counted in a minute, who asks most.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tidegate_decisions::{By, DecisionLog, Top};
+use tidegate_telemetry::alerts::{Counts, Minute, RuleCallers, RuleName, Signals};
+
+use super::Control;
+use super::fleet::NodeNote;
+use super::merged::{HistoryChunk, Resolution, SLOTS};
+
+/// Seconds of a minute of which a node must have told.
+const LEAST_TOLD: usize = 40;
+/// Rules whose callers are told of, and how many of each.
+const MOST_RULES: usize = 12;
+const MOST_CALLERS: usize = 2;
+/// Kept decisions that say who asks most: fewer say it by chance.
+const LEAST_KEPT: u64 = 40;
+/// Callers that are compared with what they had asked before.
+const COMPARED: usize = 64;
+
+impl Control {
+    /// What this node tells the others of itself, from now on.
+    pub fn tell_signals(&self, signals: Signals) {
+        *self.signals.lock() = Some(signals);
+    }
+
+    /// What the other nodes last told of themselves; none where the store does not answer.
+    pub async fn others_signals(&self) -> Option<Vec<Signals>> {
+        let own = self.note();
+        let is_other = |note: &NodeNote| note.name != own.name || note.started_us != own.started_us;
+        let notes = self.fleet.nodes().await.ok()?;
+        Some(notes.into_iter().filter(is_other).map(signals_of).collect())
+    }
+
+    /// The version of the rules that this node runs, and when its process began.
+    #[must_use]
+    pub fn running_version(&self) -> (u64, u64) {
+        (self.note().version, self.started_us)
+    }
+
+    /// Whether there can be other nodes.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.fleet.is_shared()
+    }
+
+    /// What all nodes counted in a minute since 1970; none while too little of it is known.
+    pub async fn fleet_minute(&self, number: u64) -> Option<Minute> {
+        let chunks = self.fleet.history(Resolution::Seconds, number..=number).await.ok()?;
+        whole_minute(chunks.into_iter().next()?)
+    }
+
+    /// The rules that are in use.
+    #[must_use]
+    pub fn rules_in_use(&self) -> BTreeSet<RuleName> {
+        let snapshot = self.limiter.snapshot();
+        snapshot.rules().rules().map(|rule| RuleName::new(rule.domain(), rule.name())).collect()
+    }
+
+    /// Who asked most of each rule since the last time, by the decision log.
+    pub fn callers_lately(&self, watch: &mut CallerWatch) -> Vec<RuleCallers> {
+        self.metrics.decisions().map(|log| watch.lately(log)).unwrap_or_default()
+    }
+
+    /// Tells those who listen that alerts have changed.
+    pub fn alerts_changed(&self) {
+        self.tell("alerts", &serde_json::json!({}));
+    }
+}
+
+/// A node that tells no signals is known by the release and the version that it runs.
+fn signals_of(note: NodeNote) -> Signals {
+    let NodeNote { name, release, version, started_us, signals, .. } = note;
+    Signals { node: name, release, version, started_us, ..signals.unwrap_or_default() }
+}
+
+fn whole_minute(chunk: HistoryChunk) -> Option<Minute> {
+    let told = chunk.rows.get(super::merged::NODES)?.iter().filter(|nodes| **nodes > 0).count();
+    if told < LEAST_TOLD {
+        return None;
+    }
+    let mut minute = Minute { number: chunk.number, ..Minute::default() };
+    for (name, counts) in &chunk.rows {
+        let Some((domain, rule)) = super::merged::rule_of(name).filter(|(domain, _)| !domain.is_empty())
+        else {
+            continue;
+        };
+        let width = counts.len() / SLOTS as usize;
+        let sum = |place: usize| {
+            counts.iter().skip(place).step_by(width.max(1)).map(|n| f64::from(*n)).sum::<f64>()
+        };
+        let (allowed, refused, shadow) = (sum(0), sum(1), sum(2));
+        let counts = Counts { total: allowed + refused + shadow, refused, shadow };
+        minute.rules.insert(RuleName::new(domain, rule), counts);
+    }
+    Some(minute)
+}
+
+/// Remembers what callers had asked before.
+#[derive(Debug)]
+pub struct CallerWatch {
+    /// How many admissions a kept one stands for.
+    one_in: u64,
+    before: HashMap<(String, String), Top>,
+}
+
+impl CallerWatch {
+    /// Of a log that keeps one in this many admissions.
+    #[must_use]
+    pub fn new(one_in: u32) -> Self {
+        CallerWatch { one_in: u64::from(one_in).max(1), before: HashMap::new() }
+    }
+
+    /// Of rules of which enough decisions were kept since they were last told of. The others wait for more.
+    fn lately(&mut self, log: &DecisionLog) -> Vec<RuleCallers> {
+        let rules = log.top().rules();
+        self.before.retain(|rule, _| rules.binary_search(rule).is_ok());
+        let mut told: Vec<RuleCallers> = rules
+            .into_iter()
+            .filter_map(|(domain, rule)| {
+                let now = log.top().top(&domain, &rule, By::Used, COMPARED);
+                let name = RuleName::new(&domain, &rule);
+                let before = self.before.entry((domain, rule)).or_insert_with(|| now.clone());
+                // A ranking that was begun anew says nothing about what came since.
+                let asked = now.total.checked_sub(before.total);
+                let enough = asked.is_none_or(|asked| asked >= LEAST_KEPT * self.one_in);
+                let before = enough.then(|| std::mem::replace(before, now.clone()))?;
+                Some(RuleCallers { rule: name, asked: asked?, most: most(&now, &before) })
+            })
+            .collect();
+        told.sort_by_key(|callers| std::cmp::Reverse(callers.asked));
+        told.truncate(MOST_RULES);
+        told
+    }
+}
+
+/// The callers that asked most since `before`, masked.
+fn most(now: &Top, before: &Top) -> Vec<(String, u64)> {
+    let known: HashMap<&[(String, String)], u64> =
+        before.callers.iter().map(|caller| (&caller.key[..], caller.count)).collect();
+    let since = |caller: &tidegate_decisions::TopCaller| {
+        let then = known.get(&caller.key[..]).copied().unwrap_or(caller.error);
+        caller.count.saturating_sub(then)
+    };
+    let mut callers: Vec<_> = now.callers.iter().map(|caller| (since(caller), caller)).collect();
+    callers.sort_by_key(|(more, _)| std::cmp::Reverse(*more));
+    callers.truncate(MOST_CALLERS);
+    callers.into_iter().map(|(more, caller)| (masked(&caller.key), more)).collect()
+}
+
+/// Hashes stay as they are; of what the log shows in clear an alert, which leaves the fleet, shows the beginning.
+fn masked(key: &[(String, String)]) -> String {
+    let part = |(name, value): &(String, String)| match value.starts_with('#') {
+        true => format!("{name}={value}"),
+        false => format!("{name}={}…", value.chars().take(2).collect::<String>()),
+    };
+    let text = key.iter().map(part).collect::<Vec<_>>().join(" ");
+    text[..text.floor_char_boundary(120)].to_owned()
+}

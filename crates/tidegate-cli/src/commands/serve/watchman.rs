@@ -1,0 +1,332 @@
+//! Watches whether something is the matter in the fleet, and has it told once.
+//!
+//! Every two seconds a node tells the others what it sees ([`Signals`], with its heartbeat), hears what they see, and keeps
+//! the book of alerts. The one that holds the lease tells. In the store are three records: the lease, what was told (for a
+//! successor), and what is silenced.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate_admin::{AlertDesk, AlertStats, CallerWatch, Control, Exposition};
+use tidegate_core::Micros;
+use tidegate_store::{Record, Store};
+use tidegate_telemetry::Scrape;
+use tidegate_telemetry::alerts::{
+    Alert, Book, Courier, Detector, Duty, Minutes, Notice, Role, Severity, Signals, Silence, Telling,
+    TrafficStats, rule_counts,
+};
+
+use super::outgoing::{now_ns, read};
+use crate::settings::telemetry::AlertSettings;
+
+/// How often it is looked whether something is the matter.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long the duty to tell is a node's, and the record that says so.
+const LEASE: Micros = Micros::from_secs(15);
+const LEASE_NAME: &[u8] = b"alerts: whose duty";
+/// What the one who tells has told, for as long as nobody else does.
+const TOLD_NAME: &[u8] = b"alerts: told";
+const TOLD_TTL: Micros = Micros::from_secs(24 * 3600);
+const MOST_TOLD: usize = 200;
+const SILENCES_NAME: &[u8] = b"alerts: silences";
+/// How long an empty list of silences is kept.
+const NO_SILENCES_TTL_S: u64 = 60;
+/// Times are of what came in the last ten seconds or so.
+const COMPARE_AFTER_S: u64 = 10;
+/// Seconds into a minute at which the one before is asked for: until all nodes have told, by clocks that differ.
+const ASK_FOR_MINUTE_AT: [u64; 4] = [5, 20, 35, 50];
+
+/// Watches what is the matter, and has it told.
+pub(super) struct Watchman {
+    desk: Arc<AlertDesk>,
+    detector: Detector,
+    traffic: Arc<Mutex<TrafficStats>>,
+    duty: Duty,
+    /// The store that nodes share, if they do.
+    shared: Option<Arc<dyn Store>>,
+    /// What this node calls itself in the lease: different for every process.
+    holder: Vec<u8>,
+    courier: Option<Arc<Courier>>,
+    control: Arc<Control>,
+    node: String,
+    /// What was counted a while ago.
+    before: Option<(u64, Scrape)>,
+    minutes: MinuteSource,
+    callers: CallerWatch,
+    own: Signals,
+    told: Vec<u8>,
+}
+
+/// Where whole minutes come from, and the last that was judged or given up.
+struct MinuteSource {
+    own: Minutes,
+    judged: Option<u64>,
+}
+
+impl Watchman {
+    /// `one_in` is how many admissions one of the decision log stands for.
+    pub(super) fn new(
+        settings: &AlertSettings,
+        node: &str,
+        shared: Option<Arc<dyn Store>>,
+        control: Arc<Control>,
+        one_in: u32,
+    ) -> Self {
+        let desk = Arc::new(AlertDesk::new(Book::new(&settings.dashboard)));
+        control.show_alerts(desk.clone());
+        let courier = settings.receiver.clone().map(|receiver| Arc::new(Courier::new(receiver, node)));
+        Watchman {
+            desk,
+            detector: Detector::new(settings.thresholds.clone()),
+            traffic: Arc::default(),
+            duty: Duty::new(LEASE.get() / 1_000_000, now_s()),
+            shared,
+            holder: format!("{node} {}", now_ns()).into_bytes(),
+            courier,
+            control,
+            node: node.to_owned(),
+            before: None,
+            minutes: MinuteSource { own: Minutes::default(), judged: None },
+            callers: CallerWatch::new(one_in),
+            own: Signals::default(),
+            told: Vec::new(),
+        }
+    }
+
+    /// What is held, and what became of it.
+    pub(super) fn stats(&self) -> impl Fn() -> AlertStats + Send + Sync + 'static {
+        let (desk, courier, traffic) = (self.desk.clone(), self.courier.clone(), self.traffic.clone());
+        move || {
+            let traffic = *traffic.lock().unwrap_or_else(PoisonError::into_inner);
+            let stats = AlertStats { traffic, ..desk.stats() };
+            courier.iter().fold(stats, |stats, courier| stats.with_courier(courier))
+        }
+    }
+
+    /// Takes what is told to the webhook, if there is one. Runs until dropped.
+    pub(super) fn deliver(&self) -> impl Future<Output = ()> + Send + 'static {
+        let courier = self.courier.clone();
+        async move {
+            match courier {
+                Some(courier) => courier.run().await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Runs until dropped.
+    pub(super) async fn run(mut self, exposition: Arc<Exposition>) {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look(&read(&exposition)).await;
+        }
+    }
+
+    async fn look(&mut self, scrape: &Scrape) {
+        let now_s = now_s();
+        let others = self.tell_and_hear(now_s, scrape).await;
+        let mut nodes = vec![self.own.clone()];
+        nodes.extend(others);
+        tell_apart(&mut nodes);
+        let found = self.detector.look(now_s, &nodes);
+        self.judge_minute(now_s, scrape).await;
+        let (before, ours) = (self.duty.role(), self.renew().await);
+        let role = self.duty.heard(now_s, ours);
+        self.change_duty(now_s, before, role).await;
+        self.share_silences(now_s).await;
+        let telling = if role.tells() { Telling::Ours } else { Telling::Anothers };
+        let notices = self.desk.step(now_s, found, telling);
+        notices.iter().for_each(tell);
+        if !notices.is_empty() {
+            self.control.alerts_changed();
+        }
+        self.courier.iter().for_each(|courier| courier.take(now_s, &notices));
+        if role == Role::Holder {
+            self.share_told().await;
+        }
+    }
+
+    /// What this node sees goes to the others; what they see comes back.
+    async fn tell_and_hear(&mut self, now_s: u64, scrape: &Scrape) -> Vec<Signals> {
+        let callers = std::mem::take(&mut self.own.callers);
+        let before = self.before.as_ref().map(|(_, scrape)| scrape);
+        self.own = Signals::read(&self.node, scrape, before);
+        (self.own.version, self.own.started_us) = self.control.running_version();
+        self.own.callers = callers;
+        if self.before.as_ref().is_none_or(|(at, _)| now_s.abs_diff(*at) >= COMPARE_AFTER_S) {
+            self.before = Some((now_s, scrape.clone()));
+        }
+        if !self.control.is_shared() {
+            return Vec::new();
+        }
+        self.control.tell_signals(self.own.clone());
+        self.control.others_signals().await.unwrap_or_default()
+    }
+
+    /// Judges the minute before, once, when enough of it is known.
+    async fn judge_minute(&mut self, now_s: u64, scrape: &Scrape) {
+        let last = (now_s / 60).saturating_sub(1);
+        let minute = match self.control.is_shared() {
+            false => self.minutes.own.add(now_s, rule_counts(scrape)),
+            true if self.minutes.judged == Some(last) => return,
+            true if !ASK_FOR_MINUTE_AT
+                .iter()
+                .any(|at| (*at..at + LOOK_EVERY.as_secs()).contains(&(now_s % 60))) =>
+            {
+                return;
+            }
+            true => self.control.fleet_minute(last).await,
+        };
+        match minute {
+            Some(minute) => {
+                self.minutes.judged = Some(minute.number);
+                self.detector.keep_only(&self.control.rules_in_use());
+                self.detector.judge(&minute);
+                self.own.callers = self.control.callers_lately(&mut self.callers);
+                *self.traffic.lock().unwrap_or_else(PoisonError::into_inner) = self.detector.stats();
+            }
+            None if self.minutes.judged.is_some_and(|judged| judged.abs_diff(last) > 1) => {
+                self.detector.missed_a_minute();
+            }
+            None => {}
+        }
+    }
+
+    /// The duty goes from one node to another.
+    async fn change_duty(&mut self, now_s: u64, before: Role, role: Role) {
+        match (before, role) {
+            (Role::Other | Role::Orphan, Role::Holder) => {
+                let told = match &self.shared {
+                    Some(store) => known(store, TOLD_NAME, b"[]", TOLD_TTL).await,
+                    None => None,
+                };
+                let told: Vec<Alert> =
+                    told.and_then(|told| serde_json::from_slice(&told).ok()).unwrap_or_default();
+                tracing::debug!(alerts = told.len(), "it is this node's duty to tell of alerts");
+                self.desk.with_book(|book| book.take_over(now_s, told));
+            }
+            (Role::Holder, Role::Other) => self.desk.with_book(Book::hand_over),
+            _ => {}
+        }
+        if role.tells() {
+            self.desk.told_by(&self.node);
+        }
+    }
+
+    /// Keeps what was told where a successor finds it.
+    async fn share_told(&mut self) {
+        let Some(store) = &self.shared else { return };
+        let told = self.desk.with_book(|book| serde_json::to_vec(&book.told(MOST_TOLD)).unwrap_or_default());
+        if told != self.told && overwrite(store, TOLD_NAME, &told, TOLD_TTL).await {
+            self.told = told;
+        }
+    }
+
+    /// Joins what is silenced here with what is silenced elsewhere. While the store does not answer, that waits.
+    async fn share_silences(&self, now_s: u64) {
+        let Some(store) = &self.shared else {
+            let alone = |silences: &mut tidegate_telemetry::alerts::Silences| {
+                let joined = silences.joined(None, now_s);
+                silences.agreed(joined);
+            };
+            return self.desk.with_silences(alone);
+        };
+        let encode = |list: &[Silence]| serde_json::to_vec(list).unwrap_or_default();
+        let ours = self.desk.with_silences(|silences| silences.joined(None, now_s));
+        let record = Record { name: SILENCES_NAME, value: &encode(&ours) };
+        let joined = match store.put_record(record, lifetime(&ours, now_s)).answer().await {
+            Ok(None) => ours,
+            Ok(Some(known)) => {
+                let theirs: Vec<Silence> = serde_json::from_slice(&known).unwrap_or_default();
+                let joined = self.desk.with_silences(|silences| silences.joined(Some(theirs.clone()), now_s));
+                let record = Record { name: SILENCES_NAME, value: &known };
+                let replaced = joined == theirs
+                    || store
+                        .replace_record(record, Some(&encode(&joined)), lifetime(&joined, now_s))
+                        .answer()
+                        .await
+                        .is_ok_and(|replaced| replaced);
+                if !replaced {
+                    return;
+                }
+                joined
+            }
+            Err(_) => return,
+        };
+        self.desk.with_silences(|silences| silences.agreed(joined));
+    }
+
+    /// Whether the lease is ours; none where the store does not say.
+    async fn renew(&self) -> Option<bool> {
+        let Some(store) = &self.shared else { return Some(true) };
+        let record = Record { name: LEASE_NAME, value: &self.holder };
+        if self.duty.role() == Role::Holder {
+            match store.replace_record(record, Some(self.holder.as_slice()), LEASE).answer().await {
+                Ok(true) => return Some(true),
+                Ok(false) => {}
+                Err(_) => return None,
+            }
+        }
+        match store.put_record(record, LEASE).answer().await {
+            Ok(None) => Some(true),
+            Ok(Some(other)) => {
+                let text = String::from_utf8_lossy(&other);
+                self.desk.told_by(text.rsplit_once(' ').map_or(&text, |(node, _)| node));
+                Some(other == self.holder)
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+fn now_s() -> u64 {
+    now_ns() / 1_000_000_000
+}
+
+/// Several processes on one machine have its name: when they began tells them apart.
+fn tell_apart(nodes: &mut [Signals]) {
+    let names: Vec<String> = nodes.iter().map(|one| one.node.clone()).collect();
+    for one in nodes {
+        if names.iter().filter(|name| **name == one.node).count() > 1 {
+            one.node = format!("{}~{}", one.node, one.started_us / 1_000 % 1_000_000);
+        }
+    }
+}
+
+/// A list of silences lives for as long as one of them does.
+fn lifetime(list: &[Silence], now_s: u64) -> Micros {
+    let last = list.iter().map(|silence| silence.until_s.saturating_sub(now_s)).max();
+    Micros::from_secs(last.unwrap_or_default().max(NO_SILENCES_TTL_S))
+}
+
+/// What a record says; `unless` is written where there is none.
+async fn known(store: &Arc<dyn Store>, name: &[u8], unless: &[u8], ttl: Micros) -> Option<Vec<u8>> {
+    store.put_record(Record { name, value: unless }, ttl).answer().await.ok().flatten()
+}
+
+/// Writes a record, whatever it said. False where the store does not answer.
+async fn overwrite(store: &Arc<dyn Store>, name: &[u8], value: &[u8], ttl: Micros) -> bool {
+    match store.put_record(Record { name, value }, ttl).answer().await {
+        Ok(None) => true,
+        Ok(Some(old)) if old == value => true,
+        Ok(Some(old)) => {
+            let record = Record { name, value: &old };
+            store.replace_record(record, Some(value), ttl).answer().await.is_ok_and(|replaced| replaced)
+        }
+        Err(_) => false,
+    }
+}
+
+/// One line when it begins, one when it is over.
+fn tell(notice: &Notice) {
+    let alert = notice.alert();
+    let (kind, next) = (alert.kind.name(), alert.next.as_str());
+    match (notice, alert.severity) {
+        (Notice::Ended(_), _) => tracing::info!(kind, "alert is over: {}", alert.summary),
+        (_, Severity::Info) => tracing::info!(kind, next, "alert: {}", alert.summary),
+        (_, _) => tracing::warn!(kind, next, "alert: {}", alert.summary),
+    }
+}

@@ -1,0 +1,252 @@
+//! Alerts of real servers, at webhooks that are real sockets.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_testkit::{Certificates, Redis, Upstream, eventually, http, poll, resp};
+
+use crate::redis_world::{PATIENCE, check, now, tell};
+use crate::telemetry_out::{RULES, Server};
+
+/// Longer than a lease, a look and what must last: for machines that are busy.
+const LONG: Duration = Duration::from_secs(90);
+
+/// The alerts in all bodies that a webhook got: kind and state, in order.
+fn told(webhook: &Upstream) -> Vec<(String, String)> {
+    let bodies = webhook.received();
+    let alerts = bodies.iter().flat_map(|one| {
+        let body: Value = serde_json::from_slice(&one.body).unwrap();
+        body["alerts"].as_array().unwrap().clone()
+    });
+    alerts
+        .map(|alert| {
+            (alert["kind"].as_str().unwrap().to_owned(), alert["state"].as_str().unwrap().to_owned())
+        })
+        .collect()
+}
+
+/// Alerts of this kind and state that a webhook got.
+fn count(webhook: &Upstream, kind: &str, state: &str) -> usize {
+    told(webhook).iter().filter(|(one, in_state)| one == kind && in_state == state).count()
+}
+
+/// Whether telling is some node's duty.
+fn is_held(redis: &Redis) -> bool {
+    holder(redis).is_some()
+}
+
+/// The node whose duty it is to tell.
+fn holder(redis: &Redis) -> Option<String> {
+    let resp::Value::Array(keys) = redis.cmd(&["KEYS", "*whose duty*"]) else { return None };
+    let resp::Value::Bulk(key) = keys.into_iter().next()? else { return None };
+    let resp::Value::Bulk(lease) = redis.cmd(&[b"GET", key.as_slice()]) else { return None };
+    String::from_utf8_lossy(&lease).split(' ').next().map(str::to_owned)
+}
+
+#[test]
+fn a_killed_redis_is_at_the_webhook_within_ten_seconds_and_its_end_after() {
+    let (redis, webhook) = (Redis::start(), Upstream::recording());
+    let section = format!(
+        "alerts:\n  webhook: {{ url: 'http://{}/hook', secret: s3cret }}\n  dashboard: 'https://gate.example'",
+        webhook.addr()
+    );
+    let mut server = Server::start(&redis.url(), &section);
+    let mut client = resp::Client::connect(server.server.addr("resp"));
+    let mut ask = || drop(check(&mut client, &[("user", "42")], 1));
+    ask();
+    assert_eq!(told(&webhook), []);
+    // A machine that stands still for seconds tells nothing about alerts: then the whole is measured again.
+    let mut outages = 0;
+    let in_time = (0..3).any(|_| {
+        outages += 1;
+        eventually("it holds the lease", PATIENCE, || is_held(&redis));
+        redis.kill();
+        let killed = now();
+        // A node that had not heard yet that the lease is its own tells after 15 s.
+        let told_after = poll(Duration::from_secs(60), || {
+            ask();
+            (count(&webhook, "store_down", "firing") == outages).then(|| killed.elapsed())
+        });
+        let told_after = told_after.unwrap_or_else(|| panic!("nobody was told: {:?}", told(&webhook)));
+        tell!("store_down was at the webhook after {told_after:?}");
+        redis.restart();
+        eventually("its end is told", Duration::from_secs(60), || {
+            ask();
+            count(&webhook, "store_down", "resolved") == outages
+        });
+        assert_eq!(count(&webhook, "store_down", "firing"), outages, "one outage is one alert");
+        told_after < Duration::from_secs(10)
+    });
+    assert!(in_time, "it took longer than ten seconds, three times");
+    // What an outage brings is told too.
+    for kind in ["fallback", "breaker_open"] {
+        assert!(count(&webhook, kind, "firing") > 0, "{kind}: {:?}", told(&webhook));
+    }
+    let body = &webhook.received()[0];
+    let value: Value = serde_json::from_slice(&body.body).unwrap();
+    assert_eq!(value["alerts"][0]["link"], "https://gate.example/#/cluster", "{value}");
+    assert!(!value["alerts"][0]["next"].as_str().unwrap().is_empty());
+    let signed = &body.headers.iter().find(|(name, _)| name == "x-tidegate-signature").unwrap().1;
+    assert_eq!(*signed, openssl_signature(signed, "s3cret", &body.body));
+    let metrics = http::get(server.admin, "/metrics").text();
+    assert!(metrics.contains("tidegate_alerts_active "), "{metrics}");
+}
+
+/// The same signature, made by somebody else.
+fn openssl_signature(ours: &str, secret: &str, body: &[u8]) -> String {
+    let at = ours.strip_prefix("t=").unwrap().split(',').next().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), [at.as_bytes(), b".", body].concat()).unwrap();
+    let ran =
+        Command::new("openssl").args(["dgst", "-sha256", "-hmac", secret]).arg(file.path()).output().unwrap();
+    let said = String::from_utf8(ran.stdout).unwrap();
+    format!("t={at},v1={}", said.trim().rsplit(' ').next().unwrap())
+}
+
+#[test]
+fn of_two_nodes_on_one_store_only_one_tells_what_both_see() {
+    let (redis, webhook) = (Redis::start(), Upstream::recording());
+    let section = format!("alerts: {{ webhook: {{ url: 'http://{}/hook' }} }}", webhook.addr());
+    let nodes = [0, 1].map(|_| Server::start(&redis.url(), &section));
+    let ask = || nodes.iter().map(|node| node.check("42", None)).max();
+    // After an outage of 15 s the other node tells too, lest nobody does. Where a machine is that slow, another is tried.
+    let short = (0..3).find_map(|_| {
+        eventually("one of them holds the lease", PATIENCE, || is_held(&redis));
+        let before = count(&webhook, "store_down", "firing");
+        redis.kill();
+        let killed = now();
+        eventually("both see it", PATIENCE, || {
+            ask();
+            nodes
+                .iter()
+                .all(|node| !http::get(node.admin, "/metrics").text().contains("tidegate_alerts_active 0\n"))
+        });
+        eventually("it is told", PATIENCE, || count(&webhook, "store_down", "firing") > before);
+        let lasted = killed.elapsed();
+        redis.restart();
+        eventually("its end is told", Duration::from_secs(60), || {
+            ask();
+            count(&webhook, "store_down", "resolved") > before
+        });
+        (lasted < Duration::from_secs(12)).then(|| count(&webhook, "store_down", "firing") - before)
+    });
+    assert!(matches!(short, None | Some(1)), "{:?}", told(&webhook));
+}
+
+/// Two nodes on `redis`, called a and b.
+fn pair(redis: &Redis, webhook: &Upstream) -> [Server; 2] {
+    ["a", "b"].map(|name| {
+        let section = format!(
+            "admin: {{ node: {name} }}\nalerts: {{ webhook: {{ url: 'http://{}/hook' }} }}",
+            webhook.addr()
+        );
+        Server::start(&redis.url(), &section)
+    })
+}
+
+/// The pair, the one that tells first.
+fn by_duty(redis: &Redis, [a, b]: [Server; 2]) -> ([Server; 2], [&'static str; 2]) {
+    let teller = poll(PATIENCE, || holder(redis)).expect("one of them holds the lease");
+    if teller == "a" { ([a, b], ["a", "b"]) } else { ([b, a], ["b", "a"]) }
+}
+
+/// Who told that the rules of `node` are refused, or are taken again.
+fn tellers(webhook: &Upstream, node: &str, state: &str) -> Vec<String> {
+    let bodies =
+        webhook.received().into_iter().map(|one| serde_json::from_slice::<Value>(&one.body).unwrap());
+    let about = |body: &Value| {
+        let alerts = body["alerts"].as_array().unwrap().clone();
+        alerts.iter().any(|alert| {
+            alert["kind"] == "reload_failed" && alert["subject"] == node && alert["state"] == state
+        })
+    };
+    bodies.filter(about).map(|body| body["node"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn one_node_tells_what_another_sees_and_when_it_is_killed_the_other_tells_the_end() {
+    let (redis, webhook) = (Redis::start(), Upstream::recording());
+    let ([mut first, mut second], [teller, other]) = by_duty(&redis, pair(&redis, &webhook));
+    second.offer_rules("domain: [");
+    eventually("it is told", LONG, || !tellers(&webhook, other, "firing").is_empty());
+    assert_eq!(tellers(&webhook, other, "firing"), [teller], "by the one whose duty it is");
+    first.server.process().kill();
+    eventually("the duty is the other's", LONG, || holder(&redis).is_some_and(|now| now == other));
+    second.offer_rules(RULES);
+    eventually("the end is told", LONG, || !tellers(&webhook, other, "resolved").is_empty());
+    assert_eq!(tellers(&webhook, other, "resolved"), [other]);
+    assert_eq!(tellers(&webhook, other, "firing"), [teller], "and the beginning not again");
+}
+
+#[test]
+fn a_silence_made_at_one_node_holds_for_the_fleet_until_it_is_ended() {
+    let (redis, webhook) = (Redis::start(), Upstream::recording());
+    let ([first, mut second], [_, other]) = by_duty(&redis, pair(&redis, &webhook));
+    let wanted = json!({ "kind": "reload_failed", "subject": other, "until": "1h", "reason": "a test" });
+    let made = second.api("POST", "alerts/silences", &wanted.to_string());
+    assert_eq!(made.status, 201, "{}", made.text());
+    let silences = |node: &Server| node.api("GET", "alerts/silences", "").json()["silences"].clone();
+    eventually("the one who tells knows of it", LONG, || silences(&first)[0]["id"] == made.json()["id"]);
+    second.offer_rules("domain: [");
+    let is_active =
+        |node: &Server| {
+            let alerts = node.api("GET", "alerts", "").json();
+            alerts["active"].as_array().unwrap().iter().any(|alert| {
+                alert["kind"] == "reload_failed" && alert["silenced"] == true && alert["link"] == ""
+            })
+        };
+    eventually("both show the alert, silenced", LONG, || is_active(&first) && is_active(&second));
+    assert_eq!(tellers(&webhook, other, "firing"), Vec::<String>::new());
+    let path = format!("alerts/silences/{}", made.json()["id"]);
+    assert_eq!(first.api("DELETE", &path, "").status, 204);
+    eventually("it is told once the silence ends", LONG, || !tellers(&webhook, other, "firing").is_empty());
+    eventually("and ended everywhere", LONG, || silences(&second).as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_redis_that_evicts_and_a_certificate_that_ends_soon_are_told() {
+    let (redis, webhook, dir) = (Redis::start(), Upstream::recording(), tempfile::tempdir().unwrap());
+    let certificates = Certificates::for_loopback(dir.path());
+    // The certificate lasts two thousand years: far enough ahead, it ends soon.
+    let section = format!(
+        "tls: {{ resp: {{ certificate: '{}', key: '{}' }} }}\nalerts:\n  certificate_days: 1000000\n  webhook: {{ url: 'http://{}/hook' }}",
+        certificates.cert.display(),
+        certificates.key.display(),
+        webhook.addr()
+    );
+    let _server = Server::start(&redis.url(), &section);
+    eventually("the certificate is told", LONG, || count(&webhook, "certificate_ends", "firing") == 1);
+    assert_eq!(count(&webhook, "store_evicts", "firing"), 0);
+    redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+    redis.cmd(&["CONFIG", "SET", "maxmemory", "3mb"]);
+    let mut number = 0;
+    eventually("what Redis forgets is told", LONG, || {
+        (0..200).for_each(|_| {
+            number += 1;
+            redis.cmd(&["SET", &format!("filler{number}"), &"x".repeat(10_000)]);
+        });
+        count(&webhook, "store_evicts", "firing") == 1
+    });
+}
+
+#[test]
+#[ignore = "takes minutes: see CONTRIBUTING.md"]
+fn a_shadow_rule_that_would_refuse_much_on_two_nodes_is_told_once_with_what_both_counted() {
+    let (redis, webhook) = (Redis::start(), Upstream::recording());
+    let mut nodes = pair(&redis, &webhook);
+    let rules = "domain: api\nrules:\n- { name: tried/out, key: [user], shadow: true, limits: [1/hour] }\n";
+    nodes.iter_mut().for_each(|node| node.offer_rules(rules));
+    eventually("it is told", Duration::from_secs(240), || {
+        nodes.iter().for_each(|node| (0..5).for_each(|_| assert_eq!(node.check("42", None), 200)));
+        count(&webhook, "shadow_would_refuse", "firing") > 0
+    });
+    let alerts = webhook.received().into_iter().flat_map(|one| {
+        serde_json::from_slice::<Value>(&one.body).unwrap()["alerts"].as_array().unwrap().clone()
+    });
+    let told: Vec<Value> = alerts.filter(|alert| alert["kind"] == "shadow_would_refuse").collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0]["subject"], "api/tried/out");
+    assert_eq!(nodes[0].metric("tidegate_alert_baselines"), Some(1.0));
+}

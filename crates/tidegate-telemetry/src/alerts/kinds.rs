@@ -1,0 +1,255 @@
+//! What can be the matter, how bad it is, and where to look next.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What can be the matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each is explained in its finding")]
+pub enum Kind {
+    StoreDown,
+    BreakerOpen,
+    Fallback,
+    Overload,
+    StoreSlow,
+    StoreMemory,
+    StoreEvicts,
+    KeyCardinality,
+    SpentEvicted,
+    ReloadFailed,
+    VersionSkew,
+    CertificateEnds,
+    TrafficSpike,
+    TrafficDrop,
+    RefusalSpike,
+    NewTopCaller,
+    SpreadCaller,
+    ShadowWouldRefuse,
+}
+
+impl Kind {
+    /// All there are.
+    pub const ALL: [Kind; 18] = [
+        Kind::StoreDown,
+        Kind::BreakerOpen,
+        Kind::Fallback,
+        Kind::Overload,
+        Kind::StoreSlow,
+        Kind::StoreMemory,
+        Kind::StoreEvicts,
+        Kind::KeyCardinality,
+        Kind::SpentEvicted,
+        Kind::ReloadFailed,
+        Kind::VersionSkew,
+        Kind::CertificateEnds,
+        Kind::TrafficSpike,
+        Kind::TrafficDrop,
+        Kind::RefusalSpike,
+        Kind::NewTopCaller,
+        Kind::SpreadCaller,
+        Kind::ShadowWouldRefuse,
+    ];
+
+    /// Its name in payloads and in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::StoreDown => "store_down",
+            Kind::BreakerOpen => "breaker_open",
+            Kind::Fallback => "fallback",
+            Kind::Overload => "overload",
+            Kind::StoreSlow => "store_slow",
+            Kind::StoreMemory => "store_memory",
+            Kind::StoreEvicts => "store_evicts",
+            Kind::KeyCardinality => "key_cardinality",
+            Kind::SpentEvicted => "spent_evicted",
+            Kind::ReloadFailed => "reload_failed",
+            Kind::VersionSkew => "version_skew",
+            Kind::CertificateEnds => "certificate_ends",
+            Kind::TrafficSpike => "traffic_spike",
+            Kind::TrafficDrop => "traffic_drop",
+            Kind::RefusalSpike => "refusal_spike",
+            Kind::NewTopCaller => "new_top_caller",
+            Kind::SpreadCaller => "spread_caller",
+            Kind::ShadowWouldRefuse => "shadow_would_refuse",
+        }
+    }
+
+    /// How bad it is.
+    #[must_use]
+    pub fn severity(self) -> Severity {
+        match self {
+            Kind::StoreDown | Kind::BreakerOpen | Kind::StoreEvicts => Severity::Critical,
+            Kind::ShadowWouldRefuse | Kind::VersionSkew => Severity::Info,
+            _ => Severity::Warning,
+        }
+    }
+
+    /// How long it must last before anybody is told, in seconds.
+    #[must_use]
+    pub fn hold_s(self) -> u64 {
+        match self {
+            // What an outage brings at once is told at once, in one body.
+            Kind::StoreDown | Kind::BreakerOpen | Kind::Fallback => 2,
+            Kind::StoreEvicts | Kind::CertificateEnds => 2,
+            Kind::ReloadFailed => 5,
+            Kind::Overload | Kind::StoreSlow | Kind::StoreMemory | Kind::SpentEvicted => 30,
+            // Another release, or another version, is usual while a fleet is rolled.
+            Kind::VersionSkew => 300,
+            // Judged by the minute already.
+            _ => 0,
+        }
+    }
+
+    /// What to look at next, and the page of the dashboard that shows it. What is about a rule has the rule's page.
+    pub(super) fn next(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::StoreDown | Kind::BreakerOpen => (
+                "is Redis up, and reachable from these nodes? rules decide by on_store_failure meanwhile",
+                "/cluster",
+            ),
+            Kind::Fallback => {
+                ("which stores do not answer, and what their rules' on_store_failure admits", "/cluster")
+            }
+            Kind::Overload | Kind::StoreSlow => {
+                ("Redis's core, the network, and coalesced_batch_size; add a shard", "/cluster")
+            }
+            Kind::StoreMemory | Kind::StoreEvicts => {
+                ("raise maxmemory, and set maxmemory-policy noeviction", "/cluster")
+            }
+            Kind::KeyCardinality => {
+                ("which rule's key takes what callers choose; `tidegate plan` counts memory", "/rules")
+            }
+            Kind::SpentEvicted => ("raise limits.max_cells or limits.max_log_bytes", "/cluster"),
+            Kind::ReloadFailed => {
+                ("the log names file, line and a way out; so does `tidegate validate`", "/rules")
+            }
+            Kind::VersionSkew => ("which node lags, and why it refuses what others took", "/cluster"),
+            Kind::CertificateEnds => {
+                ("put a new certificate in its file; it is read again automatically", "/cluster")
+            }
+            Kind::TrafficSpike | Kind::RefusalSpike => {
+                ("one caller or many (`tidegate top`)? and what changed in the rules", "/rules")
+            }
+            Kind::TrafficDrop => ("do callers still reach the service that asks?", "/rules"),
+            Kind::NewTopCaller => {
+                ("who it is (`tidegate top`), and whether an override should bound it", "/rules")
+            }
+            Kind::SpreadCaller => (
+                "a rule keyed by a wider attribute (network, account) that the caller cannot rotate",
+                "/rules",
+            ),
+            Kind::ShadowWouldRefuse => ("whom it would refuse, before it is enforced", "/rules"),
+        }
+    }
+}
+
+/// How bad something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Severity {
+    Info,
+    Warning,
+    Critical,
+}
+
+/// Something that is the matter now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What.
+    pub kind: Kind,
+    /// With what: a store node, a rule, a listener.
+    pub subject: String,
+    /// In a sentence.
+    pub summary: String,
+    /// What to look at next.
+    pub next: String,
+    /// The page of the dashboard that shows it, as the part of its address after the `#`.
+    pub page: String,
+}
+
+impl Finding {
+    pub(super) fn new(kind: Kind, subject: impl Into<String>, summary: String) -> Self {
+        let (next, page) = kind.next();
+        let (subject, next, page) = (subject.into(), next.to_owned(), page.to_owned());
+        Finding { kind, subject, summary, next, page }
+    }
+
+    pub(super) fn of_rule(kind: Kind, rule: &RuleName, summary: String) -> Self {
+        let mut finding = Finding::new(kind, rule.to_string(), summary);
+        finding.page = format!("/rules/{}/{}", percent_encoded(&rule.domain), percent_encoded(&rule.rule));
+        finding
+    }
+}
+
+/// Which rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RuleName {
+    /// Its domain.
+    pub domain: String,
+    /// Its name.
+    pub rule: String,
+}
+
+impl RuleName {
+    /// The rule called `rule` of `domain`.
+    #[must_use]
+    pub fn new(domain: &str, rule: &str) -> Self {
+        RuleName { domain: domain.to_owned(), rule: rule.to_owned() }
+    }
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.domain, self.rule)
+    }
+}
+
+/// As the dashboard's addresses have it: a name may hold anything.
+fn percent_encoded(name: &str) -> String {
+    let mut text = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => text.push(byte.into()),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_all_different_and_listed_in_their_order() {
+        let names: BTreeSet<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), Kind::ALL.len());
+        assert!(Kind::ALL.is_sorted());
+    }
+
+    #[test]
+    fn links_lead_to_pages_that_the_dashboard_has() {
+        let app = std::fs::read_to_string("../../dashboard/src/App.svelte").unwrap();
+        for kind in Kind::ALL {
+            let (next, page) = kind.next();
+            let named = format!("path: '{}'", page.trim_start_matches('/'));
+            assert!(app.contains(&named), "{} leads to {page}", kind.name());
+            assert!(!next.is_empty());
+        }
+        assert!(app.contains("place().path[2]}<RuleDetail"), "a rule has a page at rules/DOMAIN/RULE");
+    }
+
+    #[test]
+    fn a_rules_name_cannot_break_out_of_its_link() {
+        let rule = RuleName::new("api", "path_/a b?c#d.é");
+        let finding = Finding::of_rule(Kind::TrafficSpike, &rule, String::new());
+        assert_eq!(finding.page, "/rules/api/path_%2Fa%20b%3Fc%23d.%C3%A9");
+        assert_eq!(finding.subject, "api/path_/a b?c#d.é");
+    }
+}
