@@ -13,6 +13,7 @@ mod reload;
 mod repeats;
 mod rules;
 mod settings;
+mod terminal;
 mod unread;
 
 use std::process::ExitCode;

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
-use tidegate_rules::{Format, RuleSet, Source};
+use tidegate_rules::{Format, OverrideEffect, RuleSet, RuntimeOverride, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
 
 const ROUNDS: usize = 9;
@@ -29,8 +29,12 @@ struct Case {
     matching: usize,
 }
 
-const CASES: [Case; 12] = [
+/// Overrides of other callers' keys, where the name of a case says so.
+const OVERRIDES: usize = 100_000;
+
+const CASES: [Case; 13] = [
     Case { name: "1 rule", rules: || globs(1, |_| "/v1/*".into()), matching: 1 },
+    Case { name: "1 rule, 100,000 overrides", rules: || globs(1, |_| "/v1/*".into()), matching: 1 },
     Case { name: "10,000 paths", rules: || globs(10_000, |n| format!("/v1/users/{n}/x7x/b")), matching: 1 },
     Case {
         name: "10,000 x /v1/users/N/*",
@@ -95,15 +99,52 @@ fn main() {
             shown(counted.map(|count| count / case.matching as u64)),
         );
     }
+    change_one_override();
+}
+
+/// What it takes to ban one more caller, beside compiling the rules that the ban is laid over.
+fn change_one_override() {
+    let began = Instant::now();
+    let rules = compiled(globs(10_000, |n| format!("/v1/users/{n}/*")));
+    let compiling = began.elapsed();
+    let (with_all, _) = rules.with_overrides(&overrides(OVERRIDES));
+    let one_more = overrides(OVERRIDES + 1);
+    let began = Instant::now();
+    let changed = black_box(with_all.with_overrides(&one_more));
+    println!(
+        "one more of {OVERRIDES} overrides is laid over 10,000 rules in {:.0?}, which compile in {compiling:.0?}",
+        began.elapsed()
+    );
+    drop(changed);
+}
+
+fn overrides(count: usize) -> Vec<RuntimeOverride> {
+    let one = |number: usize| RuntimeOverride {
+        domain: "api".into(),
+        rule: Some("r0".into()),
+        when: vec![("user".into(), format!("special-{number}"))],
+        effect: match number % 2 {
+            0 => OverrideEffect::Ban,
+            _ => OverrideEffect::Limits("[5/minute]".into()),
+        },
+        until: None,
+    };
+    (0..count).map(one).collect()
+}
+
+fn compiled(text: String) -> RuleSet {
+    let format = if text.contains("descriptors:") { Format::EnvoyRatelimit } else { Format::Native };
+    RuleSet::compile(&[Source::new("rules.yaml", text)], format).expect("fine rules")
 }
 
 struct Subject(Limiter);
 
 impl Subject {
     fn new(case: &Case) -> Self {
-        let text = (case.rules)();
-        let format = if text.contains("descriptors:") { Format::EnvoyRatelimit } else { Format::Native };
-        let rules = RuleSet::compile(&[Source::new("rules.yaml", text)], format).expect("fine rules");
+        let mut rules = compiled((case.rules)());
+        if case.name.contains("overrides") {
+            rules = rules.with_overrides(&overrides(OVERRIDES)).0;
+        }
         let clock = Arc::new(ManualClock::at(tidegate_core::Timestamp::from_micros(1_800_000_000_000_000)));
         let store = MemoryStore::with_clock(MemoryConfig::default(), clock.clone());
         let mut config = LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver));

@@ -270,7 +270,7 @@ impl Decision {
     /// The rule that a report is about; none for a limit that the caller brought along.
     #[must_use]
     pub fn rule_of(&self, report: &Report) -> Option<&Rule> {
-        report.rule.and_then(|index| self.snapshot.rules().rules().nth(index))
+        report.rule.map(|index| self.snapshot.rules().rule(index))
     }
 
     /// What the rules said to the descriptor at this place in the request.
@@ -307,9 +307,7 @@ impl Decision {
             same
         });
         let rules = self.snapshot.rules();
-        results
-            .into_iter()
-            .filter_map(|(rule, result, variant)| Some((rules.rules().nth(rule)?, result, variant)))
+        results.into_iter().map(|(rule, result, variant)| (rules.rule(rule), result, variant))
     }
 
     pub(crate) fn is_refused_by_quotas_alone(&self) -> bool {

@@ -50,11 +50,11 @@ impl RuleSet {
     /// Every rule as far as a request notices it, by domain and name.
     fn described(&self) -> BTreeMap<(&str, &str), Described> {
         let mut all: BTreeMap<(&str, &str), Described> =
-            self.rules().map(|rule| ((rule.domain(), rule.name()), Described::of(rule))).collect();
+            self.written().map(|rule| ((rule.domain(), rule.name()), Described::of(rule))).collect();
         for (name, domain) in self.all_domains() {
             let Domain::Native(native) = domain else { continue };
             for selector in &native.selectors {
-                let rule = self.rules().nth(selector.rule).map_or("", Rule::name);
+                let rule = self.rule(selector.rule).name();
                 let Some(described) = all.get_mut(&(name, rule)) else { continue };
                 let mut conditions: Vec<String> = selector
                     .conditions

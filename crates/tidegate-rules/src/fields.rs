@@ -226,7 +226,8 @@ pub(crate) fn quantity<T>(
 }
 
 /// What other limiters call our fields.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 15] = [
+    ("mode", "shadow"),
     ("shadow_mode", "shadow"),
     ("dry_run", "shadow"),
     ("timezone", "tz"),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use tidegate_core::Timestamp;
@@ -59,11 +60,20 @@ impl Format {
 /// ```
 #[derive(Debug, Default)]
 pub struct RuleSet {
+    /// Shared with the sets that lay other overrides over the same rules: those change more often than rules do.
+    compiled: Arc<Compiled>,
+    /// What is laid over the rules of each domain while they are in use.
+    pub(crate) overrides: HashMap<Box<str>, Overrides, RandomState>,
+    /// Rules that carry the bans of a whole domain; their indices follow those of the files' rules.
+    pub(crate) carriers: Vec<Rule>,
+}
+
+/// What rule files say.
+#[derive(Debug, Default)]
+struct Compiled {
     rules: Box<[Rule]>,
     domains: HashMap<Box<str>, Domain, RandomState>,
     warnings: Option<Diagnostics>,
-    /// What is laid over the rules of each domain while they are in use.
-    pub(crate) overrides: HashMap<Box<str>, Overrides, RandomState>,
 }
 
 #[derive(Debug)]
@@ -129,45 +139,64 @@ impl RuleSet {
         }
         native::finish(&mut compiling, &mut report);
         let warnings = report.finish()?;
-        let (rules, overrides) = (compiling.rules.into(), HashMap::default());
-        Ok(RuleSet { rules, domains: compiling.domains, warnings, overrides })
+        let compiled = Compiled { rules: compiling.rules.into(), domains: compiling.domains, warnings };
+        Ok(RuleSet { compiled: Arc::new(compiled), ..RuleSet::default() })
     }
 
     /// What was accepted but looks wrong.
     #[must_use]
     pub fn warnings(&self) -> Option<&Diagnostics> {
-        self.warnings.as_ref()
+        self.compiled.warnings.as_ref()
     }
 
     /// The rules, in the order of their indices.
     pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
-        self.rules.iter()
+        (0..self.len()).map(|index| self.rule(index))
+    }
+
+    /// Those that a person wrote.
+    pub(crate) fn written(&self) -> impl Iterator<Item = &Rule> {
+        self.compiled.rules.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.compiled.rules.len() + self.carriers.len()
+    }
+
+    /// The rule of an index.
+    ///
+    /// # Panics
+    /// When none of this set has it.
+    #[must_use]
+    pub fn rule(&self, index: usize) -> &Rule {
+        let files = &self.compiled.rules;
+        files.get(index).unwrap_or_else(|| &self.carriers[index - files.len()])
+    }
+
+    /// The same rules without overrides, and nothing compiled or copied.
+    pub(crate) fn bare(&self) -> RuleSet {
+        RuleSet { compiled: self.compiled.clone(), ..RuleSet::default() }
     }
 
     /// The domains that have rules, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
-        self.domains.keys().map(|name| &**name)
+        self.compiled.domains.keys().map(|name| &**name)
     }
 
     pub(crate) fn all_domains(&self) -> impl Iterator<Item = (&str, &Domain)> {
-        self.domains.iter().map(|(name, domain)| (&**name, domain))
-    }
-
-    pub(crate) fn push_rule(&mut self, rule: Rule) {
-        let rules = std::mem::take(&mut self.rules);
-        self.rules = rules.into_iter().chain([rule]).collect();
+        self.compiled.domains.iter().map(|(name, domain)| (&**name, domain))
     }
 
     /// Whether some rule file speaks of this domain.
     #[must_use]
     pub fn has_domain(&self, name: &str) -> bool {
-        self.domains.contains_key(name)
+        self.compiled.domains.contains_key(name)
     }
 
     /// Whether some rule of the domain, in its conditions, keys or tiers, reads this attribute.
     #[must_use]
     pub fn asks_for(&self, domain: &str, attribute: &str) -> bool {
-        match self.domains.get(domain) {
+        match self.compiled.domains.get(domain) {
             Some(Domain::Native(native)) => native.attributes.get(attribute).is_some(),
             Some(Domain::Envoy(_)) => true,
             None => false,
@@ -185,16 +214,16 @@ impl RuleSet {
         now: Timestamp,
         found: &mut Matches<'r>,
     ) -> Result<(), UnknownDomain> {
-        let first = found.len();
-        match self.domains.get(domain) {
-            Some(Domain::Native(native)) => native.matches(&self.rules, descriptors, now, found),
-            Some(Domain::Envoy(envoy)) => envoy.matches(&self.rules, descriptors, now, found),
+        let (first, rules) = (found.len(), &*self.compiled.rules);
+        match self.compiled.domains.get(domain) {
+            Some(Domain::Native(native)) => native.matches(rules, descriptors, now, found),
+            Some(Domain::Envoy(envoy)) => envoy.matches(rules, descriptors, now, found),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
         }
         if !self.overrides.is_empty()
             && let Some(overrides) = self.overrides.get(domain)
         {
-            overrides.apply(&self.rules, descriptors, now, first, found);
+            overrides.apply(&self.carriers, descriptors, now, first, found);
         }
         Ok(())
     }
@@ -211,9 +240,9 @@ impl RuleSet {
         descriptor: &Descriptor<'_>,
         now: Timestamp,
     ) -> Result<Explanation, UnknownDomain> {
-        let mut rules = match self.domains.get(domain) {
-            Some(Domain::Native(native)) => explain::native(native, &self.rules, descriptor, now),
-            Some(Domain::Envoy(envoy)) => explain::envoy(envoy, &self.rules, descriptor, now),
+        let mut rules = match self.compiled.domains.get(domain) {
+            Some(Domain::Native(native)) => explain::native(native, &self.compiled.rules, descriptor, now),
+            Some(Domain::Envoy(envoy)) => explain::envoy(envoy, &self.compiled.rules, descriptor, now),
             None => return Err(UnknownDomain { domain: domain.to_owned() }),
         };
         if let Some(overrides) = self.overrides.get(domain) {

@@ -4,6 +4,7 @@
 //! thousand of them cost a request one look-up for each attribute that some of them name. Each ends by itself.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
@@ -66,7 +67,7 @@ pub(crate) struct Overrides {
     list: Vec<Override>,
     /// By the value of the attribute that tells most apart.
     by_value: Vec<(Box<str>, ByValue)>,
-    /// The rule that carries bans of the whole domain.
+    /// The place, among its like, of the rule that carries bans of the whole domain.
     carrier: Option<usize>,
 }
 
@@ -89,7 +90,8 @@ struct Override {
 
 #[derive(Debug)]
 enum Effect {
-    Limits(LimitSet),
+    /// Shared with all others of the rule that say the same.
+    Limits(Arc<LimitSet>),
     Ban,
 }
 
@@ -110,20 +112,22 @@ impl Override {
 }
 
 impl RuleSet {
-    /// The same rules with these overrides laid over them. One that makes no sense, because its rule is no more or its
-    /// limits have a mistake, is left out and named: it must not keep the others, or the rules, from being used.
+    /// The same rules with these overrides laid over them, in place of those that are. One that makes no sense, because its
+    /// rule is no more or its limits have a mistake, is left out and named: it must not keep the others, or the rules, from
+    /// being used. The rules are not compiled again.
     #[must_use]
-    pub fn with_overrides(mut self, overrides: &[RuntimeOverride]) -> (Self, Vec<OverrideProblem>) {
+    pub fn with_overrides(&self, overrides: &[RuntimeOverride]) -> (Self, Vec<OverrideProblem>) {
+        let mut rules = self.bare();
         let mut problems = Vec::new();
-        let mut calendars = Calendars::default();
+        let mut limits = LimitTexts::default();
         let common = Common::of(overrides);
         let names: Names = if overrides.is_empty() { Names::default() } else { self.names() };
         for (place, one) in overrides.iter().enumerate() {
-            if let Err(message) = self.add_override(one, (&names, &common), &mut calendars) {
+            if let Err(message) = rules.add_override(one, (&names, &common), &mut limits) {
                 problems.push(OverrideProblem { place, message });
             }
         }
-        (self, problems)
+        (rules, problems)
     }
 
     /// Whether an override would have an effect on these rules.
@@ -131,19 +135,19 @@ impl RuleSet {
     /// # Errors
     /// With the reason why not.
     pub fn check_override(&self, one: &RuntimeOverride) -> Result<(), String> {
-        let written = |rule: &&Rule| !rule.is_carrier() && rule.domain() == one.domain;
-        let known =
-            |name: &str| self.rules().filter(written).find(|rule| rule.name() == name).map(Rule::index);
-        self.resolve(one, known, &mut Calendars::default())?;
+        let known = |name: &str| {
+            self.written().find(|rule| rule.name() == name && rule.domain() == one.domain).map(Rule::index)
+        };
+        self.resolve(one, known, &mut LimitTexts::default())?;
         if one.when.is_empty() { Err(FOR_EVERYBODY.into()) } else { Ok(()) }
     }
 
     /// The rule that an override is for, and what it does.
-    fn resolve(
+    fn resolve<'o>(
         &self,
-        one: &RuntimeOverride,
+        one: &'o RuntimeOverride,
         known: impl Fn(&str) -> Option<usize>,
-        calendars: &mut Calendars,
+        limits: &mut LimitTexts<'o>,
     ) -> Result<(Option<usize>, Effect), String> {
         if !self.has_domain(&one.domain) {
             return Err(format!("no rule has the domain `{}`", one.domain));
@@ -154,23 +158,23 @@ impl RuleSet {
         let rule = one.rule.as_ref().map(place).transpose()?;
         let effect = match (&one.effect, &one.rule) {
             (OverrideEffect::Ban, _) => Effect::Ban,
-            (OverrideEffect::Unlimited, _) => Effect::Limits(LimitSet::Unlimited),
+            (OverrideEffect::Unlimited, _) => Effect::Limits(Arc::new(LimitSet::Unlimited)),
             (OverrideEffect::Limits(_), None) => return Err("limits need a rule to which they belong".into()),
             (OverrideEffect::Limits(text), Some(name)) => {
-                Effect::Limits(read_limits(text, &one.domain, name, calendars)?)
+                Effect::Limits(limits.read(text, &one.domain, name)?)
             }
         };
         Ok((rule, effect))
     }
 
-    fn add_override(
+    fn add_override<'o>(
         &mut self,
-        one: &RuntimeOverride,
+        one: &'o RuntimeOverride,
         (names, common): (&Names, &Common<'_>),
-        calendars: &mut Calendars,
+        limits: &mut LimitTexts<'o>,
     ) -> Result<(), String> {
         let known = |name: &str| names.get(&*one.domain).and_then(|rules| rules.get(name)).copied();
-        let (rule, effect) = self.resolve(one, known, calendars)?;
+        let (rule, effect) = self.resolve(one, known, limits)?;
         if rule.is_none() && matches!(effect, Effect::Ban) {
             self.carry_bans(&one.domain);
         }
@@ -180,7 +184,7 @@ impl RuleSet {
 
     fn names(&self) -> Names {
         let mut names = Names::default();
-        for rule in self.rules() {
+        for rule in self.written() {
             names.entry(rule.domain().into()).or_default().insert(rule.name().into(), rule.index());
         }
         names
@@ -188,11 +192,11 @@ impl RuleSet {
 
     /// Makes the rule that carries bans of the whole domain, so that a ban also counts where no rule matches.
     fn carry_bans(&mut self, domain: &str) {
-        let index = self.rules().len();
+        let (index, place) = (self.len(), self.carriers.len());
         let table = self.overrides.entry(domain.into()).or_default();
         if table.carrier.is_none() {
-            table.carrier = Some(index);
-            self.push_rule(Rule::carrier(index, BAN, domain));
+            table.carrier = Some(place);
+            self.carriers.push(Rule::carrier(index, BAN, domain));
         }
     }
 }
@@ -222,7 +226,7 @@ impl Overrides {
     /// Lays the overrides over what matched from `first` on.
     pub(crate) fn apply<'r>(
         &'r self,
-        rules: &'r [Rule],
+        carriers: &'r [Rule],
         descriptors: &[Descriptor<'_>],
         now: Timestamp,
         first: usize,
@@ -232,7 +236,7 @@ impl Overrides {
             let mut fitting = self.fitting(descriptor, now);
             fitting.sort_by_key(|one| one.rank());
             for one in fitting {
-                self.lay(one, rules, (number, now), first, found);
+                self.lay(one, carriers, (number, now), first, found);
             }
         }
     }
@@ -240,14 +244,14 @@ impl Overrides {
     fn lay<'r>(
         &'r self,
         one: &'r Override,
-        rules: &'r [Rule],
+        carriers: &'r [Rule],
         (descriptor, now): (usize, Timestamp),
         first: usize,
         found: &mut Matches<'r>,
     ) {
         let banned = Limits::Banned { retry_after: one.until.map(|until| until.since(now)) };
         if let (Effect::Ban, None, Some(carrier)) = (&one.effect, one.rule, self.carrier) {
-            let (rule, limits) = (&rules[carrier], banned);
+            let (rule, limits) = (&carriers[carrier], banned);
             found.push(Match {
                 descriptor,
                 rule,
@@ -266,8 +270,10 @@ impl Overrides {
                 (Effect::Ban, _) => banned,
                 // Without a key there is no cell that other limits could guard.
                 (_, missing @ Limits::KeyMissing(_)) => missing,
-                (Effect::Limits(LimitSet::Unlimited), _) => Limits::Unlimited,
-                (Effect::Limits(LimitSet::Enforce(limits)), _) => Limits::Enforce(limits),
+                (Effect::Limits(limits), _) => match &**limits {
+                    LimitSet::Unlimited => Limits::Unlimited,
+                    LimitSet::Enforce(limits) => Limits::Enforce(limits),
+                },
             };
         }
     }
@@ -309,6 +315,25 @@ impl<'o> Common<'o> {
 
 fn value_of<'d>(descriptor: &Descriptor<'d>, name: &str) -> Option<&'d [u8]> {
     descriptor.entries.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
+}
+
+/// Limits that were read already: of a hundred thousand overrides most say the same, and to read YAML takes longer than all
+/// else that is done for one.
+#[derive(Default)]
+struct LimitTexts<'o> {
+    calendars: Calendars,
+    known: HashMap<[&'o str; 3], Arc<LimitSet>, RandomState>,
+}
+
+impl<'o> LimitTexts<'o> {
+    fn read(&mut self, text: &'o str, domain: &'o str, rule: &'o str) -> Result<Arc<LimitSet>, String> {
+        if let Some(known) = self.known.get(&[domain, rule, text]) {
+            return Ok(known.clone());
+        }
+        let limits = Arc::new(read_limits(text, domain, rule, &mut self.calendars)?);
+        self.known.insert([domain, rule, text], limits.clone());
+        Ok(limits)
+    }
 }
 
 fn read_limits(text: &str, domain: &str, rule: &str, calendars: &mut Calendars) -> Result<LimitSet, String> {
@@ -429,6 +454,22 @@ rules:
         let (rules, _) = rules.with_overrides(&[one(None, &[("(ban)", "x")], OverrideEffect::Ban)]);
         let names: Vec<&str> = rules.rules().map(Rule::name).collect();
         assert_eq!(names, ["(ban)#2", BAN]);
+    }
+
+    #[test]
+    fn overrides_take_the_place_of_others_and_no_rule_is_compiled_again() {
+        let rules = RuleSet::compile(&[Source::new("a.yaml", RULES)], Format::Native).unwrap();
+        let ban = |user: &str| one(None, &[("user", user)], OverrideEffect::Ban);
+        let (first, _) = rules.with_overrides(&[ban("42")]);
+        let (second, _) = first.with_overrides(&[ban("43")]);
+        assert!(std::ptr::eq(first.rule(0), second.rule(0)));
+        let bans = |user: &[u8]| {
+            let mut found = Matches::new();
+            second.matches("api", &[Descriptor { entries: &[("user", user)] }], NOW, &mut found).unwrap();
+            found.iter().any(|one| matches!(one.limits, Limits::Banned { .. }))
+        };
+        assert_eq!((bans(b"42"), bans(b"43")), (false, true));
+        assert!(second.changes_since(&first).is_empty(), "who carries a ban is no rule of anybody's");
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Where the database is, and the connections to it.
 
 use std::fmt;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::{AnyPool, Executor as _};
+use sqlx::{AnyPool, Executor as _, Row as _};
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
@@ -22,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// instead of failing, and what was acknowledged survives a power cut.
 const SQLITE_SETUP: &str = "PRAGMA journal_mode = WAL; PRAGMA busy_timeout = 5000; PRAGMA synchronous = FULL; \
     PRAGMA foreign_keys = ON;";
+
+/// What every file of SQLite begins with.
+const SQLITE_HEAD: &[u8; 16] = b"SQLite format 3\0";
 
 /// The file's name in the directory of the embedded database.
 const FILE: &str = "tidegate.db";
@@ -139,6 +143,8 @@ pub struct RuleStore {
     pub(crate) url: DatabaseUrl,
     /// Wakes those who watch in this process when something was published here.
     pub(crate) changed: Arc<watch::Sender<()>>,
+    /// Set once an embedded database was found to be whole.
+    sound: Arc<OnceLock<()>>,
 }
 
 impl RuleStore {
@@ -163,15 +169,43 @@ impl RuleStore {
             })
         });
         let pool = options.connect_lazy(&url.for_driver())?;
-        Ok(RuleStore { pool, url: url.clone(), changed: Arc::new(watch::Sender::new(())) })
+        let changed = Arc::new(watch::Sender::new(()));
+        Ok(RuleStore { pool, url: url.clone(), changed, sound: Arc::default() })
     }
 
     /// Brings the schema up to date: safe to be called by many nodes at once, and again.
     ///
     /// # Errors
-    /// When the database does not answer, or a newer release has changed it.
+    /// When the database does not answer, is damaged, or a newer release has changed it.
     pub async fn migrate(&self) -> Result<()> {
+        if self.url.kind == Kind::Sqlite && self.sound.get().is_none() {
+            self.check_file().await?;
+            let _ = self.sound.set(());
+        }
         schema::migrate(&self.pool, self.url.kind).await
+    }
+
+    /// Whether the file is a database, and whole: what is damaged should be said before anything is written to it.
+    async fn check_file(&self) -> Result<()> {
+        let path = self.url.url.clone();
+        let damaged = |what: String| Error::Damaged { path: path.clone(), what };
+        // A file of something else fails every connection, and all that would be heard is that none came.
+        let is_other = std::fs::File::open(&path).is_ok_and(|mut file| {
+            let mut head = [0; SQLITE_HEAD.len()];
+            file.read_exact(&mut head).is_ok() && head != *SQLITE_HEAD
+        });
+        if is_other {
+            return Err(damaged("it is no SQLite database".to_owned()));
+        }
+        let checked = sqlx::query("PRAGMA quick_check(1)").fetch_one(&self.pool).await;
+        match checked.and_then(|row| row.try_get::<String, _>(0)) {
+            Ok(told) if told == "ok" => Ok(()),
+            Ok(told) => Err(damaged(told)),
+            Err(sqlx::Error::Database(error)) if is_damage(&*error) => {
+                Err(damaged(error.message().to_owned()))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Where it is.
@@ -184,6 +218,14 @@ impl RuleStore {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// SQLite's codes for a file whose content makes no sense, the rest of which say more.
+fn is_damage(error: &dyn sqlx::error::DatabaseError) -> bool {
+    const CORRUPT: u32 = 11;
+    const NOT_A_DATABASE: u32 = 26;
+    let code = error.code().and_then(|code| code.parse::<u32>().ok());
+    code.is_some_and(|code| [CORRUPT, NOT_A_DATABASE].contains(&(code & 0xff)))
 }
 
 /// Only the owner may look into it: it holds hashes of tokens, and the limits of keys.

@@ -18,6 +18,14 @@ pub enum Error {
         /// What this release knows.
         known: i64,
     },
+    /// The file of an embedded database cannot be read any more.
+    #[error("{path} is damaged: {what}")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// The URL names no database.
     #[error("`{url}` names no database")]
     Url {

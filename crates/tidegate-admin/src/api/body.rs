@@ -1,12 +1,19 @@
-//! Bodies and queries: read strictly, and a mistake names its field.
+//! Bodies and queries: read strictly, in bounded time, and a mistake names its field.
+
+use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 use super::problem::Problem;
+
+/// How long a body may take. Connections are few, and one that sends a byte now and then must not keep its place: anybody may
+/// begin to log in.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A body of JSON.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -22,7 +29,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if !kind.eq_ignore_ascii_case("application/json") {
             return Err(Problem::not_json());
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(|_| Problem::too_large())?;
+        let reading = timeout(BODY_TIMEOUT, Bytes::from_request(request, state)).await;
+        let bytes = reading.map_err(|_| Problem::too_slow())?.map_err(|_| Problem::too_large())?;
         let mut reader = serde_json::Deserializer::from_slice(&bytes);
         let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let (field, inner) = (error.path().to_string(), error.inner());
@@ -57,5 +65,25 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let read = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         read.map(|path| Path(path.0)).map_err(|_| Problem::not_found("the path names nothing that can be"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::response::IntoResponse as _;
+    use futures_util::stream;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{\"token\":"))]);
+        let body = axum::body::Body::from_stream(futures_util::StreamExt::chain(begun, stream::pending()));
+        let request = Request::post("/").header(CONTENT_TYPE, "application/json").body(body).unwrap();
+        let refused = Body::<serde_json::Value>::from_request(request, &()).await;
+        let problem = refused.err().expect("it has no end").into_response();
+        assert_eq!(problem.status(), axum::http::StatusCode::REQUEST_TIMEOUT);
     }
 }

@@ -16,6 +16,7 @@ use super::body::Body;
 use super::guard::Caller;
 use super::overrides;
 use super::problem::{Answer, Problem};
+use super::publish::check_reason;
 use crate::control::Control;
 
 /// The most attributes of a key, and the longest of their names and values.
@@ -115,6 +116,7 @@ pub(crate) async fn reset(
     Body(wanted): Body<KeyReset>,
 ) -> Answer<Json<Value>> {
     let entries = entries(&wanted.attributes)?;
+    check_reason(&wanted.reason)?;
     let descriptor = Descriptor { entries: &entries };
     let looked = control.limiter.usage(&wanted.domain, descriptor).await;
     let cells = looked.map_err(|error| unknown_domain(&control, &error))?.cells.len();

@@ -15,7 +15,7 @@ use super::body::{Body, Query};
 use super::guard::Caller;
 use super::keys::Key;
 use super::problem::{Answer, Problem};
-use super::publish::leading;
+use super::publish::{check_reason, leading};
 use super::when;
 use crate::control::{Control, runtime};
 
@@ -101,6 +101,7 @@ pub(crate) async fn lift(
     Body(Lift { id, reason }): Body<Lift>,
 ) -> Answer<Json<Value>> {
     let store = leading(&control)?;
+    check_reason(&reason)?;
     let lifted = store.lift_override(&id, &reason, &caller.actor, control.clock.now()).await?;
     let lifted =
         lifted.ok_or_else(|| Problem::not_found("there is no such override, or it was lifted already"))?;
@@ -116,6 +117,10 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
     }
     let entries = Key { domain: wanted.domain.clone(), attributes: wanted.when.clone() };
     entries.entries()?;
+    check_reason(&wanted.reason)?;
+    if wanted.when.keys().any(|name| name.chars().any(char::is_control)) {
+        return Err(Problem::field("when", "the name of an attribute holds a control character"));
+    }
     if wanted.action != Action::Limits && !wanted.limits.is_empty() {
         return Err(Problem::field("limits", "only `action: limits` has limits"));
     }

@@ -74,6 +74,11 @@ impl Problem {
         Problem::new(status, "body-too-large", title, "the body is larger than this route reads")
     }
 
+    pub(crate) fn too_slow() -> Self {
+        let (status, title) = (StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time");
+        Problem::new(status, "body-too-slow", title, "the body took longer than 30 s")
+    }
+
     pub(crate) fn unauthorized(detail: &str) -> Self {
         let title = "You are not logged in";
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
@@ -157,6 +162,11 @@ impl From<tidegate_rulestore::Error> for Problem {
     fn from(error: tidegate_rulestore::Error) -> Self {
         match error {
             tidegate_rulestore::Error::Full { .. } => Problem::field("", error.to_string()),
+            // What the database itself says, such as that its disk is full; not what the way to it is.
+            tidegate_rulestore::Error::Unavailable { source } => match source.as_database_error() {
+                Some(told) => Problem::unavailable(format!("the database refuses it: {}", told.message())),
+                None => Problem::unavailable("the database does not answer"),
+            },
             _ => Problem::unavailable(error.to_string()),
         }
     }

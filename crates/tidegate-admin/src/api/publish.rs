@@ -73,9 +73,7 @@ pub(crate) fn etag(version: u64) -> (axum::http::HeaderName, HeaderValue) {
 /// Compiles, publishes, takes it into use here, and answers with what changed.
 pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
     let store = editable(control)?;
-    if wanted.reason.len() > LONGEST_REASON {
-        return Err(Problem::field("reason", format!("it is longer than {LONGEST_REASON} bytes")));
-    }
+    check_reason(wanted.reason)?;
     check_domains(&wanted.documents)?;
     let (documents, now) = (wanted.documents.clone(), control.clock.now());
     // Compiling ten thousand rules takes a while, and requests are decided on the same cores.
@@ -102,6 +100,17 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
     let diff = Diff::between(&before, &wanted.documents).of(Some(wanted.on), Some(version.number));
     let published = Published { version: version.number, warnings: list(rules.warnings()), diff };
     Ok(([etag(version.number)], Json(published)).into_response())
+}
+
+/// A reason is a few lines of text, everywhere: it is kept for as long as what it is given for.
+pub(crate) fn check_reason(reason: &str) -> Answer<()> {
+    if reason.len() > LONGEST_REASON {
+        return Err(Problem::field("reason", format!("it is longer than {LONGEST_REASON} bytes")));
+    }
+    if reason.chars().any(|one| one.is_control() && one != '\n' && one != '\t') {
+        return Err(Problem::field("reason", "it holds a control character"));
+    }
+    Ok(())
 }
 
 /// What the other one changed.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use serde_json::json;
+use tidegate_rules::RuleChanges;
 use tidegate_rulestore::{Error, Head, RuleStore, Watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -64,7 +66,7 @@ impl Control {
             (None, fleets) => fleets,
         };
         match set {
-            Some(set) => self.take_set(set).await,
+            Some(set) => self.take_set(set).await.is_ok(),
             None => false,
         }
     }
@@ -125,7 +127,10 @@ impl Control {
         let forgotten = heard.revision != own && told.at.elapsed() >= HEARD_WITHIN;
         if told.head != Some(head) || forgotten {
             *told = Told { head: Some(head), at: Instant::now(), kept: Instant::now() };
-            let set = self.read(store).await?;
+            let set = match self.running_set(head) {
+                Some(set) => set,
+                None => self.read(store).await?,
+            };
             // The database is changed before anybody tells of it: who heard of more has it from before a restore.
             let set_back = forgotten && heard.revision > own;
             self.logged(self.fleet.publish(&set, set_back).await);
@@ -210,29 +215,33 @@ impl Control {
         })
     }
 
-    /// Takes a set into use that was published while this node ran.
+    /// Takes a set into use that was published while this node ran, and logs what changed.
     async fn follow(self: &Arc<Self>, set: PublishedSet) {
-        let (version, overrides) = (set.version, set.overrides);
-        if self.take_set(set).await {
-            tracing::info!(version, overrides, "published rules are in use");
+        let (version, overrides) = (set.version, set.key_overrides.len());
+        match self.take_set(set).await {
+            Ok(Some(changes)) => {
+                let rules = self.limiter.snapshot().rules().rules().len();
+                tracing::info!(version, rules, "rules reloaded: {changes}");
+            }
+            Ok(None) => tracing::info!(version, overrides, "key overrides reloaded"),
+            // Told already.
+            Err(_) => {}
         }
     }
 
-    /// Takes a set into use, compiling it on a thread where nobody waits. False if it has mistakes.
-    async fn take_set(self: &Arc<Self>, set: PublishedSet) -> bool {
+    /// Takes a set into use, compiling it on a thread where nobody waits. Says what changed, or why it has mistakes.
+    async fn take_set(self: &Arc<Self>, set: PublishedSet) -> Result<Option<RuleChanges>, String> {
         let (version, overrides) = (set.version, set.overrides);
         let control = self.clone();
-        match at_low_priority(move || control.take_published(set)).await {
-            Ok(()) => {
-                self.tell("version", &serde_json::json!({ "version": version, "overrides": overrides }));
-                true
-            }
+        let taken = at_low_priority(move || control.take_published(set)).await;
+        match &taken {
+            Ok(_) => self.tell("version", &json!({ "version": version, "overrides": overrides })),
             Err(failure) => {
                 tracing::error!(version, "published rules are not in use, the old ones go on: {failure}");
-                self.tell("nodes", &serde_json::json!({ "refused": version }));
-                false
+                self.tell("nodes", &json!({ "refused": version }));
             }
         }
+        taken
     }
 
     /// Says once that this node's database is not the fleet's.
@@ -250,14 +259,14 @@ impl Control {
         let told = self.database_error.send_replace(Some(format!("{error}{why}")));
         if told.is_none() {
             tracing::warn!("{error}{why}; limits keep working, rules and keys cannot be changed");
-            self.tell("store", &serde_json::json!({ "database": { "healthy": false } }));
+            self.tell("store", &json!({ "database": { "healthy": false } }));
         }
     }
 
     fn database_answers(&self) {
         if self.database_error.send_replace(None).is_some() {
             tracing::info!("the database answers again");
-            self.tell("store", &serde_json::json!({ "database": { "healthy": true } }));
+            self.tell("store", &json!({ "database": { "healthy": true } }));
         }
     }
 
@@ -327,11 +336,11 @@ impl Control {
             let note = self.note();
             self.fleet.announce(&note);
             if health.replace(note.health.clone()).is_some_and(|before| before != note.health) {
-                self.tell("store", &serde_json::json!({ "health": note.health }));
+                self.tell("store", &json!({ "health": note.health }));
             }
             self.tell(
                 "stats",
-                &serde_json::json!({
+                &json!({
                     "at_s": now_s,
                     "allowed_per_s": note.allowed_per_s,
                     "refused_per_s": note.refused_per_s,

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_rules::{Diagnostics, Format, OverrideEffect, RuleSet, RuntimeOverride, Source, Timestamp};
-use tidegate_rulestore::{Action, DocumentSet, KeyOverride};
+use tidegate_rules::{
+    Diagnostics, Format, OverrideEffect, RuleChanges, RuleSet, RuntimeOverride, Source, Timestamp,
+};
+use tidegate_rulestore::{Action, DocumentSet, Head, KeyOverride};
 
 use super::Control;
 use super::fleet::PublishedSet;
@@ -102,27 +104,35 @@ impl Control {
         running.warnings = self.limiter.snapshot().rules().warnings().cloned();
     }
 
-    /// Takes the rules of files into use, with the overrides that there are. It may take long: not on a thread that others
-    /// wait for.
+    /// Takes the rules of files into use, with the overrides that there are, and says what changed. It may take long: not on
+    /// a thread that others wait for.
     ///
     /// # Errors
     /// When they have mistakes; then the old rules go on.
-    pub fn take_files(&self, files: Vec<(Source, Format)>) -> Result<(), CompileFailure> {
+    pub fn take_files(&self, files: Vec<(Source, Format)>) -> Result<RuleChanges, CompileFailure> {
         let _one_at_a_time = self.taking.lock();
         let running = self.running.lock().clone();
-        self.take(Running { base: Arc::new(Base::Files(files)), ..running })
+        self.take(Running { base: Arc::new(Base::Files(files)), ..running }).map(Option::unwrap_or_default)
     }
 
-    /// Takes what is published into use; where rules come from files, its overrides alone. It may take long, too.
+    /// Takes what is published into use; where rules come from files, its overrides alone. It may take long, too. Says what
+    /// changed; nothing where the rules are the same.
     ///
     /// # Errors
     /// With the reason why the old rules go on.
-    pub(crate) fn take_published(&self, set: PublishedSet) -> Result<(), String> {
+    pub(crate) fn take_published(&self, set: PublishedSet) -> Result<Option<RuleChanges>, String> {
         let _one_at_a_time = self.taking.lock();
         let running = self.running.lock().clone();
         let published = set.revision();
         let (base, version) = match self.source {
-            RuleSource::Database => (Arc::new(Base::Documents(DocumentSet::new(set.documents))), set.version),
+            RuleSource::Database => {
+                let documents = DocumentSet::new(set.documents);
+                let base = match &*running.base {
+                    Base::Documents(same) if *same == documents => running.base.clone(),
+                    _ => Arc::new(Base::Documents(documents)),
+                };
+                (base, set.version)
+            }
             RuleSource::Files(_) => (running.base.clone(), 0),
         };
         let revision = Revision { lineage: set.lineage, version, overrides: set.overrides, published };
@@ -136,15 +146,22 @@ impl Control {
         if is_file && wanted.overrides.is_empty() && running.overrides.is_empty() {
             // The rules that run are the wanted ones.
             *self.running.lock() = wanted;
-            return Ok(());
+            return Ok(None);
         }
         self.take(wanted).map_err(|failure| failure.0.to_string())
     }
 
-    /// Compiles `wanted`, takes it into use, and remembers it.
-    fn take(&self, mut wanted: Running) -> Result<(), CompileFailure> {
-        let rules = match wanted.base.compile(self.clock.now()) {
-            Ok(rules) => rules,
+    /// Compiles `wanted`, takes it into use, and remembers it. Rules that run already are not compiled again: a ban must
+    /// not cost what ten thousand rules do.
+    fn take(&self, mut wanted: Running) -> Result<Option<RuleChanges>, CompileFailure> {
+        let before = self.limiter.snapshot();
+        let is_same = Arc::ptr_eq(&self.running.lock().base, &wanted.base);
+        let compiled = match is_same {
+            true => None,
+            false => Some(wanted.base.compile(self.clock.now())),
+        };
+        let compiled = match compiled.transpose() {
+            Ok(compiled) => compiled,
             Err(found) => {
                 let first = found.iter().next().map(ToString::to_string).unwrap_or_default();
                 let what = match wanted.revision.version {
@@ -157,6 +174,7 @@ impl Control {
                 return Err(CompileFailure(found));
             }
         };
+        let rules = compiled.as_ref().unwrap_or_else(|| before.rules());
         wanted.warnings = rules.warnings().cloned();
         let overrides: Vec<RuntimeOverride> = wanted.overrides.iter().map(runtime).collect();
         let (rules, problems) = rules.with_overrides(&overrides);
@@ -164,13 +182,30 @@ impl Control {
             problems.into_iter().map(|problem| (wanted.overrides[problem.place].id.clone(), problem.message));
         wanted.without_effect = Arc::new(named.collect());
         wanted.refused = None;
+        let changes = compiled.is_some().then(|| rules.changes_since(before.rules()));
         self.limiter.replace_rules(rules);
         self.metrics.reloaded(&self.limiter.snapshot());
         if self.source == RuleSource::Database {
             self.metrics.runs_version(wanted.revision.version);
         }
         *self.running.lock() = wanted;
-        Ok(())
+        Ok(changes)
+    }
+
+    /// What is published, where it is what runs here: then nobody need read it again.
+    pub(crate) fn running_set(&self, head: Head) -> Option<PublishedSet> {
+        let running = self.running.lock().clone();
+        let revision = running.revision;
+        let is_it = self.source == RuleSource::Database
+            && self.lineage.get() == Some(&revision.lineage)
+            && (revision.version, revision.overrides) == (head.version, head.overrides);
+        is_it.then(|| PublishedSet {
+            lineage: revision.lineage,
+            version: revision.version,
+            overrides: revision.overrides,
+            documents: running.base.documents(),
+            key_overrides: running.overrides.to_vec(),
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -14,6 +15,7 @@ use tidegate_rulestore::{Document, DocumentSet};
 use crate::args::{Output, RulesArgs, RulesCommand};
 use crate::commands::admin_client::{AdminClient, Reply};
 use crate::failure::Failure;
+use crate::terminal::plain;
 
 pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
     let client = AdminClient::new(&args.admin)?;
@@ -41,7 +43,11 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
             let current = client.get("/rules")?;
             out.published(&publish(&client, &current, &split(paths)?, reason)?)?;
         }
-        RulesCommand::Export { dir } => export(&client, dir)?,
+        RulesCommand::Export { dir } => {
+            let files = export(&client, dir)?;
+            let text = format!("{} documents are in {}", files.len(), dir.display());
+            out.text(&json!({ "directory": dir.display().to_string(), "files": files }), &text)?;
+        }
         RulesCommand::Diff { what } => diff(&client, &out, what)?,
         RulesCommand::History { limit } => {
             out.history(&client.get(&format!("/versions?limit={limit}"))?.body)?
@@ -64,7 +70,9 @@ fn edit(client: &AdminClient, out: &Printer, domain: &str, reason: &str) -> Resu
     let name = domain.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
     let file = std::env::temp_dir().join(format!("tidegate-{}-{name}.yaml", std::process::id()));
     let cannot = |error: io::Error| Failure::new(format!("cannot use {}: {error}", file.display()));
-    fs::write(&file, text).map_err(cannot)?;
+    // The folder is everybody's: a file that somebody else put there is not written to, and nobody else reads ours.
+    let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
+    made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(cannot)?;
     let editor =
         std::env::var("VISUAL").or_else(|_| std::env::var("EDITOR")).unwrap_or_else(|_| "vi".to_owned());
     let status = Command::new("sh")
@@ -80,6 +88,8 @@ fn edit(client: &AdminClient, out: &Printer, domain: &str, reason: &str) -> Resu
         let kept = |failure: Failure| failure.hint(format!("your text is kept in {}", file.display()));
         let published = publish(client, &current, &before.with(domain, edited), reason).map_err(kept)?;
         out.published(&published)?;
+    } else {
+        out.text(&json!({ "version": current.body["version"], "changed": false }), "nothing was changed")?;
     }
     fs::remove_file(&file).map_err(cannot)
 }
@@ -94,17 +104,20 @@ fn publish(
     Ok(client.ask(&Method::PUT, "/rules", current.etag.as_deref(), &body)?.body)
 }
 
-fn export(client: &AdminClient, dir: &Path) -> Result<(), Failure> {
+/// Writes a file for each domain; returns their names.
+fn export(client: &AdminClient, dir: &Path) -> Result<Vec<String>, Failure> {
     let documents = documents(&client.get("/rules")?)?;
     let cannot = |error: io::Error| Failure::new(format!("cannot write to {}: {error}", dir.display()));
     fs::create_dir_all(dir).map_err(cannot)?;
+    let mut files = Vec::new();
     for (number, (domain, text)) in documents.iter().enumerate() {
         let plain = domain.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
         // A domain may be called anything; a file may not.
-        let name = if plain { domain.to_owned() } else { format!("domain-{number}") };
-        fs::write(dir.join(format!("{name}.yaml")), text).map_err(cannot)?;
+        let name = if plain { format!("{domain}.yaml") } else { format!("domain-{number}.yaml") };
+        fs::write(dir.join(&name), text).map_err(cannot)?;
+        files.push(name);
     }
-    Ok(())
+    Ok(files)
 }
 
 fn diff(client: &AdminClient, out: &Printer, what: &[String]) -> Result<(), Failure> {
@@ -208,7 +221,7 @@ impl Printer {
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => plain(text),
         Value::Array(items) => {
             let words: Vec<String> = items.iter().map(shown).collect();
             words.join(", ")
@@ -217,7 +230,7 @@ pub(crate) fn shown(value: &Value) -> String {
             Some(name) => format!("{} ({})", shown(fields.get("limit").unwrap_or(&Value::Null)), shown(name)),
             None => {
                 let words: Vec<String> =
-                    fields.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
+                    fields.iter().map(|(name, value)| format!("{}={}", plain(name), shown(value))).collect();
                 words.join(" ")
             }
         },

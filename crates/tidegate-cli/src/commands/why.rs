@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::args::{Output, WhyArgs};
 use crate::commands::admin_client::AdminClient;
 use crate::failure::Failure;
+use crate::terminal::plain;
 
 pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode, Failure> {
     let found = match &args.log {
@@ -92,7 +93,7 @@ fn sentences(found: &Value) -> String {
     let mut out = String::new();
     let decisions = found["decisions"].as_array().map(Vec::as_slice).unwrap_or_default();
     for decision in decisions {
-        out.push_str(&sentence(decision));
+        out.push_str(&plain(&sentence(decision)));
         out.push('\n');
     }
     let fit = found["fit"].as_u64().unwrap_or(0);

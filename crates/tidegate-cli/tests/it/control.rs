@@ -209,7 +209,8 @@ fn nodes_that_use_different_shards_are_noticed() {
 #[test]
 fn charts_show_what_all_nodes_decided() {
     let redis = Redis::start();
-    let store = format!("store: {{ url: '{}' }}", redis.url());
+    // Whoever is late is decided otherwise, and this is about counting.
+    let store = format!("store: {{ url: '{}', timeout: 5s }}", redis.url());
     let one = Node::start(&format!("{store}\nadmin: {{ node: one }}"));
     eventually("its rules are in force", PATIENCE, || one.limit() == Some(100));
     let other = Node::start(&format!("{store}\nadmin: {{ node: other, database: none }}"));
@@ -222,7 +223,8 @@ fn charts_show_what_all_nodes_decided() {
     };
     for user in 0..20 {
         let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
-        assert_eq!(http::post_json(other.http, "/v1/check", &body).status, 200);
+        let answer = http::post_json(other.http, "/v1/check", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
     }
     eventually("the other node's decisions are shown here", PATIENCE, || decided() >= 20.0);
     let (minutes, nodes) =
@@ -241,4 +243,41 @@ impl Node {
             _ => String::new(),
         }
     }
+}
+
+#[test]
+fn what_changed_is_logged_as_for_files_and_a_ban_compiles_no_rule() {
+    let node = Node::start("");
+    let publish = |rules: &str| {
+        assert_eq!(node.publish(&format!("domain: api\nrules:\n{rules}")).status, 200);
+    };
+    publish("- { name: per-user, key: [user], limits: [100/minute] }\n");
+    publish("- { name: per-user, key: [user], limits: [200/minute] }\n- { name: more, limits: [9/s] }\n");
+    let says = |text: &'static str| {
+        eventually(text, PATIENCE, || node.server.stderr().contains(text));
+    };
+    says("rules reloaded: +1 rules, ~1, -0: per-user 100/1m -> 200/1m; +more");
+    let reloads = || node.server.stderr().matches("rules reloaded").count();
+    let before = reloads();
+    node.ban("7");
+    says("key overrides reloaded");
+    assert!(!node.allows("7"));
+    assert_eq!(reloads(), before, "{}", node.server.stderr());
+}
+
+#[test]
+fn a_damaged_database_stops_the_start_and_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tidegate.db");
+    fs::write(&file, "what was left of it").unwrap();
+    let mut serve = crate::tidegate(&["serve"]);
+    serve.args(FREE_PORTS).arg("--data").arg(dir.path());
+    let ran = serve.output().unwrap();
+    let told = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(ran.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("tidegate.db is damaged") && told.contains("hint: restore it from a backup"),
+        "{told}"
+    );
+    assert_eq!(fs::read(&file).unwrap(), b"what was left of it");
 }

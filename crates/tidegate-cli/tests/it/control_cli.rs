@@ -100,6 +100,44 @@ fn an_edit_is_published_and_one_that_fails_is_kept() {
 }
 
 #[test]
+fn every_command_answers_a_program_in_json() {
+    let node = Node::start("");
+    let (file, out) = (node.dir.path().join("api.yaml"), node.dir.path().join("out"));
+    fs::write(&file, rules_of(4)).unwrap();
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let user = ["--domain", "api", "user=7"];
+    assert_eq!(json_of(&node, &["rules", "diff", file])["documents"][0]["domain"], "api");
+    assert_eq!(json_of(&node, &["rules", "apply", file])["version"], 2);
+    assert_eq!(json_of(&node, &["rules", "list"])["version"], 2);
+    assert_eq!(json_of(&node, &["rules", "get", "api"])["text"], rules_of(4));
+    assert!(json_of(&node, &["rules", "get", "api", "per-user"])["text"].is_string());
+    assert_eq!(json_of(&node, &["rules", "diff", "2"])["to"], 2);
+    assert_eq!(json_of(&node, &["rules", "rollback", "1"])["version"], 3);
+    assert_eq!(json_of(&node, &["rules", "import", file])["version"], 4);
+    assert_eq!(json_of(&node, &["rules", "history"])["versions"][0]["number"], 4);
+    assert_eq!(json_of(&node, &["rules", "export", out])["files"], json!(["api.yaml"]));
+    let unchanged = tidegate(&["rules", "edit", "api", "--output", "json"])
+        .env("TIDEGATE_ADMIN", format!("http://{}", node.admin))
+        .env("TIDEGATE_TOKEN", TOKEN)
+        .env("PATH", std::env::var("PATH").unwrap())
+        .env("TMPDIR", node.dir.path())
+        .env("EDITOR", "true")
+        .output()
+        .unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&unchanged.stdout).unwrap()["changed"], false);
+
+    assert!(json_of(&node, &[&["keys", "get"], &user[..]].concat())["cells"].is_array());
+    assert!(json_of(&node, &[&["keys", "reset"], &user[..]].concat())["cells"].is_u64());
+    let ban = json_of(&node, &[&["keys", "ban"], &user[..]].concat());
+    let own =
+        json_of(&node, &[&["keys", "override", "--rule", "per-user", "--limit", "5/s"], &user[..]].concat());
+    assert_eq!((&ban["action"], &own["action"]), (&json!("ban"), &json!("limits")));
+    assert_eq!(json_of(&node, &["keys", "list", "--search", "7"])["total"], 2);
+    assert_eq!(json_of(&node, &["keys", "lift", ban["id"].as_str().unwrap()])["id"], ban["id"]);
+    assert!(json_of(&node, &["top", "--once"])["rules"].is_array());
+}
+
+#[test]
 fn keys_are_looked_at_banned_overridden_and_reset() {
     let node = Node::start("");
     says(&node, &["check", "--server", &format!("http://{}", node.http), "--domain", "api", "user=7"]);

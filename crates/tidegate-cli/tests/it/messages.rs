@@ -40,6 +40,7 @@ const ROWS: &[(Typed, &str)] = &[
     (File("store: { timeout: 10 }", &["validate", "--config", "file.yaml"]), "10ms"),
     (Rule("match: { path: { prefix: /v1/ } }"), "write `path: \"/v1/*\"`"),
     (Rule("match: { path: { regex: '^/v1/.*' } }"), "write `path: \"/v1/*\"`"),
+    (Rule("mode: shadow"), "did you mean `shadow`?"),
     (Rule("shadow_mode: true"), "did you mean `shadow`?"),
     (Limit("{ algorithm: fixed_window, limit: 5, window: day, timezone: UTC }"), "did you mean `tz`?"),
     (Limit("{ algorithm: token_bucket, rate: 5/s, capacity: 5 }"), "did you mean `burst`?"),

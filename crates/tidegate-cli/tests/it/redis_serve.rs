@@ -26,17 +26,24 @@ fn a_server_starts_without_its_redis_serves_by_policy_and_recovers() {
     assert_eq!(http::post_json(node.http, "/v1/check", body).status, 503);
     eventually("it says that it is degraded", PATIENCE, || node.readyz().starts_with("degraded\n"));
     assert_eq!(http::get(node.http, "/readyz").status, 200);
+    for _ in 0..100 {
+        check(&mut client, &[("policy", "open"), ("user", "u")], 1);
+    }
     redis.restart();
     eventually("the store decides", PATIENCE, || {
         check(&mut client, &[("policy", "closed"), ("user", "u")], 1).source == "store"
     });
     eventually("it says that it is well", PATIENCE, || node.readyz() == "ready\n");
-    // One line for each change, and none for each request.
+    // One line for each change, and none for each request. Each worker has a connection of its own: on a busy machine one of
+    // them may still find the store gone after another has found it back, and each change is told.
     let stderr = node.server.stderr();
-    let lines = |text: &str| stderr.matches(text).count();
-    assert_eq!(lines("the store does not answer: rules"), 1, "{stderr}");
-    assert_eq!(lines("the store answers again"), 1, "{stderr}");
-    assert!(stderr.lines().count() < 15, "{stderr}");
+    let of = |line: &str| {
+        ["the store does not answer: rules", "the store answers again"].map(|text| line.contains(text))
+    };
+    let changes: Vec<[bool; 2]> = stderr.lines().map(of).filter(|of| of.contains(&true)).collect();
+    let alternate = changes.iter().enumerate().all(|(place, of)| *of == [place % 2 == 0, place % 2 == 1]);
+    assert!(alternate && !changes.is_empty() && changes.len().is_multiple_of(2), "{stderr}");
+    assert!(stderr.lines().count() < 30, "{stderr}");
 }
 
 #[test]

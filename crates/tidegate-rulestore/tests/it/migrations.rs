@@ -3,7 +3,7 @@
 use sqlx::any::AnyPoolOptions;
 use tidegate_rulestore::{Error, SCHEMA_VERSION};
 
-use crate::world::{Database, on_both, publish, set};
+use crate::world::{Database, on_both, publish, run, set};
 
 async fn raw(database: &Database, statement: &'static str) {
     let url = match database.url.strip_prefix("sqlite:") {
@@ -47,4 +47,41 @@ on_both!(a_newer_schema_is_refused_and_left_as_it_is, |database| {
         "{refused:?}"
     );
     assert_eq!(store.documents(1).await.unwrap(), set(&[("api", "one")]));
+});
+
+#[test]
+fn a_damaged_file_is_told_from_a_database_that_does_not_answer() {
+    run(async {
+        let database = Database::sqlite();
+        let store = database.store().await;
+        let long = "rule".repeat(20_000);
+        publish(&store, 0, &set(&[("api", &long)]), "").await.unwrap();
+        raw(&database, "PRAGMA wal_checkpoint(TRUNCATE)").await;
+        store.close().await;
+        let path = database.url.strip_prefix("sqlite:").unwrap();
+        let whole = std::fs::read(path).unwrap();
+        // Beyond the first page, so that it still looks like a database.
+        let mut holed = whole.clone();
+        holed[4096..].chunks_mut(4096).for_each(|page| page[..64].fill(0xa5));
+        for (bytes, what) in [(vec![0xa5; whole.len()], "no SQLite database"), (holed, "")] {
+            std::fs::write(path, bytes).unwrap();
+            let told = database.closed_store().migrate().await.unwrap_err();
+            assert!(matches!(&told, Error::Damaged { .. }), "{told:?}");
+            assert!(told.to_string().contains(path) && told.to_string().contains(what), "{told}");
+        }
+        std::fs::write(path, &whole).unwrap();
+        assert_eq!(database.store().await.head().await.unwrap().version, 1);
+    });
+}
+
+on_both!(a_publish_that_the_disk_has_no_room_for_changes_nothing, |database| {
+    let store = database.store().await;
+    publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
+    // The audit log is written last: as a disk that is full by then, without one.
+    raw(&database, "ALTER TABLE audit RENAME TO audit_elsewhere").await;
+    let refused = publish(&store, 1, &set(&[("api", "two")]), "").await;
+    assert!(refused.is_err());
+    raw(&database, "ALTER TABLE audit_elsewhere RENAME TO audit").await;
+    assert_eq!(store.head().await.unwrap().version, 1);
+    assert_eq!(publish(&store, 1, &set(&[("api", "two")]), "").await.unwrap().number, 2);
 });

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate_testkit::http;
 
+use super::document::operations;
 use super::world::{CONFIGURED, Node};
 
 const MARKUP: &str = "<img src=x onerror=alert(1)>";
@@ -35,11 +36,11 @@ fn markup_in_names_and_keys_stays_json_that_no_browser_takes_for_a_page() {
 }
 
 /// What is answered to a body that the server need not read to its end: it may close while we still send.
-fn answer_while_sending(node: &Node, path: &str, body: &[u8]) -> String {
+fn answer_while_sending(node: &Node, (method, path): (&str, &str), body: &[u8]) -> String {
     let mut stream = TcpStream::connect(node.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let head = format!(
-        "POST /admin/v1{path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CONFIGURED}\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CONFIGURED}\r\nif-match: \"1\"\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
@@ -56,8 +57,16 @@ fn a_body_beyond_its_bound_is_refused() {
     let large = json!({ "domain": "x".repeat(70 << 10), "attributes": {} });
     assert_eq!(node.ask("POST", "/keys/lookup", &large).status, 413);
     let body = json!({ "documents": [{ "domain": "api", "text": "#".repeat(17 << 20) }] }).to_string();
-    let answer = answer_while_sending(&node, "/rules/validate", body.as_bytes());
-    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    let document = http::get(node.address, "/admin/v1/openapi.json").json();
+    // A link is made of nothing, and so is the end of a token or a session: what they are sent is not read.
+    let reads = |(method, path, _): &(String, String, String)| {
+        ["POST", "PUT"].contains(&&**method) && !path.ends_with("/session/link")
+    };
+    for (method, path, _) in operations(&document).into_iter().filter(reads) {
+        let answer = answer_while_sending(&node, (&method, &path), body.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{method} {path}: {answer}");
+    }
+    assert_eq!(node.get("/rules")["version"], 1, "nothing was changed by any of them");
     let many: serde_json::Map<String, Value> = (0..100).map(|n| (n.to_string(), json!(""))).collect();
     assert_eq!(node.ask("POST", "/keys/lookup", &json!({ "domain": "api", "attributes": many })).status, 422);
 }
@@ -118,4 +127,32 @@ fn events_tell_of_a_publish_and_listeners_that_read_nothing_harm_nobody() {
         let _ = BufReader::new(&mut stream).read_line(&mut line);
         line.contains("200")
     });
+}
+
+#[test]
+fn a_crowd_of_listeners_that_read_nothing_shuts_nobody_out() {
+    let node = Node::start();
+    let crowd: Vec<TcpStream> = (0..600).map(|_| listen(&node)).collect();
+    assert_eq!(node.get("/rules")["version"], 1);
+    assert_eq!(node.publish(1, "domain: api\nrules: [{ name: a, limits: [1/s] }]\n").status, 200);
+    drop(crowd);
+}
+
+#[test]
+fn a_reason_is_a_few_lines_of_text() {
+    let node = Node::start();
+    let ban = |when: &str, reason: &str| {
+        let ban =
+            json!({ "domain": "api", "when": { when: "a\u{0}\nb" }, "action": "ban", "reason": reason });
+        let answer = node.ask("POST", "/keys/overrides", &ban);
+        (answer.status, answer.json()["field"].clone())
+    };
+    assert_eq!(ban("user", "two\nlines, 😀").0, 201, "a key may hold anything");
+    assert_eq!(ban("user", "\u{0}"), (422, json!("reason")));
+    assert_eq!(ban("user", "\u{1b}[2J"), (422, json!("reason")));
+    assert_eq!(ban("user", &"r".repeat(1_001)), (422, json!("reason")));
+    assert_eq!(ban("us\u{0}er", ""), (422, json!("when")));
+    let reset = json!({ "domain": "api", "attributes": { "user": "1" }, "reason": "\u{0}" });
+    assert_eq!(node.ask("POST", "/keys/reset", &reset).status, 422);
+    assert_eq!(node.get("/keys/overrides")["total"], 1);
 }

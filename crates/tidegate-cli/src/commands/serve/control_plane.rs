@@ -46,6 +46,11 @@ pub(super) async fn open(settings: &Settings) -> Result<Option<RuleStore>, Failu
         Err(error @ Error::NewerSchema { .. }) => {
             return Err(cannot_use(&url, &error).hint("start the newer release, or name another database"));
         }
+        // To begin with other rules than those that are in it would be worse than not to begin.
+        Err(error @ Error::Damaged { .. }) => {
+            let hint = "restore it from a backup, or move it away to begin with the starter rules";
+            return Err(cannot_use(&url, &error).hint(hint));
+        }
         // A server may come back; a file that cannot be written stays so.
         Err(error) if !asked_for => return Ok(without(&url, &error)),
         Err(_) => return Ok(Some(store)),

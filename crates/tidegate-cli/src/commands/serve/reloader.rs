@@ -79,19 +79,18 @@ impl Reloader {
     }
 
     fn reload(&self) {
-        let before = self.limiter.snapshot();
         let taken = self.files.read().and_then(|files| {
             let count = files.len();
-            self.control.take_files(files).map_err(|failure| RulesError::Invalid(failure.0)).map(|()| count)
+            let taken = self.control.take_files(files).map_err(|failure| RulesError::Invalid(failure.0))?;
+            Ok((count, taken))
         });
         let snapshot = self.limiter.snapshot();
         let version = snapshot.version();
         match taken {
-            Ok(files) => {
+            Ok((files, changes)) => {
                 snapshot.rules().warnings().into_iter().for_each(log_each);
                 log_unread(&self.surfaces, snapshot.rules());
                 let rules = snapshot.rules().rules().len();
-                let changes = snapshot.rules().changes_since(before.rules());
                 tracing::info!(version, rules, files, "rules reloaded: {changes}");
             }
             Err(error) => {
