@@ -21,35 +21,39 @@ local function lease_ends_in(key, index, now, longest_us)
 end
 
 -- The `n`th smallest end, from 0, of the leases after the first `ended` and of the live refused requests.
-local function nth_end(n, key, ended, held, now, longest_us, refused, log)
-  if refused == 0 then
+local function nth_end(n, key, ended, held, now, longest_us, log)
+  if not log then
     return lease_ends_in(key, ended + n, now, longest_us)
   end
-  local low, high = max(n - log.live, 0), min(n, held)
+  local low, most = max(n - log.live, 0), min(n, held)
+  local high, probe = most, most - 1
   while low < high do
-    local middle = floor_div(low + high, 2)
-    if lease_ends_in(key, ended + middle, now, longest_us) < log_leaves_in(log, n - middle) then
-      low = middle + 1
+    if lease_ends_in(key, ended + probe, now, longest_us) < log_leaves_in(log, n - probe) then
+      low = probe + 1
     else
-      high = middle
+      high = probe
     end
+    -- Most leases are older than what was refused since: strides from the last on find them sooner than halving does.
+    probe = max(2 * high - most - 1, floor_div(low + high, 2))
   end
   local first = low < held and lease_ends_in(key, ended + low, now, longest_us) or LATEST
   return n - low < log.live and min(first, log_leaves_in(log, n - low + 1)) or first
 end
 
--- What a request is told once `noted` more refused ones have been noted, beside `count` leases of which `ended` have ended
--- and the last ends at `last`.
-local function concurrency_told(
-  key, now, hits, noted, limit, ttl_us, refused, count, ended, longest_us, last
-)
-  local held, log = count - ended, nil
+-- The log of refused requests once `noted` more have been noted; nil where those do not count.
+local function refused_log(now, noted, limit, ttl_us, refused)
+  return refused > 0 and log_read(KEYS[refused], nil, now, noted, max(limit, 1), ttl_us, 7, 1) or nil
+end
+
+-- What a request is told beside the refused ones in `log` and `count` leases, of which `ended` have ended and the last
+-- ends at `last`.
+local function concurrency_told(key, now, hits, limit, ttl_us, log, count, ended, longest_us, last)
+  local held = count - ended
   local live, reset_after_us = held, 0
   if held > 0 then
     reset_after_us = min(last - now, longest_us)
   end
-  if refused > 0 then
-    log = log_read(KEYS[refused], nil, now, noted, max(limit, 1), ttl_us, 7, 1)
+  if log then
     live = held + log.live
     if log.live > 0 then
       reset_after_us = max(reset_after_us, log_leaves_in(log, log.live))
@@ -64,7 +68,7 @@ local function concurrency_told(
   elseif limit == 0 then
     return -1, 0, reset_after_us
   end
-  return -2 - nth_end(live - limit, key, ended, held, now, longest_us, refused, log), 0, reset_after_us
+  return -2 - nth_end(live - limit, key, ended, held, now, longest_us, log), 0, reset_after_us
 end
 
 local function last_end(key)
@@ -73,17 +77,16 @@ end
 
 -- What a request is told once `noted` more refused ones have been noted. Changes nothing.
 local function concurrency_look(key, now, hits, noted, limit, ttl_us, refused)
+  local log = refused_log(now, noted, limit, ttl_us, refused)
   local first = call("ZRANGE", key, 0, 1, "WITHSCORES")
   if not first[4] then
-    return concurrency_told(key, now, hits, noted, limit, ttl_us, refused, 0, 0, 0, 0)
+    return concurrency_told(key, now, hits, limit, ttl_us, log, 0, 0, 0, 0)
   end
   local count, ended, longest_us = call("ZCARD", key) - 1, 0, -tonumber(first[2])
   if tonumber(first[4]) <= now then
     ended = call("ZCOUNT", key, 0, now)
   end
-  return concurrency_told(
-    key, now, hits, noted, limit, ttl_us, refused, count, ended, longest_us, last_end(key)
-  )
+  return concurrency_told(key, now, hits, limit, ttl_us, log, count, ended, longest_us, last_end(key))
 end
 
 -- Enters a lease that ends after `ttl_us`, beside others taken for at most `longest_us`, in a set that begins with `first`.
@@ -141,12 +144,17 @@ local function concurrency_decide(key, now, hits, name, limit, ttl_us, refused)
     lease_grant(key, name, now, ttl_us, longest_us, first)
     return 0, limit - others - 1, ttl_us
   end
+  local log = refused_log(now, 0, limit, ttl_us, refused)
+  if log and hits > 0 and others + log.live >= limit then
+    -- It will be noted, and is told how long to wait once it is.
+    return -2, 0, 0
+  end
   if held then
     call("ZREM", key, name)
     last = others > 0 and last_end(key) or 0
   end
   local wait, remaining, reset_after_us =
-    concurrency_told(key, now, hits, 0, limit, ttl_us, refused, others, 0, longest_us, last)
+    concurrency_told(key, now, hits, limit, ttl_us, log, others, 0, longest_us, last)
   if name and wait >= 0 and hits > 0 then
     lease_grant(key, name, now, ttl_us, others > 0 and longest_us or 0, first)
   elseif held then

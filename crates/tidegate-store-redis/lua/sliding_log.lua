@@ -93,9 +93,9 @@ local function log_leaves_in(log, index)
   if index > log.kept then
     return log.window_us
   end
-  local last_low = log_low(log.key, log.raw, log.head, log.count, log.width)
+  log.last_low = log.last_low or log_low(log.key, log.raw, log.head, log.count, log.width)
   local low = log_low(log.key, log.raw, log.head, log.gone + index, log.width)
-  local entered = max(log.newest - packed_gap(last_low, low, log.width), 0)
+  local entered = max(log.newest - packed_gap(log.last_low, low, log.width), 0)
   return max(log.window_us - (log.now - entered), 0)
 end
 

@@ -152,7 +152,9 @@ impl Spend<'_> {
                 let hits = self.touch.ask.hits.get().saturating_mul(count.get().into());
                 counting * (15 + hits.min(log.limit()) / 150)
             }
-            Limit::Concurrency(_) => counting * 13,
+            // Its refusals are noted in a log, and who is refused is told when enough of leases and log will be gone.
+            Limit::Concurrency(_) if limit.counts_refused() => 60,
+            Limit::Concurrency(_) => 13,
             _ => 4,
         }
     }

@@ -151,6 +151,13 @@ fn script_us(redis: &Redis) -> f64 {
     mean.parse().unwrap()
 }
 
+/// What the server has spent so far. Time in which it did not run, on a machine that is busy, does not count.
+fn cpu_us(redis: &Redis) -> f64 {
+    let info = redis.cmd(&["INFO", "cpu"]).text();
+    let seconds = |field| info.lines().find_map(|line| line.strip_prefix(field)?.trim().parse::<f64>().ok());
+    1e6 * (seconds("used_cpu_user:").unwrap() + seconds("used_cpu_sys:").unwrap())
+}
+
 /// Every key has a time to live.
 fn assert_all_expire(redis: &Redis) {
     for key in redis.cmd(&["KEYS", "*"]).array() {
@@ -289,6 +296,39 @@ async fn a_flood_of_a_million_equal_requests_is_one_cheap_call() {
     }
     let mean = script_us(&redis);
     assert!(mean < 2_000.0, "{mean} us");
+}
+
+#[tokio::test]
+async fn a_call_that_notes_refusals_weighs_what_it_costs() {
+    let redis = Redis::start();
+    let store = store(&redis.url(), &patient());
+    let hour = Micros::from_secs(3_600);
+    let us_per_weight = async |refused| {
+        let limit = Limit::Concurrency(Concurrency::new(500, hour, refused).unwrap());
+        let target = Target::new(&format!("{refused:?}"), "42", limit);
+        let spend = |number| {
+            let touch = Touch { limit: &target.limit, ask: leasing(number), stance: Stance::Enforced };
+            [Spend { cell: target.cell(), touch }]
+        };
+        let spends: Vec<[Spend<'_>; 1]> = (1..=500 + 30).map(spend).collect();
+        let batch: Vec<Request<'_>> = spends.iter().map(|spends| Request::once(spends)).collect();
+        for some in batch[..500].chunks(25) {
+            store.decide(some).answer().await.unwrap();
+        }
+        let before = cpu_us(&redis);
+        for _ in 0..100 {
+            let told = store.decide(&batch[500..]).answer().await.unwrap();
+            assert!(told.iter().all(|outcome| !outcome.is_admitted()));
+        }
+        let weight: u64 = batch[500..].iter().map(Request::store_us).sum();
+        (cpu_us(&redis) - before) / 100.0 / weight as f64
+    };
+    let plain = us_per_weight(RefusedHits::Forget).await;
+    let noting = us_per_weight(RefusedHits::Count).await;
+    assert!(
+        noting < 1.5 * plain,
+        "{noting} us of Redis for each one planned, {plain} where nothing is noted"
+    );
 }
 
 #[tokio::test]

@@ -39,7 +39,6 @@ fn a_full_concurrency_limit_of_5000_costs_redis_little() {
 }
 
 #[test]
-#[ignore = "a call that notes many refusals at once holds Redis for 3 to 6 ms: its weight must count them"]
 fn a_full_concurrency_limit_that_counts_refusals_costs_redis_little() {
     attack_with(&[0], |_| leases(500, true));
 }
