@@ -394,6 +394,8 @@ fn encode_remote(stats: &RemoteStats, encoder: &mut DescriptorEncoder<'_>) -> fm
         stats.waiting as u64,
     )?;
     gauge(encoder, "store_calls_in_flight", "Calls to the store under way.", stats.calls as u64)?;
+    let help = "Calls to the store under way that nobody waits for any more.";
+    gauge(encoder, "late_store_calls_in_flight", help, stats.late_calls as u64)?;
     gauge(encoder, "fleet_size", "Limiters that share the store, this one included.", stats.fleet)?;
     let help = "Cells with hits that were spent here and not yet charged to the store.";
     gauge(encoder, "store_debts", help, stats.debts as u64)?;

@@ -55,6 +55,8 @@ impl NodeHealth {
 pub struct RemoteStats {
     /// Calls of this core that are under way.
     pub calls: usize,
+    /// Calls of this core that are under way though nobody waits for them any more.
+    pub late_calls: usize,
     /// Requests of this core that wait for the next call.
     pub waiting: usize,
     /// How many limiters share the store, this one included, as far as is known.
@@ -84,6 +86,7 @@ impl RemoteStats {
         let local = &remote.local;
         RemoteStats {
             calls,
+            late_calls: remote.late_calls(),
             waiting,
             fleet: local.fleet.size(),
             own: local.memory.stats(),

@@ -39,10 +39,12 @@ pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::{Limiter, Unsettled};
-pub use observer::{Decided, NoObserver, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport};
+pub use observer::{
+    Decided, LateCall, NoObserver, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport,
+};
 pub use refund::{RefundError, SpentAt};
-pub use remote::QueueBounds;
 pub use remote::breaker::{BreakerConfig, BreakerState};
+pub use remote::{LATE_CALLS_HEARD_FOR, QueueBounds};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
 pub use runtime::{Runtime, Task};
 #[cfg(feature = "tokio")]

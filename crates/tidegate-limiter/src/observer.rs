@@ -43,6 +43,9 @@ pub trait Observer: Send + Sync + 'static {
     /// known. Or they did, for longer than they should, because this node did not run: then the store has decided.
     fn overloaded(&self, _why: Overload, _requests: usize) {}
 
+    /// A call to the store that nobody waited for any more has ended.
+    fn late_call(&self, _end: LateCall) {}
+
     /// A request was refused here because the store had refused it a moment ago.
     fn deny_cache_hit(&self) {}
 
@@ -138,6 +141,18 @@ impl Overload {
             Overload::OwnLag => "own_lag",
         }
     }
+}
+
+/// What became of a call after everybody was let go who waited for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateCall {
+    /// The store answered. What it had spent for so many requests, which were decided without it, is given back.
+    Answered {
+        /// Those requests.
+        given_back: u64,
+    },
+    /// It did not, or too many calls were late: what it may have spent stays spent.
+    Lost,
 }
 
 /// What a store was asked.

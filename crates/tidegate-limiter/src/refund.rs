@@ -9,14 +9,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
 use tidegate_rules::{Coordination, UnknownDomain};
-use tidegate_store::{Clock, Refund, StoreError};
+use tidegate_store::{Clock, Refund, Store, StoreError};
 
 use crate::check::{Matched, Plan};
 use crate::decision::{Decision, Source};
 use crate::limiter::Limiter;
 use crate::observer::StoreCall;
 use crate::owned::OwnedCell;
-use crate::remote::Remote;
+use crate::remote::{LARGEST_BATCH, Remote};
 use crate::request::CheckRequest;
 
 /// Why hits could not be given back or charged, or cells not be reset.
@@ -216,13 +216,19 @@ impl Remote {
             return Ok(());
         }
         let nodes = self.nodes_of(given.iter().map(|(cell, ..)| cell.key().tag));
-        let store = self.store();
-        let work = async move {
-            let refunds: SmallVec<[Refund<'_>; 2]> =
-                given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age)).collect();
-            store.refund(&refunds).answer().await
-        };
-        self.run(StoreCall::Refund, nodes, work).await
+        self.run(StoreCall::Refund, nodes, refund_at(self.store(), given)).await
+    }
+
+    /// Refunds what the store said just now that it had spent, whatever its breaker says, without anybody waiting for it.
+    pub(crate) fn refund_late(self: &Arc<Self>, given: GivenBack) {
+        let remote = self.clone();
+        self.spawn(Box::pin(async move {
+            for some in given.chunks(LARGEST_BATCH) {
+                let nodes = remote.nodes_of(some.iter().map(|(cell, ..)| cell.key().tag));
+                let work = refund_at(remote.store(), some.into());
+                let _ = remote.call(StoreCall::Refund, &nodes, work).await;
+            }
+        }));
     }
 
     /// Refunds without anybody waiting for it.
@@ -239,6 +245,12 @@ impl Remote {
         let work = async move { store.reset(cell.key(), &cell.limit).answer().await };
         self.run(StoreCall::Reset, nodes, work).await
     }
+}
+
+async fn refund_at(store: Arc<dyn Store>, given: GivenBack) -> Result<(), StoreError> {
+    let refunds: SmallVec<[Refund<'_>; 2]> =
+        given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age)).collect();
+    store.refund(&refunds).answer().await
 }
 
 fn refunds<'p>(plan: &Plan<'p>, returns: impl Iterator<Item = Return>) -> SmallVec<[Refund<'p>; 4]> {

@@ -16,6 +16,9 @@ pub struct RedisConfig {
     pub key_prefix: String,
     /// How long a call may take, all told.
     pub timeout: Duration,
+    /// For how much longer the answer to a decision is waited for, on one server: for those who have a deadline of their own,
+    /// and want to know what was spent after it. Requests over several servers are undone instead.
+    pub late_answers: Duration,
     /// How long making a connection may take, TLS and log-in included.
     pub connect_timeout: Duration,
     /// The most calls under way on one connection; more are turned away at once.
@@ -58,6 +61,7 @@ impl Default for RedisConfig {
         RedisConfig {
             key_prefix: "tidegate".to_owned(),
             timeout: Duration::from_millis(10),
+            late_answers: Duration::ZERO,
             connect_timeout: Duration::from_secs(1),
             max_in_flight: 4_096,
             tls: TlsFiles::default(),

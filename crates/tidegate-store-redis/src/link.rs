@@ -111,8 +111,8 @@ impl Link {
     pub(crate) async fn call(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
         let _place = self.place()?;
         let mut connection = self.connection(deadline).await?;
-        let answer = in_time(connection.send_packed_command(command), deadline).await;
-        match self.heard(answer, deadline)? {
+        let answer = self.answer(connection.send_packed_command(command), deadline).await;
+        match answer? {
             Value::ServerError(error) => Err(self.refused(Failure::Answered(error))),
             value => Ok(value),
         }
@@ -123,7 +123,7 @@ impl Link {
         let _place = self.place()?;
         let mut connection = self.connection(deadline).await?;
         let answers = connection.send_packed_commands(commands, 0, commands.len());
-        let answers = self.heard(in_time(answers, deadline).await, deadline)?;
+        let answers = self.answer(answers, deadline).await?;
         match answers.into_iter().last() {
             Some(Value::ServerError(error)) => Err(self.refused(Failure::Answered(error))),
             Some(value) => Ok(value),
@@ -164,21 +164,36 @@ impl Link {
         }
     }
 
-    fn heard<T>(&self, answer: Option<Result<T, RedisError>>, deadline: Deadline) -> Result<T, Failure> {
+    /// What `call` is answered by `deadline`, or late.
+    async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<T, RedisError>>,
+        deadline: Deadline,
+    ) -> Result<T, Failure> {
+        let mut call = pin!(call);
+        let mut answer = in_time(call.as_mut(), deadline).await;
+        if answer.is_none() {
+            self.is_silent(deadline);
+            if !deadline.late.is_zero() {
+                answer = timeout(deadline.late, call).await.ok();
+            }
+        }
         match answer {
             Some(Ok(answer)) => {
                 self.shared.is_heard();
                 Ok(answer)
             }
             Some(Err(error)) => Err(Failure::Lost(error.into())),
-            None => {
-                self.shared.is_silent.store(true, Ordering::Relaxed);
-                let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
-                if self.shared.silence.lock().goes_on(sent, Instant::now()) {
-                    self.give_up();
-                }
-                Err(Failure::TimedOut(deadline.span))
-            }
+            None => Err(Failure::TimedOut(deadline.span)),
+        }
+    }
+
+    /// A call was not answered by its deadline.
+    fn is_silent(&self, deadline: Deadline) {
+        self.shared.is_silent.store(true, Ordering::Relaxed);
+        let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
+        if self.shared.silence.lock().goes_on(sent, Instant::now()) {
+            self.give_up();
         }
     }
 
@@ -221,11 +236,13 @@ impl Drop for Link {
 pub(crate) struct Deadline {
     pub(crate) span: Duration,
     pub(crate) at: Instant,
+    /// For how much longer an answer is heard all the same.
+    pub(crate) late: Duration,
 }
 
 impl Deadline {
     pub(crate) fn from_now(span: Duration) -> Self {
-        Deadline { span, at: Instant::now() + span }
+        Deadline { span, at: Instant::now() + span, late: Duration::ZERO }
     }
 }
 

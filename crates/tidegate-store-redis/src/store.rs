@@ -40,6 +40,7 @@ pub(crate) struct Inner {
     pub(crate) client: Arc<Client>,
     pub(crate) keys: KeyWriter,
     pub(crate) timeout: Duration,
+    late_answers: Duration,
     connect_timeout: Duration,
     time: TimeSource,
     node_clock: Arc<dyn Clock>,
@@ -68,6 +69,7 @@ impl RedisStore {
             client: Arc::new(client),
             keys: KeyWriter::new(&config.key_prefix),
             timeout: config.timeout,
+            late_answers: config.late_answers,
             connect_timeout: config.connect_timeout,
             time: config.time.clone(),
             node_clock: Arc::clone(&config.node_clock),
@@ -403,7 +405,10 @@ impl Store for RedisStore {
         Reply::Later(Box::pin(async move {
             let deadline = Deadline::from_now(self.inner.timeout);
             match self.inner.client.route() {
-                Route::One { .. } => self.inner.decide_together(batch, deadline).await,
+                Route::One { .. } => {
+                    let deadline = Deadline { late: self.inner.late_answers, ..deadline };
+                    self.inner.decide_together(batch, deadline).await
+                }
                 Route::Sharded { .. } | Route::Cluster(_) => {
                     crate::cross_slot::decide(&self.inner, batch, deadline).await
                 }

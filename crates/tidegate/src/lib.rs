@@ -85,8 +85,8 @@ pub mod rules {
 /// What an [`Observer`] hears: everything that its methods take.
 pub mod observe {
     pub use tidegate_limiter::{
-        BreakerState, Decided, NoObserver, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall,
-        TraceContext, Traced, Transport,
+        BreakerState, Decided, LateCall, NoObserver, Observer, Overload, RuleResult, RuleWatcher, Source,
+        StoreCall, TraceContext, Traced, Transport,
     };
     pub use tidegate_rules::{Priority, Rule, Variant};
     pub use tidegate_store::StoreError;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_limiter::{Limiter, LimiterConfig, RemoteConfig, TokioHandle};
+use tidegate_limiter::{LATE_CALLS_HEARD_FOR, Limiter, LimiterConfig, RemoteConfig, TokioHandle};
 use tidegate_rules::Diagnostics;
 use tidegate_store_redis::{ConfigError, RedisConfig, RedisStore, StoreUrl, UrlError};
 use tokio::runtime::Handle;
@@ -67,7 +67,8 @@ impl Setup {
         let runtime = Handle::try_current().map_err(|_| OnRedisError::NoRuntime)?;
         let rules = self.rules.map_err(OnRedisError::Rules)?;
         let url: StoreUrl = url.parse().map_err(OnRedisError::Url)?;
-        let store = RedisStore::new(&url, &self.redis).map_err(OnRedisError::Store)?;
+        let config = RedisConfig { late_answers: LATE_CALLS_HEARD_FOR.into(), ..self.redis.clone() };
+        let store = RedisStore::new(&url, &config).map_err(OnRedisError::Store)?;
         let mut remote = RemoteConfig::new(Arc::new(TokioHandle(runtime.clone())));
         remote.timeout = self.redis.timeout.into();
         let mut limiter = LimiterConfig::new(rules, Arc::new(store), self.observer);

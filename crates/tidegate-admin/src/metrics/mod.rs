@@ -23,7 +23,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, LogStats};
 use tidegate_limiter::{
-    Decided, Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Traced, Transport,
+    Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Traced,
+    Transport,
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
@@ -201,6 +202,10 @@ impl Observer for Metrics {
 
     fn overloaded(&self, why: Overload, requests: usize) {
         self.lanes.mine().store.overloads[why as usize].fetch_add(requests as u64, Ordering::Relaxed);
+    }
+
+    fn late_call(&self, end: LateCall) {
+        self.lanes.mine().store.late_call(end);
     }
 
     fn deny_cache_hit(&self) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use tidegate_limiter::{Overload, Source, StoreCall};
+use tidegate_limiter::{LateCall, Overload, Source, StoreCall};
 
 use super::Lane;
 use super::durations::{self, Durations};
@@ -22,6 +22,9 @@ pub(super) struct StoreSide {
     pub(super) deny_cache_hits: AtomicU64,
     /// By why, in the order of [`Overload::ALL`].
     pub(super) overloads: [AtomicU64; Overload::ALL.len()],
+    late_answers: AtomicU64,
+    late_losses: AtomicU64,
+    given_back: AtomicU64,
     /// By place in [`FALLBACKS`].
     fallbacks: [AtomicU64; FALLBACKS.len()],
     pub(super) hits_repaid: AtomicU64,
@@ -51,6 +54,16 @@ impl StoreSide {
     pub(super) fn fell_back(&self, source: Source) {
         if let Some(place) = FALLBACKS.iter().position(|known| *known == source) {
             self.fallbacks[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn late_call(&self, end: LateCall) {
+        match end {
+            LateCall::Answered { given_back } => {
+                self.late_answers.fetch_add(1, Ordering::Relaxed);
+                self.given_back.fetch_add(given_back, Ordering::Relaxed);
+            }
+            LateCall::Lost => drop(self.late_losses.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
@@ -115,6 +128,15 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -
         let requests = total(&|store| &store.overloads[why as usize]);
         ConstCounter::new(requests).encode(family.encode_family(&[("reason", why.name())])?)?;
     }
+    let help = "Calls to the store that ended after everybody was let go who waited for them: `answered`, so that what they spent could be given back, or `lost`.";
+    let mut family = encoder.encode_descriptor("late_store_calls", help, None, MetricType::Counter)?;
+    let ends =
+        [("answered", total(&|store| &store.late_answers)), ("lost", total(&|store| &store.late_losses))];
+    for (end, calls) in ends {
+        ConstCounter::new(calls).encode(family.encode_family(&[("end", end)])?)?;
+    }
+    let help = "Requests whose hits were given back: the store had let them pass after they were let go.";
+    counter(encoder, "late_requests_given_back", help, total(&|store| &store.given_back))?;
     let help =
         "Requests decided, in part at least, by what their rules say for a store that does not answer.";
     let mut family = encoder.encode_descriptor("fallbacks", help, None, MetricType::Counter)?;

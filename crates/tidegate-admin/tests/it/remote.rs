@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tidegate_admin::{Exposition, Format, Metrics};
 use tidegate_core::Micros;
-use tidegate_limiter::{BreakerState, NodeHealth, Observer as _, Overload, RemoteStats, Source, StoreCall};
+use tidegate_limiter::{
+    BreakerState, LateCall, NodeHealth, Observer as _, Overload, RemoteStats, Source, StoreCall,
+};
 
 use crate::scrape::Scrape;
 
@@ -67,6 +69,8 @@ fn what_the_local_layer_spares_and_falls_back_to_is_counted() {
     metrics.deny_cache_hit();
     metrics.overloaded(Overload::QueueFull, 3);
     metrics.overloaded(Overload::OwnLag, 2);
+    metrics.late_call(LateCall::Answered { given_back: 4 });
+    metrics.late_call(LateCall::Lost);
     metrics.fell_back(Source::FallbackLocal);
     metrics.debts_paid(2, 7, None);
     let scrape = told_by(metrics);
@@ -75,6 +79,9 @@ fn what_the_local_layer_spares_and_falls_back_to_is_counted() {
     let overloads = |reason| scrape.get("tidegate_overloads_total", &[("reason", reason)]);
     assert_eq!((overloads("queue_full"), overloads("deadline")), (Some(3.0), Some(0.0)));
     assert_eq!(overloads("own_lag"), Some(2.0));
+    let late = |end| scrape.get("tidegate_late_store_calls_total", &[("end", end)]);
+    assert_eq!((late("answered"), late("lost")), (Some(1.0), Some(1.0)));
+    assert_eq!(count("late_requests_given_back"), Some(4.0));
     let fell = |source| scrape.get("tidegate_fallbacks_total", &[("source", source)]);
     assert_eq!((fell("fallback_local"), fell("fallback_open")), (Some(1.0), Some(0.0)));
 }

@@ -31,7 +31,7 @@ const SHORTEST_SYNC: Micros = Micros::from_millis(10);
 /// How often the store is asked for the key that leases are signed with.
 const LEASE_KEY_EVERY: Micros = Micros::from_secs(60);
 /// One call of the background's touches at most so many cells.
-pub(super) const LARGEST_BATCH: usize = 128;
+pub(crate) const LARGEST_BATCH: usize = 128;
 /// Own cells are swept in so many parts, one per second.
 const SWEEP_PARTS: usize = 60;
 

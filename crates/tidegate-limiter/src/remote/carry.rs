@@ -4,9 +4,9 @@
 //! applied is sent again.
 
 use std::num::NonZeroU32;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Outcome, Stance, Timestamp};
@@ -14,12 +14,14 @@ use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, S
 
 use super::breaker::BreakerState;
 use super::lag::Arrival;
+use super::late::Sent;
 use super::queue::{IsFirst, Item, QueueId};
 use super::{Overload, Remote, StoreAnswer, StoreReply, StoreTicket, TakenLeases};
 use crate::decision::Source;
 use crate::deny_cache::{AnsweredCell, Certainty};
 use crate::observer::StoreCall;
 use crate::owned::OwnedSpend;
+use crate::refund::GivenBack;
 use crate::runtime::Task;
 
 /// Carries what gathers to the store, call after call, until nobody waits.
@@ -32,14 +34,16 @@ async fn drive(mut slot: CallSlot) {
             remote.start_call(id.clone());
         }
         remote.still_to_ask(&mut slot.items, &id);
-        let end = remote.carry(&slot.items, &id).await;
+        let end = remote.carry(&slot).await;
+        if !slot.is_open() {
+            return;
+        }
         remote.queues.is_back(&id, &std::mem::take(&mut slot.items));
-        if end == CallEnd::Silence && remote.is_away(&id.nodes) {
-            // Who waits behind a call that nobody answered would only wait for the next to fail.
+        if slot.ends_the_queue(end) {
             return;
         }
     }
-    slot.is_open = false;
+    slot.is_open.store(false, Ordering::Relaxed);
 }
 
 /// A busy core takes a store for silent that has not answered for so many times as long as a call may take.
@@ -58,19 +62,42 @@ pub(super) enum CallEnd {
 
 /// One of the few calls to some nodes of the store. Dropped while it is open, also because a runtime ends that never ran its
 /// task, it lets everybody who waits go without an answer.
-struct CallSlot {
+pub(super) struct CallSlot {
     remote: Arc<Remote>,
-    id: QueueId,
+    pub(super) id: QueueId,
     /// What is under way.
     items: Vec<Item>,
     started: Timestamp,
     is_first: IsFirst,
-    is_open: bool,
+    is_open: AtomicBool,
+}
+
+impl CallSlot {
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Who waits behind a call that nobody answered would only wait for the next to fail.
+    fn ends_the_queue(&self, end: CallEnd) -> bool {
+        end == CallEnd::Silence && self.remote.is_away(&self.id.nodes)
+    }
+
+    /// Its place goes to the next call: this one ended so, as far as anybody waits for it.
+    pub(super) fn pass_on(&self, end: CallEnd) {
+        self.is_open.store(false, Ordering::Relaxed);
+        let queues = &self.remote.queues;
+        queues.is_back(&self.id, &self.items);
+        if self.ends_the_queue(end) {
+            drop(queues.end(&self.id, self.is_first));
+        } else if queues.pass_on(&self.id) {
+            self.remote.start_call(self.id.clone());
+        }
+    }
 }
 
 impl Drop for CallSlot {
     fn drop(&mut self) {
-        if self.is_open {
+        if self.is_open() {
             self.remote.queues.is_back(&self.id, &self.items);
             drop(self.remote.queues.end(&self.id, self.is_first));
         }
@@ -81,7 +108,8 @@ impl Remote {
     /// Starts a task that carries what waits for `id`.
     pub(super) fn start_call(self: &Arc<Self>, id: QueueId) {
         let (items, started, is_first) = (Vec::new(), self.clock.now(), IsFirst::Yes);
-        let slot = CallSlot { remote: self.clone(), id, items, started, is_first, is_open: true };
+        let is_open = AtomicBool::new(true);
+        let slot = CallSlot { remote: self.clone(), id, items, started, is_first, is_open };
         let task: Task = Box::pin(drive(slot));
         self.runtime.spawn(task);
     }
@@ -130,9 +158,10 @@ impl Remote {
         }
     }
 
-    /// Carries `items` for which anybody waits to the store, and answers everybody in them.
-    async fn carry(self: &Arc<Self>, items: &[Item], id: &QueueId) -> CallEnd {
-        let items: Vec<&Item> = items.iter().filter(|item| !item.waiters.is_empty()).collect();
+    /// Carries the items of `slot` for which anybody waits to the store, and answers everybody in them.
+    async fn carry(self: &Arc<Self>, slot: &CallSlot) -> CallEnd {
+        let id = &slot.id;
+        let items: Vec<&Item> = slot.items.iter().filter(|item| !item.waiters.is_empty()).collect();
         if items.is_empty() {
             return CallEnd::Answered;
         }
@@ -143,40 +172,37 @@ impl Remote {
             .zip(&spends)
             .map(|(item, spends)| Request { spends, count: count_of(&item.waiters) })
             .collect();
-        let sent = self.arrival();
+        let sent = Sent { items: &items, requests: &requests, at: self.arrival() };
         self.observer.batch_sent(items.iter().map(|item| item.waiters.len()).sum());
-        let answer = self.in_time(&items, id, sent, self.store.decide(&requests).answer()).await;
+        let mut call = pin!(self.store.decide(&requests).answer());
+        let Some(answer) = self.in_time(&sent, id, call.as_mut()).await else {
+            return self.after_its_time(slot, sent, call).await;
+        };
         let answer = answer.and_then(|told| self.complete(told, &requests));
-        let end = self.note(StoreCall::Decide, &id.nodes, sent, answer.as_ref().err());
+        let end = self.note(StoreCall::Decide, &id.nodes, sent.at, answer.as_ref().err());
         match answer {
-            Ok(told) => {
-                for (item, told) in items.iter().zip(told.per_request(&requests)) {
-                    self.answer(item, &told, sent.at);
-                }
-            }
+            Ok(told) => drop(self.answer_all(&sent, &told)),
             Err(error) => self.lose(&items, &id.nodes, &error, end),
         }
         end
     }
 
-    /// Awaits `call`, which was sent at `sent`, for as long as the store may take. Those who wait for it have deadlines of
-    /// their own.
+    /// Awaits `call` for as long as the store may take; nothing if that is not enough. Those who wait for it have deadlines
+    /// of their own.
     async fn in_time<T>(
         &self,
-        items: &[&Item],
+        sent: &Sent<'_>,
         id: &QueueId,
-        sent: Arrival,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let mut call = pin!(call);
+        mut call: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
         loop {
-            let left = self.time_left(sent);
+            let left = self.time_left(sent.at);
             if left == Micros::ZERO {
-                return Err(self.timed_out(&id.nodes, self.timeout));
+                return None;
             }
-            let first = self.give_up_late(items, id).unwrap_or(left);
+            let first = self.give_up_late(sent.items, id).unwrap_or(left);
             if let Some(answer) = self.for_a_slice(left.min(first), call.as_mut()).await {
-                return answer;
+                return Some(answer);
             }
         }
     }
@@ -190,12 +216,14 @@ impl Remote {
             let left = self.time_left(*ticket.question());
             if left > Micros::ZERO {
                 first = Some(first.map_or(left, |first| first.min(left)));
-            } else if self.is_away(&id.nodes) {
-                ticket.give_up();
             } else {
-                late += 1;
-                ticket.fill(StoreReply::Overloaded);
                 item.late.fetch_add(1, Ordering::Relaxed);
+                if self.is_away(&id.nodes) {
+                    ticket.give_up();
+                } else {
+                    late += 1;
+                    ticket.fill(StoreReply::Overloaded);
+                }
             }
         }
         if late > 0 {
@@ -204,8 +232,23 @@ impl Remote {
         first
     }
 
-    /// Answers everybody in `item`, each by its place, whether or not they are still there.
-    fn answer(self: &Arc<Self>, item: &Item, told: &RequestOutcomes<'_>, sent: Timestamp) {
+    /// Answers everybody in a call, and gives back what was spent for those who were let go: for how many requests.
+    pub(super) fn answer_all(self: &Arc<Self>, sent: &Sent<'_>, told: &BatchOutcomes) -> u64 {
+        let (mut requests, mut given_back) = (0, GivenBack::new());
+        for (item, told) in sent.items.iter().zip(told.per_request(sent.requests)) {
+            let for_nobody = self.answer(item, &told, sent.at.at);
+            requests += for_nobody;
+            self.give_back(item, &told, for_nobody, sent.at.at, &mut given_back);
+        }
+        if !given_back.is_empty() {
+            self.refund_late(given_back);
+        }
+        requests
+    }
+
+    /// Answers everybody in `item`, each by its place, whether or not they are still there: how many of those pass who were
+    /// let go, and were decided without the store.
+    fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, sent: Timestamp) -> u64 {
         let count = count_of(&item.waiters).get();
         self.note_late_answers(item);
         // What the last of them was told is what the cells say now.
@@ -224,20 +267,28 @@ impl Remote {
             let answer = StoreAnswer { outcomes, source: Source::Store, leases };
             ticket.fill(StoreReply::Answered(answer));
         }
-        let late = item.late.load(Ordering::Relaxed) as u64;
-        self.give_back(item, spent_for_nobody.min(late), sent);
+        spent_for_nobody.min(item.late.load(Ordering::Relaxed) as u64)
     }
 
-    /// Gives back what the store spent for `requests` that were late, and were decided without it.
-    fn give_back(self: &Arc<Self>, item: &Item, requests: u64, sent: Timestamp) {
-        if requests == 0 {
-            return;
-        }
+    /// What the last `requests` that pass have spent, to be given back.
+    fn give_back(
+        &self,
+        item: &Item,
+        told: &RequestOutcomes<'_>,
+        requests: u64,
+        sent: Timestamp,
+        to: &mut GivenBack,
+    ) {
         let now = self.clock.now();
-        let hits = |spend: &OwnedSpend| Hits::new(spend.ask.hits.get().saturating_mul(requests));
-        let counted = item.spends.iter().filter(|spend| !spend.cell.limit.takes_lease());
-        self.refund_soon(counted.map(|spend| (spend.cell.clone(), hits(spend), now.since(sent))).collect());
-        item.spends.iter().for_each(|spend| self.deny_cache.forget(spend.hash, now));
+        let Some(last) = told.passed().checked_sub(1).filter(|_| requests > 0) else { return };
+        for (spend, outcome) in item.spends.iter().zip(told.at(last)) {
+            let is_spent = outcome.is_admitted() && !spend.cell.limit.takes_lease();
+            let hits = Hits::new(spend.ask.hits.get().saturating_mul(requests));
+            if is_spent && hits > Hits::ZERO {
+                to.push((spend.cell.clone(), hits, now.since(sent)));
+            }
+            self.deny_cache.forget(spend.hash, now);
+        }
     }
 
     /// Counts those who are answered after their deadline because this core did not run.
@@ -267,13 +318,20 @@ impl Remote {
     }
 
     /// Nobody in `items` is answered. Leases that may have been taken nevertheless go back by their names.
-    fn lose(&self, items: &[&Item], nodes: &[usize], error: &StoreError, end: CallEnd) {
+    pub(super) fn lose(&self, items: &[&Item], nodes: &[usize], error: &StoreError, end: CallEnd) {
         if !error.is_certainly_not_applied() {
             items.iter().for_each(|item| drop(TakenLeases::of(&item.spends, &self.orphans)));
         }
+        self.let_go(items, nodes, end);
+    }
+
+    /// Lets everybody go who still waits for a call that ended so: they are decided without the store.
+    fn let_go(&self, items: &[&Item], nodes: &[usize], end: CallEnd) {
         let failed = end == CallEnd::Failed || (end == CallEnd::Silence && self.is_away(nodes));
         let mut late = 0;
-        for ticket in items.iter().flat_map(|item| &item.waiters).filter(|ticket| !ticket.is_over()) {
+        let waiters = items.iter().flat_map(|item| item.waiters.iter().map(move |ticket| (item, ticket)));
+        for (item, ticket) in waiters.filter(|(_, ticket)| !ticket.is_over()) {
+            item.late.fetch_add(1, Ordering::Relaxed);
             if failed {
                 ticket.give_up();
             } else {
@@ -316,8 +374,12 @@ impl Remote {
     /// Whether `nodes` have been silent for so short a time that this core, which runs late, may only be one of many on a
     /// machine that is busy.
     fn may_be_a_pause(&self, nodes: &[usize], now: Timestamp) -> bool {
-        let since = now.back(Micros::new(self.timeout.get().saturating_mul(BUSY_PATIENCE)));
-        self.lag.is_busy(now) && self.has_answered_since(nodes, since)
+        self.lag.is_busy(now) && self.has_answered_since(nodes, now.back(self.busy_patience()))
+    }
+
+    /// How long a store may be silent before a busy core takes it for failed.
+    pub(super) fn busy_patience(&self) -> Micros {
+        Micros::new(self.timeout.get().saturating_mul(BUSY_PATIENCE))
     }
 
     /// Tells the breaker of the node that failed. Where a call over several does not say which, each is asked.
@@ -336,7 +398,11 @@ impl Remote {
     }
 
     /// A store that answers more or less than it was asked is broken: what it did is unknown.
-    fn complete(&self, told: BatchOutcomes, requests: &[Request<'_>]) -> Result<BatchOutcomes, StoreError> {
+    pub(super) fn complete(
+        &self,
+        told: BatchOutcomes,
+        requests: &[Request<'_>],
+    ) -> Result<BatchOutcomes, StoreError> {
         let asked: usize = requests.iter().map(|request| request.spends.len()).sum();
         let folds = requests.iter().filter(|request| request.is_fold());
         let folded: usize = folds.map(|request| request.spends.len()).sum();

@@ -30,10 +30,11 @@ impl Remote {
         self.give_orphans_back().await;
     }
 
-    /// A call under way may still bring a lease that nobody waits for. Each ends within its deadline.
+    /// A call under way may still bring a lease, or hits, that nobody waits for. Each ends within its deadline, if it is not
+    /// late.
     async fn until_calls_end(&self) {
         let until = self.clock.now() + self.timeout + PATIENCE;
-        while self.load() != (0, 0) && self.clock.now() < until {
+        while (self.load() != (0, 0) || self.late_calls() > 0) && self.clock.now() < until {
             self.runtime.sleep(Micros::from_millis(1)).await;
         }
     }

@@ -10,12 +10,14 @@ pub(crate) mod breaker;
 mod carry;
 mod farewell;
 mod lag;
+mod late;
 mod orphans;
 mod queue;
 mod ticket;
 mod warm_up;
 
-pub(crate) use background::charge_of;
+pub(crate) use background::{LARGEST_BATCH, charge_of};
+pub use late::LATE_CALLS_HEARD_FOR;
 pub(crate) use orphans::{Orphans, TakenLeases};
 pub use queue::QueueBounds;
 
@@ -36,6 +38,7 @@ use crate::owned::Question;
 use crate::runtime::{Runtime, Task, within};
 use breaker::{BreakerConfig, Breakers, Change};
 use lag::{Arrival, Lag};
+use late::LateCalls;
 use queue::{QueueId, Queues};
 use ticket::{Ticket, TicketWaiter};
 
@@ -44,6 +47,7 @@ pub(crate) struct Remote {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     queues: Queues,
+    late: LateCalls,
     lag: Lag,
     timeout: Micros,
     /// What was seen of each node of the store. Shared by all cores, as is all that follows.
@@ -168,6 +172,7 @@ impl Remote {
             breakers: Arc::new(Breakers::new(parts.store.nodes(), parts.breaker)),
             orphans: Arc::new(Orphans::new(parts.most_orphans)),
             queues: Queues::new(parts.queue),
+            late: LateCalls::default(),
             lag: Lag::default(),
             ways: (0..parts.store.nodes().max(1)).map(|_| WayToNode::default()).collect(),
             store: parts.store,
@@ -186,6 +191,7 @@ impl Remote {
             store,
             runtime,
             queues: Queues::new(self.queues.bounds()),
+            late: LateCalls::default(),
             lag: Lag::default(),
             ways: self.ways.clone(),
             timeout: self.timeout,
@@ -251,6 +257,11 @@ impl Remote {
     /// Calls under way, and requests that wait for the next.
     pub(crate) fn load(&self) -> (usize, usize) {
         (self.queues.calls(), self.queues.waiting())
+    }
+
+    /// Calls that are under way though everybody was let go who waited for them.
+    pub(crate) fn late_calls(&self) -> usize {
+        self.late.len()
     }
 
     fn way_to(&self, node: usize) -> &WayToNode {
@@ -340,7 +351,7 @@ impl Remote {
     }
 
     /// Awaits `work` within the deadline, and tells breakers and observer how it went.
-    async fn call<T>(
+    pub(crate) async fn call<T>(
         self: &Arc<Self>,
         call: StoreCall,
         nodes: &[usize],

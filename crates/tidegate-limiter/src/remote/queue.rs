@@ -232,6 +232,17 @@ impl Queues {
         }
     }
 
+    /// A call is no longer one of the few, though it is still under way: whether another is to take its place.
+    pub(crate) fn pass_on(&self, id: &QueueId) -> bool {
+        let mut open = self.open.lock();
+        let Some(queue) = open.get_mut(id) else { return false };
+        queue.calls -= 1;
+        self.calls.fetch_sub(1, Ordering::Relaxed);
+        let another = self.may_start(queue);
+        Queues::tidy(&mut open, id);
+        another
+    }
+
     /// Ends a call that was under way, and with it everybody who waits behind it.
     pub(crate) fn end(&self, id: &QueueId, is_first: IsFirst) -> Vec<Item> {
         let mut open = self.open.lock();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_admin::{Metrics, StoreUsage};
 use tidegate_core::Micros;
-use tidegate_limiter::{BreakerConfig, RemoteConfig, TokioRuntime};
+use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime};
 use tidegate_store::{MemoryConfig, MemoryStore, Store};
 use tidegate_store_redis::{ConfigError, Finding, Operation, Reason, RedisConfig, RedisStore, ServerReport};
 
@@ -218,6 +218,7 @@ fn redis_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> RedisConfig
     RedisConfig {
         key_prefix: settings.key_prefix.clone().unwrap_or(default.key_prefix),
         timeout: settings.timeout.unwrap_or(default.timeout),
+        late_answers: LATE_CALLS_HEARD_FOR.into(),
         tls: settings.tls.clone(),
         sentinel_credentials: settings.sentinel.clone(),
         observer: Arc::new(CountCalls(metrics.clone())),

@@ -89,6 +89,7 @@ fn in_all(limiters: &[Arc<Limiter>]) -> RemoteStats {
     let stats = limiters.iter().filter_map(|limiter| limiter.remote_stats());
     let sum = |all: RemoteStats, one: RemoteStats| RemoteStats {
         calls: all.calls + one.calls,
+        late_calls: all.late_calls + one.late_calls,
         waiting: all.waiting + one.waiting,
         ..one
     };

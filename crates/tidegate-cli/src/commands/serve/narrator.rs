@@ -8,7 +8,8 @@ use std::time::Duration;
 use tidegate_admin::Metrics;
 use tidegate_core::Micros;
 use tidegate_limiter::{
-    BreakerState, Decided, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Traced, Transport,
+    BreakerState, Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Traced,
+    Transport,
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
@@ -154,6 +155,10 @@ impl Observer for Narrator {
     fn overloaded(&self, why: Overload, requests: usize) {
         self.metrics.overloaded(why, requests);
         self.overloaded.fetch_add(requests as u64, Ordering::Relaxed);
+    }
+
+    fn late_call(&self, end: LateCall) {
+        self.metrics.late_call(end);
     }
 
     fn deny_cache_hit(&self) {

@@ -9,6 +9,7 @@ pub(crate) mod executor;
 mod fallback;
 mod faults;
 mod lag;
+mod late;
 mod lost;
 mod mixed;
 mod overload;
@@ -21,8 +22,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    BreakerState, CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer,
-    Overload, Patience, RemoteConfig, RuleWatcher, Source, SpentAt,
+    BreakerState, CheckRequest, Decision, DescriptorAsk, LateCall, Limiter, LimiterConfig, NoObserver,
+    Observer, Overload, Patience, RemoteConfig, RuleWatcher, Source, SpentAt,
 };
 use tidegate_rules::{Descriptor, Rule};
 use tidegate_store::{Clock, ManualClock};
@@ -57,6 +58,7 @@ pub(crate) struct Heard {
     pub(crate) debts: Mutex<Vec<(usize, u64)>>,
     pub(crate) overloaded: Mutex<Vec<(Overload, usize)>>,
     pub(crate) heartbeats_lost: Mutex<usize>,
+    pub(crate) late_calls: Mutex<Vec<LateCall>>,
 }
 
 /// What became of one request, and how long it took.
@@ -205,7 +207,11 @@ impl Node {
     /// Nothing waits, nothing is under way, nothing is owed.
     pub(crate) fn assert_idle(&self) {
         let stats = self.limiter.remote_stats().unwrap();
-        assert_eq!((stats.calls, stats.waiting, stats.debts, stats.orphans), (0, 0, 0, 0), "{stats:?}");
+        assert_eq!(
+            (stats.calls, stats.late_calls, stats.waiting, stats.debts, stats.orphans),
+            (0, 0, 0, 0, 0),
+            "{stats:?}"
+        );
         assert_eq!(self.link.seen.lock().unwrap().under_way_in_all, 0);
     }
 }
@@ -242,6 +248,10 @@ impl Observer for Ears {
 
     fn heartbeat_lost(&self, _why: &str) {
         *self.0.heartbeats_lost.lock().unwrap() += 1;
+    }
+
+    fn late_call(&self, end: LateCall) {
+        self.0.late_calls.lock().unwrap().push(end);
     }
 
     fn overloaded(&self, why: Overload, requests: usize) {
