@@ -47,6 +47,15 @@ impl Limit {
     pub fn takes_lease(&self) -> bool {
         matches!(self, Limit::Concurrency(_))
     }
+
+    /// How long such a lease lives unless it is renewed; none where there are no leases.
+    #[must_use]
+    pub fn lease_ttl(&self) -> Option<Micros> {
+        match self {
+            Limit::Concurrency(limit) => Some(limit.ttl()),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,15 @@ impl Limit {
         matches!(self, Limit::TokenBucket(_) | Limit::LeakyBucket(_))
     }
 
+    /// The same for a caller that cannot wait for a place in a queue; none where there is no queue.
+    #[must_use]
+    pub fn without_waiting(&self) -> Option<Limit> {
+        match self {
+            Limit::LeakyBucket(bucket) => Some(Limit::LeakyBucket(bucket.without_waiting())),
+            _ => None,
+        }
+    }
+
     /// The same for at most `most` leases at once; limits that give none stay as they are.
     #[must_use]
     pub fn with_leases_at_most(&self, most: u64) -> Limit {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tidegate_limiter::{Decided, Report, RuleResult};
-use tidegate_rules::{Limits, Match};
+use tidegate_rules::{Match, MatchedLimits};
 use tidegate_store::Clock;
 
 use crate::config::DecisionLogConfig;
@@ -135,7 +135,7 @@ impl DecisionLog {
         (caller, key): (u32, &[(&str, &str)]),
         (now_us, n): (u64, u32),
     ) {
-        let Limits::Enforce(limits) = found.limits else { return };
+        let MatchedLimits::Enforce(limits) = found.limits else { return };
         let own = |report: &&Report| {
             report.rule == Some(found.rule.index()) && report.descriptor == found.descriptor
         };

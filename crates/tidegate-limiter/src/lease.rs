@@ -89,7 +89,7 @@ impl LeaseToken {
     /// How long the shortest of its leases lives unless renewed: renew well before.
     #[must_use]
     pub fn ttl(&self) -> Micros {
-        self.cells.iter().map(|cell| ttl_of(&cell.limit)).min().unwrap_or_default()
+        self.cells.iter().filter_map(|cell| cell.limit.lease_ttl()).min().unwrap_or_default()
     }
 }
 
@@ -122,7 +122,7 @@ impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut signed = self.id.0.get().to_be_bytes().to_vec();
         for cell in &self.cells {
-            signed.extend(ttl_of(&cell.limit).get().to_be_bytes());
+            signed.extend(cell.limit.lease_ttl().unwrap_or_default().get().to_be_bytes());
             append_part(&mut signed, cell.scope.as_bytes());
             append_part(&mut signed, &cell.key);
             // Almost always the key itself, which need not be said twice.
@@ -171,13 +171,6 @@ fn parse(signed: &[u8]) -> Option<(LeaseId, Box<[LeasedCell]>)> {
 fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u64::from_be_bytes(*number), rest))
-}
-
-fn ttl_of(limit: &Limit) -> Micros {
-    match limit {
-        Limit::Concurrency(limit) => limit.ttl(),
-        _ => Micros::ZERO,
-    }
 }
 
 #[cfg(test)]

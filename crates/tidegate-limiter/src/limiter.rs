@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate_core::{Micros, Timestamp};
-use tidegate_rules::{Descriptor, Limits, Match, Matches, Mode, RuleSet, UnknownDomain};
+use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, UnknownDomain};
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
 use crate::cell_hash::CellHasher;
@@ -228,8 +228,9 @@ impl Limiter {
         let snapshot = self.rules.load();
         let mut found = Matches::new();
         snapshot.rules().matches(domain, descriptors, self.clock.now(), &mut found).ok()?;
-        let lacks =
-            |one: &&Match<'_>| matches!(one.limits, Limits::KeyMissing(_)) && one.rule.mode() != Mode::Shadow;
+        let lacks = |one: &&Match<'_>| {
+            matches!(one.limits, MatchedLimits::KeyMissing(_)) && one.rule.mode() != Mode::Shadow
+        };
         found.iter().find(lacks).map(|one| one.rule.name().to_owned())
     }
 

@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Timestamp, take_part};
 use tidegate_decisions::Histogram;
-use tidegate_rules::{Limits, Match, RuleLimit};
+use tidegate_rules::{Match, MatchedLimits, RuleLimit};
 
 use crate::demand::Demand;
 
@@ -81,7 +81,7 @@ impl Callers {
         if refused && caller.first_refused.is_none() {
             caller.first_refused = Some(now);
         }
-        if let Limits::Enforce(limits) = found.limits {
+        if let MatchedLimits::Enforce(limits) = found.limits {
             for limit in limits {
                 let track = track_of(&mut self.limits, limit);
                 let place = caller.demands.iter().position(|(of, _)| *of as usize == track);

@@ -53,12 +53,12 @@ pub(crate) struct Experiment {
 #[derive(Debug)]
 pub(crate) enum UsualLimits {
     Same(LimitSet),
-    ByTier(Tiers),
+    ByTier(TierSets),
 }
 
 /// One set of limits per value of an attribute.
 #[derive(Debug)]
-pub(crate) struct Tiers {
+pub(crate) struct TierSets {
     pub(crate) on: u32,
     pub(crate) sets: Box<[LimitSet]>,
     pub(crate) names: HashMap<Box<[u8]>, usize, RandomState>,
@@ -68,28 +68,28 @@ pub(crate) struct Tiers {
 /// Limits of single keys, found by the value of their first attribute: a rule may have thousands.
 #[derive(Debug, Default)]
 pub(crate) struct KeyOverrides {
-    list: Vec<KeyOverride>,
+    list: Vec<KeyChoice>,
     by_first: Vec<ByFirstValue>,
 }
 
 #[derive(Debug)]
-pub(crate) struct KeyOverride {
+pub(crate) struct KeyChoice {
     pub(crate) when: When,
     pub(crate) until: Option<Timestamp>,
     /// The limits of these callers, others that they keep included; one set, or one per tier.
     pub(crate) limits: Box<[LimitSet]>,
 }
 
-impl KeyOverride {
+impl KeyChoice {
     /// An override of `own` limits that keeps the others of `usual`.
     pub(crate) fn keeping(when: When, until: Option<Timestamp>, own: &LimitSet, usual: &UsualLimits) -> Self {
         let limits = usual.sets().iter().map(|usual| own.with_others_of(usual)).collect();
-        KeyOverride { when, until, limits }
+        KeyChoice { when, until, limits }
     }
 
     /// An override of `own` limits alone.
     pub(crate) fn alone(when: When, until: Option<Timestamp>, own: LimitSet) -> Self {
-        KeyOverride { when, until, limits: Box::new([own]) }
+        KeyChoice { when, until, limits: Box::new([own]) }
     }
 }
 
@@ -153,7 +153,7 @@ impl LimitChoice {
 
     /// Overrides for a single key that would be for these attributes, had they not ended.
     pub(crate) fn expired(&self, present: &Present<'_>, now: Timestamp) -> Vec<(usize, Timestamp)> {
-        let ended = |(number, one): (usize, &KeyOverride)| {
+        let ended = |(number, one): (usize, &KeyChoice)| {
             let until = one.until.filter(|until| *until <= now && one.is_for(present))?;
             Some((number, until))
         };
@@ -207,7 +207,7 @@ impl LimitChoice {
     }
 }
 
-impl Tiers {
+impl TierSets {
     fn of(&self, present: &Present<'_>) -> usize {
         let named = present.get(self.on).and_then(|value| self.names.get(value));
         named.copied().unwrap_or(self.default)
@@ -215,7 +215,7 @@ impl Tiers {
 }
 
 impl KeyOverrides {
-    pub(crate) fn push(&mut self, one: KeyOverride) {
+    pub(crate) fn push(&mut self, one: KeyChoice) {
         let number = u32::try_from(self.list.len()).expect("fewer overrides than bytes in a file");
         let (attribute, value) = &one.when[0];
         let known = self.by_first.iter().position(|by| by.attribute == *attribute);
@@ -236,7 +236,7 @@ impl KeyOverrides {
     }
 }
 
-impl KeyOverride {
+impl KeyChoice {
     fn fits(&self, present: &Present<'_>, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until) && self.is_for(present)
     }

@@ -11,7 +11,7 @@ use crate::glob::Pattern;
 use crate::matching::envoy::{EnvoyDomain, Step};
 use crate::matching::native::{NativeDomain, Selector, may_replace};
 use crate::matching::replacing::replaced_by;
-use crate::matching::{Descriptor, Limits, Match, Matches, Present};
+use crate::matching::{Descriptor, Match, MatchedLimits, Matches, Present};
 use crate::rule::{Mode, OnMissingKey, Rule};
 
 /// What every rule of a domain makes of one request.
@@ -221,7 +221,7 @@ pub(crate) fn native(
             names.zip(parts(&one.key)).map(|(name, value)| format!("{name}={}", shown(value))).collect();
         let from = one.rule.limits.origin(&present, &one.key, now);
         match one.limits {
-            Limits::KeyMissing(then) => {
+            MatchedLimits::KeyMissing(then) => {
                 let missing = selector.key.iter().find(|attribute| present.get(**attribute).is_none());
                 let attribute = missing.map_or("", |attribute| domain.attributes.name(*attribute)).to_owned();
                 RuleOutcome::KeyMissing { attribute, then }
@@ -335,10 +335,10 @@ pub(crate) fn overridden(one: &Match<'_>, outcome: &mut RuleOutcome) {
 }
 
 fn counts(one: &Match<'_>, from: String, key: Vec<String>, notes: Vec<String>) -> RuleOutcome {
-    if let Limits::Banned { retry_after } = one.limits {
+    if let MatchedLimits::Banned { retry_after } = one.limits {
         return RuleOutcome::Banned { retry_after_us: retry_after.map(Micros::get) };
     }
-    let Limits::Enforce(limits) = one.limits else { return RuleOutcome::Unlimited { from } };
+    let MatchedLimits::Enforce(limits) = one.limits else { return RuleOutcome::Unlimited { from } };
     let limits = limits
         .iter()
         .map(|limit| LimitExplanation {

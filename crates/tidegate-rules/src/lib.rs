@@ -35,7 +35,7 @@ pub use changes::RuleChanges;
 pub use diagnostics::{Colour, Diagnostic, Diagnostics, Severity};
 pub use explain::{Explanation, LimitExplanation, RuleExplanation, RuleOutcome};
 pub use load::{LoadError, Source, load};
-pub use matching::{CellKeyBytes, Descriptor, Limits, Match, Matches, Variant};
+pub use matching::{CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, Variant};
 pub use outline::{Outline, RulePlace, outline};
 pub use quantity::{QuantityError, parse_duration, parse_rate};
 pub use renumber::{shadow_of, with_limit};

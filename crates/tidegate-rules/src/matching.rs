@@ -43,7 +43,7 @@ pub struct Match<'r> {
     /// The rule.
     pub rule: &'r Rule,
     /// What it asks of this request.
-    pub limits: Limits<'r>,
+    pub limits: MatchedLimits<'r>,
     /// The side of the rule's experiment that this request is on, where it has one.
     pub variant: Option<Variant>,
     /// Which of the rule's cells are this request's; empty where there is one for everybody.
@@ -96,7 +96,7 @@ fn append_to_key(key: &mut CellKeyBytes, part: &[u8]) -> Range<usize> {
 
 /// What a rule asks of a request that it matches.
 #[derive(Clone, Copy, Debug)]
-pub enum Limits<'r> {
+pub enum MatchedLimits<'r> {
     /// All of these, or nothing is spent.
     Enforce(&'r [RuleLimit]),
     /// Nothing: it passes, uncounted.

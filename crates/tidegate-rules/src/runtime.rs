@@ -15,7 +15,7 @@ use crate::choice::LimitSet;
 use crate::diagnostics::Report;
 use crate::limits::LimitReader;
 use crate::load::Source;
-use crate::matching::{CellKeyBytes, Descriptor, Limits, Match, Matches};
+use crate::matching::{CellKeyBytes, Descriptor, Match, MatchedLimits, Matches};
 use crate::rule::Rule;
 use crate::ruleset::RuleSet;
 use crate::yaml;
@@ -249,7 +249,7 @@ impl Overrides {
         first: usize,
         found: &mut Matches<'r>,
     ) {
-        let banned = Limits::Banned { retry_after: one.until.map(|until| until.since(now)) };
+        let banned = MatchedLimits::Banned { retry_after: one.until.map(|until| until.since(now)) };
         if let (Effect::Ban, None, Some(carrier)) = (&one.effect, one.rule, self.carrier) {
             let (rule, limits) = (&carriers[carrier], banned);
             found.push(Match {
@@ -269,10 +269,10 @@ impl Overrides {
             matched.limits = match (&one.effect, matched.limits) {
                 (Effect::Ban, _) => banned,
                 // Without a key there is no cell that other limits could guard.
-                (_, missing @ Limits::KeyMissing(_)) => missing,
+                (_, missing @ MatchedLimits::KeyMissing(_)) => missing,
                 (Effect::Limits(limits), _) => match &**limits {
-                    LimitSet::Unlimited => Limits::Unlimited,
-                    LimitSet::Enforce(limits) => Limits::Enforce(limits),
+                    LimitSet::Unlimited => MatchedLimits::Unlimited,
+                    LimitSet::Enforce(limits) => MatchedLimits::Enforce(limits),
                 },
             };
         }
@@ -384,10 +384,12 @@ rules:
         let mut found = Matches::new();
         rules.matches("api", &[Descriptor { entries }], NOW, &mut found).unwrap();
         let ask = |one: &Match<'_>| match one.limits {
-            Limits::Enforce(limits) => limits.iter().map(|limit| limit.limit.quota().to_string()).collect(),
-            Limits::Unlimited => "unlimited".into(),
-            Limits::Banned { .. } => "banned".into(),
-            Limits::KeyMissing(_) => "missing".into(),
+            MatchedLimits::Enforce(limits) => {
+                limits.iter().map(|limit| limit.limit.quota().to_string()).collect()
+            }
+            MatchedLimits::Unlimited => "unlimited".into(),
+            MatchedLimits::Banned { .. } => "banned".into(),
+            MatchedLimits::KeyMissing(_) => "missing".into(),
         };
         found.iter().map(|one| (one.rule.name().to_owned(), ask(one))).collect()
     }
@@ -466,7 +468,7 @@ rules:
         let bans = |user: &[u8]| {
             let mut found = Matches::new();
             second.matches("api", &[Descriptor { entries: &[("user", user)] }], NOW, &mut found).unwrap();
-            found.iter().any(|one| matches!(one.limits, Limits::Banned { .. }))
+            found.iter().any(|one| matches!(one.limits, MatchedLimits::Banned { .. }))
         };
         assert_eq!((bans(b"42"), bans(b"43")), (false, true));
         assert!(second.changes_since(&first).is_empty(), "who carries a ban is no rule of anybody's");
@@ -489,6 +491,6 @@ rules:
         assert_eq!(places, [0, 1, 2, 3, 4], "{problems:?}");
         let mut found = Matches::new();
         rules.matches("api", &[Descriptor { entries: &[("user", b"42")] }], NOW, &mut found).unwrap();
-        assert!(matches!(found[0].limits, Limits::Banned { .. }));
+        assert!(matches!(found[0].limits, MatchedLimits::Banned { .. }));
     }
 }

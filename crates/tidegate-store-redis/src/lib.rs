@@ -7,6 +7,7 @@ mod checks;
 mod client;
 mod cluster;
 mod config;
+pub mod costs;
 mod cross_slot;
 mod dial;
 mod failure;

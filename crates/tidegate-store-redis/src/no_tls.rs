@@ -8,9 +8,11 @@ use crate::url::Endpoint;
 
 /// There is none.
 #[derive(Clone)]
-pub(crate) enum Tls {}
+pub(crate) enum NoTls {}
 
-impl Tls {
+pub(crate) use NoTls as Tls;
+
+impl NoTls {
     pub(crate) fn new(_: &TlsFiles) -> Result<Self, ConfigError> {
         Err(ConfigError {
             field: "url",

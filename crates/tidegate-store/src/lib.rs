@@ -18,5 +18,5 @@ pub use contract::{
 };
 pub use error::{BoxError, StoreError};
 pub use lag::{MOST_LAG, Slice};
-pub use memory::{MemoryConfig, MemoryStats, MemoryStore};
+pub use memory::{MemoryConfig, MemoryStats, MemoryStore, memory_bytes};
 pub use record::Record;

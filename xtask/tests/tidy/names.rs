@@ -5,14 +5,10 @@ use std::collections::BTreeMap;
 use crate::expect_none;
 use crate::files::sources;
 
-/// Names that several types of a crate may share, or still do.
+/// Names that several types of a crate may share.
 const SHARED: &[(&str, &[&str])] = &[
-    // What a program writes rules with is called like what they become.
-    ("tidegate-rules", &["KeyOverride", "Limits", "Rule", "Tiers"]),
-    // One type, with and without its feature.
-    ("tidegate-store-redis", &["Tls"]),
-    // This list may only become shorter.
-    ("tidegate-server", &["Answer", "BoxError", "Caller", "Counted", "Shared", "Target", "Worker"]),
+    // What a program writes a rule with is called like what it becomes.
+    ("tidegate-rules", &["Rule"]),
 ];
 
 #[test]

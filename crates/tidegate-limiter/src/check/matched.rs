@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tidegate_core::{Limit, Scope, Timestamp, append_part};
 use tidegate_rules::{
-    CellKeyBytes, Descriptor, Limits, Match, Matches, OnMissingKey, Priority, RuleLimit, UnknownDomain,
+    CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, OnMissingKey, Priority, RuleLimit, UnknownDomain,
 };
 use tidegate_store::Clock;
 
@@ -132,7 +132,7 @@ impl<'r> Matched<'r> {
     /// Finds the cells that several descriptors name under different limits: tiers of one rule, or limits brought along.
     fn find_strictest(&mut self, request: &CheckRequest<'_>) {
         let by_rules = self.matches.iter().flat_map(|found| {
-            let limits = if let Limits::Enforce(limits) = found.limits { limits } else { &[] };
+            let limits = if let MatchedLimits::Enforce(limits) = found.limits { limits } else { &[] };
             limits.iter().map(|limit| (limit, &found.key))
         });
         let own = self.overrides.iter().filter_map(|(descriptor, key)| {
@@ -152,11 +152,9 @@ impl<'r> Matched<'r> {
                 limit.strictest(&other.limit).unwrap_or(limit)
             });
             if limit != first.limit {
-                let limit = match (&limit, request.patience) {
-                    (Limit::LeakyBucket(bucket), Patience::MustGoNow) => {
-                        Limit::LeakyBucket(bucket.without_waiting())
-                    }
-                    _ => limit,
+                let limit = match request.patience {
+                    Patience::MustGoNow => limit.without_waiting().unwrap_or(limit),
+                    Patience::Waits => limit,
                 };
                 strictest.push(StrictestLimit { scope: first.scope.clone(), key: (*key).clone(), limit });
             }
@@ -172,7 +170,8 @@ impl<'r> Matched<'r> {
     /// The most critical priority among the rules that match, if any of them states one. A rule that is skipped because its
     /// key is missing has no say.
     pub(crate) fn priority(&self) -> Option<Priority> {
-        let skipped = |found: &Match<'_>| matches!(found.limits, Limits::KeyMissing(OnMissingKey::Skip));
+        let skipped =
+            |found: &Match<'_>| matches!(found.limits, MatchedLimits::KeyMissing(OnMissingKey::Skip));
         let have_a_say = self.matches.iter().filter(|found| !skipped(found));
         have_a_say.filter_map(|found| found.rule.priority()).min()
     }
@@ -195,9 +194,9 @@ impl<'r> Matched<'r> {
 /// Whether two matches spend from the same cells.
 fn asks_the_same(one: &Match<'_>, other: &Match<'_>) -> bool {
     let same_limits = match (one.limits, other.limits) {
-        (Limits::Enforce(one), Limits::Enforce(other)) => std::ptr::eq(one, other),
-        (Limits::Unlimited, Limits::Unlimited) => true,
-        (Limits::KeyMissing(one), Limits::KeyMissing(other)) => one == other,
+        (MatchedLimits::Enforce(one), MatchedLimits::Enforce(other)) => std::ptr::eq(one, other),
+        (MatchedLimits::Unlimited, MatchedLimits::Unlimited) => true,
+        (MatchedLimits::KeyMissing(one), MatchedLimits::KeyMissing(other)) => one == other,
         _ => false,
     };
     same_limits && one.rule.index() == other.rule.index() && one.key == other.key
@@ -206,11 +205,9 @@ fn asks_the_same(one: &Match<'_>, other: &Match<'_>) -> bool {
 /// The leaky buckets among the limits of `matches`, for a request that cannot wait.
 fn without_waiting<'r>(matches: &[Match<'r>], buckets: &mut WithoutWaiting<'r>) {
     for found in matches {
-        let Limits::Enforce(limits) = found.limits else { continue };
+        let MatchedLimits::Enforce(limits) = found.limits else { continue };
         for RuleLimit { limit, .. } in limits {
-            if let Limit::LeakyBucket(bucket) = limit {
-                buckets.push((limit, Limit::LeakyBucket(bucket.without_waiting())));
-            }
+            buckets.extend(limit.without_waiting().map(|without_waiting| (limit, without_waiting)));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Stance, Touch};
 use tidegate_rules::{
-    CellKeyBytes, Coordination, Limits, Match, Mode, OnMissingKey, Rule, RuleLimit, Variant,
+    CellKeyBytes, Coordination, Match, MatchedLimits, Mode, OnMissingKey, Rule, RuleLimit, Variant,
 };
 use tidegate_store::{CellKey, Spend};
 
@@ -93,7 +93,7 @@ impl<'p> Plan<'p> {
             }
         }
         self.limits = (self.entries.len(), self.spends.len());
-        for found in matches.iter().filter(|found| matches!(found.limits, Limits::Enforce(_))) {
+        for found in matches.iter().filter(|found| matches!(found.limits, MatchedLimits::Enforce(_))) {
             if let Some(penalty) = found.rule.penalty() {
                 let cell = CellKey { scope: &penalty.scope, key: &found.key, tag: found.tag() };
                 let of = (found.descriptor, Some(found.rule), found.variant);
@@ -127,19 +127,19 @@ impl<'p> Plan<'p> {
     fn add_match(&mut self, request: &CheckRequest<'_>, found: &'p Match<'p>, lease_ids: &LeaseIds) {
         let (descriptor, rule, variant) = (found.descriptor, Some(found.rule), found.variant);
         match found.limits {
-            Limits::Unlimited => {
+            MatchedLimits::Unlimited => {
                 self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::Unlimited });
             }
-            Limits::Banned { retry_after } => {
+            MatchedLimits::Banned { retry_after } => {
                 self.banned |= found.rule.mode() != Mode::Shadow;
                 let asks = Asks::Banned { retry_after };
                 self.entries.push(MatchedLimit { descriptor, rule, variant, asks });
             }
-            Limits::KeyMissing(then) => {
+            MatchedLimits::KeyMissing(then) => {
                 self.lacks_a_key |= then == OnMissingKey::Refuse && found.rule.mode() == Mode::Enforce;
                 self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::KeyMissing(then) });
             }
-            Limits::Enforce(limits) => {
+            MatchedLimits::Enforce(limits) => {
                 let hits = request.descriptors[descriptor].cost;
                 let known_from = self.known_from(request);
                 for limit in limits {

@@ -1,8 +1,7 @@
 //! What the store last said of one cell, and how long its refusal may be repeated.
 
-use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_core::{Hits, LastAnswer, Micros, Timestamp};
 
-use super::extrapolate::LastAnswer;
 use super::{AnsweredCell, LimitVersion};
 use crate::cell_hash::CellHash;
 

@@ -7,7 +7,6 @@
 //! asks nobody.
 
 mod entry;
-mod extrapolate;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

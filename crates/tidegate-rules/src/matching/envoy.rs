@@ -14,7 +14,7 @@ use tidegate_core::Timestamp;
 
 use super::patterns::{Literal, PatternIndex, Shared};
 use super::replacing::drop_replaced;
-use super::{CellKeyBytes, Descriptor, Limits, Match, Matches, append_to_key};
+use super::{CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, append_to_key};
 use crate::choice::LimitSet;
 use crate::glob::Pattern;
 use crate::rule::Rule;
@@ -98,14 +98,14 @@ impl EnvoyDomain {
             if let Some(rule) = self.find(descriptor, &mut key) {
                 let rule = &rules[rule];
                 let limits = match rule.limits.of(&super::Present::default(), &key, now).0 {
-                    LimitSet::Unlimited => Limits::Unlimited,
-                    LimitSet::Enforce(limits) => Limits::Enforce(limits),
+                    LimitSet::Unlimited => MatchedLimits::Unlimited,
+                    LimitSet::Enforce(limits) => MatchedLimits::Enforce(limits),
                 };
                 found.push(Match { descriptor: number, rule, limits, variant: None, key, tag: None });
             }
         }
         if found[before..].iter().any(|one| !one.rule.replacing.replaces.is_empty()) {
-            drop_replaced(found, before, |_, one| !matches!(one.limits, Limits::Unlimited));
+            drop_replaced(found, before, |_, one| !matches!(one.limits, MatchedLimits::Unlimited));
         }
     }
 

@@ -5,7 +5,7 @@ use tidegate_core::Timestamp;
 use super::condition::Condition;
 use super::index::Index;
 use super::replacing::drop_replaced;
-use super::{Attributes, CellKeyBytes, Descriptor, Limits, Match, Matches, Present, append_to_key};
+use super::{Attributes, CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, Present, append_to_key};
 use crate::choice::LimitSet;
 use crate::rule::{Mode, OnMissingKey, Rule};
 
@@ -91,7 +91,7 @@ impl Selector {
             let Some(value) = present.get(*attribute) else {
                 // Who has no key cannot be told apart from those that the rule is not rolled out to.
                 let then = if rule.rollout.is_some() { OnMissingKey::Skip } else { self.on_missing_key };
-                let limits = Limits::KeyMissing(then);
+                let limits = MatchedLimits::KeyMissing(then);
                 return Some(Match {
                     descriptor,
                     rule,
@@ -118,8 +118,8 @@ impl Selector {
         }
         let (limits, variant) = rule.limits.of(present, &key, now);
         let limits = match limits {
-            LimitSet::Unlimited => Limits::Unlimited,
-            LimitSet::Enforce(limits) => Limits::Enforce(limits),
+            LimitSet::Unlimited => MatchedLimits::Unlimited,
+            LimitSet::Enforce(limits) => MatchedLimits::Enforce(limits),
         };
         Some(Match { descriptor, rule, limits, variant, key, tag })
     }
@@ -130,7 +130,7 @@ impl Selector {
 /// A rule that does not apply for want of a key replaces nothing, or leaving out a header would lift the limits. A rule
 /// on trial does not switch off one that is enforced.
 pub(crate) fn may_replace(by: &Match<'_>, one: &Match<'_>) -> bool {
-    let is_skipped = matches!(by.limits, Limits::KeyMissing(OnMissingKey::Skip));
+    let is_skipped = matches!(by.limits, MatchedLimits::KeyMissing(OnMissingKey::Skip));
     let is_trial = by.rule.mode == Mode::Shadow && one.rule.mode != Mode::Shadow;
     !is_skipped && !is_trial
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use tidegate_core::Timestamp;
 
-use crate::choice::{Experiment, KeyOverride, KeyOverrides, LimitSet, Tiers, UsualLimits, When};
+use crate::choice::{Experiment, KeyChoice, KeyOverrides, LimitSet, TierSets, UsualLimits, When};
 use crate::diagnostics::Report;
 use crate::fields::{self, Fields, did_you_mean};
 use crate::limits::LimitReader;
@@ -26,7 +26,7 @@ impl LimitReader<'_> {
         node: &Node,
         attributes: &mut Attributes,
         report: &mut Report<'_>,
-    ) -> Option<Tiers> {
+    ) -> Option<TierSets> {
         let fields = Fields::read_any(node, "tiers", report)?;
         // Tools of YAML 1.1 take `on` for a truth value, and write it so.
         let on_field = if fields.get("on").is_some() { "on" } else { "true" };
@@ -72,7 +72,7 @@ impl LimitReader<'_> {
             return None;
         }
         let default = names[default.as_bytes()];
-        Some(Tiers { on: attributes.number(&on?), sets: sets.into(), names, default })
+        Some(TierSets { on: attributes.number(&on?), sets: sets.into(), names, default })
     }
 
     /// `key_overrides: [{ when: { api_key: acme }, limits: […], until: … }]`.
@@ -103,7 +103,7 @@ impl LimitReader<'_> {
         usual: Option<&UsualLimits>,
         attributes: &mut Attributes,
         report: &mut Report<'_>,
-    ) -> Option<KeyOverride> {
+    ) -> Option<KeyChoice> {
         let before = report.errors();
         let what = "an override";
         let fields = Fields::read(node, what, &KEY_OVERRIDE_FIELDS, report)?;
@@ -121,8 +121,8 @@ impl LimitReader<'_> {
         let (when, limits) = (when?, limits?);
         // Without the usual limits, which were reported, there is nothing to keep.
         let one = match usual.filter(|_| keep_others != Some(false)) {
-            Some(usual) => KeyOverride::keeping(when, until, &limits, usual),
-            None => KeyOverride::alone(when, until, limits),
+            Some(usual) => KeyChoice::keeping(when, until, &limits, usual),
+            None => KeyChoice::alone(when, until, limits),
         };
         (report.errors() == before).then_some(one)
     }

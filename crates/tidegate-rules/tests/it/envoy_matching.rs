@@ -1,7 +1,7 @@
 //! envoyproxy/ratelimit's semantics, one by one.
 
 use tidegate_core::Micros;
-use tidegate_rules::{Format, Limits, Mode, RuleSet, Source};
+use tidegate_rules::{Format, MatchedLimits, Mode, RuleSet, Source};
 
 use crate::harness::{NOW, envoy, found, found_in, native, with_matches};
 
@@ -162,7 +162,7 @@ fn a_counter_survives_when_its_descriptor_moves_to_another_limit() {
     let scope = |text: &str| {
         let rules = envoy(text);
         with_matches(&rules, &[&[("k", "v")]], NOW, |found| match found[0].limits {
-            Limits::Enforce([limit]) => (limit.scope.as_bytes().to_vec(), found[0].key.to_vec()),
+            MatchedLimits::Enforce([limit]) => (limit.scope.as_bytes().to_vec(), found[0].key.to_vec()),
             other => panic!("{other:?}"),
         })
     };

@@ -1,7 +1,7 @@
 //! Compiles a text and asks it, with as little ceremony as possible.
 
 use tidegate_core::Timestamp;
-use tidegate_rules::{Descriptor, Format, Limits, Matches, RuleSet, Source};
+use tidegate_rules::{Descriptor, Format, MatchedLimits, Matches, RuleSet, Source};
 
 /// In January 2027.
 pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -47,9 +47,9 @@ pub(crate) fn with_matches<T>(
     look(&found)
 }
 
-pub(crate) fn shown(limits: Limits<'_>) -> String {
+pub(crate) fn shown(limits: MatchedLimits<'_>) -> String {
     match limits {
-        Limits::Enforce(limits) => {
+        MatchedLimits::Enforce(limits) => {
             limits.iter().map(|one| one.limit.quota().to_string()).collect::<Vec<_>>().join("+")
         }
         other => format!("{other:?}"),

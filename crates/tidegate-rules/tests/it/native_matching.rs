@@ -99,7 +99,7 @@ fn limits_of_a_tier_and_of_a_single_key_spend_from_the_same_cells() {
     );
     let scope = |entries: &[(&str, &str)]| {
         with_matches(&rules, &[entries], NOW, |found| match found[0].limits {
-            tidegate_rules::Limits::Enforce([limit]) => limit.scope.as_bytes().to_vec(),
+            tidegate_rules::MatchedLimits::Enforce([limit]) => limit.scope.as_bytes().to_vec(),
             other => panic!("{other:?}"),
         })
     };

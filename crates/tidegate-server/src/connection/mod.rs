@@ -31,7 +31,7 @@ use std::time::Duration;
 use streams::Streams;
 use tidegate_access::Stream;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What one connection may take.
 #[derive(Clone, Copy, Debug)]

@@ -147,12 +147,12 @@ impl Described {
             // What follows a `#` is no part of the target to us, and may be to the server behind.
             let target = Uri::try_from(value).ok().filter(|_| !value.contains(&b'#'))?;
             // `example.com` alone is a host and asks for nothing.
-            (target.authority().is_none() || target.scheme().is_some()).then_some(Target(target))
+            (target.authority().is_none() || target.scheme().is_some()).then_some(AuthTarget(target))
         })?;
         let host = one_of(headers, &NAMED_HOST, "a host such as shop.example", |value| {
             Authority::try_from(value).ok()
         })?;
-        let given = target.map_or_else(|| parts.uri.clone(), |Target(target)| target);
+        let given = target.map_or_else(|| parts.uri.clone(), |AuthTarget(target)| target);
         let own = || Authority::try_from(headers.get(HOST)?.as_bytes()).ok();
         let host = host.or_else(|| host_of_targets(headers)).or_else(own);
         Ok(Described { method: method.unwrap_or_else(|| parts.method.clone()), target: at(host, &given) })
@@ -160,9 +160,9 @@ impl Described {
 }
 
 /// A target, which is the same whether or not a gateway says the host as well.
-struct Target(Uri);
+struct AuthTarget(Uri);
 
-impl PartialEq for Target {
+impl PartialEq for AuthTarget {
     fn eq(&self, other: &Self) -> bool {
         self.0.path_and_query() == other.0.path_and_query()
     }

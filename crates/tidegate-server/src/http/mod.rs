@@ -120,7 +120,7 @@ impl Protocol for Http {
     fn serve(&self, connection: Connection) -> Serving {
         let limits = self.shared.service.settings.limits;
         let (shared, peer) = (Arc::clone(&self.shared), connection.peer);
-        let caller = Arc::new(Caller { shared, peer, seat: Arc::clone(&connection.seat) });
+        let caller = Arc::new(HttpCaller { shared, peer, seat: Arc::clone(&connection.seat) });
         let service = hyper::service::service_fn(move |request| {
             let caller = Arc::clone(&caller);
             async move { Ok::<_, Infallible>(caller.answer(request).await) }
@@ -134,13 +134,13 @@ impl Protocol for Http {
 }
 
 /// One connection, and what its requests ask.
-struct Caller {
+struct HttpCaller {
     shared: Arc<Shared>,
     peer: SocketAddr,
     seat: Arc<Seat>,
 }
 
-impl Caller {
+impl HttpCaller {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         self.route(request).await.unwrap_or_else(|problem| problem_answer(&problem))
     }

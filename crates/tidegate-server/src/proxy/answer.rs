@@ -12,10 +12,11 @@ use tidegate_http::Held;
 
 use super::admit::Entered;
 use super::balance::Chosen;
-use super::body::{BoxError, ResponseBody};
+use super::body::ResponseBody;
+use crate::connection::BoxError;
 use crate::problem::Problem;
 
-pub(super) type Answer = Response<AnswerBody>;
+pub(super) type ProxyAnswer = Response<AnswerBody>;
 
 /// What a request holds while it is in flight; dropped, all of it is given back.
 #[derive(Debug)]
@@ -100,8 +101,8 @@ impl Body for AnswerBody {
 }
 
 /// A problem, with whatever headers it comes with.
-pub(super) fn problem_answer(problem: &Problem, headers: HeaderMap) -> Answer {
-    let mut answer: Answer = problem.to_response();
+pub(super) fn problem_answer(problem: &Problem, headers: HeaderMap) -> ProxyAnswer {
+    let mut answer: ProxyAnswer = problem.to_response();
     answer.headers_mut().extend(headers);
     answer
 }

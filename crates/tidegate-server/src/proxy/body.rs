@@ -18,8 +18,7 @@ use tokio::time::{Instant, Sleep};
 use super::balance::Chosen;
 use super::pool::LentConnection;
 use super::stall::Taking;
-
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+use crate::connection::BoxError;
 
 /// Why a body was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

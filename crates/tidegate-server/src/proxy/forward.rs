@@ -14,14 +14,14 @@ use tidegate_http::identity::{Attributes, GoesOn, RequestHead};
 use tidegate_http::{Admitted, DecisionReport, GateAnswer, HttpCheck, trace_of};
 use tidegate_limiter::Patience;
 
-use super::answer::{Answer, AnswerBody, InFlight, problem_answer};
+use super::answer::{AnswerBody, InFlight, ProxyAnswer, problem_answer};
 use super::body::{RequestBody, ResponseBody};
 use super::dial::Wants;
 use super::exchange::{Answered, Outgoing};
 use super::hop::{self, Caller, Peer};
 use super::stall::Answers;
 use super::tunnel::{Slot, Tunnel};
-use super::{Worker, route};
+use super::{ProxyWorker, route};
 use crate::problem::{Kind, Problem};
 
 /// The connection that a request came on.
@@ -34,9 +34,9 @@ pub(super) struct Via {
     pub(super) answers: Arc<Answers>,
 }
 
-impl Worker {
+impl ProxyWorker {
     /// Answers a request, whatever becomes of it.
-    pub(super) async fn answer(&self, request: Request<Incoming>, via: Via) -> Answer {
+    pub(super) async fn answer(&self, request: Request<Incoming>, via: Via) -> ProxyAnswer {
         let Some(entered) = self.shared.admission.enter() else {
             let problem = Problem::new(Kind::Overloaded, "the proxy has no room for one more request")
                 .hint("try again in a moment");
@@ -55,7 +55,7 @@ impl Worker {
         request: Request<Incoming>,
         via: Via,
         mut in_flight: InFlight,
-    ) -> Result<Answer, Problem> {
+    ) -> Result<ProxyAnswer, Problem> {
         let (mut parts, body) = request.into_parts();
         let host = host(&parts)?;
         self.check_length(&parts.headers)?;
@@ -165,7 +165,13 @@ impl Worker {
         hop::forward(headers, &Caller { address, peer, scheme: via.scheme, host: Some(host) });
     }
 
-    fn pass_on(&self, answered: Answered, via: &Via, report: &DecisionReport, in_flight: InFlight) -> Answer {
+    fn pass_on(
+        &self,
+        answered: Answered,
+        via: &Via,
+        report: &DecisionReport,
+        in_flight: InFlight,
+    ) -> ProxyAnswer {
         let Answered { response, connection, target } = answered;
         let (mut parts, body) = response.into_parts();
         hop::strip(&mut parts.headers, |_| false);
@@ -186,7 +192,7 @@ impl Worker {
         via: &Via,
         report: &DecisionReport,
         mut in_flight: InFlight,
-    ) -> Answer {
+    ) -> ProxyAnswer {
         let Answered { mut response, target, .. } = answered;
         let upstream = hyper::upgrade::on(&mut response);
         let (mut parts, _) = response.into_parts();

@@ -60,11 +60,11 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// A reverse proxy, for all workers.
 pub struct Proxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
 }
 
 /// What all workers share.
-struct Shared {
+struct ProxyShared {
     settings: ProxySettings,
     groups: Vec<Arc<Group>>,
     admission: Arc<Admission>,
@@ -84,7 +84,7 @@ impl Proxy {
         let case = settings.identity.path_case();
         settings.routes.iter_mut().for_each(|route| route.path = normal(&route.path, case));
         let admission = Admission::new(settings.limits.max_in_flight);
-        Proxy { shared: Arc::new(Shared { settings, groups, admission, shedder: None }) }
+        Proxy { shared: Arc::new(ProxyShared { settings, groups, admission, shedder: None }) }
     }
 
     /// The same, shedding load by `shedder`. To be called before any worker has it.
@@ -117,7 +117,7 @@ impl Proxy {
         let upstreams = (0..self.shared.groups.len()).map(|at| self.shared.upstream(at, &service)).collect();
         let gate = service.gate(Transport::Proxy, self.shared.shedder.clone());
         let (shared, open) = (Arc::clone(&self.shared), Open::default());
-        let worker = Arc::new(Worker { shared, gate, service, upstreams, open });
+        let worker = Arc::new(ProxyWorker { shared, gate, service, upstreams, open });
         let pools = worker.upstreams.iter().flat_map(|upstream| upstream.pools.iter()).cloned().collect();
         tokio::spawn(sweep(pools, Arc::clone(&worker.service)));
         if id == WorkerId(0) {
@@ -127,7 +127,7 @@ impl Proxy {
     }
 }
 
-impl Shared {
+impl ProxyShared {
     fn upstream(&self, at: usize, service: &Service) -> Upstream {
         let (group, timeouts) = (&self.groups[at], &self.settings.timeouts);
         let pools = group.targets().map(|target| Pool::new(self.dialer(at, target), timeouts.keep)).collect();
@@ -167,15 +167,15 @@ async fn sweep(pools: Vec<Arc<Pool>>, service: Arc<Service>) {
 }
 
 /// The proxy on one worker.
-struct Worker {
-    shared: Arc<Shared>,
+struct ProxyWorker {
+    shared: Arc<ProxyShared>,
     gate: Gate,
     service: Arc<Service>,
     upstreams: Vec<Upstream>,
     open: Open,
 }
 
-struct Listening(Arc<Worker>);
+struct Listening(Arc<ProxyWorker>);
 
 impl Protocol for Listening {
     fn serve(&self, connection: Connection) -> Serving {
@@ -187,7 +187,7 @@ impl Protocol for Listening {
     }
 }
 
-impl Worker {
+impl ProxyWorker {
     async fn speak(self: Arc<Self>, connection: Connection) {
         let (peer, drain, seat) = (connection.peer, connection.drain.clone(), Arc::clone(&connection.seat));
         let scheme = if connection.stream.is_encrypted() { "https" } else { "http" };
@@ -245,15 +245,15 @@ impl Open {
     }
 
     /// Counts one more until the answer is dropped.
-    fn count(&self) -> Counted {
+    fn count(&self) -> CountedConnection {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Counted(Arc::clone(&self.0))
+        CountedConnection(Arc::clone(&self.0))
     }
 }
 
-struct Counted(Arc<AtomicUsize>);
+struct CountedConnection(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::Timestamp;
 
-use super::Shared;
+use super::ProxyShared;
 
 /// Why a server of an upstream did not answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct UpstreamStats {
 
 /// Reads what is counted of every upstream of a proxy.
 #[derive(Clone)]
-pub struct UpstreamReader(pub(super) Arc<Shared>);
+pub struct UpstreamReader(pub(super) Arc<ProxyShared>);
 
 impl UpstreamReader {
     /// The counts, as of `now`.

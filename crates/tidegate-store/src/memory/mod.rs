@@ -10,6 +10,7 @@
 //! over the shards, which a keyed hash fills evenly; the bound on bytes is one for all, because one log may be as large as
 //! a hundred thousand others.
 
+mod costs;
 mod records;
 mod shard;
 mod table;
@@ -26,6 +27,7 @@ use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, decide_fold, decide
 use crate::clock::{Clock, SystemClock};
 use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
 use crate::record::Record;
+pub use costs::memory_bytes;
 use records::Records;
 use shard::{Moment, Shard};
 use table::{Sweep, Tag, Victims};

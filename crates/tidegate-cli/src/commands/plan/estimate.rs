@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use tidegate_core::Limit;
 use tidegate_rules::{Coordination, Rule, RuleSet};
-use tidegate_store_redis::Topology;
+use tidegate_store::memory_bytes;
+use tidegate_store_redis::{Topology, costs};
 
-use super::{Home, costs};
+use super::Home;
 use crate::args::PlanArgs;
 
 /// Every user asks so often where nobody said how often.
@@ -133,7 +134,7 @@ fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
             name: limit.name.clone(),
             algorithm: limit.limit.algorithm().name(),
             keys: inputs.keys_of(rule),
-            memory_bytes: costs::memory_bytes(&limit.limit),
+            memory_bytes: memory_bytes(&limit.limit),
             redis_bytes: is_shared.then(|| costs::redis_bytes(&limit.limit)),
             decision_us: costs::decision_us(&limit.limit),
         };

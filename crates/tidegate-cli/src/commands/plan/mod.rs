@@ -2,7 +2,6 @@
 //!
 //! An upper bound on purpose: every request matches every rule, and every user has used all there is.
 
-mod costs;
 mod estimate;
 mod report;
 

@@ -1,24 +1,29 @@
 //! What a limit that was heard a moment ago says now, if nobody asked it in between.
 //!
-//! The store's state is not here, only what it told. For buckets and fixed windows that is enough to know all the rest,
+//! Whoever asked a store far away has its answer, and not its state. For buckets and fixed windows that is enough to know all the rest,
 //! to the microsecond; sliding windows and logs are known at the cost that was asked, and from below for others.
 
-use tidegate_core::{Ask, Cell, Hits, Limit, Micros, Outcome, Timestamp, Verdict};
+use crate::{Ask, Cell, Hits, Limit, Micros, Outcome, Timestamp, Verdict};
 
-/// What the store told of a cell.
+/// What was told of a cell, of which nothing else is known here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LastAnswer {
-    pub(crate) remaining: u64,
-    pub(crate) reset_after: Micros,
+pub struct LastAnswer {
+    /// Hits that were left.
+    pub remaining: u64,
+    /// When all was to be back.
+    pub reset_after: Micros,
 }
 
 impl LastAnswer {
-    pub(crate) fn of(outcome: &Outcome) -> Self {
+    /// What `outcome` told.
+    #[must_use]
+    pub fn of(outcome: &Outcome) -> Self {
         LastAnswer { remaining: outcome.remaining, reset_after: outcome.reset_after }
     }
 
     /// What is left `elapsed` later, and when all is back; nothing if all is back by then.
-    pub(crate) fn left_after(self, limit: &Limit, elapsed: Micros) -> Option<Outcome> {
+    #[must_use]
+    pub fn left_after(self, limit: &Limit, elapsed: Micros) -> Option<Outcome> {
         let reset_after = self.reset_after.saturating_sub(elapsed);
         if reset_after == Micros::ZERO {
             return None;
@@ -30,7 +35,8 @@ impl LastAnswer {
 
     /// How `wanted` hits are refused `elapsed` later, where `refused` hits, at most as many, are known to be refused for
     /// another `wait`, or for ever.
-    pub(crate) fn refusal_after(
+    #[must_use]
+    pub fn refusal_after(
         self,
         limit: &Limit,
         elapsed: Micros,
@@ -111,11 +117,9 @@ fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcom
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tidegate_core::{
-        FixedWindow, LeakyBucket, Rate, RefusedHits, SlidingLog, SlidingWindow, TokenBucket,
-    };
 
     use super::*;
+    use crate::{FixedWindow, LeakyBucket, Rate, RefusedHits, SlidingLog, SlidingWindow, TokenBucket};
 
     fn any_limit() -> impl Strategy<Value = Limit> {
         let (count, quota, span) = (1..2_000u64, 1..50u64, 1_000..5_000_000u64);

@@ -1,15 +1,8 @@
-//! What was measured: bytes per counter (`cargo xtask bench memory-table`) and Redis's time per decision
-//! (`cargo xtask bench redis-costs`), on Redis 7.0 and one core of a small virtual machine.
+//! What was measured, for those who plan how much Redis they need: bytes per counter (`cargo xtask bench memory-table`) and
+//! time per decision (`cargo xtask bench redis-costs`), on Redis 7.0 and one core of a small virtual machine.
 
 use tidegate_core::{Limit, Micros};
 
-/// A counter of any kind in the memory store.
-const MEMORY_COUNTER: u64 = 45;
-/// A log in the memory store, before its first hit, and a set of leases.
-const MEMORY_LOG: u64 = 83;
-const MEMORY_LEASES: u64 = 112;
-/// A lease in the memory store.
-const MEMORY_LEASE: u64 = 16;
 /// A key in Redis with a counter in it, the server's tables included.
 const REDIS_COUNTER: u64 = 200;
 /// The same with an empty log or an empty set of leases.
@@ -26,19 +19,9 @@ const CALL_US: f64 = 5.5;
 /// Redis's time for reserving a part of a request that spans servers, and for forgetting that.
 const RESERVATION_US: f64 = 6.0;
 
-/// Bytes that a user's counter of `limit` takes in the memory store, all of it used.
-pub(super) fn memory_bytes(limit: &Limit) -> u64 {
-    match limit {
-        Limit::SlidingLog(log) if width(log.window()) == 4 => MEMORY_LOG + 4 * log.limit(),
-        Limit::SlidingLog(log) => MEMORY_LOG + 8 * log.limit(),
-        // Room doubles as it is needed.
-        Limit::Concurrency(leases) => MEMORY_LEASES + MEMORY_LEASE * leases.limit().next_power_of_two(),
-        _ => MEMORY_COUNTER,
-    }
-}
-
-/// The same in Redis.
-pub(super) fn redis_bytes(limit: &Limit) -> u64 {
+/// Bytes that a cell of `limit` takes in Redis, all of it used.
+#[must_use]
+pub fn redis_bytes(limit: &Limit) -> u64 {
     match limit {
         Limit::SlidingLog(log) => REDIS_KEY + rounded_up(log.limit() * width(log.window())),
         Limit::Concurrency(leases) => {
@@ -50,7 +33,8 @@ pub(super) fn redis_bytes(limit: &Limit) -> u64 {
 }
 
 /// Redis's time for deciding one counter within a call, in microseconds.
-pub(super) fn decision_us(limit: &Limit) -> f64 {
+#[must_use]
+pub fn decision_us(limit: &Limit) -> f64 {
     match limit {
         Limit::TokenBucket(_) | Limit::FixedWindow(_) | Limit::SlidingWindow(_) => 4.5,
         Limit::LeakyBucket(_) => 5.0,
@@ -60,7 +44,8 @@ pub(super) fn decision_us(limit: &Limit) -> f64 {
 }
 
 /// Redis's time for a request over `places` groups of counters that take `decisions_us` together.
-pub(super) fn request_us(places: u64, decisions_us: f64) -> f64 {
+#[must_use]
+pub fn request_us(places: u64, decisions_us: f64) -> f64 {
     let calls = places as f64;
     let reserved = if places > 1 { RESERVATION_US * calls } else { 0.0 };
     CALL_US * calls + reserved + decisions_us
