@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tidegate_core::Hits;
 use tidegate_limiter::{Decided, Report, RuleResult};
 use tidegate_rules::{Match, MatchedLimits};
 use tidegate_store::Clock;
@@ -73,6 +74,10 @@ impl DecisionLog {
     /// Hears a decision, and keeps it or not. Only what is kept costs more than a count.
     #[inline]
     pub fn hear(&self, decided: &Decided<'_>) {
+        // Who only looks, as the dashboard does all the time, was decided nothing.
+        if decided.request.descriptors.iter().all(|ask| ask.cost == Hits::ZERO) {
+            return;
+        }
         if decided.decision.allowed {
             if let Some(n) = self.admissions.take() {
                 self.keep(decided, self.clock.now().as_micros(), n);

@@ -19,6 +19,8 @@ export class ApiError extends Error {
 
 let csrf: string | null = null;
 let onSignedOut: () => void = () => {};
+/** Set while the session is over: what asks on with it would count as a guess, and be made to wait. */
+let over = false;
 
 export function whenSignedOut(then: () => void) {
   onSignedOut = then;
@@ -26,6 +28,12 @@ export function whenSignedOut(then: () => void) {
 
 export function takeSession(session: Session | null) {
   csrf = session?.csrf ?? null;
+  over = false;
+}
+
+/** From now on nothing is asked until somebody signs in. */
+export function endSession() {
+  over = true;
 }
 
 interface Call {
@@ -36,6 +44,7 @@ interface Call {
 }
 
 export async function call<T>(path: string, { method = 'GET', body, version, signal }: Call = {}): Promise<T> {
+  if (over && path !== 'session') throw new ApiError(401, 'Your session is over.', 'Sign in to go on.');
   const headers: Record<string, string> = {};
   if (body !== undefined) headers['content-type'] = 'application/json';
   if (method !== 'GET' && csrf) headers['x-csrf-token'] = csrf;
@@ -62,7 +71,10 @@ export async function call<T>(path: string, { method = 'GET', body, version, sig
     // A proxy between us and the server may answer with a page of its own.
   }
   if (response.ok) return answer as T;
-  if (response.status === 401 && path !== 'session') onSignedOut();
+  if (response.status === 401 && path !== 'session') {
+    over = true;
+    onSignedOut();
+  }
   const conflict = response.status === 412 ? answer : null;
   throw new ApiError(
     response.status,
@@ -75,8 +87,8 @@ export async function call<T>(path: string, { method = 'GET', body, version, sig
 }
 
 export const get = <T>(path: string, signal?: AbortSignal) => call<T>(path, { signal });
-export const post = <T>(path: string, body: unknown, version?: number) =>
-  call<T>(path, { method: 'POST', body, version });
+export const post = <T>(path: string, body: unknown, version?: number, signal?: AbortSignal) =>
+  call<T>(path, { method: 'POST', body, version, signal });
 export const put = <T>(path: string, body: unknown, version: number) =>
   call<T>(path, { method: 'PUT', body, version });
 export const del = <T>(path: string, body?: unknown, version?: number) =>
@@ -89,3 +101,10 @@ export function query(parameters: Record<string, string | number | null | undefi
 }
 
 export const encode = encodeURIComponent;
+
+/** Gives the reader a file. */
+export function save(name: string, type: string, text: string) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  Object.assign(document.createElement('a'), { href: address, download: name }).click();
+  URL.revokeObjectURL(address);
+}

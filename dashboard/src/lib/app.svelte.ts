@@ -1,6 +1,6 @@
 // What every page knows: who is logged in, and what the fleet runs.
 
-import { ApiError, call, get, takeSession, whenSignedOut } from './api';
+import { ApiError, call, endSession, get, takeSession, whenSignedOut } from './api';
 import { connection } from './live.svelte';
 import type { Role, Session } from './types';
 
@@ -10,8 +10,11 @@ class AppState {
   session = $state.raw<Session | null>(null);
   /** Whether the first answer about the session is still to come. */
   starting = $state(true);
+  /** The session ended while a page was open. The page stays, so that what was typed is not lost. */
+  expired = $state(false);
   toast = $state<{ text: string; kind: 'done' | 'failed' } | null>(null);
   #hide: ReturnType<typeof setTimeout> | undefined;
+  #end: ReturnType<typeof setTimeout> | undefined;
 
   may(role: Role): boolean {
     return this.session !== null && RANKS[this.session.role] >= RANKS[role];
@@ -19,13 +22,25 @@ class AppState {
 
   enter(session: Session | null) {
     this.session = session;
+    this.expired = false;
     takeSession(session);
-    if (session) connection.open();
-    else connection.close();
+    connection.close();
+    clearTimeout(this.#end);
+    if (!session) return;
+    connection.open();
+    // Sessions last twelve hours at most; a longer time-out would not fit a timer.
+    const left = session.expires_at ? new Date(session.expires_at).getTime() - Date.now() : Infinity;
+    if (left < 2 ** 31) this.#end = setTimeout(() => this.#expire(), Math.max(0, left));
+  }
+
+  #expire() {
+    endSession();
+    connection.close();
+    this.expired = true;
   }
 
   async start() {
-    whenSignedOut(() => this.enter(null));
+    whenSignedOut(() => (this.session ? this.#expire() : this.enter(null)));
     try {
       this.enter(await get<Session>('session'));
     } catch (error) {

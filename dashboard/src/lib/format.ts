@@ -84,7 +84,6 @@ const ALGORITHMS: Record<string, string> = {
 
 export const algorithm = (name: string) => ALGORITHMS[name] ?? name;
 
-/** `100 per 1m`, `10 at once`. */
 /** What a bucket gets back: in the shortest unit that makes a number of at least one. */
 function refill(burst: number, emptyToFull: number): string {
   const units: [string, number][] = [['s', 1_000], ['m', 60_000], ['h', 3_600_000]];
@@ -92,6 +91,7 @@ function refill(burst: number, emptyToFull: number): string {
   return `${count((burst * length) / emptyToFull)}/${unit}`;
 }
 
+/** `100 per 1m`, `10 at once`. */
 export function limitInWords(limit: { algorithm: string; limit: number; window_ms?: number | null }): string {
   if (limit.algorithm === 'concurrency') return `${count(limit.limit)} at once`;
   if (limit.limit === 0) return 'banned';
@@ -109,4 +109,22 @@ export function last(column: (number | null)[] | undefined): number | null {
     if (column[index] !== null && column[index] !== undefined) return column[index]!;
   }
   return null;
+}
+
+/** A key as people write it: `user=42 path=/v1/items`. */
+export const keyText = (pairs: Iterable<[string, string]>) => [...pairs].map(([name, value]) => `${name}=${/\s/.test(value) ? `"${value}"` : value}`).join(' ');
+
+/** `user=42 path=/v1/items`; a value with spaces in quotes. */
+export function parseKey(text: string): Record<string, string> {
+  const found: Record<string, string> = {};
+  for (const [, name, quoted, plain] of text.matchAll(/([^\s=]+)=(?:"([^"]*)"|(\S*))/g)) found[name!] = quoted ?? plain ?? '';
+  return found;
+}
+
+/** `1 rule`, `2 rules`. */
+export const plural = (number: number, word: string) => `${count(number)} ${word}${number === 1 ? '' : 's'}`;
+
+/** `+12`, `−3`, `±0`. */
+export function signed(value: number): string {
+  return value > 0 ? `+${count(value)}` : value < 0 ? `−${count(-value)}` : '±0';
 }

@@ -3,27 +3,72 @@
 
 import { ApiError, get } from './api';
 
-const NAMES = ['hello', 'version', 'versions', 'rules', 'nodes', 'store', 'stores', 'overrides', 'keys/overrides', 'keys', 'stats', 'tokens', 'audit'];
+const NAMES = ['hello', 'version', 'versions', 'rules', 'nodes', 'store', 'stores', 'overrides', 'keys/overrides', 'keys', 'stats', 'tokens', 'audit', 'alerts'];
+
+/** Between tries to reach a server that does not answer: at first soon, then not more often than this. */
+const LONGEST_WAIT_MS = 10_000;
+/** The server says something every second. When it says nothing for so long, it hangs, or what is in between does. */
+const SILENT_MS = 8_000;
 
 class Connection {
   /** Since when the server has not answered. */
   lostSince = $state<number | null>(null);
+  /** When it is asked again. */
+  retryAt = $state<number | null>(null);
   #listeners = new Set<(name: string) => void>();
   #source: EventSource | null = null;
+  #tries = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #watch: ReturnType<typeof setInterval> | undefined;
+  #heard = 0;
 
   open() {
     if (this.#source) return;
+    clearTimeout(this.#timer);
+    this.retryAt = null;
     const source = new EventSource('admin/v1/events');
     this.#source = source;
-    source.onopen = () => (this.lostSince = null);
-    source.onerror = () => (this.lostSince ??= Date.now());
-    for (const name of NAMES) source.addEventListener(name, () => this.#listeners.forEach((tell) => tell(name)));
+    this.#heard = Date.now();
+    source.onerror = () => this.#lost(Date.now());
+    for (const name of NAMES) {
+      source.addEventListener(name, () => {
+        this.#heard = Date.now();
+        if (name === 'hello') {
+          const again = this.lostSince !== null;
+          this.lostSince = null;
+          this.#tries = 0;
+          if (!again) return;
+        }
+        this.#listeners.forEach((tell) => tell(name));
+      });
+    }
+    clearInterval(this.#watch);
+    this.#watch = setInterval(() => !document.hidden && Date.now() - this.#heard > SILENT_MS && this.#lost(this.#heard), 1000);
+  }
+
+  #lost(since: number) {
+    clearInterval(this.#watch);
+    this.#source?.close();
+    this.#source = null;
+    this.lostSince ??= since;
+    const wait = Math.min(LONGEST_WAIT_MS, 1000 * 2 ** this.#tries++);
+    this.retryAt = Date.now() + wait;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.open(), wait);
+  }
+
+  retryNow() {
+    this.#tries = 0;
+    this.open();
   }
 
   close() {
+    clearTimeout(this.#timer);
+    clearInterval(this.#watch);
     this.#source?.close();
     this.#source = null;
-    this.lostSince = null;
+    this.#tries = 0;
+    this.lostSince = this.retryAt = null;
   }
 
   listen(tell: (name: string) => void): () => void {
@@ -40,15 +85,18 @@ export class Live<T> {
   loading = $state(true);
   #path: () => string | null;
   #abort: AbortController | null = null;
+  /** The path that `data` is the answer to. */
+  #shown: string | null = null;
 
   /** Call while a component is set up: it ends with the component. */
   constructor(path: () => string | null, everySeconds = 5, on: string[] = []) {
     this.#path = path;
     $effect(() => {
-      this.#path();
+      // Another range or rule: what is shown stays, dimmed, until the answer comes.
+      if (this.#path() !== this.#shown) this.loading = true;
       void this.refresh();
       const timer = setInterval(() => document.hidden || void this.refresh(), everySeconds * 1000);
-      const stop = connection.listen((name) => on.includes(name) && void this.refresh());
+      const stop = connection.listen((name) => (name === 'hello' || on.includes(name)) && void this.refresh());
       return () => {
         clearInterval(timer);
         stop();
@@ -68,6 +116,7 @@ export class Live<T> {
     const abort = (this.#abort = new AbortController());
     try {
       this.data = await get<T>(path, abort.signal);
+      this.#shown = path;
       this.error = null;
       this.loading = false;
     } catch (error) {

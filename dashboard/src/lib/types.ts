@@ -65,6 +65,7 @@ export interface RuleText {
   text: string;
   version: number;
   rule: Rule;
+  experiment?: { variant: string; allowed: number; refused: number; shadow_refused: number }[];
 }
 
 export interface Diff {
@@ -88,6 +89,8 @@ export interface Version {
   at: string;
   reason: string;
   domains: string[];
+  /** Which rules it changed, where that was asked for. */
+  rules?: Diff['rules'];
 }
 
 export interface Published {
@@ -130,12 +133,14 @@ export interface KeyState {
   domain: string;
   source: string;
   cells: Cell[];
-  others?: { rule: string; outcome: string; because?: string }[];
+  others?: RuleExplanation[];
   overrides: Override[];
 }
 
 export interface RuleExplanation {
   rule: string;
+  /** The words of `tidegate explain`. */
+  says: string;
   outcome: 'counts' | 'unlimited' | 'banned' | 'key_missing' | 'replaced' | 'not_matched';
   because?: string;
   by?: string;
@@ -157,6 +162,7 @@ export interface Node {
   started_at?: string;
   this: boolean;
   last_seen_ms: number;
+  clock_ahead_ms?: number | null;
   allowed_per_s?: number;
   refused_per_s?: number;
   busy?: number | null;
@@ -200,6 +206,8 @@ export interface Stats {
   to: string;
   step_s: number;
   series: Series[];
+  total: Series;
+  rules: number;
   decision_p50_us?: Column;
   decision_p99_us?: Column;
   store_p50_us?: Column;
@@ -227,4 +235,168 @@ export interface Token {
   expires_at: string | null;
   source?: 'database' | 'config';
   token?: string;
+}
+
+export interface Alert {
+  fingerprint: string;
+  kind: string;
+  subject: string;
+  severity: 'info' | 'warning' | 'critical';
+  summary: string;
+  next: string;
+  link: string;
+  since_s: number;
+  ended_s: number | null;
+  silenced: boolean;
+}
+
+export interface Alerts {
+  active: Alert[];
+  over: Alert[];
+}
+
+export interface Silence {
+  id: number;
+  kind: string | null;
+  subject: string | null;
+  until_s: number;
+  reason: string;
+}
+
+export interface Decision {
+  time: string;
+  time_us: number;
+  domain: string;
+  rule: string | null;
+  verdict: 'admitted' | 'refused';
+  limit?: number;
+  remaining?: number;
+  retry_after_ms?: number;
+  shadow_refused?: string[];
+  source: string;
+  node: string;
+  version: number;
+  n: number;
+  cost: number;
+  key: string[];
+  attributes: Record<string, string>;
+}
+
+export interface Decisions {
+  decisions: Decision[];
+  /** How many fit, and how many requests they stand for. */
+  fit: number;
+  stand_for: number;
+  oldest: string | null;
+  /** Nodes that did not answer. */
+  missing?: unknown[];
+}
+
+export interface TopCaller {
+  key: [string, string][];
+  count: number;
+  error: number;
+  left_permille: number | null;
+}
+
+export interface TopCallers {
+  rules: { domain: string; rule: string; callers: TopCaller[]; total: number; most_error: number }[];
+}
+
+/** A number under the new rules, and under those compared with. */
+export interface Counts {
+  now: number;
+  before: number | null;
+}
+
+export interface Timeline {
+  start_s: number;
+  width_s: number;
+  buckets: [number, number, number][];
+}
+
+export interface CallerReport {
+  caller: string;
+  requests: number;
+  refused: Counts;
+  first_refused_us: number | null;
+}
+
+export interface Peak {
+  value: number;
+  count: number;
+}
+
+export interface LimitReport {
+  limit: string;
+  algorithm: string;
+  quota: number;
+  window_us: number | null;
+  peaks: Peak[];
+  /** What each of some limits would have touched, from 0 to the largest peak. */
+  touched: Touched[];
+  suggestion: { limit: number; confidence_percent: number } | null;
+}
+
+export interface Touched {
+  limit: number;
+  callers: number;
+  requests: number;
+}
+
+/** What callers ask of a limit, over all nodes. */
+export interface LimitDemand extends LimitReport {
+  since: string;
+  requests: number;
+  callers: number;
+  sampled_one_in: number;
+  suggestion: { limit: number; confidence_percent: number; callers_above: number; requests_above: number; busiest: { key: [string, string][]; peak: number }[] } | null;
+}
+
+export interface Demand {
+  rules: { domain: string; rule: string; shadow: boolean; limits: LimitDemand[] }[];
+}
+
+export interface RuleReport {
+  domain: string;
+  rule: string;
+  change: 'only' | 'both' | 'added' | 'removed';
+  shadow: boolean;
+  key: string[];
+  requests: number;
+  skipped: number;
+  refused: Counts;
+  callers: number;
+  callers_refused: Counts;
+  callers_newly_refused: number | null;
+  sampled_one_in: number;
+  hit_first: CallerReport[];
+  hit_most: CallerReport[];
+  timeline: Timeline;
+  limits: LimitReport[];
+}
+
+/** What a replay found. */
+export interface Report {
+  format: string;
+  lines: { read: number; played: number; bad: number; unknown_domain: number; out_of_order: number; examples: { line: number; why: string; text: string }[] };
+  from_s: number;
+  to_s: number;
+  requests: number;
+  refused: Counts;
+  newly_refused: number | null;
+  newly_admitted: number | null;
+  timeline: Timeline;
+  rules: RuleReport[];
+  notes: string[];
+  hidden_attributes: string[];
+  html?: string;
+}
+
+/** Something that happened, as a vertical line in a chart. */
+export interface Mark {
+  at: number;
+  label: string;
+  text: string;
+  colour: string;
 }

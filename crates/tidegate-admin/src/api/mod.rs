@@ -21,6 +21,7 @@ mod status;
 mod suggestions;
 mod tokens;
 mod versions;
+mod what_if;
 mod when;
 
 use std::sync::Arc;
@@ -75,6 +76,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/nodes", "GET", VIEWER),
     ("/admin/v1/openapi.json", "GET", ANYONE),
     ("/admin/v1/replay", "POST", VIEWER),
+    ("/admin/v1/replay/log", "POST", VIEWER),
     ("/admin/v1/rules", "GET", VIEWER),
     ("/admin/v1/rules", "PUT", EDITOR),
     ("/admin/v1/rules/validate", "POST", VIEWER),
@@ -116,6 +118,7 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .route("/keys/top", get(decisions::top))
         .route("/decisions", get(decisions::search))
         .route("/replay", post(preview::replay).layer(large()))
+        .route("/replay/log", post(what_if::replay).layer(DefaultBodyLimit::max(what_if::MOST_BYTES)))
         .route("/suggestions", get(suggestions::suggestions))
         .route("/suggestions/shadow", post(suggestions::make_shadow))
         .route("/alerts", get(alerts::list))

@@ -62,14 +62,14 @@ pub(crate) async fn replay(
 }
 
 /// The sample of all nodes, from where on all of them are complete.
-struct Sample {
-    lines: Vec<String>,
-    since_us: u64,
-    nodes: Vec<String>,
-    missing: Vec<Missing>,
+pub(super) struct Sample {
+    pub(super) lines: Vec<String>,
+    pub(super) since_us: u64,
+    pub(super) nodes: Vec<String>,
+    pub(super) missing: Vec<Missing>,
 }
 
-async fn sample(control: &Control, log: &Arc<DecisionLog>, domain: Option<String>) -> Sample {
+pub(super) async fn sample(control: &Control, log: &Arc<DecisionLog>, domain: Option<String>) -> Sample {
     let gathered = control.gather(log, Question::Sample { domain }).await;
     let (mut lines, mut since, mut nodes) = (Vec::new(), 0, Vec::new());
     for (node, told) in gathered.told {
@@ -114,7 +114,7 @@ async fn played(
 
 /// Plays the sample, in the order of time, and finds attributes whose values the log hides: rules can count by them, and cannot
 /// match on them.
-fn report(
+pub(super) fn report(
     rules: RuleSet,
     against: Option<RuleSet>,
     lines: &[String],
@@ -141,7 +141,7 @@ fn parse(line: &str) -> Option<Recorded<'_>> {
 }
 
 /// The answer in a line.
-fn sentence(report: &Report) -> String {
+pub(super) fn sentence(report: &Report) -> String {
     let callers = report.rules.iter().map(|rule| (rule.callers_refused.now, rule.callers));
     let (refused, callers) = callers.max().unwrap_or_default();
     format!(

@@ -11,7 +11,7 @@ use tidegate_rules::Timestamp;
 use super::body::Query;
 use super::problem::{Answer, Problem};
 use super::{versions, when};
-use crate::control::{Control, Latencies, Window, merged};
+use crate::control::{Control, Latencies, Series, Window, merged};
 
 /// What is shown where nothing is asked for.
 const USUAL_S: u64 = 900;
@@ -28,6 +28,8 @@ pub(crate) struct StatsQuery {
     from: Option<String>,
     to: Option<String>,
     step: Option<String>,
+    /// Only the rules that refused most; `total` has all of them.
+    most: Option<usize>,
 }
 
 pub(crate) async fn stats(
@@ -52,10 +54,15 @@ pub(crate) async fn stats(
     // Where the fleet cannot be asked, this node's own history is better than none.
     let nodes =
         if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
-    let (series, latencies) = match fleets {
+    let (mut series, latencies) = match fleets {
         Some(chunks) => merged(window, now.as_micros() / 1_000_000, chunks, own, fits),
         None => own,
     };
+    let (total, rules) = (Series::total(&series), series.len());
+    if let Some(most) = wanted.most {
+        series.sort_by(|one, other| other.refusals().total_cmp(&one.refusals()));
+        series.truncate(most);
+    }
     let column = |of: fn(&Latencies) -> Option<f64>| latencies.iter().map(of).collect::<Vec<_>>();
     let second = |second: u64| when::text(Timestamp::from_micros(second * 1_000_000));
     Ok(Json(json!({
@@ -63,6 +70,8 @@ pub(crate) async fn stats(
         "to": second(window.to_s),
         "step_s": window.step_s,
         "series": series,
+        "total": total,
+        "rules": rules,
         "decision_p50_us": column(|one| one.decision_p50_us),
         "decision_p99_us": column(|one| one.decision_p99_us),
         "store_p50_us": column(|one| one.store_p50_us),

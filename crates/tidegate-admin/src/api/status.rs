@@ -46,7 +46,8 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
             .push(format!("some nodes use the shards {shards}: they do not count together with this one"));
     }
     let converged = notes.iter().all(|note| note.version == version && note.overrides == overrides);
-    let nodes: Vec<Value> = notes.iter().map(|note| as_json(note, is_own(note))).collect();
+    let now_us = control.clock.now().as_micros();
+    let nodes: Vec<Value> = notes.iter().map(|note| as_json(note, is_own(note), now_us)).collect();
     Ok(Json(json!({
         "version": version,
         "overrides": overrides,
@@ -70,11 +71,17 @@ async fn published(control: &Control, notes: &[NodeNote]) -> (u64, u64) {
     }
 }
 
-fn as_json(note: &NodeNote, this: bool) -> Value {
+fn as_json(note: &NodeNote, this: bool, now_us: u64) -> Value {
     // What alerts are made of is for nodes, not for readers.
     let mut value = serde_json::to_value(NodeNote { signals: None, ..note.clone() }).unwrap_or_default();
     value["started_at"] = when::text(Timestamp::from_micros(note.started_us)).into();
     value["this"] = this.into();
+    // By how much its clock is ahead of this node's, as precisely as it is known when it told.
+    let ahead_ms = |clock_us: u64| {
+        let ms = |us: u64| i64::try_from(us / 1_000).unwrap_or(i64::MAX);
+        ms(clock_us) + ms(note.last_seen_ms * 1_000) - ms(now_us)
+    };
+    value["clock_ahead_ms"] = (note.clock_us > 0).then(|| ahead_ms(note.clock_us)).into();
     value
 }
 

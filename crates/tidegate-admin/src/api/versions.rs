@@ -17,15 +17,21 @@ use super::publish::{Wanted, editable, leading, made_on, publish};
 use super::rules::Reason;
 use super::when;
 use crate::control::Control;
+use crate::low_priority::at_low_priority;
 
 const USUAL: u32 = 50;
 const MOST: u32 = 500;
+/// Each takes two versions' documents to find out.
+const MOST_WITH_CHANGES: u32 = 25;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Page {
     before: Option<u64>,
     limit: Option<u32>,
+    /// Also which rules each version changed.
+    #[serde(default)]
+    changes: bool,
 }
 
 #[derive(Deserialize)]
@@ -38,11 +44,26 @@ pub(crate) async fn list(
     State(control): State<Arc<Control>>,
     Query(page): Query<Page>,
 ) -> Answer<Json<Value>> {
-    let limit = page.limit.unwrap_or(USUAL).clamp(1, MOST);
-    let versions = leading(&control)?.versions(page.before.unwrap_or(u64::MAX), limit).await?;
+    let most = if page.changes { MOST_WITH_CHANGES } else { MOST };
+    let limit = page.limit.unwrap_or(USUAL).clamp(1, most);
+    let store = leading(&control)?;
+    let versions = store.versions(page.before.unwrap_or(u64::MAX), limit).await?;
     let next = versions.last().filter(|_| versions.len() == limit as usize).map(|version| version.number);
-    let versions: Vec<Value> = versions.iter().map(as_json).collect();
-    Ok(Json(json!({ "versions": versions, "next": next })))
+    let mut shown: Vec<Value> = versions.iter().map(as_json).collect();
+    if page.changes {
+        for (version, shown) in versions.iter().zip(&mut shown) {
+            shown["rules"] = changes(store, version).await?;
+        }
+    }
+    Ok(Json(json!({ "versions": shown, "next": next })))
+}
+
+/// The rules that a version changed.
+async fn changes(store: &RuleStore, version: &Version) -> Answer<Value> {
+    let old = store.documents(version.parent.unwrap_or_default()).await?;
+    let new = store.documents(version.number).await?;
+    let diff = at_low_priority(move || Diff::between(&old, &new)).await;
+    Ok(json!(diff.rules))
 }
 
 pub(crate) async fn one(State(control): State<Arc<Control>>, Path(number): Path<u64>) -> Answer<Json<Value>> {

@@ -74,6 +74,8 @@ pub struct NodeNote {
     /// What alerts are made of, where it watches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signals: Option<Signals>,
+    /// What its clock said when it told all this, in microseconds since 1970; 0 where it did not say.
+    pub clock_us: u64,
     /// How long ago it told all this.
     #[serde(skip_deserializing)]
     pub last_seen_ms: u64,

@@ -312,6 +312,7 @@ impl Control {
             health,
             layout: self.layout.clone(),
             signals: self.signals.lock().clone(),
+            clock_us: self.clock.now().as_micros(),
             last_seen_ms: 0,
         }
     }

@@ -146,6 +146,33 @@ impl Series {
     }
 }
 
+impl Series {
+    /// What all of them add up to. A step that no rule knows of is a gap.
+    pub(crate) fn total(all: &[Series]) -> Self {
+        let sum = |of: fn(&Series) -> &Vec<Option<f64>>| {
+            let steps = all.iter().map(|series| of(series).len()).max().unwrap_or_default();
+            let at = |step: usize| {
+                let known = all.iter().filter_map(|series| of(series).get(step).copied().flatten());
+                known.fold(None, |sum: Option<f64>, value| Some(sum.unwrap_or_default() + value))
+            };
+            (0..steps).map(at).collect()
+        };
+        Series {
+            allowed: sum(|series| &series.allowed),
+            refused: sum(|series| &series.refused),
+            shadow_refused: sum(|series| &series.shadow_refused),
+            fallback: sum(|series| &series.fallback),
+            ..Series::default()
+        }
+    }
+
+    /// By what rules are ranked: refusals, then those that a shadow rule would make, then traffic.
+    pub(crate) fn refusals(&self) -> f64 {
+        let sum = |column: &[Option<f64>]| column.iter().flatten().sum::<f64>();
+        sum(&self.refused) + 1e-6 * sum(&self.shadow_refused) + 1e-12 * sum(&self.allowed)
+    }
+}
+
 impl Window {
     /// The most steps of one answer.
     pub(crate) const MOST_STEPS: u64 = 2_000;
@@ -325,6 +352,19 @@ mod tests {
         let series = history.series(window(1, 2, 1), |_| true);
         assert_eq!(series.len(), MOST_RULES + 1);
         assert_eq!(series[0].allowed, [Some(10.0)]);
+    }
+
+    #[test]
+    fn a_total_has_every_rule_and_keeps_gaps() {
+        let series = |allowed: &[Option<f64>], refused: f64| Series {
+            allowed: allowed.to_vec(),
+            refused: vec![Some(refused)],
+            ..Series::default()
+        };
+        let all = [series(&[Some(1.0), None, None], 2.0), series(&[Some(2.0), Some(4.0), None], 5.0)];
+        let total = Series::total(&all);
+        assert_eq!((total.allowed, total.refused), (vec![Some(3.0), Some(4.0), None], vec![Some(7.0)]));
+        assert!(all[1].refusals() > all[0].refusals());
     }
 
     #[test]

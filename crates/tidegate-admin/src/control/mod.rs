@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 
 pub(crate) use asking::{Missing, Question, Told};
 pub use fleet::{Alone, Fleet, FleetError, FleetQuestion, Heard, NodeNote, NoteFuture, PublishedSet};
-pub(crate) use history::{History, Latencies, Totals, Window};
+pub(crate) use history::{History, Latencies, Series, Totals, Window};
 pub(crate) use merged::merged;
 pub use merged::{HistoryChunk, HistoryRow, Resolution};
 pub(crate) use running::{Base, Running, compile, runtime};

@@ -144,6 +144,11 @@ impl Metrics {
         self.rules.lock().totals()
     }
 
+    /// What each side of a rule's experiment has said on this node.
+    pub(crate) fn experiment(&self, domain: &str, rule: &str) -> Vec<(&'static str, [u64; 3])> {
+        self.rules.lock().experiment(domain, rule)
+    }
+
     /// How long decisions took, over all transports.
     pub(crate) fn decision_times(&self) -> Reading {
         Reading::of(self.lanes.iter().flat_map(|lane| &lane.durations))

@@ -82,6 +82,17 @@ impl RuleTable {
         used.map(|((domain, rule), series)| ((domain.to_owned(), rule.to_owned()), series.totals())).collect()
     }
 
+    /// What each side of a rule's experiment said: its name, and admitted, refused, and refused in shadow.
+    pub(crate) fn experiment(&self, domain: &str, rule: &str) -> Vec<(&'static str, [u64; 3])> {
+        let found = self.series.iter().find(|(name, _)| &*name.domain == domain && &*name.rule == rule);
+        let Some((_, series)) = found else { return Vec::new() };
+        let results = [RuleResult::Allowed, RuleResult::Refused, RuleResult::ShadowRefused];
+        let side = |variant: Variant| {
+            (variant.name(), results.map(|result| series.count_in_experiment(variant, result)))
+        };
+        VARIANTS.map(side).to_vec()
+    }
+
     pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "What each rule said to the requests it matched, and who answered.";
         let mut family = encoder.encode_descriptor("decisions", help, None, MetricType::Counter)?;

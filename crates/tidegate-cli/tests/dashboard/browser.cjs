@@ -7,7 +7,9 @@
 const fs = require('node:fs');
 const path = require('node:path');
 
-const { ADMIN, HTTP, LINK, CHROMIUM, PLAYWRIGHT, AXE, SCREENSHOTS, REDIS_PID } = process.env;
+const { ADMIN, HTTP, LINK, CHROMIUM, PLAYWRIGHT, AXE, SCREENSHOTS, REDIS_PID, SERVER_PID, BINARY, ARGS } = process.env;
+const { spawn } = require('node:child_process');
+const zlib = require('node:zlib');
 const { chromium } = require(PLAYWRIGHT);
 const axe = fs.readFileSync(path.join(AXE, 'axe.min.js'), 'utf8');
 
@@ -15,7 +17,11 @@ const axe = fs.readFileSync(path.join(AXE, 'axe.min.js'), 'utf8');
 const PATIENCE = 30_000;
 
 const DESKTOP = { width: 1440, height: 900 };
+const TABLET = { width: 1024, height: 768 };
 const PHONE = { width: 390, height: 844 };
+
+/** All that a browser loads, packed as a server in front would: no more than this. */
+const MOST_PACKED_BYTES = 250 * 1024;
 
 function fail(message) {
   throw new Error(message);
@@ -87,9 +93,54 @@ async function accessible(page, where) {
   if (told.length) fail(told.join('\n'));
 }
 
+/** Asks the admin API as the page would, with its session. */
+async function api(page, method, path, body, headers = {}) {
+  return page.evaluate(
+    async ([method, path, body, headers]) => {
+      const { csrf } = await (await fetch('admin/v1/session')).json();
+      const answer = await fetch(`admin/v1/${path}`, { method, headers: { 'content-type': 'application/json', 'x-csrf-token': csrf, ...headers }, body: body && JSON.stringify(body) });
+      if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${await answer.text()}`);
+      return answer.status === 204 ? null : answer.json();
+    },
+    [method, path, body, headers],
+  );
+}
+
+/** Publishes the documents of a set, over whatever is in force. */
+async function put(page, documents, reason) {
+  const { version } = await api(page, 'GET', 'rules');
+  return api(page, 'PUT', 'rules', { documents, reason }, { 'if-match': `"${version}"` });
+}
+
+/** What the editor holds. */
+const written = (page) => page.getByRole('textbox', { name: /^(New r|R)ules of/ }).innerText();
+
+/** Callers of which some ask for much more than others: `u0` most. */
+async function busyCallers(callers = 30) {
+  // A few at a time: a busy machine would answer a crowd without its store.
+  for (let user = 0; user < callers; user += 1) {
+    const requests = Math.max(1, Math.round(60 / (user + 1)));
+    for (let i = 0; i < requests; i += 4) {
+      await Promise.all([...Array(Math.min(4, requests - i))].map(() => ask({ user: `u${user}`, method: 'GET', path: '/v1/items', ip: `203.0.113.${user}` })));
+    }
+  }
+}
+
+/** Waits until `told` says something true; the last it said is in the failure. */
+async function until(what, told) {
+  const end = Date.now() + PATIENCE;
+  let last;
+  while (Date.now() < end) {
+    last = await told();
+    if (last === true) return;
+    await new Promise((then) => setTimeout(then, 100));
+  }
+  fail(`${what}: ${last}`);
+}
+
 /** Replaces all that stands in the rule editor. */
 async function write(page, text) {
-  const editor = page.getByRole('textbox', { name: /^Rules of/ });
+  const editor = page.getByRole('textbox', { name: /^(New r|R)ules of/ });
   await editor.click();
   await page.keyboard.press('ControlOrMeta+a');
   await page.keyboard.press('Delete');
@@ -123,7 +174,7 @@ const stories = {
     await screenshot(page, 'editor-mistake');
     await accessible(page, 'editor with a mistake');
     await write(page, TIGHT);
-    await page.getByText('1 rules compile').waitFor();
+    await page.getByText('1 rule compiles').waitFor();
     await publish(page, 'two a minute, to see it');
     await askUntil({ user: 'first' }, 200);
     await askUntil({ user: 'first' }, 200);
@@ -195,12 +246,29 @@ const stories = {
       process.kill(Number(REDIS_PID), 'SIGSTOP');
       try {
         await page.locator('.banner', { hasText: 'unavailable' }).waitFor();
+        await page.getByRole('region', { name: 'Active alerts' }).getByText(/Breaker open|Store down/).first().waitFor();
         await screenshot(page, 'overview-outage');
         await accessible(page, 'overview during an outage');
+        await to(page, 'alerts?state=active');
+        const row = page.getByRole('row').filter({ hasText: /Breaker open|Store down/ }).first();
+        await row.waitFor();
+        await screenshot(page, 'alerts-outage');
+        await accessible(page, 'alerts during an outage');
+        await row.getByRole('button', { name: 'Silence…' }).click();
+        await page.getByRole('dialog').getByLabel('Why').fill('we know');
+        await page.getByRole('dialog').getByRole('button', { name: 'Silence', exact: true }).click();
+        await page.getByRole('region', { name: 'Silences' }).getByText('we know').waitFor();
+        await page.getByRole('region', { name: 'Alerts' }).getByText('silenced').first().waitFor();
       } finally {
         process.kill(Number(REDIS_PID), 'SIGCONT');
       }
       await page.locator('.banner', { hasText: 'unavailable' }).waitFor({ state: 'detached' });
+      await to(page, 'alerts?state=over');
+      await page.getByRole('row').filter({ hasText: /Breaker open|Store down/ }).first().waitFor();
+      await to(page, 'overview');
+      await page.getByRole('region', { name: 'Active alerts' }).waitFor({ state: 'detached' });
+      await page.getByRole('button', { name: 'Decisions per second as a table' }).click();
+      await page.getByRole('region', { name: 'Decisions per second, as a table' }).getByRole('row').nth(3).waitFor();
     } finally {
       busy = false;
       await traffic;
@@ -222,11 +290,13 @@ const stories = {
       'rules/versions': 'History',
       'keys?domain=api&key=user%3Du1': 'Keys',
       'explain?domain=api&key=user%3Du1+path%3D%2Flogin': 'Explain',
+      whatif: 'What if',
       cluster: 'Cluster',
+      alerts: 'Alerts',
       audit: 'Audit',
       access: 'Access',
     };
-    for (const [size, viewport] of Object.entries({ desktop: DESKTOP, phone: PHONE })) {
+    for (const [size, viewport] of Object.entries({ desktop: DESKTOP, tablet: TABLET, phone: PHONE })) {
       for (const colorScheme of ['light', 'dark']) {
         const context = await browser.newContext({ viewport, colorScheme, storageState: state });
         context.setDefaultTimeout(PATIENCE);
@@ -238,7 +308,8 @@ const stories = {
           await page.waitForTimeout(300); // charts draw in the next frame; a picture only
           const name = place.replace(/\?.*/, '').replaceAll('/', '-');
           await screenshot(page, `${name}-${size}-${colorScheme}`);
-          await accessible(page, `${place} ${size} ${colorScheme}`);
+          // A tablet has the markup of a desktop in less room.
+          if (size !== 'tablet') await accessible(page, `${place} ${size} ${colorScheme}`);
           const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
           if (wide > 1) fail(`${place} is ${wide} px wider than a ${size}`);
         }
@@ -273,6 +344,333 @@ const stories = {
     if (await page.evaluate(() => window.alerted)) fail('a name was run as a script');
     await page.getByRole('button', { name: 'Sign out' }).click();
     await page.getByRole('button', { name: 'Sign in' }).waitFor();
+    page.noMistakes();
+  },
+
+  /** A rule is changed: the sample says what that would do, the slider finds the limit, and both stand in the dialog. */
+  async preview(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await busyCallers();
+    await to(page, 'rules/edit?domain=api&rule=per-user');
+    await page.getByText(/Would have refused/).first().waitFor();
+    await page.getByText('The same as the rules compared with.').waitFor();
+    const slider = page.getByRole('slider', { name: 'Limit of per-user' });
+    await slider.waitFor();
+    const touched = () => slider.getAttribute('aria-valuetext');
+    if (!/^100 per 1m: 0 of 30 callers/.test(await touched())) fail(`at the limit in force: ${await touched()}`);
+    // Further left, more callers are touched; never fewer.
+    let before = 0;
+    for (let i = 0; i < 120; i += 10) {
+      for (let step = 0; step < 10; step += 1) await slider.press('ArrowLeft');
+      const now = Number(/: ([\d\s]+) of 30/.exec(await touched())[1].replace(/\s/g, ''));
+      if (now < before) fail(`a lower limit touches ${now} callers, a higher one ${before}`);
+      before = now;
+    }
+    await page.getByLabel('Limit', { exact: true }).fill('20');
+    await page.getByLabel('Limit', { exact: true }).press('Enter');
+    // Callers 0, 1 and 2 asked 60, 30 and 20 times: two are above 20.
+    await until('two of thirty callers asked for more than 20', async () => /^20 per 1m: 2 of 30 callers/.test(await touched()) || touched());
+    await page.getByRole('button', { name: 'Put it into the text' }).click();
+    await until('the text says 20/minute', async () => (await written(page)).includes('limits: [20/minute]') || written(page));
+    await page.getByText(/50 more refused, 0 more admitted/).waitFor();
+    await page.getByRole('cell', { name: 'user=u0' }).first().waitFor();
+    await screenshot(page, 'editor-preview');
+    await accessible(page, 'editor with a preview');
+    await page.getByRole('button', { name: 'Publish…' }).click();
+    await page.getByRole('dialog').getByText(/Would have refused/).waitFor();
+    await screenshot(page, 'publish');
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
+    await publish(page, 'twenty are enough');
+    await page.getByText('Nothing differs.').waitFor();
+    page.noMistakes();
+  },
+
+  /** What callers ask for suggests a limit; one click makes it a shadow rule, which says what enforcing it would do. */
+  async suggestion(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await busyCallers();
+    await to(page, 'rules/api/per-user?by=used');
+    await page.getByText(/99.9 % of 30 callers stay within it/).waitFor();
+    await page.getByRole('region', { name: 'Callers' }).getByRole('link', { name: 'user=u0' }).waitFor();
+    await screenshot(page, 'rule-suggestion');
+    await page.getByRole('button', { name: 'Make it a shadow rule…' }).click();
+    const title = await page.getByRole('dialog').getByRole('heading', { name: /a shadow rule like per-user with \d+ instead of 100/ }).innerText();
+    const suggested = Number(/with (\d+) instead/.exec(title)[1]);
+    // The busiest asked sixty times; a machine that is too busy to ask its store counts a few of them elsewhere.
+    if (suggested < 20 || suggested > 60) fail(`${suggested} is suggested to callers of at most sixty`);
+    await page.getByRole('dialog').getByRole('button', { name: 'Publish', exact: true }).click();
+    await page.getByRole('heading', { name: /per-user-suggested/ }).waitFor();
+    await page.getByText(/Enforcing it would have refused/).waitFor();
+    const { rule } = await api(page, 'GET', 'rules/api/per-user-suggested');
+    if (rule.mode !== 'shadow' || rule.limits[0].limit !== suggested) fail(`not the suggestion: ${JSON.stringify(rule)}`);
+    await screenshot(page, 'rule-shadow');
+    await accessible(page, 'a shadow rule');
+    page.noMistakes();
+  },
+
+  /** "Why was X refused at 14:03?" */
+  async search(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    for (let i = 0; i < 6; i += 1) await ask({ ip: '198.51.100.7', path: '/login', method: 'POST' });
+    await ask({ user: 'somebody-else' });
+    const now = new Date();
+    const minute = `${String(now.getHours()).padStart(2, '0')}:${String(now.getMinutes()).padStart(2, '0')}`;
+    await to(page, 'keys?domain=api&key=ip%3D198.51.100.7&verdict=refused');
+    const table = page.getByRole('region', { name: 'Decisions' });
+    await table.getByRole('row').filter({ hasText: 'login' }).filter({ hasText: '0 of 5 left' }).first().waitFor();
+    if (await table.getByText('admitted').count()) fail('admissions among refusals');
+    await page.getByLabel('At', { exact: true }).fill(minute);
+    await page.getByLabel('At', { exact: true }).press('Enter');
+    await until('the time is in the address', async () => page.url().includes('at=') || page.url());
+    await table.getByText('refused').first().waitFor();
+    await screenshot(page, 'keys-why');
+    await accessible(page, 'keys with decisions');
+    await page.getByLabel('At', { exact: true }).fill('2020-01-01T00:00');
+    await page.getByLabel('At', { exact: true }).press('Enter');
+    await page.getByText('No decision is kept of that minute.').waitFor();
+    await page.getByRole('button', { name: 'All', exact: true }).click();
+    await table.getByText('admitted').first().waitFor();
+    // Looking is not deciding: what the page itself asks all the time is not in the log.
+    const { decisions } = await api(page, 'GET', 'decisions?limit=1000');
+    if (decisions.length !== 7) fail(`${decisions.length} decisions are kept of seven requests`);
+    page.noMistakes();
+  },
+
+  /** A log is uploaded and played through old and new rules; the report is exported; what is too large is not sent. */
+  async what_if(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await to(page, 'whatif?source=upload');
+    const second = (n) => `16/Nov/2026:10:00:${String(Math.floor(n) % 60).padStart(2, '0')} +0000`;
+    const line = (ip, n) => `${ip} - - [${second(n)}] "POST /login HTTP/1.1" 200 12 "-" "-"`;
+    // One address tries 40 times in a minute, nine others once.
+    const log = [...Array(40).keys()].map((n) => line('198.51.100.7', n)).concat([...Array(9).keys()].map((n) => line(`203.0.113.${n}`, 59)));
+    await page.getByLabel('Log file').setInputFiles({ name: 'access.log', mimeType: 'text/plain', buffer: Buffer.from(log.join('\n')) });
+    await page.getByRole('button', { name: 'Edit the new rules' }).click();
+    await write(page, 'domain: api\nrules:\n  - name: login\n    match: { path: /login }\n    key: [ip]\n    limits: [{ algorithm: sliding_log, limit: 10, window: 1m }]\n');
+    await page.getByRole('button', { name: 'Play it' }).click();
+    // The starter rules allow 5 a minute from an address: 35 of 40 refused. With 10 it is 30.
+    await page.getByText(/Would have refused\s+30\s+of 49 requests/).waitFor();
+    await page.getByRole('row').filter({ hasText: 'login' }).filter({ hasText: '−5' }).waitFor();
+    await page.getByRole('cell', { name: 'ip=198.51.100.7' }).waitFor();
+    await page.getByRole('img', { name: /^Refused over time/ }).waitFor();
+    await screenshot(page, 'whatif-result');
+    await accessible(page, 'what if, with a result');
+    const download = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'Export HTML' }).click();
+    const saved = fs.readFileSync(await (await download).path(), 'utf8');
+    if (!saved.includes('198.51.100.7') || !/<html/i.test(saved)) fail('the export is no report');
+
+    // Ten megabytes are played; more than the server reads is not even sent, and the reader is told what to do.
+    const agent = 'x'.repeat(2_500);
+    const many = Buffer.from(Array.from({ length: 4_200 }, (_, n) => line(`203.0.${n % 250}.7`, n / 71).replace(/"-"$/, `"${agent}"`)).join('\n'));
+    if (many.length < 10e6) fail(`only ${many.length} bytes`);
+    await page.getByLabel('Log file').setInputFiles({ name: 'large.log', mimeType: 'text/plain', buffer: many }, { timeout: 4 * PATIENCE });
+    await page.getByRole('button', { name: 'Play it' }).click();
+    await page.getByText(/of 4.200 requests/).waitFor({ timeout: 4 * PATIENCE });
+    await page.getByLabel('Log file').setInputFiles({ name: 'huge.log', mimeType: 'text/plain', buffer: Buffer.alloc(25 << 20, 'x') }, { timeout: 4 * PATIENCE });
+    await page.getByText(/tidegate replay huge.log/).waitFor();
+    if (await page.getByRole('button', { name: 'Play it' }).isEnabled()) fail('more than the server reads can be sent');
+    await page.getByLabel('Log file').setInputFiles({ name: 'not-a-log.bin', mimeType: 'application/octet-stream', buffer: Buffer.from('\u0000\u0001 nothing\n'.repeat(20)) });
+    await page.getByRole('button', { name: 'Play it' }).click();
+    await page.getByText(/Not played/).waitFor();
+
+    // The sample: what was really asked.
+    await busyCallers(5);
+    await to(page, 'whatif?new=running');
+    await page.getByRole('button', { name: 'Play it' }).click();
+    await page.getByText(/of 137 requests/).waitFor();
+    page.noMistakes();
+  },
+
+  /** Without a mouse. */
+  async keyboard(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    const headings = { r: 'Rules', k: 'Keys', e: 'Explain', w: 'What if', c: 'Cluster', l: 'Alerts', a: 'Audit', s: 'Access', o: 'Overview' };
+    for (const [key, heading] of Object.entries(headings)) {
+      await page.keyboard.press('g');
+      await page.keyboard.press(key);
+      await page.getByRole('heading', { name: heading, level: 1 }).waitFor();
+    }
+    await page.keyboard.press('?');
+    await page.getByRole('dialog', { name: 'Keyboard' }).waitFor();
+    await page.keyboard.press('Escape');
+    await page.getByRole('dialog').waitFor({ state: 'detached' });
+    await page.keyboard.press('/');
+    await page.getByRole('heading', { name: 'Keys', level: 1 }).waitFor();
+    const focused = () => page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent ?? '');
+    await until('the search has the focus', async () => (await focused()) === 'Attributes of the caller' || focused());
+    await page.keyboard.press('Escape');
+    await page.keyboard.press('g');
+    await page.keyboard.press('r');
+    await page.getByRole('link', { name: 'per-user' }).focus();
+    await page.keyboard.press('ArrowDown');
+    await until('the next row has the focus', async () => (await focused()) === 'writes' || focused());
+    await page.keyboard.press('End');
+    await until('the last row has the focus', async () => (await focused()) === 'everybody' || focused());
+    await page.keyboard.press('Home');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: /per-user/, level: 1 }).waitFor();
+    const outlined = await page.evaluate(() => {
+      const link = document.querySelector('nav a[href*="rules"]');
+      link.focus();
+      return getComputedStyle(link).outlineStyle;
+    });
+    if (outlined === 'none') fail('the focus is not seen');
+
+    // A phone has the pages that matter at its foot, and the others behind `More`.
+    const phone = await browser.newContext({ viewport: PHONE, storageState: await page.context().storageState() });
+    phone.setDefaultTimeout(PATIENCE);
+    const small = await phone.newPage();
+    await to(small, 'overview');
+    await small.getByRole('link', { name: 'Rules', exact: true }).click();
+    await small.getByRole('heading', { name: 'Rules', level: 1 }).waitFor();
+    if (await small.getByRole('link', { name: 'Audit' }).isVisible()) fail('a phone shows every page at once');
+    await small.getByRole('button', { name: 'More' }).click();
+    await small.screenshot({ path: path.join(SCREENSHOTS, 'phone-more.png') });
+    await small.getByRole('link', { name: 'Audit' }).click();
+    await small.getByRole('heading', { name: 'Audit', level: 1 }).waitFor();
+    page.noMistakes();
+  },
+
+  /** What was typed is not lost: when the session ends, when somebody else publishes first, when the server restarts. */
+  async drafts(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    const { token } = await api(page, 'POST', 'tokens', { name: 'second', role: 'admin', expires_in: '1h' });
+    await to(page, 'rules/edit');
+    await page.getByText('4 rules compile').waitFor();
+    await write(page, TIGHT);
+    await page.getByText('1 rule compiles').waitFor();
+
+    // The session ends: the page stays, and goes on after signing in. Names that try to be markup stay text.
+    await page.evaluate(() => { window.alerted = false; window.alert = () => { window.alerted = true; }; });
+    await page.context().clearCookies();
+    await page.getByRole('dialog', { name: 'Your session is over' }).waitFor();
+    await screenshot(page, 'session-over');
+    await page.getByLabel('Token').fill(token);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('dialog').waitFor({ state: 'detached' });
+    if ((await written(page)).trim() !== TIGHT.trim()) fail(`the text is lost with the session: ${await written(page)}`);
+
+    // Another tab publishes first: nothing is overwritten unseen, nothing of ours is lost.
+    const script = '<img src=x onerror=alert(1)>';
+    const long = `a-${'very-'.repeat(30)}long-name`;
+    const other = await page.context().newPage();
+    await to(other, 'overview');
+    await other.getByRole('heading', { name: 'Overview' }).waitFor();
+    await put(other, [{ domain: 'api', text: `domain: api\nrules:\n  - { name: ${long}, description: "${script}", owner: "${script}", key: [user], limits: [9/minute] }\n` }], script);
+    await page.getByRole('button', { name: 'Publish…' }).click();
+    await page.getByRole('dialog').getByLabel(/^Why/).fill('mine');
+    await page.getByRole('dialog').getByRole('button', { name: 'Publish', exact: true }).click();
+    await page.getByText(/published v2 while you were editing v1/).waitFor();
+    await page.getByText(script).first().waitFor();
+    await screenshot(page, 'conflict');
+    await accessible(page, 'a lost race');
+    await page.getByRole('button', { name: 'Keep my text, over v2' }).click();
+    await publish(page, 'mine, over theirs');
+    await askUntil({ user: 'racer' }, 200);
+
+    // Theirs is shown as it was named, and never run.
+    await to(other, 'rules/versions?v=2');
+    await other.getByText(script).first().waitFor();
+    await other.getByRole('button', { name: /^Roll back to v2/ }).click();
+    await other.getByRole('dialog').getByRole('button', { name: 'Roll back', exact: true }).click();
+    await other.getByText(/has the rules of v2/).waitFor();
+    for (const place of ['rules', `rules/api/${encodeURIComponent(long)}`, 'audit', 'overview']) {
+      await to(other, place);
+      await other.waitForTimeout(300); // a picture, and time for what must not happen
+      const wide = await other.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      if (wide > 1) fail(`a long name makes ${place} ${wide} px too wide`);
+    }
+    await screenshot(other, 'long-names');
+
+    // The server restarts while a text is unpublished. The page says so, comes back by itself, and has the text.
+    await write(page, SHADOW);
+    await page.getByText('1 rule compiles').waitFor();
+    process.kill(Number(SERVER_PID), 'SIGKILL');
+    await page.locator('.banner', { hasText: 'has not answered since' }).waitFor();
+    await screenshot(page, 'server-lost');
+    const again = spawn(BINARY, ARGS.split('\n'), { stdio: 'ignore', env: { ...process.env, TIDEGATE_DRAIN__DELAY: '0s' } });
+    try {
+      await page.locator('.banner', { hasText: 'has not answered since' }).waitFor({ state: 'detached' });
+      if ((await written(page)).trim() !== SHADOW.trim()) fail('the text is lost with the server');
+      await page.reload();
+      await page.getByText('What you typed and did not publish is back').waitFor();
+      await until('the text outlives a reload', async () => (await written(page)).trim() === SHADOW.trim() || written(page));
+      if (await page.evaluate(() => window.alerted)) fail('a name was run as a script');
+    } finally {
+      again.kill('SIGKILL');
+    }
+    page.noMistakes();
+  },
+
+  /** A thousand rules, two hundred of them in view with their lines: measured beside four, printed, and bounded by that. */
+  async many(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    const packed = ['', 'favicon.svg', 'assets/app.js', 'assets/codemirror.js', 'assets/index.css'];
+    const sizes = await Promise.all(packed.map(async (file) => zlib.gzipSync(Buffer.from(await (await fetch(`http://${ADMIN}/${file}`)).arrayBuffer()), { level: 9 }).length));
+    const bytes = sizes.reduce((sum, size) => sum + size, 0);
+    process.stdout.write(`the dashboard is ${(bytes / 1024).toFixed(1)} KiB, packed\n`);
+    if (bytes > MOST_PACKED_BYTES) fail(`${bytes} bytes packed, at most ${MOST_PACKED_BYTES}`);
+
+    /** First paint, until the table stands, and frames in two seconds of looking and scrolling: the best of three. */
+    async function measure(what) {
+      const best = { paint: Infinity, table: Infinity, frames: 0, idle: 0 };
+      for (let i = 0; i < 3; i += 1) {
+        const tab = await page.context().newPage();
+        tab.setDefaultTimeout(PATIENCE);
+        await to(tab, 'rules');
+        await tab.getByRole('row').nth(2).waitFor();
+        const table = await tab.evaluate(() => performance.now());
+        const paint = await tab.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0);
+        const count = (scrolls) => tab.evaluate((scrolls) => new Promise((then) => {
+          let frames = 0;
+          const end = performance.now() + 2000;
+          const frame = () => {
+            frames += 1;
+            if (scrolls) scrollBy(0, frames % 120 < 60 ? 40 : -40);
+            if (performance.now() < end) requestAnimationFrame(frame);
+            else then(frames / 2);
+          };
+          requestAnimationFrame(frame);
+        }), scrolls);
+        const frames = await count(true);
+        await tab.goto('about:blank');
+        best.idle = Math.max(best.idle, await count(false));
+        best.paint = Math.min(best.paint, paint);
+        best.table = Math.min(best.table, table);
+        best.frames = Math.max(best.frames, frames);
+        await tab.close();
+      }
+      process.stdout.write(`${what}: first paint ${best.paint.toFixed(0)} ms, table ${best.table.toFixed(0)} ms, ${best.frames.toFixed(0)} frames/s of ${best.idle.toFixed(0)} on an empty page\n`);
+      return best;
+    }
+
+    const few = await measure('4 rules');
+    const names = [...Array(1000).keys()].map((n) => `rule-${String(n).padStart(4, '0')}`);
+    const text = `domain: api\nrules:\n${names.map((name, n) => `  - { name: ${name}, owner: team-${n % 7}, match: { path: /r${n} }, key: [user], limits: [${n + 1}/minute] }\n`).join('')}`;
+    await put(page, [{ domain: 'api', text }], 'a thousand rules');
+    for (let round = 0; round < 3; round += 1) await Promise.all([...Array(200).keys()].map((n) => ask({ user: 'u', path: `/r${n}` })));
+    const many = await measure('1000 rules');
+    await to(page, 'rules');
+    await page.getByText(/800 more/).waitFor();
+    await page.waitForTimeout(1000); // lines, for the picture
+    await screenshot(page, 'rules-thousand');
+    await page.getByRole('searchbox', { name: 'Search rules' }).fill('rule-0999');
+    await page.getByRole('link', { name: 'rule-0999' }).waitFor();
+    await page.getByText(/more: narrow/).waitFor({ state: 'detached' });
+    await to(page, 'overview');
+    await page.getByRole('heading', { name: 'Overview' }).waitFor();
+    await screenshot(page, 'overview-thousand');
+    // On any machine: the page itself is there as soon as with four, and scrolling is as smooth as nothing at all, nearly.
+    if (many.paint > 3 * few.paint + 200) fail(`first paint ${many.paint} ms with a thousand rules, ${few.paint} ms with four`);
+    if (many.frames < many.idle / 2) fail(`${many.frames} frames/s with a thousand rules, ${many.idle} on an empty page`);
     page.noMistakes();
   },
 };

@@ -13,9 +13,14 @@ use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool, poll
 #[track_caller]
 fn live_through(story: &str) {
     let (redis, data) = (Redis::start(), TempDir::new().expect("a temporary folder"));
+    let config = data.path().join("tidegate.yaml");
+    // Every decision is kept, with its key as it is: what a story does must be found again.
+    std::fs::write(&config, "decision_log: { admissions_one_in: 1, clear: ['*'] }\n")
+        .expect("a configuration");
     let mut server = TidegateServer::start(
         env!("CARGO_BIN_EXE_tidegate"),
         &[
+            &format!("--config={}", config.display()),
             "--http=127.0.0.1:0",
             "--grpc=off",
             "--resp=off",
@@ -30,6 +35,9 @@ fn live_through(story: &str) {
         .env("HTTP", http.to_string())
         .env("ADMIN", admin.to_string())
         .env("LINK", log_in_link(&server))
+        .env("SERVER_PID", server.process().pid().to_string())
+        .env("BINARY", env!("CARGO_BIN_EXE_tidegate"))
+        .env("ARGS", restart_args(&config, &redis.url(), data.path(), [http, admin]))
         .env("REDIS_PID", redis.process().pid().to_string())
         .env("CHROMIUM", find_tool("chromium"))
         .env("PLAYWRIGHT", find_node_package("playwright-core"))
@@ -37,6 +45,8 @@ fn live_through(story: &str) {
         .env("SCREENSHOTS", screenshots())
         .output()
         .expect("node runs");
+    // What a story measured.
+    print!("{}", String::from_utf8_lossy(&told.stdout));
     assert!(
         told.status.success(),
         "{}\nthe server said\n{}{}",
@@ -44,6 +54,21 @@ fn live_through(story: &str) {
         server.stdout(),
         server.stderr()
     );
+}
+
+/// How to start the same server at the same addresses again, one argument a line.
+fn restart_args(config: &Path, store: &str, data: &Path, [http, admin]: [std::net::SocketAddr; 2]) -> String {
+    [
+        "serve".to_owned(),
+        format!("--config={}", config.display()),
+        format!("--http={http}"),
+        "--grpc=off".to_owned(),
+        "--resp=off".to_owned(),
+        format!("--admin={admin}"),
+        format!("--store={store}"),
+        format!("--data={}", data.display()),
+    ]
+    .join("\n")
 }
 
 /// The link that a first start prints, after the addresses.
@@ -88,4 +113,39 @@ fn every_page_can_be_read_by_all_on_a_desk_and_on_a_phone() {
 #[test]
 fn a_stranger_sees_nothing_and_a_code_works_once() {
     live_through("strangers");
+}
+
+#[test]
+fn a_change_is_played_through_the_sample_and_its_limit_moved_before_it_is_published() {
+    live_through("preview");
+}
+
+#[test]
+fn a_suggested_limit_becomes_a_shadow_rule() {
+    live_through("suggestion");
+}
+
+#[test]
+fn a_refusal_is_found_by_caller_and_time() {
+    live_through("search");
+}
+
+#[test]
+fn an_uploaded_log_is_played_through_old_and_new_rules() {
+    live_through("what_if");
+}
+
+#[test]
+fn every_page_is_reached_and_gone_through_by_keyboard() {
+    live_through("keyboard");
+}
+
+#[test]
+fn what_was_typed_outlives_a_session_a_race_and_a_restart() {
+    live_through("drafts");
+}
+
+#[test]
+fn a_thousand_rules_are_as_quick_as_four() {
+    live_through("many");
 }

@@ -38,6 +38,7 @@ fn a_viewer_sees_no_key() {
         ("GET", "/decisions", &Value::Null),
         ("GET", "/keys/top?by=used", &Value::Null),
         ("POST", "/replay", &body),
+        ("POST", "/replay/log", &json!({ "html": true })),
     ] {
         let answer = node.ask_as(&token, method, path, &[], body);
         assert_eq!(answer.status, 200);
@@ -138,6 +139,67 @@ fn one_call_tries_the_suggested_limit_in_a_shadow_rule() {
     ] {
         assert_eq!(node.ask("POST", "/suggestions/shadow", &wrong).status, status, "{wrong}");
     }
+}
+
+#[test]
+fn who_only_looks_at_a_key_is_not_in_the_log() {
+    let node = node();
+    let looked =
+        node.ask("POST", "/keys/lookup", &json!({ "domain": "api", "attributes": { "user": "alice" } }));
+    assert_eq!((looked.status, &looked.json()["cells"][0]["used"]), (200, &json!(3)));
+    assert_eq!(node.get("/decisions")["fit"], 6);
+}
+
+const TEN: &str = "domain: api\nrules: [{ name: login, match: { path: /login }, key: [ip], limits: [{ algorithm: sliding_log, limit: 10, window: 1m }] }]\n";
+
+/// An address that asks forty times in forty seconds, as nginx writes it.
+fn forty_log_ins() -> String {
+    let line = |second| {
+        format!(
+            "198.51.100.7 - - [16/Nov/2026:10:00:{second:02} +0000] \"POST /login HTTP/1.1\" 200 12 \"-\" \"-\"\n"
+        )
+    };
+    (0..40).map(line).collect()
+}
+
+#[test]
+fn a_log_is_played_through_old_and_new_rules() {
+    let node = Node::start();
+    let five = TEN.replace("10", "5");
+    let asked = json!({
+        "log": forty_log_ins(),
+        "documents": [{ "domain": "api", "text": TEN }],
+        "against": [{ "domain": "api", "text": five }],
+        "html": true,
+    });
+    let answer = node.ask("POST", "/replay/log", &asked);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let report = answer.json();
+    assert_eq!((&report["format"], &report["requests"]), (&json!("combined"), &json!(40)));
+    assert_eq!(report["refused"], json!({ "now": 30, "before": 35 }));
+    assert_eq!(report["rules"][0]["hit_most"][0]["caller"], "ip=198.51.100.7");
+    assert!(report["html"].as_str().unwrap().contains("198.51.100.7"));
+}
+
+#[test]
+fn a_log_that_cannot_be_played_names_the_field_and_a_way_out() {
+    let node = Node::start();
+    let log = forty_log_ins();
+    for (asked, field) in [
+        (json!({ "log": "" }), "log"),
+        (json!({ "log": "nothing that is a log\n" }), "format"),
+        (json!({ "log": log, "format": "syslog" }), "format"),
+        (json!({ "log": log, "format": "csv" }), "columns"),
+        (json!({ "log": log, "domain": "nowhere" }), "domain"),
+        (json!({ "log": log, "documents": [] }), "documents"),
+        (json!({ "log": "{\"verdict\":1}\n", "format": "tidegate" }), "log"),
+    ] {
+        let answer = node.ask("POST", "/replay/log", &asked);
+        assert_eq!((answer.status, &answer.json()["field"]), (422, &json!(field)), "{}", answer.text());
+    }
+    let wrong = json!({ "log": log, "documents": [{ "domain": "api", "text": "domain: api\nrulez: []\n" }] });
+    assert!(!node.ask("POST", "/replay/log", &wrong).json()["diagnostics"].as_array().unwrap().is_empty());
+    assert_eq!(node.ask("POST", "/replay/log", &json!({})).status, 404, "no decision is kept");
 }
 
 #[test]

@@ -107,6 +107,10 @@ fn the_way_back_is_a_new_version() {
     assert_eq!(told, [3, 2, 1]);
     assert_eq!(node.get("/versions/3")["documents"], node.get("/versions/1")["documents"]);
     assert_eq!(node.get("/versions/3/diff?against=1")["documents"], json!([]));
+    let changes = node.get("/versions?changes=true&limit=1")["versions"][0]["rules"].clone();
+    assert!(changes.as_array().unwrap().iter().all(|rule| rule["change"] == "changed"), "{changes}");
+    assert_eq!(changes[0]["domain"], "api");
+    assert_eq!(node.get("/versions?limit=1")["versions"][0]["rules"], Value::Null);
     assert_eq!(node.passing("1", 5), 3);
     let actions = node.get("/audit");
     let actions: Vec<_> = actions["entries"].as_array().unwrap().iter().map(|one| &one["action"]).collect();

@@ -1,0 +1,198 @@
+//! What other rules would have done to recorded traffic: a log that somebody uploads, or the last minutes' sample.
+//!
+//! The same engine as `tidegate replay`, on a thread that gives way to requests. A few at a time, with bounded memory: the rest is
+//! told to come again, or to use the command.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_decisions::DecisionLog;
+use tidegate_replay::{Format as LogFormat, Line, Options, Parser, Reader, Replay, Report, html};
+use tidegate_rules::{Format, RuleSet};
+use tidegate_rulestore::{Document, DocumentSet, Role};
+use tidegate_store::MemoryConfig;
+use tokio::sync::Semaphore;
+
+use super::body::Body;
+use super::decisions::log_of;
+use super::guard::Caller;
+use super::preview;
+use super::problem::{Answer, Problem};
+use crate::control::Control;
+use crate::low_priority::at_low_priority;
+
+/// The largest request: a log of about 24 MB as a string of JSON, and rules.
+pub(crate) const MOST_BYTES: usize = 32 << 20;
+/// Replays of uploads under way.
+const MOST_AT_ONCE: usize = 2;
+/// Callers that are told apart under each rule, and callers named in each list.
+const MOST_CALLERS: usize = 100_000;
+const NAMED: usize = 10;
+/// Bounds of the store that a replay decides with.
+const MEMORY: MemoryConfig = MemoryConfig { max_cells: 1_000_000, max_log_bytes: 64 << 20 };
+
+static AT_ONCE: Semaphore = Semaphore::const_new(MOST_AT_ONCE);
+
+/// What to play, through which rules.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhatIf {
+    /// The new rules; those in force where there are none.
+    documents: Option<Vec<Document>>,
+    /// The rules to compare with; those in force where there are none.
+    against: Option<Vec<Document>>,
+    /// A log; the last minutes' sample where there is none.
+    log: Option<String>,
+    /// How it is written; found out by its first line where it is not said.
+    format: Option<String>,
+    /// The domain of requests that do not say theirs.
+    domain: Option<String>,
+    /// For CSV: which column holds which attribute.
+    #[serde(default)]
+    columns: BTreeMap<String, String>,
+    /// Whether to add the whole report as a page.
+    #[serde(default)]
+    html: bool,
+}
+
+pub(crate) async fn replay(
+    State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
+    Body(asked): Body<WhatIf>,
+) -> Answer<Json<Value>> {
+    let _place = AT_ONCE.try_acquire().map_err(|_| {
+        Problem::unavailable(format!("{MOST_AT_ONCE} replays are under way"))
+            .hint("try again in a moment, or use `tidegate replay`")
+    })?;
+    let sample = match &asked.log {
+        Some(_) => None,
+        None => Some(preview::sample(&control, log_of(&control)?, None).await),
+    };
+    let (nodes, missing) =
+        sample.as_ref().map_or_else(Default::default, |sample| (sample.nodes.clone(), json!(sample.missing)));
+    let (running, now, page) = (control.running.lock().base.clone(), control.clock.now(), asked.html);
+    let played = at_low_priority(move || {
+        let in_force = || running.compile(now).map_err(|found| Problem::invalid_rules(&found));
+        let rules = compiled(asked.documents.as_ref(), "documents", &in_force)?;
+        let against = compiled(asked.against.as_ref(), "against", &in_force)?;
+        match (&asked.log, sample) {
+            (Some(log), _) => log_played(&asked, log, rules, against),
+            (None, sample) => {
+                let (lines, since_us) = sample.map_or_else(Default::default, |one| (one.lines, one.since_us));
+                Ok(preview::report(rules, Some(against), &lines, since_us))
+            }
+        }
+    });
+    let (mut report, hidden) = played.await?;
+    if caller.actor.role == Role::Viewer
+        && let Some(log) = control.metrics.decisions()
+    {
+        mask(&mut report, log);
+    }
+    let mut value = serde_json::to_value(&report).unwrap_or_default();
+    value["sentence"] = preview::sentence(&report).into();
+    value["hidden_attributes"] = json!(hidden);
+    value["nodes"] = json!(nodes);
+    value["missing"] = missing;
+    if page {
+        value["html"] = html(&report).into();
+    }
+    Ok(Json(value))
+}
+
+/// Names callers by a hash, as a viewer sees them everywhere, in the page too.
+fn mask(report: &mut Report, log: &DecisionLog) {
+    let masked = |caller: &mut String| *caller = log.names().masked("caller", caller);
+    for rule in &mut report.rules {
+        let callers = rule.hit_first.iter_mut().chain(&mut rule.hit_most);
+        callers.for_each(|caller| masked(&mut caller.caller));
+        let suggestions = rule.limits.iter_mut().filter_map(|limit| limit.suggestion.as_mut());
+        suggestions.flat_map(|one| &mut one.busiest).for_each(|(caller, _)| masked(caller));
+    }
+}
+
+fn compiled(
+    given: Option<&Vec<Document>>,
+    field: &str,
+    in_force: &impl Fn() -> Answer<RuleSet>,
+) -> Answer<RuleSet> {
+    let Some(documents) = given else { return in_force() };
+    if documents.is_empty() {
+        return Err(Problem::field(field, "there is no document in it"));
+    }
+    let sources = DocumentSet::new(documents.clone());
+    RuleSet::compile(&sources.sources(), Format::Native).map_err(|found| Problem::invalid_rules(&found))
+}
+
+type Played = (Report, std::collections::BTreeSet<String>);
+
+fn log_played(asked: &WhatIf, log: &str, rules: RuleSet, against: RuleSet) -> Answer<Played> {
+    let mut reader = Reader::new(log.as_bytes());
+    let unreadable = |_| Problem::field("log", "it cannot be read");
+    let first = reader.next_line().map_err(unreadable)?;
+    let Some(Line::Text(first)) = first else {
+        return Err(Problem::field("log", "it is empty, or its first line is longer than 64 KiB"));
+    };
+    let (mut parser, is_header) = parser(asked, first)?;
+    let domain = domain(asked, &rules, parser.format())?;
+    let options =
+        Options { most_callers: MOST_CALLERS, named: NAMED, memory: MEMORY, ..Options::new(domain) };
+    let mut replay = Replay::new(rules, Some(against), options);
+    if !is_header {
+        replay.play_line(Line::Text(first), &mut parser);
+    }
+    replay.play_log(&mut reader, &mut parser, |_| {}).map_err(unreadable)?;
+    let report = replay.finish();
+    match report.lines.played {
+        0 => Err(Problem::field("log", "not a single line of it could be played")
+            .hint("say how it is written with `format`, and of which domain it is with `domain`")),
+        _ => Ok((report, std::collections::BTreeSet::new())),
+    }
+}
+
+/// What reads the log, and whether its first line is a header.
+fn parser(asked: &WhatIf, first: &[u8]) -> Answer<(Parser, bool)> {
+    let format = match asked.format.as_deref() {
+        None | Some("auto") => LogFormat::of(first).map_err(|unknown| {
+            Problem::field("format", format!("{unknown}, by its first line"))
+                .hint("say which it is: tidegate, combined, envoy, caddy or csv")
+        })?,
+        Some("csv") => {
+            let columns: Vec<(String, String)> = asked.columns.clone().into_iter().collect();
+            let parser = Parser::csv(first, &columns).map_err(|why| {
+                Problem::field("columns", why)
+                    .hint("for example {\"time\": \"started_at\", \"user\": \"account\"}")
+            })?;
+            return Ok((parser, true));
+        }
+        Some("tidegate") => LogFormat::Tidegate,
+        Some("combined") => LogFormat::Combined,
+        Some("envoy") => LogFormat::Envoy,
+        Some("caddy") => LogFormat::Caddy,
+        Some(other) => {
+            return Err(Problem::field("format", format!("there is no format `{other}`"))
+                .hint("one of auto, tidegate, combined, envoy, caddy, csv"));
+        }
+    };
+    Ok((Parser::new(format).expect("CSV was dealt with"), false))
+}
+
+/// The domain of requests that do not say theirs.
+fn domain(asked: &WhatIf, rules: &RuleSet, format: LogFormat) -> Answer<String> {
+    let mut known: Vec<&str> = rules.domains().collect();
+    known.sort_unstable();
+    let listed = || format!("the rules have {}", known.join(", "));
+    match (&asked.domain, &known[..]) {
+        (Some(domain), _) if known.contains(&domain.as_str()) => Ok(domain.clone()),
+        (Some(domain), _) => {
+            Err(Problem::field("domain", format!("the rules have no domain `{domain}`")).hint(&listed()))
+        }
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, _) if format == LogFormat::Tidegate => Ok(String::new()),
+        (None, _) => Err(Problem::field("domain", "the log does not say it").hint(&listed())),
+    }
+}

@@ -1,0 +1,36 @@
+// Alerts in words, and as marks in charts.
+
+import { link } from './router.svelte';
+import type { Alert, Alerts, Mark, Version } from './types';
+
+export const kindInWords = (kind: string) => {
+  const words = kind.replaceAll('_', ' ');
+  return words.charAt(0).toUpperCase() + words.slice(1);
+};
+
+/** Kinds whose subject is a rule, as `domain/rule`. */
+const OF_A_RULE = ['traffic_spike', 'traffic_drop', 'refusal_spike', 'new_top_caller', 'spread_caller', 'shadow_would_refuse'];
+
+/** Where in this dashboard an alert is looked into. */
+export function alertPlace(alert: Alert): string {
+  const [domain, rule] = alert.subject.split('/', 2);
+  if (OF_A_RULE.includes(alert.kind) && domain && rule) return link(['rules', domain, rule]);
+  return link([alert.kind === 'reload_failed' || OF_A_RULE.includes(alert.kind) ? 'rules' : 'cluster']);
+}
+
+/** What happened in a range: versions, breakers that opened, alerts. */
+export function marksOf(versions: Version[] | undefined, alerts: Alerts | null): Mark[] {
+  const published = (versions ?? []).map((version) => ({
+    at: new Date(version.at).getTime() / 1000,
+    label: `v${version.number}`,
+    text: `published by ${version.author}: ${version.reason || 'no reason given'}`,
+    colour: '--accent',
+  }));
+  const fired = [...(alerts?.active ?? []), ...(alerts?.over ?? [])].map((alert) => ({
+    at: alert.since_s,
+    label: alert.kind === 'breaker_open' ? 'breaker open' : alert.kind.replaceAll('_', ' '),
+    text: `${alert.summary}${alert.ended_s ? ` (over after ${alert.ended_s - alert.since_s} s)` : ' (still so)'}`,
+    colour: alert.severity === 'critical' ? '--refused' : '--fallback',
+  }));
+  return [...published, ...fired];
+}
