@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::Timestamp;
 use tidegate_http::identity::{
-    ApiKeyConfig, GoesOn, Identity, IdentityConfig, JwtConfig, MOST_VALUE_BYTES, Named, NormalPath, PathCase,
+    GoesOn, Identity, IdentityConfig, JwtConfig, MOST_VALUE_BYTES, Named, NormalPath, PathCase,
     RequestHead, Secret,
 };
 
@@ -22,17 +22,17 @@ static IDENTITY: LazyLock<Identity> = LazyLock::new(|| {
     let named = |pairs: &[(&str, &str)]| {
         Named(pairs.iter().map(|(name, from)| ((*name).to_owned(), (*from).to_owned())).collect())
     };
-    let config = IdentityConfig {
-        trusted_proxies: vec!["10.0.0.0/8".to_owned()],
-        api_key: Some(ApiKeyConfig { header: "x-api-key".to_owned() }),
-        jwt: Some(JwtConfig { secret: Some(Secret::new("nobody knows this one")), ..JwtConfig::default() }),
-        headers: named(&[("tenant", "x-tenant")]),
-        cookies: named(&[("session", "sid")]),
-        query: named(&[("q", "q")]),
-        paths: vec!["/users/{id}".to_owned(), "/files/{*rest}".to_owned()],
-        composites: Named(vec![("both".to_owned(), vec!["tenant".to_owned(), "q".to_owned()])]),
-        ..IdentityConfig::default()
-    };
+    let mut jwt = JwtConfig::default();
+    jwt.secret = Some(Secret::new("nobody knows this one"));
+    let mut config = IdentityConfig::default()
+        .trusted_proxies(["10.0.0.0/8"])
+        .api_key("x-api-key")
+        .jwt(jwt)
+        .header("tenant", "x-tenant")
+        .paths(["/users/{id}", "/files/{*rest}"]);
+    config.cookies = named(&[("session", "sid")]);
+    config.query = named(&[("q", "q")]);
+    config.composites = Named(vec![("both".to_owned(), vec!["tenant".to_owned(), "q".to_owned()])]);
     Identity::new(&config).expect("the configuration makes sense")
 });
 

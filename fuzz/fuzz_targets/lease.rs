@@ -10,7 +10,7 @@ use tidegate_rules::RuleSet;
 use tidegate_store::{MemoryConfig, MemoryStore};
 
 static LIMITER: LazyLock<Limiter> = LazyLock::new(|| {
-    let store = Arc::new(MemoryStore::new(MemoryConfig { max_cells: 1, max_log_bytes: 1 }));
+    let store = Arc::new(MemoryStore::new(MemoryConfig::new().max_cells(1).max_log_bytes(1)));
     Limiter::new(LimiterConfig::new(RuleSet::default(), store, Arc::new(NoObserver)))
 });
 

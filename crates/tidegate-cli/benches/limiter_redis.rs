@@ -11,12 +11,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Hits, Micros};
+use tidegate_core::Micros;
 use tidegate_limiter::{
-    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, RemoteConfig, Source,
-    TokioRuntime,
+    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, RemoteConfig, Source, TokioRuntime,
 };
-use tidegate_rules::{Descriptor, Format, RuleSet};
+use tidegate_rules::{Format, RuleSet};
 use tidegate_store_redis::{RedisConfig, RedisStore};
 use tidegate_testkit::Redis;
 use tokio::task::LocalSet;
@@ -43,7 +42,7 @@ fn limiter(redis: &Redis, calls: usize) -> Limiter {
     let rules =
         RuleSet::compile(&[tidegate_rules::Source::new("rules.yaml", RULES)], Format::Native).unwrap();
     let patient = Duration::from_secs(5);
-    let config = RedisConfig { timeout: patient, ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(patient);
     let store = RedisStore::new(&redis.url().parse().unwrap(), &config).unwrap();
     let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
     remote.timeout = Micros::from_secs(5);
@@ -54,8 +53,8 @@ fn limiter(redis: &Redis, calls: usize) -> Limiter {
 async fn check(limiter: &Limiter, user: usize) {
     let user = format!("user-{user:07}");
     let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
-    let asks = [DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost: Hits::ONE, limit: None }];
-    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+    let asks = [DescriptorAsk::one(&entries)];
+    let request = CheckRequest::new("api", &asks);
     let decision = limiter.check(&request).await.unwrap();
     assert!(decision.allowed && decision.source == Source::Store, "{:?}", decision.source);
 }

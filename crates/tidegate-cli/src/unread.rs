@@ -1,14 +1,14 @@
-//! Rules that count by what no surface reads from requests: they would limit nobody, and nobody would notice.
+//! Rules that count by what no surface reads from requests: they would limit nobody, and nothing else would show it.
 //!
-//! `/v1/check`, RLS and RESP bring their own attributes. The proxy and forward-auth read them, as `identity` says: what it does
-//! not say is missing from every request, and a rule passes over requests that lack its key. Where neither is configured, rules
-//! by `user` and the like are taken for those of `/v1/check`; should a gateway ask `/v1/auth` all the same, its first request is
-//! logged there.
+//! The proxy and forward-auth read attributes as `identity` says: what it does not say is missing from every request, and a rule
+//! passes over requests that lack its key. `/v1/check`, RLS and RESP bring their own, and nobody can know beforehand which: a
+//! warning about those names both ways out, and `identity.sent_by_callers` ends it.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use tidegate_http::identity::IdentityConfig;
-use tidegate_rules::RuleSet;
+use tidegate_rules::{Format, RuleSet, Source, outline};
 
 use crate::settings::Settings;
 
@@ -20,13 +20,61 @@ pub(crate) struct Surfaces {
     proxied: Vec<String>,
 }
 
-/// A rule, and what it counts by that is never there.
-#[derive(Debug, PartialEq, Eq)]
+/// An attribute that rules count by and that is never there, or only where callers send it.
+#[derive(Debug)]
 pub(crate) struct Unread {
+    attribute: String,
+    missed_by: MissedBy,
+    /// The rules that count by it; never empty.
+    rules: Vec<RuleName>,
+}
+
+/// A rule as a warning names it.
+#[derive(Debug, PartialEq, Eq)]
+struct RuleName {
     rule: String,
     domain: String,
-    attribute: String,
-    surface: &'static str,
+    /// Of the first of several alone: that is where a reader begins.
+    place: Option<RuleLine>,
+}
+
+/// What asks about the rules' domain without the attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MissedBy {
+    Proxy,
+    ForwardAuth,
+    /// Nothing that is configured, as far as can be known: callers may bring it.
+    Unknown,
+}
+
+/// Where a rule stands in its file.
+#[derive(Debug, PartialEq, Eq)]
+struct RuleLine {
+    file: String,
+    line: usize,
+}
+
+/// Says of each rule where in `files` it stands.
+pub(crate) fn locate(found: &mut [Unread], files: &[(Source, Format)]) {
+    let mut names: HashMap<(String, String), Vec<&mut Option<RuleLine>>> = HashMap::new();
+    for first in found.iter_mut().filter_map(|one| one.rules.first_mut()) {
+        names.entry((first.domain.clone(), first.rule.clone())).or_default().push(&mut first.place);
+    }
+    if names.is_empty() {
+        return;
+    }
+    for (source, _) in files.iter().filter(|(_, format)| *format == Format::Native) {
+        // What is no YAML was refused before.
+        for document in outline(&source.text).unwrap_or_default() {
+            let domain = document.domain.unwrap_or_default();
+            for rule in document.rules {
+                for place in names.get_mut(&(domain.clone(), rule.name)).into_iter().flatten() {
+                    let line = source.text[..rule.span.start].matches('\n').count() + 1;
+                    **place = Some(RuleLine { file: source.name.clone(), line });
+                }
+            }
+        }
+    }
 }
 
 impl Surfaces {
@@ -36,28 +84,39 @@ impl Surfaces {
         Surfaces { identity: settings.identity.clone(), proxied: proxied.collect() }
     }
 
-    /// Every rule whose key the surfaces do not read.
+    /// What rules count by and the surfaces do not read.
     pub(crate) fn unread(&self, rules: &RuleSet) -> Vec<Unread> {
-        let keys = rules.rules().flat_map(|rule| rule.key().iter().map(move |attribute| (rule, attribute)));
-        keys.filter(|(_, attribute)| !self.identity.gives(attribute))
-            .filter_map(|(rule, attribute)| {
-                let surface = if self.proxied.iter().any(|domain| domain == rule.domain()) {
-                    "the proxy"
-                } else if is_identitys_own(attribute) || self.reads_for_gateways() {
-                    "/v1/auth"
-                } else {
-                    // Clients of other surfaces bring it, as far as can be known.
-                    return None;
-                };
-                let (rule, domain) = (rule.name().to_owned(), rule.domain().to_owned());
-                Some(Unread { rule, domain, attribute: attribute.clone(), surface })
-            })
-            .collect()
+        let mut all: Vec<Unread> = Vec::new();
+        for rule in rules.rules().filter(|rule| rule.is_enabled()) {
+            for attribute in rule.key().iter().filter(|attribute| !self.identity.gives(attribute)) {
+                let Some(missed_by) = self.missed_by(rule.domain(), attribute) else { continue };
+                let (name, domain) = (rule.name().to_owned(), rule.domain().to_owned());
+                let name = RuleName { rule: name, domain, place: None };
+                match all.iter_mut().find(|one| one.attribute == *attribute && one.missed_by == missed_by) {
+                    Some(known) => known.rules.push(name),
+                    None => all.push(Unread { attribute: attribute.clone(), missed_by, rules: vec![name] }),
+                }
+            }
+        }
+        all
+    }
+
+    fn missed_by(&self, domain: &str, attribute: &str) -> Option<MissedBy> {
+        if self.proxied.iter().any(|proxied| proxied == domain) {
+            return Some(MissedBy::Proxy);
+        }
+        if self.identity.sent_by_callers.iter().any(|sent| sent == attribute) {
+            return None;
+        }
+        let is_forward_auths = is_identitys_own(attribute) || self.reads_for_gateways();
+        Some(if is_forward_auths { MissedBy::ForwardAuth } else { MissedBy::Unknown })
     }
 
     /// Whether somebody said what to read, and not for the proxy: then gateways ask, and bring nothing else.
     fn reads_for_gateways(&self) -> bool {
-        self.proxied.is_empty() && self.identity != IdentityConfig::default()
+        let mut read = self.identity.clone();
+        read.sent_by_callers.clear();
+        self.proxied.is_empty() && read != IdentityConfig::default()
     }
 }
 
@@ -67,6 +126,24 @@ fn is_identitys_own(attribute: &str) -> bool {
 }
 
 impl Unread {
+    /// Whether it may be as its author wants it: callers send the attribute.
+    pub(crate) fn may_be_sent(&self) -> bool {
+        self.missed_by == MissedBy::Unknown
+    }
+
+    /// Whether `other` is the same attribute, missed in the same way by the same rules, wherever they stand.
+    pub(crate) fn is_same(&self, other: &Unread) -> bool {
+        let names = |one: &Unread| -> Vec<(String, String)> {
+            one.rules.iter().map(|name| (name.domain.clone(), name.rule.clone())).collect()
+        };
+        self.attribute == other.attribute && self.missed_by == other.missed_by && names(self) == names(other)
+    }
+
+    /// Where the first of the rules stands, as file and line.
+    pub(crate) fn place(&self) -> Option<(&str, usize)> {
+        self.rules[0].place.as_ref().map(|place| (place.file.as_str(), place.line))
+    }
+
     /// The line of the configuration that is missing.
     pub(crate) fn line(&self) -> String {
         match self.attribute.as_str() {
@@ -82,29 +159,53 @@ impl Unread {
             other => format!("identity: {{ headers: {{ {other}: x-{} }} }}", other.replace(['_', '.'], "-")),
         }
     }
+
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> String {
+        let (line, attribute) = (self.line(), &self.attribute);
+        match self.missed_by {
+            MissedBy::Proxy => format!("add to the configuration: {line}"),
+            MissedBy::ForwardAuth | MissedBy::Unknown => format!(
+                "add to the configuration: {line}; or send `{attribute}` in /v1/check, gRPC or RESP, and say so: \
+                 identity: {{ sent_by_callers: [{attribute}] }}"
+            ),
+        }
+    }
 }
 
 impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unread { rule, domain, attribute, surface } = self;
-        write!(
-            f,
-            "rule `{rule}` of `{domain}` counts by `{attribute}`, which {surface} is not configured to read: there it limits \
-             nobody"
-        )
+        let Unread { attribute, missed_by, rules } = self;
+        let RuleName { rule, domain, .. } = &rules[0];
+        if let Some((file, line)) = self.place() {
+            write!(f, "{file}:{line}: ")?;
+        }
+        write!(f, "rule `{rule}` of `{domain}`")?;
+        match rules.len() - 1 {
+            0 => write!(f, " counts by `{attribute}`, which ")?,
+            1 => write!(f, " and 1 other rule count by `{attribute}`, which ")?,
+            others => write!(f, " and {others} other rules count by `{attribute}`, which ")?,
+        }
+        f.write_str(match missed_by {
+            MissedBy::Proxy => "the proxy is not configured to read: there it limits nobody",
+            MissedBy::ForwardAuth => "/v1/auth is not configured to read: there it limits nobody",
+            MissedBy::Unknown => "nothing reads from requests: it limits only callers that send it",
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate_rules::{Format, Source};
-
     use super::*;
 
     fn unread(surfaces: &Surfaces, key: &str) -> Vec<String> {
+        found(surfaces, key).iter().map(Unread::line).collect()
+    }
+
+    fn found(surfaces: &Surfaces, key: &str) -> Vec<Unread> {
         let text = format!("{{ domain: d, rules: [{{ name: r, key: [{key}], limits: [1/s] }}] }}");
         let rules = RuleSet::compile(&[Source::new("r", text)], Format::Native).unwrap();
-        surfaces.unread(&rules).iter().map(Unread::line).collect()
+        surfaces.unread(&rules)
     }
 
     #[test]
@@ -112,7 +213,7 @@ mod tests {
         let anywhere = Surfaces::default();
         assert_eq!(unread(&anywhere, "api_key"), ["identity: { api_key: { header: x-api-key } }"]);
         assert_eq!(unread(&anywhere, "path.id"), ["identity: { paths: [\"/users/{id}\"] }"]);
-        for known in ["ip", "client", "method, path, host", "user", "tenant"] {
+        for known in ["ip", "client", "method, path, host"] {
             assert_eq!(unread(&anywhere, known), [""; 0], "{known}");
         }
         let proxied = Surfaces { proxied: vec!["d".to_owned()], ..Surfaces::default() };
@@ -144,6 +245,32 @@ mod tests {
         }
         // With a proxy it is for the proxy's domains, and others may be those of `/v1/check`.
         let proxied = Surfaces { proxied: vec!["edge".to_owned()], ..given };
-        assert_eq!(unread(&proxied, "org"), [""; 0]);
+        assert!(found(&proxied, "org")[0].may_be_sent());
+    }
+
+    #[test]
+    fn what_callers_may_send_is_named_once_with_all_its_rules() {
+        let text = "domain: d\nrules:\n  - { name: a, key: [user], limits: [1/s] }\n  - { name: b, key: [user], limits: [1/s] }\n";
+        let source = Source::new("r.yaml", text);
+        let rules = RuleSet::compile(std::slice::from_ref(&source), Format::Native).unwrap();
+        let mut found = Surfaces::default().unread(&rules);
+        locate(&mut found, &[(source, Format::Native)]);
+        assert_eq!(
+            found.iter().map(Unread::to_string).collect::<Vec<_>>(),
+            [
+                "r.yaml:3: rule `a` of `d` and 1 other rule count by `user`, which nothing reads from requests: it limits only \
+              callers that send it"
+            ]
+        );
+        assert!(found[0].may_be_sent());
+    }
+
+    #[test]
+    fn who_says_that_callers_send_an_attribute_hears_no_more_of_it_except_of_the_proxy() {
+        let mut said = Surfaces::default();
+        said.identity.sent_by_callers.push("user".to_owned());
+        assert_eq!(unread(&said, "user"), [""; 0]);
+        assert!(found(&said, "org")[0].may_be_sent(), "naming what is sent does not make gateways ask");
+        assert_eq!(unread(&Surfaces { proxied: vec!["d".to_owned()], ..said }, "user").len(), 1);
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::LimitError;
+use crate::limit::Charge;
 use crate::meter::MAX_PERIOD;
 use crate::outcome::Outcome;
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
@@ -141,12 +142,13 @@ impl FixedWindow {
         (count > 0).then_some(WindowCell { start, count })
     }
 
-    /// Takes `hits` whether or not they fit, at most the whole limit.
+    /// Takes hits whether or not they fit; none if the window in which they were spent is over.
     #[must_use]
-    pub fn charge(&self, cell: Option<WindowCell>, now: Timestamp, hits: Hits) -> Option<WindowCell> {
+    pub fn charge(&self, cell: Option<WindowCell>, now: Timestamp, charge: Charge) -> Option<WindowCell> {
         let (start, _) = self.window_around(now);
+        let spent_here = self.window_around(now.back(charge.age)).0 == start;
         let count = count_in(cell, start);
-        let count = count + hits.get().min(self.limit.saturating_sub(count));
+        let count = count + if spent_here { charge.fitting(self.limit, count) } else { 0 };
         (count > 0).then_some(WindowCell { start, count })
     }
 }

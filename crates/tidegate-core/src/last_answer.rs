@@ -3,7 +3,7 @@
 //! Whoever asked a store far away has its answer, and not its state. For buckets and fixed windows that is enough to know all the rest,
 //! to the microsecond; sliding windows and logs are known at the cost that was asked, and from below for others.
 
-use crate::{Ask, Cell, Hits, Limit, Micros, Outcome, Timestamp, Verdict};
+use crate::{Ask, Cell, Charge, Hits, Limit, Micros, Outcome, Timestamp, Verdict};
 
 /// What was told of a cell, of which nothing else is known here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +103,7 @@ fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcom
     let mut cell = Cell::Vacant;
     // LastAnswer in whole microseconds: the level is the highest that it may have been, so that never too much is told.
     let spent_at = now.back(refill.saturating_sub(reset_after + Micros::ONE));
-    limit.charge(&mut cell, spent_at, Hits::new(limit.quota()));
+    limit.charge(&mut cell, spent_at, Charge::now(Hits::new(limit.quota())));
     let outcome = limit.look(&cell, now, Ask { hits, lease: None });
     let verdict = match outcome.verdict {
         Verdict::Refused { retry_after } => {

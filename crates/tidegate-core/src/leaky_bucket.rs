@@ -4,6 +4,7 @@
 //! A slot that was given cannot be given back: those behind it were already told their time.
 
 use crate::error::LimitError;
+use crate::limit::Charge;
 use crate::meter::{Meter, MeterCell, Rate};
 use crate::outcome::{Outcome, Verdict};
 use crate::units::{Hits, Micros, Timestamp};
@@ -114,13 +115,10 @@ impl LeakyBucket {
         (outcome, self.meter.cell(filled, now))
     }
 
-    /// Takes slots for `hits` whether or not they fit; a queue never holds more than it can.
+    /// Takes slots for hits whether or not they fit.
     #[must_use]
-    pub fn charge(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
-        let backlog = self.meter.backlog_at(cell, now);
-        let room = self.meter.work_of(self.capacity).saturating_sub(backlog);
-        let taken = self.meter.work_of(hits.get().min(self.capacity)).min(room);
-        self.meter.cell(backlog + taken, now)
+    pub fn charge(&self, cell: Option<MeterCell>, now: Timestamp, charge: Charge) -> Option<MeterCell> {
+        self.meter.charge(cell, now, charge, self.capacity)
     }
 
     /// How long a full queue takes to drain.

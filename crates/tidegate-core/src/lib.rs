@@ -48,7 +48,7 @@ pub use fixed_window::{FixedWindow, WindowCell};
 pub use fold::{Fold, decide_fold};
 pub use last_answer::LastAnswer;
 pub use leaky_bucket::LeakyBucket;
-pub use limit::{Algorithm, Cell, CounterBits, Limit};
+pub use limit::{Algorithm, Cell, Charge, CounterBits, Limit};
 pub use meter::{Meter, MeterCell, Rate};
 pub use outcome::{Outcome, Verdict};
 pub use request::{Ask, Stance, Touch, decide_in_order, decide_request};

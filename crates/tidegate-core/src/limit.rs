@@ -9,9 +9,11 @@ use crate::request::Ask;
 use crate::sliding_log::{Log, RefusedHits, SlidingLog};
 use crate::sliding_window::{SlidingCell, SlidingWindow};
 use crate::token_bucket::TokenBucket;
-use crate::units::{Hits, Micros, Timestamp};
+use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
 
 /// A limit that a rule sets, of any algorithm.
+///
+/// Exhaustive on purpose: a store that has not heard of an algorithm should not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant is documented by the type it holds")]
 pub enum Limit {
@@ -26,6 +28,7 @@ pub enum Limit {
 /// Which algorithm a limit uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
+#[non_exhaustive]
 pub enum Algorithm {
     TokenBucket,
     FixedWindow,
@@ -70,6 +73,35 @@ pub enum Cell {
 pub struct CounterBits {
     low: u64,
     high: u64,
+}
+
+/// Hits that were already spent, and are taken whether or not they fit.
+///
+/// They count from when they were spent, or from the cell's last change if that was later: a bucket has drained since, a window
+/// may be over. Together with what a cell holds they fill at most its quota and the overdraft; what is more is forgotten. A
+/// sliding log needs no overdraft: its newest hits alone say when there is room again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// How many.
+    pub hits: Hits,
+    /// How long ago they were spent.
+    pub age: Micros,
+    /// How many of them may go beyond the quota.
+    pub overdraft: Hits,
+}
+
+impl Charge {
+    /// `hits` that are spent now, up to the whole quota.
+    #[must_use]
+    pub const fn now(hits: Hits) -> Self {
+        Charge { hits, age: Micros::ZERO, overdraft: Hits::ZERO }
+    }
+
+    /// What a cell that holds `held` of `quota` takes of it.
+    pub(crate) fn fitting(&self, quota: u64, held: u64) -> u64 {
+        let most = quota.saturating_add(self.overdraft.get()).min(EXACT_MAX - 1);
+        self.hits.get().min(most.saturating_sub(held))
+    }
 }
 
 impl Limit {
@@ -195,14 +227,14 @@ impl Limit {
         }
     }
 
-    /// Takes `hits` whether or not they fit, at most the whole quota: for what was already spent elsewhere.
-    pub fn charge(&self, cell: &mut Cell, now: Timestamp, hits: Hits) {
+    /// Takes hits that were already spent, whether or not they fit: see [`Charge`].
+    pub fn charge(&self, cell: &mut Cell, now: Timestamp, charge: Charge) {
         match self {
-            Limit::TokenBucket(limit) => change(cell, |state| limit.charge(state, now, hits)),
-            Limit::LeakyBucket(limit) => change(cell, |state| limit.charge(state, now, hits)),
-            Limit::FixedWindow(limit) => change(cell, |state| limit.charge(state, now, hits)),
-            Limit::SlidingWindow(limit) => change(cell, |state| limit.charge(state, now, hits)),
-            Limit::SlidingLog(limit) => in_log(cell, |log| limit.enter(log, now, hits)),
+            Limit::TokenBucket(limit) => change(cell, |state| limit.charge(state, now, charge)),
+            Limit::LeakyBucket(limit) => change(cell, |state| limit.charge(state, now, charge)),
+            Limit::FixedWindow(limit) => change(cell, |state| limit.charge(state, now, charge)),
+            Limit::SlidingWindow(limit) => change(cell, |state| limit.charge(state, now, charge)),
+            Limit::SlidingLog(limit) => in_log(cell, |log| limit.charge(log, now, charge)),
             Limit::Concurrency(_) => {}
         }
     }

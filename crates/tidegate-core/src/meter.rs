@@ -9,7 +9,8 @@
 //! that the cell remembers; such a meter drains at most 0.1 % slower than asked, never faster.
 
 use crate::error::LimitError;
-use crate::units::{EXACT_MAX, Micros, Timestamp};
+use crate::limit::Charge;
+use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
 
 /// So many hits per so long: `count` and `period` are never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +187,41 @@ impl Meter {
         u64::try_from(drained).map_or(0, |drained| backlog.saturating_sub(drained))
     }
 
+    /// What `cell` becomes when `hits` are given back, at most what was spent.
+    pub(crate) fn refund(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
+        let returned = self.work_within_range(hits.get());
+        self.cell(self.backlog_at(cell, now).saturating_sub(returned), now)
+    }
+
+    /// What `cell` becomes by hits that were already spent, in a bucket of `quota` hits.
+    pub(crate) fn charge(
+        &self,
+        cell: Option<MeterCell>,
+        now: Timestamp,
+        charge: Charge,
+        quota: u64,
+    ) -> Option<MeterCell> {
+        let last_change = cell.map_or(Timestamp::default(), |cell| cell.as_of);
+        let spent_at = now.back(charge.age).max(last_change).min(now);
+        let backlog = self.backlog_at(cell, spent_at);
+        let most = self.work_within_range(quota.saturating_add(charge.overdraft.get()));
+        // By then even a bucket that was full would have drained.
+        let is_over = charge.age >= self.time_to_drain(most);
+        let hits = if is_over { 0 } else { charge.hits.get() };
+        let taken = self.work_within_range(hits).min(most.saturating_sub(backlog));
+        let drained = self.drained_in(now.since(spent_at));
+        self.cell((backlog + taken).saturating_sub(drained), now)
+    }
+
+    /// The work of any number of hits, at most what a cell can hold.
+    fn work_within_range(&self, hits: u64) -> u64 {
+        hits.saturating_mul(self.work_per_hit).min(self.ceiling())
+    }
+
+    fn ceiling(&self) -> u64 {
+        EXACT_MAX - 1 - self.drained_per_us
+    }
+
     /// The cell for `backlog` at `now`; none when nothing is left to remember.
     #[inline]
     pub(crate) fn cell(&self, backlog: u64, now: Timestamp) -> Option<MeterCell> {
@@ -202,12 +238,11 @@ impl Meter {
     /// The cell's backlog in this meter's unit, whole hits rounded up where the unit differs.
     #[inline]
     fn in_this_unit(&self, cell: MeterCell) -> u64 {
-        let ceiling = EXACT_MAX - 1 - self.drained_per_us;
         if cell.coarseness == self.coarseness {
-            return cell.backlog.min(ceiling);
+            return cell.backlog.min(self.ceiling());
         }
         let hits = cell.backlog.div_ceil(work_per_hit(self.rate.period, cell.coarseness));
-        hits.saturating_mul(self.work_per_hit).min(ceiling)
+        self.work_within_range(hits)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
+use crate::limit::Charge;
 use crate::outcome::Outcome;
 use crate::ring::Ring;
 use crate::units::{Hits, Micros, Timestamp};
@@ -191,20 +192,33 @@ impl SlidingLog {
         ring.drop_from(before.min(ring.len() - hits), hits);
     }
 
+    /// Takes hits whether or not they fit, unless they have left the window.
+    pub fn charge(&self, log: &mut Log, now: Timestamp, charge: Charge) {
+        if charge.age < self.window {
+            self.enter_at(log, now, charge.hits, charge.age);
+        }
+    }
+
     /// Enters `hits` whether or not they fit; the newest `limit` are all that need remembering.
     pub fn enter(&self, log: &mut Log, now: Timestamp, hits: Hits) {
+        self.enter_at(log, now, hits, Micros::ZERO);
+    }
+
+    /// Enters `hits` as of `age` ago, or of the newest entry if that is later: entries are in order.
+    fn enter_at(&self, log: &mut Log, now: Timestamp, hits: Hits, age: Micros) {
         if log.is_empty() {
             log.0 = Ring::for_span(self.window);
         }
         self.rebase(log, now);
         let ring = &mut log.0;
+        let entered = now.back(age).max(ring.newest().unwrap_or_default());
         ring.drop_oldest(self.expired(ring, now, Micros::ZERO));
         let limit = index(self.limit);
         for _ in 0..hits.get().min(self.limit) {
             if ring.len() >= limit {
                 ring.drop_oldest(ring.len() + 1 - limit);
             }
-            ring.push(now, limit);
+            ring.push(entered, limit);
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
+use crate::limit::Charge;
 use crate::outcome::Outcome;
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
 
@@ -131,11 +132,16 @@ impl SlidingWindow {
         packed(&reading)
     }
 
-    /// Takes `hits` whether or not they fit, at most the whole limit.
+    /// Takes hits whether or not they fit, in the window in which they were spent.
     #[must_use]
-    pub fn charge(&self, cell: Option<SlidingCell>, now: Timestamp, hits: Hits) -> Option<SlidingCell> {
+    pub fn charge(&self, cell: Option<SlidingCell>, now: Timestamp, charge: Charge) -> Option<SlidingCell> {
         let mut reading = self.read(cell, now);
-        reading.current += hits.get().min(self.limit.saturating_sub(reading.current));
+        let spent_in = self.start_of(now.back(charge.age));
+        if spent_in == reading.start {
+            reading.current += charge.fitting(self.limit, reading.current);
+        } else if spent_in + self.window == reading.start {
+            reading.previous += charge.fitting(self.limit, reading.previous);
+        }
         packed(&reading)
     }
 

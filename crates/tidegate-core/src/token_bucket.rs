@@ -4,6 +4,7 @@
 //! any window w it admits at most `burst + rate x w`.
 
 use crate::error::LimitError;
+use crate::limit::Charge;
 use crate::meter::{Meter, MeterCell, Rate};
 use crate::outcome::Outcome;
 use crate::units::{Hits, Micros, Timestamp};
@@ -94,18 +95,13 @@ impl TokenBucket {
     /// Gives `hits` back, at most what was spent.
     #[must_use]
     pub fn refund(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
-        let backlog = self.meter.backlog_at(cell, now);
-        let returned = self.meter.work_of(hits.get().min(self.burst));
-        self.meter.cell(backlog.saturating_sub(returned), now)
+        self.meter.refund(cell, now, hits)
     }
 
-    /// Takes `hits` whether or not they fit; what does not fit the bucket is forgotten.
+    /// Takes hits whether or not they fit.
     #[must_use]
-    pub fn charge(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
-        let backlog = self.meter.backlog_at(cell, now);
-        let room = self.meter.work_of(self.burst).saturating_sub(backlog);
-        let taken = self.meter.work_of(hits.get().min(self.burst)).min(room);
-        self.meter.cell(backlog + taken, now)
+    pub fn charge(&self, cell: Option<MeterCell>, now: Timestamp, charge: Charge) -> Option<MeterCell> {
+        self.meter.charge(cell, now, charge, self.burst)
     }
 
     /// How long an idle bucket takes from empty to full.

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use tidegate_decisions::{DecisionLog, DecisionLogConfig};
 use tidegate_limiter::{
-    CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, Patience, RuleWatcher,
+    CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
 use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
@@ -68,7 +68,7 @@ fn ask(limiter: &Limiter, n: u32) {
     let user = (n % 10_000).to_le_bytes();
     let entries: [(&str, &[u8]); 3] = [("user", &user), ("method", b"GET"), ("path", b"/v1/items")];
     let asks = [DescriptorAsk::one(&entries)];
-    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+    let request = CheckRequest::new("api", &asks);
     let check = pin!(limiter.check(&request));
     match check.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(decision) => assert!(decision.is_ok_and(|decision| decision.allowed)),

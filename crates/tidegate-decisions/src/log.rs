@@ -107,9 +107,8 @@ impl DecisionLog {
             let refused = match result {
                 RuleResult::Refused | RuleResult::ShadowRefused => true,
                 RuleResult::Allowed => false,
-                RuleResult::Unlimited | RuleResult::KeyMissingSkipped | RuleResult::KeyMissingRefused => {
-                    continue;
-                }
+                // Nobody was counted: the rule has no limits for it, or no key.
+                _ => continue,
             };
             let key = self.key_of(decided, found);
             let key: Vec<(&str, &str)> = key.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -112,11 +112,9 @@ impl Gate {
         let asked_at = self.clock.now();
         let HttpCheck { domain, attributes, cost, patience, trace } = *request;
         let readings: SmallVec<[Entries<'_>; 1]> = attributes.readings().map(Attributes::entries).collect();
-        let asks: SmallVec<[DescriptorAsk<'_>; 1]> = readings
-            .iter()
-            .map(|entries| DescriptorAsk { descriptor: Descriptor { entries }, cost, limit: None })
-            .collect();
-        let question = CheckRequest { domain, descriptors: &asks, patience };
+        let asks: SmallVec<[DescriptorAsk<'_>; 1]> =
+            readings.iter().map(|entries| DescriptorAsk::one(entries).cost(cost)).collect();
+        let question = CheckRequest::new(domain, &asks).patience(patience);
         let mut held = Held::default();
         let decided = match &self.shedder {
             None => self.limiter.check_readings(&question).await,

@@ -28,6 +28,7 @@ pub struct HeaderSets {
 /// One set of headers, by its name in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum HeaderSet {
     /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds).
     XRatelimit,

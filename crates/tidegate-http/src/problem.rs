@@ -43,6 +43,7 @@ struct Document<'p> {
 
 /// The kinds of problem, each a stable identifier with one status and title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub enum Kind {
     /// The body is not JSON.
     #[serde(rename = "urn:tidegate:problem:malformed-json")]

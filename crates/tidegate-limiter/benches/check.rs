@@ -24,12 +24,12 @@ use std::time::Instant;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate_core::{Ask, Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_limiter::{
-    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, RemoteConfig, Runtime, Task,
+    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, RemoteConfig, Runtime, Task,
 };
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{
-    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply, Request,
-    Spend, Store, SystemClock,
+    BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund,
+    Reply, Request, Spend, Store, SystemClock,
 };
 
 const KEYS: usize = 1_000_000;
@@ -186,8 +186,8 @@ impl Store for Soon {
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
         self.0.refund(refunds)
     }
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        self.0.charge(spends)
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        self.0.charge(charges)
     }
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
         self.0.reset(cell, limit)
@@ -218,7 +218,7 @@ impl Checks for Whole {
         let entries: [(&str, &[u8]); 3] =
             [("user", key.as_bytes()), ("path", b"/v1/items"), ("method", b"POST")];
         let descriptors = [DescriptorAsk::one(&entries)];
-        let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+        let request = CheckRequest::new("api", &descriptors);
         at_once(self.0.check(&request)).is_ok_and(|decision| decision.allowed)
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver};
 use tidegate_rules::{Format, OverrideEffect, RuleSet, RuntimeOverride, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
 
@@ -159,7 +159,7 @@ impl Subject {
         // envoyproxy/ratelimit's descriptors are matched whole.
         let entries = if case.name.starts_with("Envoy") { &entries[..1] } else { &entries[..] };
         let descriptors = [DescriptorAsk::one(black_box(entries))];
-        let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+        let request = CheckRequest::new("api", &descriptors);
         let decision = at_once(self.0.check(&request)).expect("a known domain");
         assert_eq!(decision.reports().len(), case.matching, "{}", case.name);
     }

@@ -14,6 +14,7 @@ use crate::remote::breaker::BreakerConfig;
 use crate::runtime::Runtime;
 
 /// What a limiter is made of.
+#[non_exhaustive]
 pub struct LimiterConfig {
     /// The rules to begin with.
     pub rules: RuleSet,
@@ -38,7 +39,7 @@ impl LimiterConfig {
     /// `rules` on `store`, heard by `observer`, with the machine's clock.
     #[must_use]
     pub fn new(rules: RuleSet, store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
-        let fallback = MemoryConfig { max_cells: 1_000_000, max_log_bytes: 64 << 20 };
+        let fallback = MemoryConfig::new().max_cells(1_000_000).max_log_bytes(64 << 20);
         let clock = Arc::new(SystemClock::new());
         LimiterConfig { rules, store, remote: None, observer, clock, fallback, lease_secret: None }
     }
@@ -51,6 +52,7 @@ impl LimiterConfig {
 }
 
 /// How a store over a network is asked.
+#[non_exhaustive]
 pub struct RemoteConfig {
     /// Where the limiter's own tasks run.
     pub runtime: Arc<dyn Runtime>,

@@ -35,6 +35,7 @@ pub struct Decision {
 
 /// Who answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Source {
     /// The store.
     Store,
@@ -131,6 +132,7 @@ impl Source {
 
 /// What one matched rule said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// Which descriptor it matched.
     pub descriptor: usize,
@@ -146,6 +148,7 @@ pub struct Report {
 
 /// What a matched rule said, by what it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReportKind {
     /// One of its limits decided.
     Limited(LimitReport),
@@ -162,6 +165,7 @@ pub enum ReportKind {
 
 /// What one limit said, with the numbers a caller may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LimitReport {
     /// What it said.
     pub outcome: Outcome,

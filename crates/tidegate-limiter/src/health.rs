@@ -1,5 +1,7 @@
 //! Whether decisions are made as the rules want them, and how much waits behind them.
 
+use std::fmt;
+
 use tidegate_store::MemoryStats;
 
 use crate::idempotency::RequestNames;
@@ -8,6 +10,7 @@ use crate::remote::breaker::BreakerState;
 
 /// Whether decisions are made as the rules want them, or as best as can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Health {
     /// The store answers.
     Healthy,
@@ -28,6 +31,16 @@ impl Health {
         match remote.local.fleet.why_unheard() {
             Some(reason) => Health::Degraded { reason },
             None => Health::Healthy,
+        }
+    }
+}
+
+impl fmt::Display for Health {
+    /// `healthy`, or what is wrong.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Health::Healthy => f.write_str("healthy"),
+            Health::Degraded { reason } => f.write_str(reason),
         }
     }
 }

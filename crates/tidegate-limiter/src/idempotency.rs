@@ -59,6 +59,7 @@ pub enum Claim<'l> {
 
 /// Why a named request is not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ClaimError {
     /// Another request had this name within the last minute.
     UsedForAnother,

@@ -33,6 +33,7 @@ struct LeasedCell {
 
 /// Why a text is no lease of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LeaseTokenError {
     /// It does not look like one.
     Malformed,

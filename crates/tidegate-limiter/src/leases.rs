@@ -14,6 +14,7 @@ use crate::remote::Remote;
 
 /// Why a lease could not be renewed or released.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum LeaseError {
     /// It had ended already, by its time to live or by a release.
     Ended,

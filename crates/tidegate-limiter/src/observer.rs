@@ -82,6 +82,7 @@ pub trait Observer: Send + Sync + 'static {
 
 /// A request, the rules that it matched, and what was decided.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Decided<'a> {
     /// What was asked.
     pub request: &'a CheckRequest<'a>,
@@ -119,6 +120,7 @@ fn left(report: &Report) -> (bool, u64) {
 
 /// Why a request could not wait for a store that answers others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Overload {
     /// As much waits as may.
     QueueFull,
@@ -157,6 +159,7 @@ pub enum LateCall {
 
 /// What a store was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum StoreCall {
     /// To decide requests.
     Decide,
@@ -211,6 +214,7 @@ impl StoreCall {
 
 /// How a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Transport {
     /// Envoy's rate limit service.
     Grpc,
@@ -262,6 +266,7 @@ pub trait RuleWatcher: Send + Sync {
 
 /// What one rule said to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RuleResult {
     /// Its limits let the request pass.
     Allowed,

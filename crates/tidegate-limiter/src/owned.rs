@@ -1,9 +1,9 @@
 //! What is asked of the store, in a form that outlives the request that asked.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, Limit, Micros, Scope, Stance, Touch};
+use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Scope, Stance, Touch};
 use tidegate_rules::CellKeyBytes;
-use tidegate_store::{CellKey, LeaseRef, Refund, Request, Spend};
+use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, Request, Spend};
 
 use crate::cell_hash::CellHash;
 use crate::deny_cache::{CachedCell, LimitVersion};
@@ -90,7 +90,7 @@ impl OwnedCell {
     pub(crate) fn new(cell: &CellKey<'_>, limit: &Limit) -> Self {
         OwnedCell {
             scope: cell.scope.clone(),
-            key: CellKeyBytes::from_slice(cell.key),
+            key: CellKeyBytes::from(cell.key),
             tag: (cell.tag != cell.key).then(|| cell.tag.into()),
             limit: limit.clone(),
         }
@@ -104,6 +104,24 @@ impl OwnedCell {
     /// What `hits` on it are, to be given back.
     pub(crate) fn refund(&self, hits: Hits, age: Micros) -> Refund<'_> {
         Refund { cell: self.key(), limit: &self.limit, hits, age }
+    }
+}
+
+/// Hits that a cell is charged with.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedCharge {
+    pub(crate) cell: OwnedCell,
+    pub(crate) charge: Charge,
+}
+
+impl OwnedCharge {
+    /// What `spend` would spend, now.
+    pub(crate) fn of(spend: &OwnedSpend) -> Self {
+        OwnedCharge { cell: spend.cell.clone(), charge: Charge::now(spend.ask.hits) }
+    }
+
+    pub(crate) fn as_charge(&self) -> CellCharge<'_> {
+        CellCharge { cell: self.cell.key(), limit: &self.cell.limit, charge: self.charge }
     }
 }
 

@@ -4,13 +4,14 @@
 //! that causes it, with a call that nobody waits for: until it arrives, the limit that refused goes on refusing.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, Outcome, Touch, Verdict};
+use tidegate_core::{Hits, Outcome, Verdict};
 use tidegate_rules::{Coordination, Rule};
-use tidegate_store::Spend;
+use tidegate_store::{CellCharge, Spend};
 
 use crate::check::{Answer, Asks, MatchedLimit, Plan};
 use crate::decision::Source;
 use crate::limiter::Limiter;
+use crate::local::charge_now;
 use crate::owned::OwnedCell;
 
 impl Limiter {
@@ -23,8 +24,7 @@ impl Limiter {
                 let span = limit.limit.quota_window().unwrap_or_default();
                 let verdict = Verdict::Refused { retry_after: Some(span) };
                 answer.outcomes[spend] = Outcome { verdict, remaining: 0, reset_after: span };
-                let touch = Touch { ask: Ask::hits(1), ..plan.spends[spend].touch };
-                begun.push(Spend { touch, ..plan.spends[spend] });
+                begun.push(plan.spends[spend]);
                 if penalty.rule.map(Rule::coordination) == Some(Coordination::Local) && self.remote.is_some()
                 {
                     begun.pop().into_iter().for_each(|spend| self.local.set(spend, 1));
@@ -37,15 +37,14 @@ impl Limiter {
         }
         match &self.remote {
             None => {
-                if let Err(error) = self.store.charge(&begun).answer().await {
+                let charges: SmallVec<[CellCharge<'_>; 1]> =
+                    begun.iter().map(|spend| charge_now(*spend, 1)).collect();
+                if let Err(error) = self.store.charge(&charges).answer().await {
                     self.observer.store_failed(&error);
                 }
             }
             Some(remote) => {
-                let owned = |spend: &Spend<'_>| {
-                    (self.hasher.cell(&spend.cell), OwnedCell::new(&spend.cell, spend.touch.limit))
-                };
-                remote.charge_soon(begun.iter().map(owned));
+                remote.charge_soon(begun.iter().map(|spend| OwnedCell::new(&spend.cell, spend.touch.limit)));
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::request::CheckRequest;
 
 /// Why hits could not be given back or charged, or cells not be reset.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum RefundError {
     /// No rule speaks of the domain.
     UnknownDomain(UnknownDomain),
@@ -60,6 +61,7 @@ impl From<StoreError> for RefundError {
 
 /// When hits were spent that are given back: they belong to the window in which they were charged, and to no later one.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum SpentAt<'d> {
     /// Nobody knows: they go back into the current window.
     Unknown,
@@ -110,16 +112,23 @@ impl Limiter {
         }
     }
 
+    /// How long ago hits were spent; none where they were not, for the request was refused.
+    pub(crate) fn age_of(&self, spent: SpentAt<'_>) -> Option<Micros> {
+        match spent {
+            SpentAt::Unknown => Some(Micros::ZERO),
+            SpentAt::Ago(age) => Some(age),
+            SpentAt::By(decision) => decision.allowed.then(|| self.clock.now().since(decision.asked_at())),
+        }
+    }
+
     /// What goes back to which cell: nothing to those whose quota is back since.
     fn returns(&self, plan: &Plan<'_>, hits: Hits, spent: SpentAt<'_>) -> SmallVec<[Return; 4]> {
-        let age = match spent {
-            SpentAt::Unknown => Micros::ZERO,
-            SpentAt::Ago(age) => age,
-            // Nothing was spent by a request that was refused, nor where nobody counted.
-            SpentAt::By(decision) if !decision.allowed || decision.source == Source::FallbackOpen => {
-                return SmallVec::new();
+        let age = match self.age_of(spent) {
+            Some(age) if !matches!(spent, SpentAt::By(decision) if decision.source == Source::FallbackOpen) => {
+                age
             }
-            SpentAt::By(decision) => self.clock.now().since(decision.asked_at()),
+            // Nothing is there to give back where nobody counted.
+            _ => return SmallVec::new(),
         };
         let is_back = |place: usize| match spent {
             SpentAt::Unknown => false,

@@ -5,6 +5,7 @@ use tidegate_rules::{Descriptor, RuleLimit};
 
 /// One request to decide: it passes as a whole, or spends nothing.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct CheckRequest<'a> {
     /// Whose rules apply.
     pub domain: &'a str,
@@ -14,8 +15,23 @@ pub struct CheckRequest<'a> {
     pub patience: Patience,
 }
 
+impl<'a> CheckRequest<'a> {
+    /// One that can wait, under the rules of `domain`.
+    #[must_use]
+    pub const fn new(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> Self {
+        CheckRequest { domain, descriptors, patience: Patience::Waits }
+    }
+
+    /// The same, with another patience.
+    #[must_use]
+    pub const fn patience(self, patience: Patience) -> Self {
+        CheckRequest { patience, ..self }
+    }
+}
+
 /// Whether a caller can hold its request back for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Patience {
     /// It can: a leaky bucket may ask it to wait.
     Waits,
@@ -25,6 +41,7 @@ pub enum Patience {
 
 /// One descriptor, and what is asked for it.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct DescriptorAsk<'a> {
     /// The attributes.
     pub descriptor: Descriptor<'a>,
@@ -37,8 +54,26 @@ pub struct DescriptorAsk<'a> {
 impl<'a> DescriptorAsk<'a> {
     /// One hit for these attributes.
     #[must_use]
-    pub fn one(entries: &'a [(&'a str, &'a [u8])]) -> Self {
-        DescriptorAsk { descriptor: Descriptor { entries }, cost: Hits::ONE, limit: None }
+    pub const fn one(entries: &'a [(&'a str, &'a [u8])]) -> Self {
+        DescriptorAsk::of(Descriptor { entries })
+    }
+
+    /// One hit for this descriptor.
+    #[must_use]
+    pub const fn of(descriptor: Descriptor<'a>) -> Self {
+        DescriptorAsk { descriptor, cost: Hits::ONE, limit: None }
+    }
+
+    /// The same at another cost; none looks without spending.
+    #[must_use]
+    pub const fn cost(self, cost: Hits) -> Self {
+        DescriptorAsk { cost, ..self }
+    }
+
+    /// The same with a limit that replaces what the rules say.
+    #[must_use]
+    pub fn limit(self, limit: impl Into<Option<&'a LimitOverride>>) -> Self {
+        DescriptorAsk { limit: limit.into(), ..self }
     }
 }
 

@@ -8,7 +8,7 @@ use tidegate_store::Clock;
 
 use crate::decision::{ReportKind, Source};
 use crate::limiter::Limiter;
-use crate::request::{CheckRequest, DescriptorAsk, Patience};
+use crate::request::{CheckRequest, DescriptorAsk};
 
 /// What a caller has left.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ impl Limiter {
     /// # Errors
     /// When no rule has the domain.
     pub async fn usage(&self, domain: &str, descriptor: Descriptor<'_>) -> Result<Usage, UnknownDomain> {
-        let descriptors = [DescriptorAsk { descriptor, cost: Hits::ZERO, limit: None }];
-        let request = CheckRequest { domain, descriptors: &descriptors, patience: Patience::Waits };
+        let descriptors = [DescriptorAsk::of(descriptor).cost(Hits::ZERO)];
+        let request = CheckRequest::new(domain, &descriptors);
         let decision = self.check(&request).await?;
         let rules = decision.snapshot().rules();
         let explanation = rules.explain(domain, &descriptor, self.clock.now())?;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decided, DescriptorAsk, LeaseToken, Limiter, LimiterConfig, NoObserver, Observer, Patience,
+    CheckRequest, Decided, DescriptorAsk, LeaseToken, Limiter, LimiterConfig, NoObserver, Observer,
     RuleResult, RuleWatcher,
 };
 use tidegate_rules::{Descriptor, Rule, RuleSet};
@@ -40,7 +40,7 @@ impl Options {
     /// The defaults, for requests of `domain`.
     #[must_use]
     pub fn new(domain: impl Into<String>) -> Self {
-        let memory = MemoryConfig { max_cells: 20_000_000, max_log_bytes: 2 << 30 };
+        let memory = MemoryConfig::new().max_cells(20_000_000).max_log_bytes(2 << 30);
         Options { domain: domain.into(), most_callers: 1_000_000, memory, named: 5 }
     }
 }
@@ -184,10 +184,10 @@ impl Replay {
         let entries: SmallVec<[(&str, &[u8]); 8]> =
             recorded.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
         let descriptor = Descriptor { entries: &entries };
-        let asks = [DescriptorAsk { descriptor, cost: Hits::new(recorded.cost), limit: None }];
+        let asks = [DescriptorAsk::of(descriptor).cost(Hits::new(recorded.cost))];
         let own = self.domain.clone();
         let domain = recorded.domain.as_deref().unwrap_or(&own);
-        let request = CheckRequest { domain, descriptors: &asks, patience: Patience::Waits };
+        let request = CheckRequest::new(domain, &asks);
         let mut verdicts = None;
         for _ in 0..recorded.weight {
             let Some(now) = self.check(Side::Now, &request, recorded, at) else {
@@ -325,10 +325,10 @@ impl Observer for Heard {
             let hits = decided.request.descriptors[found.descriptor].cost;
             match result {
                 RuleResult::KeyMissingSkipped => rule.skip(self.side),
-                RuleResult::Allowed | RuleResult::Unlimited => rule.note(self.side, found, false, now, hits),
                 RuleResult::Refused | RuleResult::ShadowRefused | RuleResult::KeyMissingRefused => {
                     rule.note(self.side, found, true, now, hits);
                 }
+                _ => rule.note(self.side, found, false, now, hits),
             }
         }
     }

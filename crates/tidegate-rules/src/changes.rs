@@ -95,6 +95,7 @@ impl Described {
             ("rollout", rule.rollout().map_or("100%".to_owned(), |share| share.to_string())),
             ("experiment", rule.experiment().map_or("none".to_owned(), |share| share.to_string())),
             ("penalty", rule.penalty().map_or("none".to_owned(), |penalty| shown(&penalty.limit))),
+            ("overdraft", rule.overdraft().get().to_string()),
             ("overrides", format!("{:?}", rule.replacing.replaces)),
             (
                 "key_overrides",

@@ -189,6 +189,14 @@ impl Rule {
         self.with("penalty", span)
     }
 
+    /// Lets hits that turn out only after the check ([`Spend::charge`]) go so far beyond each limit: the next request waits for
+    /// them, too. Without it they fill a limit at most.
+    ///
+    /// [`Spend::charge`]: https://docs.rs/tidegate/latest/tidegate/struct.Spend.html#method.charge
+    pub fn overdraft(self, hits: u64) -> Self {
+        self.with("overdraft", hits)
+    }
+
     /// What decides where the store does not answer.
     pub fn on_store_failure(self, then: OnStoreFailure) -> Self {
         self.with("on_store_failure", name_in(&ON_STORE_FAILURE, then))

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_core::{FixedWindow, Limit};
+use tidegate_core::{FixedWindow, Hits, Limit};
 
 use crate::choice::{LimitChoice, LimitSet};
 use crate::diagnostics::{Report, Span};
@@ -108,6 +108,7 @@ impl Compiler<'_, '_> {
             enabled: true,
             rollout: None,
             penalty: None,
+            overdraft: Hits::ZERO,
         };
         self.rules.push(rule);
         Some(index)

@@ -5,7 +5,7 @@ use std::fmt;
 
 #[cfg(feature = "serde")]
 use serde::Serialize;
-use tidegate_core::{Limit, Micros, Rate, RefusedHits, Timestamp};
+use tidegate_core::{Hits, Limit, Micros, Rate, RefusedHits, Timestamp};
 
 use crate::glob::Pattern;
 use crate::matching::envoy::{EnvoyDomain, Step};
@@ -63,6 +63,7 @@ impl RuleExplanation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 #[cfg_attr(feature = "serde", serde(tag = "outcome", rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum RuleOutcome {
     /// It does.
     Counts {
@@ -294,6 +295,9 @@ fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp) -> Vec<String> 
     }
     if let Some(penalty) = one.rule.penalty().and_then(|penalty| penalty.limit.quota_window()) {
         notes.push(format!("once refused, refused for {penalty}"));
+    }
+    if one.rule.overdraft() > Hits::ZERO {
+        notes.push(format!("charges after the fact may go {} beyond a limit", one.rule.overdraft().get()));
     }
     notes
 }

@@ -42,6 +42,7 @@ impl Import {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum NoteKind {
     /// It limits requests there, and nothing does here.
     Dropped,

@@ -60,6 +60,7 @@ pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
         Algorithm::SlidingLog => &["limit", "window", "min_interval", "count_refused"],
         Algorithm::LeakyBucket => &["rate", "max_delay"],
         Algorithm::Concurrency => &["limit", "ttl", "count_refused"],
+        _ => &[],
     }
 }
 
@@ -156,6 +157,11 @@ impl LimitReader<'_> {
             Some(Algorithm::SlidingLog) => sliding_log(&fields, report),
             Some(Algorithm::LeakyBucket) => leaky_bucket(&fields, report),
             Some(Algorithm::Concurrency) => concurrency(&fields, report),
+            Some(other) => {
+                let hint = "leave `algorithm` out, or name another";
+                report.error(node.span, format!("rules cannot ask for `{}` yet", other.name()), hint);
+                return None;
+            }
         };
         let at = |name: &str| fields.get(name).map_or(node.span, |field| field.span);
         let made = made?.map_err(|error| refused(error, at, report)).ok()?;

@@ -7,6 +7,7 @@ pub(crate) mod anchors;
 pub(crate) mod condition;
 pub(crate) mod envoy;
 pub(crate) mod index;
+pub(crate) mod lists;
 pub(crate) mod native;
 pub(crate) mod parts;
 pub(crate) mod patterns;
@@ -19,6 +20,8 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::{Micros, append_part};
 
+pub use lists::{CellKeyBytes, Matches};
+
 use crate::rule::{OnMissingKey, Rule, RuleLimit};
 
 /// What a request says of itself: attribute names and values, in its own order, which matters to envoyproxy/ratelimit's
@@ -28,12 +31,6 @@ pub struct Descriptor<'a> {
     /// Attribute name, value.
     pub entries: &'a [(&'a str, &'a [u8])],
 }
-
-/// The rules that a request matches.
-pub type Matches<'r> = SmallVec<[Match<'r>; 4]>;
-
-/// The values of a rule's key attributes, each with its length before it.
-pub type CellKeyBytes = SmallVec<[u8; 64]>;
 
 /// A rule that a request matches.
 #[derive(Clone, Debug)]
@@ -176,7 +173,7 @@ mod tests {
     fn parts_of_every_length_are_written_as_core_writes_them() {
         for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0x4000] {
             let part = vec![7; length];
-            let mut ours = CellKeyBytes::from_slice(b"before");
+            let mut ours = CellKeyBytes::from(&b"before"[..]);
             let mut cores = ours.clone();
             append_part(&mut cores, &part);
             assert_eq!(append_to_key(&mut ours, &part), 6..cores.len());

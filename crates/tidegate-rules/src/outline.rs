@@ -11,6 +11,7 @@ use crate::yaml::{self, Node, Value};
 
 /// What one document of a rule file holds, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Outline {
     /// The domain it names; none where it names none.
     pub domain: Option<String>,
@@ -22,6 +23,7 @@ pub struct Outline {
 
 /// A rule of a document: its name, and where its mapping stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RulePlace {
     /// Empty where it has none.
     pub name: String,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "serde")]
 use serde::Serialize;
-use tidegate_core::{Limit, Micros, Scope};
+use tidegate_core::{Hits, Limit, Micros, Scope};
 
 use crate::choice::{LimitChoice, LimitSet};
 use crate::split::{Share, Split};
@@ -28,6 +28,7 @@ pub struct Rule {
     pub(crate) enabled: bool,
     pub(crate) rollout: Option<Split>,
     pub(crate) penalty: Option<Box<RuleLimit>>,
+    pub(crate) overdraft: Hits,
 }
 
 /// What a rule is for, in its author's words.
@@ -130,6 +131,12 @@ impl Rule {
         self.penalty.as_deref()
     }
 
+    /// How far hits that turn out only after the check may go beyond each of its limits.
+    #[must_use]
+    pub fn overdraft(&self) -> Hits {
+        self.overdraft
+    }
+
     /// Whether nobody wrote it: it carries the bans of its whole domain.
     #[must_use]
     pub fn is_carrier(&self) -> bool {
@@ -154,6 +161,7 @@ impl Rule {
             enabled: true,
             rollout: None,
             penalty: None,
+            overdraft: Hits::ZERO,
         }
     }
 

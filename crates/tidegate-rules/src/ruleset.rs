@@ -22,6 +22,7 @@ use crate::yaml::{self, Value};
 
 /// How a rule file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Format {
     /// Our own: `domain` and `rules`.
     Native,

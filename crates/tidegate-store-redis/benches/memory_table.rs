@@ -56,7 +56,7 @@ fn rows() -> [Row; 6] {
 
 async fn measured(Row { limit, paper }: &Row) -> String {
     let users = if limit.is_counter() { 100_000 } else { 20_000 };
-    let config = MemoryConfig { max_cells: 2 * users, max_log_bytes: 1 << 30 };
+    let config = MemoryConfig::new().max_cells(2 * users).max_log_bytes(1 << 30);
     let memory = MemoryStore::new(config);
     let before = memory.stats().bytes;
     fill(&memory, limit, users).await;

@@ -2,30 +2,31 @@
 --
 -- KEYS     the cells
 -- Items    key (2 bytes: its number), algorithm (a letter), what (1 byte: 1 refund, 2 charge, 3 renew, 4 release),
---          hits, age_us and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the number of
---          the lease's name in ARGV[2])
+--          hits, age_us, overdraft and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the
+--          number of the lease's name in ARGV[2])
 -- Reply    a byte per item: "1", or "0" for a lease that had ended
 
 local REFUND, CHARGE, RENEW = 1, 2, 3
 
-local function charge(letter, key, raw, hits, a, b, c, d, e, f)
+-- Takes hits that were already spent, whether or not they fit, from when they were spent on.
+local function charge(letter, key, raw, hits, age_us, overdraft, a, b, c, d, e, f)
   if letter == "b" then
-    return token_bucket_charge(raw, now, hits, a, b, c, d, e)
+    return token_bucket_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e)
   elseif letter == "w" then
-    return sliding_window_charge(raw, now, hits, a, b, c, d, e)
+    return sliding_window_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e)
   elseif letter == "f" then
-    return fixed_window_charge(raw, now, hits, a, b, c, d, e, f)
+    return fixed_window_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e, f)
   elseif letter == "q" then
-    return leaky_bucket_charge(raw, now, hits, a, b, c, d, e)
+    return leaky_bucket_charge(raw, now, hits, age_us, overdraft, a, b, c, d, e)
   elseif letter == "l" then
-    return sliding_log_enter(key, raw, now, hits, a, b, c, d, e)
+    return sliding_log_charge(key, raw, now, hits, age_us, a, b, c, d, e)
   end
 end
 
 local reply = {}
 for index = 1, items do
-  local number, letter, what, hits, age_us, a, b, c, d, e, f
-  number, letter, what, hits, age_us, a, b, c, d, e, f, at = from_bytes("<I2c1I1dddddddd", plan, at)
+  local number, letter, what, hits, age_us, overdraft, a, b, c, d, e, f
+  number, letter, what, hits, age_us, overdraft, a, b, c, d, e, f, at = from_bytes("<I2c1I1ddddddddd", plan, at)
   local key, raw = KEYS[number], nil
   if number <= readable then
     raw = call("GET", key)
@@ -34,7 +35,7 @@ for index = 1, items do
   if what == REFUND then
     after, expires_s = refund(letter, key, raw, hits, age_us, a, b, c, d, e, f)
   elseif what == CHARGE then
-    after, expires_s = charge(letter, key, raw, hits, a, b, c, d, e, f)
+    after, expires_s = charge(letter, key, raw, hits, age_us, overdraft, a, b, c, d, e, f)
   else
     local name = lease_name(f)
     if what == RENEW then

@@ -67,15 +67,21 @@ local function fixed_window_decide(raw, now, hits, limit, window_us, b1, b2, b3,
   return 0, remaining - wanted, reset_after_us, fixed_window_write(now, start, stop, count + wanted, its_start)
 end
 
+-- Whether hits of `age_us` ago were spent in the window that began at `start`.
+local function fixed_window_is_of(now, age_us, start, window_us, b1)
+  return max(now - age_us, 0) >= start or (window_us < 0 and start == b1)
+end
+
 local function fixed_window_refund(raw, now, hits, age_us, limit, window_us, b1, b2, b3, b4)
   local start, stop = fixed_window_around(now, window_us, b1, b2, b3, b4)
   local count, its_start = fixed_window_read(raw, start)
-  local charged_here = max(now - age_us, 0) >= start or (window_us < 0 and start == b1)
-  return fixed_window_write(now, start, stop, max(count - (charged_here and hits or 0), 0), its_start)
+  hits = fixed_window_is_of(now, age_us, start, window_us, b1) and hits or 0
+  return fixed_window_write(now, start, stop, max(count - hits, 0), its_start)
 end
 
-local function fixed_window_charge(raw, now, hits, limit, window_us, b1, b2, b3, b4)
+local function fixed_window_charge(raw, now, hits, age_us, overdraft, limit, window_us, b1, b2, b3, b4)
   local start, stop = fixed_window_around(now, window_us, b1, b2, b3, b4)
   local count, its_start = fixed_window_read(raw, start)
-  return fixed_window_write(now, start, stop, count + min(hits, max(limit - count, 0)), its_start)
+  hits = fixed_window_is_of(now, age_us, start, window_us, b1) and hits or 0
+  return fixed_window_write(now, start, stop, count + min(hits, max(min(limit + overdraft, LATEST) - count, 0)), its_start)
 end

@@ -39,10 +39,9 @@ local function leaky_bucket_decide(
     meter_rest(raw, now, reset_after_us, expires_s)
 end
 
-local function leaky_bucket_charge(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, queue)
-  local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
+local function leaky_bucket_charge(raw, now, hits, age_us, overdraft, work_per_hit, drained_per_us, period_us, coarseness, queue)
   local capacity = floor_div(queue, work_per_hit) + 1
-  local room = max(capacity * work_per_hit - backlog, 0)
-  local filled = backlog + min(min(hits, capacity) * work_per_hit, room)
-  return meter_write(filled, ceil_div(filled, drained_per_us), now, coarseness, expires_s)
+  local left, expires_s =
+    meter_charge(raw, now, hits, age_us, overdraft, work_per_hit, drained_per_us, period_us, coarseness, capacity)
+  return meter_write(left, ceil_div(left, drained_per_us), now, coarseness, expires_s)
 end

@@ -24,6 +24,26 @@ local function meter_read(raw, now, work_per_hit, drained_per_us, period_us, coa
   return max(backlog - (now - as_of_us) * drained_per_us, 0), expires_s
 end
 
+-- What a bucket of `quota` hits holds by hits that were already spent, `age_us` ago or when the value was written, if that is
+-- later. They may go beyond the quota by `overdraft`.
+local function meter_charge(raw, now, hits, age_us, overdraft, work_per_hit, drained_per_us, period_us, coarseness, quota)
+  local last_change = raw and from_bytes("<I7", raw, 8) or 0
+  local spent_at = min(max(now - age_us, last_change), now)
+  local backlog, expires_s = meter_read(raw, spent_at, work_per_hit, drained_per_us, period_us, coarseness)
+  -- A product that is not exact is larger than what it is compared with.
+  local most = min((quota + overdraft) * work_per_hit, LATEST - drained_per_us)
+  -- By then even a bucket that was full would have drained.
+  if age_us >= ceil_div(most, drained_per_us) then
+    hits = 0
+  end
+  local filled = backlog + min(hits * work_per_hit, max(most - backlog, 0))
+  local left = 0
+  if now - spent_at < filled / drained_per_us + 1 then
+    left = max(filled - (now - spent_at) * drained_per_us, 0)
+  end
+  return left, expires_s
+end
+
 -- `empty_in_us` is how long the backlog takes to drain.
 local function meter_write(backlog, empty_in_us, now, coarseness, expires_s)
   if backlog == 0 then

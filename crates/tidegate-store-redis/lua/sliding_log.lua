@@ -192,8 +192,9 @@ local function log_write_large(key, count, newest, expires_s, later_s, head, ent
   log_append(key, entry, added)
 end
 
--- Enters `hits` whether or not they fit; the newest `limit` are all that need remembering.
-local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large)
+-- Enters `hits` whether or not they fit; the newest `limit` are all that need remembering. They are of `age_us` ago (now where
+-- that is nil), or of the newest entry if that is later: entries are in order.
+local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large, age_us)
   local count, newest, expires_s, head = log_open(key, raw, width, large)
   newest = min(newest, now)
   local expired = log_expired(key, raw, count, newest, head, width, now, window_us, 0)
@@ -214,11 +215,11 @@ local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_inte
   end
   local entry
   if added > 0 then
-    local low = 0
+    local low, entered = 0, max(now - (age_us or 0), newest)
     if count > 0 then
-      low = packed_low(log_low(key, raw, head, count, width), now - newest, width)
+      low = packed_low(log_low(key, raw, head, count, width), entered - newest, width)
     end
-    entry, newest = to_bytes(packed_form(width), low), now
+    entry, newest = to_bytes(packed_form(width), low), entered
   end
   local later_s
   if newest + window_us > expires_s * 1000000 then
@@ -230,6 +231,13 @@ local function sliding_log_enter(key, raw, now, hits, limit, window_us, min_inte
   end
   local kept = raw and sub(raw, LOG_HEADER + head * width + 1) or ""
   return to_bytes("<I7I5I4", newest, later_s or expires_s, 0) .. kept .. (entry and packed_rep(entry, added) or ""), later_s
+end
+
+-- Takes hits that were spent `age_us` ago, unless they have left the window.
+local function sliding_log_charge(key, raw, now, hits, age_us, limit, window_us, min_interval_us, width, large)
+  if age_us < window_us then
+    return sliding_log_enter(key, raw, now, hits, limit, window_us, min_interval_us, width, large, age_us)
+  end
 end
 
 local function sliding_log_decide(key, raw, now, hits, limit, window_us, min_interval_us, width, large)

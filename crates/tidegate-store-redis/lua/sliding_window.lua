@@ -111,8 +111,14 @@ local function sliding_window_refund(raw, now, hits, age_us, limit, window_us, t
   return sliding_window_write(now, start, window_us, current, previous, its_start)
 end
 
-local function sliding_window_charge(raw, now, hits, limit, window_us, tick_us, ticks, most)
+local function sliding_window_charge(raw, now, hits, age_us, overdraft, limit, window_us, tick_us, ticks, most)
   local start, current, previous, _, its_start = sliding_window_read(raw, now, window_us, tick_us, ticks, most)
-  current = current + min(hits, max(limit - current, 0))
+  local spent = max(now - age_us, 0)
+  local spent_in = spent - fmod(spent, window_us)
+  if spent_in == start then
+    current = current + min(hits, max(min(limit + overdraft, LATEST) - current, 0))
+  elseif spent_in + window_us == start then
+    previous = previous + min(hits, max(min(limit + overdraft, LATEST) - previous, 0))
+  end
   return sliding_window_write(now, start, window_us, current, previous, its_start)
 end

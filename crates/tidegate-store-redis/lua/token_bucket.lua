@@ -30,14 +30,12 @@ end
 
 local function token_bucket_refund(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)
   local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
-  local returned = min(hits, burst) * work_per_hit
-  local left = max(backlog - returned, 0)
+  local left = max(backlog - hits * work_per_hit, 0)
   return meter_write(left, ceil_div(left, drained_per_us), now, coarseness, expires_s)
 end
 
-local function token_bucket_charge(raw, now, hits, work_per_hit, drained_per_us, period_us, coarseness, burst)
-  local backlog, expires_s = meter_read(raw, now, work_per_hit, drained_per_us, period_us, coarseness)
-  local room = max(burst * work_per_hit - backlog, 0)
-  local filled = backlog + min(min(hits, burst) * work_per_hit, room)
-  return meter_write(filled, ceil_div(filled, drained_per_us), now, coarseness, expires_s)
+local function token_bucket_charge(raw, now, hits, age_us, overdraft, work_per_hit, drained_per_us, period_us, coarseness, burst)
+  local left, expires_s =
+    meter_charge(raw, now, hits, age_us, overdraft, work_per_hit, drained_per_us, period_us, coarseness, burst)
+  return meter_write(left, ceil_div(left, drained_per_us), now, coarseness, expires_s)
 end

@@ -22,6 +22,7 @@ pub struct ServerReport {
 
 /// What a look at a server found.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Finding {
     /// It does not answer now. The store goes on trying.
     Away(StoreError),

@@ -11,6 +11,7 @@ use crate::url::Credentials;
 
 /// How a store on Redis is used.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct RedisConfig {
     /// What every key begins with, so that several fleets can share a Redis.
     pub key_prefix: String,
@@ -38,6 +39,7 @@ pub struct RedisConfig {
 
 /// PEM files for TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlsFiles {
     /// The authorities to trust instead of the machine's.
     pub ca: Option<PathBuf>,
@@ -49,6 +51,7 @@ pub struct TlsFiles {
 
 /// Whose time counts.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum TimeSource {
     /// That of the Redis server that decides: all limiters see the same, whatever their own clocks show.
     Redis,
@@ -85,6 +88,7 @@ impl std::fmt::Debug for RedisConfig {
 /// A store that cannot be made as it was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("{field}: {problem}")]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The field to change.
     pub field: &'static str,
@@ -95,6 +99,83 @@ pub struct ConfigError {
 }
 
 const LONGEST_PREFIX: usize = 64;
+
+/// Each starts from another configuration, such as the default: `RedisConfig::default().timeout(…)`.
+impl RedisConfig {
+    /// The same with keys that begin with this.
+    #[must_use]
+    pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
+        RedisConfig { key_prefix: key_prefix.into(), ..self }
+    }
+
+    /// The same with this long for a call.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        RedisConfig { timeout, ..self }
+    }
+
+    /// The same, hearing answers for this much longer than anybody waits for them.
+    #[must_use]
+    pub fn late_answers(self, late_answers: Duration) -> Self {
+        RedisConfig { late_answers, ..self }
+    }
+
+    /// The same with this long for making a connection.
+    #[must_use]
+    pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
+        RedisConfig { connect_timeout, ..self }
+    }
+
+    /// The same with at most this many calls under way on a connection.
+    #[must_use]
+    pub fn max_in_flight(self, max_in_flight: usize) -> Self {
+        RedisConfig { max_in_flight, ..self }
+    }
+
+    /// The same with these files, where the URL asks for TLS.
+    #[must_use]
+    pub fn tls(self, tls: TlsFiles) -> Self {
+        RedisConfig { tls, ..self }
+    }
+
+    /// The same, logging in at the sentinels so.
+    #[must_use]
+    pub fn sentinel_credentials(self, sentinel_credentials: Credentials) -> Self {
+        RedisConfig { sentinel_credentials, ..self }
+    }
+
+    /// The same, heard by this observer.
+    #[must_use]
+    pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
+        RedisConfig { observer, ..self }
+    }
+
+    /// The same by another time.
+    #[must_use]
+    pub fn time(self, time: TimeSource) -> Self {
+        RedisConfig { time, ..self }
+    }
+
+    /// The same with this clock of the node.
+    #[must_use]
+    pub fn node_clock(self, node_clock: Arc<dyn Clock>) -> Self {
+        RedisConfig { node_clock, ..self }
+    }
+}
+
+impl TlsFiles {
+    /// The same, trusting the authorities in this file.
+    #[must_use]
+    pub fn ca(self, ca: impl Into<PathBuf>) -> Self {
+        TlsFiles { ca: Some(ca.into()), ..self }
+    }
+
+    /// The same, showing this certificate with this private key.
+    #[must_use]
+    pub fn identity(self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        TlsFiles { certificate: Some(certificate.into()), key: Some(key.into()), ..self }
+    }
+}
 
 impl RedisConfig {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 /// What a call was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
+#[non_exhaustive]
 pub enum Operation {
     Decide,
     Refund,
@@ -40,6 +41,7 @@ impl Operation {
 
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reason {
     /// No answer in time.
     Timeout,

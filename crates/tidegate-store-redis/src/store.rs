@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
-    BatchOutcomes, BoxError, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend, Store,
-    StoreError,
+    BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend,
+    Store, StoreError,
 };
 
 use crate::client::{Call, Client, Route};
@@ -429,12 +429,10 @@ impl Store for RedisStore {
         Reply::Later(Box::pin(async move { self.inner.change(Operation::Refund, &changes).await.map(drop) }))
     }
 
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        let is_chargeable = |spend: &&Spend<'_>| !matches!(spend.touch.limit, Limit::Concurrency(_));
-        let change = |spend: &Spend<'a>| {
-            (spend.cell, spend.touch.limit, Change::Charge { hits: spend.touch.ask.hits })
-        };
-        let changes: Vec<_> = spends.iter().filter(is_chargeable).map(change).collect();
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        let is_chargeable = |charge: &&CellCharge<'_>| !matches!(charge.limit, Limit::Concurrency(_));
+        let change = |one: &CellCharge<'a>| (one.cell, one.limit, Change::Charge(one.charge));
+        let changes: Vec<_> = charges.iter().filter(is_chargeable).map(change).collect();
         if changes.is_empty() {
             return Reply::Now(Ok(()));
         }

@@ -40,6 +40,7 @@ impl fmt::Debug for Credentials {
 
 /// How the servers belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Topology {
     /// One server.
     Single,
@@ -52,6 +53,19 @@ pub enum Topology {
     Cluster,
     /// Servers that know nothing of each other; keys are spread over them.
     Sharded,
+}
+
+impl Topology {
+    /// What its URLs begin with, without TLS.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        match self {
+            Topology::Single => "redis",
+            Topology::Sentinel { .. } => "redis+sentinel",
+            Topology::Cluster => "redis+cluster",
+            Topology::Sharded => "redis+sharded",
+        }
+    }
 }
 
 /// Whether connections are encrypted.

@@ -3,7 +3,7 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
-use tidegate_core::{Ask, Fold, Hits, Limit, Micros, Outcome, Stance, Timestamp, Verdict};
+use tidegate_core::{Ask, Charge, Fold, Hits, Limit, Micros, Outcome, Stance, Timestamp, Verdict};
 use tidegate_store::{BatchOutcomes, CellKey, Request, Spend};
 
 use crate::key::KeyWriter;
@@ -94,7 +94,7 @@ pub(crate) struct PlannedSpend<'a, K> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Refund { hits: Hits, age: Micros },
-    Charge { hits: Hits },
+    Charge(Charge),
     Renew { name: u64 },
     Release { name: u64 },
 }
@@ -209,20 +209,22 @@ impl Plan {
         self.item_count += 1;
         let mut limit = limits::encode(limit, context.approx_now);
         self.push_cell(|out, letter| context.keys.append(out, letter, cell), &limit);
-        let (what, hits, age) = match change {
-            Change::Refund { hits, age } => (1, number(hits.get()), number(age.get())),
-            Change::Charge { hits } => (2, number(hits.get()), 0.0),
+        let (what, hits, age, overdraft) = match change {
+            Change::Refund { hits, age } => (1, number(hits.get()), number(age.get()), 0.0),
+            Change::Charge(Charge { hits, age, overdraft }) => {
+                (2, number(hits.get()), number(age.get()), number(overdraft.get()))
+            }
             Change::Renew { name } => {
                 limit.numbers[5] = self.name_of_lease(name);
-                (3, 0.0, 0.0)
+                (3, 0.0, 0.0, 0.0)
             }
             Change::Release { name } => {
                 limit.numbers[5] = self.name_of_lease(name);
-                (4, 0.0, 0.0)
+                (4, 0.0, 0.0, 0.0)
             }
         };
         self.items.push(what);
-        self.push_numbers(&[hits, age]);
+        self.push_numbers(&[hits, age, overdraft]);
         self.push_numbers(&limit.numbers);
     }
 

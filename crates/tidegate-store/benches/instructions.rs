@@ -75,7 +75,7 @@ fn run_case(name: &str, times: u64) {
         return;
     }
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-    let store = MemoryStore::with_clock(MemoryConfig { max_cells: 10_000, ..MemoryConfig::default() }, clock);
+    let store = MemoryStore::with_clock(MemoryConfig::new().max_cells(10_000), clock);
     let scopes: Vec<Scope> = (0..limits.len()).map(|i| Scope::new(&[b"bench", &[i as u8]])).collect();
     let key = b"user-0123456789abcdef";
     for _ in 0..times {

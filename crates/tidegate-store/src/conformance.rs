@@ -73,10 +73,10 @@ async fn play(subject: &dyn Subject, history: &History) {
                 model.refund(&refunds[0], now);
                 (given.map(|()| String::new()), String::new())
             }
-            Operation::Charge { cell, hits } => {
-                let spends = [history.spend(*cell, tidegate_core::Ask::hits(*hits))];
-                let given = subject.store().charge(&spends).answer().await;
-                model.charge(&spends[0], now);
+            Operation::Charge { cell, charge } => {
+                let charges = [history.charge(*cell, *charge)];
+                let given = subject.store().charge(&charges).answer().await;
+                model.charge(&charges[0], now);
                 (given.map(|()| String::new()), String::new())
             }
             Operation::Reset { cell } => {

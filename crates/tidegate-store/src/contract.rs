@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::pin::Pin;
 
-use smallvec::SmallVec;
-use tidegate_core::{Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Touch};
+use tidegate_core::{Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Touch};
 
 use crate::error::StoreError;
+use crate::outcomes::Outcomes;
 use crate::record::{Record, no_records};
 
 /// Where cells live: this process's memory, or a Redis that every node shares.
@@ -32,8 +32,8 @@ pub trait Store: Send + Sync + 'static {
     /// Gives hits back, at most what was spent. Leaky buckets keep theirs: those behind were already told their time.
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()>;
 
-    /// Takes hits that were already spent elsewhere, whether or not they fit.
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()>;
+    /// Takes hits that were already spent, whether or not they fit.
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()>;
 
     /// Forgets a cell: its full quota is back.
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()>;
@@ -184,6 +184,17 @@ pub struct Refund<'a> {
     pub age: Micros,
 }
 
+/// Hits to take that were already spent.
+#[derive(Clone, Copy, Debug)]
+pub struct CellCharge<'a> {
+    /// The cell they are taken from.
+    pub cell: CellKey<'a>,
+    /// The limit that guards it.
+    pub limit: &'a Limit,
+    /// How many, when they were spent, and how far they may go beyond the quota.
+    pub charge: Charge,
+}
+
 /// A lease on a cell of a concurrency limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseRef<'a> {
@@ -194,9 +205,6 @@ pub struct LeaseRef<'a> {
     /// Its name.
     pub id: LeaseId,
 }
-
-/// One outcome per spend, in order.
-pub type Outcomes = SmallVec<[Outcome; 4]>;
 
 /// What the requests of a batch were told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

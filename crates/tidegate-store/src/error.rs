@@ -8,6 +8,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A store that did not answer. A refusal is an answer, not one of these.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum StoreError {
     /// Certainly not applied: safe to try again, here or elsewhere.
     NotApplied {
@@ -33,6 +34,16 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Which store, as an operator knows it.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        match self {
+            StoreError::NotApplied { endpoint, .. }
+            | StoreError::FateUnknown { endpoint, .. }
+            | StoreError::TimedOut { endpoint, .. } => endpoint,
+        }
+    }
+
     /// Whether the request certainly left no trace, so that it may be sent again.
     #[must_use]
     pub fn is_certainly_not_applied(&self) -> bool {

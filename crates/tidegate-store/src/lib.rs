@@ -10,13 +10,15 @@ mod contract;
 mod error;
 mod lag;
 mod memory;
+mod outcomes;
 mod record;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use contract::{
-    BatchOutcomes, CellKey, LeaseRef, Outcomes, Refund, Reply, Request, RequestOutcomes, Spend, Store,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Reply, Request, RequestOutcomes, Spend, Store,
 };
 pub use error::{BoxError, StoreError};
 pub use lag::{MOST_LAG, Slice};
 pub use memory::{MemoryConfig, MemoryStats, MemoryStore, memory_bytes};
+pub use outcomes::{IntoOutcomes, Outcomes};
 pub use record::Record;

@@ -106,8 +106,8 @@ impl RateLimitLayer {
 
     /// Knows requests by `identity`.
     #[must_use]
-    pub fn identity(self, identity: Arc<Identity>) -> Self {
-        self.with(|shared| shared.who = Who::Identity(identity))
+    pub fn identity(self, identity: impl Into<Arc<Identity>>) -> Self {
+        self.with(|shared| shared.who = Who::Identity(identity.into()))
     }
 
     /// Knows requests by what `extract` reads from them, such as what a layer before this one has left in their extensions.
@@ -146,7 +146,8 @@ impl RateLimitLayer {
     }
 
     /// Answers refused requests with what `answer` makes of the refusal: its decision, where rules made one, its problem and
-    /// the headers that tell about limits, which are added where the answer does not set them itself.
+    /// the headers that tell about limits, which are added where the answer does not set them itself. Its body is bytes, whatever
+    /// bodies the service sends.
     ///
     /// ```
     /// # use tidegate_tower::RateLimitLayer;

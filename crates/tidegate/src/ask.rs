@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::Hits;
 use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, Patience};
-use tidegate_rules::{Descriptor, UnknownDomain};
+use tidegate_rules::UnknownDomain;
 
 use crate::blocking::{self, BlockingError};
 use crate::spend::Spend;
@@ -125,10 +125,10 @@ impl<'a> Ask<'a> {
     }
 
     pub(crate) fn descriptor<'e>(&self, entries: &'e [(&'e str, &'e [u8])]) -> DescriptorAsk<'e> {
-        DescriptorAsk { descriptor: Descriptor { entries }, cost: self.cost, limit: None }
+        DescriptorAsk::one(entries).cost(self.cost)
     }
 
     pub(crate) fn request<'e>(&'e self, descriptors: &'e [DescriptorAsk<'e>]) -> CheckRequest<'e> {
-        CheckRequest { domain: &self.domain, descriptors, patience: self.patience }
+        CheckRequest::new(&self.domain, descriptors).patience(self.patience)
     }
 }

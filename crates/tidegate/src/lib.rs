@@ -95,11 +95,11 @@ pub mod observe {
 /// What a [`Store`] of one's own is asked, and answers.
 pub mod store {
     pub use tidegate_core::{
-        Algorithm, Ask, Cell, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch,
-        Verdict,
+        Algorithm, Ask, Cell, Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp,
+        Touch, Verdict,
     };
     pub use tidegate_store::{
-        BatchOutcomes, BoxError, CellKey, LeaseRef, Outcomes, Record, Refund, Reply, Request,
+        BatchOutcomes, BoxError, CellCharge, CellKey, LeaseRef, Outcomes, Record, Refund, Reply, Request,
         RequestOutcomes, Spend, Store, StoreError,
     };
 }

@@ -67,7 +67,7 @@ impl Setup {
         let runtime = Handle::try_current().map_err(|_| OnRedisError::NoRuntime)?;
         let rules = self.rules.map_err(OnRedisError::Rules)?;
         let url: StoreUrl = url.parse().map_err(OnRedisError::Url)?;
-        let config = RedisConfig { late_answers: LATE_CALLS_HEARD_FOR.into(), ..self.redis.clone() };
+        let config = self.redis.clone().late_answers(LATE_CALLS_HEARD_FOR.into());
         let store = RedisStore::new(&url, &config).map_err(OnRedisError::Store)?;
         let mut remote = RemoteConfig::new(Arc::new(TokioHandle(runtime.clone())));
         remote.timeout = self.redis.timeout.into();

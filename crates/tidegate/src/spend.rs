@@ -73,8 +73,9 @@ impl Spend {
         Ok(())
     }
 
-    /// Takes `hits` more, whether or not they fit: at most each limit's whole quota, so that the next request waits. A
-    /// request that was refused spends nothing.
+    /// Takes `hits` more, whether or not they fit, as if they had been spent with the request: a bucket has refilled since, and a
+    /// window that is over is not charged. They fill each limit, and go beyond it as far as the rule's `overdraft` says: until
+    /// that has come back, requests are refused. A request that was refused spends nothing.
     ///
     /// # Errors
     /// When the rules no longer have the domain, or the store did not answer.

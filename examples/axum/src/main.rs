@@ -8,7 +8,6 @@
 //! ```
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -35,18 +34,15 @@ async fn main() -> Result<(), Error> {
     let limiter = match arguments.next() {
         // By default a request waits 10 ms for Redis before it is decided without; a demonstration has more time.
         Some(url) => {
-            let config = RedisConfig { timeout: Duration::from_secs(5), ..RedisConfig::default() };
+            let config = RedisConfig::default().timeout(Duration::from_secs(5));
             tidegate::on_redis_with(RULES, &url, &config)?
         }
         None => tidegate::in_memory(RULES)?,
     };
     // Who a client is: its address, as far as proxies in these networks tell it. Paths are known by their templates.
-    let identity = Identity::new(&IdentityConfig {
-        trusted_proxies: vec!["10.0.0.0/8".to_owned()],
-        paths: vec!["/import/{file}".to_owned()],
-        ..IdentityConfig::default()
-    })?;
-    let layer = RateLimitLayer::new(limiter, "api")?.identity(Arc::new(identity));
+    let who = IdentityConfig::default().trusted_proxies(["10.0.0.0/8"]).paths(["/import/{file}"]);
+    let identity = Identity::new(&who)?;
+    let layer = RateLimitLayer::new(limiter, "api")?.identity(identity);
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .route("/report", get(report))

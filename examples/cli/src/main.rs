@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (url, member) = (arguments.next().ok_or(usage)?, arguments.next().ok_or(usage)?);
     let calls: u64 = arguments.next().ok_or(usage)?.parse()?;
     // A person waits, so Redis may take its time.
-    let config = RedisConfig { timeout: Duration::from_secs(10), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_secs(10));
     let limiter = on_redis_with(rules(), &url, &config)?;
     for call in 1..=calls {
         let mut spend = Ask::new("team").with("member", &member).cost(20).spend(&limiter).await?;

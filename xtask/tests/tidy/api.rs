@@ -43,6 +43,41 @@ fn the_public_api_is_the_one_that_was_reviewed() {
     );
 }
 
+/// Crates that users depend on, each in its own folder.
+const LIBRARIES: [&str; 8] = [
+    "crates/tidegate-core/src/",
+    "crates/tidegate-store/src/",
+    "crates/tidegate-rules/src/",
+    "crates/tidegate-limiter/src/",
+    "crates/tidegate-http/src/",
+    "crates/tidegate-tower/src/",
+    "crates/tidegate-store-redis/src/",
+    "crates/tidegate/src/",
+];
+
+/// What signatures must not name: a new major version of such a crate would be a new major version of ours.
+const OTHERS_TYPES: [&str; 4] = ["SmallVec", "smallvec", "ArcSwap", "foldhash"];
+
+#[test]
+fn no_public_signature_names_a_type_of_a_crate_that_users_need_not_know() {
+    let mut found = Vec::new();
+    for file in sources().iter().filter(|file| LIBRARIES.iter().any(|start| file.path.starts_with(start))) {
+        for item in public_items(&file.text) {
+            // The one field of a tuple struct is private unless it says otherwise.
+            let seen = match item.split_once('(') {
+                Some((head, fields)) if head.contains("struct ") && !fields.starts_with("pub ") => {
+                    head.to_owned()
+                }
+                _ => item,
+            };
+            if OTHERS_TYPES.iter().any(|name| seen.contains(name)) {
+                found.push(format!("{}: {}", file.path, seen.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "\n{found:#?}\nhint: wrap it in a type of our own that is read as a slice\n");
+}
+
 /// Each public item on a line of its own: a signature up to its body.
 fn public_items(text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -9,7 +9,7 @@ use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{CellUsage, CheckRequest, DescriptorAsk, Limiter, Patience, RefundError};
+use tidegate_limiter::{CellUsage, CheckRequest, DescriptorAsk, Limiter, RefundError};
 use tidegate_rules::{Descriptor, RuleOutcome, UnknownDomain};
 
 use super::body::Body;
@@ -120,11 +120,11 @@ pub(crate) async fn reset(
     let descriptor = Descriptor { entries: &entries };
     let looked = control.limiter.usage(&wanted.domain, descriptor).await;
     let cells = looked.map_err(|error| unknown_domain(&control, &error))?.cells.len();
-    let asks = [DescriptorAsk { descriptor, cost: Hits::ZERO, limit: None }];
-    let request = CheckRequest { domain: &wanted.domain, descriptors: &asks, patience: Patience::Waits };
+    let asks = [DescriptorAsk::of(descriptor).cost(Hits::ZERO)];
+    let request = CheckRequest::new(&wanted.domain, &asks);
     reset_patiently(&control.limiter, &request).await.map_err(|error| match error {
         RefundError::UnknownDomain(error) => unknown_domain(&control, &error),
-        RefundError::Store(error) => Problem::unavailable(error.to_string()),
+        other => Problem::unavailable(other.to_string()),
     })?;
     if let Some(store) = &control.store {
         let names: Vec<&String> = wanted.attributes.keys().collect();

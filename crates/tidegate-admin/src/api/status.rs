@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_limiter::{BreakerState, Health};
+use tidegate_limiter::BreakerState;
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::AuditFilter;
 
@@ -101,10 +101,7 @@ pub(crate) async fn stores(State(control): State<Arc<Control>>) -> Json<Value> {
         })
         .collect();
     let remote = control.limiter.remote_stats();
-    let health = match control.limiter.health() {
-        Health::Healthy => "healthy".to_owned(),
-        Health::Degraded { reason } => reason,
-    };
+    let health = control.limiter.health().to_string();
     let error = control.database_error.borrow().clone();
     let kind = control.store.as_ref().map_or("none", |store| store.url().kind().name());
     Json(json!({

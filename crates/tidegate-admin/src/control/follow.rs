@@ -289,10 +289,7 @@ impl Control {
     pub(crate) fn note(&self) -> NodeNote {
         let leads = self.leads();
         let running = self.running.lock();
-        let health = match self.limiter.health() {
-            tidegate_limiter::Health::Healthy => "healthy".to_owned(),
-            tidegate_limiter::Health::Degraded { reason } => reason,
-        };
+        let health = self.limiter.health().to_string();
         let (allowed_per_s, refused_per_s) = self.history.lock().last_rates();
         let store: Vec<String> = self.limiter.nodes().into_iter().map(|node| node.endpoint).collect();
         NodeNote {

@@ -32,7 +32,7 @@ impl Totals {
             RuleResult::Allowed | RuleResult::Unlimited => self.allowed += count,
             RuleResult::Refused | RuleResult::KeyMissingRefused => self.refused += count,
             RuleResult::ShadowRefused => self.shadow_refused += count,
-            RuleResult::KeyMissingSkipped => {}
+            _ => {}
         }
         if source.name().starts_with("fallback") || source.name().starts_with("overload") {
             self.fallback += count;

@@ -191,7 +191,7 @@ impl Observer for Metrics {
         let reason = match error {
             StoreError::NotApplied { .. } => 0,
             StoreError::FateUnknown { .. } => 1,
-            StoreError::TimedOut { .. } => 2,
+            _ => 2,
         };
         self.lanes.mine().store_errors[reason].fetch_add(1, Ordering::Relaxed);
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, Stance, Touch};
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Patience};
+use tidegate_limiter::{CheckRequest, DescriptorAsk};
 use tidegate_store::conformance::Broken;
 use tidegate_store::{CellKey, Request, Spend, StoreError};
 
@@ -117,11 +117,8 @@ fn requests_that_no_rule_is_for_are_counted() {
     let world = World::new(&["{ domain: api, rules: [{ name: a, match: { path: /a }, limits: [9/hour] }] }"]);
     world.check(&[("path", "/b")]);
     world.check(&[("path", "/c")]);
-    let unknown = CheckRequest {
-        domain: "nowhere",
-        descriptors: &[DescriptorAsk::one(&[])],
-        patience: Patience::Waits,
-    };
+    let asks = [DescriptorAsk::one(&[])];
+    let unknown = CheckRequest::new("nowhere", &asks);
     at_once(world.limiter.check(&unknown)).expect_err("no such domain");
     let scrape = world.scrape();
     assert_eq!(scrape.get("tidegate_no_rule_matched_total", &[]), Some(2.0));

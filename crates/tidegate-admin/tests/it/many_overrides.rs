@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_admin::Metrics;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, Patience};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig};
 use tidegate_rules::{Format, OverrideEffect, RuleSet, RuntimeOverride, Source};
 use tidegate_store::{MemoryConfig, MemoryStore};
 use tidegate_testkit::in_three_tries;
@@ -29,14 +29,14 @@ fn limiter(overrides: usize) -> Limiter {
     };
     let (rules, problems) = rules.with_overrides(&(0..overrides).map(one).collect::<Vec<_>>());
     assert_eq!(problems, []);
-    let cells = Arc::new(MemoryStore::new(MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 20 }));
+    let cells = Arc::new(MemoryStore::new(MemoryConfig::new().max_cells(100_000).max_log_bytes(1 << 20)));
     Limiter::new(LimiterConfig::new(rules, cells, Arc::new(Metrics::new())))
 }
 
 fn allowed(runtime: &Runtime, limiter: &Limiter, user: &str) -> bool {
     let entries = [("user", user.as_bytes())];
     let descriptors = [DescriptorAsk::one(&entries)];
-    let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+    let request = CheckRequest::new("api", &descriptors);
     runtime.block_on(limiter.check(&request)).unwrap().allowed
 }
 

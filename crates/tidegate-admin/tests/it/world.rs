@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate_admin::{Exposition, Format, Metrics};
 use tidegate_core::Timestamp;
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Patience};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig};
 use tidegate_rules::{RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore, Store};
 
@@ -22,7 +22,7 @@ pub(crate) struct World {
 impl World {
     /// A limiter with these rule files on a memory store whose time stands still.
     pub(crate) fn new(files: &[&str]) -> World {
-        let config = MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 20 };
+        let config = MemoryConfig::new().max_cells(100_000).max_log_bytes(1 << 20);
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
         World::on(Arc::new(MemoryStore::with_clock(config, clock)), files)
     }
@@ -46,12 +46,7 @@ impl World {
         let entries: Vec<(&str, &[u8])> =
             attributes.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         let descriptors = [DescriptorAsk::one(&entries)];
-        at_once(self.limiter.check(&CheckRequest {
-            domain,
-            descriptors: &descriptors,
-            patience: Patience::Waits,
-        }))
-        .unwrap()
+        at_once(self.limiter.check(&CheckRequest::new(domain, &descriptors))).unwrap()
     }
 
     pub(crate) fn text(&self) -> String {

@@ -11,7 +11,7 @@ use crate::commands::serve::check;
 use crate::failure::Failure;
 use crate::rules::{LoadedRules, RuleFiles, RulesError};
 use crate::settings::Settings;
-use crate::unread::{Surfaces, Unread};
+use crate::unread::{Surfaces, Unread, locate};
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let settings = args.config.as_deref().map(Settings::of_file).transpose()?;
@@ -25,8 +25,11 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
             if let Some(settings) = &settings {
                 check(settings, Some(&loaded.rules))?;
             }
-            let unread = surfaces.unread(&loaded.rules);
-            let is_good = !args.strict || (loaded.rules.warnings().is_none() && unread.is_empty());
+            let mut unread = surfaces.unread(&loaded.rules);
+            locate(&mut unread, &loaded.files);
+            // Rules alone do not tell what callers send; a configuration can, so there it has to.
+            let is_settled = unread.iter().all(|one| one.may_be_sent() && settings.is_none());
+            let is_good = !args.strict || (loaded.rules.warnings().is_none() && is_settled);
             write_found(&loaded, &unread, is_good, output)?;
             Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
@@ -50,8 +53,10 @@ fn write_found(loaded: &LoadedRules, unread: &[Unread], is_good: bool, output: O
                 "valid": is_good, "files": files, "domains": domains, "rules": rules, "diagnostics": warnings,
             });
             if !unread.is_empty() {
-                let unread =
-                    unread.iter().map(|one| json!({ "warning": one.to_string(), "add": one.line() }));
+                let unread = unread.iter().map(|one| {
+                    let (file, line) = one.place().unzip();
+                    json!({ "warning": one.to_string(), "add": one.line(), "hint": one.hint(), "file": file, "line": line })
+                });
                 good["unread"] = unread.collect();
             }
             writeln!(out, "{good:#}")
@@ -61,11 +66,7 @@ fn write_found(loaded: &LoadedRules, unread: &[Unread], is_good: bool, output: O
                 writeln!(anstream::stderr().lock(), "{}\n", warnings.render(Colour::Always))?;
             }
             for one in unread {
-                let line = one.line();
-                writeln!(
-                    anstream::stderr().lock(),
-                    "warning: {one}\n  hint: add to the configuration: {line}\n"
-                )?;
+                writeln!(anstream::stderr().lock(), "warning: {one}\n  hint: {}\n", one.hint())?;
             }
             if !is_good {
                 return Ok(());

@@ -102,20 +102,18 @@ impl From<Priority> for tidegate_rules::Priority {
 impl Shedding {
     /// What the section adds up to, or what of it makes no sense.
     pub(crate) fn settings(&self) -> Result<ShedderConfig, Failure> {
-        let default = ShedderConfig::new(self.capacity()?);
+        let mut config = ShedderConfig::new(self.capacity()?);
         let percentages = [70, 80].map(|percent| Percent::new(percent).expect("not above 100"));
         let calm_below = percent("calm_below", self.calm_below, percentages[0])?;
         let busy_above = percent("busy_above", self.busy_above, percentages[1])?;
         let full_after = self.full_after.map_or(Micros::from_secs(120), micros);
-        Ok(ShedderConfig {
-            thresholds: self.thresholds.settings(default.thresholds)?,
-            level: LevelConfig::new(calm_below, busy_above, full_after)
-                .map_err(|error| Failure::new(format!("shedding: {error}")))?,
-            classes: self.classes.settings(default.classes.clone())?,
-            retry_after: self.retry_after.map_or(default.retry_after, micros),
-            report_lasts: self.report_lasts.map_or(default.report_lasts, micros),
-            ..default
-        })
+        config.thresholds = self.thresholds.settings(config.thresholds)?;
+        config.level = LevelConfig::new(calm_below, busy_above, full_after)
+            .map_err(|error| Failure::new(format!("shedding: {error}")))?;
+        config.classes = self.classes.settings(config.classes)?;
+        config.retry_after = self.retry_after.map_or(config.retry_after, micros);
+        config.report_lasts = self.report_lasts.map_or(config.report_lasts, micros);
+        Ok(config)
     }
 
     fn capacity(&self) -> Result<Capacity, Failure> {
@@ -133,13 +131,14 @@ impl Shedding {
 
 impl Adaptive {
     fn settings(&self) -> Result<Gradient2Config, Failure> {
-        let default = Gradient2Config::default();
+        let mut config = Gradient2Config::default();
         let number = |given: Option<Count>, default: usize| given.map_or(default, |Count(count)| count.get());
-        let (min, max) = (number(self.min, default.min), number(self.max, default.max));
+        let (min, max) = (number(self.min, config.min), number(self.max, config.max));
         if min > max {
             return Err(wrong("adaptive", format!("min {min} is above max {max}")).hint("exchange the two"));
         }
-        Ok(Gradient2Config { initial: number(self.initial, default.initial), min, max, ..default })
+        (config.initial, config.min, config.max) = (number(self.initial, config.initial), min, max);
+        Ok(config)
     }
 }
 

@@ -96,6 +96,8 @@ impl StoreSettings {
         if let Some(password) = &password {
             url.set_password(password.reveal())?;
         }
+        let mut files = TlsFiles::default();
+        (files.ca, files.certificate, files.key) = (tls.ca, tls.certificate, tls.key);
         Ok(StoreSettings {
             url,
             required: required.is_some_and(|Switch(required)| required),
@@ -105,7 +107,7 @@ impl StoreSettings {
             key_prefix,
             expected_nodes: expected_nodes.and_then(|Count(nodes)| NonZeroU64::try_from(nodes).ok()),
             lease_secret: lease_secret.as_ref().map(LeaseSecret::new).transpose()?,
-            tls: TlsFiles { ca: tls.ca, certificate: tls.certificate, key: tls.key },
+            tls: files,
             sentinel: Credentials {
                 user: sentinel.user,
                 password: sentinel.password.map(|password| password.reveal().to_owned()),
@@ -154,11 +156,11 @@ impl fmt::Display for StoreUrl {
             Transport::Plain => "redis",
             Transport::Tls => "rediss",
         };
-        let (kind, path) = match &url.topology {
-            Topology::Single => ("", format!("/{}", url.database)),
-            Topology::Sentinel { service } => ("+sentinel", format!("/{service}")),
-            Topology::Cluster => ("+cluster", String::new()),
-            Topology::Sharded => ("+sharded", String::new()),
+        let kind = url.topology.scheme().trim_start_matches("redis");
+        let path = match &url.topology {
+            Topology::Single => format!("/{}", url.database),
+            Topology::Sentinel { service } => format!("/{service}"),
+            _ => String::new(),
         };
         let hosts: Vec<String> = url.endpoints.iter().map(ToString::to_string).collect();
         write!(f, "{scheme}{kind}://{}{path}", hosts.join(","))

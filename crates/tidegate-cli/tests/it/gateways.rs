@@ -284,7 +284,9 @@ fn a_gateway_that_asks_for_what_nothing_reads_is_logged_with_its_first_request()
     let args = [&FREE_PORTS[..], &["--rules", rules.to_str().unwrap()]].concat();
     let mut server = TidegateServer::start(BINARY, &args);
     let address = server.addr("http");
-    let warned = |server: &TidegateServer| server.stderr().contains("/v1/auth is not configured to read");
+    let warned = |server: &TidegateServer| {
+        server.stderr().contains("a rule counts by what /v1/auth is not configured to read")
+    };
     // Whoever sends what the rule counts by is limited: the rule is right for them.
     let check = r#"{"domain":"api","attributes":{"user":"42"}}"#;
     assert_eq!([0; 2].map(|_| http::post_json(address, "/v1/check", check).status), [200, 429]);

@@ -12,6 +12,8 @@ use crate::access::{PATIENCE, serve};
 use crate::frames::{ACK, DATA, END_HEADERS, HEADERS, Peer, SETTINGS, WINDOW_UPDATE, frame, post};
 
 const MIB: u64 = 1 << 20;
+/// For what takes seconds of the server's own work, on a machine that others keep busy.
+const BUSY_PATIENCE: Duration = Duration::from_secs(180);
 const RLS: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const JSON: (&str, &str) = ("content-type", "application/json");
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
@@ -101,7 +103,7 @@ fn ordinary_requests(to: SocketAddr) {
     let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ";
     let request = format!("{head}{}\r\n\r\n{body}", body.len());
     let mut clients: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(to).unwrap()).collect();
-    for _ in 0..25 {
+    for _ in 0..5 {
         for client in &mut clients {
             client.set_read_timeout(Some(PATIENCE)).unwrap();
             client.write_all(request.repeat(20).as_bytes()).unwrap();
@@ -135,7 +137,7 @@ fn a_thousand_unfinished_requests_on_a_connection_hold_little_and_all_of_it_come
         let grown = memory(&mut server).saturating_sub(before);
         assert!(grown < most, "{connections} on {listener} hold {} MiB", grown / MIB);
         drop(held);
-        eventually("it comes back", PATIENCE, || {
+        eventually("it comes back", BUSY_PATIENCE, || {
             ordinary_requests(http);
             memory(&mut server).saturating_sub(at_first) < 32 * MIB
         });

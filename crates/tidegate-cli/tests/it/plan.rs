@@ -136,7 +136,7 @@ fn mistakes_name_the_flag_and_a_way_out() {
 /// What `users` users take in a real Redis who spend all that `limit` allows, in bytes each.
 async fn really_takes(limit: &Limit, users: usize) -> f64 {
     let redis = Redis::start();
-    let config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_secs(30));
     let store = RedisStore::new(&redis.url().parse().unwrap(), &config).unwrap();
     let scope = Scope::new(&[b"api", b"per-user", b"a limit", b"algorithm"]);
     let used = || redis.info("used_memory").unwrap().parse::<f64>().unwrap();

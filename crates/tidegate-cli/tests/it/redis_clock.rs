@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, RemoteConfig, Source,
-    TokioRuntime,
+    CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, RemoteConfig, Source, TokioRuntime,
 };
 use tidegate_rules::{Descriptor, Format, RuleSet};
 use tidegate_store::{Clock, ManualClock, SystemClock};
@@ -28,7 +27,7 @@ fn limiter(redis: &Redis, limit: &str, clock: Arc<dyn Clock>) -> Limiter {
     let rules =
         RuleSet::compile(&[tidegate_rules::Source::new("rules.yaml", rules)], Format::Native).unwrap();
     let patient = Duration::from_secs(5);
-    let config = RedisConfig { timeout: patient, node_clock: clock.clone(), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(patient).node_clock(clock.clone());
     let store = RedisStore::new(&redis.url().parse().unwrap(), &config).unwrap();
     let mut config = LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver));
     config.clock = clock;
@@ -43,8 +42,8 @@ async fn decisions(limiters: &[&Limiter], user: &str) -> Vec<(bool, u64)> {
     let mut decisions = Vec::new();
     for turn in 0..30 {
         let descriptor = Descriptor { entries: &entries };
-        let asks = [DescriptorAsk { descriptor, cost: Hits::ONE, limit: None }];
-        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+        let asks = [DescriptorAsk::of(descriptor)];
+        let request = CheckRequest::new("api", &asks);
         let decision = limiters[turn % limiters.len()].check(&request).await.unwrap();
         assert!(matches!(decision.source, Source::Store | Source::DenyCache), "{:?}", decision.source);
         let report = decision.governing().unwrap().limit().unwrap();

@@ -173,6 +173,26 @@ fn check_and_bench_agree_with_the_server() {
 }
 
 #[test]
+fn a_key_that_nothing_reads_is_warned_of_at_start_and_not_again_by_every_reload() {
+    let dir = rule_file(5);
+    let mut server = start(&["--rules", &path(dir.path(), "rules.yaml")]);
+    let http = server.addr("http");
+    let times_warned = |server: &TidegateServer| server.stderr().matches("counts by `user`").count();
+    assert_eq!(limit_now(http), Some(5));
+    assert_eq!(times_warned(&server), 1, "{}", server.stderr());
+    assert!(server.stderr().contains("rules.yaml:3: rule `per-user` of `api`"), "{}", server.stderr());
+    assert!(server.stderr().contains("claims: { user: sub }"), "{}", server.stderr());
+    fs::write(dir.path().join("rules.yaml"), rules(7)).unwrap();
+    server.reload();
+    eventually("the new rules are in use", PATIENCE, || limit_now(http) == Some(7));
+    eventually("the reload is logged", PATIENCE, || server.stderr().contains("rules reloaded"));
+    assert_eq!(times_warned(&server), 1, "{}", server.stderr());
+    let mut quiet = start(&[]);
+    assert_eq!(limit_now(quiet.addr("http")), Some(100));
+    assert!(!quiet.stderr().contains("counts by"), "the starter rules say it: {}", quiet.stderr());
+}
+
+#[test]
 fn sighup_reloads_and_keeps_the_counters() {
     let dir = rule_file(1);
     let mut server = start(&["--rules", &path(dir.path(), "rules.yaml")]);

@@ -101,3 +101,31 @@ fn a_file_of_another_kind_is_told_where_it_belongs() {
         assert!(!ran.starts_with("exit 0") && ran.contains(hint), "{args:?}: {ran}");
     }
 }
+
+const READS_USERS: &str = "identity: { jwt: { secret: 0123456789abcdef, claims: { user: sub } } }";
+const SAYS_IT_IS_SENT: &str = "identity: { sent_by_callers: [user] }";
+
+#[test]
+fn a_key_that_nothing_reads_is_warned_of_with_its_place_and_the_line_to_add() {
+    let dir = files(&[("a.yaml", GOOD)]);
+    let ran = run_in(dir.path(), &["validate", "a.yaml"]);
+    assert!(ran.starts_with("exit 0"), "{ran}");
+    assert_eq!(ran.matches("a.yaml:1: rule `per-user` of `api` counts by `user`").count(), 1, "{ran}");
+    assert!(ran.contains("claims: { user: sub }") && ran.contains("send `user` in /v1/check"), "{ran}");
+    let json = run_in(dir.path(), &["validate", "a.yaml", "--output", "json"]);
+    assert!(json.contains(r#""file": "a.yaml""#) && json.contains(r#""line": 1"#), "{json}");
+}
+
+#[test]
+fn strict_fails_on_a_key_that_nothing_reads_where_a_configuration_could_say_who_does() {
+    let dir = files(&[("a.yaml", GOOD)]);
+    let ran = run_in(dir.path(), &["validate", "--strict", "a.yaml"]);
+    assert!(ran.starts_with("exit 0") && ran.contains("warning: a.yaml:1"), "rules alone cannot tell: {ran}");
+    for (identity, exit) in [("", "exit 1"), (READS_USERS, "exit 0"), (SAYS_IT_IS_SENT, "exit 0")] {
+        fs::write(dir.path().join("tidegate.yml"), format!("rules: {{ paths: [a.yaml] }}\n{identity}\n"))
+            .unwrap();
+        let ran = run_in(dir.path(), &["validate", "--strict", "--config", "tidegate.yml"]);
+        assert!(ran.starts_with(exit), "{identity}: {ran}");
+        assert_eq!(ran.contains("counts by `user`"), exit == "exit 1", "{identity}: {ran}");
+    }
+}

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Ask, Cell, Hits, Limit, Micros, Rate, RefusedHits, SlidingLog, Stance, Timestamp, TokenBucket, Touch,
+    Ask, Cell, Charge, Hits, Limit, Micros, Rate, RefusedHits, SlidingLog, Stance, Timestamp, TokenBucket,
+    Touch,
 };
 
 use crate::generate::{START, Step, any_limit, any_limit_and_history, ask, scale};
@@ -191,7 +192,7 @@ proptest! {
         let mut cell = Cell::Vacant;
         let (now, _) = play(&limit, &mut cell, &history);
         let before = limit.look(&cell, now, Ask::look()).remaining;
-        limit.charge(&mut cell, now, Hits::new(hits));
+        limit.charge(&mut cell, now, Charge::now(Hits::new(hits)));
         let after = limit.look(&cell, now, Ask::look());
         // A sliding window may owe for the previous window on top; only leases are not charged.
         prop_assert!(after.remaining <= before);
@@ -294,7 +295,8 @@ proptest! {
             prop_assert!(outcome.remaining <= limit.quota());
             limit.note_refused(&mut cell, now, ask(hits[turn], turn), 1);
             limit.refund(&mut cell, now, Hits::new(hits[19 - turn.min(19)] / 2), Micros::new(micros / 3));
-            limit.charge(&mut cell, now, Hits::new(hits[turn] / 3));
+            let (hits, overdraft) = (Hits::new(hits[turn] / 3), Hits::new(hits[19 - turn.min(19)]));
+            limit.charge(&mut cell, now, Charge { hits, age: Micros::new(micros / 7), overdraft });
         }
     }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_decisions::{By, Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, Verdict};
 use tidegate_limiter::{
-    CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, Patience, RuleWatcher,
+    CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
@@ -58,7 +58,7 @@ impl World {
         let entries: Vec<(&str, &[u8])> =
             attributes.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         let asks = [DescriptorAsk::one(&entries)];
-        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+        let request = CheckRequest::new("api", &asks);
         let check = pin!(self.limiter.check(&request));
         match check.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decision) => decision.unwrap().allowed,

@@ -1,6 +1,7 @@
 //! The attributes of one request.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 
 use smallvec::SmallVec;
 
@@ -12,8 +13,17 @@ use super::secret::hash_secret;
 pub const MOST_VALUE_BYTES: usize = 8 * 1024;
 const HASH_BYTES: usize = 64;
 
-/// Names and values as a rule's descriptor takes them.
-pub type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 12]>;
+/// Names and values as a rule's descriptor takes them. It is read as a slice.
+#[derive(Clone, Debug)]
+pub struct Entries<'a>(SmallVec<[(&'a str, &'a [u8]); 12]>);
+
+impl<'a> Deref for Entries<'a> {
+    type Target = [(&'a str, &'a [u8])];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
 
 type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 
@@ -62,7 +72,7 @@ impl<'a> Attributes<'a> {
     /// Every name and value of the usual reading, as a rule's descriptor takes them.
     #[must_use]
     pub fn entries(&self) -> Entries<'_> {
-        self.values.iter().map(|(name, value)| (&**name, &**value)).collect()
+        Entries(self.values.iter().map(|(name, value)| (&**name, &**value)).collect())
     }
 
     /// The path in both its forms: the one that rules saw, and the one to forward.
@@ -114,6 +124,6 @@ mod tests {
         let mut attributes = Attributes::new();
         attributes.push("user", &b"verified"[..]);
         attributes.push("user", &b"claimed"[..]);
-        assert_eq!(attributes.entries().as_slice(), [("user", &b"verified"[..])]);
+        assert_eq!(*attributes.entries(), [("user", &b"verified"[..])]);
     }
 }

@@ -35,6 +35,7 @@ pub(super) mod names {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct IdentityConfig {
     /// Networks of proxies whose X-Forwarded-For is believed; this machine's own always is
     pub trusted_proxies: Vec<String>,
@@ -60,21 +61,33 @@ pub struct IdentityConfig {
     pub client: Option<Vec<String>>,
     /// Attributes made of several others, as attribute: [attribute, attribute]
     pub composites: Named<Vec<String>>,
+    /// Attributes that callers of /v1/check, gRPC or RESP send themselves: nothing warns that rules count by them
+    pub sent_by_callers: Vec<String>,
 }
 
 /// Where API keys are
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct ApiKeyConfig {
     /// The header that holds the key, such as x-api-key; in authorization, what follows the scheme
     pub header: String,
+}
+
+impl ApiKeyConfig {
+    /// Keys in this header.
+    #[must_use]
+    pub fn new(header: impl Into<String>) -> Self {
+        ApiKeyConfig { header: header.into() }
+    }
 }
 
 /// Which tokens are believed, and which of their claims become attributes
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct JwtConfig {
     /// A file, or an http(s) URL, with the issuer's public keys
     pub jwks: Option<String>,
@@ -96,7 +109,43 @@ pub struct JwtConfig {
     pub leeway: Option<String>,
 }
 
+/// Each adds to another configuration, such as the default: `IdentityConfig::default().api_key("x-api-key")`.
 impl IdentityConfig {
+    /// The same, believing proxies in these networks, such as `10.0.0.0/8`.
+    #[must_use]
+    pub fn trusted_proxies(mut self, networks: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.trusted_proxies.extend(networks.into_iter().map(Into::into));
+        self
+    }
+
+    /// The same, reading API keys from this header, as attribute `api_key`.
+    #[must_use]
+    pub fn api_key(mut self, header: impl Into<String>) -> Self {
+        self.api_key = Some(ApiKeyConfig::new(header));
+        self
+    }
+
+    /// The same, believing these tokens.
+    #[must_use]
+    pub fn jwt(mut self, jwt: JwtConfig) -> Self {
+        self.jwt = Some(jwt);
+        self
+    }
+
+    /// The same, reading an attribute from a header.
+    #[must_use]
+    pub fn header(mut self, attribute: impl Into<String>, header: impl Into<String>) -> Self {
+        self.headers.0.push((attribute.into(), header.into()));
+        self
+    }
+
+    /// The same, knowing paths by these templates, such as `/users/{id}`.
+    #[must_use]
+    pub fn paths(mut self, templates: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.paths.extend(templates.into_iter().map(Into::into));
+        self
+    }
+
     /// Whether requests are given an attribute of this name, if they bring what it is read from.
     #[must_use]
     pub fn gives(&self, attribute: &str) -> bool {

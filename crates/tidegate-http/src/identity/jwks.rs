@@ -30,6 +30,7 @@ pub(super) struct Key {
 
 /// Why a document gives no keys.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JwksError {
     /// It is not what it should be.
     #[error("not a JSON Web Key Set")]

@@ -51,6 +51,7 @@ pub struct NormalPath<'a> {
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PathError {
     /// A slash to some servers.
     #[error("the path holds a backslash, which some servers take for a slash")]

@@ -90,7 +90,7 @@ impl<'r> Matched<'r> {
             let mut found = Matches::new();
             let known = snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut found);
             known.inspect_err(|_| limiter.observer.unknown_domain())?;
-            for mut found in found {
+            for mut found in found.drain() {
                 found.descriptor = place;
                 if !self.matches.iter().any(|known| asks_the_same(known, &found)) {
                     self.matches.push(found);
@@ -114,7 +114,7 @@ impl<'r> Matched<'r> {
         let (places, descriptors): (SmallVec<[usize; 2]>, SmallVec<[Descriptor<'_>; 2]>) =
             by_rules.map(|(place, ask)| (place, ask.descriptor)).unzip();
         snapshot.rules().matches(request.domain, &descriptors, now, &mut self.matches)?;
-        for found in &mut self.matches {
+        for found in self.matches.iter_mut() {
             found.descriptor = places[found.descriptor];
         }
         let own_limits = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_some());

@@ -214,6 +214,12 @@ impl<'p> Plan<'p> {
         first_of_next.map(|entry| entry.rule.map_or(CellPolicy::OF_A_CALLER, CellPolicy::of))
     }
 
+    /// How far charges may go beyond the limit at this spend: as the rule says that is first asked.
+    pub(crate) fn overdraft(&self, spend: usize) -> Hits {
+        let rule = self.entries.iter().find(|entry| entry.is_for(spend)).and_then(|entry| entry.rule);
+        rule.map_or(Hits::ZERO, Rule::overdraft)
+    }
+
     /// Who answers where the store is this node's memory: what a local rule asks for is what every rule gets.
     pub(crate) fn source_in_memory(&self) -> Source {
         let coordination =

@@ -8,8 +8,8 @@ pub(crate) mod fleet;
 pub(crate) mod ledger;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, Limit, Micros, Outcome, Stance, Timestamp, Touch};
-use tidegate_store::{LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store};
+use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Outcome, Stance, Timestamp, Touch};
+use tidegate_store::{CellCharge, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store};
 
 use crate::cell_hash::CellHash;
 use crate::decision::Source;
@@ -128,8 +128,7 @@ impl LocalCells {
         if self.ledger.open(own.hash, &own.spend, portion) != Account::Known {
             let spend = under(own.spend, Some(&share));
             let too_much = self.look(spend).remaining.saturating_sub(part);
-            let touch = Touch { ask: Ask::hits(too_much), ..spend.touch };
-            at_once(self.memory.charge(&[Spend { touch, ..spend }]));
+            self.charge(charge_now(spend, too_much));
         }
         Some(share)
     }
@@ -199,8 +198,7 @@ impl LocalCells {
     /// Makes a cell count `spent` hits, whatever it counted before.
     pub(crate) fn set(&self, spend: Spend<'_>, spent: u64) {
         at_once(self.memory.reset(spend.cell, spend.touch.limit));
-        let touch = Touch { ask: Ask::hits(spent), ..spend.touch };
-        at_once(self.memory.charge(&[Spend { touch, ..spend }]));
+        self.charge(charge_now(spend, spent));
     }
 
     /// Gives hits back to a cell.
@@ -210,8 +208,8 @@ impl LocalCells {
     }
 
     /// Takes hits whether or not they fit.
-    pub(crate) fn charge(&self, spend: Spend<'_>) {
-        drop(self.memory.charge(&[spend]));
+    pub(crate) fn charge(&self, charge: CellCharge<'_>) {
+        at_once(self.memory.charge(&[charge]));
     }
 
     pub(crate) fn release(&self, lease: LeaseRef<'_>) -> bool {
@@ -290,4 +288,9 @@ fn at_once<T>(reply: Reply<'_, T>) -> T {
         Reply::Now(Ok(answer)) => answer,
         Reply::Now(Err(_)) | Reply::Later(_) => unreachable!("memory answers at once"),
     }
+}
+
+/// What `spend` would ask, taken now: so many hits of its cell.
+pub(crate) fn charge_now(spend: Spend<'_>, hits: u64) -> CellCharge<'_> {
+    CellCharge { cell: spend.cell, limit: spend.touch.limit, charge: Charge::now(Hits::new(hits)) }
 }

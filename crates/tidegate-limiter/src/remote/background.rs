@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Hits, Micros, Stance, Timestamp};
+use tidegate_core::{Ask, Charge, Hits, Micros, Stance, Timestamp};
 use tidegate_rules::{Coordination, Rule};
-use tidegate_store::{Clock, Record, Request, Spend, StoreError};
+use tidegate_store::{CellCharge, Clock, Record, Request, Spend, StoreError};
 
 use super::breaker::BreakerState;
 use super::{Nodes, Remote};
@@ -19,7 +19,7 @@ use crate::lifecycle::{End, Lifecycle};
 use crate::local::approximate::Unreported;
 use crate::local::ledger::Debt;
 use crate::observer::StoreCall;
-use crate::owned::{OwnedCell, OwnedSpend};
+use crate::owned::{OwnedCell, OwnedCharge, OwnedSpend};
 use crate::snapshot::Snapshot;
 
 /// How often a node that does not answer is probed, and debts are looked at.
@@ -188,7 +188,7 @@ impl Remote {
             let charges: Vec<OwnedSpend> = due.iter().filter_map(|debt| self.charge_for(debt)).collect();
             let hits = charges.iter().map(|charge| charge.ask.hits.get()).sum();
             let cells = charges.len();
-            let paid = self.charge(charges).await;
+            let paid = self.charge(charges.iter().map(OwnedCharge::of).collect()).await;
             if paid.as_ref().is_err_and(StoreError::is_certainly_not_applied) {
                 // It is still owed.
                 return;
@@ -247,7 +247,7 @@ impl Remote {
     pub(super) async fn report(self: &Arc<Self>, due: Vec<Unreported>) -> bool {
         let charges: Vec<OwnedSpend> =
             due.into_iter().map(|due| charge_of(due.hash, due.cell, due.hits)).collect();
-        match self.charge(charges.clone()).await {
+        match self.charge(charges.iter().map(OwnedCharge::of).collect()).await {
             Ok(()) => {}
             Err(error) => {
                 // What may have been counted is not counted again: the fleet may admit so much more.
@@ -276,23 +276,24 @@ impl Remote {
     }
 
     /// Charges each cell one hit without anybody waiting for it. A failure is told to the observer.
-    pub(crate) fn charge_soon(self: &Arc<Self>, cells: impl Iterator<Item = (CellHash, OwnedCell)>) {
+    pub(crate) fn charge_soon(self: &Arc<Self>, cells: impl Iterator<Item = OwnedCell>) {
         let remote = self.clone();
-        let charges: Vec<OwnedSpend> = cells.map(|(hash, cell)| charge_of(hash, cell, 1)).collect();
+        let charge = Charge::now(Hits::ONE);
+        let charges: Vec<OwnedCharge> = cells.map(|cell| OwnedCharge { cell, charge }).collect();
         self.spawn(Box::pin(async move {
             let _ = remote.charge(charges).await;
         }));
     }
 
-    pub(crate) async fn charge(self: &Arc<Self>, charges: Vec<OwnedSpend>) -> Result<(), StoreError> {
+    pub(crate) async fn charge(self: &Arc<Self>, charges: Vec<OwnedCharge>) -> Result<(), StoreError> {
         if charges.is_empty() {
             return Ok(());
         }
         let nodes = self.nodes_of(charges.iter().map(|charge| charge.cell.key().tag));
         let remote = self.clone();
         let work = async move {
-            let spends: SmallVec<[Spend<'_>; 8]> = charges.iter().map(OwnedSpend::as_spend).collect();
-            remote.store.charge(&spends).answer().await
+            let charges: SmallVec<[CellCharge<'_>; 8]> = charges.iter().map(OwnedCharge::as_charge).collect();
+            remote.store.charge(&charges).answer().await
         };
         self.run(StoreCall::Charge, nodes, work).await
     }
@@ -338,7 +339,7 @@ fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64)
     Spend { cell: cell.key(), touch }
 }
 
-pub(crate) fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
+fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
     let ask = Ask { hits: Hits::new(hits), lease: None };
     OwnedSpend {
         cell,

@@ -12,11 +12,20 @@ use tidegate_core::{Micros, Timestamp};
 
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BreakerConfig {
     /// So many failures in a row open it.
     pub failures: NonZeroU32,
     /// After this long one request tries again, unless a health probe has closed it before.
     pub open_for: Micros,
+}
+
+impl BreakerConfig {
+    /// One that opens after `failures` in a row, for `open_for`.
+    #[must_use]
+    pub const fn new(failures: NonZeroU32, open_for: Micros) -> Self {
+        BreakerConfig { failures, open_for }
+    }
 }
 
 impl Default for BreakerConfig {

@@ -385,11 +385,8 @@ impl Remote {
     /// Tells the breaker of the node that failed. Where a call over several does not say which, each is asked.
     fn blame(self: &Arc<Self>, nodes: &[usize], error: &StoreError, sent: Timestamp) {
         let now = self.clock.now();
-        let (StoreError::NotApplied { endpoint, .. }
-        | StoreError::FateUnknown { endpoint, .. }
-        | StoreError::TimedOut { endpoint, .. }) = error;
         for &node in nodes {
-            if nodes.len() == 1 || self.store.endpoint(node) == *endpoint {
+            if nodes.len() == 1 || self.store.endpoint(node) == error.endpoint() {
                 self.tell(self.breakers.failed(node, sent, now));
             } else if !self.has_answered_since(&[node], sent) {
                 self.probe_soon(node);

@@ -16,7 +16,7 @@ mod queue;
 mod ticket;
 mod warm_up;
 
-pub(crate) use background::{LARGEST_BATCH, charge_of};
+pub(crate) use background::LARGEST_BATCH;
 pub use late::LATE_CALLS_HEARD_FOR;
 pub(crate) use orphans::{Orphans, TakenLeases};
 pub use queue::QueueBounds;

@@ -50,6 +50,7 @@ pub(crate) struct QueueId {
 
 /// How much may be under way, and how much may wait, per core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueueBounds {
     /// Calls under way to one node of the store. More of them carry less each, which costs the store more per request.
     pub calls: usize,

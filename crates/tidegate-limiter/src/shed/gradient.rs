@@ -10,6 +10,7 @@ use tidegate_core::{Micros, Timestamp};
 
 /// How the limit is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Gradient2Config {
     /// To begin with.
     pub initial: usize,

@@ -23,6 +23,7 @@ pub struct LevelConfig {
 
 /// Numbers that make no level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LevelConfigError {
     /// Nothing is below zero.
     NeverCalm,

@@ -44,6 +44,7 @@ impl Thresholds {
 
 /// How many requests can be worked on at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Capacity {
     /// So many.
     Workers(NonZeroUsize),
@@ -55,6 +56,7 @@ pub enum Capacity {
 
 /// Why a request is shed.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Reason {
     /// As many workers are busy as its class may use.
     Threshold {

@@ -16,6 +16,7 @@ use super::utilization::Utilization;
 
 /// What a shedder is made of.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ShedderConfig {
     /// How many requests can be worked on at once.
     pub capacity: Capacity,

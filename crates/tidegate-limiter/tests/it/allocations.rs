@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver};
 use tidegate_store::{MemoryConfig, MemoryStore};
 
 use crate::world::{at_once, compile};
@@ -41,12 +41,12 @@ pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
 }
 
 fn per_check(rules: &str) -> u64 {
-    let store = Arc::new(MemoryStore::new(MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 }));
+    let store = Arc::new(MemoryStore::new(MemoryConfig::new().max_cells(1_000).max_log_bytes(1 << 20)));
     let limiter = Limiter::new(LimiterConfig::new(compile(rules), store, Arc::new(NoObserver)));
     let entries: [(&str, &[u8]); 2] =
         [("user", b"somebody-with-a-name-of-40-characters-or-so"), ("path", b"/a")];
     let descriptors = [DescriptorAsk::one(&entries)];
-    let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+    let request = CheckRequest::new("api", &descriptors);
     let check = || drop(at_once(limiter.check(&request)).unwrap());
     // The first makes the cell, and whatever threads and tables need once.
     check();

@@ -43,7 +43,7 @@ fn a_request_that_no_rule_matches_passes_and_says_that_nobody_was_asked() {
 fn an_unknown_domain_is_an_error_that_names_it() {
     let world = World::new(PER_USER);
     let descriptors = [DescriptorAsk::one(&[])];
-    let request = CheckRequest { domain: "shop", descriptors: &descriptors, patience: Patience::Waits };
+    let request = CheckRequest::new("shop", &descriptors);
     assert_eq!(at_once(world.limiter.check(&request)).unwrap_err().domain, "shop");
 }
 
@@ -169,7 +169,7 @@ fn a_caller_that_cannot_wait_is_refused_instead_and_takes_no_slot() {
     let world =
         World::new("- { name: calm, limits: [{ algorithm: leaky_bucket, rate: 5/s, max_delay: 2s }] }");
     let descriptors = [DescriptorAsk::one(&[])];
-    let gateway = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::MustGoNow };
+    let gateway = CheckRequest::new("api", &descriptors).patience(Patience::MustGoNow);
     let ask = || at_once(world.limiter.check(&gateway)).unwrap();
     let retry_after = |decision: &tidegate_limiter::Decision| {
         decision.governing().unwrap().limit().unwrap().outcome.retry_after()
@@ -191,7 +191,7 @@ fn a_refund_gives_back_what_a_check_took() {
     let world = World::new(PER_USER);
     world.check_cost(&[("user", "1")], 3);
     let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
-    let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+    let request = CheckRequest::new("api", &descriptors);
     at_once(world.limiter.refund(&request, tidegate_core::Hits::new(2), SpentAt::Unknown)).unwrap();
     assert_eq!(told(&world.check(&[("user", "1")])).2, 1);
 }
@@ -206,7 +206,7 @@ fn a_refund_goes_into_the_window_that_was_charged_and_nowhere_if_that_is_over() 
     ] {
         let world = World::new(&format!("- {{ name: a, key: [user], limits: [{limit}] }}"));
         let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
-        let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+        let request = CheckRequest::new("api", &descriptors);
         let refund = |spent: SpentAt<'_>| {
             at_once(world.limiter.refund(&request, tidegate_core::Hits::new(10), spent)).unwrap();
         };
@@ -231,8 +231,8 @@ fn a_refund_goes_into_the_window_that_was_charged_and_nowhere_if_that_is_over() 
 fn a_batch_decides_each_request_in_order_and_an_unknown_domain_spoils_only_itself() {
     let world = World::new(PER_USER);
     let descriptors = [DescriptorAsk::one(&[("user", b"1")])];
-    let known = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
-    let unknown = CheckRequest { domain: "shop", descriptors: &descriptors, patience: Patience::Waits };
+    let known = CheckRequest::new("api", &descriptors);
+    let unknown = CheckRequest::new("shop", &descriptors);
     let decisions = at_once(world.limiter.check_batch(&[known, unknown, known, known, known]));
     let allowed: Vec<Option<bool>> =
         decisions.iter().map(|one| one.as_ref().ok().map(|one| one.allowed)).collect();

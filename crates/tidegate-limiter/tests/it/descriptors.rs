@@ -1,6 +1,5 @@
-use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
-use tidegate_rules::Descriptor;
+use tidegate_core::Micros;
+use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride};
 
 use crate::world::{World, at_once};
 
@@ -58,9 +57,9 @@ fn a_limit_that_the_caller_brings_replaces_the_rules_of_its_descriptor_only() {
     let world = World::new(BY_PATH);
     let own = LimitOverride::new("api", 5, Micros::from_secs(60)).unwrap();
     let entries: [(&str, &[u8]); 1] = [("path", b"b")];
-    let ask =
-        DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost: Hits::ONE, limit: Some(&own) };
-    let request = CheckRequest { domain: "api", descriptors: &[ask], patience: Patience::Waits };
+    let ask = DescriptorAsk::one(&entries).limit(&own);
+    let asks = [ask];
+    let request = CheckRequest::new("api", &asks);
     for left in [4, 3, 2, 1, 0] {
         let decision = at_once(world.limiter.check(&request)).unwrap();
         assert!(decision.allowed);
@@ -80,9 +79,9 @@ fn an_own_limit_keeps_the_rule_of_its_descriptor_from_replacing_others() {
          - { key: b, rate_limit: { unit: minute, requests_per_unit: 9, replaces: [{ name: wide }] } }\n",
     );
     let own = LimitOverride::new("api", 5, Micros::from_secs(60)).unwrap();
-    let brings_limit = DescriptorAsk { limit: Some(&own), ..DescriptorAsk::one(&[("b", b"1")]) };
+    let brings_limit = DescriptorAsk::one(&[("b", b"1")]).limit(&own);
     let asks = [brings_limit, DescriptorAsk::one(&[("a", b"1")])];
-    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+    let request = CheckRequest::new("api", &asks);
     let first = at_once(world.limiter.check(&request)).unwrap();
     assert_eq!((remaining(&first, 0), remaining(&first, 1)), ((false, 4), (false, 0)));
     let second = at_once(world.limiter.check(&request)).unwrap();

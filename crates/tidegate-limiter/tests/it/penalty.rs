@@ -1,8 +1,7 @@
 //! Once refused, refused for at least as long as the rule says.
 
 use tidegate_core::{Hits, Micros};
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, SpentAt};
-use tidegate_rules::Descriptor;
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, SpentAt};
 
 use crate::world::{World, at_once, told};
 
@@ -53,8 +52,9 @@ fn looking_or_asking_for_more_than_there_ever_is_begins_no_penalty() {
 fn a_refund_lifts_no_penalty_and_a_reset_does() {
     let world = refused_once();
     let entries: [(&str, &[u8]); 1] = [("user", b"a")];
-    let ask = DescriptorAsk { descriptor: Descriptor { entries: &entries }, cost: Hits::new(1), limit: None };
-    let request = CheckRequest { domain: "api", descriptors: &[ask], patience: Patience::Waits };
+    let ask = DescriptorAsk::one(&entries).cost(Hits::new(1));
+    let asks = [ask];
+    let request = CheckRequest::new("api", &asks);
     at_once(world.limiter.refund(&request, Hits::new(2), SpentAt::Unknown)).unwrap();
     assert!(!world.check(&[("user", "a")]).allowed);
     at_once(world.limiter.reset(&request)).unwrap();

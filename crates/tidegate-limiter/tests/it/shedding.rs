@@ -72,14 +72,14 @@ fn once_the_overload_is_over_the_level_falls_without_a_jump_and_all_come_back_th
 fn limiter(rules: &str) -> Limiter {
     let source = Source::new("api.yaml", format!("domain: api\nrules: {rules}"));
     let rules = RuleSet::compile(&[source], Format::Native).unwrap_or_else(|error| panic!("{error}"));
-    let store = MemoryStore::new(MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 });
+    let store = MemoryStore::new(MemoryConfig::new().max_cells(1_000).max_log_bytes(1 << 20));
     Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)))
 }
 
 /// Lets a request in, or the priority by which it is shed; nothing else of it matters.
 fn admit(limiter: &Limiter, shedder: &Arc<Shedder>, entries: &[(&str, &[u8])]) -> Result<Permit, Priority> {
     let asks = [DescriptorAsk::one(entries)];
-    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow };
+    let request = CheckRequest::new("api", &asks).patience(Patience::MustGoNow);
     let admitted = at_once(limiter.admit_and_check(&request, shedder));
     admitted.map(|(permit, _)| permit).map_err(|shed| shed.priority)
 }
@@ -129,7 +129,7 @@ fn what_is_shed_spends_nothing() {
     assert_eq!(admit(&limiter, &shedder, &user).err(), Some(Priority::P1));
     drop(busy);
     let asks = [DescriptorAsk::one(&user)];
-    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow };
+    let request = CheckRequest::new("api", &asks).patience(Patience::MustGoNow);
     assert!(at_once(limiter.check(&request)).unwrap().allowed);
 }
 
@@ -143,7 +143,7 @@ async fn critical_traffic_passes_a_shared_limit_that_is_full_of_others() {
     let ask = async |path: &[u8]| {
         let entries = [("path", path)];
         let asks = [DescriptorAsk::one(&entries)];
-        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::MustGoNow };
+        let request = CheckRequest::new("api", &asks).patience(Patience::MustGoNow);
         limiter.check(&request).await.unwrap()
     };
     let mut leases = Vec::new();

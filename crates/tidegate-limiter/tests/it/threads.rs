@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tidegate_core::{Hits, Limit};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, RemoteConfig,
-    Source, TokioRuntime,
+    CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, NoObserver, RemoteConfig, Source,
+    TokioRuntime,
 };
 use tidegate_store::{
-    BatchOutcomes, CellKey, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Store,
 };
 
 use crate::world::compile;
@@ -25,7 +25,7 @@ struct Polite {
 
 impl Polite {
     fn new() -> Arc<Self> {
-        let memory = MemoryStore::new(MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 });
+        let memory = MemoryStore::new(MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20));
         Arc::new(Polite { memory, at_once: AtomicUsize::new(0), most_at_once: AtomicUsize::new(0) })
     }
 }
@@ -45,8 +45,8 @@ impl Store for Polite {
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
         self.memory.refund(refunds)
     }
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        self.memory.charge(spends)
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        self.memory.charge(charges)
     }
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
         self.memory.reset(cell, limit)
@@ -73,8 +73,8 @@ async fn check(limiter: &Limiter, user: &str) -> Decision {
 
 async fn check_cost(limiter: &Limiter, user: &str, cost: Hits) -> Decision {
     let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
-    let asks = [DescriptorAsk { cost, ..DescriptorAsk::one(&entries) }];
-    let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+    let asks = [DescriptorAsk::one(&entries).cost(cost)];
+    let request = CheckRequest::new("api", &asks);
     limiter.check(&request).await.unwrap()
 }
 

@@ -7,10 +7,9 @@ use std::task::{Context, Poll, Waker};
 
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Observer, Patience, RuleResult,
-    RuleWatcher, Source,
+    CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Observer, RuleResult, RuleWatcher, Source,
 };
-use tidegate_rules::{Descriptor, Format, Rule, RuleSet};
+use tidegate_rules::{Format, Rule, RuleSet};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore, Store};
 
 pub(crate) struct World {
@@ -27,7 +26,7 @@ impl World {
     pub(crate) fn new(rules: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let store = MemoryStore::with_clock(
-            MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 },
+            MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20),
             clock.clone(),
         );
         World::on(Arc::new(store), clock, rules)
@@ -67,13 +66,9 @@ impl World {
         let asks: Vec<DescriptorAsk<'_>> = entries
             .iter()
             .zip(descriptors)
-            .map(|(entries, (_, cost))| DescriptorAsk {
-                descriptor: Descriptor { entries },
-                cost: Hits::new(*cost),
-                limit: None,
-            })
+            .map(|(entries, (_, cost))| DescriptorAsk::one(entries).cost(Hits::new(*cost)))
             .collect();
-        let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+        let request = CheckRequest::new("api", &asks);
         at_once(self.limiter.check(&request)).unwrap()
     }
 

@@ -10,12 +10,13 @@ use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 use crate::split::Share;
 
 /// The fields that `defaults` may have.
-pub(crate) const DEFAULT_FIELDS: [&str; 10] = [
+pub(crate) const DEFAULT_FIELDS: [&str; 11] = [
     "owner",
     "enabled",
     "on_missing_key",
     "rollout",
     "penalty",
+    "overdraft",
     "on_store_failure",
     "coordination",
     "sync_every",
@@ -52,6 +53,7 @@ pub(super) struct Options {
     pub(super) on_missing_key: Option<OnMissingKey>,
     pub(super) rollout: Option<Share>,
     pub(super) penalty: Option<Micros>,
+    pub(super) overdraft: Option<u64>,
     pub(super) on_store_failure: Option<OnStoreFailure>,
     pub(super) coordination: Option<Coordination>,
     pub(super) shadow: Option<bool>,
@@ -76,6 +78,9 @@ impl Options {
                 .and_then(|node| fields::share(node, "rollout", report))
                 .or(defaults.rollout),
             penalty: fields::span_within(fields, "penalty", PENALTY, report).or(defaults.penalty),
+            overdraft: option("overdraft")
+                .and_then(|node| fields::count(node, "overdraft", report))
+                .or(defaults.overdraft),
             on_store_failure: option("on_store_failure")
                 .and_then(|node| fields::choice(node, "on_store_failure", &ON_STORE_FAILURE, report))
                 .or(defaults.on_store_failure),

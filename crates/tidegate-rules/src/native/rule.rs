@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_core::{Limit, RefusedHits, SlidingLog};
+use tidegate_core::{Hits, Limit, RefusedHits, SlidingLog};
 
 use super::options::Options;
 use super::{DomainReader, Overriding};
@@ -18,7 +18,7 @@ use crate::ruleset::Compiling;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 20] = [
+pub(crate) const RULE_FIELDS: [&str; 21] = [
     "name",
     "description",
     "owner",
@@ -32,6 +32,7 @@ pub(crate) const RULE_FIELDS: [&str; 20] = [
     "experiment",
     "rollout",
     "penalty",
+    "overdraft",
     "on_store_failure",
     "coordination",
     "sync_every",
@@ -108,6 +109,7 @@ impl DomainReader {
             enabled: options.enabled.unwrap_or(true),
             rollout: share.map(|share| Split::new(share, [&self.domain, &name, "rollout"])),
             penalty: options.penalty.and_then(|penalty| self.penalty(&name, penalty)),
+            overdraft: Hits::new(options.overdraft.unwrap_or(0)),
             name: name.to_string(),
         });
     }

@@ -198,11 +198,11 @@ fn cells_are_tagged_by_their_key_or_by_the_attribute_they_are_kept_together_by()
     with_matches(&rules, &[entries], NOW, |found| {
         let tags: Vec<&[u8]> = found.iter().map(|one| one.tag()).collect();
         assert_eq!(tags, [b"\x01u\x01t".as_slice(), b"\x01t", b"\x01t", b"\x01t"]);
-        assert_eq!(found[2].key.as_slice(), b"\x01u\x01t", "where a cell lives is part of which cell it is");
+        assert_eq!(*found[2].key, *b"\x01u\x01t", "where a cell lives is part of which cell it is");
     });
     with_matches(&rules, &[&[("user", "u")]], NOW, |found| {
         let beside = found.iter().find(|one| one.rule.name() == "beside").expect("its key is there");
-        assert_eq!(beside.key.as_slice(), b"\x01u");
+        assert_eq!(*beside.key, *b"\x01u");
     });
 }
 
@@ -238,7 +238,7 @@ fn values_need_not_be_text() {
     let mut found = tidegate_rules::Matches::new();
     let descriptor = tidegate_rules::Descriptor { entries: &entries };
     rules.matches("api", &[descriptor], NOW, &mut found).expect("a known domain");
-    assert_eq!(found[0].key.as_slice(), b"\x03a\xff\x00");
+    assert_eq!(*found[0].key, *b"\x03a\xff\x00");
 }
 
 #[test]

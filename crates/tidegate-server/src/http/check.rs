@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_http::answer;
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, Patience, RefundError, SpentAt, TraceContext, Transport,
+    CheckRequest, Decision, DescriptorAsk, RefundError, SpentAt, TraceContext, Transport,
 };
-use tidegate_rules::{Descriptor, UnknownDomain};
+use tidegate_rules::UnknownDomain;
 
 use super::idempotency::{Keep, Told, check_id, detached, refund_id};
 use super::{Answer, JSON, Shared};
@@ -95,6 +95,7 @@ impl Shared {
                     (super::store_unavailable(&error), Keep::Nothing)
                 }
                 RefundError::Store(error) => (super::store_unavailable(&error), Keep::Claim),
+                other => (Problem::new(Kind::StoreUnavailable, other.to_string()), Keep::Claim),
             }
         })?;
         let body = serde_json::json!({ "refunded": refund.amount.0 }).to_string();
@@ -155,7 +156,7 @@ fn as_json<'d>(decision: &'d Decision, lease: Option<&'d str>) -> json::Decision
 
 /// A client of this transport reads `delay_ms` and waits.
 pub(super) fn question<'a>(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> CheckRequest<'a> {
-    CheckRequest { domain, descriptors, patience: Patience::Waits }
+    CheckRequest::new(domain, descriptors)
 }
 
 pub(super) fn entries<'a>(attributes: &'a Attributes<'_>) -> Entries<'a> {
@@ -163,5 +164,5 @@ pub(super) fn entries<'a>(attributes: &'a Attributes<'_>) -> Entries<'a> {
 }
 
 pub(super) fn ask<'a>(entries: &'a [(&'a str, &'a [u8])], cost: u64) -> DescriptorAsk<'a> {
-    DescriptorAsk { descriptor: Descriptor { entries }, cost: Hits::new(cost), limit: None }
+    DescriptorAsk::one(entries).cost(Hits::new(cost))
 }

@@ -146,6 +146,7 @@ pub(super) fn conflict(error: ClaimError) -> Problem {
     Problem::new(Kind::Conflict, error.to_string()).hint(match error {
         ClaimError::UsedForAnother => "use a new request_id for a new request",
         ClaimError::UnderWay => "wait for the first answer, then ask again",
+        _ => "ask again with a new request_id",
     })
 }
 

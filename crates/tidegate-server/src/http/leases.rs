@@ -15,6 +15,7 @@ impl Shared {
             // It no longer counts, which is what the caller wants: ending it twice does no harm.
             Err(LeaseError::Ended) => Ok(answer(StatusCode::OK, JSON, r#"{"released":false}"#)),
             Err(LeaseError::Store(error)) => Err(super::store_unavailable(&error)),
+            Err(other) => Err(Problem::new(Kind::StoreUnavailable, other.to_string())),
         }
     }
 
@@ -29,6 +30,7 @@ impl Shared {
                 .at("lease")
                 .hint("check again for a new one, and renew well before its time to live is over")),
             Err(LeaseError::Store(error)) => Err(super::store_unavailable(&error)),
+            Err(other) => Err(Problem::new(Kind::StoreUnavailable, other.to_string())),
         }
     }
 

@@ -247,7 +247,7 @@ impl Shared {
             Health::Healthy => text(StatusCode::OK, "ready\n"),
             // Still ready: every rule says what to do without the store. Taking the node away would help nobody.
             // Which server of the store, and what it said, is for the log and the metrics: anybody may ask here.
-            Health::Degraded { .. } => text(StatusCode::OK, "degraded\nsome of the store does not answer\n"),
+            _ => text(StatusCode::OK, "degraded\nsome of the store does not answer\n"),
         }
     }
 }

@@ -371,7 +371,7 @@ mod tests {
         let clock = Arc::new(ManualClock::default());
         let rules = Source::new("rules", "{ domain: api, rules: [] }");
         let rules = RuleSet::compile(&[rules], Format::Native).unwrap();
-        let store = MemoryStore::new(MemoryConfig { max_cells: 100, max_log_bytes: 0 });
+        let store = MemoryStore::new(MemoryConfig::new().max_cells(100).max_log_bytes(0));
         let limiter = Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)));
         let service = Service {
             limiter: Arc::new(limiter),

@@ -7,7 +7,7 @@ use tidegate_core::{Hits, Micros};
 use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, LeaseError, LeaseToken, LeaseTokenError, Limiter, Patience, Report,
 };
-use tidegate_rules::{Descriptor, UnknownDomain};
+use tidegate_rules::UnknownDomain;
 
 use super::reply::{Replies, quoted};
 use super::throttle::read_number;
@@ -61,17 +61,13 @@ impl<'b> RespCheck<'b> {
     }
 
     pub(crate) fn ask(&self) -> DescriptorAsk<'_> {
-        DescriptorAsk { descriptor: Descriptor { entries: &self.entries }, cost: self.cost, limit: None }
+        DescriptorAsk::one(&self.entries).cost(self.cost)
     }
 
     /// The question, about what [`RespCheck::ask`] gave.
     pub(crate) fn request<'a>(&'a self, ask: &'a DescriptorAsk<'a>) -> CheckRequest<'a> {
-        CheckRequest {
-            domain: self.domain,
-            descriptors: std::slice::from_ref(ask),
-            // The reply has no place for a delay.
-            patience: Patience::MustGoNow,
-        }
+        // The reply has no place for a delay.
+        CheckRequest::new(self.domain, std::slice::from_ref(ask)).patience(Patience::MustGoNow)
     }
 }
 
@@ -140,7 +136,7 @@ pub(crate) fn write_lease(outcome: Result<(), LeaseError>, to: &mut Replies) {
     match outcome {
         Ok(()) => to.integer(1),
         Err(LeaseError::Ended) => to.integer(0),
-        Err(LeaseError::Store(error)) => {
+        Err(error) => {
             to.error(&format!("ERR {error}, try again: a lease ends by itself if nobody does"));
         }
     }

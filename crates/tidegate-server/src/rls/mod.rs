@@ -96,7 +96,7 @@ impl Service {
             match self.limiter.refund(&ask, hits, SpentAt::Unknown).await {
                 Ok(()) => {}
                 Err(RefundError::UnknownDomain(error)) => return Err(error),
-                Err(RefundError::Store(error)) => {
+                Err(error) => {
                     tracing::debug!(domain = request.domain, %error, "negative hits were not given back");
                 }
             }
@@ -115,5 +115,5 @@ impl Service {
 
 /// A gateway cannot hold a request back.
 fn for_gateway<'a>(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> CheckRequest<'a> {
-    CheckRequest { domain, descriptors, patience: Patience::MustGoNow }
+    CheckRequest::new(domain, descriptors).patience(Patience::MustGoNow)
 }

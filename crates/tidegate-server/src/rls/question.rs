@@ -5,7 +5,6 @@
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
 use tidegate_limiter::{DescriptorAsk, LimitOverride};
-use tidegate_rules::Descriptor;
 
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES};
@@ -47,10 +46,9 @@ pub(super) fn asks<'a>(
 ) -> SmallVec<[DescriptorAsk<'a>; 2]> {
     let descriptors = request.descriptors.iter().zip(entries).enumerate();
     descriptors
-        .map(|(number, (descriptor, entries))| DescriptorAsk {
-            descriptor: Descriptor { entries },
-            cost: if descriptor.is_negative_hits { Hits::ZERO } else { hits(request, descriptor) },
-            limit: overrides.get(number).and_then(Option::as_ref),
+        .map(|(number, (descriptor, entries))| {
+            let cost = if descriptor.is_negative_hits { Hits::ZERO } else { hits(request, descriptor) };
+            DescriptorAsk::one(entries).cost(cost).limit(overrides.get(number).and_then(Option::as_ref))
         })
         .collect()
 }

@@ -64,7 +64,9 @@ fn method_path_and_host_are_those_of_the_request_that_is_asked_about() {
 
 #[test]
 fn a_stranger_can_ask_about_nobody_but_itself() {
-    let identity = Identity::new(&IdentityConfig { hops: Some(0), ..IdentityConfig::default() }).unwrap();
+    let mut config = IdentityConfig::default();
+    config.hops = Some(0);
+    let identity = Identity::new(&config).unwrap();
     let world = World::identified(RULES, identity);
     let claims = |client: &'static str| {
         [("x-forwarded-for", client), ("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login")]

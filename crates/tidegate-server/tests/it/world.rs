@@ -48,7 +48,7 @@ impl World {
 
     pub(crate) fn with(rules: &str, format: Format, settings: ServiceSettings) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        let bounds = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
+        let bounds = MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20);
         let store = MemoryStore::with_clock(bounds, clock.clone());
         World::on(clock, settings, LimiterConfig::new(compile(rules, format), Arc::new(store), nobody()))
     }
@@ -56,7 +56,7 @@ impl World {
     /// Serves these rules within these limits.
     pub(crate) fn with_limits(rules: &str, limits: HttpLimits, runtime: Settings) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        let bounds = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
+        let bounds = MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20);
         let store = Arc::new(MemoryStore::with_clock(bounds, clock.clone()));
         let config = LimiterConfig::new(compile(rules, Format::Native), store, nobody());
         let settings = ServiceSettings { limits, ..ServiceSettings::default() };
@@ -73,8 +73,10 @@ impl World {
     /// Serves these rules to gateways, whose requests are read by `identity`.
     pub(crate) fn identified(rules: &str, identity: Identity) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        let store =
-            MemoryStore::with_clock(MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 }, clock.clone());
+        let store = MemoryStore::with_clock(
+            MemoryConfig::new().max_cells(1_000).max_log_bytes(1 << 20),
+            clock.clone(),
+        );
         let config = LimiterConfig::new(compile(rules, Format::Native), Arc::new(store), nobody());
         World::start(clock, ServiceSettings::default(), config, |http| http.with_identity(Arc::new(identity)))
     }
@@ -82,7 +84,7 @@ impl World {
     /// Serves these rules to those who give a token.
     pub(crate) fn with_access(rules: &str, access: Arc<Access>) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        let bounds = MemoryConfig { max_cells: 1_000, max_log_bytes: 1 << 20 };
+        let bounds = MemoryConfig::new().max_cells(1_000).max_log_bytes(1 << 20);
         let store = Arc::new(MemoryStore::with_clock(bounds, clock.clone()));
         let config = LimiterConfig::new(compile(rules, Format::Native), store, nobody());
         World::start(clock, ServiceSettings::default(), config, |http| http.with_access(access))
@@ -111,12 +113,12 @@ impl World {
     fn start_as(
         clock: Arc<ManualClock>,
         settings: ServiceSettings,
-        config: LimiterConfig,
+        mut config: LimiterConfig,
         change: impl FnOnce(Http) -> Http,
         runtime: &Settings,
     ) -> Self {
         let heard = Arc::new(Heard::default());
-        let config = LimiterConfig { clock: clock.clone(), observer: heard.clone(), ..config };
+        (config.clock, config.observer) = (clock.clone(), heard.clone());
         let limiter = Arc::new(Limiter::new(config));
         let service = Arc::new(Service { limiter, observer: heard.clone(), clock: clock.clone(), settings });
         let any = SocketAddr::from(([127, 0, 0, 1], 0));

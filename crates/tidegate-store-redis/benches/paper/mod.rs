@@ -32,7 +32,7 @@ impl User {
 
 /// A store on `redis` that waits for as long as a busy machine needs.
 pub(crate) fn store(redis: &Redis) -> RedisStore {
-    let config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_secs(30));
     RedisStore::new(&redis.url().parse().expect("the testkit names a server"), &config)
         .expect("the defaults make sense")
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::{FixedWindow, Limit, Micros, Timestamp};
 use tidegate_store::{Clock, ManualClock, SystemClock};
-use tidegate_store_redis::{RedisConfig, RedisStore};
+use tidegate_store_redis::RedisStore;
 use tidegate_testkit::Redis;
 
 use crate::subject::{Target, a_bucket, ask, patient, spend, store};
@@ -13,7 +13,7 @@ use crate::subject::{Target, a_bucket, ask, patient, spend, store};
 fn on_a_node(redis: &Redis, ahead: i64) -> RedisStore {
     let now = SystemClock::new().now().as_micros().saturating_add_signed(ahead);
     let node_clock = Arc::new(ManualClock::at(Timestamp::from_micros(now)));
-    store(&redis.url(), &RedisConfig { node_clock, ..patient() })
+    store(&redis.url(), &patient().node_clock(node_clock))
 }
 
 /// Days of uneven length around now.

@@ -9,7 +9,7 @@ use tidegate_core::{
     Stance, Timestamp, Touch,
 };
 use tidegate_store::{Clock, LeaseRef, Request, Spend, Store, SystemClock};
-use tidegate_store_redis::{RedisConfig, RedisStore};
+use tidegate_store_redis::RedisStore;
 use tidegate_testkit::{RedisCluster, ShardedRedis};
 
 use crate::subject::{Target, a_bucket, a_day, ask, left, patient, store};
@@ -170,7 +170,7 @@ async fn what_is_put_back_with_the_windows_of_another_time_is_put_back_again() {
     let full: Vec<Target> = (0..8).map(|n| Target::new("full", &n.to_string(), a_day(0))).collect();
     for wrong in 0..4 {
         let node_clock = Arc::new(Hiccup { right: SystemClock::new(), readings: AtomicUsize::new(0), wrong });
-        let store = store(&sharded.url(), &RedisConfig { node_clock, ..patient() });
+        let store = store(&sharded.url(), &patient().node_clock(node_clock));
         let user = Target::new("user", &format!("u-{wrong}"), calendar.clone());
         // One of them at least lives on another server than the user.
         for full in &full {

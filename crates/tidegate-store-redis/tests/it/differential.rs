@@ -8,17 +8,17 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use tidegate_core::{
-    Ask, FixedWindow, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch,
+    Ask, Charge, FixedWindow, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch,
 };
 use tidegate_store::conformance::Subject;
 use tidegate_store::{
-    CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Request, Spend, Store,
+    CellCharge, CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Request, Spend, Store,
 };
 use tidegate_testkit::{Redis, ShardedRedis};
 
 use crate::random::Random;
 use crate::subject::Timed;
-use crate::twins::{any_hits, any_limit, any_wait};
+use crate::twins::{any_charge, any_hits, any_limit, any_wait};
 
 const HISTORIES: u64 = 100;
 const STEPS: usize = 40;
@@ -75,9 +75,7 @@ enum Move {
         hits: Hits,
         age: Micros,
     },
-    Charge {
-        hits: Hits,
-    },
+    Charge(Charge),
     Renew(LeaseId),
     Release(LeaseId),
     Reset,
@@ -102,7 +100,7 @@ impl History {
         let hits = Hits::new(any_hits(&self.limit, &mut self.random));
         match self.random.below(20) {
             0 => Move::Refund { hits, age: Micros::new(any_wait(&self.limit, &mut self.random)) },
-            1 => Move::Charge { hits },
+            1 => Move::Charge(any_charge(&self.limit, hits, &mut self.random)),
             2 if self.random.below(4) == 0 => Move::Reset,
             3 | 4 if matches!(self.limit, Limit::Concurrency(_)) => Move::Renew(self.lease()),
             5..=8 if matches!(self.limit, Limit::Concurrency(_)) => Move::Release(self.lease()),
@@ -227,8 +225,8 @@ async fn act(store: &dyn Store, histories: &[History], moves: &[Move]) -> Vec<An
                 refunds.push(Refund { cell, limit, hits: *hits, age: *age });
                 Answer::Done
             }
-            Move::Charge { hits } => {
-                charges.push(history.spend(Ask { hits: *hits, lease: None }));
+            Move::Charge(charge) => {
+                charges.push(CellCharge { cell, limit, charge: *charge });
                 Answer::Done
             }
             Move::Renew(id) => {

@@ -146,7 +146,7 @@ async fn a_server_that_is_absent_at_first_is_found_when_it_comes() {
 async fn a_server_that_stands_still_costs_three_callers_their_time_and_no_more() {
     let redis = Redis::start();
     let timeout = Duration::from_millis(50);
-    let store = store(&redis.url(), &RedisConfig { timeout, ..RedisConfig::default() });
+    let store = store(&redis.url(), &RedisConfig::default().timeout(timeout));
     spend(&store, &target()).await.unwrap();
     let away_and_back = async || {
         redis.pause();
@@ -198,8 +198,7 @@ async fn replies_that_vanish_leave_their_calls_in_doubt_and_are_not_repeated() {
 async fn a_connection_that_swallows_everything_is_given_up() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
-    let store =
-        through(&proxy, &RedisConfig { timeout: Duration::from_millis(50), ..RedisConfig::default() });
+    let store = through(&proxy, &RedisConfig::default().timeout(Duration::from_millis(50)));
     spend(&store, &target()).await.unwrap();
     proxy.set(Fault::Blackhole);
     for _ in 0..3 {
@@ -243,8 +242,7 @@ async fn a_connection_that_the_server_closes_is_made_again_before_the_next_call(
 async fn a_slow_network_times_out_and_is_forgiven() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
-    let store =
-        through(&proxy, &RedisConfig { timeout: Duration::from_millis(20), ..RedisConfig::default() });
+    let store = through(&proxy, &RedisConfig::default().timeout(Duration::from_millis(20)));
     recovers(&store, &target()).await;
     // Far longer than it waits, also on a machine so busy that it runs late itself.
     let delay = Duration::from_secs(10);
@@ -259,7 +257,7 @@ async fn a_slow_network_times_out_and_is_forgiven() {
 #[tokio::test]
 async fn calls_beyond_the_bound_are_turned_away_at_once() {
     let redis = Redis::start();
-    let store = store(&redis.url(), &RedisConfig { max_in_flight: 2, ..prompt() });
+    let store = store(&redis.url(), &prompt().max_in_flight(2));
     spend(&store, &target()).await.unwrap();
     redis.pause();
     let target = target();
@@ -286,7 +284,7 @@ async fn an_observer_hears_of_every_call_and_why_it_failed() {
     let redis = Redis::start();
     let heard = Arc::new(Heard::default());
     let observer = Arc::clone(&heard) as Arc<_>;
-    let store = store(&redis.url(), &RedisConfig { observer, ..prompt() });
+    let store = store(&redis.url(), &prompt().observer(observer));
     spend(&store, &target()).await.unwrap();
     redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
     spend(&store, &target()).await.unwrap_err();

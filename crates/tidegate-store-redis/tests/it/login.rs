@@ -15,8 +15,8 @@ const RIGHTS: &str = "~tidegate:* +evalsha +script|load +unlink +ping +info +tim
 #[tokio::test]
 async fn a_connection_is_encrypted_where_the_url_says_so() {
     let redis = Redis::builder().tls().start();
-    let tls = TlsFiles { ca: Some(redis.certificates().ca.clone()), ..TlsFiles::default() };
-    let store = store(&redis.tls_url(), &RedisConfig { tls, ..patient() });
+    let tls = TlsFiles::default().ca(redis.certificates().ca.clone());
+    let store = store(&redis.tls_url(), &patient().tls(tls));
     assert!(spend(&store, &Target::new("rule", "42", a_day(1))).await.unwrap());
 }
 
@@ -24,8 +24,8 @@ async fn a_connection_is_encrypted_where_the_url_says_so() {
 async fn a_server_whose_certificate_nobody_trusts_is_not_used() {
     let redis = Redis::builder().tls().start();
     let stranger = Redis::builder().tls().start();
-    let tls = TlsFiles { ca: Some(stranger.certificates().ca.clone()), ..TlsFiles::default() };
-    let store = store(&redis.tls_url(), &RedisConfig { tls, ..patient() });
+    let tls = TlsFiles::default().ca(stranger.certificates().ca.clone());
+    let store = store(&redis.tls_url(), &patient().tls(tls));
     let error = spend(&store, &Target::new("rule", "42", a_day(1))).await.unwrap_err();
     assert!(error.is_certainly_not_applied(), "{error:?}");
     assert!(format!("{error:?}").contains("certificate"), "{error:?}");
@@ -36,23 +36,23 @@ async fn a_client_shows_its_certificate_where_the_server_asks() {
     let redis = Redis::builder().tls().start();
     assert_eq!(redis.cmd(&["CONFIG", "SET", "tls-auth-clients", "yes"]).text(), "OK");
     let files = redis.certificates();
-    let anonymous = TlsFiles { ca: Some(files.ca.clone()), ..TlsFiles::default() };
-    let known =
-        TlsFiles { certificate: Some(files.cert.clone()), key: Some(files.key.clone()), ..anonymous.clone() };
+    let anonymous = TlsFiles::default().ca(files.ca.clone());
+    let known = anonymous.clone().identity(files.cert.clone(), files.key.clone());
     let target = Target::new("rule", "42", a_day(1));
-    let stranger = store(&redis.tls_url(), &RedisConfig { tls: anonymous, ..patient() });
+    let stranger = store(&redis.tls_url(), &patient().tls(anonymous));
     spend(&stranger, &target).await.unwrap_err();
-    let store = store(&redis.tls_url(), &RedisConfig { tls: known, ..patient() });
+    let store = store(&redis.tls_url(), &patient().tls(known));
     assert!(spend(&store, &target).await.unwrap());
 }
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_named() {
     let redis = Redis::builder().tls().start();
-    let missing = TlsFiles { ca: Some("/no/such/file".into()), ..TlsFiles::default() };
-    let half = TlsFiles { certificate: Some(redis.certificates().cert.clone()), ..TlsFiles::default() };
+    let missing = TlsFiles::default().ca("/no/such/file");
+    let mut half = TlsFiles::default();
+    half.certificate = Some(redis.certificates().cert.clone());
     for (tls, field) in [(missing, "tls.ca"), (half, "tls.certificate")] {
-        let config = RedisConfig { tls, ..RedisConfig::default() };
+        let config = RedisConfig::default().tls(tls);
         let error = RedisStore::new(&url(&redis.tls_url()), &config).unwrap_err();
         assert_eq!(error.field, field, "{error}");
     }
@@ -105,7 +105,7 @@ async fn prefixes_and_databases_keep_fleets_apart() {
     let redis = Redis::start();
     let target = Target::new("rule", "42", a_day(5));
     let mine = store(&redis.url(), &patient());
-    let other_prefix = store(&redis.url(), &RedisConfig { key_prefix: "other".to_owned(), ..patient() });
+    let other_prefix = store(&redis.url(), &patient().key_prefix("other".to_owned()));
     let other_database = store(&format!("{}/3", redis.url()), &patient());
     ask(&mine, &[target.spend(3)]).await.unwrap();
     for store in [&other_prefix, &other_database] {

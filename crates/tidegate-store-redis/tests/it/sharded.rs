@@ -1,7 +1,7 @@
 //! Independent servers.
 
 use tidegate_store::{Request, Spend, Store};
-use tidegate_store_redis::RedisConfig;
+
 use tidegate_testkit::ShardedRedis;
 
 use crate::subject::{Target, a_day, patient, prompt, spend, store};
@@ -84,8 +84,7 @@ async fn a_server_that_is_added_takes_its_share_of_the_users() {
 #[tokio::test]
 async fn limiters_that_are_alive_are_counted() {
     let sharded = ShardedRedis::start(3);
-    let (one, other) =
-        (store(&sharded.url(), &patient()), store(&sharded.url(), &RedisConfig { ..patient() }));
+    let (one, other) = (store(&sharded.url(), &patient()), store(&sharded.url(), &patient()));
     let ttl = tidegate_core::Micros::from_secs(60);
     assert_eq!(one.heartbeat(1, ttl).answer().await.unwrap(), 1);
     assert_eq!(other.heartbeat(2, ttl).answer().await.unwrap(), 2);

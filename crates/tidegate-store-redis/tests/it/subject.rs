@@ -18,16 +18,12 @@ pub(crate) struct Timed {
 
 /// A loaded machine may be slow; a test that is about time-outs sets its own.
 pub(crate) fn patient() -> RedisConfig {
-    RedisConfig {
-        timeout: Duration::from_secs(10),
-        connect_timeout: Duration::from_secs(10),
-        ..RedisConfig::default()
-    }
+    RedisConfig::default().timeout(Duration::from_secs(10)).connect_timeout(Duration::from_secs(10))
 }
 
 /// As a limiter would use it, with room for a busy machine.
 pub(crate) fn prompt() -> RedisConfig {
-    RedisConfig { timeout: Duration::from_millis(200), ..RedisConfig::default() }
+    RedisConfig::default().timeout(Duration::from_millis(200))
 }
 
 pub(crate) fn url(text: &str) -> StoreUrl {
@@ -42,7 +38,7 @@ impl Timed {
     pub(crate) fn new(at: &str) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000)));
         let time = TimeSource::Given(Arc::clone(&clock) as Arc<_>);
-        Timed { store: store(at, &RedisConfig { time, ..patient() }), clock }
+        Timed { store: store(at, &patient().time(time)), clock }
     }
 }
 

@@ -4,11 +4,11 @@
 use std::num::NonZeroU64;
 
 use tidegate_core::{
-    Ask, Cell, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Outcome, Rate,
+    Ask, Cell, Charge, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Outcome, Rate,
     RefusedHits, Scope, SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch, decide_request,
 };
 use tidegate_store::conformance::Subject;
-use tidegate_store::{CellKey, LeaseRef, Refund, Request, Spend, Store};
+use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, Request, Spend, Store};
 use tidegate_testkit::Redis;
 
 use crate::random::Random;
@@ -96,6 +96,13 @@ pub(crate) fn any_hits(limit: &Limit, random: &mut Random) -> u64 {
     }
 }
 
+/// Hits that turned out late, half of them just now and half without leave to go beyond the quota.
+pub(crate) fn any_charge(limit: &Limit, hits: Hits, random: &mut Random) -> Charge {
+    let age = Micros::new(if random.below(2) == 0 { 0 } else { any_wait(limit, random) });
+    let overdraft = Hits::new(if random.below(2) == 0 { 0 } else { any_hits(limit, random) });
+    Charge { hits, age, overdraft }
+}
+
 fn lease(random: &mut Random) -> LeaseId {
     LeaseId(NonZeroU64::new(1 + random.below(900)).unwrap())
 }
@@ -134,9 +141,9 @@ async fn act(
             Default::default()
         }
         1 => {
-            let touch = Touch { limit, ask: Ask { hits, lease: None }, stance: Stance::Enforced };
-            store.charge(&[Spend { cell: twin.key(), touch }]).answer().await.unwrap();
-            limit.charge(&mut twin.cell, now, hits);
+            let charge = any_charge(limit, hits, random);
+            store.charge(&[CellCharge { cell: twin.key(), limit, charge }]).answer().await.unwrap();
+            limit.charge(&mut twin.cell, now, charge);
             Default::default()
         }
         2 if random.below(4) == 0 => {

@@ -2,7 +2,7 @@
 
 use tidegate_core::{Limit, Micros};
 
-use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
+use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Reply, Request, Store};
 use crate::error::StoreError;
 use crate::record::Record;
 
@@ -29,7 +29,7 @@ impl Store for Broken {
         self.fail()
     }
 
-    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, _: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
         self.fail()
     }
 

@@ -3,11 +3,11 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use tidegate_core::{
-    Ask, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Rate, RefusedHits, Scope,
-    SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
+    Ask, Charge, Concurrency, FixedWindow, Hits, LeakyBucket, LeaseId, Limit, Micros, Rate, RefusedHits,
+    Scope, SlidingLog, SlidingWindow, Stance, Timestamp, TokenBucket, Touch,
 };
 
-use crate::contract::{CellKey, LeaseRef, Refund, Spend};
+use crate::contract::{CellCharge, CellKey, LeaseRef, Refund, Spend};
 
 /// A history that its seed alone determines.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Step {
 pub(super) enum Operation {
     Decide(Vec<AnyRequest>),
     Refund { cell: usize, hits: u64, age: Micros },
-    Charge { cell: usize, hits: u64 },
+    Charge { cell: usize, charge: Charge },
     Reset { cell: usize },
     Renew { cell: usize, turn: usize },
     Release { cell: usize, turn: usize },
@@ -97,7 +97,7 @@ impl History {
         let earlier = random.below(turn + 1) as usize;
         let operation = match random.below(20) {
             0 => Operation::Refund { cell, hits: random.below(6), age: Micros::new(random.below(scale)) },
-            1 => Operation::Charge { cell, hits: random.below(30) },
+            1 => Operation::Charge { cell, charge: any_charge(random, scale) },
             2 => Operation::Reset { cell },
             3 | 4 => Operation::Renew { cell: self.a_concurrency(random), turn: earlier },
             5 | 6 => Operation::Release { cell: self.a_concurrency(random), turn: earlier },
@@ -147,6 +147,10 @@ impl History {
 
     pub(super) fn refund(&self, cell: usize, hits: u64, age: Micros) -> Refund<'_> {
         Refund { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, hits: Hits::new(hits), age }
+    }
+
+    pub(super) fn charge(&self, cell: usize, charge: Charge) -> CellCharge<'_> {
+        CellCharge { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, charge }
     }
 
     pub(super) fn cell(&self, cell: usize) -> (CellKey<'_>, &Limit) {
@@ -209,6 +213,14 @@ fn any_limit(scale: u64, start: Timestamp, random: &mut Random) -> Limit {
         }
         _ => Limit::Concurrency(Concurrency::new(1 + random.below(4), span, refused).expect("a fine limit")),
     }
+}
+
+/// Hits that turned out late, mostly just now and without leave to go beyond the quota.
+fn any_charge(random: &mut Random, scale: u64) -> Charge {
+    let age = if random.below(2) == 0 { 0 } else { random.below(scale * 2) };
+    let overdraft = if random.below(2) == 0 { 0 } else { random.below(60) };
+    let hits = random.below(30);
+    Charge { hits: Hits::new(hits), age: Micros::new(age), overdraft: Hits::new(overdraft) }
 }
 
 fn small_bucket(rate: Rate) -> TokenBucket {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tidegate_core::{Ask, Cell, Limit, Timestamp, decide_fold, decide_request};
 
-use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Request, Spend};
+use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Request};
 
 /// Cells by scope and key.
 #[derive(Debug, Default)]
@@ -36,8 +36,8 @@ impl Model {
         refund.limit.refund(self.get(refund.cell), now, refund.hits, refund.age);
     }
 
-    pub(super) fn charge(&mut self, spend: &Spend<'_>, now: Timestamp) {
-        spend.touch.limit.charge(self.get(spend.cell), now, spend.touch.ask.hits);
+    pub(super) fn charge(&mut self, charge: &CellCharge<'_>, now: Timestamp) {
+        charge.limit.charge(self.get(charge.cell), now, charge.charge);
     }
 
     pub(super) fn reset(&mut self, cell: CellKey<'_>) {

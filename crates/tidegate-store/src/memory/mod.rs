@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, decide_fold, decide_request};
 
 use crate::clock::{Clock, SystemClock};
-use crate::contract::{BatchOutcomes, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
+use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
 use crate::record::Record;
 pub use costs::memory_bytes;
 use records::Records;
@@ -34,6 +34,7 @@ use table::{Sweep, Tag, Victims};
 
 /// How much a memory store may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryConfig {
     /// The most cells, of all limits together. A counter takes about 45 bytes.
     pub max_cells: usize,
@@ -41,9 +42,29 @@ pub struct MemoryConfig {
     pub max_log_bytes: usize,
 }
 
+impl MemoryConfig {
+    /// Ten million cells, and 512 MiB for logs and leases.
+    #[must_use]
+    pub const fn new() -> Self {
+        MemoryConfig { max_cells: 10_000_000, max_log_bytes: 512 << 20 }
+    }
+
+    /// The same with at most this many cells.
+    #[must_use]
+    pub const fn max_cells(self, max_cells: usize) -> Self {
+        MemoryConfig { max_cells, ..self }
+    }
+
+    /// The same with at most this many bytes for logs and leases.
+    #[must_use]
+    pub const fn max_log_bytes(self, max_log_bytes: usize) -> Self {
+        MemoryConfig { max_log_bytes, ..self }
+    }
+}
+
 impl Default for MemoryConfig {
     fn default() -> Self {
-        MemoryConfig { max_cells: 10_000_000, max_log_bytes: 512 << 20 }
+        MemoryConfig::new()
     }
 }
 
@@ -293,9 +314,9 @@ impl<C: Clock> Store for MemoryStore<C> {
         Reply::Now(Ok(()))
     }
 
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        for Spend { cell, touch } in spends {
-            self.with_cell(cell, touch.limit, |cell, now| touch.limit.charge(cell, now, touch.ask.hits));
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        for CellCharge { cell, limit, charge } in charges {
+            self.with_cell(cell, limit, |cell, now| limit.charge(cell, now, *charge));
         }
         Reply::Now(Ok(()))
     }

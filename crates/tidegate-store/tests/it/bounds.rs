@@ -7,7 +7,10 @@ use tidegate_store::{CellKey, ManualClock, MemoryConfig, MemoryStore, Reply, Req
 const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
 fn store(max_cells: usize, max_log_bytes: usize) -> MemoryStore<ManualClock> {
-    MemoryStore::with_clock(MemoryConfig { max_cells, max_log_bytes }, ManualClock::at(START))
+    MemoryStore::with_clock(
+        MemoryConfig::new().max_cells(max_cells).max_log_bytes(max_log_bytes),
+        ManualClock::at(START),
+    )
 }
 
 fn ask(store: &MemoryStore<ManualClock>, limit: &Limit, key: u64) -> Outcome {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::observe::{BreakerState, Observer, Overload, Rule, RuleResult, RuleWatcher, StoreCall};
 use tidegate::rules::{self, Rules, TokenBucket};
 use tidegate::store::{
-    BatchOutcomes, CellKey, LeaseRef, Limit, Outcome, Refund, Reply, Request, Spend, Store, Verdict,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Outcome, Refund, Reply, Request, Store, Verdict,
 };
 use tidegate::{Ask, LimiterConfig, Micros, NoObserver, RemoteConfig, Runtime, Setup, Source, Task};
 
@@ -27,7 +27,7 @@ impl Store for Generous {
     fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
         Reply::Now(Ok(()))
     }
-    fn charge<'a>(&'a self, _: &'a [Spend<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, _: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
         Reply::Now(Ok(()))
     }
     fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {

@@ -14,7 +14,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 /// Two limiters with these rules on `redis`, patient with a busy machine.
 fn two(redis: &Redis, rules: &str) -> [Arc<Limiter>; 2] {
-    let config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_secs(30));
     [(); 2].map(|()| Arc::new(on_redis_with(rules, &redis.url(), &config).unwrap()))
 }
 

@@ -34,7 +34,7 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn limiter(redis: &Redis) -> Limiter {
-    let config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_secs(30));
     on_redis_with(RULES, &redis.url(), &config).unwrap()
 }
 
@@ -114,7 +114,7 @@ fn dropping_limiters_at_any_moment_leaves_no_task_no_connection_and_no_member() 
 async fn a_limiter_that_outlives_others_has_the_whole_limit_to_itself() {
     let redis = Redis::start();
     let rules = "{ domain: api, rules: [{ name: r, limits: [100/h], on_store_failure: local }] }";
-    let config = RedisConfig { timeout: Duration::from_secs(5), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_secs(5));
     let make = || on_redis_with(rules, &redis.url(), &config).unwrap();
     let mut all: Vec<Limiter> = (0..5).map(|_| make()).collect();
     eventually("five are counted", || members(&redis) == 5).await;
@@ -136,7 +136,7 @@ async fn a_limiter_that_outlives_others_has_the_whole_limit_to_itself() {
 #[tokio::test]
 async fn shutdown_settles_debts_leaves_the_fleet_and_stops_the_background() {
     let redis = Redis::start();
-    let mut config = RedisConfig { timeout: Duration::from_secs(30), ..RedisConfig::default() };
+    let mut config = RedisConfig::default().timeout(Duration::from_secs(30));
     config.key_prefix = "one".into();
     let rules =
         "{ domain: api, rules: [{ name: r, limits: [1000/d], coordination: approximate, sync_every: 1h }] }";
@@ -195,7 +195,7 @@ fn blocking_calls_on_redis_answer_from_any_thread() {
 #[tokio::test]
 async fn a_blocking_call_on_the_thread_that_runs_redis_is_an_error_and_no_hang() {
     let redis = Redis::start();
-    let config = RedisConfig { timeout: Duration::from_millis(10), ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_millis(10));
     let limiter = on_redis_with(RULES, &redis.url(), &config).unwrap();
     let alice = Ask::new("api").with("user", "alice");
     assert_eq!(alice.check_blocking(&limiter).unwrap_err(), BlockingError::NothingGoesOn);

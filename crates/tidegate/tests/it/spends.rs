@@ -12,6 +12,12 @@ rules:
   - { name: window, match: { rule: window }, limits: [{ algorithm: fixed_window, limit: 100, window: 1h }] }
   - { name: log, match: { rule: log }, limits: [{ algorithm: sliding_log, limit: 100, window: 1h }] }
   - { name: bucket, match: { rule: bucket }, limits: [{ algorithm: token_bucket, rate: 100/h, burst: 100 }] }
+  - { name: counter, match: { rule: counter }, limits: [{ algorithm: sliding_window, limit: 100, window: 1h }] }
+  - { name: debt, match: { rule: debt }, overdraft: 50, limits: [{ algorithm: token_bucket, rate: 100/h, burst: 100 }] }
+  - name: window-debt
+    match: { rule: window-debt }
+    overdraft: 50
+    limits: [{ algorithm: fixed_window, limit: 100, window: 1h }]
   - { name: at-once, match: { rule: at-once }, limits: [{ algorithm: concurrency, limit: 1, ttl: 1h }] }";
 
 struct World {
@@ -27,7 +33,7 @@ fn worlds() -> [World; 2] {
     let memory = Setup::new(RULES).clock(near.clone()).in_memory().unwrap();
     let redis = Redis::start();
     let time = tidegate::TimeSource::Given(Arc::clone(&far) as Arc<dyn Clock>);
-    let config = RedisConfig { timeout: Duration::from_secs(30), time, ..RedisConfig::default() };
+    let config = RedisConfig::default().timeout(Duration::from_secs(30)).time(time);
     let shared = Setup::new(RULES).clock(far.clone()).redis(config).on_redis(&redis.url()).unwrap();
     [
         World { limiter: memory, clock: near, _redis: None },
@@ -91,6 +97,52 @@ async fn a_charge_counts_as_long_as_its_bucket_could_not_have_refilled() {
         world.clock.advance(Duration::from_secs(60));
         spend.charge(40).await.unwrap();
         assert_eq!(world.left("bucket").await, 60);
+    }
+}
+
+#[tokio::test]
+async fn a_charge_goes_beyond_the_limit_as_far_as_the_rule_says_on_both_stores() {
+    for world in worlds() {
+        // Full at 100 an hour, and 50 more to wait for: one is free again after the 51st has come back.
+        let retry_in = [("bucket", 36), ("debt", 36 * 51)];
+        for (rule, seconds) in retry_in {
+            let ask = Ask::new("api").with("rule", rule);
+            let mut spend = ask.clone().cost(10).spend(&world.limiter).await.unwrap();
+            spend.charge(1_000).await.unwrap();
+            let refused = ask.check(&world.limiter).await.unwrap();
+            assert_eq!(refused.retry_after(), Some(Duration::from_secs(seconds)), "{rule}");
+        }
+        // What is given back is the debt's first.
+        let ask = Ask::new("api").with("rule", "window-debt");
+        let mut spend = ask.clone().cost(10).spend(&world.limiter).await.unwrap();
+        spend.charge(130).await.unwrap();
+        spend.refund(35).await.unwrap();
+        assert_eq!(world.left("window-debt").await, 0);
+        spend.refund(15).await.unwrap();
+        assert_eq!((spend.spent(), world.left("window-debt").await), (90, 10));
+    }
+}
+
+#[tokio::test]
+async fn a_charge_counts_from_when_it_was_spent_on_both_stores() {
+    for world in worlds() {
+        let mut spends = Vec::new();
+        for rule in ["bucket", "counter", "log"] {
+            spends.push(Ask::new("api").with("rule", rule).spend(&world.limiter).await.unwrap());
+        }
+        // Half an hour later: a bucket has refilled by half, the others have not.
+        world.clock.advance(Duration::from_secs(1_800));
+        for spend in &mut spends {
+            spend.charge(79).await.unwrap();
+        }
+        assert_eq!(world.left("bucket").await, 70);
+        assert_eq!((world.left("counter").await, world.left("log").await), (20, 20));
+        // An hour after they were spent, not after they were charged, the log has them no more; the counter's window is the
+        // previous one, and its hits fade from there.
+        world.clock.advance(Duration::from_secs(1_800));
+        assert_eq!((world.left("counter").await, world.left("log").await), (20, 100));
+        spends[1].charge(15).await.unwrap();
+        assert_eq!(world.left("counter").await, 5);
     }
 }
 

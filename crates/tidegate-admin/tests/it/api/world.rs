@@ -11,7 +11,7 @@ use tidegate_admin::{
     Admin, Alone, ConfiguredToken, Control, ControlConfig, DecisionLog, DecisionLogConfig, Exposition,
     Metrics, RuleSource, StoreUsage,
 };
-use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig, Patience};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Limiter, LimiterConfig};
 use tidegate_rules::{Format, RuleSet, Source, Timestamp};
 use tidegate_rulestore::{Actor, Document, DocumentSet, NewToken, Publication, Role, RuleStore, TokenKind};
 use tidegate_store::{Clock as _, MemoryConfig, MemoryStore, SystemClock};
@@ -86,7 +86,7 @@ impl Node {
             true => RuleSet::compile(&[Source::new("rules.yaml", RULES)], Format::Native).unwrap(),
             false => RuleSet::default(),
         };
-        let cells = Arc::new(MemoryStore::new(MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 20 }));
+        let cells = Arc::new(MemoryStore::new(MemoryConfig::new().max_cells(100_000).max_log_bytes(1 << 20)));
         let limiter = Arc::new(Limiter::new(LimiterConfig::new(rules, cells, metrics.clone())));
         let config = |store| ControlConfig {
             limiter: limiter.clone(),
@@ -200,7 +200,7 @@ impl Node {
     pub(crate) fn check(&self, user: &str) -> Decision {
         let entries = [("user", user.as_bytes())];
         let descriptors = [DescriptorAsk::one(&entries)];
-        let request = CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+        let request = CheckRequest::new("api", &descriptors);
         self.block_on(self.limiter.check(&request)).unwrap()
     }
 

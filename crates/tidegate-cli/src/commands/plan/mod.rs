@@ -53,7 +53,7 @@ fn home(url: &str) -> Result<Home, Failure> {
         Topology::Single | Topology::Sentinel { .. } => Some(1),
         Topology::Sharded => Some(servers),
         // A URL names some members, replicas perhaps among them.
-        Topology::Cluster => None,
+        _ => None,
     };
     Ok(Home::Redis(url.topology, deciding))
 }

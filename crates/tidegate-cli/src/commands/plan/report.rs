@@ -103,7 +103,7 @@ impl PlanReport<'_> {
         let (store, servers) = match home {
             None => (None, None),
             Some(Home::Memory) => (Some("memory"), None),
-            Some(Home::Redis(topology, servers)) => (Some(topology_name(topology)), *servers),
+            Some(Home::Redis(topology, servers)) => (Some(topology.scheme()), *servers),
         };
         let json = json!({
             "counters": counters,
@@ -161,15 +161,6 @@ fn counter_json(counter: &Counter) -> serde_json::Value {
         "memory_bytes_each": counter.memory_bytes,
         "redis_bytes_each": counter.redis_bytes,
     })
-}
-
-fn topology_name(topology: &Topology) -> &'static str {
-    match topology {
-        Topology::Single => "redis",
-        Topology::Sentinel { .. } => "redis+sentinel",
-        Topology::Cluster => "redis+cluster",
-        Topology::Sharded => "redis+sharded",
-    }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and is not negative")]

@@ -106,10 +106,8 @@ impl Backend {
             remote.timeout = micros(timeout);
         }
         let default = BreakerConfig::default();
-        remote.breaker = BreakerConfig {
-            failures: settings.breaker_failures.unwrap_or(default.failures),
-            open_for: settings.breaker_open_for.map_or(default.open_for, micros),
-        };
+        remote.breaker.failures = settings.breaker_failures.unwrap_or(default.failures);
+        remote.breaker.open_for = settings.breaker_open_for.map_or(default.open_for, micros);
         remote.expected_nodes = settings.expected_nodes;
         Some(remote)
     }
@@ -197,16 +195,15 @@ fn tell_once(report: &ServerReport, told: &mut Vec<String>) {
         }
         Finding::TooOld { .. } => tracing::error!("store {line}"),
         Finding::Usable { warnings, .. } if !warnings.is_empty() => tracing::warn!("store {line}"),
-        Finding::Usable { .. } => tracing::info!("store {line}"),
+        _ => tracing::info!("store {line}"),
     }
 }
 
 fn memory_bounds(bounds: &Bounds) -> MemoryConfig {
     let default = MemoryConfig::default();
-    MemoryConfig {
-        max_cells: bounds.max_cells.map_or(default.max_cells, |cells| cells.get()),
-        max_log_bytes: bounds.max_log_bytes.map_or(default.max_log_bytes, |bytes| bytes.get()),
-    }
+    MemoryConfig::new()
+        .max_cells(bounds.max_cells.map_or(default.max_cells, |cells| cells.get()))
+        .max_log_bytes(bounds.max_log_bytes.map_or(default.max_log_bytes, |bytes| bytes.get()))
 }
 
 fn micros(span: Duration) -> Micros {
@@ -215,15 +212,13 @@ fn micros(span: Duration) -> Micros {
 
 fn redis_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> RedisConfig {
     let default = RedisConfig::default();
-    RedisConfig {
-        key_prefix: settings.key_prefix.clone().unwrap_or(default.key_prefix),
-        timeout: settings.timeout.unwrap_or(default.timeout),
-        late_answers: LATE_CALLS_HEARD_FOR.into(),
-        tls: settings.tls.clone(),
-        sentinel_credentials: settings.sentinel.clone(),
-        observer: Arc::new(CountCalls(metrics.clone())),
-        ..RedisConfig::default()
-    }
+    RedisConfig::default()
+        .key_prefix(settings.key_prefix.clone().unwrap_or(default.key_prefix))
+        .timeout(settings.timeout.unwrap_or(default.timeout))
+        .late_answers(LATE_CALLS_HEARD_FOR.into())
+        .tls(settings.tls.clone())
+        .sentinel_credentials(settings.sentinel.clone())
+        .observer(Arc::new(CountCalls(metrics.clone())))
 }
 
 fn cannot_use(error: ConfigError) -> Failure {

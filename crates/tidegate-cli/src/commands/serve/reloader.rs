@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use tidegate_admin::{Control, at_low_priority};
 use tidegate_limiter::Limiter;
-use tidegate_rules::{Diagnostics, RuleSet, Severity};
+use tidegate_rules::{Diagnostics, Format, Severity, Source};
 use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 
 use crate::reload::{Look, Watch};
 use crate::rules::{RuleFiles, RulesError};
-use crate::unread::Surfaces;
+use crate::unread::{Surfaces, Unread, locate};
 
 pub(super) struct Reloader {
     files: RuleFiles,
@@ -79,19 +79,23 @@ impl Reloader {
     }
 
     fn reload(&self) {
+        let before = self.limiter.snapshot();
         let taken = self.files.read().and_then(|files| {
-            let count = files.len();
+            let kept = files.clone();
             let taken = self.control.take_files(files).map_err(|failure| RulesError::Invalid(failure.0))?;
-            Ok((count, taken))
+            Ok((kept, taken))
         });
         let snapshot = self.limiter.snapshot();
         let version = snapshot.version();
         match taken {
             Ok((files, changes)) => {
                 snapshot.rules().warnings().into_iter().for_each(log_each);
-                log_unread(&self.surfaces, snapshot.rules());
+                let mut unread = self.surfaces.unread(snapshot.rules());
+                let known = self.surfaces.unread(before.rules());
+                unread.retain(|one| !known.iter().any(|known| known.is_same(one)));
+                log_unread(unread, &files);
                 let rules = snapshot.rules().rules().len();
-                tracing::info!(version, rules, files, "rules reloaded: {changes}");
+                tracing::info!(version, rules, files = files.len(), "rules reloaded: {changes}");
             }
             Err(error) => {
                 tracing::error!(version, "rules not reloaded, the old ones go on");
@@ -102,9 +106,10 @@ impl Reloader {
 }
 
 /// Says which rules count by what nothing reads.
-pub(super) fn log_unread(surfaces: &Surfaces, rules: &RuleSet) {
-    for one in surfaces.unread(rules) {
-        tracing::warn!(add = one.line(), "{one}");
+pub(super) fn log_unread(mut unread: Vec<Unread>, files: &[(Source, Format)]) {
+    locate(&mut unread, files);
+    for one in unread {
+        tracing::warn!(hint = one.hint(), "{one}");
     }
 }
 

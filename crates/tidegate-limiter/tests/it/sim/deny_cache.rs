@@ -164,11 +164,7 @@ fn a_refusal_under_way_while_hits_are_given_back_is_not_repeated() {
     let refund = fleet.executor.start(async move {
         let entries: [(&str, &[u8]); 1] = [("user", b"one")];
         let asks = [tidegate_limiter::DescriptorAsk::one(&entries)];
-        let request = tidegate_limiter::CheckRequest {
-            domain: "api",
-            descriptors: &asks,
-            patience: tidegate_limiter::Patience::Waits,
-        };
+        let request = tidegate_limiter::CheckRequest::new("api", &asks);
         limiter.refund(&request, tidegate_core::Hits::new(5), SpentAt::Unknown).await.unwrap();
     });
     refund.wait();
@@ -290,11 +286,7 @@ fn a_refusal_told_here_allocates_nothing_and_wakes_nobody() {
     node.check("one");
     let entries: [(&str, &[u8]); 1] = [("user", b"one")];
     let asks = [tidegate_limiter::DescriptorAsk::one(&entries)];
-    let request = tidegate_limiter::CheckRequest {
-        domain: "api",
-        descriptors: &asks,
-        patience: tidegate_limiter::Patience::Waits,
-    };
+    let request = tidegate_limiter::CheckRequest::new("api", &asks);
     let check = || {
         let decision = crate::world::at_once(node.limiter.check(&request)).unwrap();
         assert_eq!(decision.source, Source::DenyCache);

@@ -106,14 +106,8 @@ fn a_batch_of_many_keys_is_one_call() {
         let entries: Vec<[(&str, &[u8]); 1]> = users.iter().map(|user| [("user", user.as_bytes())]).collect();
         let asks: Vec<_> =
             entries.iter().map(|entries| [tidegate_limiter::DescriptorAsk::one(entries)]).collect();
-        let requests: Vec<_> = asks
-            .iter()
-            .map(|asks| tidegate_limiter::CheckRequest {
-                domain: "api",
-                descriptors: asks,
-                patience: tidegate_limiter::Patience::Waits,
-            })
-            .collect();
+        let requests: Vec<_> =
+            asks.iter().map(|asks| tidegate_limiter::CheckRequest::new("api", asks)).collect();
         limiter.check_batch(&requests).await.into_iter().filter(|one| one.as_ref().unwrap().allowed).count()
     });
     assert_eq!((allowed, fleet.calls()), (100, 1));

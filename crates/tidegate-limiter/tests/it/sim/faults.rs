@@ -129,7 +129,7 @@ fn thresholds_are_those_of_the_configuration() {
         change: |remote| {
             remote.timeout = Micros::from_millis(2);
             let failures = std::num::NonZeroU32::MIN;
-            remote.breaker = BreakerConfig { failures, open_for: Micros::from_secs(1) };
+            remote.breaker = BreakerConfig::new(failures, Micros::from_secs(1));
         },
         ..Setting::default()
     };

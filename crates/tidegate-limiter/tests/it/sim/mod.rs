@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     BreakerState, CheckRequest, Decision, DescriptorAsk, LateCall, Limiter, LimiterConfig, NoObserver,
-    Observer, Overload, Patience, RemoteConfig, RuleWatcher, Source, SpentAt,
+    Observer, Overload, RemoteConfig, RuleWatcher, Source, SpentAt,
 };
 use tidegate_rules::{Descriptor, Rule};
 use tidegate_store::{Clock, ManualClock};
@@ -175,8 +175,8 @@ impl Node {
             let entries: Vec<(&str, &[u8])> =
                 attributes.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
             let descriptor = Descriptor { entries: &entries };
-            let asks = [DescriptorAsk { descriptor, cost: Hits::new(cost), limit: None }];
-            let request = CheckRequest { domain: "api", descriptors: &asks, patience: Patience::Waits };
+            let asks = [DescriptorAsk::of(descriptor).cost(Hits::new(cost))];
+            let request = CheckRequest::new("api", &asks);
             let decision = limiter.check(&request).await.unwrap();
             Checked { decision, took: executor.now().since(began) }
         }
@@ -187,8 +187,7 @@ impl Node {
         self.executor.finish(async move {
             let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
             let descriptors = [DescriptorAsk::one(&entries)];
-            let request =
-                CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+            let request = CheckRequest::new("api", &descriptors);
             limiter.refund(&request, Hits::new(hits), SpentAt::Unknown).await.unwrap();
         });
     }
@@ -198,8 +197,7 @@ impl Node {
         self.executor.finish(async move {
             let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
             let descriptors = [DescriptorAsk::one(&entries)];
-            let request =
-                CheckRequest { domain: "api", descriptors: &descriptors, patience: Patience::Waits };
+            let request = CheckRequest::new("api", &descriptors);
             limiter.reset(&request).await.unwrap();
         });
     }

@@ -1,7 +1,7 @@
 //! Too much at once is not a store that fails: nothing opens, nothing is given away, and it ends with its cause.
 
 use tidegate_core::Micros;
-use tidegate_limiter::{BreakerState, CheckRequest, DescriptorAsk, Overload, Patience, QueueBounds, Source};
+use tidegate_limiter::{BreakerState, CheckRequest, DescriptorAsk, Overload, Source};
 
 use super::store::Weather;
 use super::{Checked, Fleet, Setting};
@@ -15,7 +15,8 @@ fn rules(policy: &str, limit: u64) -> String {
 fn small_queue() -> Setting {
     Setting {
         change: |remote| {
-            remote.queue = QueueBounds { calls: 1, items: 4, work: Micros::from_millis(1), bytes: 1 << 20 };
+            (remote.queue.calls, remote.queue.items) = (1, 4);
+            (remote.queue.work, remote.queue.bytes) = (Micros::from_millis(1), 1 << 20);
         },
         ..Setting::default()
     }
@@ -259,10 +260,7 @@ fn a_batch_with_one_check_on_a_dead_shard_takes_no_other_check_along() {
             let entries: Vec<[(&str, &[u8]); 1]> =
                 users.iter().map(|user| [("user", user.as_bytes())]).collect();
             let asks: Vec<_> = entries.iter().map(|entries| [DescriptorAsk::one(entries)]).collect();
-            let checks: Vec<_> = asks
-                .iter()
-                .map(|asks| CheckRequest { domain: "api", descriptors: asks, patience: Patience::Waits })
-                .collect();
+            let checks: Vec<_> = asks.iter().map(|asks| CheckRequest::new("api", asks)).collect();
             let decisions = limiter.check_batch(&checks).await;
             decisions.into_iter().map(|one| one.unwrap().source).collect::<Vec<_>>()
         });

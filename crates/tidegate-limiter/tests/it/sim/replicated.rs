@@ -4,10 +4,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate_core::{Ask, Hits, LeaseId, Limit, Micros, Scope, Stance, Timestamp, Touch};
+use tidegate_core::{Ask, Charge, Hits, LeaseId, Limit, Micros, Scope, Stance, Timestamp, Touch};
 use tidegate_store::{
-    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Record, Refund, Reply,
-    Request, Spend, Store, StoreError,
+    BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Record,
+    Refund, Reply, Request, Spend, Store, StoreError,
 };
 
 /// The master, and what it wrote.
@@ -65,7 +65,7 @@ impl Replicated {
 }
 
 fn memory(clock: &Arc<ManualClock>) -> (Memory, Arc<ReplayClock>) {
-    let config = MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 24 };
+    let config = MemoryConfig::new().max_cells(100_000).max_log_bytes(1 << 24);
     let clock = Arc::new(ReplayClock { clock: clock.clone(), repeated: Mutex::default() });
     (MemoryStore::with_clock(config, clock.clone()), clock)
 }
@@ -111,13 +111,17 @@ impl Store for Replicated {
         self.write(again, |master| at_once(master.refund(refunds)))
     }
 
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        let kept: Vec<OwnSpend> = spends.iter().map(OwnSpend::of).collect();
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        let own = |one: &CellCharge<'_>| (OwnCell::of(one.cell, one.limit), one.charge);
+        let kept: Vec<(OwnCell, Charge)> = charges.iter().map(own).collect();
         let again = move |replica: &Memory| {
-            let spends: Vec<Spend<'_>> = kept.iter().map(OwnSpend::spend).collect();
-            drop(at_once(replica.charge(&spends)));
+            let charges: Vec<CellCharge<'_>> = kept
+                .iter()
+                .map(|(cell, charge)| CellCharge { cell: cell.key(), limit: &cell.limit, charge: *charge })
+                .collect();
+            drop(at_once(replica.charge(&charges)));
         };
-        self.write(again, |master| at_once(master.charge(spends)))
+        self.write(again, |master| at_once(master.charge(charges)))
     }
 
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_limiter::Runtime;
 use tidegate_store::{
-    BatchOutcomes, CellKey, Clock, LeaseRef, ManualClock, Record, Refund, Reply, Request, Spend, Store,
+    BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, Record, Refund, Reply, Request, Store,
     StoreError,
 };
 
@@ -230,8 +230,8 @@ impl Store for Link {
         self.by_node("refund", refunds, |refund| refund.cell, |refunds| self.truth.memory.refund(refunds))
     }
 
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        self.by_node("charge", spends, |spend| spend.cell, |spends| self.truth.memory.charge(spends))
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        self.by_node("charge", charges, |one| one.cell, |charges| self.truth.memory.charge(charges))
     }
 
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate_http::identity::{ApiKeyConfig, IdentityConfig, JwtConfig, Named, Secret};
+use tidegate_http::identity::{ApiKeyConfig, IdentityConfig, Named, Secret};
 use tidegate_testkit::Upstream;
 
 use super::world::{Edge, Raw, Setup, Wire, target};
@@ -128,13 +128,13 @@ fn a_request_of_two_readings_spends_from_no_counter_twice() {
 fn credentials_sent_twice_are_refused_and_unreadable_ones_count_by_address() {
     let upstream = Upstream::start();
     let by_key = |config: &mut IdentityConfig| {
-        config.api_key = Some(ApiKeyConfig { header: "x-api-key".to_owned() });
+        config.api_key = Some(ApiKeyConfig::new("x-api-key"));
     };
     let edge = limited(&upstream, "key: [api_key], on_missing_key: skip", by_key);
     assert_eq!(status(&edge, "GET /", "x-api-key: a\r\nx-api-key: b\r\n"), "400");
     let by_token = |config: &mut IdentityConfig| {
         let secret = Some(Secret::new("a-shared-secret-of-thirty-two-by"));
-        config.jwt = Some(JwtConfig { secret, ..JwtConfig::default() });
+        config.jwt.get_or_insert_default().secret = secret;
     };
     let edge = limited(&upstream, "key: [user], on_missing_key: skip", by_token);
     let twice = "authorization: Bearer a.b.c\r\nauthorization: Basic eDp5\r\n";
@@ -173,7 +173,7 @@ fn what_connection_names_is_not_stripped_if_it_was_counted_or_says_who_asks() {
     let edge = Setup::to(&[upstream.target()])
         .identity(|config| {
             config.headers = named("tenant", "x-tenant");
-            config.api_key = Some(ApiKeyConfig { header: "x-api-key".to_owned() });
+            config.api_key = Some(ApiKeyConfig::new("x-api-key"));
         })
         .start();
     let named = "connection: close, x-api-key, x-tenant, x-forwarded-for, x-own-hop, content-length\r\n";

@@ -42,7 +42,7 @@ fn read_everything(config: &mut IdentityConfig) {
     config.headers = named("tenant", "x-tenant");
     config.query = named("user", "user");
     config.cookies = named("session", "sid");
-    config.api_key = Some(ApiKeyConfig { header: "x-api-key".to_owned() });
+    config.api_key = Some(ApiKeyConfig::new("x-api-key"));
 }
 
 /// A server in another language.

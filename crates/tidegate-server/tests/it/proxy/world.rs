@@ -27,7 +27,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Rules that refuse nothing in a test.
 const GENEROUS: &str = "domain: edge\nrules: [{ name: all, key: [], limits: [1000000/minute] }]";
 
-const BOUNDS: MemoryConfig = MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 };
+const BOUNDS: MemoryConfig = MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20);
 
 /// What a proxy will be.
 pub(crate) struct Setup {
@@ -137,12 +137,13 @@ impl Setup {
         let rules = compile(&self.rules, Format::Native);
         let heard = Arc::new(Heard::default());
         let observer = heard.clone();
-        let config = match self.store {
+        let mut config = match self.store {
             Where::Memory => LimiterConfig::new(rules, memory, observer),
             Where::Away => LimiterConfig::new(rules, Arc::new(Broken::AWAY), observer)
                 .over_a_network(RemoteConfig::new(Arc::new(TokioRuntime))),
         };
-        let limiter = Arc::new(Limiter::new(LimiterConfig { clock: clock.clone(), ..config }));
+        config.clock = clock.clone();
+        let limiter = Arc::new(Limiter::new(config));
         let service = Arc::new(Service {
             limiter,
             observer: heard.clone(),

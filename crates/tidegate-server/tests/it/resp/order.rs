@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Limit, Timestamp};
 use tidegate_server::resp::RespSettings;
 use tidegate_store::{
-    BatchOutcomes, CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend,
-    Store,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply,
+    Request, Store,
 };
 use tidegate_testkit::resp::Value;
 
@@ -36,8 +36,8 @@ impl Store for Distant {
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
         self.memory.refund(refunds)
     }
-    fn charge<'a>(&'a self, spends: &'a [Spend<'a>]) -> Reply<'a, ()> {
-        self.memory.charge(spends)
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        self.memory.charge(charges)
     }
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
         self.memory.reset(cell, limit)
@@ -53,7 +53,7 @@ impl Store for Distant {
 fn distant() -> (World, Arc<Distant>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_800_057_600_000_000)));
     let memory =
-        MemoryStore::with_clock(MemoryConfig { max_cells: 10_000, max_log_bytes: 1 << 20 }, clock.clone());
+        MemoryStore::with_clock(MemoryConfig::new().max_cells(10_000).max_log_bytes(1 << 20), clock.clone());
     let store = Arc::new(Distant { memory, calls: Mutex::default(), waits: AtomicUsize::new(0) });
     (World::on(store.clone(), clock, RespSettings::default()), store)
 }

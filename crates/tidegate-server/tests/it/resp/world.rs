@@ -41,7 +41,7 @@ impl World {
 
     pub(super) fn with_settings(settings: RespSettings) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        let config = MemoryConfig { max_cells: 100_000, max_log_bytes: 1 << 20 };
+        let config = MemoryConfig::new().max_cells(100_000).max_log_bytes(1 << 20);
         let store = MemoryStore::with_clock(config, clock.clone());
         World::on(Arc::new(store), clock, settings)
     }

@@ -182,16 +182,8 @@ async fn a_place_whose_holder_died_is_free_after_its_time_to_live() {
     let rules = "  - { name: at-once, limits: [{ algorithm: concurrency, limit: 1, ttl: 3s }] }";
     let limiter = limiter_with_clock(rules, VirtualClock::new());
     let entries = tidegate_rules::Descriptor { entries: &[] };
-    let asks = [tidegate_limiter::DescriptorAsk {
-        descriptor: entries,
-        cost: tidegate_core::Hits::ONE,
-        limit: None,
-    }];
-    let request = tidegate_limiter::CheckRequest {
-        domain: "api",
-        descriptors: &asks,
-        patience: tidegate_limiter::Patience::Waits,
-    };
+    let asks = [tidegate_limiter::DescriptorAsk::of(entries)];
+    let request = tidegate_limiter::CheckRequest::new("api", &asks);
     // As a process that was killed: nobody renews, nobody releases.
     drop(limiter.check(&request).await.unwrap().lease.unwrap());
     tokio::time::sleep(Duration::from_millis(2_900)).await;

@@ -111,7 +111,9 @@ async fn a_path_that_means_two_things_is_refused() {
 async fn identity_is_read_as_configured() {
     let rules = "  - { name: per-tenant, key: [tenant], limits: [1/minute] }";
     let query = Named(vec![("tenant".to_owned(), "t".to_owned())]);
-    let identity = Arc::new(Identity::new(&IdentityConfig { query, ..IdentityConfig::default() }).unwrap());
+    let mut config = IdentityConfig::default();
+    config.query = query;
+    let identity = Arc::new(Identity::new(&config).unwrap());
     let server = serve(app().layer(layer(rules).identity(identity))).await;
     assert_eq!(get(server, "/?t=a").await.status, 200);
     assert_eq!(get(server, "/?t=b").await.status, 200);

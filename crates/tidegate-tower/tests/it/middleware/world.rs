@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tidegate_core::{Hits, Micros, Timestamp};
-use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver};
 use tidegate_rules::{Descriptor, Format, RuleSet, Source};
 use tidegate_store::{Clock, MemoryConfig, MemoryStore, Store, SystemClock};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +28,10 @@ pub(crate) fn limiter(text: &str) -> Arc<Limiter> {
 }
 
 pub(crate) fn limiter_with_clock(text: &str, clock: impl Clock) -> Arc<Limiter> {
-    limiter_on(text, MemoryStore::with_clock(MemoryConfig { max_cells: 1000, max_log_bytes: 1 << 20 }, clock))
+    limiter_on(
+        text,
+        MemoryStore::with_clock(MemoryConfig::new().max_cells(1000).max_log_bytes(1 << 20), clock),
+    )
 }
 
 pub(crate) fn limiter_on(text: &str, store: impl Store) -> Arc<Limiter> {
@@ -54,8 +57,8 @@ impl Clock for VirtualClock {
 /// How many places of the concurrency limit 1 are free: none or one.
 pub(crate) async fn is_free(limiter: &Limiter) -> bool {
     let descriptor = Descriptor { entries: &[] };
-    let looks = [DescriptorAsk { descriptor, cost: Hits::ZERO, limit: None }];
-    let look = CheckRequest { domain: "api", descriptors: &looks, patience: Patience::Waits };
+    let looks = [DescriptorAsk::of(descriptor).cost(Hits::ZERO)];
+    let look = CheckRequest::new("api", &looks);
     limiter.check(&look).await.unwrap().allowed
 }
 
