@@ -33,7 +33,7 @@ const MOST_AT_ONCE: usize = 2;
 const MOST_CALLERS: usize = 100_000;
 const NAMED: usize = 10;
 /// Bounds of the store that a replay decides with.
-const MEMORY: MemoryConfig = MemoryConfig { max_cells: 1_000_000, max_log_bytes: 64 << 20 };
+const MEMORY: MemoryConfig = MemoryConfig::new().max_cells(1_000_000).max_log_bytes(64 << 20);
 
 static AT_ONCE: Semaphore = Semaphore::const_new(MOST_AT_ONCE);
 

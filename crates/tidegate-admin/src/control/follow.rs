@@ -27,7 +27,7 @@ const MOST_VERSIONS: u64 = 10_000;
 const MOST_AUDIT_ENTRIES: u64 = 100_000;
 
 /// What the fleet was told last.
-struct Told {
+struct ToldToFleet {
     head: Option<Head>,
     at: Instant,
     kept: Instant,
@@ -85,7 +85,7 @@ impl Control {
     async fn follow_database(self: &Arc<Self>) {
         let Some(store) = &self.store else { return };
         let mut watch: Watch = store.watch();
-        let mut told = Told { head: None, at: Instant::now(), kept: Instant::now() };
+        let mut told = ToldToFleet { head: None, at: Instant::now(), kept: Instant::now() };
         let mut found = store.head().await;
         loop {
             match found {
@@ -108,7 +108,12 @@ impl Control {
     }
 
     /// Takes what the database has, and tells the fleet.
-    async fn act_on(self: &Arc<Self>, store: &RuleStore, head: Head, told: &mut Told) -> Result<(), Error> {
+    async fn act_on(
+        self: &Arc<Self>,
+        store: &RuleStore,
+        head: Head,
+        told: &mut ToldToFleet,
+    ) -> Result<(), Error> {
         if self.lineage.get().is_none() {
             store.migrate().await?;
             let _ = self.lineage.set(store.lineage().await?);
@@ -126,7 +131,7 @@ impl Control {
         // What was told a moment ago is not heard of yet.
         let forgotten = heard.revision != own && told.at.elapsed() >= HEARD_WITHIN;
         if told.head != Some(head) || forgotten {
-            *told = Told { head: Some(head), at: Instant::now(), kept: Instant::now() };
+            *told = ToldToFleet { head: Some(head), at: Instant::now(), kept: Instant::now() };
             let set = match self.running_set(head) {
                 Some(set) => set,
                 None => self.read(store).await?,
