@@ -86,6 +86,7 @@ impl<'r> Matched<'r> {
             return self.find(snapshot, request, limiter);
         }
         let now = limiter.clock.now();
+        self.asked_at = now;
         for (place, ask) in request.descriptors.iter().enumerate() {
             let mut found = Matches::new();
             let known = snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut found);

@@ -1,5 +1,5 @@
-use tidegate_core::Micros;
-use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride};
+use tidegate_core::{Hits, Micros};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, SpentAt};
 
 use crate::world::{World, at_once};
 
@@ -99,4 +99,17 @@ fn an_unlimited_quota_is_no_quota() {
     let both: [(&[(&str, &str)], u64); 2] = [(&[("a", "1")], 1), (&[("b", "1")], 1)];
     assert!(world.check_descriptors(&both).allowed);
     assert!(!world.check_descriptors(&both).allowed);
+}
+
+#[test]
+fn what_a_request_of_two_readings_spent_can_be_given_back_by_its_decision() {
+    let world = World::new(BY_PATH);
+    let entries: [[(&str, &[u8]); 1]; 2] = [[("path", b"a")], [("path", b"b")]];
+    let asks = entries.each_ref().map(|entries| DescriptorAsk::one(entries));
+    let request = CheckRequest::new("api", &asks);
+    let decision = at_once(world.limiter.check_readings(&request)).unwrap();
+    assert!(decision.allowed);
+    at_once(world.limiter.refund(&request, Hits::ONE, SpentAt::By(&decision))).unwrap();
+    let left = |path| remaining(&world.check_cost(&[("path", path)], 0), 0);
+    assert_eq!((left("a"), left("b")), ((false, 2), (false, 1)));
 }
