@@ -71,7 +71,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "control-plane",
-        shows: "instructions per request with control plane, dashboards and history, beside none, counted by valgrind",
+        shows: "CPU time per request with control plane, dashboards and history, beside none",
         package: "tidegate-cli",
         target: "control_plane",
     },

@@ -1,7 +1,7 @@
 //! What the control plane costs the requests beside it, on the real server.
 //!
 //! `cargo xtask bench publish` publishes ten thousand rules under an open load and prints p99 meanwhile beside p99 before, and
-//! the memory that stays when they are gone. `cargo xtask bench control-plane` counts instructions with valgrind: with
+//! the memory that stays when they are gone. `cargo xtask bench control-plane` measures CPU time per request: with
 //! dashboards open and history kept, beside a server without an admin listener.
 //!
 //! Client and server share the machine, as they would not in production: compare lines of one run.
@@ -43,7 +43,7 @@ enum What {
         #[arg(long, default_value_t = 10)]
         secs: u32,
     },
-    /// Counts instructions.
+    /// Measures what the control plane adds to a request.
     Cost {
         /// Rules in use.
         #[arg(long, default_value_t = 100)]
@@ -51,7 +51,7 @@ enum What {
         /// Dashboards that are open.
         #[arg(long, default_value_t = 3)]
         dashboards: usize,
-        /// Seconds for which background work is counted.
+        /// Seconds of each load.
         #[arg(long, default_value_t = 20)]
         secs: u32,
     },
