@@ -3,6 +3,9 @@
 //! Off, at its default (one admission in a hundred), and keeping everything, in turns within one run, so that a busy machine
 //! slows all of them alike. A decision over HTTP or gRPC takes several microseconds (`cargo xtask bench server`): 3 % of
 //! that is what the default may add.
+//!
+//! `--count CASE N` makes N decisions of one case (0: off, 1: one in a hundred, 2: one in ten, 3: everything) and ends, for
+//! `valgrind --tool=callgrind`: the difference between two N is what a decision takes in instructions, on any machine.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints it")]
 
@@ -37,6 +40,15 @@ impl Observer for Ears {
 }
 
 fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    if let [.., flag, case, count] = &words[..]
+        && flag == "--count"
+    {
+        let one_in = [None, Some(100), Some(10), Some(1)][case.parse::<usize>().expect("a case")];
+        let limiter = limiter(one_in);
+        (0..count.parse().expect("a count")).for_each(|n| ask(&limiter, n));
+        return;
+    }
     let decisions = if std::env::args().any(|arg| arg == "--bench") { 200_000 } else { 100 };
     let cases = [("off", None), ("one in 100", Some(100)), ("one in 10", Some(10)), ("everything", Some(1))];
     let limiters = cases.map(|(_, one_in)| limiter(one_in));

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::Hits;
@@ -195,6 +196,17 @@ impl DecisionLog {
     #[must_use]
     pub fn recent(&self) -> Vec<Arc<Record>> {
         self.ring.lock().all()
+    }
+
+    /// Since when memory holds all that was kept; none where that is since the process began.
+    #[must_use]
+    pub fn complete_since_us(&self) -> Option<u64> {
+        self.ring.lock().complete_since_us()
+    }
+
+    /// Waits until what was kept so far is written to the file and stdout, for at most so long. False where it is not.
+    pub fn flush(&self, within: Duration) -> bool {
+        self.sink.as_ref().is_none_or(|sink| sink.flush(within))
     }
 
     /// The busiest callers.

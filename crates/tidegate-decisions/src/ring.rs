@@ -12,6 +12,8 @@ pub(crate) struct Ring {
     records: VecDeque<Arc<Record>>,
     bytes: usize,
     most_bytes: usize,
+    /// Whether any was dropped to make room.
+    has_dropped: bool,
 }
 
 /// What is searched for. What is left out fits everything.
@@ -59,7 +61,7 @@ impl Query {
 
 impl Ring {
     pub(crate) fn new(most_bytes: usize) -> Self {
-        Ring { records: VecDeque::new(), bytes: 0, most_bytes }
+        Ring { records: VecDeque::new(), bytes: 0, most_bytes, has_dropped: false }
     }
 
     pub(crate) fn push(&mut self, record: Arc<Record>) {
@@ -68,6 +70,7 @@ impl Ring {
         while self.bytes > self.most_bytes {
             let Some(oldest) = self.records.pop_front() else { return };
             self.bytes -= oldest.bytes();
+            self.has_dropped = true;
         }
     }
 
@@ -77,6 +80,11 @@ impl Ring {
 
     pub(crate) fn len(&self) -> usize {
         self.records.len()
+    }
+
+    /// Since when it holds all that was kept; none where that is since the beginning.
+    pub(crate) fn complete_since_us(&self) -> Option<u64> {
+        self.records.front().filter(|_| self.has_dropped).map(|oldest| oldest.time_us)
     }
 
     /// All of them, oldest first. Cheap: they are shared.

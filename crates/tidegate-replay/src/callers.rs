@@ -5,8 +5,8 @@
 //! then is a sample of callers, each of them whole.
 
 use std::collections::HashMap;
-use std::hash::RandomState;
 
+use foldhash::quality::RandomState;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Timestamp, take_part};
@@ -63,13 +63,16 @@ impl Callers {
         if !self.keeps(&found.key) {
             return;
         }
-        if self.map.len() >= self.most && !self.map.contains_key(&*found.key) {
-            self.halve();
-            return self.note(side, found, refused, now, hits);
-        }
+        let is_full = self.map.len() >= self.most;
         let caller = match self.map.get_mut(&*found.key) {
             Some(caller) => caller,
-            None => self.map.entry(found.key.to_vec().into_boxed_slice()).or_default(),
+            None => {
+                if is_full {
+                    self.halve();
+                    return self.note(side, found, refused, now, hits);
+                }
+                self.map.entry(found.key.to_vec().into_boxed_slice()).or_default()
+            }
         };
         let counted = u64::from(refused);
         if side == Side::Before {

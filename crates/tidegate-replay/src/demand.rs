@@ -28,7 +28,11 @@ enum State {
     },
     Sliding {
         slot: u64,
+        /// Where the next slot begins, in microseconds.
+        slot_end: u64,
         ring: [u32; SLOTS],
+        /// What is in the ring.
+        sum: u64,
     },
     Bucket {
         backlog: u64,
@@ -42,7 +46,9 @@ impl Demand {
     pub(crate) fn new(limit: &Limit) -> Self {
         let state = match limit {
             Limit::FixedWindow(_) => State::Window { start: 0 },
-            Limit::SlidingWindow(_) | Limit::SlidingLog(_) => State::Sliding { slot: 0, ring: [0; SLOTS] },
+            Limit::SlidingWindow(_) | Limit::SlidingLog(_) => {
+                State::Sliding { slot: 0, slot_end: 0, ring: [0; SLOTS], sum: 0 }
+            }
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => State::Bucket { backlog: 0, as_of: 0 },
             Limit::Concurrency(_) => State::Unknown,
         };
@@ -61,24 +67,31 @@ impl Demand {
                 self.run += hits;
                 self.peak = self.peak.max(self.run);
             }
-            (State::Sliding { slot, ring }, Limit::SlidingWindow(_) | Limit::SlidingLog(_)) => {
-                let window = limit.period().map_or(1, |window| window.get()).max(7);
-                // Seven of these cover the window; its end may stand anywhere in an eighth.
-                let current = now.as_micros() / window.div_ceil(7);
-                if current / 7 != *slot / 7 {
-                    end_run(&mut self.run, runs);
+            (
+                State::Sliding { slot, slot_end, ring, sum },
+                Limit::SlidingWindow(_) | Limit::SlidingLog(_),
+            ) => {
+                if now.as_micros() >= *slot_end {
+                    let window = limit.period().map_or(1, |window| window.get()).max(7);
+                    // Seven of these cover the window; its end may stand anywhere in an eighth.
+                    let width = window.div_ceil(7);
+                    let current = now.as_micros() / width;
+                    if current / 7 != *slot / 7 {
+                        end_run(&mut self.run, runs);
+                    }
+                    let passed =
+                        usize::try_from(current.saturating_sub(*slot)).map_or(SLOTS, |n| n.min(SLOTS));
+                    (1..=passed).for_each(|ahead| ring[place(*slot + ahead as u64)] = 0);
+                    *sum = ring.iter().map(|count| u64::from(*count)).sum();
+                    *slot = current.max(*slot);
+                    *slot_end = (*slot + 1).saturating_mul(width);
                 }
-                let passed = usize::try_from(current.saturating_sub(*slot)).map_or(SLOTS, |n| n.min(SLOTS));
-                (1..=passed).for_each(|ahead| ring[place(*slot + ahead as u64)] = 0);
-                if passed == SLOTS {
-                    *ring = [0; SLOTS];
-                }
-                *slot = current.max(*slot);
-                let asked = u32::try_from(hits).unwrap_or(u32::MAX);
                 let held = &mut ring[place(*slot)];
-                *held = held.saturating_add(asked);
+                let added = u32::try_from(hits).unwrap_or(u32::MAX).min(u32::MAX - *held);
+                *held += added;
+                *sum += u64::from(added);
                 self.run += hits;
-                self.peak = self.peak.max(ring.iter().map(|count| u64::from(*count)).sum());
+                self.peak = self.peak.max(*sum);
             }
             (State::Bucket { backlog, as_of }, Limit::TokenBucket(_) | Limit::LeakyBucket(_)) => {
                 let rate = match limit {

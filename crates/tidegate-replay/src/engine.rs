@@ -189,18 +189,22 @@ impl Replay {
         let domain = recorded.domain.as_deref().unwrap_or(&own);
         let request = CheckRequest::new(domain, &asks);
         let mut verdicts = None;
-        for _ in 0..recorded.weight {
+        for turn in 0..recorded.weight {
             let Some(now) = self.check(Side::Now, &request, recorded, at) else {
                 self.lines.unknown_domain += 1;
                 return None;
             };
             // Rules that do not have the domain would not have been asked.
             let before = self.check(Side::Before, &request, recorded, at).unwrap_or(true);
-            self.tally.lock().decided(at, now, before, self.compared);
+            let mut tally = self.tally.lock();
+            tally.decided(at, now, before, self.compared);
+            if turn == 0 {
+                tally.recorded(recorded);
+            }
+            drop(tally);
             verdicts = Some(Verdicts { now, before });
         }
         self.lines.played += 1;
-        self.tally.lock().recorded(recorded);
         if self.lines.played.is_multiple_of(SWEEP_EVERY) {
             self.now.iter().chain(&self.before).for_each(|ruled| ruled.store.sweep(SWEEP_PARTS));
         }

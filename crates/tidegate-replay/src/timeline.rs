@@ -1,5 +1,7 @@
 //! Counts over time in a bounded number of buckets, whatever span the log turns out to cover.
 
+use std::ops::Range;
+
 use tidegate_core::Timestamp;
 
 use crate::report::Timeline;
@@ -16,11 +18,25 @@ pub(crate) struct Buckets {
     width: usize,
     first: u64,
     counts: Vec<[u64; 3]>,
+    /// The bucket of the last moment, and its span in microseconds: most requests are of the same one.
+    last: usize,
+    last_span: Range<u64>,
 }
 
 impl Buckets {
     /// Adds to what happened at `at`. Time does not go back: an earlier moment counts into the first bucket.
     pub(crate) fn add(&mut self, at: Timestamp, counts: [u64; 3]) {
+        if !self.last_span.contains(&at.as_micros()) {
+            self.find(at);
+        }
+        for (sum, count) in self.counts[self.last].iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+
+    /// Finds the bucket of a moment, and makes one if there is none.
+    #[cold]
+    fn find(&mut self, at: Timestamp) {
         let second = at.as_micros() / MICROS;
         if self.counts.is_empty() {
             self.first = second / WIDTHS[self.width];
@@ -34,9 +50,8 @@ impl Buckets {
         if place >= self.counts.len() {
             self.counts.resize(place + 1, [0; 3]);
         }
-        for (sum, count) in self.counts[place].iter_mut().zip(counts) {
-            *sum += count;
-        }
+        let start = second / WIDTHS[self.width] * WIDTHS[self.width] * MICROS;
+        (self.last, self.last_span) = (place, start..start + WIDTHS[self.width] * MICROS);
     }
 
     fn widen(&mut self) {

@@ -29,6 +29,7 @@ pub use limit::{
 };
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::diagnostics::Diagnostics;
@@ -182,6 +183,19 @@ impl Rule {
     /// Enforces the rule for a share of the keys, in per cent.
     pub fn rollout(self, percent: u8) -> Self {
         self.with("rollout", Text::Bare(format!("{percent}%")))
+    }
+
+    /// Lets the rule's one limit follow what callers ask for: within bounds, by at most so many per cent at once.
+    pub fn autopilot(self, bounds: RangeInclusive<u64>, step_percent: u8, every: Duration) -> Self {
+        let number = |number: &u64| Text::Bare(number.to_string());
+        let step = Text::Bare(format!("{step_percent}%"));
+        let fields = [
+            ("min", number(bounds.start())),
+            ("max", number(bounds.end())),
+            ("step", step),
+            ("every", every.into()),
+        ];
+        self.with("autopilot", Text::map(fields))
     }
 
     /// Keeps a caller out for so long once it was refused.
@@ -347,13 +361,17 @@ fn name_in<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str 
 #[cfg(test)]
 mod tests {
     use crate::limits::LIMIT_FIELDS;
-    use crate::native::{EXPERIMENT_FIELDS, KEY_OVERRIDE_FIELDS, RULE_FIELDS};
+    use crate::native::{AUTOPILOT_FIELDS, EXPERIMENT_FIELDS, KEY_OVERRIDE_FIELDS, RULE_FIELDS};
 
     #[test]
     fn every_field_of_the_rule_language_can_be_written_in_code() {
         let source = concat!(include_str!("code/limit.rs"), include_str!("code.rs"));
-        let fields =
-            RULE_FIELDS.iter().chain(&LIMIT_FIELDS).chain(&KEY_OVERRIDE_FIELDS).chain(&EXPERIMENT_FIELDS);
+        let fields = RULE_FIELDS
+            .iter()
+            .chain(&LIMIT_FIELDS)
+            .chain(&KEY_OVERRIDE_FIELDS)
+            .chain(&EXPERIMENT_FIELDS)
+            .chain(&AUTOPILOT_FIELDS);
         let code = source.split("#[cfg(test)]").next().unwrap_or_default();
         for field in fields {
             assert!(code.contains(&format!("\"{field}\"")), "`{field}` cannot be written in code");

@@ -109,6 +109,7 @@ impl Compiler<'_, '_> {
             rollout: None,
             penalty: None,
             overdraft: Hits::ZERO,
+            autopilot: None,
         };
         self.rules.push(rule);
         Some(index)

@@ -1,5 +1,6 @@
 //! Compiles our own rule format: domains, each over one or more documents, each a list of rules.
 
+mod autopilot;
 mod condition;
 mod options;
 mod rule;
@@ -22,6 +23,7 @@ pub(crate) use options::{DEFAULT_FIELDS, ON_MISSING_KEY, ON_STORE_FAILURE, PRIOR
 
 #[cfg(test)]
 pub(crate) use {
+    autopilot::AUTOPILOT_FIELDS,
     condition::CONDITION_FIELDS,
     options::COORDINATION,
     rule::RULE_FIELDS,

@@ -29,6 +29,20 @@ pub struct Rule {
     pub(crate) rollout: Option<Split>,
     pub(crate) penalty: Option<Box<RuleLimit>>,
     pub(crate) overdraft: Hits,
+    pub(crate) autopilot: Option<Autopilot>,
+}
+
+/// How far and how fast a rule's limit may follow what callers ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Autopilot {
+    /// The lowest limit.
+    pub min: u64,
+    /// The highest limit.
+    pub max: u64,
+    /// The most that it changes at once.
+    pub step: Share,
+    /// How long it stays in between.
+    pub every: Micros,
 }
 
 /// What a rule is for, in its author's words.
@@ -137,6 +151,12 @@ impl Rule {
         self.overdraft
     }
 
+    /// Whether its limit follows what callers ask for, and how far.
+    #[must_use]
+    pub fn autopilot(&self) -> Option<Autopilot> {
+        self.autopilot
+    }
+
     /// Whether nobody wrote it: it carries the bans of its whole domain.
     #[must_use]
     pub fn is_carrier(&self) -> bool {
@@ -162,6 +182,7 @@ impl Rule {
             rollout: None,
             penalty: None,
             overdraft: Hits::ZERO,
+            autopilot: None,
         }
     }
 

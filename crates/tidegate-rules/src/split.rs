@@ -33,6 +33,18 @@ impl Share {
         }
     }
 
+    /// Whether it is nobody.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// This share of a number, rounded down.
+    #[must_use]
+    pub fn of(self, number: u64) -> u64 {
+        u64::try_from(u128::from(number) * u128::from(self.0) / u128::from(WHOLE)).unwrap_or(u64::MAX)
+    }
+
     /// Whether it is everybody.
     #[must_use]
     pub fn is_whole(self) -> bool {

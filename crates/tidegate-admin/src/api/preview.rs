@@ -97,7 +97,7 @@ async fn played(
     .await;
     let mut value = serde_json::to_value(&report).unwrap_or_default();
     value["sentence"] = sentence(&report).into();
-    value["since"] = when::text(Timestamp::from_micros(since_us)).into();
+    value["since"] = when::text(Timestamp::from_micros(since_us.max(report.from_s * 1_000_000))).into();
     value["hidden_attributes"] = json!(hidden);
     value["nodes"] = json!(nodes);
     value["missing"] = json!(missing);

@@ -7,7 +7,7 @@ use axum::extract::{Extension, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tidegate_decisions::{DecisionLog, LimitDemand, NamedPeak, join_demands};
+use tidegate_decisions::{DecisionLog, LimitDemand, NamedPeak};
 use tidegate_rules::{Mode, RuleSet, Timestamp, shadow_of};
 use tidegate_rulestore::put_rule;
 
@@ -18,7 +18,7 @@ use super::preview::{Touched, touched};
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, editable, publish};
 use super::when;
-use crate::control::{Control, Question, Told};
+use crate::control::{Control, JoinedDemand};
 
 /// Callers above a suggested limit that are named.
 const NAMED: usize = 5;
@@ -63,7 +63,7 @@ pub(crate) async fn suggestions(
     Query(wanted): Query<SuggestionsQuery>,
 ) -> Answer<Json<Value>> {
     let log = log_of(&control)?;
-    let (limits, nodes, missing) = demand(&control, log, wanted.domain, wanted.rule).await;
+    let JoinedDemand { limits, nodes, missing } = control.demand(log, wanted.domain, wanted.rule).await;
     let snapshot = control.limiter.snapshot();
     let mut rules: Vec<Value> = Vec::new();
     for limit in &limits {
@@ -83,23 +83,6 @@ pub(crate) async fn suggestions(
         }
     }
     Ok(Json(json!({ "rules": rules, "nodes": nodes, "missing": missing })))
-}
-
-/// What callers ask for, joined over the nodes, and who said so.
-pub(crate) async fn demand(
-    control: &Control,
-    log: &Arc<DecisionLog>,
-    domain: Option<String>,
-    rule: Option<String>,
-) -> (Vec<LimitDemand>, Vec<String>, Value) {
-    let gathered = control.gather(log, Question::Demand { domain, rule }).await;
-    let (mut parts, mut nodes) = (Vec::new(), Vec::new());
-    for (node, told) in gathered.told {
-        let Told::Demand { limits } = told else { continue };
-        nodes.push(node);
-        parts.extend(limits);
-    }
-    (join_demands(parts), nodes, json!(gathered.missing))
 }
 
 fn is_shadow(rules: &RuleSet, limit: &LimitDemand) -> bool {
@@ -172,8 +155,8 @@ pub(crate) async fn make_shadow(
         Some(0) => return Err(Problem::field("value", "a limit is 1 or more")),
         Some(value) => value,
         None => {
-            let (limits, ..) = demand(&control, log, Some(domain.clone()), Some(rule.clone())).await;
-            let seen = limits.iter().find(|seen| seen.limit == name);
+            let demand = control.demand(log, Some(domain.clone()), Some(rule.clone())).await;
+            let seen = demand.limits.iter().find(|seen| seen.limit == name);
             let suggested = seen.and_then(|seen| seen.suggestion(0)).ok_or_else(|| {
                 Problem::field("rule", "no caller was seen yet, so nothing is suggested")
                     .hint("give the number with `value`")

@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop};
+use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop, join_demands};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::Control;
 use super::fleet::{FleetQuestion, NodeNote};
-use crate::low_priority::at_low_priority;
 
 /// The most bytes of one node's answer.
 pub(crate) const MOST_ANSWER_BYTES: usize = 256 << 10;
 /// How long the others have to answer. They hear of a question within a second.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether they have.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
 /// Questions that this node remembers to have answered.
@@ -77,6 +77,14 @@ pub(crate) struct Gathered {
     pub(crate) missing: Vec<Missing>,
 }
 
+/// What callers ask of limits, and who said so.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JoinedDemand {
+    pub(crate) limits: Vec<LimitDemand>,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) missing: Vec<Missing>,
+}
+
 /// A node whose part is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Missing {
@@ -88,8 +96,9 @@ impl Control {
     /// Asks every node, this one included.
     pub(crate) async fn gather(&self, log: &Arc<DecisionLog>, question: Question) -> Gathered {
         let (own_log, own_question) = (log.clone(), question.clone());
-        let own = at_low_priority(move || told(&own_log, &own_question, usize::MAX));
+        let own = spawn_blocking(move || told(&own_log, &own_question, usize::MAX));
         let (own, others) = tokio::join!(own, self.ask_others(&question));
+        let own = own.unwrap_or(Told::Nothing);
         let mut gathered = others;
         gathered.told.insert(0, (self.node.clone(), own));
         gathered
@@ -141,6 +150,23 @@ impl Control {
         gathered
     }
 
+    /// What callers ask of limits, joined over the nodes.
+    pub(crate) async fn demand(
+        &self,
+        log: &Arc<DecisionLog>,
+        domain: Option<String>,
+        rule: Option<String>,
+    ) -> JoinedDemand {
+        let gathered = self.gather(log, Question::Demand { domain, rule }).await;
+        let (mut parts, mut nodes) = (Vec::new(), Vec::new());
+        for (node, told) in gathered.told {
+            let Told::Demand { limits } = told else { continue };
+            nodes.push(node);
+            parts.extend(limits);
+        }
+        JoinedDemand { limits: join_demands(parts), nodes, missing: gathered.missing }
+    }
+
     /// Until so many have answered, or none more will in time.
     async fn wait_for(&self, id: u64, count: usize) {
         let until = Instant::now() + ANSWERED_WITHIN;
@@ -176,11 +202,12 @@ impl Control {
         // One that a newer release asks is not answered: it names this node as missing.
         let Ok(wanted) = serde_json::from_slice::<Question>(&question.text) else { return };
         let log = self.metrics.decisions().cloned();
-        let answer = at_low_priority(move || {
+        // Not at low priority: somebody waits, and it takes milliseconds.
+        let answer = spawn_blocking(move || {
             let told = log.map_or(Told::Nothing, |log| told(&log, &wanted, MOST_ANSWER_BYTES));
             serde_json::to_vec(&told).unwrap_or_default()
         });
-        let answer = answer.await;
+        let Ok(answer) = answer.await else { return };
         if let Err(error) = self.fleet.answer(question.id, &self.answers_as(), &answer).await {
             tracing::debug!(%error, "cannot answer another node");
         }
@@ -241,7 +268,7 @@ fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
 fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
     let records = log.recent();
     let fit = records.iter().rev().filter(|record| domain.is_none_or(|domain| *domain == *record.domain));
-    let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), records.first().map(|first| first.time_us));
+    let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), log.complete_since_us());
     for record in fit {
         let line = record.line();
         // Quotes are written twice as long.

@@ -41,6 +41,7 @@ impl Control {
             self.follow_fleet(),
             self.keep_history(),
             self.answer_questions(),
+            self.autopilot(),
             self.tidy()
         );
     }

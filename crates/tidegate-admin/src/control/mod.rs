@@ -5,6 +5,7 @@
 //! No request of the data plane waits for anything here.
 
 mod asking;
+mod autopilot;
 mod fleet;
 mod follow;
 mod history;
@@ -27,7 +28,7 @@ use crate::alerts::AlertDesk;
 use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
-pub(crate) use asking::{Missing, Question, Told};
+pub(crate) use asking::{JoinedDemand, Missing, Question, Told};
 pub use fleet::{Alone, Fleet, FleetError, FleetQuestion, Heard, NodeNote, NoteFuture, PublishedSet};
 pub(crate) use history::{History, Latencies, Series, Totals, Window};
 pub(crate) use merged::merged;

@@ -134,6 +134,11 @@ impl Metrics {
         let _ = self.decisions.set(log);
     }
 
+    /// Waits until decisions that were kept are written, for at most so long. False where they are not.
+    pub fn flush_decisions(&self, within: Duration) -> bool {
+        self.decisions.get().is_none_or(|log| log.flush(within))
+    }
+
     /// The log of decisions, where one is kept.
     pub(crate) fn decisions(&self) -> Option<&Arc<DecisionLog>> {
         self.decisions.get()

@@ -121,6 +121,23 @@ pub(crate) enum RulesCommand {
         #[arg(long, default_value = "imported")]
         reason: String,
     },
+    /// Show the limit that 99.9 % of callers stay within, of each rule; or try one in a shadow rule
+    Suggest {
+        /// The domain
+        domain: Option<String>,
+        /// The rule
+        #[arg(requires = "domain")]
+        rule: Option<String>,
+        /// Publish a shadow rule with the suggested limit: it counts, and never refuses
+        #[arg(long, requires = "rule")]
+        shadow: bool,
+        /// Another number for the shadow rule than the suggested one
+        #[arg(long, value_name = "LIMIT", requires = "shadow")]
+        value: Option<u64>,
+        /// Why
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
     /// Write every document into a directory, one file per domain
     Export {
         /// The directory, made if absent
@@ -221,4 +238,7 @@ pub(crate) struct TopArgs {
     /// How many rules are shown: those that decide most
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     pub(crate) rules: usize,
+    /// How many callers are shown: those that are refused most and those that ask most, where the server keeps decisions
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    pub(crate) callers: usize,
 }

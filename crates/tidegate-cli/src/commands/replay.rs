@@ -99,6 +99,9 @@ fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Fail
     let Line::Text(first) = first else {
         return Err(Failure::new("the first line is longer than 64 KiB").hint("is this a log?"));
     };
+    if first.starts_with(&[0x1f, 0x8b]) || first.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        return Err(Failure::new("the log is compressed").hint("zcat access.log.gz | tidegate replay - …"));
+    }
     let format = match args.format {
         RecordedFormat::Csv => {
             let mapping: Vec<(String, String)> =

@@ -17,6 +17,9 @@ use crate::commands::admin_client::{AdminClient, Reply};
 use crate::failure::Failure;
 use crate::terminal::plain;
 
+/// The longest name of a caller that is shown.
+const LONGEST_CALLER: usize = 80;
+
 pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
     let client = AdminClient::new(&args.admin)?;
     let out = Printer { output: args.admin.output };
@@ -51,6 +54,17 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
         RulesCommand::Diff { what } => diff(&client, &out, what)?,
         RulesCommand::History { limit } => {
             out.history(&client.get(&format!("/versions?limit={limit}"))?.body)?
+        }
+        RulesCommand::Suggest { domain: Some(domain), rule: Some(rule), shadow: true, value, reason } => {
+            let body = json!({ "domain": domain, "rule": rule, "value": value, "reason": reason });
+            out.published(&client.post("/suggestions/shadow", &body)?.body)?;
+        }
+        RulesCommand::Suggest { domain, rule, .. } => {
+            let mut path = "/suggestions?".to_owned();
+            for (name, value) in [("domain", domain), ("rule", rule)] {
+                value.iter().for_each(|value| path += &format!("{name}={}&", part(value)));
+            }
+            out.suggestions(&client.get(path.trim_end_matches(['?', '&']))?.body)?;
         }
         RulesCommand::Rollback { version, reason } => {
             let current = client.get("/rules")?;
@@ -200,6 +214,33 @@ impl Printer {
         self.table(body, &body["versions"], &["number", "at", "author", "reason"])
     }
 
+    fn suggestions(&self, body: &Value) -> Result<(), Failure> {
+        let mut rows = Vec::new();
+        for rule in body["rules"].as_array().into_iter().flatten() {
+            for limit in rule["limits"].as_array().into_iter().flatten() {
+                let suggested = &limit["suggestion"];
+                rows.push(json!({
+                    "domain": rule["domain"],
+                    "rule": rule["rule"],
+                    "limit": limit["limit"],
+                    "now": limit["quota"],
+                    "suggested": suggested["limit"],
+                    "confidence": format!("{} %", suggested["confidence_percent"]),
+                    "callers": limit["callers"],
+                    "above": suggested["callers_above"],
+                    "busiest": caller(&suggested["busiest"][0]["key"]),
+                }));
+            }
+        }
+        let columns =
+            ["domain", "rule", "limit", "now", "suggested", "confidence", "callers", "above", "busiest"];
+        self.table(body, &rows.into(), &columns)?;
+        for missing in body["missing"].as_array().into_iter().flatten() {
+            writeln!(io::stderr(), "without {}: {}", shown(&missing["node"]), shown(&missing["why"]))?;
+        }
+        Ok(())
+    }
+
     fn published(&self, body: &Value) -> Result<(), Failure> {
         let mut text = format!("version {} is published", body["version"]);
         for change in body["diff"]["rules"].as_array().into_iter().flatten() {
@@ -215,6 +256,18 @@ impl Printer {
         }
         self.text(body, &text)
     }
+}
+
+/// A caller's key as a person reads it: nothing in it that a terminal would act on.
+pub(crate) fn caller(key: &Value) -> String {
+    let pair = |pair: &Value| format!("{}={}", shown(&pair[0]), shown(&pair[1]));
+    let parts: Vec<String> = key.as_array().into_iter().flatten().map(pair).collect();
+    let whole = if parts.is_empty() { "-".to_owned() } else { parts.join(", ") };
+    let hidden = |one: char| {
+        one.is_control()
+            || matches!(one, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    whole.chars().take(LONGEST_CALLER).map(|one| if hidden(one) { '?' } else { one }).collect()
 }
 
 /// A value as a cell of a table.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Output, TopArgs};
 use crate::commands::admin_client::AdminClient;
-use crate::commands::rules::shown;
+use crate::commands::rules::{caller, shown};
 use crate::failure::Failure;
 
 /// Rates are means over this long: seconds alone jump.
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     let client = AdminClient::new(&args.admin)?;
     let watched = io::stdout().is_terminal() && !args.once && args.admin.output == Output::Text;
     loop {
-        let picture = Picture::take(&client)?;
+        let picture = Picture::take(&client, args.callers)?;
         let mut out = io::stdout().lock();
         match args.admin.output {
             Output::Json => writeln!(out, "{}", picture.json())?,
@@ -44,6 +44,14 @@ struct Picture {
     stores: Value,
     latest: Value,
     rules: Vec<RuleRates>,
+    callers: Vec<Busy>,
+}
+
+/// A caller among the busiest of a rule.
+struct Busy {
+    by: &'static str,
+    rule: String,
+    told: Value,
 }
 
 /// What a rule does in a second.
@@ -86,7 +94,7 @@ impl RuleRates {
 }
 
 impl Picture {
-    fn take(client: &AdminClient) -> Result<Self, Failure> {
+    fn take(client: &AdminClient, most_callers: usize) -> Result<Self, Failure> {
         let stats = client.get(&format!("/stats?from={WINDOW}&step=1s"))?.body;
         let mut rules: Vec<RuleRates> =
             stats["series"].as_array().into_iter().flatten().map(RuleRates::of).collect();
@@ -102,12 +110,24 @@ impl Picture {
             "store_p99_us": last("store_p99_us"),
         });
         let (nodes, stores) = (client.get("/nodes")?.body, client.get("/stores")?.body);
-        Ok(Picture { nodes, stores, latest, rules })
+        let mut callers = Vec::new();
+        if most_callers > 0 {
+            callers.extend(busiest(client, "refused", most_callers));
+            callers.extend(busiest(client, "used", most_callers));
+        }
+        Ok(Picture { nodes, stores, latest, rules, callers })
     }
 
     fn json(&self) -> Value {
         let rules: Vec<Value> = self.rules.iter().map(RuleRates::json).collect();
-        json!({ "nodes": self.nodes, "stores": self.stores, "latency": self.latest, "rules": rules })
+        let callers: Vec<Value> = self.callers.iter().map(Busy::json).collect();
+        json!({
+            "nodes": self.nodes,
+            "stores": self.stores,
+            "latency": self.latest,
+            "rules": rules,
+            "callers": callers,
+        })
     }
 
     fn text(&self, most_rules: usize) -> String {
@@ -146,6 +166,23 @@ impl Picture {
             nodes.add_row([name, release, health, shown(&node["version"]), busy, allowed, refused]);
         }
         let _ = write!(text, "\n{rules}\n\n{nodes}\n");
+        if !self.callers.is_empty() {
+            let mut callers = table(&["MOST", "RULE", "CALLER", "REQUESTS", "AT LEAST", "LEFT"], 3);
+            for one in &self.callers {
+                let (count, error) = (one.told["count"].as_u64(), one.told["error"].as_u64());
+                let (count, error) = (count.unwrap_or(0), error.unwrap_or(0));
+                let left = one.told["left_permille"].as_u64();
+                callers.add_row([
+                    one.by.to_owned(),
+                    one.rule.clone(),
+                    caller(&one.told["key"]),
+                    count.to_string(),
+                    count.saturating_sub(error).to_string(),
+                    left.map_or_else(|| "-".to_owned(), |left| format!("{:.1}%", left as f64 / 10.0)),
+                ]);
+            }
+            let _ = write!(text, "\n{callers}\n");
+        }
         text
     }
 
@@ -174,6 +211,28 @@ impl Picture {
             time("decision_p99_us"),
         )
     }
+}
+
+impl Busy {
+    fn json(&self) -> Value {
+        let mut value = self.told.clone();
+        (value["by"], value["rule"]) = (self.by.into(), self.rule.clone().into());
+        value
+    }
+}
+
+/// The busiest callers of all rules; none where the server keeps no decisions.
+fn busiest(client: &AdminClient, by: &'static str, most: usize) -> Vec<Busy> {
+    let Ok(told) = client.get(&format!("/keys/top?by={by}&limit={most}")) else { return Vec::new() };
+    let mut found = Vec::new();
+    for rule in told.body["rules"].as_array().into_iter().flatten() {
+        let name = format!("{}/{}", shown(&rule["domain"]), shown(&rule["rule"]));
+        let callers = rule["callers"].as_array().into_iter().flatten();
+        found.extend(callers.map(|told| Busy { by, rule: name.clone(), told: told.clone() }));
+    }
+    found.sort_by_key(|one| u64::MAX - one.told["count"].as_u64().unwrap_or(0));
+    found.truncate(most);
+    found
 }
 
 /// A table whose first columns are words, and the others numbers.

@@ -105,6 +105,10 @@ fn sentences(found: &Value) -> String {
         }
         _ => Ok(()),
     };
+    for missing in found["missing"].as_array().into_iter().flatten() {
+        let text = |field: &str| missing[field].as_str().unwrap_or_default();
+        let _ = writeln!(out, "without {}: {}", text("node"), text("why"));
+    }
     if let Some(bad @ 1..) = found["unreadable"].as_u64() {
         let _ = writeln!(out, "{bad} lines could not be read");
     }

@@ -281,3 +281,32 @@ fn a_damaged_database_stops_the_start_and_is_left_as_it_is() {
     );
     assert_eq!(fs::read(&file).unwrap(), b"what was left of it");
 }
+
+#[test]
+fn an_autopilot_publishes_its_step_as_a_version_with_its_reason() {
+    let node = Node::start("decision_log: { admissions_one_in: 1 }");
+    let limited = "limits: [{ algorithm: fixed_window, limit: 10, window: 1d }]";
+    let steered = rules_of(3).replace("limits: [{ algorithm: fixed_window, limit: 3, window: 1d }]", limited)
+        + "    autopilot: { min: 6, max: 50, step: 20%, every: 1s }\n";
+    assert_eq!(node.publish(&steered).status, 200);
+    node.runs(10);
+    // Three thousand callers who ask once: enough to be 95 % sure that one a day would do.
+    for first in (0..3_200).step_by(100) {
+        let checks: Vec<Value> = (first..first + 100)
+            .map(|user| json!({ "domain": "api", "attributes": { "user": format!("u{user}") } }))
+            .collect();
+        let body = json!({ "checks": checks }).to_string();
+        assert_eq!(http::post_json(node.http, "/v1/check/batch", &body).status, 200);
+    }
+    // Down by a fifth at a time, and never below six: 10, 8, 7, 6.
+    node.runs(6);
+    let versions = node.get("/versions");
+    let own: Vec<&Value> =
+        versions["versions"].as_array().unwrap().iter().filter(|one| one["author"] == "autopilot").collect();
+    assert_eq!(own.len(), 3, "{versions}");
+    let first = own.last().unwrap()["reason"].as_str().unwrap();
+    assert!(first.starts_with("autopilot: api/per-user: 10 -> 8: 99.9 % of "), "{first}");
+    // The document is as it was written, but for the number.
+    let text = node.get("/rules")["documents"][0]["text"].as_str().unwrap().to_owned();
+    assert_eq!(text.trim_end(), steered.replace("limit: 10", "limit: 6").trim_end());
+}

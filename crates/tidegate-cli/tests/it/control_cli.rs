@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Output;
 
 use serde_json::{Value, json};
-use tidegate_testkit::eventually;
+use tidegate_testkit::{eventually, http};
 
 use crate::control_world::{Node, PATIENCE, TOKEN, rules_of};
 use crate::tidegate;
@@ -168,7 +168,7 @@ fn top_shows_rules_and_nodes_with_their_rates() {
     let node = Node::start("admin: { node: limiter-7 }");
     eventually("a second with decisions is shown", PATIENCE, || {
         let body = r#"{"domain":"api","attributes":{"user":"7"}}"#;
-        let _ = tidegate_testkit::http::post_json(node.http, "/v1/check", body);
+        let _ = http::post_json(node.http, "/v1/check", body);
         let picture = json_of(&node, &["top"]);
         let rules = picture["rules"].as_array().unwrap();
         rules.iter().any(|rule| rule["rule"] == "per-user" && rule["allowed_per_s"].as_f64() > Some(0.0))
@@ -197,9 +197,32 @@ fn a_log_in_link_is_made_through_the_database_or_with_a_token() {
     );
     let code = with_token.trim().strip_prefix(&format!("{server}/#/login?code=")).unwrap().to_owned();
     let token = json!({ "token": code }).to_string();
-    assert_eq!(tidegate_testkit::http::post_json(node.admin, "/admin/v1/session", &token).status, 200);
+    assert_eq!(http::post_json(node.admin, "/admin/v1/session", &token).status, 200);
     let mut command = tidegate(&["rules", "--admin", &server, "list"]);
     let nobody = command.env("HOME", "/nonexistent").output().unwrap();
     let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert!(told.contains("not logged in") && told.contains("tidegate login"), "{told}");
+}
+
+#[test]
+fn top_shows_callers_and_a_suggested_limit_becomes_a_shadow_rule() {
+    let node = Node::start("decision_log: { admissions_one_in: 1, clear: ['*'] }");
+    // What a terminal would act on is not shown as it is.
+    for user in ["alice", "alice", "alice", "alice", r"b\u001b[2Job"] {
+        let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
+        assert_eq!(http::post_json(node.http, "/v1/check", &body).status, 200);
+    }
+    let top = says(&node, &["top", "--once"]);
+    assert!(top.contains("CALLER") && top.contains("user=alice") && !top.contains('\u{1b}'), "{top}");
+    let callers = json_of(&node, &["top", "--once"])["callers"].clone();
+    let is_alice = |one: &&Value| one["by"] == "used" && one["key"][0][1] == "alice";
+    let alice = callers.as_array().unwrap().iter().find(is_alice).unwrap();
+    assert_eq!((&alice["rule"], &alice["count"]), (&json!("api/per-user"), &json!(4)), "{callers}");
+    let suggested = says(&node, &["rules", "suggest"]);
+    assert!(suggested.contains("SUGGESTED") && suggested.contains("per-"), "{suggested}");
+    let rule = json_of(&node, &["rules", "suggest"])["rules"][0].clone();
+    let [domain, rule] = ["domain", "rule"].map(|field| rule[field].as_str().unwrap().to_owned());
+    let tried = says(&node, &["rules", "suggest", &domain, &rule, "--shadow", "--value", "9"]);
+    assert!(tried.contains(&format!("{rule}-suggested")), "{tried}");
+    assert!(says(&node, &["rules", "get", &domain, &format!("{rule}-suggested")]).contains("shadow: true"));
 }

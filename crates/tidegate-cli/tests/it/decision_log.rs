@@ -136,3 +136,22 @@ fn why_answers_from_a_file() {
     let nobody = run_in(dir.path(), &["why", "user=bob", "--log", "decisions.log"]);
     assert!(nobody.contains("nothing that fits was kept"), "{nobody}");
 }
+
+#[test]
+fn a_server_that_is_told_to_stop_writes_every_line_first() {
+    let (mut server, dir) =
+        serve("{ admissions_one_in: 1, refusals_per_second: 1000000, file: { path: decisions.log } }");
+    let checks: Vec<Value> = (0..100)
+        .map(|user| json!({ "domain": "api", "attributes": { "user": format!("u{user}") } }))
+        .collect();
+    let body = json!({ "checks": checks }).to_string();
+    let address = server.addr("http");
+    for _ in 0..20 {
+        assert_eq!(http::post_json(address, "/v1/check/batch", &body).status, 200);
+    }
+    assert!(server.terminate().success());
+    let text = fs::read_to_string(dir.path().join("decisions.log")).unwrap();
+    let stand_for: u64 =
+        text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["n"].as_u64().unwrap()).sum();
+    assert_eq!(stand_for, 2_000);
+}

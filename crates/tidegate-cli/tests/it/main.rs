@@ -16,6 +16,7 @@ mod control_world;
 mod decision_log;
 mod envoy;
 mod explain;
+mod fleet_decisions;
 #[path = "../../../tidegate-server/tests/it/frames.rs"]
 #[allow(dead_code, reason = "the server's own tests use the rest")]
 mod frames;

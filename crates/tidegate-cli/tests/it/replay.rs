@@ -89,3 +89,19 @@ fn mistakes_say_what_to_do() {
         assert!(told.starts_with("exit 1") && told.contains(expected), "{args:?}: {told}");
     }
 }
+
+#[test]
+fn a_pipe_is_played_and_a_compressed_log_is_named() {
+    let dir = dir();
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let log = fs::read(dir.path().join("access.log")).unwrap();
+    let writer = std::thread::spawn(move || fs::write(pipe, log).unwrap());
+    let told = run_in(dir.path(), &["replay", "pipe", "--rules", "new.yaml"]);
+    writer.join().unwrap();
+    assert!(told.contains("requests refused: 3 (50.00 % of 6)"), "{told}");
+    let gzip = std::process::Command::new("gzip").arg(dir.path().join("access.log")).status().unwrap();
+    assert!(gzip.success());
+    let told = run_in(dir.path(), &["replay", "access.log.gz", "--rules", "new.yaml"]);
+    assert!(told.starts_with("exit 1") && told.contains("compressed") && told.contains("zcat"), "{told}");
+}

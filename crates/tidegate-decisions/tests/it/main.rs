@@ -200,3 +200,56 @@ fn lines_reach_their_file_and_a_bad_path_is_an_error_at_once() {
     let clock = Arc::new(ManualClock::default());
     assert!(DecisionLog::open(DecisionLogConfig { file: Some(missing), ..everything() }, clock).is_err());
 }
+
+#[test]
+fn rotation_under_load_tears_no_line_and_loses_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("decisions.log");
+    let file = FileConfig { path, most_bytes: 20_000, keep: 1_000 };
+    let world = World::new(DecisionLogConfig { file: Some(file), ..everything() });
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let world = &world;
+            scope.spawn(move || {
+                for n in 0..1_000 {
+                    world.ask(&[("user", &format!("{thread}-{n}"))]);
+                }
+            });
+        }
+    });
+    assert!(world.log.flush(Duration::from_secs(30)));
+    let files: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() > 10, "{}", files.len());
+    let mut lines = 0;
+    for file in files {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(text.len() <= 20_000);
+        for line in text.lines() {
+            assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+            lines += 1;
+        }
+    }
+    assert_eq!(lines + world.log.stats().dropped, 4_000);
+    assert_eq!(world.log.stats().dropped, 0, "the queue holds 8192");
+}
+
+#[test]
+fn keys_of_any_bytes_are_kept_apart_and_hurt_nobody() {
+    let world = World::new(DecisionLogConfig { clear: Clear::All, ..everything() });
+    let long = [b'k'; 1_024];
+    let keys: [&[u8]; 7] =
+        [b"\xff\xfe", b"\xff\xff", b"a\0b", b"\x1b[2J\r\n", b"\"},{\"", &long, &long[..1_023]];
+    for key in keys {
+        let entries = [("user", key)];
+        let asks = [DescriptorAsk::one(&entries)];
+        let request = CheckRequest::new("api", &asks);
+        let check = pin!(world.limiter.check(&request));
+        assert!(matches!(check.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
+    }
+    let top = world.log.top().top("api", "per-user", By::Used, 10);
+    assert_eq!((top.callers.len(), top.total), (7, 7), "{top:?}");
+    for record in world.log.recent() {
+        let line: Value = serde_json::from_str(&record.line()).unwrap();
+        assert!(!record.line().contains('\n') && line["attributes"]["user"].is_string());
+    }
+}

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod formats;
+mod gateways;
+mod hostile;
 mod nginx;
 mod week;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Hits, Limit, RefusedHits, SlidingLog};
 
+use super::autopilot::autopilot;
 use super::options::Options;
 use super::{DomainReader, Overriding};
 use crate::choice::{KeyOverrides, LimitChoice, UsualLimits};
@@ -18,7 +19,7 @@ use crate::ruleset::Compiling;
 use crate::split::Split;
 use crate::yaml::{Node, Value};
 
-pub(crate) const RULE_FIELDS: [&str; 21] = [
+pub(crate) const RULE_FIELDS: [&str; 22] = [
     "name",
     "description",
     "owner",
@@ -33,6 +34,7 @@ pub(crate) const RULE_FIELDS: [&str; 21] = [
     "rollout",
     "penalty",
     "overdraft",
+    "autopilot",
     "on_store_failure",
     "coordination",
     "sync_every",
@@ -78,6 +80,8 @@ impl DomainReader {
             None => Some(KeyOverrides::default()),
         };
         let experiment = fields.get("experiment").map(|node| limits.experiment(node, &fields, report));
+        let autopilot =
+            fields.get("autopilot").and_then(|node| autopilot(node, &fields, usual.as_ref(), report));
         splits_need_a_key(&fields, &key, &options, report);
         // Without these nothing can be matched, and what is wrong with them is already reported.
         let (Some(name), Some(usual), Some(overrides)) = (name, usual, overrides) else { return };
@@ -110,6 +114,7 @@ impl DomainReader {
             rollout: share.map(|share| Split::new(share, [&self.domain, &name, "rollout"])),
             penalty: options.penalty.and_then(|penalty| self.penalty(&name, penalty)),
             overdraft: Hits::new(options.overdraft.unwrap_or(0)),
+            autopilot,
             name: name.to_string(),
         });
     }

@@ -59,6 +59,9 @@ pub(crate) use check::check;
 /// How often it is looked how busy the workers are.
 const LOOK_AT_WORKERS: Duration = Duration::from_secs(1);
 
+/// How long the last decisions may take to be written.
+const DECISIONS_WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
 /// Where a password is not seen.
 const PASSWORD_ELSEWHERE: &str =
     "leave it out, and name a file that holds it with TIDEGATE_STORE__PASSWORD_FILE";
@@ -204,6 +207,9 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         let _ = serving_admin.await;
         // Those who follow the database go before it does: they would take its end for a failure.
         background.shutdown().await;
+        if !metrics.flush_decisions(DECISIONS_WRITTEN_WITHIN) {
+            tracing::warn!("the last decisions could not be written to the decision log");
+        }
         if let Some(database) = database {
             database.close().await;
         }

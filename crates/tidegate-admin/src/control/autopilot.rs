@@ -1,0 +1,308 @@
+//! Lets limits follow what callers ask for, slowly and within an operator's bounds. Off unless a rule says `autopilot`.
+//!
+//! A step is a version like any other, by the author `autopilot`, with its reason; so it can be seen, compared and rolled back.
+//! A step is made on the version that it was worked out on, and the next one only a period after the last that the database
+//! has: of several nodes that steer at once, one succeeds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::Micros;
+use tidegate_decisions::{DecisionLog, LimitDemand};
+use tidegate_rules::{Autopilot, Timestamp, with_limit};
+use tidegate_rulestore::{Actor, Error, Publication, PublishError, Role, RuleStore};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Control, RuleSource, compile};
+use crate::low_priority::at_low_priority;
+
+/// How often it is looked whether a step is due.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Where none was made, how long until it is looked again, at most.
+const LOOK_AGAIN: Micros = Micros::from_secs(60);
+/// How sure a suggestion must be.
+const LEAST_CONFIDENCE: u64 = 95;
+/// A limit that is within one part in this many of the suggested one stays.
+const CLOSE_ENOUGH: u64 = 50;
+/// Versions among which the last step is looked for.
+const MOST_VERSIONS: u32 = 1_000;
+const AUTHOR: &str = "autopilot";
+
+/// What is known when a step is due, or may be.
+#[derive(Clone, Debug)]
+struct Known<'a> {
+    pilot: Autopilot,
+    limit: u64,
+    now: Timestamp,
+    last_step: Option<Timestamp>,
+    demand: Option<&'a LimitDemand>,
+    /// A node that did not say what it knows.
+    missing: Option<&'a str>,
+    /// What is the matter.
+    alert: Option<&'a str>,
+}
+
+/// The next limit, and why; or why it stays as it is.
+fn next(known: &Known<'_>) -> Result<(u64, String), String> {
+    let Autopilot { min, max, step, every } = known.pilot;
+    if let Some(alert) = known.alert {
+        return Err(format!("an alert is active: {alert}"));
+    }
+    if known.last_step.is_some_and(|last| known.now.since(last) < every) {
+        return Err(format!("the last step was less than {every} ago"));
+    }
+    if let Some(node) = known.missing {
+        return Err(format!("the node {node} did not say what it knows"));
+    }
+    let demand = known.demand.ok_or("no caller was seen")?;
+    if known.now.since(Timestamp::from_micros(demand.since_us)) < every {
+        return Err(format!("callers are watched for less than {every}"));
+    }
+    let suggested = demand.suggestion(0).ok_or("no caller was seen")?;
+    if suggested.confidence_percent < LEAST_CONFIDENCE {
+        return Err(format!("the suggestion is only {} % sure", suggested.confidence_percent));
+    }
+    let (limit, target) = (known.limit, suggested.limit.clamp(min, max));
+    if target.abs_diff(limit) * CLOSE_ENOUGH < limit || target == limit {
+        return Err(format!("{limit} is what is suggested, or close to it"));
+    }
+    let most = step.of(limit).max(1);
+    let next = if target > limit { target.min(limit + most) } else { target.max(limit.saturating_sub(most)) };
+    let why = format!(
+        "99.9 % of {} callers stay within {} ({} % sure); within {min} and {max}, by at most {step} per {every}",
+        demand.peaks().total(),
+        suggested.limit,
+        suggested.confidence_percent,
+    );
+    Ok((next.clamp(min, max), why))
+}
+
+/// A rule that has an autopilot.
+struct Steered {
+    domain: String,
+    rule: String,
+    limit_name: String,
+    limit: u64,
+    pilot: Autopilot,
+}
+
+impl Steered {
+    fn reason(&self) -> String {
+        format!("autopilot: {}/{}: ", self.domain, self.rule)
+    }
+}
+
+impl Control {
+    /// Steers the rules that ask for it, for as long as the node runs.
+    pub(super) async fn autopilot(self: &Arc<Self>) {
+        let (Some(store), RuleSource::Database) = (&self.store, &self.source) else { return };
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look_at: HashMap<(String, String), Timestamp> = HashMap::new();
+        loop {
+            ticks.tick().await;
+            let Some(log) = self.metrics.decisions().filter(|_| self.leads()) else { continue };
+            let (now, steered) = (self.clock.now(), self.steered());
+            look_at.retain(|(domain, rule), _| {
+                steered.iter().any(|one| one.domain == *domain && one.rule == *rule)
+            });
+            for one in &steered {
+                let due = look_at.entry((one.domain.clone(), one.rule.clone())).or_insert(now);
+                if *due > now {
+                    continue;
+                }
+                *due = now + one.pilot.every.min(LOOK_AGAIN);
+                if let Err(error) = self.steer(store, log, one).await {
+                    tracing::debug!(%error, "the autopilot cannot read or publish rules");
+                }
+            }
+        }
+    }
+
+    fn steered(&self) -> Vec<Steered> {
+        let snapshot = self.limiter.snapshot();
+        let enabled = snapshot.rules().rules().filter(|rule| rule.is_enabled());
+        let steered = |rule: &tidegate_rules::Rule| {
+            let (pilot, limit) = (rule.autopilot()?, rule.limits().next()?);
+            Some(Steered {
+                domain: rule.domain().to_owned(),
+                rule: rule.name().to_owned(),
+                limit_name: limit.name.clone(),
+                limit: limit.limit.quota(),
+                pilot,
+            })
+        };
+        enabled.filter_map(steered).collect()
+    }
+
+    /// Makes a step if one is due, and not otherwise.
+    async fn steer(
+        self: &Arc<Self>,
+        store: &RuleStore,
+        log: &Arc<DecisionLog>,
+        one: &Steered,
+    ) -> Result<(), Error> {
+        let (on, reason) = (store.head().await?.version, one.reason());
+        let versions = store.versions(u64::MAX, MOST_VERSIONS).await?;
+        let own = |version: &&tidegate_rulestore::Version| {
+            version.author == AUTHOR && version.reason.starts_with(&reason)
+        };
+        let last_step = versions.iter().find(own).map(|version| version.at);
+        let demand = self.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
+        let alerts = self.alerts.get().map(|desk| desk.show().0).unwrap_or_default();
+        let known = Known {
+            pilot: one.pilot,
+            limit: one.limit,
+            now: self.clock.now(),
+            last_step,
+            demand: demand.limits.iter().find(|limit| limit.limit == one.limit_name),
+            missing: demand.missing.first().map(|missing| missing.node.as_str()),
+            alert: alerts.first().map(|alert| alert.summary.as_str()),
+        };
+        match next(&known) {
+            Ok((limit, why)) => self.publish_step(store, on, one, (limit, &why)).await,
+            Err(why) => {
+                tracing::debug!(domain = one.domain, rule = one.rule, why, "the autopilot makes no step");
+                Ok(())
+            }
+        }
+    }
+
+    async fn publish_step(
+        self: &Arc<Self>,
+        store: &RuleStore,
+        on: u64,
+        one: &Steered,
+        (limit, why): (u64, &str),
+    ) -> Result<(), Error> {
+        let before = store.documents(on).await?;
+        let changed = before
+            .get(&one.domain)
+            .and_then(|document| with_limit(document, (&one.domain, &one.rule), 0, limit));
+        let Some(changed) = changed else {
+            tracing::debug!(
+                rule = one.rule,
+                "its number is not written in its limit, so the autopilot cannot change it"
+            );
+            return Ok(());
+        };
+        let documents = before.with(&one.domain, changed);
+        let (wanted, now) = (documents.clone(), self.clock.now());
+        // A bound of the algorithm may be reached before the operator's.
+        if at_low_priority(move || compile(&wanted, now).is_err()).await {
+            tracing::warn!(
+                domain = one.domain,
+                rule = one.rule,
+                limit,
+                "the autopilot's next limit does not compile"
+            );
+            return Ok(());
+        }
+        let reason = format!("{}{} -> {limit}: {why}", one.reason(), one.limit);
+        let by = Actor { name: AUTHOR.to_owned(), role: Role::Editor };
+        let publication =
+            Publication { on, documents: &documents, by: &by, at: now, reason: &reason, action: "publish" };
+        match store.publish(&publication).await {
+            Ok(version) => {
+                tracing::info!(version = version.number, "{reason}");
+                self.take_from(store).await;
+                Ok(())
+            }
+            // Somebody else published meanwhile: it is looked at anew.
+            Err(PublishError::Conflict { .. }) => Ok(()),
+            Err(PublishError::Store(error)) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_decisions::Peak;
+    use tidegate_rules::{Format, RuleSet, Source};
+
+    use super::*;
+
+    const DAY_US: u64 = 86_400_000_000;
+    const START: u64 = 1_800_000_000_000_000;
+
+    fn pilot() -> Autopilot {
+        let rules = "{ domain: api, rules: [{ name: r, key: [user], limits: [100/minute], autopilot: { min: 50, max: 150, step: 10% } }] }";
+        let rules = RuleSet::compile(&[Source::new("a", rules)], Format::Native).unwrap();
+        rules.rules().next().unwrap().autopilot().unwrap()
+    }
+
+    /// Callers, all with this peak, watched since the start.
+    fn demand(callers: u32, peak: u64) -> LimitDemand {
+        let peaks = (0..callers).map(|caller| Peak { caller, used: peak, refused: 0 });
+        LimitDemand { since_us: START, callers: peaks.collect(), ..LimitDemand::default() }
+    }
+
+    fn after(days: u64) -> Timestamp {
+        Timestamp::from_micros(START + days * DAY_US)
+    }
+
+    fn known(demand: &LimitDemand, limit: u64) -> Known<'_> {
+        Known {
+            pilot: pilot(),
+            limit,
+            now: after(1),
+            last_step: None,
+            demand: Some(demand),
+            missing: None,
+            alert: None,
+        }
+    }
+
+    #[test]
+    fn a_limit_follows_by_a_step_per_period_and_stays_within_its_bounds() {
+        let (high, low) = (demand(5_000, 1_000), demand(5_000, 3));
+        let walk = |demand: &LimitDemand| {
+            let (mut limit, mut steps, mut last) = (100, vec![100], None);
+            for day in 1..20 {
+                let known = Known { now: after(day), last_step: last, ..known(demand, limit) };
+                if let Ok((next, _)) = next(&known) {
+                    (limit, last) = (next, Some(after(day)));
+                    steps.push(limit);
+                }
+            }
+            steps
+        };
+        assert_eq!(walk(&high), [100, 110, 121, 133, 146, 150]);
+        assert_eq!(walk(&low), [100, 90, 81, 73, 66, 60, 54, 50]);
+    }
+
+    #[test]
+    fn the_reason_says_what_it_follows_and_how_sure_that_is() {
+        let high = demand(5_000, 1_000);
+        let (limit, why) = next(&known(&high, 100)).unwrap();
+        assert_eq!(limit, 110);
+        assert_eq!(
+            why,
+            "99.9 % of 5000 callers stay within 1007 (99 % sure); within 50 and 150, by at most 10% per 1d"
+        );
+    }
+
+    #[test]
+    fn no_step_is_made_while_something_speaks_against_it() {
+        let high = demand(5_000, 1_000);
+        let stays = |known: Known<'_>, why: &str| {
+            let told = next(&known).unwrap_err();
+            assert!(told.contains(why), "{told}");
+        };
+        stays(
+            Known { alert: Some("Redis is down"), ..known(&high, 100) },
+            "an alert is active: Redis is down",
+        );
+        stays(Known { last_step: Some(after(1)), ..known(&high, 100) }, "less than 1d ago");
+        stays(Known { missing: Some("two"), ..known(&high, 100) }, "the node two");
+        stays(Known { demand: None, ..known(&high, 100) }, "no caller");
+        stays(
+            Known { now: Timestamp::from_micros(START + DAY_US - 1), ..known(&high, 100) },
+            "watched for less",
+        );
+        stays(known(&demand(500, 1_000), 100), "only 39 % sure");
+        stays(known(&high, 150), "what is suggested");
+        stays(known(&demand(5_000, 101), 100), "close to it");
+    }
+}

@@ -1,0 +1,233 @@
+//! What two servers on one Redis know together of their decisions: a search, the busiest callers, suggested limits.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tidegate_testkit::{Redis, TidegateServer, eventually, http, in_three_tries, poll};
+
+use crate::control_world::{PATIENCE, TOKEN};
+use crate::redis_world::BINARY;
+use crate::tidegate;
+
+const RULES: &str = "\
+domain: api
+rules:
+  - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 40, window: 1d }] }
+";
+
+/// One server that keeps every decision.
+struct Node {
+    server: TidegateServer,
+    http: SocketAddr,
+    admin: SocketAddr,
+    dir: TempDir,
+}
+
+impl Node {
+    fn start(redis: &Redis, name: &str, clear: &str) -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+        let config = format!(
+            "listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }}\n\
+             store: {{ url: '{}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\nadmin: {{ node: {name} }}\n\
+             decision_log: {{ admissions_one_in: 1, refusals_per_second: 1000000, clear: {clear} }}\n",
+            redis.url()
+        );
+        let path = dir.path().join("tidegate.yaml");
+        fs::write(&path, config).unwrap();
+        let env = [("TIDEGATE_DRAIN__DELAY", "0s"), ("TIDEGATE_ADMIN__TOKENS", TOKEN)];
+        let mut server = TidegateServer::start_with_env(BINARY, &["--config", path.to_str().unwrap()], &env);
+        let [http, admin] = ["http", "admin"].map(|what| server.addr(what));
+        Node { server, http, admin, dir }
+    }
+
+    /// Two that know of each other.
+    fn pair(redis: &Redis, clear: &str) -> [Node; 2] {
+        let nodes = ["one", "two"].map(|name| Node::start(redis, name, clear));
+        for node in &nodes {
+            eventually("both nodes are known", PATIENCE, || {
+                node.get("/nodes")["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2)
+            });
+        }
+        nodes
+    }
+
+    fn get(&self, path: &str) -> Value {
+        self.get_as(TOKEN, path)
+    }
+
+    /// What all nodes say; on a busy machine one may miss a question.
+    #[track_caller]
+    fn whole(&self, path: &str) -> Value {
+        let whole = poll(PATIENCE, || Some(self.get(path)).filter(|told| told["missing"] == json!([])));
+        whole.unwrap_or_else(|| panic!("{}", self.get(path)))
+    }
+
+    #[track_caller]
+    fn get_as(&self, token: &str, path: &str) -> Value {
+        let headers = [("authorization", &*format!("Bearer {token}"))];
+        let answer = http::request(self.admin, "GET", &format!("/admin/v1{path}"), &headers, b"").unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    fn viewer(&self) -> String {
+        let bearer = format!("Bearer {TOKEN}");
+        let headers = [("authorization", &*bearer), ("content-type", "application/json")];
+        let body = json!({ "name": "v", "role": "viewer" }).to_string();
+        let made = http::request(self.admin, "POST", "/admin/v1/tokens", &headers, body.as_bytes()).unwrap();
+        made.json()["token"].as_str().unwrap_or_else(|| panic!("{}", made.text())).to_owned()
+    }
+
+    /// Asks for these users, one after the other.
+    #[track_caller]
+    fn ask(&self, users: &[String]) {
+        for users in users.chunks(100) {
+            let checks: Vec<Value> =
+                users.iter().map(|user| json!({ "domain": "api", "attributes": { "user": user } })).collect();
+            let answer =
+                http::post_json(self.http, "/v1/check/batch", &json!({ "checks": checks }).to_string());
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    }
+}
+
+/// Users drawn by Zipf's law, from a seed.
+fn zipf(users: usize, draws: usize) -> Vec<usize> {
+    let mut sum = 0.0;
+    let cumulated: Vec<f64> = (1..=users)
+        .map(|rank| {
+            sum += 1.0 / rank as f64;
+            sum
+        })
+        .collect();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    (0..draws)
+        .map(|_| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let point = (random >> 11) as f64 / (1u64 << 53) as f64 * sum;
+            cumulated.partition_point(|edge| *edge < point).min(users - 1)
+        })
+        .collect()
+}
+
+fn named(caller: &Value) -> usize {
+    caller["key"][0][1].as_str().unwrap()[1..].parse().unwrap()
+}
+
+#[test]
+fn the_busiest_callers_of_two_nodes_are_exact_within_the_stated_error() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair(&redis, "['*']");
+    let drawn = zipf(3_000, 8_000);
+    let mut exact = vec![0u64; 3_000];
+    drawn.iter().for_each(|user| exact[*user] += 1);
+    for (turn, users) in drawn.chunks(500).enumerate() {
+        let users: Vec<String> = users.iter().map(|user| format!("u{user}")).collect();
+        if turn % 2 == 0 { one.ask(&users) } else { two.ask(&users) }
+    }
+    let top = two.whole("/keys/top?by=used&limit=100");
+    assert_eq!((&top["missing"], top["nodes"].as_array().unwrap().len()), (&json!([]), 2), "{top}");
+    let rule = &top["rules"][0];
+    assert_eq!(rule["total"], 8_000, "both nodes are counted");
+    let most_error = rule["most_error"].as_u64().unwrap();
+    // Each node keeps 256 callers: an error is at most what it counted divided by that.
+    assert!(most_error <= 8_000 / 256 + 2, "{most_error}");
+    let callers = rule["callers"].as_array().unwrap();
+    assert_eq!(callers.len(), 100);
+    for caller in callers {
+        let (count, error) = (caller["count"].as_u64().unwrap(), caller["error"].as_u64().unwrap());
+        let truth = exact[named(caller)];
+        assert!(count >= truth && count - error <= truth && error <= most_error, "{caller}: {truth}");
+    }
+    assert_eq!([0, 1, 2].map(|place| named(&callers[place])), [0, 1, 2]);
+    // Whoever was refused was refused beyond forty, wherever it asked.
+    let refused = one.whole("/keys/top?by=refused&limit=100");
+    for caller in refused["rules"][0]["callers"].as_array().unwrap() {
+        let truth = exact[named(caller)] - 40;
+        let (count, error) = (caller["count"].as_u64().unwrap(), caller["error"].as_u64().unwrap());
+        assert!(count >= truth && count - error <= truth, "{caller}: {truth}");
+    }
+    assert!(one.get_as(&one.viewer(), "/keys/top?by=used").to_string().contains("\"#"));
+}
+
+#[test]
+fn a_search_finds_what_the_other_node_refused_and_a_viewer_sees_no_key() {
+    let redis = Redis::start();
+    // Callers are hashed with the secret that the fleet keeps in its store.
+    let [one, two] = Node::pair(&redis, "[]");
+    two.ask(&vec!["alice@example.com".to_owned(); 42]);
+    one.ask(&["alice@example.com".to_owned()]);
+    let found = one.whole("/decisions?key=user=alice@example.com&verdict=refused");
+    assert_eq!((&found["fit"], &found["missing"]), (&json!(3), &json!([])), "{found}");
+    let by_node =
+        |name: &str| found["decisions"].as_array().unwrap().iter().filter(|one| one["node"] == name).count();
+    assert_eq!((by_node("one"), by_node("two")), (1, 2));
+    assert!(!found.to_string().contains("alice"), "{found}");
+    let mut told = String::new();
+    eventually("both nodes answer", PATIENCE, || {
+        let why = tidegate(&["why", "user=alice@example.com"])
+            .env("TIDEGATE_ADMIN", format!("http://{}", one.admin))
+            .env("TIDEGATE_TOKEN", TOKEN)
+            .env("HOME", one.dir.path())
+            .output()
+            .unwrap();
+        told = String::from_utf8_lossy(&why.stdout).into_owned();
+        !told.contains("without two")
+    });
+    assert_eq!(told.matches("refused by api/per-user: 0 of 40 left").count(), 3, "{told}");
+    assert!(told.contains("node two") && told.contains("node one"), "{told}");
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_named() {
+    let redis = Redis::start();
+    let [one, mut two] = Node::pair(&redis, "['*']");
+    one.ask(&["alice".to_owned()]);
+    in_three_tries(|| {
+        // It counts as alive for five seconds after its last heartbeat.
+        two.server.process().pause();
+        let found = one.get("/decisions?key=user=alice");
+        two.server.process().resume();
+        assert_eq!(found["fit"], 1, "what is known is answered: {found}");
+        match found["missing"][0]["node"].as_str() {
+            Some("two") => Ok(()),
+            _ => Err(found.to_string()),
+        }
+    });
+}
+
+#[test]
+fn peaks_are_what_a_caller_used_on_all_nodes_and_each_limit_says_whom_it_would_touch() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair(&redis, "['*']");
+    for _ in 0..5 {
+        one.ask(&["alice".to_owned(), "bob".to_owned()]);
+        two.ask(&["alice".to_owned()]);
+    }
+    let suggested = two.whole("/suggestions?rule=per-user");
+    assert_eq!(suggested["missing"], json!([]), "{suggested}");
+    let limit = &suggested["rules"][0]["limits"][0];
+    assert_eq!((&limit["callers"], &limit["requests"]), (&json!(2), &json!(15)));
+    assert_eq!(limit["peaks"], json!([{ "value": 5, "count": 1 }, { "value": 10, "count": 1 }]));
+    let touched = limit["touched"].as_array().unwrap();
+    let at_five = touched.iter().find(|point| point["limit"] == 5).unwrap();
+    assert_eq!((&at_five["callers"], &at_five["requests"]), (&json!(1), &json!(5)));
+    assert_eq!(limit["suggestion"]["limit"], 10);
+    // The preview plays what both nodes decided.
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("authorization", &*bearer), ("content-type", "application/json")];
+    let document = RULES.replace("limit: 40", "limit: 7");
+    let body = json!({ "documents": [{ "domain": "api", "text": document }] }).to_string();
+    let preview = || {
+        let answer = http::request(one.admin, "POST", "/admin/v1/replay", &headers, body.as_bytes());
+        Some(answer.unwrap().json()).filter(|told| told["missing"] == json!([]))
+    };
+    let preview = poll(PATIENCE, preview).expect("both nodes answer");
+    assert_eq!((&preview["requests"], &preview["refused"]["now"]), (&json!(15), &json!(3)), "{preview}");
+    assert_eq!(preview["rules"][0]["hit_most"][0]["caller"], "user=alice");
+}

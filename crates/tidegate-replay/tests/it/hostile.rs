@@ -1,0 +1,95 @@
+//! Logs as disks, crashes and attackers leave them.
+
+use std::io::{self, Read};
+
+use tidegate_replay::{Format, Options, Parser, Reader, Replay};
+
+use crate::{replay, rules};
+
+const TWO_AN_HOUR: &str =
+    "- { name: per-ip, key: [ip], limits: [{ algorithm: sliding_log, limit: 2, window: 1h }] }";
+
+fn line(second: u64) -> String {
+    format!("203.0.113.7 - - [16/Jan/2027:00:00:{second:02} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"")
+}
+
+#[test]
+fn torn_lines_and_nuls_are_counted_and_the_rest_is_played() {
+    // A crash leaves half a line, and some file systems a stretch of zeros.
+    let torn = &line(2)[..40];
+    let log = format!("{}\n{torn}\n{}\n{}\n{}", line(0), "\0".repeat(5_000), line(1), line(3));
+    let report = replay(&log, Format::Combined, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.played, report.lines.bad, report.refused.now), (3, 2, 1));
+    assert!(report.lines.examples.iter().all(|bad| !bad.text.contains('\0')), "{:?}", report.lines.examples);
+}
+
+/// A log whose second line has ten megabytes and is never whole in memory.
+struct Long {
+    rest: Vec<u8>,
+    x: usize,
+    last: Vec<u8>,
+}
+
+impl Read for Long {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.rest.is_empty() {
+            let n = self.rest.len().min(into.len());
+            into[..n].copy_from_slice(&self.rest[..n]);
+            self.rest.drain(..n);
+            return Ok(n);
+        }
+        if self.x > 0 {
+            let n = self.x.min(into.len());
+            into[..n].fill(b'x');
+            self.x -= n;
+            return Ok(n);
+        }
+        self.rest = std::mem::take(&mut self.last);
+        if self.rest.is_empty() { Ok(0) } else { self.read(into) }
+    }
+}
+
+#[test]
+fn a_line_of_ten_megabytes_is_one_bad_line() {
+    let input =
+        Long { rest: format!("{}\n", line(0)).into(), x: 10 << 20, last: format!("\n{}\n", line(1)).into() };
+    let mut replay = Replay::new(rules(TWO_AN_HOUR), None, Options::new("web"));
+    let mut parser = Parser::new(Format::Combined).unwrap();
+    replay.play_log(&mut Reader::new(input), &mut parser, |_| ()).unwrap();
+    let report = replay.finish();
+    assert_eq!((report.lines.played, report.lines.bad, report.lines.read), (2, 1, 3));
+}
+
+#[test]
+fn a_clock_that_goes_back_and_far_ahead_locks_nobody_out_and_frees_nobody() {
+    let at = |time_us: u64| {
+        format!(
+            r#"{{"time_us":{time_us},"domain":"web","verdict":"admitted","n":1,"attributes":{{"ip":"a"}}}}"#
+        )
+    };
+    let start = 1_800_057_600_000_000;
+    // Back to 1970, then on: decided at the latest time that was seen, so the third of an hour is refused.
+    let log = [at(start), at(0), at(start + 1), at(u64::MAX), at(start + 3_600_000_002)].join("\n");
+    let report = replay(&log, Format::Tidegate, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.played, report.lines.bad, report.lines.out_of_order), (4, 1, 1));
+    assert_eq!(report.refused.now, 1);
+}
+
+#[test]
+fn an_empty_log_has_an_empty_report() {
+    let report = replay("", Format::Combined, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.read, report.requests, report.refused.now), (0, 0, 0));
+    assert!(!tidegate_replay::text(&report, 80).is_empty() && !tidegate_replay::html(&report).is_empty());
+}
+
+#[test]
+fn a_line_that_claims_to_stand_for_everything_is_one_that_cannot_be_read() {
+    let line = |n: &str| {
+        format!(
+            r#"{{"time_us":1800057600000000,"domain":"web","verdict":"admitted","n":{n},"attributes":{{"ip":"a"}}}}"#
+        )
+    };
+    let log = [line("0"), line("-1"), line("99999999999"), line("1")].join("\n");
+    let report = replay(&log, Format::Tidegate, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.played, report.lines.bad), (1, 3));
+}
