@@ -100,6 +100,18 @@ const BENCHES: &[Bench] = &[
         target: "replay",
     },
     Bench {
+        name: "telemetry",
+        shows: "instructions per request with decision log, StatsD, OTLP and alerts, beside none, counted by valgrind",
+        package: "tidegate-cli",
+        target: "telemetry_cost",
+    },
+    Bench {
+        name: "many-keys",
+        shows: "memory and the size of /metrics after ten million callers, with all telemetry and with none",
+        package: "tidegate-cli",
+        target: "telemetry_cost",
+    },
+    Bench {
         name: "resp",
         shows: "CL.THROTTLE over the Redis protocol beside redis-server's own PING, at pipelines 1, 16 and 64",
         package: "tidegate-server",
@@ -126,13 +138,16 @@ const BENCHES: &[Bench] = &[
 ];
 
 /// Benchmarks that start the real binary: it is built first and named to them in `TIDEGATE`.
-const STARTS_TIDEGATE: &[&str] = &["control-plane", "publish", "server", "server-redis", "under-load"];
+const STARTS_TIDEGATE: &[&str] =
+    &["control-plane", "many-keys", "publish", "server", "server-redis", "telemetry", "under-load"];
 
 /// Rows that run another row's target in another way.
 const FLAGS: &[(&str, &[&str])] = &[
     ("control-plane", &["cost"]),
+    ("many-keys", &["keys"]),
     ("publish", &["publish"]),
     ("server-redis", &["--redis", "--only", "grpc"]),
+    ("telemetry", &["cost"]),
 ];
 
 /// Runs the benchmark called `name` with `rest` appended, or lists them all.

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate_testkit::{
-    Certificates, Nginx, Received, TidegateServer, Upstream, eventually, find_tool, http, poll,
+    Certificates, Nginx, Received, TidegateServer, Upstream, eventually, find_tool, http, poll, resp,
 };
 
 use crate::redis_world::{BINARY, PATIENCE};
@@ -274,4 +274,35 @@ fn a_rule_with_an_odd_name_breaks_neither_the_metrics_nor_statsd() {
     let (name, rest) = line.split_once(':').unwrap();
     assert_eq!(name, "ratelimit.service.rate_limit.api.a_b_c_d_e_f_\"g\"_{h}_\\i_é.total_hits");
     assert!(rest.ends_with("|c") && rest.matches('|').count() == 1, "{line}");
+}
+
+/// As many callers as a test has time for: `cargo xtask bench many-keys` lets ten million ask.
+const CALLERS: usize = 200_000;
+
+#[test]
+fn many_callers_make_neither_the_metrics_nor_what_is_kept_of_them_larger() {
+    let away = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let sections = format!(
+        "decision_log: {{ admissions_one_in: 1 }}\ntelemetry: {{ statsd: {{ address: '{away}', every: 200ms }} }}\nlimits: {{ max_cells: 400000 }}"
+    );
+    let mut server = Server::start("memory:", &sections);
+    let mut client = resp::Client::connect(server.server.addr("resp"));
+    client.set_patience(PATIENCE).unwrap();
+    let mut ask = |callers: std::ops::Range<usize>| {
+        let words =
+            |caller: usize| vec!["TG.CHECK".into(), "api".into(), "user".into(), format!("caller-{caller}")];
+        let commands: Vec<Vec<String>> = callers.map(words).collect();
+        commands.chunks(1_000).for_each(|some| assert_eq!(client.pipeline(some).len(), some.len()));
+    };
+    ask(0..1_000);
+    let before = http::get(server.admin, "/metrics").body.len();
+    ask(1_000..CALLERS);
+    let after = http::get(server.admin, "/metrics").body.len();
+    assert!(after < before + 1_000, "{before} bytes, then {after}");
+    let value = |name: &str| server.metric(name).unwrap_or_else(|| panic!("there is no {name}"));
+    assert!(value("tidegate_cells") >= CALLERS as f64);
+    assert!(value("tidegate_decision_log_bytes") <= f64::from(17 << 20), "the ring of 16 MiB");
+    // Rankings have 256 places each, and what a limit's callers ask for at their busiest 4,096 of two days.
+    assert!(value("tidegate_ranked_callers") <= 12_000.0, "{}", value("tidegate_ranked_callers"));
+    assert!(value("tidegate_alert_baselines") <= 1.0);
 }
