@@ -11,7 +11,6 @@ use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool, poll
 
 /// Has Chromium live through `story` on a server that was just started.
 #[track_caller]
-#[expect(clippy::print_stdout, reason = "what a story measured is worth knowing")]
 #[expect(clippy::print_stdout, reason = "what a story measured is printed")]
 fn live_through(story: &str) {
     let (redis, data) = (Redis::start(), TempDir::new().expect("a temporary folder"));
