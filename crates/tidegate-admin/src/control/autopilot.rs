@@ -31,7 +31,7 @@ const AUTHOR: &str = "autopilot";
 
 /// What is known when a step is due, or may be.
 #[derive(Clone, Debug)]
-struct Known<'a> {
+struct StepInput<'a> {
     pilot: Autopilot,
     limit: u64,
     now: Timestamp,
@@ -44,7 +44,7 @@ struct Known<'a> {
 }
 
 /// The next limit, and why; or why it stays as it is.
-fn next(known: &Known<'_>) -> Result<(u64, String), String> {
+fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
     let Autopilot { min, max, step, every } = known.pilot;
     if let Some(alert) = known.alert {
         return Err(format!("an alert is active: {alert}"));
@@ -151,7 +151,7 @@ impl Control {
         let last_step = versions.iter().find(own).map(|version| version.at);
         let demand = self.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
         let alerts = self.alerts.get().map(|desk| desk.show().0).unwrap_or_default();
-        let known = Known {
+        let known = StepInput {
             pilot: one.pilot,
             limit: one.limit,
             now: self.clock.now(),
@@ -242,8 +242,8 @@ mod tests {
         Timestamp::from_micros(START + days * DAY_US)
     }
 
-    fn known(demand: &LimitDemand, limit: u64) -> Known<'_> {
-        Known {
+    fn known(demand: &LimitDemand, limit: u64) -> StepInput<'_> {
+        StepInput {
             pilot: pilot(),
             limit,
             now: after(1),
@@ -260,7 +260,7 @@ mod tests {
         let walk = |demand: &LimitDemand| {
             let (mut limit, mut steps, mut last) = (100, vec![100], None);
             for day in 1..20 {
-                let known = Known { now: after(day), last_step: last, ..known(demand, limit) };
+                let known = StepInput { now: after(day), last_step: last, ..known(demand, limit) };
                 if let Ok((next, _)) = next(&known) {
                     (limit, last) = (next, Some(after(day)));
                     steps.push(limit);
@@ -286,19 +286,19 @@ mod tests {
     #[test]
     fn no_step_is_made_while_something_speaks_against_it() {
         let high = demand(5_000, 1_000);
-        let stays = |known: Known<'_>, why: &str| {
+        let stays = |known: StepInput<'_>, why: &str| {
             let told = next(&known).unwrap_err();
             assert!(told.contains(why), "{told}");
         };
         stays(
-            Known { alert: Some("Redis is down"), ..known(&high, 100) },
+            StepInput { alert: Some("Redis is down"), ..known(&high, 100) },
             "an alert is active: Redis is down",
         );
-        stays(Known { last_step: Some(after(1)), ..known(&high, 100) }, "less than 1d ago");
-        stays(Known { missing: Some("two"), ..known(&high, 100) }, "the node two");
-        stays(Known { demand: None, ..known(&high, 100) }, "no caller");
+        stays(StepInput { last_step: Some(after(1)), ..known(&high, 100) }, "less than 1d ago");
+        stays(StepInput { missing: Some("two"), ..known(&high, 100) }, "the node two");
+        stays(StepInput { demand: None, ..known(&high, 100) }, "no caller");
         stays(
-            Known { now: Timestamp::from_micros(START + DAY_US - 1), ..known(&high, 100) },
+            StepInput { now: Timestamp::from_micros(START + DAY_US - 1), ..known(&high, 100) },
             "watched for less",
         );
         stays(known(&demand(500, 1_000), 100), "only 39 % sure");
