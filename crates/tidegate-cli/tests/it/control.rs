@@ -310,3 +310,34 @@ fn an_autopilot_publishes_its_step_as_a_version_with_its_reason() {
     let text = node.get("/rules")["documents"][0]["text"].as_str().unwrap().to_owned();
     assert_eq!(text.trim_end(), steered.replace("limit: 10", "limit: 6").trim_end());
 }
+
+#[test]
+fn usage_tells_what_is_left_under_every_rule_that_matches_and_spends_nothing() {
+    let node = Node::start("");
+    let day = |limit: u64| format!("{{ algorithm: fixed_window, limit: {limit}, window: 1d }}");
+    let rules = format!(
+        "domain: api\nrules:\n- {{ name: per-user, key: [user], limits: [{}] }}\n- {{ name: all, limits: [{}] }}\n\
+         - {{ name: other, match: {{ path: /x }}, limits: [{}] }}\n",
+        day(3),
+        day(9),
+        day(1)
+    );
+    assert_eq!(node.publish(&rules).status, 200);
+    let body = r#"{"domain":"api","attributes":{"user":"a b"}}"#;
+    assert_eq!(http::post_json(node.http, "/v1/check", body).status, 200);
+    let asked = || http::get(node.http, "/v1/usage?domain=api&user=a%20b");
+    for answer in [asked(), asked(), http::post_json(node.http, "/v1/usage", body)] {
+        let usage = answer.json();
+        let limits = usage["limits"].as_array().unwrap();
+        let left: Vec<_> = limits.iter().map(|one| (&one["rule"], &one["used"], &one["remaining"])).collect();
+        assert_eq!(
+            left,
+            [(&json!("per-user"), &json!(1), &json!(2)), (&json!("all"), &json!(1), &json!(8))],
+            "{usage}"
+        );
+    }
+    node.ban("a b");
+    assert_eq!(asked().json()["banned"], json!(["(ban)"]));
+    let nowhere = http::get(node.http, "/v1/usage?user=1");
+    assert_eq!((nowhere.status, &nowhere.json()["field"]), (422, &json!("domain")));
+}
