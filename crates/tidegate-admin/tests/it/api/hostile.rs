@@ -56,7 +56,7 @@ fn a_body_beyond_its_bound_is_refused() {
     let node = Node::start();
     let large = json!({ "domain": "x".repeat(70 << 10), "attributes": {} });
     assert_eq!(node.ask("POST", "/keys/lookup", &large).status, 413);
-    let body = json!({ "documents": [{ "domain": "api", "text": "#".repeat(17 << 20) }] }).to_string();
+    let body = json!({ "documents": [{ "domain": "api", "text": "#".repeat(33 << 20) }] }).to_string();
     let document = http::get(node.address, "/admin/v1/openapi.json").json();
     // A link is made of nothing, and so is the end of a token or a session: what they are sent is not read.
     let reads = |(method, path, _): &(String, String, String)| {
