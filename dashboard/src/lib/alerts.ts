@@ -13,7 +13,9 @@ const OF_A_RULE = ['traffic_spike', 'traffic_drop', 'refusal_spike', 'new_top_ca
 
 /** Where in this dashboard an alert is looked into. */
 export function alertPlace(alert: Alert): string {
-  const [domain, rule] = alert.subject.split('/', 2);
+  // A rule's name may hold slashes itself.
+  const [domain, ...rest] = alert.subject.split('/');
+  const rule = rest.join('/');
   if (OF_A_RULE.includes(alert.kind) && domain && rule) return link(['rules', domain, rule]);
   return link([alert.kind === 'reload_failed' || OF_A_RULE.includes(alert.kind) ? 'rules' : 'cluster']);
 }
