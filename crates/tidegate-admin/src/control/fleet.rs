@@ -101,8 +101,14 @@ pub struct FleetQuestion {
 
 /// Why the other nodes could not be asked.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct FleetError(pub String);
+pub enum FleetError {
+    /// The store they share does not answer: the limiter's own line in the log says so.
+    #[error("{0}")]
+    Store(String),
+    /// It answers, and does not take what was asked of it.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// An answer that will come.
 pub type NoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FleetError>> + Send + 'a>>;

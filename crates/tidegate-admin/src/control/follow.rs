@@ -148,8 +148,13 @@ impl Control {
     }
 
     fn logged(&self, told: Result<(), FleetError>) {
-        if let Err(error) = told {
-            tracing::warn!(%error, "the other nodes do not hear of the published rules");
+        match told {
+            Ok(()) => {}
+            // One line for one lost store: the limiter's.
+            Err(FleetError::Store(why)) => {
+                tracing::debug!(%why, "the other nodes do not hear of the published rules")
+            }
+            Err(error) => tracing::warn!(%error, "the other nodes do not hear of the published rules"),
         }
     }
 

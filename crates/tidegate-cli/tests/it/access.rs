@@ -61,10 +61,11 @@ fn a_token_is_needed_where_tokens_are_configured_and_any_of_them_will_do() {
     assert_eq!(http::get(address, "/readyz").status, 200);
     // Rotation: the file alone changes.
     fs::write(dir.path().join("tokens"), "a-third-token-of-them\n").unwrap();
-    eventually("the new one is accepted", PATIENCE, || {
-        ask(Some(("authorization", &bearer("a-third-token-of-them"))), "/v1/check").status == 200
+    // Asked for with the old one: the new one would be a wrong guess until it is read, and guesses are slowed down.
+    eventually("the old one is refused", PATIENCE, || {
+        ask(Some(("authorization", &bearer(OTHER))), "/v1/check").status == 401
     });
-    assert_eq!(ask(Some(("authorization", &bearer(OTHER))), "/v1/check").status, 401);
+    assert_eq!(ask(Some(("authorization", &bearer("a-third-token-of-them"))), "/v1/check").status, 200);
     let metrics = http::get(server.addr("admin"), "/metrics").text();
     assert!(metrics.contains("tidegate_refused_logins_total{listener=\"http_grpc\"}"), "{metrics}");
     assert!(server.stderr().contains("refused: "), "{}", server.stderr());

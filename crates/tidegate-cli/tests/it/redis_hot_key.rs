@@ -16,8 +16,9 @@ const RULES: &str = "\
 - { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 200, window: 1d }] }
 - { name: plenty, match: { plan: plenty }, key: [account], limits: [{ algorithm: fixed_window, limit: 1000000000, window: 1d }] }
 ";
-/// Calls a second that go on without any request: a heartbeat of each node, and a margin for one more.
-const BACKGROUND: f64 = 2.0;
+/// Calls a second that go on without any request: a heartbeat of each node, what its alerts ask every two seconds (whose duty
+/// they are, what is silenced, what the others see), and a margin for one more.
+const BACKGROUND: f64 = 3.5;
 
 /// Scripts that Redis has run, by its own count.
 fn scripts_run(redis: &Redis) -> u64 {

@@ -82,11 +82,13 @@ impl RedisFleet {
 impl Fleet for RedisFleet {
     fn publish<'a>(&'a self, set: &'a PublishedSet, set_back: bool) -> NoteFuture<'a, ()> {
         Box::pin(async move {
-            let bytes = serde_json::to_vec(set).map_err(|error| FleetError(error.to_string()))?;
+            let bytes = serde_json::to_vec(set).map_err(|error| FleetError::Refused(error.to_string()))?;
             let revision = PublishedRevision { lineage: set.lineage.clone(), revision: set.revision() };
             match self.store.publish(&revision, &bytes, set_back).await.map_err(failed)? {
                 true => Ok(()),
-                false => Err(FleetError("nodes with another database publish to this Redis".to_owned())),
+                false => {
+                    Err(FleetError::Refused("nodes with another database publish to this Redis".to_owned()))
+                }
             }
         })
     }
@@ -98,7 +100,7 @@ impl Fleet for RedisFleet {
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>> {
         Box::pin(async {
             let Some(bytes) = self.store.published().await.map_err(failed)? else { return Ok(None) };
-            serde_json::from_slice(&bytes).map(Some).map_err(|error| FleetError(error.to_string()))
+            serde_json::from_slice(&bytes).map(Some).map_err(|error| FleetError::Refused(error.to_string()))
         })
     }
 
@@ -137,7 +139,7 @@ impl Fleet for RedisFleet {
             let question = StoreQuestion { id: question.id, text: question.text.clone() };
             match self.store.put_question(&question).await.map_err(failed)? {
                 true => Ok(()),
-                false => Err(FleetError("too much is asked of them at once".to_owned())),
+                false => Err(FleetError::Refused("too much is asked of them at once".to_owned())),
             }
         })
     }
@@ -179,5 +181,5 @@ impl Fleet for RedisFleet {
 
 fn failed(error: StoreError) -> FleetError {
     let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-    FleetError(format!("{error}{cause}"))
+    FleetError::Store(format!("{error}{cause}"))
 }
