@@ -171,20 +171,18 @@ impl Link {
         deadline: Deadline,
     ) -> Result<T, Failure> {
         let mut call = pin!(call);
-        let mut answer = in_time(call.as_mut(), deadline).await;
-        if answer.is_none() {
-            self.is_silent(deadline);
-            if !deadline.late.is_zero() {
-                answer = timeout(deadline.late, call).await.ok();
-            }
-        }
-        match answer {
-            Some(Ok(answer)) => {
+        if let Some(answer) = in_time(call.as_mut(), deadline).await {
+            if answer.is_ok() {
                 self.shared.is_heard();
-                Ok(answer)
             }
-            Some(Err(error)) => Err(Failure::Lost(error.into())),
-            None => Err(Failure::TimedOut(deadline.span)),
+            return answer.map_err(lost);
+        }
+        self.is_silent(deadline);
+        // A late answer does not end the silence: where replies were lost on the way, each that comes is taken for an
+        // earlier call's, so all are late until the connection is made anew.
+        match timeout(deadline.late, call).await {
+            Ok(answer) => answer.map_err(lost),
+            Err(_) => Err(Failure::TimedOut(deadline.span)),
         }
     }
 
@@ -274,6 +272,10 @@ fn micros(span: Duration) -> Micros {
 
 fn span(micros: Micros) -> Duration {
     Duration::from_micros(micros.get())
+}
+
+fn lost(error: RedisError) -> Failure {
+    Failure::Lost(error.into())
 }
 
 fn unreachable(why: BoxError) -> Failure {

@@ -242,7 +242,7 @@ mod tests {
             assert!(app.contains(&named), "{} leads to {page}", kind.name());
             assert!(!next.is_empty());
         }
-        assert!(app.contains("place().path[2]}<RuleDetail"), "a rule has a page at rules/DOMAIN/RULE");
+        assert!(app.contains("page === 'rules' && rule}"), "a rule has a page at rules/DOMAIN/RULE");
     }
 
     #[test]
