@@ -39,7 +39,7 @@ fn a_token_is_needed_where_tokens_are_configured_and_any_of_them_will_do() {
     let config = format!("access: {{ tokens: [{TOKEN}], tokens_file: tokens }}");
     let mut server = serve(dir.path(), &config, &[]);
     let address = server.addr("http");
-    let body = br#"{"domain":"api","attributes":{"user":"42"}}"#;
+    let body = br#"{"domain":"api","attributes":{"user":"42"},"cost":0}"#;
     let ask = |header: Option<(&str, &str)>, path: &str| {
         let headers = [header, Some(("content-type", "application/json"))];
         let headers: Vec<_> = headers.into_iter().flatten().collect();
