@@ -15,9 +15,10 @@ use tidegate_testkit::{Redis, TidegateServer, find_node_package, find_tool, poll
 fn live_through(story: &str) {
     let (redis, data) = (Redis::start(), TempDir::new().expect("a temporary folder"));
     let config = data.path().join("tidegate.yaml");
-    // Every decision is kept, with its key as it is: what a story does must be found again.
-    std::fs::write(&config, "decision_log: { admissions_one_in: 1, clear: ['*'] }\n")
-        .expect("a configuration");
+    // Every decision is kept, with its key as it is: what a story does must be found again. A browser that starts takes
+    // both cores of a small machine for longer than the default deadline: no story is about that.
+    let lines = "store: { timeout: 2s }\ndecision_log: { admissions_one_in: 1, clear: ['*'] }\n";
+    std::fs::write(&config, lines).expect("a configuration");
     let mut server = TidegateServer::start(
         env!("CARGO_BIN_EXE_tidegate"),
         &[
