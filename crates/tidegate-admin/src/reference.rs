@@ -11,7 +11,7 @@ use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, DecisionLogConfig};
 use tidegate_limiter::{
     BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RuleResult, ShedStats, Source,
-    StoreCall, Transport, Utilization,
+    StoreCall, Transport,
 };
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
@@ -145,11 +145,10 @@ fn everything() -> Exposition {
         .with_nodes(|| vec![NodeHealth { endpoint: "NODE".to_owned(), breaker: BreakerState::Closed }])
         .with_remote(RemoteStats::default)
         .with_busy_ratio(|| 0.0)
-        .with_shedding(|| ShedStats {
-            in_use: 0,
-            workers: Some(1),
-            utilization: Utilization::of(0, std::num::NonZeroUsize::MIN),
-            level: 0.0,
+        .with_shedding(|| {
+            let mut idle = ShedStats::default();
+            idle.workers = Some(1);
+            idle
         })
         .with_connections(|| ["http", "grpc", "resp", "proxy"].map(connections).into())
         .with_refused_logins(|| ["http_grpc", "resp"].map(|listener| (listener, 0)).into())

@@ -128,13 +128,14 @@ pub fn rule_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
 pub fn traced<'d>(
     context: TraceContext,
     transport: Transport,
-    (began, took): (Timestamp, Duration),
+    time: (Timestamp, Duration),
     domain: &'d str,
     decision: &'d Decision,
 ) -> Traced<'d> {
-    let rule = decision.governing().map(|report| rule_name(decision, report));
-    let (allowed, source) = (decision.allowed, Some(decision.source));
-    Traced { context, transport, began, took, domain, rule, allowed, source }
+    let mut traced = Traced::new(context, transport, time, domain, decision.allowed);
+    traced.rule = decision.governing().map(|report| rule_name(decision, report));
+    traced.source = Some(decision.source);
+    traced
 }
 
 fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) -> Reported<'d> {

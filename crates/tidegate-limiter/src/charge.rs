@@ -27,8 +27,7 @@ impl Limiter {
     ) -> Result<(), RefundError> {
         let Some(age) = self.age_of(spent) else { return Ok(()) };
         let snapshot = self.rules.load_full();
-        let mut matched = Matched::new();
-        matched.find(&snapshot, request, self)?;
+        let matched = Matched::of(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
         let charges = plan.refundable().filter(|place| !plan.spends[*place].touch.limit.takes_lease());
         let charges = charges.map(|place| {

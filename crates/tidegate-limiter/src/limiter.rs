@@ -179,13 +179,8 @@ impl Limiter {
     /// Decides several requests that have nothing to do with each other, in one call to the store.
     pub async fn check_batch(&self, requests: &[CheckRequest<'_>]) -> Vec<Result<Decision, UnknownDomain>> {
         let snapshot = self.rules.load_full();
-        let found: Vec<Result<Matched<'_>, UnknownDomain>> = requests
-            .iter()
-            .map(|request| {
-                let mut matched = Matched::new();
-                matched.find(&snapshot, request, self).map(|()| matched)
-            })
-            .collect();
+        let found: Vec<Result<Matched<'_>, UnknownDomain>> =
+            requests.iter().map(|request| Matched::of(&snapshot, request, self)).collect();
         let plans: Vec<Result<Plan<'_>, &UnknownDomain>> = found
             .iter()
             .zip(requests)

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Micros};
+use tidegate_core::{Hits, Limit, Micros};
 use tidegate_rules::{Coordination, UnknownDomain};
 use tidegate_store::{Clock, Refund, Store, StoreError};
 
@@ -70,6 +70,9 @@ pub enum SpentAt<'d> {
     Ago(Micros),
     /// By this decision of this limiter.
     By(&'d Decision),
+    /// With this decision of this limiter, which was charged with more since: the time when its quota was to be back is no
+    /// longer known. Until a bucket that was full would have refilled, all of it counts as spent.
+    Charged(&'d Decision),
 }
 
 /// Hits to be given back to one cell of a request.
@@ -97,8 +100,7 @@ impl Limiter {
         spent: SpentAt<'_>,
     ) -> Result<(), RefundError> {
         let snapshot = self.rules.load_full();
-        let mut matched = Matched::new();
-        matched.find(&snapshot, request, self)?;
+        let matched = Matched::of(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
         let all = self.returns(&plan, amount, spent);
         match &self.remote {
@@ -117,7 +119,9 @@ impl Limiter {
         match spent {
             SpentAt::Unknown => Some(Micros::ZERO),
             SpentAt::Ago(age) => Some(age),
-            SpentAt::By(decision) => decision.allowed.then(|| self.clock.now().since(decision.asked_at())),
+            SpentAt::By(decision) | SpentAt::Charged(decision) => {
+                decision.allowed.then(|| self.clock.now().since(decision.asked_at()))
+            }
         }
     }
 
@@ -136,9 +140,10 @@ impl Limiter {
                 plan.reset_after(place, decision).is_some_and(|reset_after| age >= reset_after)
             }
             // A bucket is idle again by then at the latest, whatever was in it. The store knows of windows.
-            SpentAt::By(_) | SpentAt::Ago(_) => {
+            SpentAt::By(_) | SpentAt::Charged(_) | SpentAt::Ago(_) => {
                 let limit = plan.spends[place].touch.limit;
-                limit.refills() && limit.quota_window().is_some_and(|refill| age >= refill)
+                limit.refills()
+                    && refill_time(limit, plan.overdraft(place)).is_some_and(|refill| age >= refill)
             }
         };
         let places = plan.refundable().filter(|place| !is_back(*place));
@@ -151,8 +156,7 @@ impl Limiter {
     /// When no rule speaks of the domain, or the store did not answer.
     pub async fn reset(&self, request: &CheckRequest<'_>) -> Result<(), RefundError> {
         let snapshot = self.rules.load_full();
-        let mut matched = Matched::new();
-        matched.find(&snapshot, request, self)?;
+        let matched = Matched::of(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
         for spend in &plan.spends {
             match &self.remote {
@@ -260,6 +264,13 @@ async fn refund_at(store: Arc<dyn Store>, given: GivenBack) -> Result<(), StoreE
     let refunds: SmallVec<[Refund<'_>; 2]> =
         given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age)).collect();
     store.refund(&refunds).answer().await
+}
+
+/// How long a bucket takes to refill from its deepest debt.
+fn refill_time(limit: &Limit, overdraft: Hits) -> Option<Micros> {
+    let (quota, window) = (u128::from(limit.quota()), limit.quota_window()?);
+    let most = u128::from(window.get()) * (quota + u128::from(overdraft.get()));
+    Some(Micros::new(u64::try_from(most.div_ceil(quota.max(1))).unwrap_or(u64::MAX)))
 }
 
 fn refunds<'p>(plan: &Plan<'p>, returns: impl Iterator<Item = Return>) -> SmallVec<[Refund<'p>; 4]> {

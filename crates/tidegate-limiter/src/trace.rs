@@ -63,6 +63,7 @@ fn hex(digits: &[u8]) -> Option<u128> {
 
 /// A decision on a request that belongs to a sampled trace.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Traced<'a> {
     /// Whose trace.
     pub context: TraceContext,
@@ -80,6 +81,20 @@ pub struct Traced<'a> {
     pub allowed: bool,
     /// Who answered; none where the transport does not tell.
     pub source: Option<Source>,
+}
+
+impl<'a> Traced<'a> {
+    /// A verdict of which nothing else is known; what is known is set.
+    #[must_use]
+    pub fn new(
+        context: TraceContext,
+        transport: Transport,
+        (began, took): (Timestamp, Duration),
+        domain: &'a str,
+        allowed: bool,
+    ) -> Self {
+        Traced { context, transport, began, took, domain, rule: None, allowed, source: None }
+    }
 }
 
 #[cfg(test)]

@@ -75,8 +75,7 @@ impl Service {
     ) {
         if let Some(context) = trace {
             let took = span(self.clock.now().since(began));
-            let (rule, source) = (None, None);
-            self.observer.traced(&Traced { context, transport, began, took, domain, rule, allowed, source });
+            self.observer.traced(&Traced::new(context, transport, (began, took), domain, allowed));
         }
     }
 

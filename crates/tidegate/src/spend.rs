@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use tidegate_core::Hits;
-use tidegate_limiter::{Decision, LeaseError, LeaseToken, Limiter, RefundError, SpentAt};
+use tidegate_limiter::{Decision, LeaseError, LeaseToken, Limiter, RefundError, Source, SpentAt};
 
 use crate::ask::Ask;
 
@@ -37,13 +37,18 @@ pub struct Spend {
     decision: Decision,
     lease: Option<Lease>,
     spent: u64,
+    /// Of what was spent, what nobody counted, because the store was away and the rule lets requests pass without it.
+    uncounted: u64,
+    is_charged: bool,
 }
 
 impl Spend {
     pub(crate) fn new(limiter: &Limiter, ask: &Ask<'_>, mut decision: Decision) -> Self {
         let lease = decision.lease.take().map(|token| Lease::new(limiter, token));
         let spent = if decision.allowed { ask.hits().get() } else { 0 };
-        Spend { limiter: limiter.clone(), ask: ask.clone().into_owned(), decision, lease, spent }
+        let uncounted = if decision.source == Source::FallbackOpen { spent } else { 0 };
+        let (limiter, ask) = (limiter.clone(), ask.clone().into_owned());
+        Spend { limiter, ask, decision, lease, spent, uncounted, is_charged: false }
     }
 
     /// Whether it may pass.
@@ -64,12 +69,15 @@ impl Spend {
     /// When the rules no longer have the domain, or the store did not answer.
     pub async fn refund(&mut self, hits: u64) -> Result<(), RefundError> {
         let hits = hits.min(self.spent);
-        if hits > 0 {
-            let (entries, by) = (self.ask.entries(), SpentAt::By(&self.decision));
+        let counted = hits.min(self.spent - self.uncounted);
+        if counted > 0 {
+            let by = if self.is_charged { SpentAt::Charged } else { SpentAt::By }(&self.decision);
+            let entries = self.ask.entries();
             let descriptors = [self.ask.descriptor(&entries)];
-            self.limiter.refund(&self.ask.request(&descriptors), Hits::new(hits), by).await?;
-            self.spent -= hits;
+            self.limiter.refund(&self.ask.request(&descriptors), Hits::new(counted), by).await?;
         }
+        self.spent -= hits;
+        self.uncounted -= hits - counted;
         Ok(())
     }
 
@@ -85,6 +93,7 @@ impl Spend {
             let descriptors = [self.ask.descriptor(&entries)];
             self.limiter.charge(&self.ask.request(&descriptors), Hits::new(hits), by).await?;
             self.spent = self.spent.saturating_add(hits);
+            self.is_charged = true;
         }
         Ok(())
     }

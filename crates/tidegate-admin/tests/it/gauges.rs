@@ -16,14 +16,12 @@ fn read(exposition: &Exposition) -> Scrape {
 fn what_the_store_holds_is_read_anew_at_each_scrape() {
     let cells = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = cells.clone();
-    let exposition = Exposition::new(Arc::new(Metrics::new())).with_store(move || MemoryStats {
-        cells: counted.fetch_add(10, std::sync::atomic::Ordering::SeqCst),
-        bytes: 4_096,
-        dropped_idle: 1,
-        evicted_in_use: 2,
-        evicted_spent: 3,
-        records: 4,
-        evicted_records: 5,
+    let exposition = Exposition::new(Arc::new(Metrics::new())).with_store(move || {
+        let mut stats = MemoryStats::default();
+        stats.cells = counted.fetch_add(10, std::sync::atomic::Ordering::SeqCst);
+        (stats.dropped_idle, stats.evicted_in_use, stats.evicted_spent) = (1, 2, 3);
+        (stats.records, stats.evicted_records) = (4, 5);
+        stats
     });
     assert_eq!(read(&exposition).get("tidegate_cells", &[]), Some(0.0));
     let scrape = read(&exposition);
@@ -57,11 +55,11 @@ fn shedding_tells_who_is_shed_and_why() {
         metrics.shed(Priority::P3);
     }
     metrics.shed(Priority::P1);
-    let stats = |workers| ShedStats {
-        in_use: 15,
-        workers,
-        utilization: Utilization::of(15, 20.try_into().unwrap()),
-        level: 0.25,
+    let stats = |workers| {
+        let mut stats = ShedStats::default();
+        (stats.in_use, stats.workers, stats.level) = (15, workers, 0.25);
+        stats.utilization = Utilization::of(15, 20.try_into().unwrap());
+        stats
     };
     let scrape = read(&Exposition::new(metrics).with_shedding(move || stats(Some(20))));
     let shed = ["P0", "P1", "P2", "P3"]

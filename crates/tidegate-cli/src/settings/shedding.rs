@@ -144,12 +144,11 @@ impl Adaptive {
 
 impl ClassThresholds {
     fn settings(&self, default: Thresholds) -> Result<Thresholds, Failure> {
-        let thresholds = Thresholds {
-            p1: percent("thresholds.P1", self.p1, default.p1)?,
-            p2: percent("thresholds.P2", self.p2, default.p2)?,
-            p3: percent("thresholds.P3", self.p3, default.p3)?,
-        };
-        let Thresholds { p1, p2, p3 } = thresholds;
+        let mut thresholds = default;
+        thresholds.p1 = percent("thresholds.P1", self.p1, default.p1)?;
+        thresholds.p2 = percent("thresholds.P2", self.p2, default.p2)?;
+        thresholds.p3 = percent("thresholds.P3", self.p3, default.p3)?;
+        let Thresholds { p1, p2, p3, .. } = thresholds;
         if p3 > p2 || p2 > p1 {
             let found =
                 format!("P3 {p3}, P2 {p2}, P1 {p1}: a class would be shed before one that matters less");
@@ -227,7 +226,7 @@ mod tests {
         .settings()
         .unwrap();
         assert_eq!(settings.capacity, Capacity::Workers(20.try_into().unwrap()));
-        let Thresholds { p1, p2, p3 } = settings.thresholds;
+        let Thresholds { p1, p2, p3, .. } = settings.thresholds;
         assert_eq!([p1.get(), p2.get(), p3.get()], [95, 80, 50]);
         assert_eq!(settings.retry_after, Micros::from_secs(3));
         let class = |entries: &[(&str, &[u8])]| settings.classes.class_of(entries);

@@ -49,6 +49,17 @@ impl<'r> Matched<'r> {
         }
     }
 
+    /// What the rules of `snapshot` say of `request`, where a copy of it does not matter.
+    pub(crate) fn of(
+        snapshot: &'r Snapshot,
+        request: &CheckRequest<'_>,
+        limiter: &Limiter,
+    ) -> Result<Self, UnknownDomain> {
+        let mut matched = Matched::new();
+        matched.find(snapshot, request, limiter)?;
+        Ok(matched)
+    }
+
     /// Finds what the rules of `snapshot` say of `request`.
     pub(crate) fn find(
         &mut self,

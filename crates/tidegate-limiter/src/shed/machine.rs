@@ -11,6 +11,7 @@ use super::utilization::{Percent, Utilization};
 
 /// How many of the workers each class may use: P0 all of them, and the queue before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Thresholds {
     /// For P1: 90 % by default.
     pub p1: Percent,

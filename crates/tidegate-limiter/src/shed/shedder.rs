@@ -66,6 +66,7 @@ struct ShedderState {
 
 /// A request that was turned away.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Shed {
     /// How critical it was.
     pub priority: Priority,
@@ -96,7 +97,8 @@ impl fmt::Display for Shed {
 impl std::error::Error for Shed {}
 
 /// What a shedder is doing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ShedStats {
     /// Requests that were let in and have not left.
     pub in_use: usize,

@@ -70,6 +70,7 @@ impl Default for MemoryConfig {
 
 /// What a memory store holds now, and what it had to drop since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// Cells held.
     pub cells: usize,

@@ -126,16 +126,9 @@ mod tests {
     use super::*;
 
     fn traced(trace_id: u128) -> Traced<'static> {
-        Traced {
-            context: TraceContext { trace_id, parent_id: 7 },
-            transport: Transport::Http,
-            began: Timestamp::from_micros(1_000),
-            took: Duration::from_micros(5),
-            domain: "api",
-            rule: None,
-            allowed: true,
-            source: None,
-        }
+        let context = TraceContext { trace_id, parent_id: 7 };
+        let time = (Timestamp::from_micros(1_000), Duration::from_micros(5));
+        Traced::new(context, Transport::Http, time, "api", true)
     }
 
     #[test]

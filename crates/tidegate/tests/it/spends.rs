@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::store::{
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Refund, Reply, Request, Store, StoreError,
+};
 use tidegate::{Ask, Clock, Limiter, ManualClock, RedisConfig, Setup, Timestamp};
 use tidegate_testkit::Redis;
 
@@ -98,6 +101,99 @@ async fn a_charge_counts_as_long_as_its_bucket_could_not_have_refilled() {
         spend.charge(40).await.unwrap();
         assert_eq!(world.left("bucket").await, 60);
     }
+}
+
+#[tokio::test]
+async fn what_was_charged_later_can_be_given_back_on_both_stores() {
+    for world in worlds() {
+        let mut bucket = Ask::new("api").with("rule", "bucket").spend(&world.limiter).await.unwrap();
+        let mut debt = Ask::new("api").with("rule", "debt").cost(10).spend(&world.limiter).await.unwrap();
+        // Nobody knew how much it would be: nothing was set aside.
+        let looked = |rule: &'static str| Ask::new("api").with("rule", rule).cost(0);
+        let mut window = looked("window").spend(&world.limiter).await.unwrap();
+        let mut log = looked("log").spend(&world.limiter).await.unwrap();
+        // By then the one hit is back, but not what comes now.
+        world.clock.advance(Duration::from_secs(60));
+        for spend in [&mut bucket, &mut window, &mut log] {
+            spend.charge(40).await.unwrap();
+            spend.refund(30).await.unwrap();
+        }
+        assert_eq!((world.left("bucket").await, bucket.spent()), (90, 11));
+        assert_eq!((world.left("window").await, world.left("log").await), (90, 90));
+        // A bucket in debt takes longer to refill than a full one: after an hour and a quarter 150 are 25.
+        debt.charge(1_000).await.unwrap();
+        world.clock.advance(Duration::from_secs(75 * 60 - 60));
+        assert_eq!(world.left("debt").await, 75);
+        debt.refund(20).await.unwrap();
+        assert_eq!(world.left("debt").await, 95);
+        // After an hour and a half it would have been full, whatever was charged.
+        assert!(Ask::new("api").with("rule", "debt").cost(95).check(&world.limiter).await.unwrap().allowed);
+        world.clock.advance(Duration::from_secs(15 * 60));
+        let left = world.left("debt").await;
+        debt.refund(20).await.unwrap();
+        assert_eq!(world.left("debt").await, left);
+    }
+}
+
+/// A store in memory that can be away.
+struct Leaving {
+    store: tidegate::MemoryStore,
+    is_away: std::sync::atomic::AtomicBool,
+}
+
+impl Leaving {
+    fn or_away<'a, T>(&'a self, reply: impl FnOnce() -> Reply<'a, T>) -> Reply<'a, T> {
+        match self.is_away.load(std::sync::atomic::Ordering::Relaxed) {
+            true => {
+                Reply::Now(Err(StoreError::NotApplied { endpoint: "here".into(), source: "away".into() }))
+            }
+            false => reply(),
+        }
+    }
+}
+
+impl Store for Leaving {
+    fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
+        self.or_away(|| self.store.decide(batch))
+    }
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+        self.or_away(|| self.store.refund(refunds))
+    }
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+        self.or_away(|| self.store.charge(charges))
+    }
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+        self.or_away(|| self.store.reset(cell, limit))
+    }
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.or_away(|| self.store.renew(lease))
+    }
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+        self.or_away(|| self.store.release(lease))
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_counted_is_not_given_back() {
+    let rules = "{ domain: api, rules: [{ name: r, limits: [100/h], on_store_failure: open }] }";
+    let store = Arc::new(Leaving {
+        store: tidegate::MemoryStore::new(tidegate::MemoryConfig::default()),
+        is_away: true.into(),
+    });
+    let rules = tidegate::IntoRules::into_rules(rules).unwrap();
+    let limiter =
+        Limiter::new(tidegate::LimiterConfig::new(rules, store.clone(), Arc::new(tidegate::NoObserver)));
+    let mut spend = Ask::new("api").cost(30).spend(&limiter).await.unwrap();
+    assert!(spend.is_allowed() && spend.source == tidegate::Source::FallbackOpen);
+    store.is_away.store(false, std::sync::atomic::Ordering::Relaxed);
+    let left = async || Ask::new("api").cost(0).check(&limiter).await.unwrap().remaining().unwrap();
+    assert!(Ask::new("api").cost(50).check(&limiter).await.unwrap().allowed);
+    spend.charge(10).await.unwrap();
+    assert_eq!((spend.spent(), left().await), (40, 40));
+    spend.refund(25).await.unwrap();
+    assert_eq!((spend.spent(), left().await), (15, 50), "the ten that were counted, and no more");
+    spend.refund(15).await.unwrap();
+    assert_eq!((spend.spent(), left().await), (0, 50));
 }
 
 #[tokio::test]
