@@ -52,15 +52,37 @@ fn oldest(root: &Path) -> Result<Outcome, Failure> {
     run(root, CommandLine::new(["cargo", &toolchain]).args(check).args(["target/oldest"]))
 }
 
-/// Checks the facade with every combination of features that differ: what implies another is left out beside it.
+/// Checks every library crate with every combination of its features that differ, away from what people build.
 fn features(root: &Path) -> Result<Outcome, Failure> {
-    for features in combinations() {
-        let check = ["cargo", "check", "--quiet", "--locked", "-p", "tidegate", "--no-default-features"];
-        run(root, CommandLine::new(check).args(["--features", &features]))?;
+    let facade = combinations().into_iter().map(|features| ("tidegate", features));
+    let behind = BEHIND.iter().flat_map(|(name, features)| subsets(features).map(move |some| (*name, some)));
+    for (name, features) in behind.chain(facade) {
+        let check = ["cargo", "check", "--quiet", "--locked", "--target-dir", "target/library", "-p", name];
+        run(root, CommandLine::new(check).args(["--no-default-features", "--features", &features]))?;
     }
     Ok(Outcome::Done)
 }
 
+/// The crates behind the facade that have features.
+const BEHIND: [(&str, &[&str]); 6] = [
+    ("tidegate-store", &["conformance", "counter"]),
+    ("tidegate-rules", &["serde", "snippets"]),
+    ("tidegate-limiter", &["tokio"]),
+    ("tidegate-http", &["jwt", "schema"]),
+    ("tidegate-tower", &["axum", "jwt", "tonic"]),
+    ("tidegate-store-redis", &["tls"]),
+];
+
+/// Every subset, the empty one first.
+fn subsets(features: &[&str]) -> impl Iterator<Item = String> {
+    (0..1_usize << features.len()).map(move |chosen| {
+        let is_chosen = |place: &usize| chosen >> place & 1 == 1;
+        let names: Vec<&str> = (0..features.len()).filter(is_chosen).map(|place| features[place]).collect();
+        names.join(",")
+    })
+}
+
+/// The facade's: what implies another is left out beside it.
 fn combinations() -> Vec<String> {
     let mut all = Vec::new();
     for memory in ["", "memory"] {
@@ -190,6 +212,26 @@ mod tests {
             all.contains(&String::new())
                 && all.contains(&"memory,redis-tls,axum,tonic,jwt,tracing".to_owned())
         );
+    }
+
+    #[test]
+    fn every_feature_of_every_library_crate_is_checked() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for library in LIBRARIES {
+            let manifest = fs::read_to_string(root.join("crates").join(library).join("Cargo.toml")).unwrap();
+            let section = manifest.split("\n[features]\n").nth(1).and_then(|after| after.split("\n[").next());
+            let named = section.into_iter().flat_map(str::lines).filter(|line| !line.starts_with('#'));
+            let named = named.filter_map(|line| line.split(" = ").next()).filter(|name| *name != "default");
+            let all = match BEHIND.iter().find(|(name, _)| *name == library) {
+                Some((_, features)) => subsets(features).collect(),
+                None => combinations(),
+            };
+            for feature in named.filter(|name| !name.is_empty()) {
+                let is_checked = all.iter().any(|some| some.split(',').any(|name| name == feature));
+                assert!(is_checked, "{library}: {feature}");
+            }
+        }
+        assert_eq!(subsets(&["a", "b"]).collect::<Vec<_>>(), ["", "a", "b", "a,b"]);
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
 /// reaches the service: it is answered with 429 (503 where a rule must not decide without its store), headers that say
 /// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
 /// [`RateLimitLayer::on_refused`] answers otherwise. One that passes carries its [`Decision`](tidegate_limiter::Decision) in its
-/// extensions. Of several layers the response tells of the tightest limit. Where a leaky bucket asks a
+/// extensions. Nothing is given back where the service fails: what depends on that, a handler spends itself. Of several layers
+/// the response tells of the tightest limit. Where a leaky bucket asks a
 /// request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
 ///
 /// ```
@@ -120,7 +121,8 @@ impl RateLimitLayer {
     }
 
     /// Adds what `also` reads to what identity knows: such as the user that a layer before this one has authenticated. What
-    /// identity knows already stays as it is.
+    /// identity knows already stays as it is. Put that layer around this one: with axum's `layer`, the one added last runs
+    /// first.
     ///
     /// ```
     /// # use tidegate_tower::RateLimitLayer;

@@ -24,7 +24,27 @@
 //! or settled later.
 //!
 //! Rules are text (YAML or JSON) or code, in the same language: see [`rules`]. They can change while the program runs:
-//! [`Limiter::replace_rules`] loses no counter. A [`Limiter`] is cheap to clone, and ends with its last clone.
+//! [`Limiter::replace_rules`] with what [`compile`] makes of them loses no counter. A [`Limiter`] is cheap to clone, and ends
+//! with its last clone.
+//!
+//! # Where to look
+//!
+//! | To | use |
+//! |---|---|
+//! | limit an axum, tonic, hyper or tower service | `RateLimitLayer`; what rules know of a request is in `middleware::identity` |
+//! | decide in a handler, a job or a client | [`Ask::check`], or [`Ask::check_blocking`] on a plain thread |
+//! | give back what a failed request has spent, or charge what it took | [`Ask::spend`]: [`Spend::refund`], [`Spend::settle`] |
+//! | let so many run at once | a `concurrency` limit, and the [`Lease`] of a [`Spend`] |
+//! | test by a clock that stands still | [`in_memory_with`] a [`ManualClock`] |
+//! | hear of decisions and of a lost store | [`Setup::observer`]: `TracingObserver`, or an [`Observer`] of your own |
+//! | keep counters elsewhere, or bound them otherwise | [`Setup::on_store`], with a [`Store`] of your own |
+//! | stop in order | [`Limiter::shutdown`] |
+//!
+//! # Answers that nobody waits for
+//!
+//! The future of a check can be dropped at any moment, as a server does when its client hangs up. What the store has not been
+//! asked yet is not spent. What it has been asked stays spent, though nobody hears the answer: else who hangs up in time would
+//! ask for nothing. A lease that it brings is given back.
 //!
 //! # Features
 //!
@@ -52,7 +72,7 @@ pub use ask::Ask;
 pub use blocking::{BlockingError, block_on};
 #[cfg(feature = "redis")]
 pub use redis::{OnRedisError, on_redis, on_redis_with};
-pub use setup::{IntoRules, Setup};
+pub use setup::{IntoRules, Setup, compile};
 pub use spend::{Lease, Spend};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 pub use tidegate_limiter::{

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-#[cfg(feature = "memory")]
-use tidegate_limiter::{Limiter, LimiterConfig};
-use tidegate_limiter::{NoObserver, Observer};
+use tidegate_limiter::{Limiter, LimiterConfig, NoObserver, Observer};
 use tidegate_rules::code::Rules;
 use tidegate_rules::{Diagnostics, Format, RuleSet, Source};
-use tidegate_store::Clock;
+use tidegate_store::{Clock, Store};
 #[cfg(feature = "memory")]
 use tidegate_store::{MemoryConfig, MemoryStore};
 
@@ -19,6 +17,26 @@ pub trait IntoRules {
     /// # Errors
     /// With every mistake in the rules, each with its place and a hint.
     fn into_rules(self) -> Result<RuleSet, Diagnostics>;
+}
+
+/// Compiles `rules`, such as those that [`Limiter::replace_rules`] takes into use.
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = tidegate::in_memory("{ domain: d, rules: [{ name: r, limits: [1/minute] }] }")?;
+/// limiter.replace_rules(tidegate::compile("{ domain: d, rules: [{ name: r, limits: [2/minute] }] }")?);
+/// assert_eq!(tidegate::Ask::new("d").check_blocking(&limiter)?.remaining(), Some(1));
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "memory"))]
+/// # fn main() {}
+/// ```
+///
+/// # Errors
+/// With every mistake in the rules, each with its place and a hint.
+pub fn compile(rules: impl IntoRules) -> Result<RuleSet, Diagnostics> {
+    rules.into_rules()
 }
 
 impl IntoRules for &str {
@@ -94,14 +112,37 @@ impl Setup {
     /// With every mistake in the rules, each with its place and a hint.
     #[cfg(feature = "memory")]
     pub fn in_memory(self) -> Result<Limiter, Diagnostics> {
-        let rules = self.rules?;
-        let Some(clock) = self.clock else {
-            let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
-            return Ok(Limiter::new(LimiterConfig::new(rules, store, self.observer)));
+        let config = MemoryConfig::default();
+        let store: Arc<dyn Store> = match &self.clock {
+            None => Arc::new(MemoryStore::new(config)),
+            Some(clock) => Arc::new(MemoryStore::with_clock(config, Arc::clone(clock))),
         };
-        let store = Arc::new(MemoryStore::with_clock(MemoryConfig::default(), Arc::clone(&clock)));
-        let mut config = LimiterConfig::new(rules, store, self.observer);
-        config.clock = clock;
+        self.on_store(store)
+    }
+
+    /// A limiter with counters in `store`, which answers at once: one of your own, or a
+    /// [`MemoryStore`](crate::MemoryStore) with bounds of your own. A store that may be slow or away wants time-outs and a runtime:
+    /// [`LimiterConfig::over_a_network`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    /// use tidegate::{MemoryConfig, MemoryStore, Setup};
+    ///
+    /// let store = Arc::new(MemoryStore::new(MemoryConfig::default().max_cells(10_000)));
+    /// let rules = "{ domain: d, rules: [{ name: r, key: [user], limits: [1/minute] }] }";
+    /// let limiter = Setup::new(rules).on_store(store.clone())?;
+    /// assert!(tidegate::Ask::new("d").with("user", "ann").check_blocking(&limiter)?.allowed);
+    /// assert_eq!(store.stats().cells, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// With every mistake in the rules, each with its place and a hint.
+    pub fn on_store(self, store: Arc<dyn Store>) -> Result<Limiter, Diagnostics> {
+        let mut config = LimiterConfig::new(self.rules?, store, self.observer);
+        config.clock = self.clock.unwrap_or(config.clock);
         Ok(Limiter::new(config))
     }
 }

@@ -102,7 +102,12 @@ fn dropping_limiters_at_any_moment_leaves_no_task_no_connection_and_no_member() 
             let mut limiters: Vec<Vec<Limiter>> = (0..3).map(|_| vec![limiter(&redis)]).collect();
             play(&mut limiters, acts).await;
             drop(limiters);
-            eventually("nothing is left", || left_behind(&redis) == (0, 0, 0)).await;
+            eventually("nothing is left", || {
+                let (tasks, connections, members) = left_behind(&redis);
+                println!("{tasks} tasks, {connections} connections and {members} members are left");
+                (tasks, connections, members) == (0, 0, 0)
+            })
+            .await;
         });
         let leases = redis.cmd(&["EVAL", "local n = 0 for _, key in ipairs(redis.call('KEYS', '*')) do \
             if redis.call('TYPE', key).ok == 'zset' then n = n + redis.call('ZCARD', key) end end return n", "0"]);
@@ -191,6 +196,68 @@ fn blocking_calls_on_redis_answer_from_any_thread() {
         drop(limiter);
         eventually("nothing is left", || left_behind(&redis) == (0, 0, 0)).await;
     });
+}
+
+#[tokio::test]
+async fn a_check_that_nobody_waits_for_spends_once_or_not_at_all() {
+    const ASKED: u64 = 200;
+    let redis = Redis::start();
+    let limiter = limiter(&redis);
+    let bob = Ask::new("api").with("user", "bob").with("hold", "yes");
+    let left = async || Ask::new("api").with("user", "bob").cost(0).check(&limiter).await.unwrap();
+    // What was never polled has asked for nothing.
+    drop(bob.spend(&limiter));
+    assert_eq!(left().await.remaining(), Some(100));
+    let mut answered = 0;
+    for polls in 0..ASKED {
+        let asked = tokio::spawn({
+            let (bob, limiter) = (bob.clone(), limiter.clone());
+            async move { bob.check(&limiter).await.unwrap() }
+        });
+        for _ in 0..polls % 20 {
+            tokio::task::yield_now().await;
+        }
+        asked.abort();
+        if let Ok(decision) = asked.await
+            && let Some(lease) = &decision.lease
+        {
+            answered += 1;
+            limiter.release(lease).await.unwrap();
+        }
+        if left().await.remaining() == Some(0) {
+            break;
+        }
+    }
+    eventually("no call is under way", || limiter.remote_stats().unwrap().calls == 0).await;
+    let spent = 100 - left().await.remaining().unwrap();
+    assert!((answered..=ASKED).contains(&spent), "{answered} were answered, {spent} are spent");
+    // Every lease is free again.
+    let mut held = Vec::new();
+    let all = async {
+        while held.len() < 50 {
+            let ask = Ask::new("api").with("hold", "yes");
+            held.extend(ask.spend(&limiter).await.unwrap().into_lease());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("all places are free");
+}
+
+#[test]
+fn a_limiter_that_outlives_its_runtime_decides_by_its_failure_policies_and_ends() {
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (limiter, held) = runtime.block_on(async {
+        let limiter = limiter(&redis);
+        let held = Ask::new("api").with("user", "ann").with("hold", "yes").spend(&limiter).await.unwrap();
+        (limiter, held)
+    });
+    assert!(held.lease().is_some());
+    drop(runtime);
+    let decision = Ask::new("api").with("user", "ann").check_blocking(&limiter).unwrap();
+    assert!(decision.allowed && decision.source == tidegate::Source::FallbackLocal, "{decision:?}");
+    // Neither panics, nor waits for a runtime that is gone.
+    drop(held);
+    let _ = tidegate::block_on(limiter.shutdown());
 }
 
 #[tokio::test]

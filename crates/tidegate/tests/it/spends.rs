@@ -180,9 +180,7 @@ async fn what_nobody_counted_is_not_given_back() {
         store: tidegate::MemoryStore::new(tidegate::MemoryConfig::default()),
         is_away: true.into(),
     });
-    let rules = tidegate::IntoRules::into_rules(rules).unwrap();
-    let limiter =
-        Limiter::new(tidegate::LimiterConfig::new(rules, store.clone(), Arc::new(tidegate::NoObserver)));
+    let limiter = Setup::new(rules).on_store(store.clone()).unwrap();
     let mut spend = Ask::new("api").cost(30).spend(&limiter).await.unwrap();
     assert!(spend.is_allowed() && spend.source == tidegate::Source::FallbackOpen);
     store.is_away.store(false, std::sync::atomic::Ordering::Relaxed);
