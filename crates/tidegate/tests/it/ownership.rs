@@ -1,9 +1,13 @@
 //! A limiter ends with its last handle: no task, no connection and no member of the fleet is left of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Ask, BlockingError, Limiter, OnRedisError, RedisConfig, on_redis, on_redis_with};
+use tidegate::{
+    Ask, BlockingError, Limiter, ManualClock, OnRedisError, RedisConfig, TimeSource, Timestamp, on_redis,
+    on_redis_with,
+};
 use tidegate_testkit::Redis;
 use tokio::runtime::Handle;
 
@@ -119,7 +123,9 @@ fn dropping_limiters_at_any_moment_leaves_no_task_no_connection_and_no_member() 
 async fn a_limiter_that_outlives_others_has_the_whole_limit_to_itself() {
     let redis = Redis::start();
     let rules = "{ domain: api, rules: [{ name: r, limits: [100/h], on_store_failure: local }] }";
-    let config = RedisConfig::default().timeout(Duration::from_secs(5));
+    // By a clock that stands nobody is forgotten for its silence: those who go must say so.
+    let time = TimeSource::Given(Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000))));
+    let config = RedisConfig::default().timeout(Duration::from_secs(5)).time(time);
     let make = || on_redis_with(rules, &redis.url(), &config).unwrap();
     let mut all: Vec<Limiter> = (0..5).map(|_| make()).collect();
     let last = all.pop().unwrap();
