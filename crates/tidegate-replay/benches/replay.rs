@@ -20,9 +20,13 @@ const RULES: &str = "{ domain: web, rules: [
 
 fn main() {
     // `cargo test --benches` wants to see that it runs, not how fast.
-    let lines = if std::env::args().any(|arg| arg == "--bench") { LINES } else { 1_000 };
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let lines = if args.iter().any(|arg| arg == "--bench") { LINES } else { 1_000 };
+    let formats = [Format::Combined, Format::Tidegate, Format::Envoy, Format::Caddy];
+    let named = |format: &Format| args.iter().any(|arg| arg == format.name());
+    let all = !formats.iter().any(named);
     println!("{:<28} {:>14} {:>12}", "log", "lines/s", "refused");
-    for format in [Format::Combined, Format::Tidegate, Format::Envoy, Format::Caddy] {
+    for format in formats.into_iter().filter(|format| all || named(format)) {
         let log = log(format, lines);
         for (against, name) in
             [(false, format.name().to_owned()), (true, format!("{} --against", format.name()))]

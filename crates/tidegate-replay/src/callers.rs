@@ -17,12 +17,15 @@ use crate::demand::Demand;
 
 /// Callers of one rule.
 pub(crate) struct Callers {
-    pub(crate) map: HashMap<Box<[u8]>, Caller, RandomState>,
+    pub(crate) map: HashMap<Key, Caller, RandomState>,
     pub(crate) limits: Vec<LimitTrack>,
     most: usize,
     /// One in two to the power of this is kept.
     halvings: u32,
 }
+
+/// A caller's key under the rule. Most are short: those lie in the table, so that a look-up goes nowhere else.
+type Key = SmallVec<[u8; 24]>;
 
 /// What one caller asked for, and what it was told.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +74,7 @@ impl Callers {
                     self.halve();
                     return self.note(side, found, refused, now, hits);
                 }
-                self.map.entry(found.key.to_vec().into_boxed_slice()).or_default()
+                self.map.entry(Key::from_slice(&found.key)).or_default()
             }
         };
         let counted = u64::from(refused);

@@ -54,7 +54,6 @@ const MOST_EXAMPLES: usize = 5;
 /// A replay under way.
 pub struct Replay {
     options: Options,
-    domain: Arc<str>,
     clock: Arc<ManualClock>,
     /// The rules, until the first request comes.
     waiting: Option<(RuleSet, Option<RuleSet>)>,
@@ -66,8 +65,7 @@ pub struct Replay {
     format: Option<Format>,
     latest: Option<Timestamp>,
     earliest: Timestamp,
-    leases: BinaryHeap<Held>,
-    sequence: u64,
+    leases: Leases,
 }
 
 /// A limiter with one set of rules.
@@ -85,6 +83,14 @@ pub struct Verdicts {
     pub before: bool,
 }
 
+/// Leases of requests that are not done yet.
+#[derive(Default)]
+struct Leases {
+    held: BinaryHeap<Held>,
+    /// How many there have been.
+    taken: u64,
+}
+
 /// A lease that ends with its request.
 struct Held {
     until: Timestamp,
@@ -100,7 +106,6 @@ impl Replay {
     pub fn new(rules: RuleSet, against: Option<RuleSet>, options: Options) -> Self {
         let tally = Tally::new(&rules, against.as_ref(), options.most_callers);
         Replay {
-            domain: options.domain.as_str().into(),
             options,
             compared: against.is_some(),
             clock: Arc::new(ManualClock::at(Timestamp::from_micros(0))),
@@ -112,8 +117,7 @@ impl Replay {
             format: None,
             latest: None,
             earliest: Timestamp::from_micros(0),
-            leases: BinaryHeap::new(),
-            sequence: 0,
+            leases: Leases::default(),
         }
     }
 
@@ -158,12 +162,13 @@ impl Replay {
         self.lines.read += 1;
         match line {
             Line::TooLong => self.bad_line(BadLine("it is longer than 64 KiB"), b""),
-            Line::Text(text) => match parser.parse(text) {
-                Ok(recorded) => {
-                    self.play(&recorded);
+            Line::Text(text) => {
+                let mut recorded = Recorded::default();
+                match parser.read(text, &mut recorded) {
+                    Ok(()) => drop(self.play(&recorded)),
+                    Err(bad) => self.bad_line(bad, text),
                 }
-                Err(bad) => self.bad_line(bad, text),
-            },
+            }
         }
     }
 
@@ -181,21 +186,24 @@ impl Replay {
         self.end_leases(at);
         self.clock.set(at);
         self.begin();
-        let entries: SmallVec<[(&str, &[u8]); 8]> =
-            recorded.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let mut entries: SmallVec<[(&str, &[u8]); 8]> = SmallVec::new();
+        entries.extend(recorded.attributes.iter().map(|(name, value)| (&**name, &**value)));
         let descriptor = Descriptor { entries: &entries };
         let asks = [DescriptorAsk::of(descriptor).cost(Hits::new(recorded.cost))];
-        let own = self.domain.clone();
-        let domain = recorded.domain.as_deref().unwrap_or(&own);
+        let domain = recorded.domain.as_deref().unwrap_or(&self.options.domain);
         let request = CheckRequest::new(domain, &asks);
         let mut verdicts = None;
         for turn in 0..recorded.weight {
-            let Some(now) = self.check(Side::Now, &request, recorded, at) else {
+            let mut check = |side: Side, ruled: &Option<Ruled>| {
+                let until = recorded.took.map(|took| at + took);
+                ruled.as_ref()?.check(&request, side, until, &mut self.leases)
+            };
+            let Some(now) = check(Side::Now, &self.now) else {
                 self.lines.unknown_domain += 1;
                 return None;
             };
             // Rules that do not have the domain would not have been asked.
-            let before = self.check(Side::Before, &request, recorded, at).unwrap_or(true);
+            let before = check(Side::Before, &self.before).unwrap_or(true);
             let mut tally = self.tally.lock();
             tally.decided(at, now, before, self.compared);
             if turn == 0 {
@@ -209,29 +217,6 @@ impl Replay {
             self.now.iter().chain(&self.before).for_each(|ruled| ruled.store.sweep(SWEEP_PARTS));
         }
         verdicts
-    }
-
-    /// Whether a request passes under the rules of one side; none if they do not have its domain, or there are none.
-    fn check(
-        &mut self,
-        side: Side,
-        request: &CheckRequest<'_>,
-        recorded: &Recorded<'_>,
-        at: Timestamp,
-    ) -> Option<bool> {
-        let ruled = self.ruled(side)?;
-        let decision = at_once(ruled.limiter.check(request)).ok()?;
-        if let Some(token) = decision.lease.clone() {
-            match recorded.took {
-                Some(took) => {
-                    self.sequence += 1;
-                    self.leases.push(Held { until: at + took, sequence: self.sequence, side, token });
-                }
-                // Nobody knows how long it was held.
-                None => drop(at_once(ruled.limiter.release(&token))),
-            }
-        }
-        Some(decision.allowed)
     }
 
     fn ruled(&self, side: Side) -> Option<&Ruled> {
@@ -258,8 +243,7 @@ impl Replay {
     }
 
     fn end_leases(&mut self, at: Timestamp) {
-        while self.leases.peek().is_some_and(|held| held.until <= at) {
-            let Some(held) = self.leases.pop() else { return };
+        while let Some(held) = self.leases.pop_until(at) {
             self.clock.set(held.until);
             if let Some(ruled) = self.ruled(held.side) {
                 // One that has outlived its time to live is gone already.
@@ -284,6 +268,40 @@ impl Replay {
 impl std::fmt::Debug for Replay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replay").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+impl Ruled {
+    /// Whether a request passes; none if the rules do not have its domain. A lease that it takes is held `until` then.
+    fn check(
+        &self,
+        request: &CheckRequest<'_>,
+        side: Side,
+        until: Option<Timestamp>,
+        leases: &mut Leases,
+    ) -> Option<bool> {
+        let decision = at_once(self.limiter.check(request)).ok()?;
+        if let Some(token) = &decision.lease {
+            match until {
+                Some(until) => leases.hold(until, side, token.clone()),
+                // Nobody knows how long it was held.
+                None => drop(at_once(self.limiter.release(token))),
+            }
+        }
+        Some(decision.allowed)
+    }
+}
+
+impl Leases {
+    fn hold(&mut self, until: Timestamp, side: Side, token: LeaseToken) {
+        self.taken += 1;
+        self.held.push(Held { until, sequence: self.taken, side, token });
+    }
+
+    /// The next that ends by `at`.
+    fn pop_until(&mut self, at: Timestamp) -> Option<Held> {
+        self.held.peek().filter(|held| held.until <= at)?;
+        self.held.pop()
     }
 }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use tidegate_core::{Micros, Timestamp};
 
-use super::json::{self, Raw};
-use super::time::{NO_TIME, any, fraction};
+use super::json::{self, Raw, Walk};
+use super::time::{NO_TIME, any, fraction, whole};
 use super::{BadLine, Recorded, Value, address, path};
 
 /// What an access log says of a request.
@@ -22,12 +22,15 @@ struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    fn recorded(self) -> Result<Recorded<'a>, BadLine> {
-        let mut recorded = Recorded::at(self.at.ok_or(NO_TIME)?);
+    fn tell(self, recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+        recorded.at = self.at.ok_or(NO_TIME)?;
         let (Some(method), Some(target)) = (self.method, self.target) else {
             return Err(BadLine("it has no method and path"));
         };
-        let ip = self.ip.map(|ip| address(&ip).map(Cow::into_owned).map_or(ip, Cow::Owned));
+        let ip = self.ip.map(|ip| match ip {
+            Cow::Borrowed(text) => address(text).unwrap_or(ip),
+            Cow::Owned(text) => Cow::Owned(address(&text).map(Cow::into_owned).unwrap_or(text)),
+        });
         let host = self.host.map(host);
         let given = |value: &Value<'_>| !matches!(&**value, b"" | b"-");
         let all = [
@@ -44,7 +47,23 @@ impl<'a> Access<'a> {
         }
         recorded.refused = self.status.map(|status| status == 429);
         recorded.took = self.took;
-        Ok(recorded)
+        Ok(())
+    }
+
+    /// Reads one field of what Caddy says of a request.
+    fn caddy_request(&mut self, name: &[u8], walk: &mut Walk<'a>) -> Result<(), BadLine> {
+        match name {
+            b"client_ip" => self.ip = walk.value()?.text(),
+            b"remote_ip" => {
+                let peer = walk.value()?;
+                self.ip = self.ip.take().or_else(|| peer.text());
+            }
+            b"method" => self.method = walk.value()?.text(),
+            b"uri" => self.target = walk.value()?.text(),
+            b"host" => self.host = walk.value()?.text(),
+            _ => walk.ignore()?,
+        }
+        Ok(())
     }
 }
 
@@ -60,26 +79,29 @@ fn host(value: Value<'_>) -> Value<'_> {
     Cow::Owned(value[..end].to_ascii_lowercase())
 }
 
-pub(super) fn envoy(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
+pub(super) fn envoy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
     let (mut access, mut forwarded) = (Access::default(), None);
-    json::fields(line, |name, value| match name {
-        b"start_time" | b"time" | b"timestamp" => {
-            access.at = value.scalar().and_then(|text| any(&text)).or(access.at)
+    json::fields(line, |name, walk| {
+        match name {
+            b"start_time" | b"time" | b"timestamp" => {
+                access.at = walk.value()?.scalar().and_then(|text| any(&text)).or(access.at)
+            }
+            b"method" | b"request_method" | b":method" => access.method = walk.value()?.text(),
+            b"path" | b"request_path" | b"x_envoy_original_path" | b":path" => {
+                // The path as the client asked for it is the one that rules saw.
+                let original = name == b"x_envoy_original_path";
+                let text = walk.value()?.text().filter(|text| !text.is_empty() && **text != *b"-");
+                access.target =
+                    if original { text.or(access.target.take()) } else { access.target.take().or(text) };
+            }
+            b"authority" | b"host" | b":authority" => access.host = walk.value()?.text(),
+            b"response_code" | b"status" => access.status = integer(walk.value()?),
+            b"duration" => access.took = integer(walk.value()?).map(Micros::from_millis),
+            b"downstream_remote_address" | b"client_ip" => access.ip = walk.value()?.text(),
+            b"x_forwarded_for" => forwarded = walk.value()?.text(),
+            _ => walk.ignore()?,
         }
-        b"method" | b"request_method" | b":method" => access.method = value.text(),
-        b"path" | b"request_path" | b"x_envoy_original_path" | b":path" => {
-            // The path as the client asked for it is the one that rules saw.
-            let original = name == b"x_envoy_original_path";
-            let text = value.text().filter(|text| !text.is_empty() && **text != *b"-");
-            access.target =
-                if original { text.or(access.target.take()) } else { access.target.take().or(text) };
-        }
-        b"authority" | b"host" | b":authority" => access.host = value.text(),
-        b"response_code" | b"status" => access.status = integer(value),
-        b"duration" => access.took = integer(value).map(Micros::from_millis),
-        b"downstream_remote_address" | b"client_ip" => access.ip = value.text(),
-        b"x_forwarded_for" => forwarded = value.text(),
-        _ => {}
+        Ok(())
     })?;
     // The last address was written by Envoy itself, of the peer that it saw.
     let last = |list: Value<'_>| list.rsplit(|byte| *byte == b',').next().map(|ip| ip.trim_ascii().to_vec());
@@ -87,40 +109,39 @@ pub(super) fn envoy(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
     if none && let Some(ip) = forwarded.and_then(last) {
         access.ip = Some(Cow::Owned(ip));
     }
-    access.recorded()
+    access.tell(recorded)
 }
 
-pub(super) fn caddy(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
+pub(super) fn caddy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
     let mut access = Access::default();
-    let mut request = None;
-    json::fields(line, |name, value| match name {
-        b"ts" => access.at = value.scalar().and_then(|text| any(&text)),
-        b"status" => access.status = integer(value),
-        b"duration" => access.took = value.scalar().and_then(|text| seconds(&text)),
-        b"user_id" => access.user = value.text(),
-        b"request" => request = Some(value),
-        _ => {}
+    let mut has_request = false;
+    json::fields(line, |name, walk| {
+        match name {
+            b"ts" => access.at = walk.value()?.scalar().and_then(|text| any(&text)),
+            b"status" => access.status = integer(walk.value()?),
+            b"duration" => access.took = walk.value()?.scalar().and_then(|text| seconds(&text)),
+            b"user_id" => access.user = walk.value()?.text(),
+            b"request" if walk.is_object() => {
+                has_request = true;
+                walk.fields(|name, walk| access.caddy_request(name, walk))?;
+            }
+            _ => walk.ignore()?,
+        }
+        Ok(())
     })?;
-    let Some(Raw::Nested(request)) = request else { return Err(BadLine("it has no request")) };
-    json::fields(request, |name, value| match name {
-        b"client_ip" => access.ip = value.text(),
-        b"remote_ip" => access.ip = access.ip.take().or_else(|| value.text()),
-        b"method" => access.method = value.text(),
-        b"uri" => access.target = value.text(),
-        b"host" => access.host = value.text(),
-        _ => {}
-    })?;
+    if !has_request {
+        return Err(BadLine("it has no request"));
+    }
     // Caddy writes the line, and its time, when the request is done.
     if let (Some(at), Some(took)) = (access.at, access.took) {
         access.at = Some(at.back(took));
     }
-    access.recorded()
+    access.tell(recorded)
 }
 
 /// A whole number, also where it is written as text.
 fn integer(value: Raw<'_>) -> Option<u64> {
-    let text = value.scalar()?;
-    std::str::from_utf8(&text).ok()?.parse().ok()
+    whole(&value.scalar()?)
 }
 
 /// `0.000929675`, perhaps `9.29e-4`.
@@ -142,6 +163,14 @@ fn seconds(text: &[u8]) -> Option<Micros> {
 mod tests {
     use super::*;
 
+    fn read<'a>(
+        format: fn(&'a [u8], &mut Recorded<'a>) -> Result<(), BadLine>,
+        line: &'a [u8],
+    ) -> Result<Recorded<'a>, BadLine> {
+        let mut recorded = Recorded::default();
+        format(line, &mut recorded).map(|()| recorded)
+    }
+
     #[track_caller]
     fn check(recorded: &Recorded<'_>, at: u64, expected: &[(&str, &str)]) {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
@@ -154,7 +183,7 @@ mod tests {
     #[test]
     fn a_line_of_caddys_is_read_and_dated_back_to_its_beginning() {
         let line = br#"{"level":"info","ts":1800057600.75,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.0.1","remote_port":"41342","client_ip":"203.0.113.7","proto":"HTTP/2.0","method":"GET","host":"Example.com:8443","uri":"/a?b","headers":{"User-Agent":["curl"]}},"user_id":"","duration":0.5,"status":429}"#;
-        let recorded = caddy(line).unwrap();
+        let recorded = read(caddy, line).unwrap();
         check(
             &recorded,
             1_800_057_600_250_000,
@@ -166,7 +195,7 @@ mod tests {
     #[test]
     fn a_line_of_envoys_is_read() {
         let line = br#"{"start_time":"2027-01-16T00:00:00.250Z","method":"POST","path":"/v1/items","response_code":200,"duration":12,"authority":"api.example.com","downstream_remote_address":"203.0.113.7:5566","x_forwarded_for":null,"user_agent":"curl"}"#;
-        let recorded = envoy(line).unwrap();
+        let recorded = read(envoy, line).unwrap();
         let at = 1_800_057_600_250_000;
         check(
             &recorded,
@@ -175,15 +204,15 @@ mod tests {
         );
         assert_eq!((recorded.refused, recorded.took), (Some(false), Some(Micros::from_millis(12))));
         let behind = br#"{"start_time":"2027-01-16T00:00:00.250Z","method":"GET","path":"/x","x_envoy_original_path":"/y","x_forwarded_for":"1.1.1.1, 2.2.2.2"}"#;
-        check(&envoy(behind).unwrap(), at, &[("ip", "2.2.2.2"), ("method", "GET"), ("path", "/y")]);
+        check(&read(envoy, behind).unwrap(), at, &[("ip", "2.2.2.2"), ("method", "GET"), ("path", "/y")]);
     }
 
     #[test]
     fn lines_that_lack_something_say_what() {
-        assert_eq!(envoy(b"{}").unwrap_err(), NO_TIME);
-        assert_eq!(caddy(br#"{"ts":1.0}"#).unwrap_err().0, "it has no request");
+        assert_eq!(read(envoy, b"{}").unwrap_err(), NO_TIME);
+        assert_eq!(read(caddy, br#"{"ts":1.0}"#).unwrap_err().0, "it has no request");
         assert_eq!(
-            envoy(br#"{"start_time":"2027-01-16T00:00:00Z"}"#).unwrap_err().0,
+            read(envoy, br#"{"start_time":"2027-01-16T00:00:00Z"}"#).unwrap_err().0,
             "it has no method and path"
         );
     }

@@ -25,14 +25,14 @@ impl Default for Combined {
 const NO_REQUEST: BadLine = BadLine("it has no quoted request line");
 
 impl Combined {
-    pub(super) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Recorded<'a>, BadLine> {
+    pub(super) fn read<'a>(&mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
         let open = memchr(b'[', line).ok_or(NO_TIME)?;
         let time = line.get(open + 1..open + 27).ok_or(NO_TIME)?;
         if self.written != time {
             self.at = common(time).ok_or(NO_TIME)?;
             self.written.copy_from_slice(time);
         }
-        let mut recorded = Recorded::at(self.at);
+        recorded.at = self.at;
         let mut before = line[..open].split(|byte| *byte == b' ');
         let peer = before.next().unwrap_or_default();
         // A host name stands there where Apache looks addresses up.
@@ -44,10 +44,10 @@ impl Combined {
         let rest = line[open + 27..].strip_prefix(b"] \"").ok_or(NO_REQUEST)?;
         let end = end_of_quoted(rest).ok_or(NO_REQUEST)?;
         let (request, rest) = (&rest[..end], &rest[end + 1..]);
-        read_request(request, &mut recorded)?;
+        read_request(request, recorded)?;
         let status = rest.strip_prefix(b" ").and_then(|rest| rest.get(..3)).unwrap_or_default();
         recorded.refused = status.iter().all(u8::is_ascii_digit).then_some(status == b"429");
-        Ok(recorded)
+        Ok(())
     }
 }
 
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Vec<(String, String)>, BadLine> {
-        let mut parser = Combined::default();
-        let recorded = parser.parse(line.as_bytes())?;
+        let mut recorded = Recorded::default();
+        Combined::default().read(line.as_bytes(), &mut recorded)?;
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         Ok(recorded.attributes.iter().map(|(name, value)| (name.to_string(), text(value))).collect())
     }
@@ -126,9 +126,8 @@ mod tests {
     fn combined_and_common_lines_are_read() {
         let line = r#"203.0.113.7 - alice [16/Nov/2026:02:30:16 +0000] "GET /items?id=1 HTTP/1.1" 429 612 "-" "curl""#;
         check(line, &[("ip", "203.0.113.7"), ("user", "alice"), ("method", "GET"), ("path", "/items")]);
-        let recorded = Combined::default();
-        let mut parser = recorded;
-        let recorded = parser.parse(line.as_bytes()).unwrap();
+        let mut recorded = Recorded::default();
+        Combined::default().read(line.as_bytes(), &mut recorded).unwrap();
         assert_eq!((recorded.refused, recorded.at.as_micros()), (Some(true), 1_794_796_216_000_000));
         let common = r#"::1 - - [16/Nov/2026:02:30:16 +0000] "POST / HTTP/2.0" 200 -"#;
         check(common, &[("ip", "::/64"), ("method", "POST"), ("path", "/")]);

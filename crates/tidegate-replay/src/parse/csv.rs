@@ -38,10 +38,9 @@ impl Columns {
         Ok(columns)
     }
 
-    pub(super) fn parse<'a>(&'a self, line: &'a [u8]) -> Result<Recorded<'a>, BadLine> {
+    pub(super) fn read<'a>(&'a self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
         let values = split(line)?;
-        let at = values.get(self.time).and_then(|text| any(text.trim_ascii())).ok_or(NO_TIME)?;
-        let mut recorded = Recorded::at(at);
+        recorded.at = values.get(self.time).and_then(|text| any(text.trim_ascii())).ok_or(NO_TIME)?;
         if let Some(cost) = self.cost {
             let text = values.get(cost).map(|value| value.trim_ascii());
             let cost = text.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
@@ -53,7 +52,7 @@ impl Columns {
                 recorded.attributes.push((Cow::Borrowed(name), value.clone()));
             }
         }
-        Ok(recorded)
+        Ok(())
     }
 }
 
@@ -111,7 +110,8 @@ mod tests {
     fn columns_are_found_by_their_names() {
         let map = mapping(&[("time", "when"), ("user", "who"), ("cost", "tokens")]);
         let columns = Columns::new(b"who,when,other,tokens", &map).unwrap();
-        let recorded = columns.parse(b"\"a \"\"b\"\", c\",2027-01-16T00:00:00Z,x,250").unwrap();
+        let mut recorded = Recorded::default();
+        columns.read(b"\"a \"\"b\"\", c\",2027-01-16T00:00:00Z,x,250", &mut recorded).unwrap();
         assert_eq!((recorded.at.as_micros(), recorded.cost), (1_800_057_600_000_000, 250));
         assert_eq!(
             recorded.attributes.as_slice(),
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn broken_lines_say_why() {
         let columns = Columns::new(b"t,u", &mapping(&[("time", "t"), ("user", "u")])).unwrap();
-        let why = |line: &[u8]| columns.parse(line).unwrap_err().0;
+        let why = |line: &[u8]| columns.read(line, &mut Recorded::default()).unwrap_err().0;
         assert_eq!(why(b"yesterday,x"), NO_TIME.0);
         assert_eq!(why(b"1800057600"), "it has fewer columns than the header");
         assert_eq!(why(b"1800057600,\"x"), "a quoted value is not closed on its line");

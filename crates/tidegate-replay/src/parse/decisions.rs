@@ -4,39 +4,44 @@ use std::borrow::Cow;
 
 use tidegate_core::Timestamp;
 
-use super::json::{self, Raw};
+use super::json::{self, Raw, unescaped};
 use super::time::NO_TIME;
 use super::{BadLine, Recorded};
 
-pub(super) fn parse(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
-    let mut recorded = Recorded::at(Timestamp::from_micros(0));
-    let (mut at, mut attributes, mut readable) = (None, None, true);
-    json::fields(line, |name, value| match name {
-        b"time_us" => at = value.integer(),
-        b"domain" => recorded.domain = value.text().and_then(text),
-        b"attributes" => attributes = Some(value),
-        b"cost" => readable &= value.integer().map(|cost| recorded.cost = cost).is_some(),
-        b"n" => {
-            let n = value.integer().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
-            readable &= n.map(|n| recorded.weight = n).is_some();
+pub(super) fn read<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+    let (mut at, mut has_attributes, mut readable) = (None, false, true);
+    json::fields(line, |name, walk| {
+        match name {
+            b"time_us" => at = walk.value()?.integer(),
+            b"domain" => recorded.domain = walk.value()?.text().and_then(text),
+            b"cost" => readable &= walk.value()?.integer().map(|cost| recorded.cost = cost).is_some(),
+            b"n" => {
+                let n = walk.value()?.integer().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+                readable &= n.map(|n| recorded.weight = n).is_some();
+            }
+            b"verdict" => recorded.refused = Some(walk.value()? == Raw::Text(b"refused")),
+            b"attributes" if walk.is_object() => {
+                has_attributes = true;
+                recorded.attributes.clear();
+                walk.fields(|name, walk| {
+                    let pair = unescaped(name).and_then(text).zip(walk.value()?.text());
+                    readable &= pair.map(|pair| recorded.attributes.push(pair)).is_some();
+                    Ok(())
+                })?;
+            }
+            _ => walk.ignore()?,
         }
-        b"verdict" => recorded.refused = Some(value == Raw::Text(b"refused")),
-        _ => {}
+        Ok(())
     })?;
     let at = at.filter(|at| *at <= Timestamp::MAX.as_micros()).ok_or(NO_TIME)?;
     recorded.at = Timestamp::from_micros(at);
-    let Some(Raw::Nested(attributes)) = attributes else {
+    if !has_attributes {
         return Err(BadLine("it has no attributes"));
-    };
-    json::fields(attributes, |name, value| {
-        let name = Raw::Text(name).text().and_then(text);
-        let pair = name.zip(value.text());
-        readable &= pair.map(|pair| recorded.attributes.push(pair)).is_some();
-    })?;
+    }
     if !readable {
         return Err(BadLine("its cost, n or attributes are not as we write them"));
     }
-    Ok(recorded)
+    Ok(())
 }
 
 fn text(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
@@ -49,6 +54,11 @@ fn text(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
+        let mut recorded = Recorded::default();
+        read(line, &mut recorded).map(|()| recorded)
+    }
 
     #[test]
     fn a_decision_is_read() {

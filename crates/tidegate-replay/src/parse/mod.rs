@@ -53,16 +53,15 @@ impl Format {
     /// When it looks like none of them.
     pub fn of(line: &[u8]) -> Result<Format, UnknownFormat> {
         if line.first() != Some(&b'{') {
-            return match combined::Combined::default().parse(line) {
-                Ok(_) => Ok(Format::Combined),
-                Err(_) => Err(UnknownFormat),
-            };
+            let read = combined::Combined::default().read(line, &mut Recorded::default());
+            return read.map(|()| Format::Combined).map_err(|_| UnknownFormat);
         }
         let (mut ours, mut caddy, mut envoy) = (false, false, false);
-        let read = json::fields(line, |name, _| {
+        let read = json::fields(line, |name, walk| {
             ours |= name == b"verdict";
             caddy |= name == b"request";
             envoy |= name == b"start_time";
+            walk.ignore()
         });
         match (read, ours, caddy, envoy) {
             (Ok(()), true, _, _) => Ok(Format::Tidegate),
@@ -109,12 +108,24 @@ impl Recorded<'_> {
     }
 }
 
+impl Default for Recorded<'_> {
+    /// A request of which not even the time is known yet.
+    fn default() -> Self {
+        Recorded::at(Timestamp::default())
+    }
+}
+
 /// Reads a line of our own decision log.
 ///
 /// # Errors
 /// When it is not one.
 pub fn decision_line(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
-    decisions::parse(line)
+    read(|recorded| decisions::read(line, recorded))
+}
+
+fn read<'a>(fill: impl FnOnce(&mut Recorded<'a>) -> Result<(), BadLine>) -> Result<Recorded<'a>, BadLine> {
+    let mut recorded = Recorded::default();
+    fill(&mut recorded).map(|()| recorded)
 }
 
 /// Why a line could not be read.
@@ -175,12 +186,17 @@ impl Parser {
     /// # Errors
     /// When it is not in the format, or does not say when the request came.
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Recorded<'a>, BadLine> {
+        read(|recorded| self.read(line, recorded))
+    }
+
+    /// Reads a line into `recorded`, of which nothing is known yet: it is large, so it is filled where it stands.
+    pub(crate) fn read<'a>(&'a mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
         match &mut self.0 {
-            Kind::Tidegate => decisions::parse(line),
-            Kind::Combined(combined) => combined.parse(line),
-            Kind::Envoy => access::envoy(line),
-            Kind::Caddy => access::caddy(line),
-            Kind::Csv(columns) => columns.parse(line),
+            Kind::Tidegate => decisions::read(line, recorded),
+            Kind::Combined(combined) => combined.read(line, recorded),
+            Kind::Envoy => access::envoy(line, recorded),
+            Kind::Caddy => access::caddy(line, recorded),
+            Kind::Csv(columns) => columns.read(line, recorded),
         }
     }
 }
@@ -198,11 +214,7 @@ fn path(target: Value<'_>) -> Value<'_> {
         }
     };
     // As almost all are, and checked much faster than by normalising.
-    let plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
-    if path.len() > 1
-        && path[0] == b'/'
-        && path[1..].split(|byte| *byte == b'/').all(|part| !part.is_empty() && part.iter().all(plain))
-    {
+    if is_normal(&path) {
         return path;
     }
     let normal = std::str::from_utf8(&path).ok();
@@ -212,10 +224,29 @@ fn path(target: Value<'_>) -> Value<'_> {
     normal.map_or(path, Cow::Owned)
 }
 
+/// Whether a path surely is as the server would make it: no part of it is empty or written in an unusual way.
+fn is_normal(path: &[u8]) -> bool {
+    let mut last = b'.';
+    for byte in path {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => {}
+            b'/' if last != b'/' => {}
+            _ => return false,
+        }
+        last = *byte;
+    }
+    path.first() == Some(&b'/') && last != b'/'
+}
+
 /// An address as the server writes it into `ip`: without a port, IPv6 by its /64.
 fn address(text: &[u8]) -> Option<Value<'_>> {
-    if is_ipv4(text) {
-        return Some(Cow::Borrowed(text));
+    // As almost all are, perhaps with a port.
+    let (bare, port) = match text.iter().position(|byte| *byte == b':') {
+        Some(colon) => (&text[..colon], &text[colon + 1..]),
+        None => (text, &[][..]),
+    };
+    if is_ipv4(bare) && !port.contains(&b':') {
+        return Some(Cow::Borrowed(bare));
     }
     let text = std::str::from_utf8(text).ok()?;
     let bare = match text.strip_prefix('[') {
@@ -235,15 +266,21 @@ fn address(text: &[u8]) -> Option<Value<'_>> {
 
 /// Whether it is an IPv4 address and nothing else, written in the usual way.
 fn is_ipv4(text: &[u8]) -> bool {
-    let mut parts = 0;
-    text.split(|byte| *byte == b'.').all(|part| {
-        parts += 1;
-        let number = part.iter().try_fold(0u16, |number, byte| {
-            byte.is_ascii_digit().then(|| number.saturating_mul(10).saturating_add(u16::from(byte - b'0')))
-        });
-        let usual = !part.is_empty() && (part.len() == 1 || part[0] != b'0');
-        usual && number.is_some_and(|number| number < 256)
-    }) && parts == 4
+    let (mut points, mut digits, mut number) = (0, 0, 0);
+    for byte in text {
+        match byte {
+            // None but 0 itself begins with 0.
+            b'0'..=b'9' if digits == 0 || number > 0 => {
+                (digits, number) = (digits + 1, number * 10 + u32::from(byte - b'0'));
+                if number > 255 {
+                    return false;
+                }
+            }
+            b'.' if digits > 0 => (points, digits, number) = (points + 1, 0, 0),
+            _ => return false,
+        }
+    }
+    points == 3 && digits > 0
 }
 
 #[cfg(test)]

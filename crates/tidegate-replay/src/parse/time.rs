@@ -95,6 +95,15 @@ fn digits(text: &[u8]) -> Option<u64> {
     })
 }
 
+/// A whole number, as Rust reads one.
+pub(super) fn whole(text: &[u8]) -> Option<u64> {
+    match text {
+        // What fits for certain.
+        [b'0'..=b'9', ..] if text.len() <= 19 => digits(text),
+        _ => std::str::from_utf8(text).ok()?.parse().ok(),
+    }
+}
+
 /// The microseconds of digits after a decimal point; what is smaller is cut off.
 pub(super) fn fraction(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {

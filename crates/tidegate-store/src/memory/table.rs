@@ -293,8 +293,12 @@ impl<P: Default + Clone> Table<P> {
                 }
             }
             if self.sweep_hand == 0 && self.len * 100 < self.buckets.len() * WIDTH * EMPTIEST {
-                self.rebuild(self.len * 100 / (WIDTH * 70) + 1);
-                return;
+                let buckets = self.len * 100 / (WIDTH * 70) + 1;
+                // A table of one bucket is as small as it gets, however empty.
+                if buckets < self.buckets.len() {
+                    self.rebuild(buckets);
+                    return;
+                }
             }
         }
     }
