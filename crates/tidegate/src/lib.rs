@@ -112,6 +112,15 @@ pub mod observe {
     pub use tidegate_store::StoreError;
 }
 
+/// What a limiter, a decision or a store says of itself when it is asked: the types that their methods take and give.
+pub mod inspect {
+    pub use tidegate_limiter::{
+        CellUsage, Claim, ClaimError, DescriptorDecision, FirstTime, LeaseTokenError, LimitOverride,
+        LimitReport, NodeHealth, RemoteStats, Report, ReportKind, RequestId, Snapshot, Usage,
+    };
+    pub use tidegate_store::MemoryStats;
+}
+
 /// What a [`Store`] of one's own is asked, and answers.
 pub mod store {
     pub use tidegate_core::{
@@ -140,8 +149,8 @@ pub mod store {
 /// ```
 pub mod shed {
     pub use tidegate_limiter::{
-        Capacity, Classes, Gradient2Config, LevelConfig, Percent, Permit, Reason, Shed, ShedStats, Shedder,
-        ShedderConfig, Thresholds, Utilization,
+        Capacity, Classes, Gradient2Config, LevelConfig, LevelConfigError, Percent, Permit, Reason, Shed,
+        ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
     };
     pub use tidegate_rules::Priority;
 }

@@ -11,7 +11,8 @@ use crate::ask::Ask;
 
 /// The answer to an [`Ask`] that spends, with all that is needed to correct it later. It reads as its [`Decision`].
 ///
-/// Where a concurrency limit admitted it, it holds the lease: dropping it gives the lease back, at the latest.
+/// Where a concurrency limit admitted it, it holds the lease: dropping it gives the lease back, at the latest. Dropped, it gives no
+/// hits back. A correction is awaited to its end: one that is dropped may have reached the store, and [`Spend::spent`] does not know.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
