@@ -104,6 +104,35 @@ fn an_observer_of_ones_own_hears_of_every_decision() {
 }
 
 #[test]
+fn the_documentation_names_every_field_of_rules_and_limits() {
+    let reference = include_str!("../../../../docs/reference/rules.md");
+    let told = include_str!("../../src/rules.md");
+    let mut missing = Vec::new();
+    for part in [
+        "rule",
+        "concurrency",
+        "fixed_window",
+        "leaky_bucket",
+        "sliding_log",
+        "sliding_window",
+        "token_bucket",
+    ] {
+        let section = reference.split(&format!("### `{part}`")).nth(1).unwrap().split("###").next().unwrap();
+        let fields: Vec<&str> =
+            section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+        assert!(fields.len() > 2, "{part}");
+        // Every limit has these.
+        let own = fields.into_iter().filter(|field| !["algorithm", "name"].contains(field));
+        missing.extend(
+            own.filter(|field| {
+                !told.contains(&format!("`{field}`")) && !told.contains(&format!("`{field}:"))
+            }),
+        );
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
 fn rules_in_code_are_swapped_in_while_counters_stay() {
     let limit = |burst| TokenBucket::per_hour(1).burst(burst);
     let rules = |burst| Rules::new("api").rule(rules::Rule::new("r").key(["user"]).limit(limit(burst)));
