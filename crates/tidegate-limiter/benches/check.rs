@@ -37,11 +37,12 @@ const ROUNDS: usize = 9;
 const COUNTED: usize = 50_000;
 
 /// Each is one decision on one key.
-const CASES: [(&str, Make); 7] = [
+const CASES: [(&str, Make); 8] = [
     ("governor keyed", |_| Box::new(Governor::new())),
     ("store, token bucket", |clock| Box::new(BareStore::new(clock))),
     ("check, one rule, one limit", |clock| Box::new(Whole::new(ONE, clock))),
     ("check, one rule, two limits", |clock| Box::new(Whole::new(TWO_LIMITS, clock))),
+    ("check, one rule, four limits", |clock| Box::new(Whole::new(FOUR_LIMITS, clock))),
     ("check, two of ten rules", |clock| Box::new(Whole::new(TEN, clock))),
     ("check, remote store", |clock| Box::new(Whole::remote(ONE, clock))),
     ("check, refused by deny cache", |clock| Box::new(Whole::remote(BAN, clock))),
@@ -64,6 +65,7 @@ const ONE: &str = "- { name: per-user, key: [user], limits: [{ algorithm: token_
 const BAN: &str =
     "- { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 0, window: 1h }] }";
 const TWO_LIMITS: &str = "- { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }, 100000000/minute] }";
+const FOUR_LIMITS: &str = "- { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }, 100000000/minute, 100000000/hour, 100000000/day] }";
 const TEN: &str = "
 - { name: posts, match: { method: POST, path: /v1/items }, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }] }
 - { name: all, match: { path: '/v1/*' }, key: [user], limits: [100000000/minute] }

@@ -12,6 +12,7 @@ use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
 use tidegate_store::BoxError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use crate::config::{ConfigError, RedisConfig};
 use crate::tls::Tls;
@@ -25,6 +26,8 @@ pub(crate) struct Dialer {
     tls: Option<Tls>,
     login: RedisConnectionInfo,
     timeout: Duration,
+    /// How often a server was reached, by whichever core.
+    reached: watch::Sender<u64>,
 }
 
 /// A connection, and the work that must go on for it to answer.
@@ -51,12 +54,26 @@ impl Dialer {
             Transport::Tls => Some(Tls::new(&config.tls)?),
         };
         let login = login(&url.credentials).set_db(i64::from(url.database));
-        Ok(Dialer { tls, login, timeout: config.connect_timeout })
+        Ok(Dialer { tls, login, timeout: config.connect_timeout, reached: watch::Sender::new(0) })
     }
 
     /// The same for sentinels, where others may log in and there is no database.
     pub(crate) fn for_sentinels(&self, credentials: &Credentials) -> Self {
-        Dialer { tls: self.tls.clone(), login: login(credentials), timeout: self.timeout }
+        Dialer {
+            tls: self.tls.clone(),
+            login: login(credentials),
+            timeout: self.timeout,
+            reached: watch::Sender::new(0),
+        }
+    }
+
+    pub(crate) fn times_reached(&self) -> u64 {
+        *self.reached.borrow()
+    }
+
+    /// Changes when a server is reached.
+    pub(crate) fn reached(&self) -> watch::Receiver<u64> {
+        self.reached.subscribe()
     }
 
     pub(crate) async fn dial(&self, endpoint: &Endpoint, greeting: Greeting) -> Result<Dialed, BoxError> {
@@ -70,9 +87,13 @@ impl Dialer {
                 () = &mut dialed.driver => Err("the server hung up".into()),
             }
         };
-        tokio::time::timeout(self.timeout, dialed)
+        let dialed = tokio::time::timeout(self.timeout, dialed)
             .await
-            .unwrap_or_else(|_| Err(format!("no connection within {:?}", self.timeout).into()))
+            .unwrap_or_else(|_| Err(format!("no connection within {:?}", self.timeout).into()));
+        if dialed.is_ok() {
+            self.reached.send_modify(|times| *times += 1);
+        }
+        dialed
     }
 
     /// A connection that listens instead of asking.

@@ -1,7 +1,8 @@
 //! One connection to one server, kept up for the tasks of one runtime.
 //!
 //! A task of its own, the keeper, makes the connection, runs it, and makes it again when it is lost, after pauses that
-//! grow to a second. While the server is away, calls fail at once instead of waiting. No lock is held across an await.
+//! grow to a second. While the server is away, calls fail at once instead of waiting; once another core has reached it,
+//! they wait for this one to do so too, and no pause is slept to its end. No lock is held across an await.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -88,7 +89,11 @@ struct LinkState {
 enum Status {
     Connecting,
     Up(MultiplexedConnection),
-    Down(Arc<str>),
+    /// The server is away, for this reason; so often had a server been reached before it was tried last.
+    Down {
+        why: Arc<str>,
+        reached: u64,
+    },
 }
 
 impl Link {
@@ -146,8 +151,11 @@ impl Link {
                 self.look_after_keeper(&mut state);
                 match &state.status {
                     Status::Up(connection) => return Ok(connection.clone()),
-                    Status::Down(why) => return Err(unreachable(why.as_ref().into())),
-                    Status::Connecting => {}
+                    Status::Down { why, reached } if *reached == self.shared.dialer.times_reached() => {
+                        return Err(unreachable(why.as_ref().into()));
+                    }
+                    // Whoever reached a server closes the breaker for all: a call here waits for its own connection.
+                    Status::Down { .. } | Status::Connecting => {}
                 }
             }
             if in_time(news, deadline).await.is_none() {
@@ -285,25 +293,34 @@ fn unreachable(why: BoxError) -> Failure {
 /// The keeper: connects, runs the connection, and begins again.
 async fn keep_up(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
+    let mut reached = shared.dialer.reached();
     loop {
         let began = Instant::now();
-        match shared.dial().await {
+        let before = *reached.borrow_and_update();
+        let status = match shared.dial().await {
             Ok((Dialed { connection, mut driver }, endpoint)) => {
                 shared.is_heard();
                 shared.become_(Status::Up(connection));
-                let ended = tokio::select! {
+                tokio::select! {
                     () = &mut driver => Status::Connecting,
-                    () = shared.give_up.notified() => Status::Down("the server did not answer".into()),
+                    () = shared.give_up.notified() => {
+                        Status::Down { why: "the server did not answer".into(), reached: *reached.borrow_and_update() }
+                    }
                     () = shared.target.moves_from(&endpoint) => Status::Connecting,
-                };
-                shared.become_(ended);
+                }
             }
-            Err(error) => shared.become_(Status::Down(error.to_string().into())),
-        }
+            Err(error) => Status::Down { why: error.to_string().into(), reached: before },
+        };
+        let is_down = matches!(status, Status::Down { .. });
+        shared.become_(status);
         if began.elapsed() > SHORT_LIFE {
             backoff = Backoff::default();
         }
-        tokio::time::sleep(backoff.next()).await;
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next()) => {}
+            // Not where a connection was made and lost: two cores would wake each other without end.
+            _ = reached.changed(), if is_down => {}
+        }
     }
 }
 

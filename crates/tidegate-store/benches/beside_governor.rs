@@ -95,10 +95,8 @@ impl Checks for Ours {
     fn check(&self, key: &String) -> bool {
         let cell = CellKey { scope: &self.scope, key: key.as_bytes(), tag: key.as_bytes() };
         let touch = Touch { limit: &self.limit, ask: Ask::hits(1), stance: Stance::Enforced };
-        match self.store.decide(&[Request::once(&[Spend { cell, touch }])]) {
-            Reply::Now(Ok(outcomes)) => outcomes[0].is_admitted(),
-            _ => false,
-        }
+        let spends = [Spend { cell, touch }];
+        matches!(&self.store.decide(&[Request::once(&spends)]), Reply::Now(Ok(told)) if told[0].is_admitted())
     }
 }
 

@@ -232,6 +232,7 @@ impl BatchOutcomes {
 
 impl From<Outcomes> for BatchOutcomes {
     /// The outcomes of requests none of which stands for several.
+    #[inline]
     fn from(outcomes: Outcomes) -> Self {
         BatchOutcomes { outcomes, folds: Vec::new() }
     }

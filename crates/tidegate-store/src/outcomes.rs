@@ -1,28 +1,62 @@
-//! A list of outcomes that allocates only where a request touches many cells.
+//! A list of outcomes that allocates only where a request touches more than two cells.
 //!
-//! A type of its own: which library keeps short lists inline is nobody's business but ours.
+//! Most requests touch one, and their outcome stands alone: it can be handed on in registers, where a list with room for
+//! several is written to memory and copied (a fifth of a decision in memory).
 
 use std::ops::{Deref, DerefMut};
 
-use smallvec::SmallVec;
 use tidegate_core::Outcome;
 
 /// One outcome per spend, in order. It is read as a slice.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcomes(SmallVec<[Outcome; 4]>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcomes(List);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum List {
+    One(Outcome),
+    Two([Outcome; 2]),
+    /// None, or more than two.
+    Other(Vec<Outcome>),
+}
 
 impl Outcomes {
     /// None yet.
     #[must_use]
     #[inline]
     pub fn new() -> Self {
-        Outcomes(SmallVec::new())
+        Outcomes(List::Other(Vec::new()))
     }
 
     /// Adds what the next spend was told.
     #[inline]
     pub fn push(&mut self, outcome: Outcome) {
-        self.0.push(outcome);
+        match &mut self.0 {
+            List::Other(none) if none.is_empty() => self.0 = List::One(outcome),
+            List::One(first) => self.0 = List::Two([*first, outcome]),
+            List::Two([first, second]) => self.0 = List::Other(many([*first, *second, outcome])),
+            List::Other(many) => many.push(outcome),
+        }
+    }
+}
+
+#[cold]
+fn many(first: [Outcome; 3]) -> Vec<Outcome> {
+    let mut many = Vec::with_capacity(8);
+    many.extend(first);
+    many
+}
+
+impl Default for Outcomes {
+    #[inline]
+    fn default() -> Self {
+        Outcomes::new()
+    }
+}
+
+impl From<Outcome> for Outcomes {
+    #[inline]
+    fn from(outcome: Outcome) -> Self {
+        Outcomes(List::One(outcome))
     }
 }
 
@@ -31,28 +65,38 @@ impl Deref for Outcomes {
 
     #[inline]
     fn deref(&self) -> &[Outcome] {
-        &self.0
+        match &self.0 {
+            List::One(one) => std::slice::from_ref(one),
+            List::Two(two) => two,
+            List::Other(other) => other,
+        }
     }
 }
 
 impl DerefMut for Outcomes {
     #[inline]
     fn deref_mut(&mut self) -> &mut [Outcome] {
-        &mut self.0
+        match &mut self.0 {
+            List::One(one) => std::slice::from_mut(one),
+            List::Two(two) => two,
+            List::Other(other) => other,
+        }
     }
 }
 
 impl Extend<Outcome> for Outcomes {
     #[inline]
     fn extend<I: IntoIterator<Item = Outcome>>(&mut self, outcomes: I) {
-        self.0.extend(outcomes);
+        outcomes.into_iter().for_each(|outcome| self.push(outcome));
     }
 }
 
 impl FromIterator<Outcome> for Outcomes {
     #[inline]
     fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
-        Outcomes(outcomes.into_iter().collect())
+        let mut all = Outcomes::new();
+        all.extend(outcomes);
+        all
     }
 }
 
@@ -62,7 +106,7 @@ impl IntoIterator for Outcomes {
 
     #[inline]
     fn into_iter(self) -> IntoOutcomes {
-        IntoOutcomes(self.0.into_iter())
+        IntoOutcomes { outcomes: self, next: 0 }
     }
 }
 
@@ -78,19 +122,25 @@ impl<'a> IntoIterator for &'a Outcomes {
 
 /// The outcomes of an [`Outcomes`], one after another.
 #[derive(Debug)]
-pub struct IntoOutcomes(smallvec::IntoIter<[Outcome; 4]>);
+pub struct IntoOutcomes {
+    outcomes: Outcomes,
+    next: usize,
+}
 
 impl Iterator for IntoOutcomes {
     type Item = Outcome;
 
     #[inline]
     fn next(&mut self) -> Option<Outcome> {
-        self.0.next()
+        let outcome = self.outcomes.get(self.next).copied();
+        self.next += usize::from(outcome.is_some());
+        outcome
     }
 
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
+        let left = self.outcomes.len() - self.next;
+        (left, Some(left))
     }
 }
 

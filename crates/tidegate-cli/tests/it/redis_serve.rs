@@ -16,7 +16,8 @@ const FREE_PORTS: [&str; 8] =
 fn a_server_starts_without_its_redis_serves_by_policy_and_recovers() {
     let redis = Redis::start();
     redis.kill();
-    let node = Node::start(&redis.url(), DEFAULT, POLICY_RULES);
+    // A server that is gone is noticed at once, whatever the deadline; one that starts on a busy machine may be slow.
+    let node = Node::start(&redis.url(), PATIENT, POLICY_RULES);
     let mut client = node.client();
     for (policy, allowed) in [("open", true), ("closed", false), ("local", true)] {
         let answer = check(&mut client, &[("policy", policy), ("user", "u")], 1);
@@ -34,15 +35,11 @@ fn a_server_starts_without_its_redis_serves_by_policy_and_recovers() {
         check(&mut client, &[("policy", "closed"), ("user", "u")], 1).source == "store"
     });
     eventually("it says that it is well", PATIENCE, || node.readyz() == "ready\n");
-    // One line for each change, and none for each request. On a busy machine the store was seen lost once more right after it
-    // was found: why is not known (perhaps another worker's connection), so only that the changes take turns is asked for.
+    // One line for each change, and none for each request: once one worker has found the store, none finds it gone.
     let stderr = node.server.stderr();
-    let of = |line: &str| {
-        ["the store does not answer: rules", "the store answers again"].map(|text| line.contains(text))
-    };
-    let changes: Vec<[bool; 2]> = stderr.lines().map(of).filter(|of| of.contains(&true)).collect();
-    let alternate = changes.iter().enumerate().all(|(place, of)| *of == [place % 2 == 0, place % 2 == 1]);
-    assert!(alternate && !changes.is_empty() && changes.len().is_multiple_of(2), "{stderr}");
+    let lines = |text: &str| stderr.matches(text).count();
+    assert_eq!(lines("the store does not answer: rules"), 1, "{stderr}");
+    assert_eq!(lines("the store answers again"), 1, "{stderr}");
     assert!(stderr.lines().count() < 30, "{stderr}");
 }
 

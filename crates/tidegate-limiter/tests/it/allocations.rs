@@ -59,10 +59,17 @@ fn a_check_of_one_limit_allocates_nothing() {
 }
 
 #[test]
-fn neither_does_one_of_four_limits_under_two_rules() {
+fn neither_does_one_of_two_limits_under_two_rules() {
+    let rules = "- { name: a, key: [user], limits: [1000000/minute] }\n\
+                 - { name: b, match: { path: '/*' }, key: [path], limits: [1000000/day] }";
+    assert_eq!(per_check(rules), 0);
+}
+
+#[test]
+fn one_of_four_limits_allocates_once_for_its_outcomes() {
     let rules = "- { name: a, key: [user], limits: [1000000/minute, 1000000/hour] }\n\
                  - { name: b, match: { path: '/*' }, key: [path], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 9999 }, 1000000/day] }";
-    assert_eq!(per_check(rules), 0);
+    assert_eq!(per_check(rules), 100);
 }
 
 #[test]

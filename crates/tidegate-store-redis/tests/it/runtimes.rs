@@ -1,5 +1,6 @@
 //! One store, many runtimes: each core talks to Redis alone.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
@@ -10,6 +11,11 @@ use crate::subject::{Target, a_day, left, patient, spend, store};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// One that goes on while nobody waits for it.
+fn running_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 fn connections(redis: &Redis) -> usize {
@@ -40,6 +46,31 @@ fn each_core_has_its_own_connection_and_all_see_one_truth() {
         .collect();
     let admitted: u32 = cores.into_iter().map(|core| core.join().unwrap()).sum();
     assert_eq!(admitted, 100);
+}
+
+#[test]
+fn once_a_core_has_reached_a_server_that_was_away_no_other_core_fails() {
+    let redis = Redis::start();
+    let shared = store(&redis.url(), &patient());
+    let target = Target::new("rule", "42", a_day(100));
+    let cores: Vec<_> = (0..6).map(|_| running_runtime()).collect();
+    redis.kill();
+    let deaf = TcpListener::bind(redis.addr()).unwrap();
+    // Whoever has tried so often pauses for up to a second before the next attempt.
+    let attempts = cores.len() * 7;
+    let hangs_up = thread::spawn(move || (0..attempts).for_each(|_| drop(deaf.accept().unwrap())));
+    for core in &cores {
+        core.block_on(spend(&shared, &target)).unwrap_err();
+    }
+    hangs_up.join().unwrap();
+    redis.restart();
+    let first = cores[0].block_on(async {
+        crate::subject::eventually("one core reaches it", async || spend(&shared, &target).await).await
+    });
+    assert!(first);
+    for core in &cores[1..] {
+        assert!(core.block_on(spend(&shared, &target)).unwrap());
+    }
 }
 
 #[test]

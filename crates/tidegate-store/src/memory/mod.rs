@@ -26,11 +26,12 @@ use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, decide_fold, decide
 
 use crate::clock::{Clock, SystemClock};
 use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
+use crate::outcomes::Outcomes;
 use crate::record::Record;
 pub use costs::memory_bytes;
 use records::Records;
 use shard::{Moment, Shard};
-use table::{Sweep, Tag, Victims};
+use table::{Place, Sweep, Tag, Victims};
 
 /// How much a memory store may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,18 +177,20 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides one spend on its own: one lock, one look-up.
+    #[inline]
     fn decide_one(&self, spend: &Spend<'_>) -> Outcome {
         let (shard, tag) = self.locate(&spend.cell);
         let mut shard = self.shards[shard].0.lock();
-        let before = shard.heap_bytes;
         // Read under the lock, so that a cell never sees time go back because two threads raced.
         let now = self.moment();
-        let outcome = shard.decide(tag, spend.touch, now, self.cells_per_shard);
-        if shard.heap_bytes != before {
-            self.heap.follow(before, shard.heap_bytes);
-            drop(shard);
-            self.fit_heap(now);
+        if spend.touch.limit.is_counter() {
+            return shard.decide_counter(tag, spend.touch, now, self.cells_per_shard);
         }
+        let before = shard.heap_bytes;
+        let outcome = shard.decide_other(tag, spend.touch, now, self.cells_per_shard);
+        self.heap.follow(before, shard.heap_bytes);
+        drop(shard);
+        self.fit_heap(now);
         outcome
     }
 
@@ -198,10 +201,13 @@ impl<C: Clock> MemoryStore<C> {
         let mut shards = self.lock(located.iter().map(|(shard, _)| *shard));
         let before = shards.heap_bytes();
         let now = self.moment();
-        let mut cells: SmallVec<[Cell; 8]> = SmallVec::new();
+        let (mut places, mut cells) = (SmallVec::<[Option<Place>; 8]>::new(), SmallVec::<[Cell; 8]>::new());
         for (spend, (shard, tag)) in request.spends.iter().zip(&located) {
-            cells.push(shards.get(*shard).take(*tag, spend.touch.limit).1);
+            let (place, cell) = shards.get(*shard).take(*tag, spend.touch.limit);
+            places.push(place);
+            cells.push(cell);
         }
+        let first = told.outcomes.len();
         let touches = request.spends.iter().map(|spend| spend.touch).enumerate();
         if request.is_fold() {
             decide_fold(touches, &mut cells, now.time, request.count.get(), |fold| {
@@ -211,8 +217,21 @@ impl<C: Clock> MemoryStore<C> {
         } else {
             decide_request(touches, &mut cells, now.time, |outcome| told.outcomes.push(outcome));
         }
-        for ((spend, (shard, tag)), cell) in request.spends.iter().zip(&located).zip(cells) {
-            shards.get(*shard).put(*tag, cell, spend.touch.limit, now, self.cells_per_shard);
+        // A cell that is new may move others.
+        let stay = places.iter().all(Option::is_some);
+        for (number, cell) in cells.into_iter().enumerate() {
+            let ((shard, tag), touch) = (located[number], request.spends[number].touch);
+            let shard = shards.get(shard);
+            let place = if stay { places[number] } else { shard.find(tag, touch.limit) };
+            shard.put_after(
+                place,
+                tag,
+                cell,
+                touch.limit,
+                told.outcomes[first + number],
+                now,
+                self.cells_per_shard,
+            );
         }
         self.heap.follow(before, shards.heap_bytes());
         drop(shards);
@@ -291,9 +310,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         // Most batches are one request on one cell.
         if let [Request { spends: [spend], count: NonZeroU32::MIN }] = batch {
-            let mut told = BatchOutcomes::default();
-            told.outcomes.push(self.decide_one(spend));
-            return Reply::Now(Ok(told));
+            return Reply::Now(Ok(Outcomes::from(self.decide_one(spend)).into()));
         }
         let mut told = BatchOutcomes::default();
         for request in batch {

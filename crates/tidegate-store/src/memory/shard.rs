@@ -41,21 +41,43 @@ impl Shard {
         self.counters.bytes() + self.logs.bytes() + self.leases.bytes()
     }
 
-    /// Decides one touch on its own, the way most requests are: a counter is read and written where it lies.
+    /// Decides one touch of a counter on its own, the way most requests are: it is read and written where it lies.
     #[inline]
-    pub(super) fn decide(&mut self, tag: Tag, touch: Touch<'_>, now: Moment, most_cells: usize) -> Outcome {
-        if touch.limit.is_counter() {
-            let place = self.counters.find(tag);
-            let bits = place.map(|place| *self.counters.cell(place));
-            let (outcome, bits) = touch.limit.decide_counter(bits, now.time, touch.ask.hits);
-            self.keep_counter(tag, place, bits, outcome, now, most_cells);
-            return outcome;
-        }
+    pub(super) fn decide_counter(
+        &mut self,
+        tag: Tag,
+        touch: Touch<'_>,
+        now: Moment,
+        most_cells: usize,
+    ) -> Outcome {
+        let place = self.counters.find(tag);
+        let bits = place.map(|place| *self.counters.cell(place));
+        let (outcome, bits) = touch.limit.decide_counter(bits, now.time, touch.ask.hits);
+        self.keep_counter(tag, place, bits, outcome, now, most_cells);
+        outcome
+    }
+
+    /// Decides one touch of a log or of leases on its own.
+    pub(super) fn decide_other(
+        &mut self,
+        tag: Tag,
+        touch: Touch<'_>,
+        now: Moment,
+        most_cells: usize,
+    ) -> Outcome {
         let (place, mut cell) = self.take(tag, touch.limit);
         let outcome = touch.decide_alone(&mut cell, now.time);
-        let kept = if touch.limit.counts_refused() { look(touch.limit, &cell, now) } else { outcome };
-        self.put_at(place, tag, cell, touch.limit, kept, now, most_cells);
+        self.put_after(place, tag, cell, touch.limit, outcome, now, most_cells);
         outcome
+    }
+
+    /// Where the cell lies.
+    pub(super) fn find(&self, tag: Tag, limit: &Limit) -> Option<Place> {
+        match limit.algorithm() {
+            Algorithm::SlidingLog => self.logs.find(tag),
+            Algorithm::Concurrency => self.leases.find(tag),
+            _ => self.counters.find(tag),
+        }
     }
 
     /// The cell's state, taken out of the shard where it owns memory, and where it lies. [`Shard::put`] must follow.
@@ -82,12 +104,25 @@ impl Shard {
 
     /// Puts back what a cell has become.
     pub(super) fn put(&mut self, tag: Tag, cell: Cell, limit: &Limit, now: Moment, most_cells: usize) {
-        let place = match limit.algorithm() {
-            Algorithm::SlidingLog => self.logs.find(tag),
-            Algorithm::Concurrency => self.leases.find(tag),
-            _ => self.counters.find(tag),
-        };
+        let place = self.find(tag, limit);
         let kept = look(limit, &cell, now);
+        self.put_at(place, tag, cell, limit, kept, now, most_cells);
+    }
+
+    /// Puts back what a cell has become by a decision, where it lay; `told` is what its caller was told.
+    #[expect(clippy::too_many_arguments, reason = "what is put back, where, and within which bound")]
+    pub(super) fn put_after(
+        &mut self,
+        place: Option<Place>,
+        tag: Tag,
+        cell: Cell,
+        limit: &Limit,
+        told: Outcome,
+        now: Moment,
+        most_cells: usize,
+    ) {
+        // Where refused requests count, what was told may be older than what was noted.
+        let kept = if limit.counts_refused() { look(limit, &cell, now) } else { told };
         self.put_at(place, tag, cell, limit, kept, now, most_cells);
     }
 
