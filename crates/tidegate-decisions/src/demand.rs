@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::Micros;
 
 use crate::histogram::Histogram;
+use crate::table::Table;
 
 /// Callers told apart per limit, and over all limits: about 60 bytes each.
 const MOST_CALLERS: usize = 4_096;
@@ -31,9 +32,14 @@ const GENERATION_US: u64 = 24 * 3_600_000_000;
 const SUGGESTED: u64 = 999;
 
 /// What callers ask of each limit.
-#[derive(Default)]
 pub struct Demand {
-    limits: Mutex<HashMap<LimitName, Tracked, RandomState>>,
+    limits: Mutex<Table<LimitName, Tracked>>,
+}
+
+impl Default for Demand {
+    fn default() -> Self {
+        Demand { limits: Mutex::new(Table::new(MOST_LIMITS, 2 * GENERATION_US)) }
+    }
 }
 
 /// Domain, rule and limit.
@@ -169,11 +175,8 @@ impl Demand {
     pub(crate) fn note(&self, asked: &Asked<'_>) {
         let mut limits = self.limits.lock();
         let name = (asked.domain.into(), asked.rule.into(), asked.limit.into());
-        if limits.len() >= MOST_LIMITS && !limits.contains_key(&name) {
-            return;
-        }
         let most = (MOST_CALLERS_OF_ALL / limits.len().max(1)).min(MOST_CALLERS);
-        let tracked = limits.entry(name).or_insert_with(|| Tracked::new(asked));
+        let Some(tracked) = limits.at(asked.now_us, name, || Tracked::new(asked)) else { return };
         // A changed window or algorithm counts in other cells: what was seen of the old ones says nothing.
         if tracked.algorithm != asked.algorithm || tracked.window != asked.window {
             *tracked = Tracked::new(asked);
@@ -206,7 +209,7 @@ impl Demand {
             tracked.current.callers.len()
                 + tracked.earlier.as_ref().map_or(0, |earlier| earlier.callers.len())
         };
-        self.limits.lock().values().map(generations).sum()
+        self.limits.lock().iter().map(|(_, tracked)| generations(tracked)).sum()
     }
 }
 

@@ -14,6 +14,7 @@ mod record;
 mod ring;
 mod sample;
 mod sink;
+mod table;
 mod top;
 
 pub use config::{Clear, DecisionLogConfig, FileConfig};

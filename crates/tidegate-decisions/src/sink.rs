@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +88,7 @@ fn run(waiting: &Receiver<Wanted>, mut file: Option<RotatingFile>, stdout: bool,
             let mut line = record.line();
             line.push('\n');
             let to_stdout = if stdout { io::stdout().lock().write_all(line.as_bytes()) } else { Ok(()) };
-            let to_file = file.as_mut().map_or(Ok(()), |file| file.write(line.as_bytes()));
+            let to_file = file.as_mut().map_or(Ok(()), |file| file.write(line.as_bytes(), lost));
             let one = to_stdout.and(to_file);
             lost.fetch_add(u64::from(one.is_err()), Ordering::Relaxed);
             written = written.and(one);
@@ -127,14 +128,14 @@ impl RotatingFile {
         Ok(RotatingFile { config, file, buffer: Vec::with_capacity(BUFFER), lines: 0, bytes })
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+    fn write(&mut self, line: &[u8], lost: &AtomicU64) -> io::Result<()> {
         let length = line.len() as u64;
         if self.bytes > 0 && self.bytes + length > self.config.most_bytes {
-            self.flush(&AtomicU64::new(0))?;
+            self.flush(lost)?;
             self.rotate()?;
         }
         if self.buffer.len() + line.len() > BUFFER {
-            self.flush(&AtomicU64::new(0))?;
+            self.flush(lost)?;
         }
         self.bytes += length;
         self.lines += 1;
@@ -144,17 +145,36 @@ impl RotatingFile {
 
     /// Writes what waits; what cannot be written is lost, and counted. A part of it that was is cut off again: lines are whole.
     fn flush(&mut self, lost: &AtomicU64) -> io::Result<()> {
-        let (before, lines) =
-            (self.file.metadata().map(|known| known.len()), std::mem::take(&mut self.lines));
-        let written = self.file.write_all(&self.buffer);
-        if let (Err(_), Ok(before)) = (&written, before) {
+        let lines = std::mem::take(&mut self.lines);
+        let written = self.write_buffer();
+        if written.is_err() {
             lost.fetch_add(lines, Ordering::Relaxed);
-            self.bytes = before;
-            // Where even that fails, a reader finds one line torn.
-            let _ = self.file.set_len(before);
         }
         self.buffer.clear();
         written
+    }
+
+    fn write_buffer(&mut self) -> io::Result<()> {
+        if !self.buffer.is_empty() && !self.is_in_place() {
+            self.file = OpenOptions::new().create(true).append(true).open(&self.config.path)?;
+            self.bytes = self.file.metadata()?.len() + self.buffer.len() as u64;
+        }
+        let before = self.file.metadata()?.len();
+        self.file.write_all(&self.buffer).inspect_err(|_| {
+            self.bytes = before;
+            // Where even that fails, a reader finds one line torn.
+            let _ = self.file.set_len(before);
+        })
+    }
+
+    /// Whether the open file is the one that its path names. It may have been moved or deleted, or its folder: what is written
+    /// to it then is read by nobody.
+    fn is_in_place(&self) -> bool {
+        let identity = |known: fs::Metadata| (known.dev(), known.ino());
+        match (fs::metadata(&self.config.path), self.file.metadata()) {
+            (Ok(named), Ok(open)) => identity(named) == identity(open),
+            _ => false,
+        }
     }
 
     fn rotate(&mut self) -> io::Result<()> {
@@ -195,7 +215,7 @@ mod tests {
         let mut file = RotatingFile::open(config.clone()).unwrap();
         let lost = AtomicU64::new(0);
         for line in ["one\n", "two\n", "three\n", "four\n", "five\n", "six\n"] {
-            file.write(line.as_bytes()).unwrap();
+            file.write(line.as_bytes(), &lost).unwrap();
         }
         file.flush(&lost).unwrap();
         let text = |path: &Path| fs::read_to_string(path).unwrap();
@@ -206,7 +226,7 @@ mod tests {
         assert!(!numbered(&path, 3).exists());
         // A restart goes on where the last one ended.
         let mut again = RotatingFile::open(config).unwrap();
-        again.write(b"7\n").unwrap();
+        again.write(b"7\n", &lost).unwrap();
         again.flush(&lost).unwrap();
         assert_eq!(text(&path), "six\n7\n");
     }
@@ -215,7 +235,7 @@ mod tests {
     fn a_disk_that_is_full_loses_whole_lines_and_counts_them() {
         let config = FileConfig { path: "/dev/full".into(), most_bytes: 1 << 20, keep: 1 };
         let (mut file, lost) = (RotatingFile::open(config).unwrap(), AtomicU64::new(0));
-        (0..10).for_each(|_| file.write(b"a line\n").unwrap());
+        (0..10).for_each(|_| file.write(b"a line\n", &lost).unwrap());
         assert!(file.flush(&lost).is_err());
         assert_eq!(lost.into_inner(), 10);
     }
@@ -226,11 +246,46 @@ mod tests {
         let path = dir.path().join("decisions.log");
         let config = FileConfig { path: path.clone(), most_bytes: 10, keep: 1 };
         let (mut file, lost) = (RotatingFile::open(config).unwrap(), AtomicU64::new(0));
-        file.write(b"123456\n").unwrap();
+        file.write(b"123456\n", &lost).unwrap();
         file.flush(&lost).unwrap();
         fs::rename(&path, dir.path().join("elsewhere")).unwrap();
-        file.write(b"7890123\n").unwrap();
+        file.write(b"7890123\n", &lost).unwrap();
         file.flush(&lost).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "7890123\n");
+    }
+
+    #[test]
+    fn a_disk_that_is_full_counts_every_line_also_where_there_are_more_than_are_written_at_once() {
+        let config = FileConfig { path: "/dev/full".into(), most_bytes: 1 << 20, keep: 1 };
+        let (mut file, lost) = (RotatingFile::open(config).unwrap(), AtomicU64::new(0));
+        let line = [b'x'; 1_000];
+        let refused = (0..1_000).filter(|_| file.write(&line, &lost).is_err()).count() as u64;
+        assert!(file.flush(&lost).is_err());
+        // The line that finds the buffer full, and the disk, is counted by who wrote it.
+        assert_eq!(lost.into_inner() + refused, 1_000);
+    }
+
+    #[test]
+    fn a_file_that_is_deleted_with_its_folder_is_begun_anew_once_the_folder_is_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, lost) = (dir.path().join("logs"), AtomicU64::new(0));
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("decisions.log");
+        let config = FileConfig { path: path.clone(), most_bytes: 1 << 20, keep: 1 };
+        let mut file = RotatingFile::open(config).unwrap();
+        let mut write = |line: &str| {
+            file.write(line.as_bytes(), &lost).unwrap();
+            file.flush(&lost).is_ok()
+        };
+        assert!(write("one\n"));
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(!write("two\n"), "there is no folder for it");
+        fs::create_dir(&folder).unwrap();
+        assert!(write("three\n"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "three\n");
+        fs::remove_file(&path).unwrap();
+        assert!(write("four\n"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "four\n");
+        assert_eq!(lost.into_inner(), 1);
     }
 }

@@ -11,9 +11,11 @@ use std::hash::RandomState;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::table::Table;
+
 /// Callers kept per rule and ranking.
 const PLACES: usize = 256;
-/// Rules that are told apart; those beyond are not ranked.
+/// Rules that are told apart. Those beyond are not ranked until one of these has been silent for two generations.
 const MOST_RULES: usize = 250;
 /// How long a ranking is added to before the next one is begun. The last two are told.
 const GENERATION_US: u64 = 3_600_000_000;
@@ -67,9 +69,14 @@ pub struct RuleTop {
 }
 
 /// The busiest callers of every rule.
-#[derive(Default)]
 pub struct TopCallers {
-    rules: Mutex<HashMap<RuleName, Ranked, RandomState>>,
+    rules: Mutex<Table<RuleName, Ranked>>,
+}
+
+impl Default for TopCallers {
+    fn default() -> Self {
+        TopCallers { rules: Mutex::new(Table::new(MOST_RULES, 2 * GENERATION_US)) }
+    }
 }
 
 /// Domain and name.
@@ -105,11 +112,8 @@ impl TopCallers {
     pub(crate) fn note(&self, noted: &Noted<'_>) {
         let mut rules = self.rules.lock();
         let name = (Box::from(noted.domain), Box::from(noted.rule));
-        if rules.len() >= MOST_RULES && !rules.contains_key(&name) {
-            return;
-        }
         let begun = || Ranked { since_us: noted.now_us, current: Rankings::default(), earlier: None };
-        let ranked = rules.entry(name).or_insert_with(begun);
+        let Some(ranked) = rules.at(noted.now_us, name, begun) else { return };
         if noted.now_us.saturating_sub(ranked.since_us) > GENERATION_US {
             ranked.earlier = Some(std::mem::take(&mut ranked.current));
             ranked.since_us = noted.now_us;
@@ -140,14 +144,18 @@ impl TopCallers {
     pub fn kept(&self) -> usize {
         let kept = |rankings: &Rankings| rankings.used.places.len() + rankings.refused.places.len();
         let both = |ranked: &Ranked| kept(&ranked.current) + ranked.earlier.as_ref().map_or(0, kept);
-        self.rules.lock().values().map(both).sum()
+        self.rules.lock().iter().map(|(_, ranked)| both(ranked)).sum()
     }
 
     /// The rules that have callers: domain and name, in order.
     #[must_use]
     pub fn rules(&self) -> Vec<(String, String)> {
-        let mut names: Vec<(String, String)> =
-            self.rules.lock().keys().map(|(domain, rule)| (domain.to_string(), rule.to_string())).collect();
+        let mut names: Vec<(String, String)> = self
+            .rules
+            .lock()
+            .iter()
+            .map(|((domain, rule), _)| (domain.to_string(), rule.to_string()))
+            .collect();
         names.sort_unstable();
         names
     }
@@ -319,6 +327,23 @@ mod tests {
 
     fn number(caller: &TopCaller) -> usize {
         caller.key[0].1.parse().unwrap()
+    }
+
+    #[test]
+    fn rules_that_are_no_longer_asked_about_make_room_for_others() {
+        let top = TopCallers::default();
+        let note = |rule: &str, now_us| {
+            let key = [("user", "u")];
+            top.note(&Noted { rule, now_us, ..noted(1, &key) });
+        };
+        (0..MOST_RULES + 1).for_each(|rule| note(&format!("old-{rule}"), 0));
+        assert_eq!(top.rules().len(), MOST_RULES);
+        note("old-0", 3 * GENERATION_US);
+        note("new", 3 * GENERATION_US);
+        assert_eq!(
+            top.rules(),
+            [("api".to_owned(), "new".to_owned()), ("api".to_owned(), "old-0".to_owned())]
+        );
     }
 
     #[test]
