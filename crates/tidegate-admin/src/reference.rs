@@ -141,6 +141,10 @@ fn everything() -> Exposition {
     }
     Exposition::new(metrics)
         .with_usage(|| StoreUsage { most_bytes: 1, ..StoreUsage::default() })
+        .with_key_kinds(|| {
+            let kinds = ["cell", "reservation", "record", "fleet", "other_layout", "foreign"];
+            kinds.map(|kind| (kind, 0)).into()
+        })
         .with_store(MemoryStats::default)
         .with_nodes(|| vec![NodeHealth { endpoint: "NODE".to_owned(), breaker: BreakerState::Closed }])
         .with_remote(RemoteStats::default)

@@ -23,6 +23,8 @@ use sha2::{Digest, Sha256};
 use tidegate_core::append_part;
 use tidegate_store::CellKey;
 
+use crate::sample::KeyKind;
+
 /// The layout of keys and values; a node of another version sees other cells.
 const LAYOUT: u8 = b'2';
 /// The layout of keys and values: nodes whose layouts differ count apart.
@@ -106,6 +108,21 @@ impl KeyWriter {
         append_tag(out, name);
         if !is_plain(name) {
             out.extend_from_slice(&Sha256::digest(name));
+        }
+    }
+
+    /// What a key that was found is for.
+    pub(crate) fn kind_of(&self, key: &[u8]) -> KeyKind {
+        let ours = key.strip_prefix(&*self.prefix).and_then(|rest| rest.strip_prefix(b":"));
+        match ours {
+            None => KeyKind::Foreign,
+            Some(rest) if rest.starts_with(b"fleet{") => KeyKind::Fleet,
+            Some([LAYOUT, MEMBERS, ..]) => KeyKind::Fleet,
+            Some([LAYOUT, RESERVATION, ..]) => KeyKind::Reservation,
+            Some([LAYOUT, RECORD, ..]) => KeyKind::Record,
+            Some([LAYOUT, _, ..]) => KeyKind::Cell,
+            Some([layout, ..]) if layout.is_ascii_digit() => KeyKind::OtherLayout,
+            Some(_) => KeyKind::Foreign,
         }
     }
 
