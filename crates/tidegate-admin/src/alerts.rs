@@ -19,6 +19,8 @@ struct Desk {
 
 /// Alerts that are over and shown.
 const MOST_SHOWN: usize = 100;
+/// What of a summary travels to the other nodes.
+const LONGEST_SUMMARY: usize = 200;
 
 /// What alerts take, and what became of those that were told. Each has a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +96,14 @@ impl AlertDesk {
     pub(crate) fn show(&self) -> (Vec<Alert>, Vec<Alert>, String) {
         let desk = self.0.lock();
         (desk.book.active(), desk.book.over().take(MOST_SHOWN).cloned().collect(), desk.teller.clone())
+    }
+
+    /// The worst of what is the matter, silenced or not, in a sentence of bounded length.
+    #[must_use]
+    pub fn worst(&self) -> Option<String> {
+        let mut summary = self.0.lock().book.active().into_iter().next()?.summary;
+        summary.truncate(summary.floor_char_boundary(LONGEST_SUMMARY));
+        Some(summary)
     }
 
     pub(crate) fn silences(&self, now_s: u64) -> Vec<Silence> {

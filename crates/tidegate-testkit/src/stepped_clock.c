@@ -16,7 +16,7 @@
 static volatile int64_t *offset_s;
 
 __attribute__((constructor)) static void map_offset(void) {
-    const char *path = getenv("TIDEGATE_STEPPED_CLOCK");
+    const char *path = getenv("STEPPED_CLOCK_FILE");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) return;
     void *page = mmap(NULL, sizeof *offset_s, PROT_READ, MAP_SHARED, file, 0);

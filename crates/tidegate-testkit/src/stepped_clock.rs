@@ -50,8 +50,9 @@ impl SteppedClock {
     }
 
     /// What makes a process read this clock.
-    pub(crate) fn env(&self) -> [(&'static str, PathBuf); 2] {
-        [("LD_PRELOAD", self.library()), ("TIDEGATE_STEPPED_CLOCK", self.file())]
+    #[must_use]
+    pub fn env(&self) -> [(&'static str, PathBuf); 2] {
+        [("LD_PRELOAD", self.library()), ("STEPPED_CLOCK_FILE", self.file())]
     }
 
     fn library(&self) -> PathBuf {

@@ -150,15 +150,18 @@ impl Control {
         };
         let last_step = versions.iter().find(own).map(|version| version.at);
         let demand = self.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
-        let alerts = self.alerts.get().map(|desk| desk.show().0).unwrap_or_default();
+        let alert = self.fleets_alert().await;
         let known = StepInput {
             pilot: one.pilot,
             limit: one.limit,
             now: self.clock.now(),
             last_step,
             demand: demand.limits.iter().find(|limit| limit.limit == one.limit_name),
-            missing: demand.missing.first().map(|missing| missing.node.as_str()),
-            alert: alerts.first().map(|alert| alert.summary.as_str()),
+            missing: match &alert {
+                Ok(_) => demand.missing.first().map(|missing| missing.node.as_str()),
+                Err(_) => Some("that holds the alerts"),
+            },
+            alert: alert.as_ref().ok().and_then(|alert| alert.as_deref()),
         };
         match next(&known) {
             Ok((limit, why)) => self.publish_step(store, on, one, (limit, &why)).await,

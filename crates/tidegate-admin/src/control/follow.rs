@@ -13,6 +13,7 @@ use super::fleet::{FleetError, Heard, NodeNote, PublishedSet};
 use super::running::Revision;
 use super::{Control, Latencies, merged};
 use crate::low_priority::at_low_priority;
+use crate::metrics::Reading;
 
 /// How often the set that the other nodes find is kept from being forgotten: it lives there for a while only.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
@@ -331,33 +332,52 @@ impl Control {
     async fn keep_history(&self) {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let (mut decisions, mut calls) = (self.metrics.decision_times(), self.metrics.store_times());
-        let mut health = None;
+        let mut last = self.seconds();
         loop {
             ticks.tick().await;
-            let (decisions_now, calls_now) = (self.metrics.decision_times(), self.metrics.store_times());
-            let added = (decisions_now.since(&decisions), calls_now.since(&calls));
-            (decisions, calls) = (decisions_now, calls_now);
-            let now_s = self.clock.now().as_micros() / 1_000_000;
-            let latencies = Latencies::of(&added.0, &added.1);
-            let rules = self.history.lock().record(now_s, self.metrics.rule_totals(), latencies);
-            self.fleet.count(merged::told(&rules, (&added.0, &added.1)));
-            let note = self.note();
-            self.fleet.announce(&note);
-            if health.replace(note.health.clone()).is_some_and(|before| before != note.health) {
-                self.tell("store", &json!({ "health": note.health }));
-            }
-            self.tell(
-                "stats",
-                &json!({
-                    "at_s": now_s,
-                    "allowed_per_s": note.allowed_per_s,
-                    "refused_per_s": note.refused_per_s,
-                    "busy": note.busy,
-                    "health": note.health,
-                    "version": note.version,
-                }),
-            );
+            self.count_second(&mut last);
         }
     }
+
+    /// What was counted until now.
+    #[must_use]
+    pub fn seconds(&self) -> LastSecond {
+        let (decisions, calls) = (self.metrics.decision_times(), self.metrics.store_times());
+        LastSecond { decisions, calls, health: None }
+    }
+
+    /// Takes note of what was counted since `last`, and has it told with the next heartbeat.
+    pub fn count_second(&self, last: &mut LastSecond) {
+        let (decisions, calls) = (self.metrics.decision_times(), self.metrics.store_times());
+        let added = (decisions.since(&last.decisions), calls.since(&last.calls));
+        (last.decisions, last.calls) = (decisions, calls);
+        let now_s = self.clock.now().as_micros() / 1_000_000;
+        let latencies = Latencies::of(&added.0, &added.1);
+        let rules = self.history.lock().record(now_s, self.metrics.rule_totals(), latencies);
+        self.fleet.count(merged::told(&rules, (&added.0, &added.1)));
+        let note = self.note();
+        self.fleet.announce(&note);
+        if last.health.replace(note.health.clone()).is_some_and(|before| before != note.health) {
+            self.tell("store", &json!({ "health": note.health }));
+        }
+        self.tell(
+            "stats",
+            &json!({
+                "at_s": now_s,
+                "allowed_per_s": note.allowed_per_s,
+                "refused_per_s": note.refused_per_s,
+                "busy": note.busy,
+                "health": note.health,
+                "version": note.version,
+            }),
+        );
+    }
+}
+
+/// What a node had counted when it last looked.
+#[derive(Debug)]
+pub struct LastSecond {
+    decisions: Reading,
+    calls: Reading,
+    health: Option<String>,
 }

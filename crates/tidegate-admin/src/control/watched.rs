@@ -6,7 +6,7 @@ use tidegate_decisions::{By, DecisionLog, Top};
 use tidegate_telemetry::alerts::{Counts, Minute, RuleCallers, RuleName, Signals};
 
 use super::Control;
-use super::fleet::NodeNote;
+use super::fleet::{FleetError, NodeNote};
 use super::merged::{HistoryChunk, Resolution, SLOTS};
 
 /// Seconds of a minute of which a node must have told.
@@ -31,6 +31,17 @@ impl Control {
         let is_other = |note: &NodeNote| note.name != own.name || note.started_us != own.started_us;
         let notes = self.fleet.nodes().await.ok()?;
         Some(notes.into_iter().filter(is_other).map(signals_of).collect())
+    }
+
+    /// The worst of what is the matter in the fleet, by any node's book; an error where the others cannot be heard. A node
+    /// that began a moment ago knows less than the others, and one may have its own watch switched off.
+    pub(crate) async fn fleets_alert(&self) -> Result<Option<String>, FleetError> {
+        let own = self.alerts.get().and_then(|desk| desk.worst());
+        if own.is_some() || !self.is_shared() {
+            return Ok(own);
+        }
+        let notes = self.fleet.nodes().await?;
+        Ok(notes.into_iter().find_map(|note| note.signals?.alert))
     }
 
     /// The version of the rules that this node runs, and when its process began.

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod access;
+mod alert_kinds;
 mod alerts;
+mod autopilot;
 mod bench;
 mod bench_grpc;
 mod bench_resp;
@@ -27,6 +29,7 @@ mod help;
 mod http;
 mod import;
 mod leases;
+mod many_rules;
 mod memory;
 mod messages;
 mod overload;

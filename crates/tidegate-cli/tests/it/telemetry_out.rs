@@ -9,17 +9,19 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate_testkit::{
-    Certificates, Nginx, Received, TidegateServer, Upstream, eventually, find_tool, http, poll, resp,
+    Certificates, Nginx, Received, Redis, SteppedClock, TidegateServer, Upstream, eventually, find_tool,
+    http, poll, resp,
 };
 
+use crate::alerts::LONG;
 use crate::redis_world::{BINARY, PATIENCE};
 
 /// A server in a folder of its own, with one rule of five a minute for each user.
 pub(crate) struct Server {
     pub(crate) server: TidegateServer,
-    http: SocketAddr,
+    pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
-    dir: TempDir,
+    pub(crate) dir: TempDir,
 }
 
 pub(crate) const RULES: &str = "domain: api\nrules:\n- { name: per-user, key: [user], limits: [5/minute] }\n";
@@ -27,6 +29,17 @@ const TOKEN: &str = "a-token-of-twenty-or-more";
 
 impl Server {
     pub(crate) fn start(store: &str, sections: &str) -> Self {
+        Server::start_with_env(store, sections, &[])
+    }
+
+    /// One that believes this clock to be the machine's.
+    pub(crate) fn start_on(clock: &SteppedClock, store: &str, sections: &str) -> Self {
+        let env = clock.env().map(|(name, path)| (name, path.to_str().unwrap().to_owned()));
+        let env = [0, 1].map(|place: usize| (env[place].0, env[place].1.as_str()));
+        Server::start_with_env(store, sections, &env)
+    }
+
+    fn start_with_env(store: &str, sections: &str, env: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
         let config = format!(
@@ -35,7 +48,7 @@ impl Server {
         );
         let file = dir.path().join("tidegate.yaml");
         fs::write(&file, config).unwrap();
-        let env = [("TIDEGATE_ADMIN__TOKENS", TOKEN)];
+        let env = [env, &[("TIDEGATE_ADMIN__TOKENS", TOKEN), ("TIDEGATE_DRAIN__DELAY", "0s")]].concat();
         let mut server = TidegateServer::start_with_env(BINARY, &["--config", file.to_str().unwrap()], &env);
         let [http, admin] = ["http", "admin"].map(|name| server.addr(name));
         Server { server, http, admin, dir }
@@ -306,4 +319,22 @@ fn many_callers_make_neither_the_metrics_nor_what_is_kept_of_them_larger() {
     // Rankings have 256 places each, and what a limit's callers ask for at their busiest 4,096 of two days.
     assert!(value("tidegate_ranked_callers") <= 12_000.0, "{}", value("tidegate_ranked_callers"));
     assert!(value("tidegate_alert_baselines") <= 1.0);
+}
+
+#[test]
+fn what_the_keys_of_redis_are_is_estimated_by_the_one_node_that_tells_of_alerts() {
+    let redis = Redis::start();
+    redis.cmd(&["EVAL", "for n = 1, 600 do redis.call('SET', 'session:' .. n, 1) end", "0"]);
+    let store = format!("{}', timeout: '5s", redis.url());
+    let other = Server::start(&store, "alerts: { enabled: false }");
+    (0..200).for_each(|user| assert_eq!(other.check(&format!("u{user}"), None), 200));
+    let teller = Server::start(&store, "");
+    let keys = |node: &Server, kind| node.metric(&format!("tidegate_store_keys_by_kind{{kind=\"{kind}\"}}"));
+    let cells = poll(LONG, || keys(&teller, "cell")).expect("it is estimated");
+    // Of 400 drawn from 800 or so, the part of a kind is within five standard deviations of the truth.
+    let foreign = keys(&teller, "foreign").unwrap();
+    assert!((cells - 200.0).abs() < 100.0 && (foreign - 600.0).abs() < 100.0, "{cells} and {foreign}");
+    assert!(keys(&teller, "record").unwrap() + keys(&teller, "fleet").unwrap() < 100.0);
+    assert_eq!(keys(&teller, "other_layout"), Some(0.0));
+    assert_eq!(keys(&other, "cell"), None);
 }

@@ -4,7 +4,7 @@
 //! flickers is told once. What an operator has silenced is kept, and not told. Every node of a fleet keeps a book, so that
 //! whoever takes the duty to tell over knows what is the matter; what was told already it learns from the one before.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,8 @@ pub struct Book {
     entries: BTreeMap<(Kind, String), Entry>,
     over: VecDeque<Alert>,
     left_out: u64,
+    /// Fingerprints of what other nodes have told, and will tell the end of.
+    told_elsewhere: BTreeSet<String>,
     /// What a link begins with.
     dashboard: String,
 }
@@ -123,7 +125,12 @@ impl Book {
             let may_tell = telling == Telling::Ours && !entry.alert.silenced;
             match entry.told_s {
                 _ if entry.is_gone(now_s) => over.push(key.clone()),
-                None if entry.lasts() && may_tell => {
+                // What was gone a moment ago does not begin: who told of it tells its end.
+                None if entry.lasts()
+                    && entry.seen_s == now_s
+                    && may_tell
+                    && !self.told_elsewhere.contains(&entry.alert.fingerprint) =>
+                {
                     entry.told_s = Some(now_s);
                     notices.push(Notice::Begun(entry.alert.clone()));
                 }
@@ -157,6 +164,11 @@ impl Book {
         told.take(most).map(|entry| &entry.alert).collect()
     }
 
+    /// What the other nodes have told, as far as they are heard: they tell its end.
+    pub fn heard(&mut self, told_elsewhere: BTreeSet<String>) {
+        self.told_elsewhere = told_elsewhere;
+    }
+
     /// Takes the duty to tell over from one who had told of `told`: that is not told again, and its end will be.
     pub fn take_over(&mut self, now_s: u64, told: Vec<Alert>) {
         for alert in told.into_iter().take(MOST_ACTIVE.saturating_sub(self.entries.len())) {
@@ -171,9 +183,12 @@ impl Book {
         }
     }
 
-    /// Another has taken the duty to tell over: the end of what this node told is for that one to tell.
-    pub fn hand_over(&mut self) {
-        self.entries.values_mut().for_each(|entry| entry.told_s = None);
+    /// Another has taken the duty to tell over: the end of what it `knows` was told is for that one to tell. Of what it does
+    /// not know, because the store forgot, this node tells the end.
+    pub fn hand_over(&mut self, knows: &[Alert]) {
+        let is_known = |alert: &Alert| knows.iter().any(|known| known.fingerprint == alert.fingerprint);
+        let known = self.entries.values_mut().filter(|entry| is_known(&entry.alert));
+        known.for_each(|entry| entry.told_s = None);
     }
 
     fn see(&mut self, now_s: u64, one: Finding) {
@@ -357,6 +372,39 @@ mod tests {
             );
         }
         assert_eq!(later, [(12, true, "s".to_owned()), (12, false, "t".to_owned())], "and r not again");
+    }
+
+    #[test]
+    fn who_hands_the_duty_over_tells_the_end_only_of_what_the_other_does_not_know() {
+        let mut first = Book::new("");
+        (0..=2).for_each(|now| drop(first.step(now, vec![down("r"), down("t")], &[], Telling::Ours)));
+        let knows: Vec<Alert> =
+            first.told(100).into_iter().filter(|one| one.subject == "r").cloned().collect();
+        first.hand_over(&knows);
+        let later: Vec<Notice> =
+            (3..40).flat_map(|now| first.step(now, vec![], &[], Telling::Anothers)).collect();
+        assert_eq!(states(&later), [("resolved", "t")]);
+    }
+
+    #[test]
+    fn what_another_node_says_it_told_is_told_by_the_new_holder_only_once_that_one_is_gone() {
+        let mut second = Book::new("");
+        let mut at = |now: u64, elsewhere: &[String]| {
+            second.heard(elsewhere.iter().cloned().collect());
+            second.step(now, vec![down("r"), down("s")], &[], Telling::Ours)
+        };
+        let told = [fingerprint(Kind::StoreDown, "r")];
+        let while_heard: Vec<Notice> = (0..5).flat_map(|now| at(now, &told)).collect();
+        assert_eq!(states(&while_heard), [("firing", "s")]);
+        assert_eq!(states(&at(5, &[])), [("firing", "r")]);
+    }
+
+    #[test]
+    fn what_ended_before_the_duty_was_taken_over_does_not_begin_then() {
+        let mut second = Book::new("");
+        (0..=5).for_each(|now| drop(second.step(now, vec![down("r")], &[], Telling::Anothers)));
+        let told: usize = (6..40).map(|now| second.step(now, vec![], &[], Telling::Ours).len()).sum();
+        assert_eq!((told, second.over().count()), (0, 1));
     }
 
     #[test]

@@ -64,11 +64,19 @@ pub struct CourierStats {
 #[derive(Debug)]
 pub struct Courier {
     receiver: Receiver,
-    waiting: Mutex<VecDeque<Body>>,
+    waiting: Mutex<Waiting>,
     more: Notify,
+    idle: Notify,
     stats: Arc<CourierStats>,
     node: String,
     next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    bodies: VecDeque<Body>,
+    /// Whether one is on its way.
+    under_way: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -82,8 +90,8 @@ impl Courier {
     /// One for `receiver`, from `node`.
     #[must_use]
     pub fn new(receiver: Receiver, node: &str) -> Self {
-        let (waiting, more, stats) = (Mutex::default(), Notify::new(), Arc::default());
-        Courier { receiver, waiting, more, stats, node: node.to_owned(), next: AtomicU64::new(1) }
+        let (waiting, more, idle, stats) = (Mutex::default(), Notify::new(), Notify::new(), Arc::default());
+        Courier { receiver, waiting, more, idle, stats, node: node.to_owned(), next: AtomicU64::new(1) }
     }
 
     /// What became of bodies.
@@ -95,7 +103,22 @@ impl Courier {
     /// Bodies that wait for a receiver that takes them.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.lock().len()
+        self.waiting.lock().bodies.len()
+    }
+
+    /// Waits until everything was delivered, or given up, for at most so long. False where it is not.
+    pub async fn settled(&self, within: Duration) -> bool {
+        let idle = async {
+            while !self.is_idle() {
+                self.idle.notified().await;
+            }
+        };
+        tokio::time::timeout(within, idle).await.is_ok()
+    }
+
+    fn is_idle(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.bodies.is_empty() && !waiting.under_way
     }
 
     /// Takes what happened at `now_s` along: one body for all of it.
@@ -109,23 +132,33 @@ impl Courier {
             Payload::Slack => as_slack(notices),
         };
         let mut waiting = self.waiting.lock();
-        if waiting.len() >= MOST_WAITING {
-            waiting.pop_front();
+        if waiting.bodies.len() >= MOST_WAITING {
+            waiting.bodies.pop_front();
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        waiting.push_back(Body { id, at_s: now_s, bytes: value.to_string().into() });
+        waiting.bodies.push_back(Body { id, at_s: now_s, bytes: value.to_string().into() });
         self.more.notify_one();
     }
 
     /// Delivers, in order. Runs until dropped.
     pub async fn run(&self) {
         loop {
-            let next = self.waiting.lock().pop_front();
+            let next = self.next();
             match next {
                 Some(body) => self.deliver(&body).await,
                 None => self.more.notified().await,
             }
         }
+    }
+
+    fn next(&self) -> Option<Body> {
+        let mut waiting = self.waiting.lock();
+        let next = waiting.bodies.pop_front();
+        waiting.under_way = next.is_some();
+        if next.is_none() {
+            self.idle.notify_one();
+        }
+        next
     }
 
     async fn deliver(&self, body: &Body) {

@@ -53,6 +53,10 @@ pub struct Signals {
     pub certificates: Vec<(String, u64)>,
     /// The callers that take most of a rule, where that is known.
     pub callers: Vec<RuleCallers>,
+    /// The worst of what is the matter, by this node's own book.
+    pub alert: Option<String>,
+    /// Fingerprints of alerts whose beginning this node has told, and whose end it will tell.
+    pub told: Vec<String>,
 }
 
 /// Who asked most of a rule on one node, lately.
@@ -98,6 +102,8 @@ impl Signals {
                 .filter_map(|end| Some((end.label("listener")?.to_owned(), end.value as u64)))
                 .collect(),
             callers: Vec::new(),
+            alert: None,
+            told: Vec::new(),
         }
     }
 }

@@ -1,14 +1,20 @@
 //! The one place that names concrete stores: makes the one that was asked for, and keeps it going.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_admin::{Metrics, StoreUsage};
 use tidegate_core::Micros;
 use tidegate_limiter::{BreakerConfig, LATE_CALLS_HEARD_FOR, RemoteConfig, TokioRuntime};
+#[cfg(test)]
+use tidegate_store::Clock;
 use tidegate_store::{MemoryConfig, MemoryStore, Store};
-use tidegate_store_redis::{ConfigError, Finding, Operation, Reason, RedisConfig, RedisStore, ServerReport};
+#[cfg(test)]
+use tidegate_store_redis::TimeSource;
+use tidegate_store_redis::{
+    ConfigError, Finding, KeyKind, Operation, Reason, RedisConfig, RedisStore, ServerReport,
+};
 
 use crate::failure::Failure;
 use crate::settings::{Bounds, Settings, StoreSettings, StoreUrl};
@@ -30,6 +36,10 @@ pub(super) struct Holdings {
     other_shards: Mutex<Vec<String>>,
     most_bytes: AtomicU64,
     evicted: AtomicU64,
+    /// Whether this node estimates what the keys are: one does for the fleet.
+    estimates: AtomicBool,
+    /// What it estimated last; nothing where another does.
+    kinds: Mutex<Option<[u64; KeyKind::ALL.len()]>>,
 }
 
 /// A sweep goes through all cells in this many steps, one a second.
@@ -37,6 +47,8 @@ const SWEEP_STEPS: usize = 60;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often servers are looked at: whether one is there that was away, and how much each holds.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How often, in looks, it is estimated what their keys are: once a minute.
+const ESTIMATE_EVERY: usize = 12;
 
 /// Servers come and go; what was said of so many is enough.
 const MOST_NEWS: usize = 1_000;
@@ -54,6 +66,21 @@ impl Backend {
                 Ok(Backend::Redis(Arc::new(store), Arc::default()))
             }
         }
+    }
+
+    /// The Redis that `settings` ask for, by another time than its own.
+    #[cfg(test)]
+    pub(super) fn by(settings: &Settings, metrics: &Arc<Metrics>, clock: Arc<dyn Clock>) -> Self {
+        let StoreUrl::Redis(url) = &settings.store.url else { panic!("these settings ask for no Redis") };
+        let config = redis_config(&settings.store, metrics).time(TimeSource::Given(clock));
+        Backend::Redis(Arc::new(RedisStore::new(url, &config).expect("a Redis")), Arc::default())
+    }
+
+    /// Notes what the servers hold.
+    #[cfg(test)]
+    pub(super) async fn look(&self) {
+        let Backend::Redis(store, holdings) = self else { return };
+        look_at_each(store, holdings, &mut Vec::new()).await;
     }
 
     /// Whether every server of the store can be used now.
@@ -112,6 +139,21 @@ impl Backend {
         Some(remote)
     }
 
+    /// Has this node estimate what the store's keys are, or not.
+    pub(super) fn estimates_keys(&self, whether: bool) {
+        if let Backend::Redis(_, holdings) = self {
+            holdings.estimates.store(whether, Ordering::Relaxed);
+        }
+    }
+
+    /// About how many keys of each kind the store holds; nothing where another node tells.
+    pub(super) fn key_kinds(&self) -> Vec<(&'static str, u64)> {
+        let Backend::Redis(_, holdings) = self else { return Vec::new() };
+        let kinds = *holdings.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = |keys| KeyKind::ALL.iter().map(|kind| kind.name()).zip(keys);
+        kinds.into_iter().flat_map(named).collect()
+    }
+
     /// What the store needs besides requests, until dropped.
     pub(super) async fn keep(self) {
         match self {
@@ -149,25 +191,41 @@ async fn sweep(store: &MemoryStore) {
 /// Says what every server is, once; of one that is away, also that. Notes what they hold, again and again.
 async fn look_at_servers(store: &RedisStore, holdings: &Holdings) {
     let mut told: Vec<String> = Vec::new();
-    loop {
-        let (mut all_keys, mut all_bytes, mut all_most, mut all_evicted) = (0, 0, 0, 0);
-        for report in store.check_servers().await {
-            if let Finding::Usable { keys, bytes, most_bytes, evicted, .. } = report.finding {
-                all_keys += keys;
-                all_bytes += bytes;
-                all_most += most_bytes;
-                all_evicted += evicted;
-            }
-            tell_once(&report, &mut told);
-        }
-        holdings.keys.store(all_keys, Ordering::Relaxed);
-        holdings.bytes.store(all_bytes, Ordering::Relaxed);
-        holdings.most_bytes.store(all_most, Ordering::Relaxed);
-        // A server that restarts counts from zero: a counter of ours never goes down.
-        holdings.evicted.fetch_max(all_evicted, Ordering::Relaxed);
+    for look in 0_usize.. {
+        look_at_each(store, holdings, &mut told).await;
         compare_shards(store, holdings).await;
+        estimate_kinds(store, holdings, look).await;
         tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+/// A node that has just taken this on does it at once.
+async fn estimate_kinds(store: &RedisStore, holdings: &Holdings, look: usize) {
+    let known = || holdings.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+    if !holdings.estimates.load(Ordering::Relaxed) {
+        *known() = None;
+    } else if look.is_multiple_of(ESTIMATE_EVERY) || known().is_none() {
+        let estimated = store.estimate_keys().await.ok();
+        *known() = estimated;
+    }
+}
+
+async fn look_at_each(store: &RedisStore, holdings: &Holdings, told: &mut Vec<String>) {
+    let (mut all_keys, mut all_bytes, mut all_most, mut all_evicted) = (0, 0, 0, 0);
+    for report in store.check_servers().await {
+        if let Finding::Usable { keys, bytes, most_bytes, evicted, .. } = report.finding {
+            all_keys += keys;
+            all_bytes += bytes;
+            all_most += most_bytes;
+            all_evicted += evicted;
+        }
+        tell_once(&report, told);
+    }
+    holdings.keys.store(all_keys, Ordering::Relaxed);
+    holdings.bytes.store(all_bytes, Ordering::Relaxed);
+    holdings.most_bytes.store(all_most, Ordering::Relaxed);
+    // A server that restarts counts from zero: a counter of ours never goes down.
+    holdings.evicted.fetch_max(all_evicted, Ordering::Relaxed);
 }
 
 /// Notices nodes that spread keys over other shards than this one.

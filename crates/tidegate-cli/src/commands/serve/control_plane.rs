@@ -15,7 +15,7 @@ use tidegate_rules::{RuleSet, Source, Timestamp};
 use tidegate_rulestore::{
     Actor, DatabaseUrl, DocumentSet, Error, NewToken, Publication, Role, RuleStore, TokenKind,
 };
-use tidegate_store::{Clock as _, SystemClock};
+use tidegate_store::{Clock, SystemClock};
 use tidegate_store_redis::KEY_LAYOUT;
 
 use super::backend::Backend;
@@ -121,6 +121,7 @@ pub(super) struct ControlParts<'p> {
     pub(super) busy: &'p Arc<BusyRatio>,
     pub(super) fleet: Option<&'p Arc<RedisFleet>>,
     pub(super) admin_tokens: Option<&'p Arc<TokenSource>>,
+    pub(super) clock: &'p Arc<dyn Clock>,
 }
 
 pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Control> {
@@ -136,7 +137,7 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
         store: parts.database.cloned(),
         source: settings.control.source.clone(),
         fleet,
-        clock: Arc::new(SystemClock::new()),
+        clock: parts.clock.clone(),
         tokens: Vec::new(),
         admin_tokens: parts.admin_tokens.cloned(),
         environment: settings.control.environment.clone(),

@@ -32,11 +32,12 @@ pub(super) fn gather(
         });
         listeners.collect()
     };
-    let holder = backend.clone();
+    let (holder, keys) = (backend.clone(), backend.clone());
     let exposition = Exposition::new(metrics.clone())
         .with_connections(connections)
         .with_busy_ratio(move || busy.ratio())
-        .with_usage(move || holder.usage());
+        .with_usage(move || holder.usage())
+        .with_key_kinds(move || keys.key_kinds());
     match backend {
         Backend::Memory(store) => {
             let store = store.clone();

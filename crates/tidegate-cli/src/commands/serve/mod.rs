@@ -30,6 +30,7 @@ use tidegate_access::{Offers, TokenSource};
 use tidegate_admin::{Admin, Metrics, RuleSource};
 use tidegate_limiter::{Limiter, LimiterConfig};
 use tidegate_server::runtime::DataPlane;
+use tidegate_store::{Clock, SystemClock};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
@@ -114,7 +115,8 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let limiter = Arc::new(Limiter::new(config));
     metrics.rules_in_use(&limiter.snapshot());
     let busy = Arc::new(BusyRatio::default());
-    let fleet = backend.redis().map(RedisFleet::new);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone()));
     let admin_tokens = settings.admin_tokens.load("admin.tokens")?;
     let parts = ControlParts {
         limiter: &limiter,
@@ -124,6 +126,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         busy: &busy,
         fleet: fleet.as_ref(),
         admin_tokens: admin_tokens.as_ref(),
+        clock: &clock,
     };
     let control = control_plane::control(&settings, &parts);
     let files = begin_with.files.len();
@@ -166,7 +169,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let mut background = JoinSet::new();
     let one_in = settings.decision_log.as_ref().map_or(1, |log| log.admissions_one_in);
     let watchman = settings.alerts.check()?.map(|alerts| {
-        Watchman::new(&alerts, &settings.control.node, backend.shared(), control.clone(), one_in)
+        Watchman::new(&alerts, &settings.control.node, &backend, control.clone(), one_in, clock)
     });
     let exposition = outgoing.start(exposition, watchman, &mut background);
     background.spawn(repeats.tell());

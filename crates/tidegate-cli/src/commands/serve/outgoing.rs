@@ -111,6 +111,6 @@ pub(super) fn read(exposition: &Exposition) -> Scrape {
     Scrape::parse(&exposition.text(Format::OpenMetrics))
 }
 
-pub(super) fn now_ns() -> u64 {
+fn now_ns() -> u64 {
     SystemClock::new().now().as_micros() * 1_000
 }

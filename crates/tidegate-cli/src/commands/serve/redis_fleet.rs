@@ -8,7 +8,7 @@ use tidegate_admin::{
     Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet,
     Resolution,
 };
-use tidegate_store::{Clock as _, StoreError, SystemClock};
+use tidegate_store::{Clock, StoreError};
 use tidegate_store_redis::{
     FleetHistory, FleetQuestion as StoreQuestion, LimiterNote, PublishedRevision, RedisStore,
 };
@@ -21,6 +21,7 @@ const MOST_PAST: u64 = 30;
 
 pub(super) struct RedisFleet {
     store: Arc<RedisStore>,
+    clock: Arc<dyn Clock>,
     /// Minutes and hours that nobody adds to any more.
     past: Mutex<HashMap<(Resolution, u64), HistoryChunk>>,
     heard: watch::Sender<Heard>,
@@ -28,9 +29,9 @@ pub(super) struct RedisFleet {
 }
 
 impl RedisFleet {
-    pub(super) fn new(store: Arc<RedisStore>) -> Arc<Self> {
+    pub(super) fn new(store: Arc<RedisStore>, clock: Arc<dyn Clock>) -> Arc<Self> {
         let (heard, questions) = (watch::Sender::new(Heard::default()), watch::Sender::new(Vec::new()));
-        Arc::new(RedisFleet { store, past: Mutex::default(), heard, questions })
+        Arc::new(RedisFleet { store, clock, past: Mutex::default(), heard, questions })
     }
 
     /// Passes on what heartbeats bring, until dropped.
@@ -68,7 +69,7 @@ impl RedisFleet {
         let rows = self.store.counted(history, number).await.map_err(failed)?;
         let named = rows.into_iter().map(|(name, counts)| (String::from_utf8_lossy(&name).into(), counts));
         let chunk = HistoryChunk { number, rows: named.collect() };
-        let now_s = SystemClock::new().now().as_micros() / 1_000_000;
+        let now_s = self.clock.now().as_micros() / 1_000_000;
         if (number + 1) * span_s + SETTLED_S < now_s {
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             // What is older than any chart makes room.

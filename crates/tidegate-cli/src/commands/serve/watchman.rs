@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use tidegate_admin::{AlertDesk, AlertStats, CallerWatch, Control, Exposition};
 use tidegate_core::Micros;
-use tidegate_store::{Record, Store};
+use tidegate_store::{Clock, Record, Store};
 use tidegate_telemetry::Scrape;
 use tidegate_telemetry::alerts::{
     Alert, Book, Courier, Detector, Duty, Minutes, Notice, Role, Severity, Signals, Silence, Telling,
     TrafficStats, rule_counts,
 };
 
-use super::outgoing::{now_ns, read};
+use super::backend::Backend;
+use super::outgoing::read;
 use crate::settings::telemetry::AlertSettings;
 
 /// How often it is looked whether something is the matter.
@@ -29,9 +30,13 @@ const LEASE_NAME: &[u8] = b"alerts: whose duty";
 const TOLD_NAME: &[u8] = b"alerts: told";
 const TOLD_TTL: Micros = Micros::from_secs(24 * 3600);
 const MOST_TOLD: usize = 200;
+/// Of these, how many a heartbeat names.
+const MOST_HEARD: usize = 64;
 const SILENCES_NAME: &[u8] = b"alerts: silences";
 /// How long an empty list of silences is kept.
 const NO_SILENCES_TTL_S: u64 = 60;
+/// How long a look waits for what it told to be delivered.
+const DELIVERED_WITHIN: Duration = Duration::from_millis(500);
 /// Times are of what came in the last ten seconds or so.
 const COMPARE_AFTER_S: u64 = 10;
 /// Seconds into a minute at which the one before is asked for: until all nodes have told, by clocks that differ.
@@ -45,10 +50,12 @@ pub(super) struct Watchman {
     duty: Duty,
     /// The store that nodes share, if they do.
     shared: Option<Arc<dyn Store>>,
+    backend: Backend,
     /// What this node calls itself in the lease: different for every process.
     holder: Vec<u8>,
     courier: Option<Arc<Courier>>,
     control: Arc<Control>,
+    clock: Arc<dyn Clock>,
     node: String,
     /// What was counted a while ago.
     before: Option<(u64, Scrape)>,
@@ -69,9 +76,10 @@ impl Watchman {
     pub(super) fn new(
         settings: &AlertSettings,
         node: &str,
-        shared: Option<Arc<dyn Store>>,
+        backend: &Backend,
         control: Arc<Control>,
         one_in: u32,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         let desk = Arc::new(AlertDesk::new(Book::new(&settings.dashboard)));
         control.show_alerts(desk.clone());
@@ -80,11 +88,13 @@ impl Watchman {
             desk,
             detector: Detector::new(settings.thresholds.clone()),
             traffic: Arc::default(),
-            duty: Duty::new(LEASE.get() / 1_000_000, now_s()),
-            shared,
-            holder: format!("{node} {}", now_ns()).into_bytes(),
+            duty: Duty::new(LEASE.get() / 1_000_000, seconds(&*clock)),
+            shared: backend.shared(),
+            backend: backend.clone(),
+            holder: format!("{node} {}", clock.now().as_micros()).into_bytes(),
             courier,
             control,
+            clock,
             node: node.to_owned(),
             before: None,
             minutes: MinuteSource { own: Minutes::default(), judged: None },
@@ -126,8 +136,10 @@ impl Watchman {
     }
 
     async fn look(&mut self, scrape: &Scrape) {
-        let now_s = now_s();
+        let now_s = seconds(&*self.clock);
         let others = self.tell_and_hear(now_s, scrape).await;
+        let told_elsewhere = others.iter().flat_map(|one| one.told.clone()).collect();
+        self.desk.with_book(|book| book.heard(told_elsewhere));
         let mut nodes = vec![self.own.clone()];
         nodes.extend(others);
         tell_apart(&mut nodes);
@@ -136,6 +148,7 @@ impl Watchman {
         let (before, ours) = (self.duty.role(), self.renew().await);
         let role = self.duty.heard(now_s, ours);
         self.change_duty(now_s, before, role).await;
+        self.backend.estimates_keys(role == Role::Holder);
         self.share_silences(now_s).await;
         let telling = if role.tells() { Telling::Ours } else { Telling::Anothers };
         let notices = self.desk.step(now_s, found, telling);
@@ -144,8 +157,16 @@ impl Watchman {
             self.control.alerts_changed();
         }
         self.courier.iter().for_each(|courier| courier.take(now_s, &notices));
-        if role == Role::Holder {
+        if role == Role::Holder && self.is_delivered().await {
             self.share_told().await;
+        }
+    }
+
+    /// Whether the webhook has taken all. What is still on its way may end with this process: then a successor tells it again.
+    async fn is_delivered(&self) -> bool {
+        match &self.courier {
+            Some(courier) => courier.settled(DELIVERED_WITHIN).await,
+            None => true,
         }
     }
 
@@ -156,6 +177,10 @@ impl Watchman {
         self.own = Signals::read(&self.node, scrape, before);
         (self.own.version, self.own.started_us) = self.control.running_version();
         self.own.callers = callers;
+        self.own.alert = self.desk.worst();
+        self.own.told = self.desk.with_book(|book| {
+            book.told(MOST_HEARD).into_iter().map(|alert| alert.fingerprint.clone()).collect()
+        });
         if self.before.as_ref().is_none_or(|(at, _)| now_s.abs_diff(*at) >= COMPARE_AFTER_S) {
             self.before = Some((now_s, scrape.clone()));
         }
@@ -199,21 +224,28 @@ impl Watchman {
     async fn change_duty(&mut self, now_s: u64, before: Role, role: Role) {
         match (before, role) {
             (Role::Other | Role::Orphan, Role::Holder) => {
-                let told = match &self.shared {
-                    Some(store) => known(store, TOLD_NAME, b"[]", TOLD_TTL).await,
-                    None => None,
-                };
-                let told: Vec<Alert> =
-                    told.and_then(|told| serde_json::from_slice(&told).ok()).unwrap_or_default();
+                let told = self.shared_told().await;
                 tracing::debug!(alerts = told.len(), "it is this node's duty to tell of alerts");
                 self.desk.with_book(|book| book.take_over(now_s, told));
             }
-            (Role::Holder, Role::Other) => self.desk.with_book(Book::hand_over),
+            (Role::Holder | Role::Orphan, Role::Other) => {
+                let knows = self.shared_told().await;
+                self.desk.with_book(|book| book.hand_over(&knows));
+            }
             _ => {}
         }
         if role.tells() {
             self.desk.told_by(&self.node);
         }
+    }
+
+    /// What was told, as the store knows it: nothing where it forgot.
+    async fn shared_told(&self) -> Vec<Alert> {
+        let told = match &self.shared {
+            Some(store) => known(store, TOLD_NAME, b"[]", TOLD_TTL).await,
+            None => None,
+        };
+        told.and_then(|told| serde_json::from_slice(&told).ok()).unwrap_or_default()
     }
 
     /// Keeps what was told where a successor finds it.
@@ -282,8 +314,8 @@ impl Watchman {
     }
 }
 
-fn now_s() -> u64 {
-    now_ns() / 1_000_000_000
+fn seconds(clock: &dyn Clock) -> u64 {
+    clock.now().as_micros() / 1_000_000
 }
 
 /// Several processes on one machine have its name: when they began tells them apart.
@@ -330,3 +362,6 @@ fn tell(notice: &Notice) {
         (_, _) => tracing::warn!(kind, next, "alert: {}", alert.summary),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,356 @@
+//! What real decisions become alerts of: two nodes on a real Redis, and a webhook that is a real socket. The time is the
+//! test's, so that an hour takes seconds.
+
+use std::fs;
+
+use serde_json::Value;
+use tidegate_admin::{LastSecond, Metrics};
+use tidegate_core::Hits;
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig};
+use tidegate_rules::{Format as RuleFormat, RuleSet, Source, Timestamp};
+use tidegate_store::ManualClock;
+use tidegate_testkit::{Redis, Upstream, eventually, poll, resp};
+use tokio::runtime::Runtime;
+use tokio::task::AbortHandle;
+
+use super::super::busy::BusyRatio;
+use super::super::control_plane::{self, ControlParts};
+use super::super::decisions;
+use super::super::redis_fleet::RedisFleet;
+use super::*;
+use crate::settings::Settings;
+
+/// The beginning of an hour that is far ahead: Redis, whose own time is the machine's, must not think that cells are old.
+const START_S: u64 = 4_000_003_200;
+const PATIENCE: Duration = Duration::from_secs(60);
+const RULES: &str = "\
+domain: api
+rules:
+- { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 300, window: 1m }] }
+---
+domain: trial
+rules:
+- { name: tried/out, key: [user], shadow: true, limits: [{ algorithm: fixed_window, limit: 1, window: 1h }] }
+";
+
+/// One request: the domain, the caller and the cost.
+type Asked = (&'static str, String, u64);
+
+struct Node {
+    watchman: Watchman,
+    stats: Box<dyn Fn() -> AlertStats>,
+    backend: Backend,
+    limiter: Arc<Limiter>,
+    control: Arc<Control>,
+    exposition: Exposition,
+    last: LastSecond,
+    member: u64,
+    courier: AbortHandle,
+}
+
+impl Node {
+    async fn start(redis: &Redis, webhook: &Upstream, name: &str, clock: &Arc<ManualClock>) -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tidegate.yaml");
+        let config = format!(
+            "store: {{ url: '{}', timeout: 5s }}\nadmin: {{ node: {name}, database: none }}\n\
+             alerts: {{ store_p99: 60s, webhook: {{ url: 'http://{}/hook' }} }}\n\
+             decision_log: {{ admissions_one_in: 1, refusals_per_second: 1000000 }}\n",
+            redis.url(),
+            webhook.addr()
+        );
+        fs::write(&file, config).unwrap();
+        let settings = Settings::of_file(&file).unwrap();
+        let (metrics, clock): (_, Arc<dyn Clock>) = (Arc::new(Metrics::new()), clock.clone());
+        let backend = Backend::by(&settings, &metrics, clock.clone());
+        decisions::keep(&settings, &metrics, &backend).await.unwrap();
+        let files: Vec<Source> = RULES.split("---\n").map(|text| Source::new("rules.yaml", text)).collect();
+        let rules = RuleSet::compile(&files, RuleFormat::Native).unwrap();
+        let mut config = LimiterConfig::new(rules, backend.store(), metrics.clone());
+        config.remote = backend.remote(&settings.store);
+        let limiter = Arc::new(Limiter::new(config));
+        metrics.rules_in_use(&limiter.snapshot());
+        let fleet = RedisFleet::new(backend.redis().unwrap(), clock.clone());
+        let parts = ControlParts {
+            limiter: &limiter,
+            metrics: &metrics,
+            database: None,
+            backend: &backend,
+            busy: &Arc::new(BusyRatio::default()),
+            fleet: Some(&fleet),
+            admin_tokens: None,
+            clock: &clock,
+        };
+        let control = control_plane::control(&settings, &parts);
+        let alerts = settings.alerts.check().unwrap().unwrap();
+        let watchman = Watchman::new(&alerts, name, &backend, control.clone(), 1, clock);
+        let courier = tokio::spawn(watchman.deliver()).abort_handle();
+        let (holder, nodes) = (backend.clone(), limiter.clone());
+        let exposition =
+            Exposition::new(metrics).with_usage(move || holder.usage()).with_nodes(move || nodes.nodes());
+        let (stats, last) = (Box::new(watchman.stats()), control.seconds());
+        let member = name.bytes().map(u64::from).sum();
+        Node { watchman, stats, backend, limiter, control, exposition, last, member, courier }
+    }
+
+    async fn ask(&self, asked: &[Asked]) {
+        let entries: Vec<_> = asked.iter().map(|(_, user, _)| [("user", user.as_bytes())]).collect();
+        let asks: Vec<_> = asked
+            .iter()
+            .zip(&entries)
+            .map(|((_, _, cost), entries)| [DescriptorAsk::one(entries).cost(Hits::new(*cost))])
+            .collect();
+        let requests: Vec<_> =
+            asked.iter().zip(&asks).map(|((domain, ..), asks)| CheckRequest::new(domain, asks)).collect();
+        self.limiter.check_batch(&requests).await;
+    }
+
+    /// What a node does every second.
+    async fn beat(&mut self) {
+        self.control.count_second(&mut self.last);
+        let store = self.backend.store();
+        // While the store is away, there is none.
+        let _ = store.heartbeat(self.member, Micros::from_secs(5)).answer().await;
+    }
+
+    async fn look(&mut self) {
+        self.watchman.look(&read(&self.exposition)).await;
+    }
+}
+
+struct World {
+    runtime: Runtime,
+    redis: Redis,
+    webhook: Upstream,
+    clock: Arc<ManualClock>,
+    nodes: [Node; 2],
+    /// Notices that were looked at.
+    seen: usize,
+}
+
+impl World {
+    /// Two nodes, called a and b; a is the first to look, so it is the one that tells.
+    fn start() -> World {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (redis, webhook) = (Redis::start(), Upstream::recording());
+        let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
+        let nodes = runtime.block_on(async {
+            [
+                Node::start(&redis, &webhook, "a", &clock).await,
+                Node::start(&redis, &webhook, "b", &clock).await,
+            ]
+        });
+        World { runtime, redis, webhook, clock, nodes, seen: 0 }
+    }
+
+    /// Lets so many minutes pass, in which each node is asked this in each second.
+    fn pass(&mut self, minutes: u64, traffic: impl Fn(u64) -> Vec<Asked>) {
+        let World { runtime, clock, nodes, .. } = self;
+        runtime.block_on(async {
+            for second in 0..minutes * 60 {
+                for node in nodes.iter_mut() {
+                    node.ask(&traffic(second)).await;
+                    // A minute need not be told whole.
+                    if second % 4 != 3 {
+                        node.beat().await;
+                    }
+                    if second % 60 == 0 {
+                        node.backend.look().await;
+                    }
+                    if second % 10 == 5 {
+                        node.look().await;
+                    }
+                }
+                clock.advance(Micros::from_secs(1));
+            }
+        });
+    }
+
+    /// Asks until the store of every node is up, or down.
+    #[track_caller]
+    fn until_stores_are(&self, up: f64) {
+        for node in &self.nodes {
+            eventually("the store is seen as it is", PATIENCE, || {
+                self.runtime.block_on(async {
+                    node.ask(&usual(0)).await;
+                    // Connections are made meanwhile.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                });
+                read(&node.exposition).samples("tidegate_store_up").iter().all(|one| one.value == up)
+            });
+        }
+    }
+
+    /// Lets so many seconds pass, in which both nodes are asked, and look in this order.
+    fn look_for(&mut self, seconds: usize, order: [usize; 2]) {
+        let World { runtime, clock, nodes, .. } = self;
+        runtime.block_on(async {
+            for _ in (0..seconds).step_by(2) {
+                for node in order {
+                    let node = &mut nodes[node];
+                    node.ask(&usual(0)).await;
+                    node.beat().await;
+                    node.look().await;
+                }
+                clock.advance(Micros::from_secs(2));
+            }
+        });
+    }
+
+    /// Whether a node never tried to tell anybody.
+    fn sent_nothing(&self, node: usize) -> bool {
+        let AlertStats { waiting, delivered, failed_tries, dropped, .. } = (self.nodes[node].stats)();
+        [waiting, delivered, failed_tries, dropped] == [0; 4]
+    }
+
+    /// Every notice that arrived: who told it, its kind, its subject and its state.
+    fn notices(&self) -> Vec<[String; 4]> {
+        // What is on its way moves while somebody waits.
+        self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
+        let bodies = self
+            .webhook
+            .received()
+            .into_iter()
+            .map(|one| serde_json::from_slice::<Value>(&one.body).unwrap());
+        let notices = bodies.flat_map(|body| {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            let alerts = body["alerts"].as_array().unwrap().clone();
+            alerts.into_iter().map(move |alert| {
+                [text(&body["node"]), text(&alert["kind"]), text(&alert["subject"]), text(&alert["state"])]
+            })
+        });
+        notices.collect()
+    }
+
+    /// What is told of these minutes and the usual ones after them, once all of it is over.
+    #[track_caller]
+    fn incident(&mut self, minutes: u64, traffic: impl Fn(u64) -> Vec<Asked>) -> Vec<String> {
+        self.pass(minutes, traffic);
+        self.pass(4, usual);
+        let new = poll(PATIENCE, || {
+            let new = self.notices().split_off(self.seen);
+            let count = |state: &str| new.iter().filter(|notice| notice[3] == state).count();
+            (!new.is_empty() && count("firing") == count("resolved")).then_some(new)
+        });
+        let new = new.unwrap_or_else(|| panic!("no beginning, or no end: {:?}", self.notices()));
+        self.seen += new.len();
+        began(&new)
+    }
+}
+
+fn began(notices: &[[String; 4]]) -> Vec<String> {
+    let firing = notices.iter().filter(|notice| notice[3] == "firing");
+    firing.map(|[node, kind, subject, _]| format!("{node}: {kind} {subject}")).collect()
+}
+
+/// Five users ask in turn, all at once every five seconds: 240 requests a minute at both nodes together.
+fn usual(second: u64) -> Vec<Asked> {
+    users(second, 2)
+}
+
+fn users(second: u64, requests: u64) -> Vec<Asked> {
+    let users = (0..requests * 5).filter(|_| second.is_multiple_of(5));
+    users.map(|n| ("api", format!("u{}", n % 5), 1)).collect()
+}
+
+#[test]
+fn what_two_nodes_decide_together_is_judged_each_minute_and_told_by_one_of_them() {
+    let mut world = World::start();
+    world.pass(36, usual);
+    assert_eq!(world.notices(), Vec::<[String; 4]>::new(), "usual traffic is no alert");
+
+    assert_eq!(world.incident(3, |second| users(second, 8)), ["a: traffic_spike api/per-user"]);
+    assert_eq!(world.incident(3, |_| Vec::new()), ["a: traffic_drop api/per-user"]);
+    let dear = |second| users(second, 2).into_iter().map(|(domain, user, _)| (domain, user, 20)).collect();
+    assert_eq!(world.incident(3, dear), ["a: refusal_spike api/per-user"]);
+    // As many requests as ever, and three of four are somebody's whom nobody has seen.
+    let mallory = |second: u64| match second % 20 {
+        0 => users(second, 2),
+        5 | 10 | 15 => vec![("api", "mallory".to_owned(), 1); 10],
+        _ => Vec::new(),
+    };
+    assert_eq!(world.incident(3, mallory), ["a: new_top_caller api/per-user"]);
+    assert!(
+        world.webhook.received().iter().all(|one| !String::from_utf8_lossy(&one.body).contains("mallory"))
+    );
+    let trial = |second| [usual(second), vec![("trial", "t".to_owned(), 1)]].concat();
+    assert_eq!(world.incident(2, trial), ["a: shadow_would_refuse trial/tried/out"]);
+    // Keys that somebody else puts there.
+    let for_each_filler = |call: &str| format!("for n = 1, 3000 do redis.call({call}) end");
+    world.redis.cmd(&["EVAL", &for_each_filler("'SET', 'filler' .. n, 1"), "0"]);
+    world.pass(2, usual);
+    world.redis.cmd(&["EVAL", &for_each_filler("'DEL', 'filler' .. n"), "0"]);
+    assert_eq!(world.incident(1, usual), ["a: key_cardinality store"]);
+
+    // One caller under many names. Cells of a test's time do not end, so neither does this.
+    let rotating = |second: u64| {
+        let names = (0..20).map(|n| ("api", format!("r{second}-{n}"), 1));
+        usual(second).into_iter().chain(names).collect()
+    };
+    world.pass(4, rotating);
+    let told = || began(&world.notices()[world.seen..]);
+    eventually("a caller with many keys is told", PATIENCE, || told().len() >= 3);
+    assert_eq!(
+        told(),
+        ["a: key_cardinality store", "a: traffic_spike api/per-user", "a: spread_caller api/per-user"]
+    );
+    assert!(world.sent_nothing(1));
+}
+
+/// Who told of an outage, after which the nodes look in this order at a Redis that has forgotten everything; and how many
+/// ends were told.
+fn of_an_outage(then: [usize; 2]) -> (Vec<String>, usize) {
+    let mut world = World::start();
+    world.pass(1, usual);
+    world.look_for(2, [0, 1]);
+    world.redis.kill();
+    world.until_stores_are(0.0);
+    // Shorter than a lease: nobody may think that its holder is gone.
+    world.look_for(12, [0, 1]);
+    eventually("it is told", PATIENCE, || began(&world.notices()).len() >= 3);
+    world.redis.restart();
+    world.until_stores_are(1.0);
+    world.look_for(20, then);
+    let ended = || world.notices().iter().filter(|notice| notice[3] == "resolved").count();
+    eventually("its end is told", PATIENCE, || ended() == began(&world.notices()).len());
+    let store = world.redis.addr().to_string();
+    (began(&world.notices()).iter().map(|notice| notice.replace(&store, "redis")).collect(), ended())
+}
+
+#[test]
+fn an_outage_that_both_nodes_see_is_told_by_the_one_that_held_the_lease() {
+    let told = ["a: store_down redis", "a: breaker_open redis", "a: fallback a"];
+    assert_eq!(of_an_outage([0, 1]), (told.map(str::to_owned).to_vec(), 3));
+}
+
+#[test]
+fn an_outage_is_told_once_though_the_lease_is_lost_in_it_and_taken_by_another() {
+    // Nobody could hear that b did without the store; that is b's to tell.
+    let told = ["a: store_down redis", "a: breaker_open redis", "a: fallback a", "b: fallback b"];
+    assert_eq!(of_an_outage([1, 0]), (told.map(str::to_owned).to_vec(), 4));
+}
+
+#[test]
+fn what_its_holder_could_not_deliver_before_it_was_killed_is_told_by_the_next() {
+    let mut world = World::start();
+    world.pass(1, usual);
+    world.webhook.set_status(500);
+    let trial = |second| [usual(second), vec![("trial", "t".to_owned(), 1)]].concat();
+    world.pass(2, trial);
+    eventually("it is tried", PATIENCE, || !world.notices().is_empty());
+    // The first is gone: it looks, tells and beats no more, and its lease ends.
+    world.nodes[0].courier.abort();
+    world.webhook.set_status(200);
+    let lease = |key: &[u8]| String::from_utf8_lossy(key).contains("whose duty");
+    let resp::Value::Array(keys) = world.redis.cmd(&["KEYS", "*"]) else { panic!("no list") };
+    for key in keys {
+        let resp::Value::Bulk(key) = key else { panic!("no key") };
+        if lease(&key) {
+            world.redis.cmd(&[b"DEL", key.as_slice()]);
+        }
+    }
+    world.look_for(10, [1, 1]);
+    let by_b = || world.notices().into_iter().filter(|notice| notice[0] == "b").collect::<Vec<_>>();
+    eventually("it is told", PATIENCE, || !by_b().is_empty());
+    assert_eq!(began(&by_b()), ["b: shadow_would_refuse trial/tried/out"]);
+}

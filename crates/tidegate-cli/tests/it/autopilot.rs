@@ -1,0 +1,88 @@
+//! Autopilots of two servers on one Redis and one database.
+
+use serde_json::{Value, json};
+use tidegate_testkit::{Certificates, Postgres, Redis, eventually, http};
+
+use crate::alerts::LONG;
+use crate::control_world::{Node, rules_of};
+
+/// A rule of ten a day for each user, which may follow what callers ask for every second.
+fn steered() -> String {
+    let limited = "limits: [{ algorithm: fixed_window, limit: 10, window: 1d }]";
+    rules_of(3).replace("limits: [{ algorithm: fixed_window, limit: 3, window: 1d }]", limited)
+        + "    autopilot: { min: 6, max: 50, step: 20%, every: 1s }\n"
+}
+
+/// Callers who ask once, at one node or the other: enough to be 95 % sure that one a day would do.
+fn ask(nodes: [&Node; 2]) {
+    for first in (0..3_200).step_by(100) {
+        let checks: Vec<Value> = (first..first + 100)
+            .map(|user| json!({ "domain": "api", "attributes": { "user": format!("u{user}") } }))
+            .collect();
+        let body = json!({ "checks": checks }).to_string();
+        assert_eq!(http::post_json(nodes[first / 100 % 2].http, "/v1/check/batch", &body).status, 200);
+    }
+}
+
+/// The steps that were published, oldest first: `10 -> 8`.
+fn steps(node: &Node) -> Vec<String> {
+    let versions = node.get("/versions");
+    let own = versions["versions"].as_array().unwrap().iter().filter(|one| one["author"] == "autopilot");
+    let reasons = own.map(|one| one["reason"].as_str().unwrap().to_owned());
+    let mut steps: Vec<String> =
+        reasons.map(|reason| reason.split(": ").nth(2).unwrap().to_owned()).collect();
+    steps.reverse();
+    steps
+}
+
+#[test]
+fn of_two_nodes_that_steer_at_once_one_makes_each_step_and_none_is_lost_or_made_twice() {
+    let (redis, postgres) = (Redis::start(), Postgres::shared());
+    let database = postgres.new_database();
+    let [one, two] = ["one", "two"].map(|name| {
+        Node::start(&format!(
+            "store: {{ url: '{}', timeout: 5s }}\nadmin: {{ node: {name}, database: '{database}' }}\n\
+             decision_log: {{ admissions_one_in: 1 }}",
+            redis.url()
+        ))
+    });
+    eventually("rules can be published", LONG, || one.publish(&steered()).status == 200);
+    [&one, &two].iter().for_each(|node| node.runs(10));
+    ask([&one, &two]);
+    eventually("both run the last step", LONG, || [&one, &two].iter().all(|node| node.limit() == Some(6)));
+    assert_eq!(steps(&one), ["10 -> 8", "8 -> 7", "7 -> 6"]);
+    assert_eq!(steps(&two), steps(&one));
+}
+
+/// That no step is made then is for the autopilot's own tests to say: here a busy machine may take the other node for gone.
+#[test]
+fn an_alert_that_only_another_node_knows_of_holds_the_autopilot_back() {
+    let (redis, postgres, dir) = (Redis::start(), Postgres::shared(), tempfile::tempdir().unwrap());
+    let (database, certificates) = (postgres.new_database(), Certificates::for_loopback(dir.path()));
+    let start = |name: &str, sections: &str| {
+        Node::start(&format!(
+            "store: {{ url: '{}', timeout: 5s }}\nadmin: {{ node: {name}, database: '{database}' }}\n\
+             decision_log: {{ admissions_one_in: 1 }}\nlog: {{ level: 'info,tidegate_admin=debug' }}\n{sections}",
+            redis.url()
+        ))
+    };
+    // Its certificate lasts two thousand years: far enough ahead, it ends soon.
+    let alerted = start(
+        "alerted",
+        &format!(
+            "tls: {{ resp: {{ certificate: '{}', key: '{}' }} }}\nalerts: {{ certificate_days: 1000000 }}",
+            certificates.cert.display(),
+            certificates.key.display()
+        ),
+    );
+    let active = |node: &Node| node.get("/alerts")["active"].as_array().unwrap().len();
+    eventually("there is an alert", LONG, || active(&alerted) == 1);
+    let blind = start("blind", "alerts: { enabled: false }");
+    eventually("rules can be published", LONG, || blind.publish(&steered()).status == 200);
+    [&blind, &alerted].iter().for_each(|node| node.runs(10));
+    ask([&blind, &blind]);
+    let why = "an alert is active: the certificate of resp on alerted ends in";
+    eventually("the other holds back, and says why", LONG, || blind.server.stderr().contains(why));
+    drop(alerted);
+    eventually("without the alert it steps", LONG, || !steps(&blind).is_empty());
+}
