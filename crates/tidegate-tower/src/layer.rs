@@ -24,6 +24,8 @@ pub(crate) type Also = dyn for<'r> Fn(&'r Parts, &mut Attributes<'r>) + Send + S
 pub(crate) type OnRefused = dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync;
 /// Reads what a request costs.
 pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
+/// Tells from a response whether its request costs nothing after all.
+pub(crate) type RefundWhen = dyn Fn(&http::response::Parts) -> bool + Send + Sync;
 
 /// Puts a limiter in front of a service: axum's, tonic's, hyper's, any whose requests and responses are HTTP's.
 ///
@@ -31,8 +33,7 @@ pub(crate) type Cost = dyn Fn(&Parts) -> Hits + Send + Sync;
 /// reaches the service: it is answered with 429 (503 where a rule must not decide without its store), headers that say
 /// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
 /// [`RateLimitLayer::on_refused`] answers otherwise. One that passes carries its [`Decision`](tidegate_limiter::Decision) in its
-/// extensions. Nothing is given back where the service fails: what depends on that, a handler spends itself. Of several layers
-/// the response tells of the tightest limit. Where a leaky bucket asks a
+/// extensions. Of several layers the response tells of the tightest limit. Where a leaky bucket asks a
 /// request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
 ///
 /// ```
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) cost: Option<Arc<Cost>>,
     pub(crate) on_missing_key: OnMissingKey,
     pub(crate) on_refused: Option<Arc<OnRefused>>,
+    pub(crate) refund_when: Option<Arc<RefundWhen>>,
 }
 
 /// How a request is known.
@@ -101,6 +103,7 @@ impl RateLimitLayer {
             cost: None,
             on_missing_key: OnMissingKey::Skip,
             on_refused: None,
+            refund_when: None,
         };
         Ok(RateLimitLayer { shared: Arc::new(shared) })
     }
@@ -172,6 +175,21 @@ impl RateLimitLayer {
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> Hits + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.cost = Some(Arc::new(cost)))
+    }
+
+    /// Gives back what a request has spent where `when` says so of its response: such as log-ins that succeed, so that only wrong
+    /// passwords count, or answers for which the service is to blame. Its headers tell what was left before. A request whose
+    /// service gives no response keeps what it spent.
+    ///
+    /// ```
+    /// # use tidegate_tower::RateLimitLayer;
+    /// # fn example(layer: RateLimitLayer) -> RateLimitLayer {
+    /// layer.refund_when(|response| response.status.is_server_error())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn refund_when(self, when: impl Fn(&http::response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.refund_when = Some(Arc::new(when)))
     }
 
     /// Sends these sets of headers: all by default. `Retry-After` goes with every refusal.

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_http::{Admitted, GateAnswer, HttpCheck, Refusal, trace_of};
-use tidegate_limiter::{Decision, Patience};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Patience, SpentAt};
 use tidegate_rules::OnMissingKey;
 use tower_service::Service;
 
@@ -52,7 +52,7 @@ where
         let shared = self.shared.clone();
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let Admitted { report, held } = match shared.admit(&parts).await {
+            let (Admitted { report, held }, asked) = match shared.admit(&parts).await {
                 Ok(admitted) => admitted,
                 Err(refusal) => return Ok(shared.refuse(refusal, &parts)),
             };
@@ -60,6 +60,9 @@ where
             let clock = &shared.gate.clock;
             let sent_at = held.is_timed().then(|| clock.now());
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
+            if let Some(asked) = asked {
+                response = shared.refund(asked, &report.decision, response).await;
+            }
             if let Some(sent_at) = sent_at
                 && !response.status().is_server_error()
             {
@@ -78,7 +81,7 @@ where
 
 impl Shared {
     /// Lets a request through, after its wait, or says what to answer instead.
-    async fn admit(&self, parts: &Parts) -> Result<Admitted, Refusal> {
+    async fn admit(&self, parts: &Parts) -> Result<(Admitted, Option<Asked>), Refusal> {
         let attributes = self.attributes(parts, self.gate.clock.now())?;
         let cost = self.cost.as_ref().map_or(Hits::ONE, |cost| cost(parts));
         let (patience, trace) = (Patience::Waits, trace_of(&parts.headers));
@@ -89,9 +92,31 @@ impl Shared {
             return Err(no_key(&rule).into());
         }
         match self.gate.admit(&request).await {
-            GateAnswer::Admitted(admitted) => Ok(admitted),
+            GateAnswer::Admitted(admitted) => {
+                let asked = self.refund_when.is_some().then(|| Asked::of(&attributes, cost));
+                Ok((admitted, asked))
+            }
             GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => Err(refusal),
         }
+    }
+
+    /// Gives back what a request has spent if its response says so. Nobody waits for a store over a network.
+    async fn refund<B>(
+        self: &Arc<Self>,
+        asked: Asked,
+        decision: &Decision,
+        response: Response<B>,
+    ) -> Response<B> {
+        let (parts, body) = response.into_parts();
+        if self.refund_when.as_ref().is_some_and(|when| when(&parts)) {
+            let (shared, decision) = (self.clone(), decision.clone());
+            let refund = async move { asked.refund(&shared, &decision).await };
+            match self.gate.limiter.answers_within() {
+                None => refund.await,
+                Some(_) => self.gate.runtime.spawn(Box::pin(refund)),
+            }
+        }
+        Response::from_parts(parts, body)
     }
 
     /// What a request is told that may not pass.
@@ -146,6 +171,34 @@ impl Shared {
             }
         }
         Ok(attributes)
+    }
+}
+
+/// What a request has asked for, kept until its response is known.
+struct Asked {
+    readings: Vec<Reading>,
+    cost: Hits,
+}
+
+/// The attributes of one reading of a request.
+type Reading = Vec<(Box<str>, Box<[u8]>)>;
+
+impl Asked {
+    fn of(attributes: &Attributes<'_>, cost: Hits) -> Self {
+        let owned = |(name, value): &(&str, &[u8])| (Box::from(*name), Box::from(*value));
+        let readings = attributes.readings().map(|reading| reading.entries().iter().map(owned).collect());
+        Asked { readings: readings.collect(), cost }
+    }
+
+    async fn refund(&self, shared: &Shared, decision: &Decision) {
+        let readings = self.readings.iter().map(|reading| reading.iter());
+        let entries: Vec<Vec<(&str, &[u8])>> =
+            readings.map(|reading| reading.map(|(name, value)| (&**name, &**value)).collect()).collect();
+        let asks: Vec<DescriptorAsk<'_>> =
+            entries.iter().map(|entries| DescriptorAsk::one(entries).cost(self.cost)).collect();
+        let request = CheckRequest::new(&shared.domain, &asks);
+        // A failure was told to the observer; what was spent stays spent.
+        let _ = shared.gate.limiter.refund(&request, self.cost, SpentAt::By(decision)).await;
     }
 }
 

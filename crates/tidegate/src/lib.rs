@@ -33,7 +33,7 @@
 //! |---|---|
 //! | limit an axum, tonic, hyper or tower service | `RateLimitLayer`; what rules know of a request is in `middleware::identity` |
 //! | decide in a handler, a job or a client | [`Ask::check`], or [`Ask::check_blocking`] on a plain thread |
-//! | give back what a failed request has spent, or charge what it took | [`Ask::spend`]: [`Spend::refund`], [`Spend::settle`] |
+//! | give back what a failed request has spent, or charge what it took | [`Ask::spend`]: [`Spend::refund`], [`Spend::settle`]; `RateLimitLayer::refund_when` |
 //! | let so many run at once | a `concurrency` limit, and the [`Lease`] of a [`Spend`] |
 //! | test by a clock that stands still | [`in_memory_with`] a [`ManualClock`] |
 //! | hear of decisions and of a lost store | [`Setup::observer`]: `TracingObserver`, or an [`Observer`] of your own |

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use tidegate::middleware::identity::Attributes;
-use tidegate::{Ask, Limiter, RateLimitLayer, RedisConfig, on_redis, on_redis_with};
+use tidegate::{Ask, Hits, Limiter, RateLimitLayer, RedisConfig, on_redis, on_redis_with};
 use tidegate_testkit::Redis;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -68,6 +68,34 @@ async fn middleware_on_one_node_holds_a_place_that_another_sees() {
     assert_ne!(ask(&nodes[1]).await.unwrap().status(), StatusCode::OK);
     drop(held);
     eventually(nodes[1].clone(), StatusCode::OK).await;
+}
+
+#[tokio::test]
+async fn middleware_gives_back_what_failed_where_another_node_sees_it() {
+    let redis = Redis::start();
+    let nodes = two(&redis, "{ domain: api, rules: [{ name: r, key: [user], limits: [100/h] }] }");
+    let fails = service_fn(|_: Request<Empty<Bytes>>| async {
+        Ok::<_, Infallible>(Response::builder().status(503).body(Empty::<Bytes>::new()).unwrap())
+    });
+    let layer = RateLimitLayer::new(nodes[0].clone(), "api").unwrap().cost(|_| Hits::new(40)).extract(|_| {
+        let mut ann = Attributes::new();
+        ann.push("user", &b"ann"[..]);
+        ann
+    });
+    let kept = layer.clone().layer(fails).oneshot(Request::new(Empty::new())).await.unwrap();
+    assert_eq!(kept.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let left = async || {
+        Ask::new("api").with("user", "ann").cost(0).check(&nodes[1]).await.unwrap().remaining().unwrap()
+    };
+    assert_eq!(left().await, 60);
+    let refunds = layer.refund_when(|response| response.status.is_server_error());
+    refunds.layer(fails).oneshot(Request::new(Empty::new())).await.unwrap();
+    let given_back = async {
+        while left().await != 60 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), given_back).await.expect("it was given back");
 }
 
 #[tokio::test]

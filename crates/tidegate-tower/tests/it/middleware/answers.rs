@@ -123,6 +123,30 @@ async fn of_stacked_layers_the_response_tells_of_the_tightest() {
     }
 }
 
+#[tokio::test]
+async fn what_a_response_says_was_for_nothing_is_given_back() {
+    let handler = |request: Request<axum::body::Body>| async move {
+        if request.headers().contains_key("right") { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+    };
+    let limit = layer("  - { name: guesses, limits: [3/minute] }");
+    let app = Router::new()
+        .route("/login", on_get(handler))
+        .layer(limit.refund_when(|response| response.status.is_success()));
+    let login = async |name: &str| {
+        let request = Request::get("/login").header(name, "yes").body(axum::body::Body::empty()).unwrap();
+        app.clone().oneshot(request).await.unwrap()
+    };
+    for _ in 0..10 {
+        assert_eq!(login("right").await.status(), StatusCode::OK);
+    }
+    for left in ["2", "1", "0"] {
+        let wrong = login("wrong").await;
+        assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(wrong.headers()["x-ratelimit-remaining"], left);
+    }
+    assert_eq!(login("wrong").await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
 /// An answer of one's own, with the rule that refused.
 fn own_answer(refusal: &Refusal, _: &http::request::Parts) -> Response<bytes::Bytes> {
     let rule = refusal.decision.as_ref().and_then(|decision| decision.rule()).unwrap_or("?");
