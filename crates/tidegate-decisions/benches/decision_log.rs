@@ -2,7 +2,7 @@
 //!
 //! Off, at its default (one admission in a hundred), and keeping everything, in turns within one run, so that a busy machine
 //! slows all of them alike. A decision over HTTP or gRPC takes several microseconds (`cargo xtask bench server`): 3 % of
-//! that is what the default may add.
+//! that is what the default may add, and `cargo xtask bench telemetry` counts what it does add, in instructions.
 //!
 //! `--count CASE N` makes N decisions of one case (0: off, 1: one in a hundred, 2: one in ten, 3: everything) and ends, for
 //! `valgrind --tool=callgrind`: the difference between two N is what a decision takes in instructions, on any machine.

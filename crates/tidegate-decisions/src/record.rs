@@ -53,7 +53,8 @@ pub struct Record {
     /// The node.
     #[serde(serialize_with = "as_text")]
     pub node: Arc<str>,
-    /// The version of the rules.
+    /// The version of the rules: as they were published or, where they come from files, how many times this node has taken
+    /// rules into use.
     pub version: u64,
     /// How many decisions this one stands for.
     pub n: u32,

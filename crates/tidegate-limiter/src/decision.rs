@@ -322,10 +322,11 @@ impl Decision {
         self.asked_at
     }
 
-    /// The version of the rules that decided.
+    /// The version of the rules that decided: that as which they were published or, where they were not, how many sets of
+    /// rules have been in use so far.
     #[must_use]
     pub fn rules_version(&self) -> u64 {
-        self.snapshot.version()
+        self.snapshot.rules().published().unwrap_or(self.snapshot.version())
     }
 
     pub(crate) fn snapshot(&self) -> &Snapshot {

@@ -67,6 +67,8 @@ pub struct RuleSet {
     pub(crate) overrides: HashMap<Box<str>, Overrides, RandomState>,
     /// Rules that carry the bans of a whole domain; their indices follow those of the files' rules.
     pub(crate) carriers: Vec<Rule>,
+    /// The version as which they were published.
+    published: Option<u64>,
 }
 
 /// What rule files say.
@@ -148,6 +150,18 @@ impl RuleSet {
     #[must_use]
     pub fn warnings(&self) -> Option<&Diagnostics> {
         self.compiled.warnings.as_ref()
+    }
+
+    /// The same rules, as those that were published as this version.
+    #[must_use]
+    pub fn published_as(self, version: u64) -> Self {
+        RuleSet { published: Some(version), ..self }
+    }
+
+    /// The version as which they were published; none where they come from elsewhere.
+    #[must_use]
+    pub fn published(&self) -> Option<u64> {
+        self.published
     }
 
     /// The rules, in the order of their indices.

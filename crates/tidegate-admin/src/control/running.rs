@@ -177,7 +177,11 @@ impl Control {
         let rules = compiled.as_ref().unwrap_or_else(|| before.rules());
         wanted.warnings = rules.warnings().cloned();
         let overrides: Vec<RuntimeOverride> = wanted.overrides.iter().map(runtime).collect();
-        let (rules, problems) = rules.with_overrides(&overrides);
+        let (mut rules, problems) = rules.with_overrides(&overrides);
+        if self.source == RuleSource::Database {
+            // A ban takes the same rules into use once more: decisions still name the version that a person knows.
+            rules = rules.published_as(wanted.revision.version);
+        }
         let named =
             problems.into_iter().map(|problem| (wanted.overrides[problem.place].id.clone(), problem.message));
         wanted.without_effect = Arc::new(named.collect());

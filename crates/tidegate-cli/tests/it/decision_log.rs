@@ -10,6 +10,7 @@ use tidegate_replay::{Format, Options, Parser, Replay};
 use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
 use tidegate_testkit::{TidegateServer, http, poll};
 
+use crate::control_world::{Node, rules_of, waited};
 use crate::{run_in, tidegate};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -108,6 +109,23 @@ fn callers_are_hidden_unless_the_configuration_lists_them() {
     assert_eq!((&read["attributes"]["path"], &read["verdict"]), (&json!("/v1/items"), &json!("admitted")));
     assert!(read["attributes"]["user"].as_str().unwrap().starts_with('#'));
     assert!(read["node"].as_str().is_some_and(|node| !node.is_empty()), "{line}");
+}
+
+#[test]
+fn a_decision_names_the_version_of_the_rules_as_it_was_published() {
+    let node = Node::start("decision_log: { admissions_one_in: 1, file: { path: decisions.log } }");
+    assert_eq!(node.publish(&rules_of(3)).status, 200);
+    node.runs(3);
+    // Takes the rules into use once more, without a new version.
+    node.ban("somebody else");
+    waited("the ban", || !node.allows("somebody else"));
+    let published = node.publish(&rules_of(5));
+    assert_eq!(published.status, 200, "{}", published.text());
+    node.runs(5);
+    let asked = http::post_json(node.http, "/v1/check", r#"{"domain":"api","attributes":{"user":"alice"}}"#);
+    assert_eq!(asked.status, 200, "{}", asked.text());
+    let line: Value = serde_json::from_str(&lines(&node.dir.path().join("decisions.log"), 1)[0]).unwrap();
+    assert_eq!(line["version"], published.json()["version"], "{line}");
 }
 
 #[test]

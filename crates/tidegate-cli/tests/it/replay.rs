@@ -105,3 +105,86 @@ fn a_pipe_is_played_and_a_compressed_log_is_named() {
     let told = run_in(dir.path(), &["replay", "access.log.gz", "--rules", "new.yaml"]);
     assert!(told.starts_with("exit 1") && told.contains("compressed") && told.contains("zcat"), "{told}");
 }
+
+/// A line as Apache's documentation defines its combined format: every directive, replaced by what stands for it.
+fn apache(directives: &[(&str, &str)]) -> String {
+    let format = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-agent}i""#;
+    let line = directives.iter().fold(format.to_owned(), |line, (name, value)| line.replace(name, value));
+    assert!(!line.contains('%'), "a directive is not replaced: {line}");
+    line + "\n"
+}
+
+#[test]
+fn an_apache_log_is_played_by_user_and_path_whatever_its_quotes_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "{ domain: web, rules: [{ name: reads, match: { method: GET, path: /apache_pb.gif }, key: [user], limits: [{ algorithm: sliding_log, limit: 2, window: 1h }] }] }";
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+    let line = |user: &str, time: &str, request: &str| {
+        // Apache puts a backslash before quotes and backslashes, and writes a size of nothing as `-`.
+        apache(&[
+            ("%h", "host.example.net"),
+            ("%l", "-"),
+            ("%u", user),
+            ("%t", time),
+            ("%r", request),
+            ("%>s", "200"),
+            ("%b", "-"),
+            ("%{Referer}i", "http://www.example.com/start.html?a=\\\"b\\\""),
+            ("%{User-agent}i", "Mozilla/4.08 [en] (Win98; I ;Nav) \\\\ \\\"x\\\""),
+        ])
+    };
+    let gif = "GET /apache_pb.gif?size=\\\"1\\\" HTTP/1.0";
+    // The same second, written in two zones; then another user, method and path.
+    let log = line("frank", "[10/Oct/2026:13:55:36 -0700]", gif)
+        + &line("frank", "[10/Oct/2026:20:55:36 +0000]", gif)
+        + &line("frank", "[10/Oct/2026:20:55:37 +0000]", gif)
+        + &line("alice", "[10/Oct/2026:20:55:38 +0000]", gif)
+        + &line("frank", "[10/Oct/2026:20:55:39 +0000]", "POST /apache_pb.gif HTTP/1.0")
+        + &line("frank", "[10/Oct/2026:20:55:40 +0000]", "GET /other HTTP/1.0")
+        + &line("frank", "[10/Oct/2026:21:55:40 +0000]", gif);
+    fs::write(dir.path().join("access.log"), log).unwrap();
+    let args = ["replay", "access.log", "--rules", "rules.yaml", "--output", "json"];
+    let output = tidegate(&args).current_dir(dir.path()).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["format"], &report["lines"]["bad"]), (&"combined".into(), &0.into()), "{report}");
+    let rule = &report["rules"][0];
+    // Of frank's three within the hour the third is one too many; an hour later there is room again.
+    assert_eq!(
+        (&rule["requests"], &rule["refused"]["now"], &rule["callers"]),
+        (&5.into(), &1.into(), &2.into())
+    );
+    assert_eq!(rule["hit_first"][0]["caller"], "user=frank");
+    assert_eq!(rule["hit_first"][0]["first_refused_us"], 1_791_665_737_000_000u64);
+}
+
+#[test]
+fn a_csv_is_played_by_the_columns_that_are_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "{ domain: web, rules: [{ name: per-team, key: [team], limits: [{ algorithm: sliding_log, limit: 10, window: 1h }] }] }";
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+    // The team's name holds a comma and quotes; what a column is called is for its owner to say.
+    let log = "id,when,who,units\n\
+               1,2027-01-16T00:00:00Z,\"Smith, \"\"A\"\"\",6\n\
+               2,2027-01-16T00:00:01Z,\"Smith, \"\"A\"\"\",4\n\
+               3,2027-01-16T00:00:02Z,\"Smith, \"\"A\"\"\",1\n\
+               4,2027-01-16T00:00:03Z,Jones,1\n\
+               5,yesterday,Jones,1\n";
+    fs::write(dir.path().join("usage.csv"), log).unwrap();
+    let played = |map: &[&str]| {
+        let args = ["replay", "usage.csv", "--rules", "rules.yaml", "--format", "csv", "--output", "json"];
+        let map = map.iter().flat_map(|one| ["--map", *one]);
+        let args: Vec<&str> = args.into_iter().chain(map).collect();
+        let output = tidegate(&args).current_dir(dir.path()).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let report = played(&["time=when", "team=who", "cost=units"]);
+    let rule = &report["rules"][0];
+    assert_eq!(
+        (&rule["requests"], &rule["refused"]["now"], &rule["callers"]),
+        (&4.into(), &1.into(), &2.into())
+    );
+    assert_eq!(rule["hit_first"][0]["caller"], "team=Smith, \"A\"");
+    assert_eq!(report["lines"]["bad"], 1, "{report}");
+    // Without its column every request costs one: nobody is refused.
+    assert_eq!(played(&["time=when", "team=who"])["refused"]["now"], 0);
+}
