@@ -96,15 +96,13 @@ fn what_is_asked_together_is_one_call_to_redis() {
         ask(&node, 0, 50);
     }
     for (name, ask) in [("/v1/check/batch", ask_together as fn(&Node, usize, usize)), ("RLS", ask_as_envoy)] {
-        let before = scripts_run(&[&redis])[0];
-        let beats = node.metric("tidegate_store_duration_seconds_count{op=\"heartbeat\"}");
+        let (began, before) = (now(), scripts_run(&[&redis])[0]);
         (1..=10).for_each(|round| ask(&node, round, 50));
-        let beats = node.metric("tidegate_store_duration_seconds_count{op=\"heartbeat\"}") - beats;
         let calls = scripts_run(&[&redis])[0] - before;
-        tell!(
-            "{name}: 10 requests of 50 checks each made {calls} calls to Redis, {beats} of them heartbeats"
-        );
-        assert!((10..=11 + beats as u64).contains(&calls), "{name}: {calls} calls");
+        tell!("{name}: 10 requests of 50 checks each made {calls} calls to Redis, heartbeats among them");
+        // One each, and what a node asks for itself: heartbeats, and who has which duty in the fleet.
+        let background = 5 * (1 + began.elapsed().as_secs());
+        assert!((10..=10 + background).contains(&calls), "{name}: {calls} calls");
     }
 }
 
