@@ -3,7 +3,8 @@
 //! `cargo xtask bench telemetry` counts instructions of the whole server with valgrind, so the same on a busy machine: what a
 //! request costs, and what is done every second whatever the load, which is spread over the requests of a busy node. Once
 //! without telemetry, once with the decision log alone at its default, once with everything.
-//! `cargo xtask bench many-keys` lets ten million callers ask once each, and prints memory and the size of `/metrics`.
+//! `cargo xtask bench many-keys` lets ten million callers ask once each, of a limit per hour, so that every one of them is
+//! remembered, and prints memory and the size of `/metrics`.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints it")]
 
@@ -26,6 +27,9 @@ const BUSY: f64 = 20_000.0;
 const TRACED_ONE_IN: usize = 100;
 const START: Duration = Duration::from_secs(180);
 const TOKEN: &str = "a-token-of-the-benchmark";
+/// A limit that nobody reaches, and one that remembers everybody who asked.
+const UNREACHED: &str = "{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }";
+const REMEMBERS: &str = "100/h";
 
 #[derive(Parser)]
 struct Options {
@@ -168,14 +172,19 @@ impl Server {
     fn counted(ours: &Path, rules: usize, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(ours);
-        Server::start(valgrind, rules, telemetry)
+        Server::start(valgrind, (UNREACHED, rules), telemetry)
     }
 
     fn plain(ours: &Path, rules: usize, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
-        Server::start(Command::new(ours), rules, telemetry)
+        Server::start(Command::new(ours), (REMEMBERS, rules), telemetry)
     }
 
-    fn start(mut command: Command, rules: usize, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
+    /// One with so many rules, of which the one that is asked has this limit.
+    fn start(
+        mut command: Command,
+        (limit, rules): (&str, usize),
+        telemetry: Telemetry,
+    ) -> Result<Self, Box<dyn Error>> {
         let dir = tempfile::tempdir()?;
         let (statsd, otlp) = (UdpSocket::bind("127.0.0.1:0")?, Upstream::start());
         let others: String = (1..rules)
@@ -185,7 +194,7 @@ impl Server {
                 )
             })
             .collect();
-        let own = "- { name: per-user, key: [user], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }] }";
+        let own = format!("- {{ name: per-user, key: [user], limits: [{limit}] }}");
         fs::write(dir.path().join("rules.yaml"), format!("domain: api\nrules:\n{own}\n{others}"))?;
         let sections = match telemetry {
             Telemetry::Off => "alerts: { enabled: false }".to_owned(),

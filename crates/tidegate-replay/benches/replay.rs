@@ -1,7 +1,8 @@
 //! Lines per second of a replay on one core, for each format: `cargo xtask bench replay`.
 //!
 //! A day of 2,000,000 requests of 50,000 callers is generated in memory, so that the disk has no part in it; what is timed
-//! is reading, parsing, deciding and counting. `--against` decides everything twice.
+//! is reading, parsing, deciding and counting. `--against` decides everything twice. Names of formats after the command run
+//! those alone.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints it")]
 
