@@ -169,3 +169,47 @@ fn masked(key: &[(String, String)]) -> String {
     let text = key.iter().map(part).collect::<Vec<_>>().join(" ");
     text[..text.floor_char_boundary(120)].to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_decisions::TopCaller;
+
+    use super::*;
+
+    fn caller(user: &str, count: u64, error: u64) -> TopCaller {
+        let key = vec![("user".to_owned(), user.to_owned())];
+        TopCaller { key, count, error, left_permille: None }
+    }
+
+    fn top(callers: Vec<TopCaller>) -> Top {
+        Top { callers, ..Top::default() }
+    }
+
+    #[test]
+    fn who_asked_most_is_by_what_came_since_and_no_key_is_told_in_clear() {
+        let before = top(vec![caller("alice", 100, 0), caller("#5f3a", 30, 0)]);
+        // Who was not ranked before may have asked as often as its error says.
+        let now = top(vec![caller("alice", 110, 0), caller("#5f3a", 70, 0), caller("bob", 60, 5)]);
+        assert_eq!(most(&now, &before), [("user=bo…".to_owned(), 55), ("user=#5f3a".to_owned(), 40)]);
+    }
+
+    /// A minute of which so many seconds were told: in each, two pass, one is refused and three would be.
+    fn minute(told: usize) -> HistoryChunk {
+        let nodes = (0..60).map(|second| u32::from(second < told)).collect();
+        let counts = (0..60).flat_map(|second| if second < told { [2, 1, 3, 0] } else { [0; 4] }).collect();
+        let named = [("n", nodes), ("rapi\0per-user", counts), ("r\0others", vec![9; 240])];
+        HistoryChunk { number: 7, rows: named.map(|(name, counts)| (name.to_owned(), counts)).into() }
+    }
+
+    #[test]
+    fn a_minute_is_the_sum_of_its_seconds_by_rule() {
+        let minute = whole_minute(minute(60)).unwrap();
+        let counts = Counts { total: 360.0, refused: 60.0, shadow: 180.0 };
+        assert_eq!((minute.number, minute.rules), (7, [(RuleName::new("api", "per-user"), counts)].into()));
+    }
+
+    #[test]
+    fn a_minute_of_which_too_little_was_told_is_none() {
+        assert!(whole_minute(minute(LEAST_TOLD)).is_some() && whole_minute(minute(LEAST_TOLD - 1)).is_none());
+    }
+}

@@ -100,10 +100,11 @@ impl Courier {
         Arc::clone(&self.stats)
     }
 
-    /// Bodies that wait for a receiver that takes them.
+    /// Bodies that wait for a receiver that takes them, the one that is being tried included.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.lock().bodies.len()
+        let waiting = self.waiting.lock();
+        waiting.bodies.len() + usize::from(waiting.under_way)
     }
 
     /// Waits until everything was delivered, or given up, for at most so long. False where it is not.
