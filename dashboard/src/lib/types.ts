@@ -66,6 +66,7 @@ export interface RuleText {
   version: number;
   rule: Rule;
   experiment?: { variant: string; allowed: number; refused: number; shadow_refused: number }[];
+  experiment_of?: 'fleet_last_day' | 'node_since_start';
 }
 
 export interface Diff {

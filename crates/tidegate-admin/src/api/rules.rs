@@ -118,22 +118,25 @@ pub(crate) async fn one(
     let rule = rules.into_iter().find(|rule| rule.domain == domain && rule.name == name);
     let rule = rule.ok_or_else(|| no_rule(&domain, &name))?;
     let text = documents.iter().find_map(|document| text_of(&document.text, &domain, &name));
-    let sides = rule.experiment.as_ref().map(|_| {
-        let sides = control.metrics.experiment(&domain, &name).into_iter();
-        let shown = |(variant, [allowed, refused, shadow_refused]): (&str, [u64; 3])| {
-            json!({ "variant": variant, "allowed": allowed, "refused": refused, "shadow_refused": shadow_refused })
-        };
-        sides.map(shown).collect::<Vec<_>>()
-    });
+    let compared = match &rule.experiment {
+        Some(_) => Some(control.experiment(&domain, &name).await),
+        None => None,
+    };
     let body = json!({
         "domain": domain,
         "name": name,
         "text": text,
         "version": running.revision.version,
         "rule": rule,
-        "experiment": sides,
+        "experiment": compared.as_ref().map(|compared| compared.sides.iter().map(side_in_short).collect::<Vec<_>>()),
+        "experiment_of": compared.map(|compared| compared.of),
     });
     Ok(([etag(running.revision.version)], Json(body)).into_response())
+}
+
+fn side_in_short((variant, counts): &(&'static str, [u64; 3])) -> Value {
+    let [allowed, refused, shadow_refused] = counts;
+    json!({ "variant": variant, "allowed": allowed, "refused": refused, "shadow_refused": shadow_refused })
 }
 
 pub(crate) async fn put_one(

@@ -1,5 +1,6 @@
 //! Follows what is published: from the database, or from the other nodes where this one has none or cannot reach it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::fleet::{FleetError, Heard, NodeNote, PublishedSet};
 use super::running::Revision;
 use super::{Control, Latencies, merged};
 use crate::low_priority::at_low_priority;
-use crate::metrics::Reading;
+use crate::metrics::{ExperimentSide, Reading};
 
 /// How often the set that the other nodes find is kept from being forgotten: it lives there for a while only.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
@@ -343,7 +344,7 @@ impl Control {
     #[must_use]
     pub fn seconds(&self) -> LastSecond {
         let (decisions, calls) = (self.metrics.decision_times(), self.metrics.store_times());
-        LastSecond { decisions, calls, health: None }
+        LastSecond { decisions, calls, experiments: self.metrics.experiments(), health: None }
     }
 
     /// Takes note of what was counted since `last`, and has it told with the next heartbeat.
@@ -354,7 +355,11 @@ impl Control {
         let now_s = self.clock.now().as_micros() / 1_000_000;
         let latencies = Latencies::of(&added.0, &added.1);
         let rules = self.history.lock().record(now_s, self.metrics.rule_totals(), latencies);
-        self.fleet.count(merged::told(&rules, (&added.0, &added.1)));
+        let experiments = self.metrics.experiments();
+        let mut rows = merged::told(&rules, (&added.0, &added.1));
+        rows.extend(merged::told_of_experiments(&experiments, &last.experiments));
+        last.experiments = experiments;
+        self.fleet.count(rows);
         let note = self.note();
         self.fleet.announce(&note);
         if last.health.replace(note.health.clone()).is_some_and(|before| before != note.health) {
@@ -379,5 +384,6 @@ impl Control {
 pub struct LastSecond {
     decisions: Reading,
     calls: Reading,
+    experiments: BTreeMap<ExperimentSide, [u64; 3]>,
     health: Option<String>,
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::history::{Latencies, Series, SeriesKey, Totals, Window};
-use crate::metrics::Reading;
+use crate::metrics::{ExperimentSide, Reading};
 
 /// Slots of one chunk: a minute's seconds, or an hour's minutes.
 pub(crate) const SLOTS: u64 = 60;
@@ -47,6 +47,7 @@ pub(super) const NODES: &str = "n";
 const DECISION_TIMES: &str = "d";
 const STORE_TIMES: &str = "s";
 const RULE: char = 'r';
+const EXPERIMENT: char = 'e';
 const BETWEEN: char = '\0';
 
 /// The domain and the name of the rule whose row is called `name`.
@@ -82,6 +83,36 @@ pub(crate) fn told(
     }
     rows.push(HistoryRow { name: NODES.to_owned(), counts: vec![1] });
     rows
+}
+
+/// What a node tells of the experiments of the last second.
+pub(crate) fn told_of_experiments(
+    now: &BTreeMap<ExperimentSide, [u64; 3]>,
+    before: &BTreeMap<ExperimentSide, [u64; 3]>,
+) -> Vec<HistoryRow> {
+    let added = now.iter().map(|(side, counts)| {
+        let old = before.get(side).copied().unwrap_or_default();
+        // A rule that was away and is back counts from nothing.
+        let counts: Vec<u32> =
+            counts.iter().zip(old).map(|(count, old)| small(count.saturating_sub(old))).collect();
+        HistoryRow { name: experiment_row(&side.0, &side.1, side.2), counts }
+    });
+    added.filter(|row| row.counts.iter().any(|count| *count > 0)).take(MOST_TOLD).collect()
+}
+
+/// What one side of a rule's experiment said in `chunks`: admitted, refused, and refused in shadow.
+pub(crate) fn experiment_in(chunks: &[HistoryChunk], domain: &str, rule: &str, variant: &str) -> [u64; 3] {
+    let row = experiment_row(domain, rule, variant);
+    let mut sums = [0; 3];
+    for counts in chunks.iter().filter_map(|chunk| chunk.rows.get(&row)) {
+        let slots = counts.chunks_exact(sums.len());
+        slots.for_each(|slot| sums.iter_mut().zip(slot).for_each(|(sum, count)| *sum += u64::from(*count)));
+    }
+    sums
+}
+
+fn experiment_row(domain: &str, rule: &str, variant: &str) -> String {
+    format!("{EXPERIMENT}{domain}{BETWEEN}{rule}{BETWEEN}{variant}")
 }
 
 fn small(count: u64) -> u32 {

@@ -6,6 +6,7 @@
 
 mod asking;
 mod autopilot;
+mod experiment;
 mod fleet;
 mod follow;
 mod history;

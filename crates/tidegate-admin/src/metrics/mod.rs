@@ -10,6 +10,7 @@ mod limits;
 mod rules;
 mod store;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,6 +37,7 @@ pub(crate) use durations::Reading;
 use exemplars::Exemplars;
 use lanes::Lanes;
 use limits::LimitTable;
+pub(crate) use rules::ExperimentSide;
 use rules::{RuleSeries, RuleTable};
 use store::StoreSide;
 
@@ -149,9 +151,9 @@ impl Metrics {
         self.rules.lock().totals()
     }
 
-    /// What each side of a rule's experiment has said on this node.
-    pub(crate) fn experiment(&self, domain: &str, rule: &str) -> Vec<(&'static str, [u64; 3])> {
-        self.rules.lock().experiment(domain, rule)
+    /// What each side of every experiment has said on this node: admitted, refused, and refused in shadow.
+    pub(crate) fn experiments(&self) -> BTreeMap<ExperimentSide, [u64; 3]> {
+        self.rules.lock().experiments()
     }
 
     /// How long decisions took, over all transports.

@@ -82,15 +82,15 @@ impl RuleTable {
         used.map(|((domain, rule), series)| ((domain.to_owned(), rule.to_owned()), series.totals())).collect()
     }
 
-    /// What each side of a rule's experiment said: its name, and admitted, refused, and refused in shadow.
-    pub(crate) fn experiment(&self, domain: &str, rule: &str) -> Vec<(&'static str, [u64; 3])> {
-        let found = self.series.iter().find(|(name, _)| &*name.domain == domain && &*name.rule == rule);
-        let Some((_, series)) = found else { return Vec::new() };
+    /// What each side of every experiment said: admitted, refused, and refused in shadow.
+    pub(super) fn experiments(&self) -> BTreeMap<ExperimentSide, [u64; 3]> {
         let results = [RuleResult::Allowed, RuleResult::Refused, RuleResult::ShadowRefused];
-        let side = |variant: Variant| {
-            (variant.name(), results.map(|result| series.count_in_experiment(variant, result)))
-        };
-        VARIANTS.map(side).to_vec()
+        let sides = self.series.iter().flat_map(|rule| VARIANTS.map(|variant| (rule, variant)));
+        let counted = sides.map(|((name, series), variant)| {
+            let side = (name.domain.to_string(), name.rule.to_string(), variant.name());
+            (side, results.map(|result| series.count_in_experiment(variant, result)))
+        });
+        counted.filter(|(_, counts)| *counts != [0; 3]).collect()
     }
 
     pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -133,6 +133,9 @@ struct Counts {
     /// By side of the rule's experiment, then by result.
     experiment: [[AtomicU64; RuleResult::ALL.len()]; VARIANTS.len()],
 }
+
+/// One side of a rule's experiment: domain, rule, and which.
+pub(crate) type ExperimentSide = (String, String, &'static str);
 
 const VARIANTS: [Variant; 2] = [Variant::Control, Variant::Experiment];
 

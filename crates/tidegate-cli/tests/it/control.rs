@@ -234,6 +234,51 @@ fn charts_show_what_all_nodes_decided() {
     assert!(minutes.iter().filter_map(Value::as_f64).sum::<f64>() > 0.0, "{minutes:?}");
 }
 
+#[test]
+fn an_experiment_is_compared_over_all_nodes() {
+    let redis = Redis::start();
+    let store = format!("store: {{ url: '{}', timeout: 5s }}", redis.url());
+    let one = Node::start(&format!("{store}\nadmin: {{ node: one }}"));
+    let other = Node::start(&format!("{store}\nadmin: {{ node: other, database: none }}"));
+    let rule = "{ name: tried, key: [user], limits: [1/hour], experiment: { split: 50%, limits: [2/hour] } }";
+    assert_eq!(one.publish(&format!("domain: api\nrules:\n- {rule}\n")).status, 200);
+    let ask = |node: &Node, user: u32| {
+        let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
+        http::post_json(node.http, "/v1/check", &body)
+    };
+    let in_force = |node: &Node| node.get("/rules").to_string().contains("tried");
+    eventually("both nodes have the rule", PATIENCE, || in_force(&one) && in_force(&other));
+    // Each user asks once through either node: whoever may once is refused by the second, whoever may twice is not.
+    let mut refused = 0;
+    for user in 0..30 {
+        assert_eq!(ask(&one, user).status, 200);
+        refused += u64::from(ask(&other, user).status == 429);
+    }
+    let sums = || {
+        let told = one.get("/rules/api/tried");
+        let sides = told["experiment"].as_array().unwrap().clone();
+        let sum = |variant: &str, what: &str| {
+            sides
+                .iter()
+                .filter(|side| side["variant"] == variant)
+                .map(|side| side[what].as_u64().unwrap())
+                .sum::<u64>()
+        };
+        let sum = [
+            ("control", "allowed"),
+            ("control", "refused"),
+            ("experiment", "allowed"),
+            ("experiment", "refused"),
+        ]
+        .map(|(variant, what)| sum(variant, what));
+        (told["experiment_of"].clone(), sum)
+    };
+    assert!((1..30).contains(&refused), "both sides have users");
+    eventually("every decision of both nodes is shown", PATIENCE, || {
+        sums() == ("fleet_last_day".into(), [refused, refused, 60 - 2 * refused, 0])
+    });
+}
+
 impl Node {
     /// What is published to a fleet, as Redis holds it.
     fn heard_by(redis: &Redis) -> String {

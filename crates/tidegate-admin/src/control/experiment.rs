@@ -1,0 +1,36 @@
+//! An experiment compared: what each side of it said to the whole fleet.
+
+use tidegate_rules::Variant;
+
+use super::Control;
+use super::merged::{Resolution, experiment_in};
+
+/// What the sides of an experiment said.
+pub(crate) struct Compared {
+    /// Admitted, refused, and refused in shadow, by the name of the side.
+    pub(crate) sides: Vec<(&'static str, [u64; 3])>,
+    /// What was counted: `fleet_last_day`, or `node_since_start` where the fleet cannot be asked.
+    pub(crate) of: &'static str,
+}
+
+const SECONDS_AN_HOUR: u64 = 3_600;
+const HOURS: u64 = 24;
+
+impl Control {
+    /// What the sides of a rule's experiment said.
+    pub(crate) async fn experiment(&self, domain: &str, rule: &str) -> Compared {
+        let variants = [Variant::Control, Variant::Experiment].map(Variant::name);
+        if self.fleet.is_shared() {
+            let hour = self.clock.now().as_micros() / 1_000_000 / SECONDS_AN_HOUR;
+            let numbers = hour.saturating_sub(HOURS - 1)..=hour;
+            if let Ok(chunks) = self.fleet.history(Resolution::Minutes, numbers).await {
+                let sides = variants.map(|variant| (variant, experiment_in(&chunks, domain, rule, variant)));
+                return Compared { sides: sides.to_vec(), of: "fleet_last_day" };
+            }
+        }
+        let own = self.metrics.experiments();
+        let counted = |variant| own.get(&(domain.to_owned(), rule.to_owned(), variant)).copied();
+        let sides = variants.map(|variant| (variant, counted(variant).unwrap_or_default()));
+        Compared { sides: sides.to_vec(), of: "node_since_start" }
+    }
+}
