@@ -20,8 +20,11 @@ pub(super) fn failure(file: &str, text: &str, error: &Error) -> Failure {
     let (place, (message, hint)) = match place {
         Some(place) if shows(&place) => (place, explain(error.without_snippet())),
         hidden => {
-            let at = hidden.map(|place| format!(":{}:{}", place.number, place.start + 1));
-            let (message, hint) = explain_without_values(error.without_snippet());
+            let at = hidden.as_ref().map(|place| format!(":{}:{}", place.number, place.start + 1));
+            let (mut message, hint) = explain_without_values(error.without_snippet());
+            if let Some(field) = hidden.and_then(|place| place.field()).filter(|_| message == UNREADABLE) {
+                message = format!("the value of `{field}` cannot be read");
+            }
             let failure = Failure::new(format!("{file}{}: {message}", at.unwrap_or_default()));
             return match hint {
                 Some(hint) => failure.hint(hint),
@@ -72,6 +75,9 @@ pub(super) fn without_values(error: &Error) -> String {
     }
 }
 
+/// What is said of a value that must not be shown, unless more is known.
+const UNREADABLE: &str = "this cannot be read";
+
 fn explain_without_values(error: &Error) -> (String, Option<String>) {
     match error {
         Error::SerdeUnknownField { field, expected, .. } => {
@@ -96,7 +102,7 @@ fn explain_without_values(error: &Error) -> (String, Option<String>) {
             // Hints are ours, and name what is known.
             let text = UserMessageFormatter.format_message(other).into_owned();
             let hint = text.split_once('\n').map(|(_, hint)| hint.to_owned());
-            ("this cannot be read".to_owned(), hint)
+            (UNREADABLE.to_owned(), hint)
         }
     }
 }
@@ -135,6 +141,13 @@ impl<'t> Place<'t> {
         // To the end of the word: what is wrong is a name or a value.
         let end = line[start..].find([' ', ':', ',', '}', ']']).map_or(line.len(), |length| start + length);
         Some(Place { section: section_of(text, number), number, line, start, end })
+    }
+
+    /// The field on its line whose value is meant, if it looks like one.
+    fn field(&self) -> Option<&'t str> {
+        let before = self.line[..self.start].trim_end().strip_suffix(':')?;
+        let name = before.rsplit([' ', '{', ',']).next()?;
+        (!name.is_empty() && is_plain(name)).then_some(name)
     }
 }
 

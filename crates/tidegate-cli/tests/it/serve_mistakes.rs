@@ -31,6 +31,7 @@ fn a_mistake_in_the_configuration_is_shown_with_its_place_and_a_way_out() {
         "log: { level: inof }\n",
         "headers: [x-ratelimit, rfc]\n",
         "drain: { timeout: soon }\n",
+        "store: { timeout: 10 }\n",
         "limits:\n  max_cells: 0\n",
         "workers: [1]\n",
         "listen: { http: a:1 }\nlisten: { grpc: a:2 }\n",
