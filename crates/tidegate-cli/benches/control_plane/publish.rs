@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tidegate_testkit::{TidegateServer, poll};
@@ -19,6 +20,7 @@ pub(crate) fn run(ours: &Path, large: usize, rate: u32, secs: u32) -> Result<(),
     publish(admin, &small_set)?;
     let before = finish(offer(ours, grpc, &rate.to_string(), (1, secs))?)?;
     let memory = resident(&mut server);
+    let beside_a_loop = beside_a_loop(|| finish(offer(ours, grpc, &rate.to_string(), (1, secs))?))?;
 
     let load = offer(ours, grpc, &rate.to_string(), (1, secs))?;
     wait(Duration::from_secs(2));
@@ -39,6 +41,7 @@ pub(crate) fn run(ours: &Path, large: usize, rate: u32, secs: u32) -> Result<(),
         "", "requests/s", "p50 us", "p99 us", "longest us", "refused", "failed"
     );
     show("before", &before);
+    show("a loop", &beside_a_loop);
     show("meanwhile", &meanwhile);
     publish(admin, &large_set)?;
     let full = resident(&mut server);
@@ -51,6 +54,16 @@ pub(crate) fn run(ours: &Path, large: usize, rate: u32, secs: u32) -> Result<(),
     });
     println!("resident: {memory} KiB before, {full} KiB with {large} rules, {least} KiB without them again");
     if before.errors + meanwhile.errors > 0 { Err("requests failed".into()) } else { Ok(()) }
+}
+
+/// What `measure` finds while another process computes at the priority at which rules compile: what any work in the
+/// background costs requests on this machine, whatever it is.
+fn beside_a_loop<T>(measure: impl FnOnce() -> Result<T, Box<dyn Error>>) -> Result<T, Box<dyn Error>> {
+    let mut busy = Command::new("nice").args(["-n", "10", "sh", "-c", "while :; do :; done"]).spawn()?;
+    let measured = measure();
+    busy.kill()?;
+    busy.wait()?;
+    measured
 }
 
 fn show(name: &str, load: &Load) {
