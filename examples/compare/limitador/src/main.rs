@@ -14,13 +14,13 @@ fn per_user(user: &str) -> Result<bool, Error> {
     let limiter = RateLimiter::new(10_000);
     limiter.add_limit(Limit::new("api", 100, 60, vec![], vec!["user".try_into()?]));
     let context = Context::from(HashMap::from([("user".to_owned(), user.to_owned())]));
-    Ok(!limiter.check_rate_limited_and_update(&"api".into(), &context, 1, false)?.limited)
+    Ok(!limiter.check_rate_limited_and_update(&"api".into(), &context, 1)?.limited)
 }
 // end
 
 // task: when to come back
 fn come_back(limiter: &RateLimiter, context: &Context) -> Result<Option<Duration>, Error> {
-    let answer = limiter.check_rate_limited_and_update(&"api".into(), context, 1, true)?;
+    let answer = limiter.check_rate_limited_and_update(&"api".into(), context, 1)?;
     Ok(answer.counters.iter().filter_map(|counter| counter.expires_in()).max())
 }
 // end
@@ -32,7 +32,7 @@ fn shared(user: &str) -> Result<bool, Error> {
     let limiter = RateLimiter::new_with_storage(Box::new(storage));
     limiter.add_limit(Limit::new("api", 100, 60, vec![], vec!["user".try_into()?]));
     let context = Context::from(HashMap::from([("user".to_owned(), user.to_owned())]));
-    Ok(!limiter.check_rate_limited_and_update(&"api".into(), &context, 1, false)?.limited)
+    Ok(!limiter.check_rate_limited_and_update(&"api".into(), &context, 1)?.limited)
 }
 // end
 
@@ -55,7 +55,7 @@ fn main() -> Result<(), Error> {
     for _ in 0..2_000 {
         let began = Instant::now();
         for number in 0..1_000 {
-            assert!(!limiter.check_rate_limited_and_update(&namespace, &users[number % 1_000], 1, false)?.limited);
+            assert!(!limiter.check_rate_limited_and_update(&namespace, &users[number % 1_000], 1)?.limited);
         }
         best = best.min(began.elapsed().as_nanos() / 1_000);
     }
