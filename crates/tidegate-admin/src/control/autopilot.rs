@@ -14,6 +14,7 @@ use tidegate_rules::{Autopilot, Timestamp, with_limit};
 use tidegate_rulestore::{Actor, Error, Publication, PublishError, Role, RuleStore};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::fleet::FleetError;
 use super::{Control, RuleSource, compile};
 use crate::low_priority::at_low_priority;
 
@@ -41,6 +42,8 @@ struct StepInput<'a> {
     missing: Option<&'a str>,
     /// What is the matter.
     alert: Option<&'a str>,
+    /// When something last was.
+    last_alert: Option<Timestamp>,
 }
 
 /// The next limit, and why; or why it stays as it is.
@@ -48,6 +51,10 @@ fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
     let Autopilot { min, max, step, every } = known.pilot;
     if let Some(alert) = known.alert {
         return Err(format!("an alert is active: {alert}"));
+    }
+    // What callers did meanwhile is no measure, and a node that is not heard for a moment takes its alert along.
+    if known.last_alert.is_some_and(|last| known.now.since(last) < every) {
+        return Err(format!("an alert was active less than {every} ago"));
     }
     if known.last_step.is_some_and(|last| known.now.since(last) < every) {
         return Err(format!("the last step was less than {every} ago"));
@@ -100,10 +107,18 @@ impl Control {
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut look_at: HashMap<(String, String), Timestamp> = HashMap::new();
+        let mut last_alert = None;
         loop {
             ticks.tick().await;
             let Some(log) = self.metrics.decisions().filter(|_| self.leads()) else { continue };
             let (now, steered) = (self.clock.now(), self.steered());
+            if steered.is_empty() {
+                continue;
+            }
+            let alert = self.fleets_alert().await;
+            if matches!(alert, Ok(Some(_))) {
+                last_alert = Some(now);
+            }
             look_at.retain(|(domain, rule), _| {
                 steered.iter().any(|one| one.domain == *domain && one.rule == *rule)
             });
@@ -113,7 +128,7 @@ impl Control {
                     continue;
                 }
                 *due = now + one.pilot.every.min(LOOK_AGAIN);
-                if let Err(error) = self.steer(store, log, one).await {
+                if let Err(error) = self.steer(store, log, one, (&alert, last_alert)).await {
                     tracing::debug!(%error, "the autopilot cannot read or publish rules");
                 }
             }
@@ -142,6 +157,7 @@ impl Control {
         store: &RuleStore,
         log: &Arc<DecisionLog>,
         one: &Steered,
+        (alert, last_alert): (&Result<Option<String>, FleetError>, Option<Timestamp>),
     ) -> Result<(), Error> {
         let (on, reason) = (store.head().await?.version, one.reason());
         let versions = store.versions(u64::MAX, MOST_VERSIONS).await?;
@@ -150,18 +166,18 @@ impl Control {
         };
         let last_step = versions.iter().find(own).map(|version| version.at);
         let demand = self.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
-        let alert = self.fleets_alert().await;
         let known = StepInput {
             pilot: one.pilot,
             limit: one.limit,
             now: self.clock.now(),
             last_step,
             demand: demand.limits.iter().find(|limit| limit.limit == one.limit_name),
-            missing: match &alert {
+            missing: match alert {
                 Ok(_) => demand.missing.first().map(|missing| missing.node.as_str()),
                 Err(_) => Some("that holds the alerts"),
             },
             alert: alert.as_ref().ok().and_then(|alert| alert.as_deref()),
+            last_alert,
         };
         match next(&known) {
             Ok((limit, why)) => self.publish_step(store, on, one, (limit, &why)).await,
@@ -254,6 +270,7 @@ mod tests {
             demand: Some(demand),
             missing: None,
             alert: None,
+            last_alert: None,
         }
     }
 
@@ -297,7 +314,14 @@ mod tests {
             StepInput { alert: Some("Redis is down"), ..known(&high, 100) },
             "an alert is active: Redis is down",
         );
-        stays(StepInput { last_step: Some(after(1)), ..known(&high, 100) }, "less than 1d ago");
+        stays(
+            StepInput { last_alert: Some(after(1)), ..known(&high, 100) },
+            "an alert was active less than 1d ago",
+        );
+        stays(
+            StepInput { last_step: Some(after(1)), ..known(&high, 100) },
+            "the last step was less than 1d ago",
+        );
         stays(StepInput { missing: Some("two"), ..known(&high, 100) }, "the node two");
         stays(StepInput { demand: None, ..known(&high, 100) }, "no caller");
         stays(
