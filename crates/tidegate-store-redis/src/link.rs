@@ -4,6 +4,7 @@
 //! grow to a second. While the server is away, calls fail at once instead of waiting; once another core has reached it,
 //! they wait for this one to do so too, and no pause is slept to its end. No lock is held across an await.
 
+use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,6 +30,8 @@ use crate::url::Endpoint;
 /// the server, or the way to it, may be gone without a word. One that pauses for a moment is not.
 const SILENT_CALLS: u32 = 3;
 const SILENT_FOR: Duration = Duration::from_millis(200);
+/// How long a server that answers, but always too late, has to answer a question that no other answer fits.
+const CHECKED_WITHIN: Duration = Duration::from_secs(2);
 /// A connection that lived shorter than this is no reason to be hopeful.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -59,25 +62,46 @@ struct Shared {
     /// Whether a call was not answered since the last that was: then `silence` says more.
     is_silent: AtomicBool,
     silence: Mutex<Silence>,
+    /// Whether it is being asked whether its answers are those to our questions.
+    is_checked: AtomicBool,
 }
 
-/// Calls that were not answered. Those that were under way together are one.
+/// Calls that were not answered in time. Those that were under way together are one.
 #[derive(Default)]
 struct Silence {
     calls: u32,
     /// When the first and the last of them were given up.
     since: Option<(Instant, Instant)>,
+    /// When an answer last came, too late.
+    late: Option<Instant>,
+}
+
+/// What calls without an answer in time say of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    /// Nothing yet.
+    Nothing,
+    /// Answers come, all of them late: there is too much to do, or a reply was lost on the way and each that comes is taken
+    /// for an earlier call's.
+    Late,
+    /// Nothing comes any more.
+    Silent,
 }
 
 impl Silence {
-    /// A call that was sent at `sent` was not answered by `now`; whether that is enough.
-    fn goes_on(&mut self, sent: Instant, now: Instant) -> bool {
+    /// A call that was sent at `sent` was not answered by `now`.
+    fn goes_on(&mut self, sent: Instant, now: Instant) -> Finding {
         let (first, last) = self.since.unwrap_or((now, sent));
         if sent >= last {
             self.calls += 1;
             self.since = Some((first, now));
         }
-        self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR
+        let is_late = self.late.is_some_and(|late| now.duration_since(late) < SILENT_FOR);
+        match self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR {
+            false => Finding::Nothing,
+            true if is_late => Finding::Late,
+            true => Finding::Silent,
+        }
     }
 }
 
@@ -86,6 +110,7 @@ struct LinkState {
     keeper: Option<AbortHandle>,
 }
 
+#[derive(Clone)]
 enum Status {
     Connecting,
     Up(MultiplexedConnection),
@@ -108,6 +133,7 @@ impl Link {
             in_flight: AtomicUsize::new(0),
             is_silent: AtomicBool::new(false),
             silence: Mutex::default(),
+            is_checked: AtomicBool::new(false),
         };
         Link { shared: Arc::new(shared) }
     }
@@ -186,10 +212,12 @@ impl Link {
             return answer.map_err(lost);
         }
         self.is_silent(deadline);
-        // A late answer does not end the silence: where replies were lost on the way, each that comes is taken for an
-        // earlier call's, so all are late until the connection is made anew.
         match timeout(deadline.late, call).await {
-            Ok(answer) => answer.map_err(lost),
+            Ok(answer) => {
+                // Not the end of the silence: it may be the answer to an earlier call.
+                self.shared.silence.lock().late = Some(Instant::now());
+                answer.map_err(lost)
+            }
             Err(_) => Err(Failure::TimedOut(deadline.span)),
         }
     }
@@ -198,9 +226,33 @@ impl Link {
     fn is_silent(&self, deadline: Deadline) {
         self.shared.is_silent.store(true, Ordering::Relaxed);
         let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
-        if self.shared.silence.lock().goes_on(sent, Instant::now()) {
-            self.give_up();
+        let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
+        match finding {
+            Finding::Nothing => {}
+            Finding::Silent => self.give_up(),
+            Finding::Late => self.check_answers(),
         }
+    }
+
+    /// Asks what only one answer fits: a server that gives it is busy, and one that does not is given up.
+    fn check_answers(&self) {
+        let Status::Up(mut connection) = self.shared.state.lock().status.clone() else { return };
+        if self.shared.is_checked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let nonce = RandomState::new().hash_one(0).to_string();
+            let mut ping = Cmd::new();
+            ping.arg("PING").arg(&nonce);
+            let answer = timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await;
+            if matches!(&answer, Ok(Ok(Value::BulkString(text))) if *text == nonce.as_bytes()) {
+                shared.is_heard();
+            } else {
+                shared.give_up.notify_waiters();
+            }
+            shared.is_checked.store(false, Ordering::Relaxed);
+        });
     }
 
     fn refused(&self, failure: Failure) -> Failure {
@@ -374,11 +426,22 @@ mod tests {
         let at = |millis| began + Duration::from_millis(millis);
         let mut silence = Silence::default();
         for _ in 0..10 {
-            assert!(!silence.goes_on(at(0), at(10)), "they were sent together");
+            assert_eq!(silence.goes_on(at(0), at(10)), Finding::Nothing, "they were sent together");
         }
         assert_eq!(silence.calls, 1);
-        assert!(!silence.goes_on(at(10), at(20)) && !silence.goes_on(at(20), at(30)), "a pause of 30 ms");
+        let pause = [silence.goes_on(at(10), at(20)), silence.goes_on(at(20), at(30))];
+        assert_eq!(pause, [Finding::Nothing; 2], "a pause of 30 ms");
         assert_eq!(silence.calls, 3);
-        assert!(silence.goes_on(at(200), at(210)));
+        assert_eq!(silence.goes_on(at(200), at(210)), Finding::Silent);
+    }
+
+    #[test]
+    fn answers_that_come_too_late_are_no_silence_until_none_comes() {
+        let began = Instant::now();
+        let at = |millis| began + Duration::from_millis(millis);
+        let mut silence = Silence { late: Some(at(205)), ..Silence::default() };
+        let told = [10, 30, 50, 230, 404, 405].map(|now| silence.goes_on(at(now - 10), at(now)));
+        assert_eq!(told[..3], [Finding::Nothing; 3]);
+        assert_eq!(told[3..], [Finding::Late, Finding::Late, Finding::Silent]);
     }
 }
