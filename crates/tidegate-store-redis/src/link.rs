@@ -78,7 +78,7 @@ struct Silence {
 
 /// What calls without an answer in time say of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finding {
+enum SilenceKind {
     /// Nothing yet.
     Nothing,
     /// Answers come, all of them late: there is too much to do, or a reply was lost on the way and each that comes is taken
@@ -90,7 +90,7 @@ enum Finding {
 
 impl Silence {
     /// A call that was sent at `sent` was not answered by `now`.
-    fn goes_on(&mut self, sent: Instant, now: Instant) -> Finding {
+    fn goes_on(&mut self, sent: Instant, now: Instant) -> SilenceKind {
         let (first, last) = self.since.unwrap_or((now, sent));
         if sent >= last {
             self.calls += 1;
@@ -98,9 +98,9 @@ impl Silence {
         }
         let is_late = self.late.is_some_and(|late| now.duration_since(late) < SILENT_FOR);
         match self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR {
-            false => Finding::Nothing,
-            true if is_late => Finding::Late,
-            true => Finding::Silent,
+            false => SilenceKind::Nothing,
+            true if is_late => SilenceKind::Late,
+            true => SilenceKind::Silent,
         }
     }
 }
@@ -228,9 +228,9 @@ impl Link {
         let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
         let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
         match finding {
-            Finding::Nothing => {}
-            Finding::Silent => self.give_up(),
-            Finding::Late => self.check_answers(),
+            SilenceKind::Nothing => {}
+            SilenceKind::Silent => self.give_up(),
+            SilenceKind::Late => self.check_answers(),
         }
     }
 
@@ -426,13 +426,13 @@ mod tests {
         let at = |millis| began + Duration::from_millis(millis);
         let mut silence = Silence::default();
         for _ in 0..10 {
-            assert_eq!(silence.goes_on(at(0), at(10)), Finding::Nothing, "they were sent together");
+            assert_eq!(silence.goes_on(at(0), at(10)), SilenceKind::Nothing, "they were sent together");
         }
         assert_eq!(silence.calls, 1);
         let pause = [silence.goes_on(at(10), at(20)), silence.goes_on(at(20), at(30))];
-        assert_eq!(pause, [Finding::Nothing; 2], "a pause of 30 ms");
+        assert_eq!(pause, [SilenceKind::Nothing; 2], "a pause of 30 ms");
         assert_eq!(silence.calls, 3);
-        assert_eq!(silence.goes_on(at(200), at(210)), Finding::Silent);
+        assert_eq!(silence.goes_on(at(200), at(210)), SilenceKind::Silent);
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
         let at = |millis| began + Duration::from_millis(millis);
         let mut silence = Silence { late: Some(at(205)), ..Silence::default() };
         let told = [10, 30, 50, 230, 404, 405].map(|now| silence.goes_on(at(now - 10), at(now)));
-        assert_eq!(told[..3], [Finding::Nothing; 3]);
-        assert_eq!(told[3..], [Finding::Late, Finding::Late, Finding::Silent]);
+        assert_eq!(told[..3], [SilenceKind::Nothing; 3]);
+        assert_eq!(told[3..], [SilenceKind::Late, SilenceKind::Late, SilenceKind::Silent]);
     }
 }
