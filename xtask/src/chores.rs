@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::command::CommandLine;
 use crate::steps::{Failure, Outcome, Steps};
 use crate::tools::{self, ToolEnv};
-use crate::{dashboard, fuzz, library};
+use crate::{dashboard, fuzz, library, second_try};
 
 /// Finds or installs the tools, and says where each is.
 pub(crate) fn tools(root: &Path) -> Result<(), Failure> {
@@ -64,9 +64,8 @@ fn tools_step(steps: &mut Steps, root: &Path) -> Result<ToolEnv, Failure> {
 ///
 /// Benchmarks are left out: they need `valgrind` and minutes, and clippy's `--all-targets` already compiles them.
 fn tests(root: &Path, found: &ToolEnv) -> Result<Outcome, Failure> {
-    let command = CommandLine::new(["cargo", "test", "--workspace", "--locked"]).quiet_env(found.vars());
-    // An attack that broke a promise is made once more on a machine that others may use; what it found is shown.
-    run(root, &command.quiet_env([("ATTACK_TRIES".to_owned(), "2".to_owned())]))
+    let command = CommandLine::new(["cargo", "test", "--workspace", "--locked", "--no-fail-fast"]);
+    second_try::tests(root, &command.quiet_env(found.vars()))
 }
 
 const CARGO_DENY: &str = "0.20.2";

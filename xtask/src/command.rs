@@ -1,7 +1,7 @@
 //! A command line that can be shown, tested and run: what the summary prints is what was executed.
 
 use std::fmt;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -46,6 +46,33 @@ impl CommandLine {
             Ok(status) => Err(status.to_string()),
             Err(error) => Err(self.cannot_start(&error)),
         }
+    }
+
+    /// Runs it in `dir`, its output going to ours; what it writes to stdout is also given back.
+    pub(crate) fn run_and_read(&self, dir: &Path) -> (Result<(), String>, String) {
+        eprintln!("$ {self}");
+        let mut child = match self.command(dir).stdout(Stdio::piped()).spawn() {
+            Ok(child) => child,
+            Err(error) => return (Err(self.cannot_start(&error)), String::new()),
+        };
+        let mut printed = String::new();
+        for line in child
+            .stdout
+            .take()
+            .into_iter()
+            .flat_map(|out| BufReader::new(out).split(b'\n'))
+            .map_while(Result::ok)
+        {
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            printed.extend([&*line, "\n"]);
+        }
+        let ended = match child.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(status.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        (ended, printed)
     }
 
     /// Whether it runs and succeeds, showing nothing.

@@ -14,6 +14,7 @@ mod dashboard;
 mod fuzz;
 mod library;
 mod mutants;
+mod second_try;
 mod steps;
 mod tools;
 

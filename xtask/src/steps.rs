@@ -11,6 +11,8 @@ pub(crate) enum Outcome {
     Done,
     /// Nothing was run, for this reason.
     Skipped(String),
+    /// These tests failed among all others and passed alone.
+    SecondTry(Vec<String>),
 }
 
 /// Why a chore stopped, and how to see it again.
@@ -56,6 +58,7 @@ impl Steps {
                 eprintln!("skipped: {why}");
                 format!("skipped: {why}")
             }
+            Ok(Outcome::SecondTry(tests)) => format!("ok, but only alone: {}", tests.join(", ")),
             Err(_) => "FAILED".to_owned(),
         };
         self.rows.push((name, start.elapsed(), word));

@@ -134,6 +134,24 @@ impl Redis {
         self.field_of(&["INFO"], field)
     }
 
+    /// The commands that clients send it while `act` runs, one line each, as `MONITOR` writes them.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[track_caller]
+    pub fn commands_during(&self, act: impl FnOnce()) -> Vec<String> {
+        const END: &str = "commands_during ends";
+        let mut monitor = self.client();
+        assert_eq!(monitor.cmd(&["MONITOR"]).text(), "OK");
+        act();
+        self.cmd(&["ECHO", END]);
+        std::iter::repeat_with(|| monitor.receive().expect("MONITOR goes on").text())
+            .take_while(|line| !line.contains(END))
+            // What a script calls is its own affair.
+            .filter(|line| !line.contains(" lua] "))
+            .collect()
+    }
+
     /// Stops it where it stands (SIGSTOP): connections stay open and nothing is answered.
     #[track_caller]
     pub fn pause(&self) {
