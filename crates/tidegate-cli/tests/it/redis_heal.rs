@@ -91,18 +91,16 @@ fn what_is_asked_together_is_one_call_to_redis() {
     let _alone = alone();
     let redis = Redis::start();
     let node = Node::ready(&redis.url(), PATIENT, &rules(5));
-    // The scripts of this many cells must be known before calls are counted.
-    for ask in [ask_together, ask_as_envoy] {
+    let calls_of = |users: &str, ask: fn(&Node, usize, usize)| {
+        // The scripts of this many cells must be known before calls are counted.
         ask(&node, 0, 50);
-    }
-    let surfaces: [(&str, &str, fn(&Node, usize, usize)); 2] =
-        [("/v1/check/batch", "batch", ask_together), ("RLS", "rls", ask_as_envoy)];
-    for (name, users, ask) in surfaces {
         let lines = redis.commands_during(|| (1..=10).for_each(|round| ask(&node, round, 50)));
         // A node asks for itself too (heartbeats, who has which duty in the fleet): these calls name no user.
         let calls = |round| lines.iter().filter(|line| line.contains(&format!("{users}-{round}-"))).count();
-        assert_eq!((1..=10).map(calls).collect::<Vec<_>>(), [1; 10], "{name}: calls for each request");
-    }
+        (1..=10).map(calls).collect::<Vec<_>>()
+    };
+    assert_eq!(calls_of("batch", ask_together), [1; 10], "/v1/check/batch: calls for each request");
+    assert_eq!(calls_of("rls", ask_as_envoy), [1; 10], "RLS: calls for each request");
 }
 
 #[test]
