@@ -96,7 +96,6 @@ pub struct MemoryStore<C = SystemClock> {
     heap: Heap,
     records: Mutex<Records>,
     hash_keys: [u64; 2],
-    began: Timestamp,
     clock: C,
 }
 
@@ -137,7 +136,6 @@ impl<C: Clock> MemoryStore<C> {
             heap,
             records: Mutex::default(),
             hash_keys: [random.hash_one(0), random.hash_one(1)],
-            began: clock.now(),
             clock,
         }
     }
@@ -302,7 +300,7 @@ impl<C: Clock> MemoryStore<C> {
 
     fn moment(&self) -> Moment {
         let time = self.clock.now();
-        Moment { time, second: time.since(self.began).get() / 1_000_000 }
+        Moment { time, second: time.as_micros() / 1_000_000 }
     }
 }
 

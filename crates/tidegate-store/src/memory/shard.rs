@@ -2,7 +2,7 @@
 
 use tidegate_core::{Algorithm, Ask, Cell, CounterBits, Leases, Limit, Log, Outcome, Timestamp, Touch};
 
-use super::table::{Evicted, Note, Place, Sweep, Table, Tag, Victims};
+use super::table::{Evicted, LONGEST, Note, Place, Sweep, Table, Tag, Victims};
 
 /// Cells of one shard, apart by size: counters are sixteen bytes, logs and leases own memory elsewhere.
 pub(super) struct Shard {
@@ -279,7 +279,7 @@ const RESERVE: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) time: Timestamp,
-    /// Whole seconds since the store began.
+    /// Its whole seconds.
     pub(super) second: u64,
 }
 
@@ -301,7 +301,7 @@ fn note(outcome: Outcome, now: Moment) -> Note {
     // Who asks for more than there ever is has not reached a limit.
     let spent = outcome.remaining == 0 || outcome.retry_after().is_some();
     // One second more, because `second` is rounded down.
-    Note::until(now.second + outcome.reset_after.as_secs_ceil() + 1, spent)
+    Note::until(now.second + (outcome.reset_after.as_secs_ceil() + 1).min(LONGEST), spent)
 }
 
 fn keep<P: Default + Clone>(table: &mut Table<P>, place: Option<Place>, tag: Tag, cell: P, note: Note) {

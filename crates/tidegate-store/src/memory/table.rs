@@ -16,6 +16,10 @@ pub(super) struct Tag {
 
 /// When a cell may be dropped, and what dropping it earlier would do: free a caller at its limit (`SPENT`), or forget one
 /// that keeps asking (`AGAIN`).
+///
+/// Thirty bits of the second are kept, and compared as a clock face is: within [`PAST`] behind now is over, all else is to
+/// come. Counted from a fixed second instead they would end one day, and sooner than one thinks: a machine that starts in
+/// 1970 and then hears the time is 56 years older at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note(u32);
 
@@ -24,26 +28,33 @@ const SPENT: u32 = 1 << 31;
 /// The cell was touched again after it was made, since the last round of sweeps.
 const AGAIN: u32 = 1 << 30;
 const SECONDS: u32 = AGAIN - 1;
+/// Eight years: a cell whose end is longer ago, and that no sweep has seen, counts as one in use.
+const PAST: u64 = 1 << 28;
+/// Seventeen years: a cell's end is never further ahead. So far, and another [`PAST`] for an end that stays, is not over.
+pub(super) const LONGEST: u64 = 1 << 29;
 
 impl Note {
     const VACANT: Note = Note(0);
 
-    /// A cell whose full quota is back `second` seconds after the store began. Seconds beyond 2^30 (34 years) stay there.
+    /// A cell whose full quota is back at `second`, at most [`LONGEST`] from now.
     pub(super) fn until(second: u64, spent: bool) -> Self {
-        let second = u32::try_from(second).unwrap_or(u32::MAX).clamp(1, SECONDS);
-        Note(second | if spent { SPENT } else { 0 })
+        // Zero with no mark is a vacant place.
+        let kept = u32::try_from(second & u64::from(SECONDS)).expect("masked to 30 bits").max(1);
+        Note(kept | if spent { SPENT } else { 0 })
     }
 
     fn is_spent(self) -> bool {
         self.0 & SPENT != 0
     }
 
-    fn second(self) -> u32 {
-        self.0 & SECONDS
+    fn is_over(self, second: u64) -> bool {
+        second.wrapping_sub(u64::from(self.0)) & u64::from(SECONDS) < PAST
     }
 
-    fn is_over(self, second: u64) -> bool {
-        u64::from(self.second()) <= second
+    /// The later end of the two, where they are less than [`PAST`] apart; else this one's.
+    fn later_second(self, other: Note) -> u32 {
+        let later = if self.is_over(u64::from(other.0)) { other } else { self };
+        later.0 & SECONDS
     }
 
     /// The lower, the sooner it goes. Not by when the quota is back: a bucket that takes ten years to refill would
@@ -210,7 +221,7 @@ impl<P: Default + Clone> Table<P> {
     pub(super) fn renew_note(&mut self, place: Place, note: Note) {
         let kept = &mut self.buckets[place.bucket].notes[place.slot];
         let was = Note(*kept);
-        *kept = note.second().max(was.second()) | (note.0 & SPENT) | AGAIN;
+        *kept = note.later_second(was) | (note.0 & SPENT) | AGAIN;
         if was.is_spent() != note.is_spent() {
             self.spent = if note.is_spent() { self.spent + 1 } else { self.spent - 1 };
         }
@@ -427,6 +438,30 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn a_note_is_over_when_its_second_has_come_and_not_before(
+            now in any::<u32>(), span in 1..=LONGEST, part in 0..1_000_u64, longer in 0..PAST,
+        ) {
+            let now = u64::from(now);
+            let note = Note::until(now + span, false);
+            let inside = |whole: u64| whole * part / 1_000;
+            // The second 0 of a round is kept as 1.
+            prop_assert!(!note.is_over(now) && !note.is_over(now + inside(span)) && note.is_over(now + span + 1));
+            prop_assert!(note.is_over(now + span + 1 + inside(PAST - 2)));
+            // One that was to end later, before the clock stepped back.
+            let mut table = Table::new();
+            table.insert(tag(1), 1, Note::until(now + span + longer, false));
+            let place = table.find(tag(1)).expect("inserted before");
+            table.renew_note(place, note);
+            prop_assert!(!table.note(place).is_over(now + span + inside(longer)) || longer == 0);
+            prop_assert!(!table.note(place).is_over(now));
+            // One that was to end earlier.
+            table.renew_note(place, Note::until(now + LONGEST, false));
+            prop_assert!(!table.note(place).is_over(now + inside(LONGEST)));
+        }
+    }
+
     #[test]
     fn an_eviction_takes_idle_cells_first_and_spent_cells_only_when_told_to() {
         let mut table = Table::new();
@@ -444,7 +479,7 @@ mod tests {
     fn an_eviction_takes_who_asked_once_before_who_asked_again() {
         let mut table = Table::new();
         table.insert(tag(1), 1, Note::until(50, false));
-        table.insert(tag(2), 2, Note::until(u64::MAX, false));
+        table.insert(tag(2), 2, Note::until(LONGEST, false));
         let live = table.find(tag(1)).expect("inserted before");
         table.renew_note(live, Note::until(50, false));
         assert_eq!(table.evict(10, Victims::Unspent), Some((Evicted::InUse, 2)));

@@ -225,3 +225,23 @@ fn what_is_idle_is_swept_and_its_memory_comes_back() {
     assert_eq!((stats.cells, stats.dropped_idle), (0, 60_000));
     assert!(stats.bytes < full / 10, "{} of {full} bytes left", stats.bytes);
 }
+
+#[test]
+fn a_clock_that_leaps_by_decades_neither_frees_a_caller_nor_keeps_idle_cells() {
+    let store = MemoryStore::with_clock(MemoryConfig::new(), ManualClock::default());
+    // Ahead to today, back behind where the store began, and ahead to where seconds no longer fit 31 bits.
+    for year in [57, 1, 90, 20, 55] {
+        store.clock().set(Timestamp::from_micros(year * 31_556_952_000_000));
+        let before = store.stats().dropped_idle;
+        assert!(ask(&store, &minute_window(1), 0).is_admitted());
+        for key in 1..5_000 {
+            ask(&store, &minute_window(1), key);
+        }
+        assert!(!ask(&store, &minute_window(1), 0).is_admitted(), "{year} years after 1970");
+        store.clock().advance(Micros::from_secs(200));
+        for _ in 0..10 {
+            store.sweep(1);
+        }
+        assert!(store.stats().dropped_idle - before >= 5_000, "{year} years after 1970");
+    }
+}

@@ -32,3 +32,10 @@ fn memory_is_a_store() {
     let memory = Memory(MemoryStore::with_clock(MemoryConfig::default(), clock));
     now_or_never(check(&memory, 0..3_000));
 }
+
+/// As on a board without a battery: it starts in 1970 and hears what time it is a moment later.
+#[test]
+fn memory_whose_clock_leaps_from_1970_is_a_store() {
+    let memory = Memory(MemoryStore::with_clock(MemoryConfig::default(), ManualClock::default()));
+    now_or_never(check(&memory, 0..300));
+}
