@@ -1,13 +1,16 @@
 -- Decides requests that touch one cell each and stand for themselves alone, first in, first out: most requests do, and
 -- need little of decide.lua.
 --
--- KEYS, items and reply are those of decide.lua.
+-- KEYS and reply are those of decide.lua.
+-- Items    runs of requests with the same limit: how many (2 bytes), algorithm (a letter), flags (1 byte) and the limit's
+--          six numbers as in decide.lua, then of each request the number of its key (2 bytes) and its hits (8-byte float)
 
-local REQUEST = "<I2I1I2I4I2c1I1ddddddd"
+local RUN, REQUEST = "<I2c1I1dddddd", "<I2d"
 -- Most calls carry one request, and need no lists.
 if items == 1 then
-  local _, _, _, _, _, letter, flags, hits, a, b, c, d, e, f = from_bytes(REQUEST, plan, at)
+  local _, letter, flags, a, b, c, d, e, f, first = from_bytes(RUN, plan, at)
   if flags < COUNTS_REFUSED then
+    local _, hits = from_bytes(REQUEST, plan, first)
     local wait, remaining, reset_after_us, after, expires_s =
       decide(letter, KEYS[1], raws[1], hits, a, b, c, d, e, f)
     if after then
@@ -17,23 +20,28 @@ if items == 1 then
   end
 end
 
-local reply = {}
-for index = 1, items do
-  local _, key, letter, flags, hits, a, b, c, d, e, f
-  _, _, _, _, key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(REQUEST, plan, at)
-  local wait, remaining, reset_after_us, after, expires_s =
-    decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
-  if after then
-    raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
-  end
-  if wait < 0 and flags >= COUNTS_REFUSED then
-    wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
-    after, expires_s = note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
+local reply, told = {}, 0
+while told < items do
+  local run, letter, flags, a, b, c, d, e, f
+  run, letter, flags, a, b, c, d, e, f, at = from_bytes(RUN, plan, at)
+  for _ = 1, run do
+    local key, hits
+    key, hits, at = from_bytes(REQUEST, plan, at)
+    local wait, remaining, reset_after_us, after, expires_s =
+      decide(letter, KEYS[key], raws[key], hits, a, b, c, d, e, f)
     if after then
       raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
     end
+    if wait < 0 and flags >= COUNTS_REFUSED then
+      wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
+      after, expires_s = note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
+      if after then
+        raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
+      end
+    end
+    told = told + 1
+    reply[told] = to_bytes("<ddd", wait, remaining, reset_after_us)
   end
-  reply[index] = to_bytes("<ddd", wait, remaining, reset_after_us)
 end
 for key, expires_s in pairs(changed) do
   keep(KEYS[key], raws[key], expires_s > 0 and expires_s)

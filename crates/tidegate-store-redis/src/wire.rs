@@ -49,6 +49,9 @@ const IN_PLACE: usize = 1;
 const RESERVATIONS: usize = 2;
 
 const HEADER: usize = 28;
+/// What a request says of itself before its spends, and each of these, in bytes.
+const REQUEST_HEAD: usize = 9;
+const SPEND: usize = 60;
 const ENFORCED: u8 = 1;
 const COUNTS_REFUSED: u8 = 2;
 
@@ -233,12 +236,15 @@ impl Plan {
         usize::from(self.item_count)
     }
 
-    pub(crate) fn script(&self) -> &'static Script {
-        let driver = match self.driver {
+    fn final_driver(&self) -> Driver {
+        match self.driver {
             Driver::Decide if self.spends == self.item_count && !self.folds => Driver::DecideAlone,
             driver => driver,
-        };
-        script(driver, self.algorithms)
+        }
+    }
+
+    pub(crate) fn script(&self) -> &'static Script {
+        script(self.final_driver(), self.algorithms)
     }
 
     /// Writes the header: from here on the plan can only be sent. `now` is for tests; otherwise Redis's time counts.
@@ -251,6 +257,9 @@ impl Plan {
                 NumberForm::Short => self.items[at..at + 2].copy_from_slice(&number.to_le_bytes()),
                 NumberForm::Float => self.items[at..at + 8].copy_from_slice(&f64::from(number).to_le_bytes()),
             }
+        }
+        if self.final_driver() == Driver::DecideAlone {
+            self.items = runs_of_one_limit(&self.items);
         }
         let now = now.map_or(-1.0, |now| number(now.as_micros()));
         for (place, value) in [now, self.valid.0, self.valid.1].into_iter().enumerate() {
@@ -303,6 +312,31 @@ impl Plan {
         self.lease_names.extend_from_slice(&name.to_le_bytes());
         number(self.lease_names.len() as u64 / 8)
     }
+}
+
+/// The items of requests with one spend each as `alone.lua` reads them: a limit is written, and read, once for all requests in
+/// a row that have it.
+fn runs_of_one_limit(items: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(items.len());
+    out.extend_from_slice(&items[..HEADER]);
+    let (mut length_at, mut last) = (0, None);
+    for item in items[HEADER..].chunks_exact(REQUEST_HEAD + SPEND) {
+        let (key, rest) = item[REQUEST_HEAD..].split_at(2);
+        let (letter_and_flags, rest) = rest.split_at(2);
+        let (hits, numbers) = rest.split_at(8);
+        let limit = Some((letter_and_flags, numbers));
+        if limit != last {
+            (length_at, last) = (out.len(), limit);
+            for part in [&[0, 0], letter_and_flags, numbers] {
+                out.extend_from_slice(part);
+            }
+        }
+        out.extend_from_slice(key);
+        out.extend_from_slice(hits);
+        let length = u16::from_le_bytes([out[length_at], out[length_at + 1]]) + 1;
+        out[length_at..length_at + 2].copy_from_slice(&length.to_le_bytes());
+    }
+    out
 }
 
 /// Different keys, numbered from 1 in the order in which they were first named.

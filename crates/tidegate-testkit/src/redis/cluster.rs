@@ -30,8 +30,8 @@ impl RedisCluster {
             .role(Role::ClusterNode)
             .config("cluster-enabled yes")
             .config("cluster-config-file nodes.conf")
-            // A dead master is noticed after this many milliseconds.
-            .config("cluster-node-timeout 1000")
+            // Until they know each other: an introduction that takes longer is forgotten, for good.
+            .config("cluster-node-timeout 30000")
             // A replica of a cluster this young may always stand for election.
             .config("cluster-replica-validity-factor 0");
         let cluster = Self { nodes: (0..2 * MASTERS).map(|_| node.start()).collect() };
@@ -39,6 +39,10 @@ impl RedisCluster {
         cluster.await_on_all("know each other", |node| cluster.knows_all(node));
         cluster.attach_replicas();
         cluster.wait_until_whole();
+        for node in &cluster.nodes {
+            // From now on a dead master is noticed after this many milliseconds.
+            expect_ok(node, &["CONFIG", "SET", "cluster-node-timeout", "1000"]);
+        }
         cluster
     }
 
