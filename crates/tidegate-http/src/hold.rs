@@ -1,8 +1,8 @@
 //! A lease for as long as somebody needs it: renewed in time, and given back however its holder ends.
 //!
-//! A task of its own renews and, in the end, releases: dropping is all that a holder must do, and dropping is what a
-//! finished body, a failed handler, a client that hung up and a panic have in common. Where the process dies instead, the
-//! lease ends by its time to live.
+//! Dropping is all that a holder must do, and dropping is what a finished body, a failed handler, a client that hung up and a
+//! panic have in common. In memory the place is free by then; else the task that renews the lease releases it. Where the process
+//! dies instead, the lease ends by its time to live.
 
 use std::sync::Arc;
 
@@ -42,17 +42,34 @@ impl Held {
 /// Holds a lease until it is dropped.
 #[derive(Debug)]
 pub struct Hold {
-    _until_dropped: oneshot::Sender<std::convert::Infallible>,
+    limiter: Arc<Limiter>,
+    lease: LeaseToken,
+    /// Dropped with this, which ends the task; sent to, where nothing is left for it to do.
+    task: Option<oneshot::Sender<Released>>,
 }
+
+#[derive(Debug)]
+struct Released;
 
 impl Hold {
     /// Holds `lease`, which `limiter` gave, by a task on `runtime`.
     #[must_use]
     pub fn new(limiter: Arc<Limiter>, runtime: Arc<dyn Runtime>, lease: LeaseToken) -> Self {
         let (sender, dropped) = oneshot::channel();
-        let task = renew_until_dropped(limiter, runtime.clone(), lease, dropped);
+        let task = renew_until_dropped(limiter.clone(), runtime.clone(), lease.clone(), dropped);
         runtime.spawn(Box::pin(task));
-        Hold { _until_dropped: sender }
+        Hold { limiter, lease, task: Some(sender) }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.limiter.release_now(&self.lease)
+            && let Some(task) = self.task.take()
+        {
+            // A task that has ended already needs not be told.
+            let _ = task.send(Released);
+        }
     }
 }
 
@@ -60,14 +77,17 @@ async fn renew_until_dropped(
     limiter: Arc<Limiter>,
     runtime: Arc<dyn Runtime>,
     lease: LeaseToken,
-    mut dropped: oneshot::Receiver<std::convert::Infallible>,
+    mut dropped: oneshot::Receiver<Released>,
 ) {
     // Two renewals may fail before the lease ends.
     let pause = Micros::new((lease.ttl().get() / 3).max(1));
     loop {
         tokio::select! {
             biased;
-            _ = &mut dropped => break,
+            released = &mut dropped => match released {
+                Ok(Released) => return,
+                Err(_) => break,
+            },
             () = runtime.sleep(pause) => {}
         }
         // A store that does not answer may answer next time. A lease that has ended cannot be renewed, and need not be

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_store::StoreError;
+use tidegate_store::{Reply, StoreError};
 
 use crate::lease::LeaseToken;
 use crate::limiter::Limiter;
@@ -68,6 +68,15 @@ impl Limiter {
                 };
         }
         if ended { Ok(()) } else { Err(LeaseError::Ended) }
+    }
+
+    /// Ends them at once where the store answers at once, as memory does: false if somebody must wait for one of them, which
+    /// [`Limiter::release`] does.
+    pub fn release_now(&self, token: &LeaseToken) -> bool {
+        // One that would take its time is not asked: its answer is dropped before anybody has waited for it.
+        let in_store =
+            |lease| self.remote.is_none() && matches!(self.store.release(lease), Reply::Now(Ok(_)));
+        token.leases().all(|lease| self.local.release(lease) || in_store(lease))
     }
 
     /// The same without anybody waiting for it, on any thread: by a task of the limiter's runtime or, where that runs none,

@@ -12,10 +12,13 @@ use crate::remote::breaker::BreakerState;
 use crate::request::CheckRequest;
 use crate::trace::Traced;
 
-/// Hears what the limiter does.
+/// Hears what the limiter does. An [`Arc`] of one is one too, for who wants to ask it later what it has heard.
 pub trait Observer: Send + Sync + 'static {
-    /// Called once per rule when a rule set comes into use, so that nothing need be looked up per request.
-    fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher>;
+    /// Called once per rule when a rule set comes into use, so that nothing need be looked up per request. What it returns
+    /// hears of the rule's decisions: nobody by default.
+    fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
+        Arc::new(NoObserver)
+    }
 
     /// A request came for a domain that no rule speaks of.
     fn unknown_domain(&self) {}
@@ -324,11 +327,7 @@ impl RuleResult {
 #[derive(Clone, Copy, Debug)]
 pub struct NoObserver;
 
-impl Observer for NoObserver {
-    fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
-        Arc::new(NoObserver)
-    }
-}
+impl Observer for NoObserver {}
 
 impl RuleWatcher for NoObserver {
     fn decided(&self, _result: RuleResult, _source: Source) {}

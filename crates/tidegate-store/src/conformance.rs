@@ -24,6 +24,11 @@ pub trait Subject {
 
     /// From now on the store's time is `now`.
     fn set_time(&self, now: Timestamp);
+
+    /// Whether it keeps [records](Store::put_record). One that does not must say of each that it was not applied.
+    fn keeps_records(&self) -> bool {
+        true
+    }
 }
 
 /// Plays the histories of `seeds` and panics at the first answer that is not the model's.

@@ -23,7 +23,8 @@ use crate::record::{Record, no_records};
 ///    their number.
 /// 8. An answer that nobody waits for any more leaves the store as if it had been waited for, or as if never asked.
 ///
-/// `conformance::check` tests this list. What fails it is not a store.
+/// `conformance::check` (with the feature `conformance`) tests this list. What fails it is not a store. One that wraps another
+/// forwards every method, those with a body too: they are what a store of one node without records or a fleet says.
 pub trait Store: Send + Sync + 'static {
     /// Decides a batch: one outcome per spend of every request, in order. A request passes if all its enforced spends
     /// were admitted.

@@ -33,8 +33,8 @@ pub(crate) type RefundWhen = dyn Fn(&http::response::Parts) -> bool + Send + Syn
 /// reaches the service: it is answered with 429 (503 where a rule must not decide without its store), headers that say
 /// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
 /// [`RateLimitLayer::on_refused`] answers otherwise. One that passes carries its [`Decision`](tidegate_limiter::Decision) in its
-/// extensions. Of several layers the response tells of the tightest limit. Where a leaky bucket asks a
-/// request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
+/// extensions (axum: `Extension<Decision>`), of several layers that of the innermost; their response tells of the tightest
+/// limit. Where a leaky bucket asks a request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
 ///
 /// ```
 /// # use std::net::SocketAddr;

@@ -37,7 +37,7 @@
 //! | let so many run at once | a `concurrency` limit, and the [`Lease`] of a [`Spend`] |
 //! | test by a clock that stands still | [`in_memory_with`] a [`ManualClock`] |
 //! | hear of decisions and of a lost store | [`Setup::observer`]: `TracingObserver`, or an [`Observer`] of your own |
-//! | keep counters elsewhere, or bound them otherwise | [`Setup::on_store`], with a [`Store`] of your own |
+//! | keep counters elsewhere, or bound them otherwise | [`Setup::on_store`], with a [`Store`] of your own: a whole one is in [`store`] |
 //! | stop in order | [`Limiter::shutdown`] |
 //!
 //! # Answers that nobody waits for
@@ -58,6 +58,7 @@
 //! | `tonic` | the same, knowing tonic's peers | tonic |
 //! | `jwt` | claims of verified JSON Web Tokens as identity | jsonwebtoken |
 //! | `tracing` | `TracingObserver`, which logs what happens between limiter and store | tracing |
+//! | `conformance` | `store::conformance`, the suite that tells whether a [`Store`] of your own is one; for tests | |
 
 mod ask;
 mod blocking;
@@ -77,7 +78,8 @@ pub use spend::{Lease, Spend};
 pub use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 pub use tidegate_limiter::{
     BreakerConfig, CheckRequest, Decision, DescriptorAsk, Health, LeaseError, LeaseToken, Limiter,
-    LimiterConfig, Patience, RefundError, RemoteConfig, Report, Runtime, Source, SpentAt, Task, Unsettled,
+    LimiterConfig, Patience, QueueBounds, RefundError, RemoteConfig, Report, Runtime, Source, SpentAt, Task,
+    Unsettled,
 };
 #[cfg(feature = "redis")]
 pub use tidegate_limiter::{TokioHandle, TokioRuntime};
@@ -89,6 +91,7 @@ pub use tidegate_store::{Clock, ManualClock, MemoryConfig, MemoryStore, Store, S
 #[cfg(feature = "redis")]
 pub use tidegate_store_redis::{RedisConfig, RedisStore, StoreUrl, TimeSource};
 #[cfg(feature = "tower")]
+#[doc(inline)]
 pub use tidegate_tower as middleware;
 #[cfg(feature = "tower")]
 pub use tidegate_tower::RateLimitLayer;
@@ -108,25 +111,50 @@ pub mod observe {
         BreakerState, Decided, LateCall, NoObserver, Observer, Overload, RuleResult, RuleWatcher, Source,
         StoreCall, TraceContext, Traced, Transport,
     };
-    pub use tidegate_rules::{Priority, Rule, Variant};
+    pub use tidegate_rules::{Autopilot, Match, Mode, Priority, Rule, RuleLimit, Share, Variant};
     pub use tidegate_store::StoreError;
 }
 
-/// What a limiter, a decision or a store says of itself when it is asked: the types that their methods take and give.
+/// What a limiter, a decision, rules or a store say of themselves when they are asked: the types that their methods take and
+/// give.
 pub mod inspect {
     pub use tidegate_limiter::{
         CellUsage, Claim, ClaimError, DescriptorDecision, FirstTime, LeaseTokenError, LimitOverride,
         LimitReport, NodeHealth, RemoteStats, Report, ReportKind, RequestId, Snapshot, Usage,
     };
+    pub use tidegate_rules::{
+        Colour, Diagnostic, Explanation, LimitExplanation, LoadError, Matches, OverrideEffect,
+        OverrideProblem, RuleChanges, RuleExplanation, RuleOutcome, RuntimeOverride, Severity,
+    };
     pub use tidegate_store::MemoryStats;
 }
 
-/// What a [`Store`] of one's own is asked, and answers.
+/// What a [`RedisConfig`] and a [`StoreUrl`] are made of, and what is wrong with one that cannot be used.
+///
+/// ```
+/// use tidegate::redis_config::{Credentials, TlsFiles};
+///
+/// let config = tidegate::RedisConfig::default().tls(TlsFiles::default().ca("ca.pem"));
+/// let config = config.sentinel_credentials(Credentials::default());
+/// let setup = tidegate::Setup::new("{ domain: d, rules: [{ name: r, limits: [1/minute] }] }").redis(config);
+/// ```
+#[cfg(feature = "redis")]
+pub mod redis_config {
+    pub use tidegate_store_redis::{
+        ConfigError, Credentials, Endpoint, Observer, Operation, Reason, TlsFiles, Topology, Transport,
+        UrlError,
+    };
+}
+
+#[doc = include_str!("store.md")]
 pub mod store {
     pub use tidegate_core::{
         Algorithm, Ask, Cell, Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp,
-        Touch, Verdict,
+        Touch, Verdict, decide_fold, decide_request,
     };
+    #[cfg(feature = "conformance")]
+    #[doc(inline)]
+    pub use tidegate_store::conformance;
     pub use tidegate_store::{
         BatchOutcomes, BoxError, CellCharge, CellKey, LeaseRef, Outcomes, Record, Refund, Reply, Request,
         RequestOutcomes, Spend, Store, StoreError,

@@ -92,7 +92,7 @@ impl Setup {
         }
     }
 
-    /// Lets `observer` hear of decisions and of the store.
+    /// Lets `observer` hear of decisions and of the store: one of your own, or an [`Arc`] of it whose other handle you keep.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Arc::new(observer);

@@ -4,6 +4,7 @@ use tidegate_core::Micros;
 
 use super::Subject;
 use crate::contract::Store;
+use crate::error::StoreError;
 use crate::record::Record;
 
 const MINUTE: Micros = Micros::from_secs(60);
@@ -15,6 +16,9 @@ const NAMES: [&[u8]; 6] = [b"plain", b"", b"a}b{c", b"\0\xff\r\n", &[b'x'; 500],
 /// When the store's records are none.
 pub(super) async fn check(subject: &dyn Subject) {
     let store = subject.store();
+    if !subject.keeps_records() {
+        return check_none(store).await;
+    }
     for name in NAMES {
         // Whatever an earlier run left.
         let left = put(store, name, b"left").await.unwrap_or(b"left".to_vec());
@@ -32,8 +36,22 @@ pub(super) async fn check(subject: &dyn Subject) {
     }
 }
 
+/// A store without records says so, for then requests that are named are decided as new ones, and nobody waits for them.
+async fn check_none(store: &dyn Store) {
+    let record = Record { name: b"plain", value: b"one" };
+    let put = store.put_record(record, MINUTE).answer().await.map(drop);
+    let replaced = store.replace_record(record, None, MINUTE).answer().await.map(drop);
+    let is_said =
+        |answer: Result<(), StoreError>| answer.is_err_and(|error| error.is_certainly_not_applied());
+    assert!(
+        is_said(put) && is_said(replaced),
+        "Subject::keeps_records is false, and the store took a record"
+    );
+}
+
 async fn put(store: &dyn Store, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
-    store.put_record(Record { name, value }, MINUTE).answer().await.expect("the store answers")
+    let put = store.put_record(Record { name, value }, MINUTE).answer().await;
+    put.expect("the store takes a record: one that keeps none says so with Subject::keeps_records, one that wraps another forwards put_record")
 }
 
 async fn replace(store: &dyn Store, name: &[u8], value: &[u8], to: Option<&[u8]>) -> bool {

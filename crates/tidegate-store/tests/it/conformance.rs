@@ -3,7 +3,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use tidegate_core::Timestamp;
-use tidegate_store::conformance::{Subject, check};
+use tidegate_store::conformance::{Broken, Subject, check};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore, Store};
 
 struct Memory(MemoryStore<ManualClock>);
@@ -38,4 +38,20 @@ fn memory_is_a_store() {
 fn memory_whose_clock_leaps_from_1970_is_a_store() {
     let memory = Memory(MemoryStore::with_clock(MemoryConfig::default(), ManualClock::default()));
     now_or_never(check(&memory, 0..300));
+}
+
+struct NoRecords(Broken);
+
+impl Subject for NoRecords {
+    fn store(&self) -> &dyn Store {
+        &self.0
+    }
+
+    fn set_time(&self, _: Timestamp) {}
+}
+
+#[test]
+#[should_panic(expected = "Subject::keeps_records")]
+fn a_store_without_records_must_say_so_and_hears_how() {
+    now_or_never(check(&NoRecords(Broken::AWAY), 0..1));
 }

@@ -4,12 +4,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::observe::{BreakerState, Observer, Overload, Rule, RuleResult, RuleWatcher, StoreCall};
+use tidegate::observe::{
+    BreakerState, Decided, Match, Observer, Overload, Rule, RuleResult, RuleWatcher, StoreCall,
+};
+use tidegate::redis_config::UrlError;
 use tidegate::rules::{self, Rules, TokenBucket};
 use tidegate::store::{
     BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Outcome, Refund, Reply, Request, Store, Verdict,
 };
-use tidegate::{Ask, LimiterConfig, Micros, NoObserver, RemoteConfig, Runtime, Setup, Source, Task};
+use tidegate::{
+    Ask, LimiterConfig, Micros, NoObserver, OnRedisError, RemoteConfig, Runtime, Setup, Source, Task,
+};
 
 /// A store of one's own, which admits everything.
 struct Generous;
@@ -101,6 +106,42 @@ fn an_observer_of_ones_own_hears_of_every_decision() {
         Ask::new("api").check_blocking(&limiter).unwrap();
     }
     assert_eq!(*diary.0.lock().unwrap(), ["r allowed store", "r refused store"]);
+}
+
+/// Counts what it is told of, and nothing else: no method is required.
+#[derive(Default)]
+struct Refusals(AtomicUsize);
+
+impl Observer for Refusals {
+    fn decided(&self, decided: &Decided<'_>) {
+        self.0.fetch_add(usize::from(!decided.decision.allowed), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_observer_that_is_shared_can_be_asked_what_it_heard() {
+    let refusals = Arc::new(Refusals::default());
+    let rules = Rules::new("api").rule(rules::Rule::new("r").limit(TokenBucket::per_hour(1).burst(1)));
+    let limiter = Setup::new(&rules).observer(refusals.clone()).in_memory().unwrap();
+    for _ in 0..3 {
+        Ask::new("api").check_blocking(&limiter).unwrap();
+    }
+    assert_eq!(refusals.0.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn what_methods_of_the_facade_take_and_give_can_be_named() {
+    use tidegate::inspect::{Colour, Diagnostic, Severity};
+    let mistakes = tidegate::in_memory("{ domain: d, rules: [{ name: r }] }").unwrap_err();
+    let first: &Diagnostic = mistakes.iter().next().unwrap();
+    assert_eq!(first.severity, Severity::Error);
+    assert_eq!(mistakes.render(Colour::Never), mistakes.to_string());
+    let keys = |matched: &Match<'_>| matched.rule.key().to_vec();
+    let _: fn(&Match<'_>) -> Vec<String> = keys;
+    let _: fn(OnRedisError) -> Option<UrlError> = |error| match error {
+        OnRedisError::Url(error) => Some(error),
+        _ => None,
+    };
 }
 
 #[test]

@@ -103,6 +103,17 @@ async fn the_service_finds_its_decision_in_the_request() {
 }
 
 #[tokio::test]
+async fn of_stacked_layers_the_service_finds_the_decision_of_the_one_next_to_it() {
+    let handler =
+        |Extension(decision): Extension<Decision>| async move { decision.rule().unwrap().to_owned() };
+    let inner = layer("  - { name: inner, limits: [1000/minute] }");
+    let outer = layer("  - { name: outer, limits: [2/minute] }");
+    let app = Router::new().route("/login", on_get(handler)).layer(inner).layer(outer);
+    let body = oneshot(app, "/login").await.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "inner");
+}
+
+#[tokio::test]
 async fn of_stacked_layers_the_response_tells_of_the_tightest() {
     let tight = || layer("  - { name: tight, limits: [2/minute] }");
     let wide = || layer("  - { name: wide, limits: [1000/minute] }");

@@ -162,6 +162,23 @@ async fn a_response_that_nobody_reads_gives_its_place_back() {
     becomes_free(&limiter).await;
 }
 
+/// On one thread no task gets a turn between two lines without an await: nobody but the body can have given it back.
+#[tokio::test]
+async fn in_memory_a_place_is_free_as_soon_as_its_body_has_ended() {
+    let limiter = limiter(ONE_AT_ONCE);
+    let answers =
+        service_fn(|_: Empties| async { Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("done")))) });
+    for _ in 0..3 {
+        let response = nobody(&limiter).layer(answers).oneshot(request("/")).await.unwrap();
+        assert!(!is_free(&limiter).await);
+        let mut body = response.into_body();
+        while body.frame().await.is_some() {}
+        assert!(is_free(&limiter).await);
+        drop(nobody(&limiter).layer(answers).oneshot(request("/")).await.unwrap());
+        assert!(is_free(&limiter).await);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_place_is_held_for_many_times_its_time_to_live() {
     let rules = "  - { name: at-once, limits: [{ algorithm: concurrency, limit: 1, ttl: 3s }] }";
