@@ -127,7 +127,10 @@ impl Replay {
         let ruled = |rules: RuleSet, side: Side| {
             let places = self.tally.lock().places(&rules);
             let heard = Heard { tally: self.tally.clone(), clock: self.clock.clone(), side, places };
-            let store = Arc::new(MemoryStore::with_clock(self.options.memory, self.clock.clone()));
+            // Of the log, so that what is forgotten at a bound is the same in every run, and nobody who asks knows it.
+            let hash_keys = [self.clock.now().as_micros(), 0];
+            let store = MemoryStore::with_clock(self.options.memory, self.clock.clone());
+            let store = Arc::new(store.with_hash_keys(hash_keys));
             let mut config = LimiterConfig::new(rules, store.clone(), Arc::new(heard));
             config.clock = self.clock.clone();
             Ruled { limiter: Limiter::new(config), store }

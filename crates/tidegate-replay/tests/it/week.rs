@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tidegate_replay::{Format, Options, Report, html, svg, text};
+use tidegate_store::MemoryConfig;
 
 use crate::{replay, replay_with};
 
@@ -182,6 +183,19 @@ fn the_same_input_gives_the_same_output_byte_for_byte() {
     let (first, second) = (all(), all());
     assert!(first == second);
     assert!(first.iter().all(|part| part.len() > 500));
+}
+
+#[test]
+fn what_is_forgotten_at_the_bound_of_memory_is_the_same_in_every_run() {
+    let requests = week();
+    let log = log_of(&requests[..10_000]);
+    let all = || {
+        let options = Options { memory: MemoryConfig::new().max_cells(64), ..Options::new("web") };
+        replay_with(&log, Format::Combined, HOURLY_6, None, options)
+    };
+    let (first, second) = (all(), all());
+    assert!(first.notes.iter().any(|note| note.contains("bound of memory")), "{:?}", first.notes);
+    assert!(serde_json::to_string(&first).unwrap() == serde_json::to_string(&second).unwrap());
 }
 
 #[test]
