@@ -44,7 +44,8 @@ impl LimiterConfig {
         LimiterConfig { rules, store, remote: None, observer, clock, fallback, lease_secret: None }
     }
 
-    /// The same on a store over a network.
+    /// The same on a store over a network. [`Limiter::maintain`](crate::Limiter::maintain) must run beside the limiter then: it counts
+    /// the fleet, probes a store that failed, and pays what is owed to it.
     #[must_use]
     pub fn over_a_network(self, remote: RemoteConfig) -> Self {
         LimiterConfig { remote: Some(remote), ..self }

@@ -81,7 +81,7 @@ pub use tidegate_limiter::{
     LimiterConfig, Patience, QueueBounds, RefundError, RemoteConfig, Report, Runtime, Source, SpentAt, Task,
     Unsettled,
 };
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "tower"))]
 pub use tidegate_limiter::{TokioHandle, TokioRuntime};
 pub use tidegate_rules::{
     Coordination, Descriptor, Diagnostics, Format, OnMissingKey, OnStoreFailure, RuleSet,

@@ -121,8 +121,8 @@ impl Setup {
     }
 
     /// A limiter with counters in `store`, which answers at once: one of your own, or a
-    /// [`MemoryStore`](crate::MemoryStore) with bounds of your own. A store that may be slow or away wants time-outs and a runtime:
-    /// [`LimiterConfig::over_a_network`].
+    /// [`MemoryStore`](crate::MemoryStore) with bounds of your own. A store that may be slow or away wants time-outs, a
+    /// runtime (`TokioRuntime`, with the feature `redis` or `tower`) and upkeep: [`LimiterConfig::over_a_network`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
