@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Micros;
-use tidegate_rules::{Match, Priority, Rule, Variant};
+use tidegate_rules::{Match, Priority, Rule, RuleSet, Variant};
 use tidegate_store::StoreError;
 
 use crate::decision::{Decision, Report, Source};
@@ -14,6 +14,10 @@ use crate::trace::Traced;
 
 /// Hears what the limiter does. An [`Arc`] of one is one too, for who wants to ask it later what it has heard.
 pub trait Observer: Send + Sync + 'static {
+    /// Rules are about to come into use. What compiles and may not be what was meant is in [`RuleSet::warnings`], and nobody else
+    /// tells of it.
+    fn rules_in_use(&self, _rules: &RuleSet) {}
+
     /// Called once per rule when a rule set comes into use, so that nothing need be looked up per request. What it returns
     /// hears of the rule's decisions: nobody by default.
     fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {

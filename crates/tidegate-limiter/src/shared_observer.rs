@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Micros;
-use tidegate_rules::{Priority, Rule};
+use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 
 use crate::decision::Source;
@@ -13,6 +13,9 @@ use crate::remote::breaker::BreakerState;
 use crate::trace::Traced;
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn rules_in_use(&self, rules: &RuleSet) {
+        (**self).rules_in_use(rules);
+    }
     fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
         (**self).watch_rule(rule)
     }

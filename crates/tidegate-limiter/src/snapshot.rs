@@ -39,6 +39,7 @@ impl Retired {
 
 impl Snapshot {
     pub(crate) fn new(rules: RuleSet, version: u64, observer: &dyn Observer, retired: &Arc<Retired>) -> Self {
+        observer.rules_in_use(&rules);
         let watchers = rules.rules().map(|rule| observer.watch_rule(rule)).collect();
         Snapshot { rules, watchers, version, retired: retired.clone() }
     }

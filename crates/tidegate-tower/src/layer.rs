@@ -34,7 +34,11 @@ pub(crate) type RefundWhen = dyn Fn(&http::response::Parts) -> bool + Send + Syn
 /// when to come back, and a problem document; or, over gRPC, with the status RESOURCE_EXHAUSTED;
 /// [`RateLimitLayer::on_refused`] answers otherwise. One that passes carries its [`Decision`](tidegate_limiter::Decision) in its
 /// extensions (axum: `Extension<Decision>`), of several layers that of the innermost; their response tells of the tightest
-/// limit. Where a leaky bucket asks a request to wait, it waits here; where a concurrency limit admits it, its place is held until its response has been sent.
+/// limit. Where a leaky bucket asks a request to wait, it waits here; where a concurrency limit admits it, its place is held
+/// until its response has been sent.
+///
+/// Rules see paths in small letters, also those of gRPC: `/grpc.health.v1.health/check`. A rule on a path with capitals counts
+/// nothing, of which [`RuleSet::warnings`](tidegate_rules::RuleSet::warnings) tells.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -152,7 +156,8 @@ impl RateLimitLayer {
 
     /// Answers refused requests with what `answer` makes of the refusal: its decision, where rules made one, its problem and
     /// the headers that tell about limits, which are added where the answer does not set them itself. Its body is bytes, whatever
-    /// bodies the service sends.
+    /// bodies the service sends. Calls over gRPC are answered with it too: give those a status, such as by tonic's
+    /// `Status::into_http`.
     ///
     /// ```
     /// # use tidegate_tower::RateLimitLayer;

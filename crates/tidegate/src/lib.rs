@@ -37,6 +37,7 @@
 //! | let so many run at once | a `concurrency` limit, and the [`Lease`] of a [`Spend`] |
 //! | test by a clock that stands still | [`in_memory_with`] a [`ManualClock`] |
 //! | hear of decisions and of a lost store | [`Setup::observer`]: `TracingObserver`, or an [`Observer`] of your own |
+//! | hear of rules that may not be meant so | [`Setup::deny_warnings`], `TracingObserver`, or [`RuleSet::warnings`] |
 //! | keep counters elsewhere, or bound them otherwise | [`Setup::on_store`], with a [`Store`] of your own: a whole one is in [`store`] |
 //! | stop in order | [`Limiter::shutdown`] |
 //!
@@ -111,7 +112,7 @@ pub mod observe {
         BreakerState, Decided, LateCall, NoObserver, Observer, Overload, RuleResult, RuleWatcher, Source,
         StoreCall, TraceContext, Traced, Transport,
     };
-    pub use tidegate_rules::{Autopilot, Match, Mode, Priority, Rule, RuleLimit, Share, Variant};
+    pub use tidegate_rules::{Autopilot, Match, Mode, Priority, Rule, RuleLimit, RuleSet, Share, Variant};
     pub use tidegate_store::StoreError;
 }
 

@@ -19,7 +19,8 @@ pub trait IntoRules {
     fn into_rules(self) -> Result<RuleSet, Diagnostics>;
 }
 
-/// Compiles `rules`, such as those that [`Limiter::replace_rules`] takes into use.
+/// Compiles `rules`, such as those that [`Limiter::replace_rules`] takes into use. What compiles and may not be what was meant is in
+/// [`RuleSet::warnings`]: look at it, or let [`Setup::deny_warnings`] or a `TracingObserver` do so.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -90,6 +91,23 @@ impl Setup {
             #[cfg(feature = "redis")]
             redis: tidegate_store_redis::RedisConfig::default(),
         }
+    }
+
+    /// Takes what compiles and may not be what was meant ([`RuleSet::warnings`]) for a mistake: such as a path in capitals, which no
+    /// request has as the middleware reads it. Else a `TracingObserver` logs it, and without one nobody does.
+    ///
+    /// ```
+    /// let rules = "{ domain: d, rules: [{ name: r, match: { path: /pkg.Service/Method }, limits: [1/minute] }] }";
+    /// let mistakes = tidegate::Setup::new(rules).deny_warnings().in_memory().unwrap_err();
+    /// assert!(mistakes.to_string().contains("write `/pkg.service/method`"));
+    /// ```
+    #[must_use]
+    pub fn deny_warnings(mut self) -> Self {
+        self.rules = self.rules.and_then(|rules| match rules.warnings() {
+            Some(warnings) => Err(warnings.clone()),
+            None => Ok(rules),
+        });
+        self
     }
 
     /// Lets `observer` hear of decisions and of the store: one of your own, or an [`Arc`] of it whose other handle you keep.

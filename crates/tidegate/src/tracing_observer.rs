@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tidegate_limiter::{BreakerState, Observer, Overload, RuleResult, RuleWatcher, Source};
-use tidegate_rules::Rule;
+use tidegate_rules::{Diagnostic, Diagnostics, Rule, RuleSet};
 use tidegate_store::StoreError;
 
-/// Logs what an operator must know: that a store stopped answering and answers again, that requests were decided without it,
-/// how many limiters share it. Single decisions are events of the level TRACE.
+/// Logs what an operator must know: what is odd about the rules in use, that a store stopped answering and answers again, that
+/// requests were decided without it, how many limiters share it. Single decisions are events of the level TRACE.
 ///
 /// ```
 /// let setup = tidegate::Setup::new("{ domain: api, rules: [{ name: all, limits: [10/s] }] }")
@@ -33,6 +33,13 @@ impl TracingObserver {
 }
 
 impl Observer for TracingObserver {
+    fn rules_in_use(&self, rules: &RuleSet) {
+        for warning in rules.warnings().into_iter().flat_map(Diagnostics::iter) {
+            let Diagnostic { file, line, hint, message, .. } = warning;
+            tracing::warn!(file, line, hint, "rules that may not be meant so: {message}");
+        }
+    }
+
     fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
         Arc::new(TracedRule { domain: rule.domain().to_owned(), rule: rule.name().to_owned() })
     }

@@ -199,6 +199,28 @@ impl std::io::Write for Lines {
     }
 }
 
+#[test]
+fn with_tracing_rules_that_may_not_be_meant_so_are_seen() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let fine = "{ domain: api, rules: [{ name: r, match: { path: /items }, limits: [1/h] }] }";
+    let odd = "{ domain: api, rules: [{ name: r, match: { path: /Items }, limits: [1/h] }] }";
+    let seen = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let limiter = Setup::new(fine).observer(tidegate::TracingObserver::new()).in_memory().unwrap();
+    assert_eq!(seen(), "");
+    limiter.replace_rules(tidegate::compile(odd).unwrap());
+    let text = seen();
+    assert!(
+        text.contains("WARN") && text.contains("small letters") && text.contains("write `/items`"),
+        "{text}"
+    );
+    assert!(Setup::new(fine).deny_warnings().in_memory().is_ok());
+    let mistakes = Setup::new(odd).deny_warnings().in_memory().unwrap_err();
+    assert!(mistakes.to_string().contains("small letters"), "{mistakes}");
+}
+
 #[tokio::test]
 async fn with_tracing_a_fallback_is_seen() {
     let lines = Lines::default();
