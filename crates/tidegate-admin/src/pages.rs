@@ -15,6 +15,7 @@ use crate::api;
 use crate::control::Control;
 use crate::dashboard;
 use crate::exposition::{Exposition, Format};
+use crate::low_priority::at_low_priority;
 
 const INDEX: &str = "\
 tidegate admin
@@ -60,7 +61,9 @@ async fn metrics(State(exposition): State<Arc<Exposition>>, headers: HeaderMap) 
     // Prometheus asks in one header; another that is split in two finds its first.
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    ([(CONTENT_TYPE, format.content_type())], exposition.text(format))
+    // With ten thousand rules it takes milliseconds, and requests are decided on the same cores.
+    let text = at_low_priority(move || exposition.text(format)).await;
+    ([(CONTENT_TYPE, format.content_type())], text)
 }
 
 async fn not_found(uri: Uri) -> impl IntoResponse {

@@ -1,6 +1,7 @@
 //! How two sets of documents differ, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::Serialize;
 use similar::TextDiff;
@@ -10,6 +11,10 @@ use crate::document::DocumentSet;
 
 /// Longer diffs are cut: nobody reads on.
 const MOST_BYTES: usize = 256 * 1024;
+
+/// The fewest lines that differ are looked for this long, which is enough for a hundred thousand. To find them takes as long
+/// as the texts are long times as they differ: for the largest that are taken, hours. After this, some more lines may be shown.
+const EXACT_FOR: Duration = Duration::from_millis(500);
 
 /// How one set of documents differs from another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -97,7 +102,7 @@ fn change<T: PartialEq>(before: Option<T>, after: Option<T>) -> Option<Change> {
 }
 
 fn unified(domain: &str, before: &str, after: &str) -> String {
-    let lines = TextDiff::from_lines(before, after);
+    let lines = TextDiff::configure().timeout(EXACT_FOR).diff_lines(before, after);
     let mut text = lines.unified_diff().context_radius(3).header(domain, domain).to_string();
     if text.len() > MOST_BYTES {
         text.truncate(text.floor_char_boundary(MOST_BYTES));

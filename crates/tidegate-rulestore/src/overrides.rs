@@ -10,6 +10,7 @@ use tidegate_rules::Timestamp;
 use crate::audit::{self, Actor};
 use crate::connect::RuleStore;
 use crate::error::{Error, Result};
+use crate::override_changes;
 use crate::secret;
 use crate::versions::{notify, number, signed};
 
@@ -136,6 +137,7 @@ impl RuleStore {
         .bind(signed(made.at_us))
         .execute(&mut *transaction)
         .await?;
+        override_changes::insert(&mut transaction, &made.id, Some(&made)).await?;
         let action = if made.what.action == Action::Ban { "key.ban" } else { "key.override" };
         audit::insert(&mut transaction, by, at, action, &target(&made), &detail(&made)).await?;
         notify(&mut transaction, self.url.kind).await?;
@@ -165,6 +167,7 @@ impl RuleStore {
         let Some(row) = row else { return Ok(None) };
         let lifted = read(&row)?;
         sqlx::query("DELETE FROM key_overrides WHERE id = $1").bind(id).execute(&mut *transaction).await?;
+        override_changes::insert(&mut transaction, id, None).await?;
         let mut told = detail(&lifted);
         told["lifted_because"] = reason.into();
         audit::insert(&mut transaction, by, at, "key.lift", &target(&lifted), &told).await?;

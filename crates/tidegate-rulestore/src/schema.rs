@@ -16,26 +16,32 @@ use crate::secret;
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Each brings a database from the schema before to its own. `{ID}` numbers rows by itself.
-const MIGRATIONS: [&[&str]; 1] = [&[
-    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    // One row: what is in force. A change of it is what makes a publication happen.
-    "CREATE TABLE head (version BIGINT NOT NULL, overrides BIGINT NOT NULL)",
-    "CREATE TABLE versions (number BIGINT PRIMARY KEY, parent BIGINT NOT NULL, author TEXT NOT NULL, \
+const MIGRATIONS: [&[&str]; 2] = [
+    &[
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        // One row: what is in force. A change of it is what makes a publication happen.
+        "CREATE TABLE head (version BIGINT NOT NULL, overrides BIGINT NOT NULL)",
+        "CREATE TABLE versions (number BIGINT PRIMARY KEY, parent BIGINT NOT NULL, author TEXT NOT NULL, \
      at_us BIGINT NOT NULL, reason TEXT NOT NULL)",
-    // Most versions change one document of many: each text is kept once.
-    "CREATE TABLE texts (digest TEXT PRIMARY KEY, text TEXT NOT NULL)",
-    "CREATE TABLE documents (version BIGINT NOT NULL, domain TEXT NOT NULL, digest TEXT NOT NULL, \
+        // Most versions change one document of many: each text is kept once.
+        "CREATE TABLE texts (digest TEXT PRIMARY KEY, text TEXT NOT NULL)",
+        "CREATE TABLE documents (version BIGINT NOT NULL, domain TEXT NOT NULL, digest TEXT NOT NULL, \
      PRIMARY KEY (version, domain))",
-    "CREATE TABLE key_overrides (id TEXT PRIMARY KEY, domain TEXT NOT NULL, rule TEXT NOT NULL, \
+        "CREATE TABLE key_overrides (id TEXT PRIMARY KEY, domain TEXT NOT NULL, rule TEXT NOT NULL, \
      key_values TEXT NOT NULL, action TEXT NOT NULL, limits TEXT NOT NULL, until_us BIGINT NOT NULL, \
      author TEXT NOT NULL, reason TEXT NOT NULL, at_us BIGINT NOT NULL)",
-    "CREATE INDEX key_overrides_until ON key_overrides (until_us)",
-    "CREATE TABLE tokens (id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, \
+        "CREATE INDEX key_overrides_until ON key_overrides (until_us)",
+        "CREATE TABLE tokens (id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, \
      digest TEXT NOT NULL, author TEXT NOT NULL, at_us BIGINT NOT NULL, expires_us BIGINT NOT NULL)",
-    "CREATE TABLE audit (id {ID}, at_us BIGINT NOT NULL, actor TEXT NOT NULL, role TEXT NOT NULL, \
+        "CREATE TABLE audit (id {ID}, at_us BIGINT NOT NULL, actor TEXT NOT NULL, role TEXT NOT NULL, \
      action TEXT NOT NULL, target TEXT NOT NULL, detail TEXT NOT NULL)",
-    "INSERT INTO head (version, overrides) VALUES (0, 0)",
-]];
+        "INSERT INTO head (version, overrides) VALUES (0, 0)",
+    ],
+    &[
+        // The last changes of overrides, by what `head` counted with each: `made` is empty where one was lifted.
+        "CREATE TABLE override_changes (revision BIGINT PRIMARY KEY, id TEXT NOT NULL, made TEXT NOT NULL)",
+    ],
+];
 
 /// Any number, the same for all nodes: who holds it migrates.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7466521)";

@@ -9,6 +9,7 @@ use crate::audit::{self, Actor};
 use crate::connect::{Kind, RuleStore};
 use crate::document::{Document, DocumentSet};
 use crate::error::{Error, Result};
+use crate::override_changes::MOST_CHANGES;
 use crate::secret::hex;
 use crate::watch::CHANNEL;
 
@@ -216,6 +217,10 @@ impl RuleStore {
                 .await?;
         }
         sqlx::query("DELETE FROM texts WHERE digest NOT IN (SELECT digest FROM documents)")
+            .execute(&mut *transaction)
+            .await?;
+        sqlx::query("DELETE FROM override_changes WHERE revision <= (SELECT overrides FROM head) - $1")
+            .bind(signed(MOST_CHANGES))
             .execute(&mut *transaction)
             .await?;
         sqlx::query("DELETE FROM audit WHERE id <= (SELECT MAX(id) FROM audit) - $1")

@@ -29,6 +29,15 @@ const MOST_UNSENT: usize = 3;
 /// Longer notes are not sent.
 const LONGEST_NOTE: usize = 16 * 1024;
 
+/// What is published: a large set, which seldom changes, and what came after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// The set.
+    pub set: Vec<u8>,
+    /// The changes.
+    pub changes: Vec<u8>,
+}
+
 /// Which rules are published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishedRevision {
@@ -175,15 +184,37 @@ impl RedisStore {
     pub async fn publish(
         &self,
         revision: &PublishedRevision,
-        set: &[u8],
+        published: &Published,
         set_back: bool,
     ) -> Result<bool, StoreError> {
         let script = script::publish();
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
-        command.arg(&revision.lineage).arg(revision.revision).arg(set);
+        command.arg(&revision.lineage).arg(revision.revision).arg(&published.set).arg(&published.changes);
         command.arg(PUBLISHED_TTL_MS).arg(u8::from(set_back));
-        match self.inner.ask(&command, Some(script)).await? {
+        self.is_taken(&command, script).await
+    }
+
+    /// Lets `changes` take the place of the `known` ones, and leaves the set as it is; false where there are others.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn publish_changes(
+        &self,
+        revision: &PublishedRevision,
+        known: &[u8],
+        changes: &[u8],
+    ) -> Result<bool, StoreError> {
+        let script = script::publish_changes();
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
+        command.arg(&revision.lineage).arg(revision.revision).arg(known).arg(changes);
+        command.arg(PUBLISHED_TTL_MS);
+        self.is_taken(&command, script).await
+    }
+
+    async fn is_taken(&self, command: &Cmd, script: &'static Script) -> Result<bool, StoreError> {
+        match self.inner.ask(command, Some(script)).await? {
             Value::Int(taken) => Ok(taken == 1),
             _ => Err(nonsense("a number")),
         }
@@ -203,13 +234,31 @@ impl RedisStore {
     ///
     /// # Errors
     /// When Redis does not answer.
-    pub async fn published(&self) -> Result<Option<Vec<u8>>, StoreError> {
+    pub async fn published(&self) -> Result<Option<Published>, StoreError> {
         let mut command = Cmd::new();
-        command.arg("HGET").arg(self.inner.published_key()).arg("set");
+        command.arg("HMGET").arg(self.inner.published_key()).arg("set").arg("changes");
+        let Value::Array(found) = self.inner.ask(&command, None).await? else {
+            return Err(nonsense("two fields"));
+        };
+        let mut fields = found.into_iter().map(|field| match field {
+            Value::BulkString(bytes) => Some(bytes),
+            _ => None,
+        });
+        let (set, changes) = (fields.next().flatten(), fields.next().flatten().unwrap_or_default());
+        Ok(set.map(|set| Published { set, changes }))
+    }
+
+    /// What came after the set that is published; empty where nothing is published.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn published_changes(&self) -> Result<Vec<u8>, StoreError> {
+        let mut command = Cmd::new();
+        command.arg("HGET").arg(self.inner.published_key()).arg("changes");
         match self.inner.ask(&command, None).await? {
-            Value::BulkString(set) => Ok(Some(set)),
-            Value::Nil => Ok(None),
-            _ => Err(nonsense("a set")),
+            Value::BulkString(changes) => Ok(changes),
+            Value::Nil => Ok(Vec::new()),
+            _ => Err(nonsense("changes")),
         }
     }
 }

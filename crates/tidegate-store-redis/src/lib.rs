@@ -35,7 +35,7 @@ mod wire;
 
 pub use checks::{Finding, ServerReport};
 pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};
-pub use fleet::{FleetHistory, LimiterNote, PublishedRevision, Row};
+pub use fleet::{FleetHistory, LimiterNote, Published, PublishedRevision, Row};
 pub use key::KEY_LAYOUT;
 pub use observer::{NoObserver, Observer, Operation, Reason};
 pub use questions::FleetQuestion;

@@ -107,6 +107,12 @@ pub(crate) fn publish() -> &'static Script {
     SCRIPT.get_or_init(|| Script::new([lua!("publish")].into_iter()))
 }
 
+/// The script that adds changes to what is published.
+pub(crate) fn publish_changes() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("publish_changes")].into_iter()))
+}
+
 /// The script by which nodes compare their lists of shards.
 pub(crate) fn shards() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();

@@ -47,6 +47,17 @@ impl Scrape {
     /// Reads a text.
     #[must_use]
     pub fn parse(text: &str) -> Scrape {
+        Scrape::parse_where(text, |_, _| true)
+    }
+
+    /// Reads a text without labelled counters that stand at 0: of ten thousand rules, those that never decided anything.
+    /// For who adds up, and is rid of most of the work.
+    #[must_use]
+    pub fn parse_counted(text: &str) -> Scrape {
+        Scrape::parse_where(text, |kind, line| kind != MetricKind::Counter || !line.ends_with("} 0"))
+    }
+
+    fn parse_where(text: &str, wanted: impl Fn(MetricKind, &str) -> bool) -> Scrape {
         let mut families: Vec<Family> = Vec::new();
         let mut help = "";
         for line in text.lines() {
@@ -65,7 +76,9 @@ impl Scrape {
                 Some(_) => {}
                 None => {
                     let Some(family) = families.last_mut() else { continue };
-                    family.samples.extend(sample(line, &family.name));
+                    if wanted(family.kind, line) {
+                        family.samples.extend(sample(line, &family.name));
+                    }
                 }
             }
         }
@@ -167,6 +180,16 @@ mod tests {
         let took: Vec<(&str, f64)> =
             scrape.families[1].samples.iter().map(|s| (&*s.suffix, s.value)).collect();
         assert_eq!(took, [("_sum", 1.5), ("_count", 2.0), ("_bucket", 2.0)]);
+    }
+
+    #[test]
+    fn counters_that_never_counted_can_be_left_out_and_nothing_else() {
+        let text = "# TYPE a counter\na_total{b=\"c\"} 0\na_total{b=\"d\"} 10\n# TYPE e counter\ne_total 0\n\
+                    # TYPE f gauge\nf{b=\"c\"} 0\n";
+        let scrape = Scrape::parse_counted(text);
+        let kept: Vec<usize> = scrape.families.iter().map(|family| family.samples.len()).collect();
+        assert_eq!(kept, [1, 1, 1]);
+        assert_eq!(scrape.sum("a", &[]), Scrape::parse(text).sum("a", &[]));
     }
 
     #[test]

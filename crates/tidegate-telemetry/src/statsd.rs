@@ -71,7 +71,7 @@ impl Statsd {
     }
 
     /// Sends what `read` gives, every so often. Runs until dropped.
-    pub async fn run(self, every: Duration, read: impl Fn() -> Scrape) {
+    pub async fn run<R: Future<Output = Scrape>>(self, every: Duration, read: impl Fn() -> R) {
         // A process counts from nothing: what came before this task first ran is told too.
         let mut before = Before::default();
         let mut ticks = tokio::time::interval(every);
@@ -79,7 +79,7 @@ impl Statsd {
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            self.send(&read(), &mut before);
+            self.send(&read().await, &mut before);
         }
     }
 }

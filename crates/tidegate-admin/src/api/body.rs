@@ -10,15 +10,19 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use crate::low_priority::at_low_priority;
 
 /// How long a body may take. Connections are few, and one that sends a byte now and then must not keep its place: anybody may
 /// begin to log in.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A body from which on parsing takes long enough that requests on the same core would notice.
+const LARGE_BODY: usize = 64 << 10;
+
 /// A body of JSON.
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -31,17 +35,25 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         }
         let reading = timeout(BODY_TIMEOUT, Bytes::from_request(request, state)).await;
         let bytes = reading.map_err(|_| Problem::too_slow())?.map_err(|_| Problem::too_large())?;
-        let mut reader = serde_json::Deserializer::from_slice(&bytes);
-        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let (field, inner) = (error.path().to_string(), error.inner());
-            if inner.is_syntax() || inner.is_eof() {
-                return Problem::malformed(inner.to_string());
-            }
-            Problem::field(if field == "." { "" } else { &field }, inner.to_string())
-        })?;
-        reader.end().map_err(|error| Problem::malformed(error.to_string()))?;
-        Ok(Body(value))
+        let value = match bytes.len() > LARGE_BODY {
+            true => at_low_priority(move || parse(&bytes)).await,
+            false => parse(&bytes),
+        };
+        value.map(Body)
     }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let (field, inner) = (error.path().to_string(), error.inner());
+        if inner.is_syntax() || inner.is_eof() {
+            return Problem::malformed(inner.to_string());
+        }
+        Problem::field(if field == "." { "" } else { &field }, inner.to_string())
+    })?;
+    reader.end().map_err(|error| Problem::malformed(error.to_string()))?;
+    Ok(value)
 }
 
 /// A query.

@@ -14,7 +14,7 @@ use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Control, RuleSource, compile};
-use crate::low_priority::at_low_priority;
+use crate::low_priority::in_turn;
 
 /// A reason longer than this is a document.
 const LONGEST_REASON: usize = 1_000;
@@ -74,11 +74,14 @@ pub(crate) fn etag(version: u64) -> (axum::http::HeaderName, HeaderValue) {
 pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
     let store = editable(control)?;
     check_reason(wanted.reason)?;
-    check_domains(&wanted.documents)?;
     let (documents, now) = (wanted.documents.clone(), control.clock.now());
-    // Compiling ten thousand rules takes a while, and requests are decided on the same cores.
-    let compiled = at_low_priority(move || compile(&documents, now)).await;
-    let rules = compiled.map_err(|found| Problem::invalid_rules(&found))?;
+    // To read ten thousand rules takes a while, whatever for, and requests are decided on the same cores.
+    let warnings = in_turn(move || {
+        check_domains(&documents)?;
+        let rules = compile(&documents, now).map_err(|found| Problem::invalid_rules(&found))?;
+        Ok::<_, Problem>(list(rules.warnings()))
+    });
+    let warnings = warnings.await?;
     let before = store.documents(wanted.on).await?;
     let publication = Publication {
         on: wanted.on,
@@ -97,9 +100,12 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
     };
     // The watcher would notice by itself; who published wants to see it work at once.
     control.take_from(store).await;
-    let diff = Diff::between(&before, &wanted.documents).of(Some(wanted.on), Some(version.number));
-    let published = Published { version: version.number, warnings: list(rules.warnings()), diff };
-    Ok(([etag(version.number)], Json(published)).into_response())
+    let (on, version, documents) = (wanted.on, version.number, wanted.documents);
+    let answer = in_turn(move || {
+        let diff = Diff::between(&before, &documents).of(Some(on), Some(version));
+        ([etag(version)], Json(Published { version, warnings, diff })).into_response()
+    });
+    Ok(answer.await)
 }
 
 /// A reason is a few lines of text, everywhere: it is kept for as long as what it is given for.
@@ -116,7 +122,7 @@ pub(crate) fn check_reason(reason: &str) -> Answer<()> {
 /// What the other one changed.
 async fn conflict(store: &RuleStore, on: u64, current: u64) -> Answer<Problem> {
     let (mine, theirs) = (store.documents(on).await?, store.documents(current).await?);
-    let diff = Diff::between(&mine, &theirs).of(Some(on), Some(current));
+    let diff = in_turn(move || Diff::between(&mine, &theirs).of(Some(on), Some(current))).await;
     let problem =
         Problem::conflict(format!("version {current} is in force, and the change was made on {on}"))
             .with("version", current)

@@ -1,6 +1,6 @@
 //! Rules: the set in force, one rule of it, and a dry run.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Json;
@@ -18,7 +18,7 @@ use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::publish::{Wanted, can_edit, editable, etag, list, made_on, publish};
 use crate::control::{Base, Control, RuleSource, compile};
-use crate::low_priority::at_low_priority;
+use crate::low_priority::in_turn;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,6 +70,10 @@ struct RuleInShort {
 }
 
 pub(crate) async fn all(State(control): State<Arc<Control>>) -> Response {
+    in_turn(move || all_of(&control)).await
+}
+
+fn all_of(control: &Control) -> Response {
     let running = control.running.lock().clone();
     let snapshot = control.limiter.snapshot();
     let (source, edit_at) = match &control.source {
@@ -80,7 +84,7 @@ pub(crate) async fn all(State(control): State<Arc<Control>>) -> Response {
     let body = json!({
         "version": running.revision.version,
         "source": source,
-        "editable": can_edit(&control),
+        "editable": can_edit(control),
         "edit_at": edit_at,
         "rules": in_short(snapshot.rules(), &documents),
         "documents": documents,
@@ -97,8 +101,9 @@ pub(crate) async fn put_all(
 ) -> Answer<Response> {
     editable(&control)?;
     let on = made_on(&headers)?;
+    let mut given = HashSet::new();
     for (number, document) in wanted.documents.iter().enumerate() {
-        if wanted.documents[..number].iter().any(|other| other.domain == document.domain) {
+        if !given.insert(&document.domain) {
             let field = format!("documents[{number}].domain");
             return Err(Problem::field(&field, format!("`{}` is given twice", document.domain)));
         }
@@ -113,11 +118,15 @@ pub(crate) async fn one(
 ) -> Answer<Response> {
     let running = control.running.lock().clone();
     let snapshot = control.limiter.snapshot();
-    let documents = running.base.documents();
-    let rules = in_short(snapshot.rules(), &documents);
-    let rule = rules.into_iter().find(|rule| rule.domain == domain && rule.name == name);
+    let (version, of) = (running.revision.version, (domain.clone(), name.clone()));
+    let found = in_turn(move || {
+        let documents = running.base.documents();
+        let rules = in_short(snapshot.rules(), &documents);
+        let rule = rules.into_iter().find(|rule| rule.domain == of.0 && rule.name == of.1);
+        (rule, documents.iter().find_map(|document| text_of(&document.text, &of.0, &of.1)))
+    });
+    let (rule, text) = found.await;
     let rule = rule.ok_or_else(|| no_rule(&domain, &name))?;
-    let text = documents.iter().find_map(|document| text_of(&document.text, &domain, &name));
     let compared = match &rule.experiment {
         Some(_) => Some(control.experiment(&domain, &name).await),
         None => None,
@@ -126,12 +135,12 @@ pub(crate) async fn one(
         "domain": domain,
         "name": name,
         "text": text,
-        "version": running.revision.version,
+        "version": version,
         "rule": rule,
         "experiment": compared.as_ref().map(|compared| compared.sides.iter().map(side_in_short).collect::<Vec<_>>()),
         "experiment_of": compared.map(|compared| compared.of),
     });
-    Ok(([etag(running.revision.version)], Json(body)).into_response())
+    Ok(([etag(version)], Json(body)).into_response())
 }
 
 fn side_in_short((variant, counts): &(&'static str, [u64; 3])) -> Value {
@@ -149,9 +158,10 @@ pub(crate) async fn put_one(
     let store = editable(&control)?;
     let on = made_on(&headers)?;
     let before = store.documents(on).await?;
-    let document = before.get(&domain).ok_or_else(|| no_domain(&domain))?;
-    let documents = before.with(&domain, put_rule(document, &name, &wanted.text).map_err(problem)?);
-    publish(&control, &caller, Wanted { on, documents, reason: &wanted.reason, action: "publish" }).await
+    let PublishRule { text, reason } = wanted;
+    let edited = in_turn(move || edit(&before, &domain, |document| put_rule(document, &name, &text)));
+    let documents = edited.await?;
+    publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
 }
 
 pub(crate) async fn delete_one(
@@ -164,15 +174,29 @@ pub(crate) async fn delete_one(
     let store = editable(&control)?;
     let on = made_on(&headers)?;
     let before = store.documents(on).await?;
-    let document = before.get(&domain).ok_or_else(|| no_domain(&domain))?;
-    let documents = before.with(&domain, remove_rule(document, &name).map_err(problem)?);
+    let edited = in_turn(move || edit(&before, &domain, |document| remove_rule(document, &name)));
+    let documents = edited.await?;
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
+}
+
+/// The set with one document of it changed.
+fn edit(
+    before: &DocumentSet,
+    domain: &str,
+    change: impl FnOnce(&str) -> Result<String, EditError>,
+) -> Answer<DocumentSet> {
+    let document = before.get(domain).ok_or_else(|| no_domain(domain))?;
+    Ok(before.with(domain, change(document).map_err(problem)?))
 }
 
 pub(crate) async fn validate(
     State(control): State<Arc<Control>>,
     Body(wanted): Body<ValidateRules>,
-) -> Answer<Json<Value>> {
+) -> Answer<Response> {
+    in_turn(move || validated(&control, wanted)).await
+}
+
+fn validated(control: &Control, wanted: ValidateRules) -> Answer<Response> {
     let base = control.running.lock().base.clone();
     let before = match &*base {
         Base::Documents(documents) => documents.clone(),
@@ -181,18 +205,17 @@ pub(crate) async fn validate(
     let documents = match wanted {
         ValidateRules::Set { documents } => DocumentSet::new(documents),
         ValidateRules::One { domain, rule, text } => {
-            let document = before.get(&domain).ok_or_else(|| no_domain(&domain))?;
-            before.with(&domain, put_rule(document, &rule, &text).map_err(problem)?)
+            edit(&before, &domain, |document| put_rule(document, &rule, &text))?
         }
     };
-    let (wanted, now) = (documents.clone(), control.clock.now());
-    let compiled = at_low_priority(move || compile(&wanted, now)).await;
+    let compiled = compile(&documents, control.clock.now());
     let (diagnostics, rules) = match &compiled {
         Ok(rules) => (list(rules.warnings()), in_short(rules, &documents.to_documents())),
         Err(found) => (list(Some(found)), Vec::new()),
     };
     let diff = Diff::between(&before, &documents);
-    Ok(Json(json!({ "valid": compiled.is_ok(), "diagnostics": diagnostics, "rules": rules, "diff": diff })))
+    let body = json!({ "valid": compiled.is_ok(), "diagnostics": diagnostics, "rules": rules, "diff": diff });
+    Ok(Json(body).into_response())
 }
 
 fn no_rule(domain: &str, rule: &str) -> Problem {

@@ -17,7 +17,7 @@ use super::publish::{Wanted, editable, leading, made_on, publish};
 use super::rules::Reason;
 use super::when;
 use crate::control::Control;
-use crate::low_priority::at_low_priority;
+use crate::low_priority::in_turn;
 
 const USUAL: u32 = 50;
 const MOST: u32 = 500;
@@ -62,7 +62,7 @@ pub(crate) async fn list(
 async fn changes(store: &RuleStore, version: &Version) -> Answer<Value> {
     let old = store.documents(version.parent.unwrap_or_default()).await?;
     let new = store.documents(version.number).await?;
-    let diff = at_low_priority(move || Diff::between(&old, &new)).await;
+    let diff = in_turn(move || Diff::between(&old, &new)).await;
     Ok(json!(diff.rules))
 }
 
@@ -86,7 +86,8 @@ pub(crate) async fn diff(
         None => version.parent.unwrap_or_default(),
     };
     let (old, new) = (store.documents(against).await?, store.documents(number).await?);
-    Ok(Json(Diff::between(&old, &new).of(Some(against).filter(|number| *number > 0), Some(number))))
+    let diff = in_turn(move || Diff::between(&old, &new)).await;
+    Ok(Json(diff.of(Some(against).filter(|number| *number > 0), Some(number))))
 }
 
 pub(crate) async fn rollback(

@@ -2,13 +2,16 @@
 //!
 //! A node that publishes puts the whole set where the others find it, with a number that grows. The others hear that
 //! number with the heartbeat they send anyway, and fetch the set when it is another than the one they run.
+//!
+//! There may be a hundred thousand overrides, of which one changes. So a change is put beside the set, and who runs the set
+//! fetches the changes alone.
 
 use std::future::Future;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
-use tidegate_rulestore::{Document, KeyOverride};
+use tidegate_rulestore::{Document, KeyOverride, OverrideChange};
 use tidegate_telemetry::alerts::Signals;
 use tokio::sync::watch;
 
@@ -34,6 +37,49 @@ impl PublishedSet {
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.version + self.overrides
+    }
+}
+
+/// What came after a set, where only overrides changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangesSince {
+    /// The database they are from.
+    pub lineage: String,
+    /// The version of the set, and theirs.
+    pub version: u64,
+    /// The overrides of the set, as their changes are counted.
+    pub overrides: u64,
+    /// The changes, oldest first, without a gap.
+    pub changes: Vec<OverrideChange>,
+}
+
+impl ChangesSince {
+    /// None, after this set.
+    #[must_use]
+    pub fn none(set: &PublishedSet) -> Self {
+        let (lineage, version, overrides) = (set.lineage.clone(), set.version, set.overrides);
+        ChangesSince { lineage, version, overrides, changes: Vec::new() }
+    }
+
+    /// Up to which change of overrides they go.
+    #[must_use]
+    pub fn until(&self) -> u64 {
+        self.changes.last().map_or(self.overrides, |last| last.revision)
+    }
+
+    /// The set with these changes; as it is where it is another, or has them.
+    #[must_use]
+    pub fn apply(self, mut set: PublishedSet) -> PublishedSet {
+        let until = self.until();
+        let follows = self.lineage == set.lineage
+            && self.version == set.version
+            && (self.overrides..=until).contains(&set.overrides);
+        if follows {
+            let (have, all) = (set.overrides, &mut set.key_overrides);
+            self.changes.into_iter().filter(|one| one.revision > have).for_each(|one| one.apply(all));
+            set.overrides = until;
+        }
+        set
     }
 }
 
@@ -117,12 +163,22 @@ pub type NoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FleetError>> 
 pub trait Fleet: Send + Sync + 'static {
     /// Puts a set where every node finds it. Where there is one of another database, that stays; an older one of the same
     /// database is replaced, and so is a newer one if this is `set_back` to it.
-    fn publish<'a>(&'a self, set: &'a PublishedSet, set_back: bool) -> NoteFuture<'a, ()>;
+    fn publish(&self, set: PublishedSet, set_back: bool) -> NoteFuture<'_, ()>;
+
+    /// Puts these changes beside the set that is there, in place of the `known` ones; false where there are others.
+    fn publish_changes<'a>(
+        &'a self,
+        known: &'a ChangesSince,
+        changes: &'a ChangesSince,
+    ) -> NoteFuture<'a, bool>;
+
+    /// What came after the set that is there, if there is one.
+    fn fetch_changes(&self) -> NoteFuture<'_, Option<ChangesSince>>;
 
     /// Keeps the set that is there from being forgotten.
     fn keep(&self) -> NoteFuture<'_, ()>;
 
-    /// The set that was put there last, if any.
+    /// The set that was put there last, if any, with what came after it.
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>>;
 
     /// Every node that is alive, as it last told of itself.
@@ -181,8 +237,16 @@ impl Default for Alone {
 }
 
 impl Fleet for Alone {
-    fn publish<'a>(&'a self, _: &'a PublishedSet, _: bool) -> NoteFuture<'a, ()> {
+    fn publish(&self, _: PublishedSet, _: bool) -> NoteFuture<'_, ()> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn publish_changes<'a>(&'a self, _: &'a ChangesSince, _: &'a ChangesSince) -> NoteFuture<'a, bool> {
+        Box::pin(async { Ok(true) })
+    }
+
+    fn fetch_changes(&self) -> NoteFuture<'_, Option<ChangesSince>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn keep(&self) -> NoteFuture<'_, ()> {
@@ -237,5 +301,28 @@ impl Fleet for Alone {
 
     fn is_shared(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lifted(revision: u64) -> OverrideChange {
+        OverrideChange { revision, id: revision.to_string(), made: None }
+    }
+
+    #[test]
+    fn changes_are_laid_over_a_set_that_they_follow_and_over_no_other() {
+        let set = |version, overrides| PublishedSet { version, overrides, ..PublishedSet::default() };
+        let changes = ChangesSince { changes: vec![lifted(6), lifted(7)], ..ChangesSince::none(&set(3, 5)) };
+        assert_eq!(changes.until(), 7);
+        for overrides in [5, 6, 7] {
+            assert_eq!(changes.clone().apply(set(3, overrides)), set(3, 7), "from {overrides}");
+        }
+        for other in [set(3, 4), set(3, 8), set(2, 6), PublishedSet { lineage: "other".into(), ..set(3, 6) }]
+        {
+            assert_eq!(changes.clone().apply(other.clone()), other);
+        }
     }
 }

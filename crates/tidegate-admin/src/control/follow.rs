@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_rules::RuleChanges;
-use tidegate_rulestore::{Error, Head, RuleStore, Watch};
+use tidegate_rulestore::{Error, Head, KeyOverride, RuleStore, Watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::fleet::{FleetError, Heard, NodeNote, PublishedSet};
-use super::running::Revision;
+use super::fleet::{ChangesSince, FleetError, Heard, NodeNote, PublishedSet};
+use super::running::{Revision, Running};
 use super::{Control, Latencies, merged};
 use crate::low_priority::at_low_priority;
 use crate::metrics::{ExperimentSide, Reading};
@@ -135,18 +135,41 @@ impl Control {
         let forgotten = heard.revision != own && told.at.elapsed() >= HEARD_WITHIN;
         if told.head != Some(head) || forgotten {
             *told = ToldToFleet { head: Some(head), at: Instant::now(), kept: Instant::now() };
-            let set = match self.running_set(head) {
-                Some(set) => set,
-                None => self.read(store).await?,
-            };
             // The database is changed before anybody tells of it: who heard of more has it from before a restore.
             let set_back = forgotten && heard.revision > own;
-            self.logged(self.fleet.publish(&set, set_back).await);
+            if set_back || !self.tell_changes(store, head).await? {
+                let set = match self.running_set(head) {
+                    Some(set) => set,
+                    None => self.read(store).await?,
+                };
+                self.logged(self.fleet.publish(set, set_back).await);
+            }
         } else if told.kept.elapsed() >= KEEP_EVERY {
             told.kept = Instant::now();
             self.logged(self.fleet.keep().await);
         }
         Ok(())
+    }
+
+    /// Tells the other nodes which overrides changed since the set that they have; false where they need another set.
+    async fn tell_changes(&self, store: &RuleStore, head: Head) -> Result<bool, Error> {
+        let known = match self.fleet.fetch_changes().await {
+            Ok(Some(known))
+                if self.lineage.get() == Some(&known.lineage) && known.version == head.version =>
+            {
+                known
+            }
+            _ => return Ok(false),
+        };
+        if known.until() == head.overrides {
+            // Another node with this database has told already.
+            return Ok(true);
+        }
+        let Some(changes) = store.override_changes(known.overrides, head.overrides).await? else {
+            return Ok(false);
+        };
+        let told = self.fleet.publish_changes(&known, &ChangesSince { changes, ..known.clone() }).await;
+        Ok(told.unwrap_or_default())
     }
 
     fn logged(&self, told: Result<(), FleetError>) {
@@ -172,7 +195,7 @@ impl Control {
                 }
             } else if news && revision > 0 {
                 let _reading = self.reading.lock().await;
-                match self.fleet.fetch().await {
+                match self.fetch(revision).await {
                     Ok(Some(set)) => self.follow(set).await,
                     Ok(None) => {}
                     Err(error) => tracing::warn!(%error, "cannot fetch the published rules"),
@@ -182,6 +205,19 @@ impl Control {
                 return;
             }
         }
+    }
+
+    /// What the other nodes run: the changes alone where this node runs what was before them.
+    async fn fetch(self: &Arc<Self>, revision: u64) -> Result<Option<PublishedSet>, FleetError> {
+        let changes = self.fleet.fetch_changes().await?;
+        if let Some(changes) = changes.filter(|changes| changes.version + changes.until() == revision) {
+            let control = self.clone();
+            let set = at_low_priority(move || changes.apply(control.set_in_use())).await;
+            if set.revision() == revision && !self.runs(&set.lineage, revision) {
+                return Ok(Some(set));
+            }
+        }
+        self.fleet.fetch().await
     }
 
     /// Whether this node runs that revision, or cannot.
@@ -219,13 +255,42 @@ impl Control {
         let head = store.head().await?;
         let lineage = store.lineage().await?;
         let _ = self.lineage.set(lineage.clone());
+        let documents = store.documents(head.version).await?.to_documents();
+        let in_use = self.running.lock().clone();
+        let caught_up = match in_use.revision.lineage == lineage {
+            true => self.caught_up(store, in_use, head.overrides).await?,
+            false => None,
+        };
+        let key_overrides = match caught_up {
+            Some(overrides) => overrides,
+            None => store.all_overrides(self.clock.now()).await?,
+        };
         Ok(PublishedSet {
             lineage,
             version: head.version,
             overrides: head.overrides,
-            documents: store.documents(head.version).await?.to_documents(),
-            key_overrides: store.all_overrides(self.clock.now()).await?,
+            documents,
+            key_overrides,
         })
+    }
+
+    /// The overrides of revision `until`, made of those in use; none where not every change since is known.
+    async fn caught_up(
+        &self,
+        store: &RuleStore,
+        in_use: Running,
+        until: u64,
+    ) -> Result<Option<Vec<KeyOverride>>, Error> {
+        let changes = store.override_changes(in_use.revision.overrides, until).await?;
+        let Some(changes) = changes else { return Ok(None) };
+        let (overrides, now_us) = (in_use.overrides, self.clock.now().as_micros());
+        let changed = at_low_priority(move || {
+            let has_ended = |one: &KeyOverride| one.what.until_us.is_some_and(|until| until <= now_us);
+            let mut all: Vec<KeyOverride> = overrides.iter().filter(|one| !has_ended(one)).cloned().collect();
+            changes.into_iter().for_each(|change| change.apply(&mut all));
+            all
+        });
+        Ok(Some(changed.await))
     }
 
     /// Takes a set into use that was published while this node ran, and logs what changed.

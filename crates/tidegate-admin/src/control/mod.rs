@@ -30,7 +30,9 @@ use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
 pub(crate) use asking::{JoinedDemand, Missing, Question, Told};
-pub use fleet::{Alone, Fleet, FleetError, FleetQuestion, Heard, NodeNote, NoteFuture, PublishedSet};
+pub use fleet::{
+    Alone, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, NodeNote, NoteFuture, PublishedSet,
+};
 pub use follow::LastSecond;
 pub(crate) use history::{History, Latencies, Series, Totals, Window};
 pub(crate) use merged::merged;

@@ -198,18 +198,24 @@ impl Control {
 
     /// What is published, where it is what runs here: then nobody need read it again.
     pub(crate) fn running_set(&self, head: Head) -> Option<PublishedSet> {
-        let running = self.running.lock().clone();
-        let revision = running.revision;
+        let revision = self.running.lock().revision.clone();
         let is_it = self.source == RuleSource::Database
             && self.lineage.get() == Some(&revision.lineage)
             && (revision.version, revision.overrides) == (head.version, head.overrides);
-        is_it.then(|| PublishedSet {
+        is_it.then(|| self.set_in_use())
+    }
+
+    /// What runs here, as it was published. Where rules come from files they stand in for its documents, which nobody reads.
+    pub(crate) fn set_in_use(&self) -> PublishedSet {
+        let running = self.running.lock().clone();
+        let revision = running.revision;
+        PublishedSet {
             lineage: revision.lineage,
-            version: revision.version,
+            version: revision.published - revision.overrides,
             overrides: revision.overrides,
             documents: running.base.documents(),
             key_overrides: running.overrides.to_vec(),
-        })
+        }
     }
 }
 

@@ -54,6 +54,7 @@ pub struct Metrics {
     direct: RuleSeries,
     lanes: Lanes<Lane>,
     config: Config,
+    pub(crate) events: EventCounts,
     limits: LimitTable,
     exemplars: Exemplars,
     decisions: OnceLock<Arc<DecisionLog>>,
@@ -81,6 +82,14 @@ struct Config {
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
     last_reload_failed: AtomicU64,
+}
+
+/// Who listens to the admin API's events.
+#[derive(Default)]
+pub(crate) struct EventCounts {
+    pub(crate) listeners: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) missed: AtomicU64,
 }
 
 /// P0 is never shed, and listed so that a graph can show it.
@@ -271,6 +280,7 @@ impl Collector for Reader {
             encode_decisions(&log.stats(), &mut encoder)?;
         }
         metrics.config.encode(&mut encoder)?;
+        metrics.events.encode(&mut encoder)?;
         metrics.limits.encode(&mut encoder)
     }
 }
@@ -303,6 +313,17 @@ fn encode_decisions(stats: &LogStats, encoder: &mut DescriptorEncoder<'_>) -> fm
     counter(encoder, "decision_log_dropped", help, stats.dropped)?;
     gauge(encoder, "decision_log_bytes", "Memory that kept decisions take.", stats.bytes as u64)?;
     gauge(encoder, "ranked_callers", "Callers that are ranked, of all rules.", stats.callers as u64)
+}
+
+impl EventCounts {
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        gauge(encoder, "event_listeners", "Listeners to the admin API's events.", read(&self.listeners))?;
+        let help = "Listeners to events that were turned away: as many as may listen did.";
+        counter(encoder, "event_listeners_refused", help, read(&self.refused))?;
+        let help = "Events that a listener missed because it read too slowly.";
+        counter(encoder, "events_missed", help, read(&self.missed))
+    }
 }
 
 impl Config {

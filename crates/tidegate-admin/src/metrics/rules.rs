@@ -46,8 +46,8 @@ struct RuleName {
 impl RuleTable {
     /// The counters for `rule`: those it had before, if it had any.
     pub(super) fn watch(&mut self, rule: &Rule) -> Arc<RuleSeries> {
-        // With its first rule a new set begins: once for each is often enough to look for rules that are gone.
-        if rule.index() == 0 && self.series.len() > MOST_RULE_SERIES / 2 {
+        // With its first rule a new set begins, and needs room.
+        if rule.index() == 0 {
             self.drop_unused();
         }
         let name = RuleName { domain: rule.domain().into(), rule: rule.name().into() };
@@ -61,8 +61,12 @@ impl RuleTable {
         Arc::clone(self.series.entry(name).or_default())
     }
 
-    /// Adds the counts of rules that no rule set in use has to the shared ones, so that no sum ever goes down.
+    /// Once there are many rules, adds the counts of those that no rule set in use has to the shared ones, so that no sum
+    /// ever goes down.
     fn drop_unused(&mut self) {
+        if self.series.len() <= MOST_RULE_SERIES / 2 {
+            return;
+        }
         let shared = &self.shared;
         self.series.retain(|_, series| {
             // Only this table hands them out, and it is locked: a count of one cannot grow meanwhile.
@@ -74,8 +78,10 @@ impl RuleTable {
         });
     }
 
-    /// What each rule has said.
-    pub(super) fn totals(&self) -> Vec<((String, String), Totals)> {
+    /// What each rule has said. It is asked every second, by when a set that was replaced is no longer in use: rules that
+    /// are gone give their memory back here, and every scrape is shorter.
+    pub(super) fn totals(&mut self) -> Vec<((String, String), Totals)> {
+        self.drop_unused();
         let named = self.series.iter().map(|(name, series)| ((&*name.domain, &*name.rule), series));
         let all = named.chain([(SHARED, &self.shared)]);
         let used = all.filter(|(_, series)| series.is_used());
@@ -85,12 +91,15 @@ impl RuleTable {
     /// What each side of every experiment said: admitted, refused, and refused in shadow.
     pub(super) fn experiments(&self) -> BTreeMap<ExperimentSide, [u64; 3]> {
         let results = [RuleResult::Allowed, RuleResult::Refused, RuleResult::ShadowRefused];
-        let sides = self.series.iter().flat_map(|rule| VARIANTS.map(|variant| (rule, variant)));
-        let counted = sides.map(|((name, series), variant)| {
-            let side = (name.domain.to_string(), name.rule.to_string(), variant.name());
-            (side, results.map(|result| series.count_in_experiment(variant, result)))
+        // Most rules of a large set never decided anything, and this is asked every second.
+        let used = self.series.iter().filter(|(_, series)| series.is_used());
+        let sides = used.flat_map(|rule| VARIANTS.map(|variant| (rule, variant)));
+        let counted = sides.filter_map(|((name, series), variant)| {
+            let counts = results.map(|result| series.count_in_experiment(variant, result));
+            let side = || (name.domain.to_string(), name.rule.to_string(), variant.name());
+            (counts != [0; 3]).then(|| (side(), counts))
         });
-        counted.filter(|(_, counts)| *counts != [0; 3]).collect()
+        counted.collect()
     }
 
     pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -231,7 +240,35 @@ fn pairs() -> impl Iterator<Item = (RuleResult, Source)> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_rules::{Format, RuleSet};
+
     use super::*;
+
+    #[test]
+    fn many_rules_that_are_gone_leave_nothing_but_their_sum() {
+        let of = |count: usize| {
+            let rules = (0..count).map(|number| format!("- {{ name: r{number}, limits: [1/s] }}\n"));
+            let text = format!("domain: d\nrules:\n{}", rules.collect::<String>());
+            RuleSet::compile(&[tidegate_rules::Source::new("a", text)], Format::Native).unwrap()
+        };
+        let mut table = RuleTable::default();
+        let in_use = |table: &mut RuleTable, count| -> Vec<Arc<RuleSeries>> {
+            of(count).rules().map(|rule| table.watch(rule)).collect()
+        };
+        let large = in_use(&mut table, MOST_RULE_SERIES / 2 + 1);
+        large[7].decided(RuleResult::Allowed, Source::Store);
+        let small = in_use(&mut table, 1);
+        drop(large);
+        let total = |table: &mut RuleTable| table.totals().len();
+        assert_eq!((total(&mut table), table.series.len()), (1, 1), "counted as one of the others");
+        assert_eq!(table.shared.count(RuleResult::Allowed, Source::Store), 1);
+        drop(small);
+        assert_eq!(
+            (total(&mut table), table.series.len()),
+            (1, 1),
+            "few that are gone stay for when they return"
+        );
+    }
 
     #[test]
     fn results_and_sources_number_themselves_as_their_lists_do() {

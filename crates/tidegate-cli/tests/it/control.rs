@@ -107,6 +107,69 @@ fn a_fleet_follows_one_nodes_database_through_redis() {
 }
 
 #[test]
+fn a_ban_reaches_the_fleet_without_all_others_being_sent_again() {
+    let redis = Redis::start();
+    let store = format!("store: {{ url: '{}' }}", redis.url());
+    let leader = Node::start(&format!("{store}\nadmin: {{ node: leader }}"));
+    assert_eq!(leader.publish(&rules_of(9)).status, 200);
+    let follower = Node::start(&format!("{store}\nadmin: {{ node: follower, database: none }}"));
+    follower.runs(9);
+    let set = Node::heard_by(&redis);
+
+    let (first, _) = (leader.ban("1"), leader.ban("2"));
+    eventually("the bans act there", PATIENCE, || !follower.allows("1") && !follower.allows("2"));
+    assert_eq!(leader.ask("DELETE", "/keys/overrides", &[], &json!({ "id": first })).status, 200);
+    eventually("and one ends", PATIENCE, || follower.allows("1"));
+    assert!(!follower.allows("2"));
+    assert_eq!(Node::heard_by(&redis), set, "the set is the one that the rules were published with");
+
+    let late = Node::start(&format!("{store}\nadmin: {{ node: late, database: none }}"));
+    eventually("who starts now knows of both", PATIENCE, || late.limit() == Some(9) && !late.allows("2"));
+    assert!(late.allows("1"));
+    assert_eq!(leader.publish(&rules_of(8)).status, 200);
+    follower.runs(8);
+    assert!(!follower.allows("2"), "a new set has the bans in it");
+    let id = leader.get("/keys/overrides")["overrides"][0]["id"].clone();
+    assert_eq!(leader.ask("DELETE", "/keys/overrides", &[], &json!({ "id": id })).status, 200);
+    eventually("and the last ends everywhere", PATIENCE, || follower.allows("2") && late.allows("2"));
+}
+
+#[test]
+fn large_sets_of_rules_are_read_on_threads_that_give_way_to_requests() {
+    let mut node = Node::start("");
+    let pid = node.server.process().pid();
+    let large: String = (0..5_000)
+        .map(|number| {
+            format!("- {{ name: rule-{number}, match: {{ path: '/{number}/*' }}, limits: [5/s] }}\n")
+        })
+        .collect();
+    // Of the thread that everything else of the control plane runs on, and of all.
+    let spent = || {
+        let own = fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).unwrap();
+        [own, fs::read_to_string(format!("/proc/{pid}/stat")).unwrap()].map(|stat| {
+            let fields: Vec<u64> = stat
+                .rsplit(')')
+                .next()
+                .unwrap()
+                .split_whitespace()
+                .filter_map(|field| field.parse().ok())
+                .collect();
+            // Without the state, which is a letter.
+            fields[10] + fields[11]
+        })
+    };
+    let before = spent();
+    for text in [format!("domain: api\nrules:\n{large}"), rules_of(9)] {
+        assert_eq!(node.publish(&text).status, 200);
+        assert_eq!(node.ask("GET", "/rules", &[], &Value::Null).status, 200);
+        assert_eq!(http::get(node.admin, "/metrics").status, 200);
+    }
+    let [own, all] = [0, 1].map(|place| spent()[place] - before[place]);
+    println!("{own} of {all} ticks on the control plane's thread");
+    assert!(own * 4 < all, "{own} of {all}");
+}
+
+#[test]
 fn nodes_start_and_go_on_while_the_database_is_gone() {
     let redis = Redis::start();
     let store = format!("store: {{ url: '{}' }}", redis.url());

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use tidegate_rules::Timestamp;
-use tidegate_rulestore::{Action, AuditFilter, KeyOverride, NewOverride, OverrideFilter, RuleStore};
+use tidegate_rulestore::{
+    Action, AuditFilter, KeyOverride, MOST_CHANGES, NewOverride, OverrideFilter, RuleStore,
+};
 
 use crate::world::{NOW, ann, on_both};
 
@@ -76,6 +78,36 @@ on_both!(a_lifted_override_is_gone_and_the_log_says_who_and_why, |database| {
         .unwrap();
     assert_eq!(log[0].detail["lifted_because"], "sorry");
     assert_eq!(store.head().await.unwrap().overrides, 2, "to lift none is no change");
+});
+
+on_both!(who_knows_the_overrides_of_a_revision_needs_the_changes_alone, |database| {
+    let store = database.store().await;
+    let first = store.add_override(ban("1"), &ann(), NOW).await.unwrap();
+    store.add_override(ban("2"), &ann(), NOW).await.unwrap();
+    let mut known = all(&store).await;
+    store.add_override(NewOverride { action: Action::Unlimited, ..ban("2") }, &ann(), NOW).await.unwrap();
+    store.add_override(ban("3"), &ann(), NOW).await.unwrap();
+    store.lift_override(&first.id, "", &ann(), NOW).await.unwrap();
+    assert_eq!(store.lift_override(&first.id, "", &ann(), NOW).await.unwrap(), None);
+    let changes = store.override_changes(2, 5).await.unwrap().expect("three changes are kept");
+    changes.into_iter().for_each(|change| change.apply(&mut known));
+    assert_eq!(known, all(&store).await, "in the same order, too");
+    assert_eq!(store.override_changes(5, 5).await.unwrap().unwrap(), []);
+    assert_eq!(store.override_changes(2, 6).await.unwrap(), None, "there is no sixth");
+    assert_eq!(store.override_changes(6, 5).await.unwrap(), None, "the database was set back");
+});
+
+on_both!(only_the_last_changes_of_overrides_are_kept, |database| {
+    let store = database.store().await;
+    for _ in 0..=MOST_CHANGES {
+        store.add_override(ban("1"), &ann(), NOW).await.unwrap();
+    }
+    assert_eq!(store.override_changes(0, MOST_CHANGES + 1).await.unwrap(), None, "more than anybody wants");
+    assert!(store.override_changes(0, 1).await.unwrap().is_some());
+    store.forget_old(10, 10).await.unwrap();
+    assert_eq!(store.override_changes(0, 1).await.unwrap(), None);
+    let kept = store.override_changes(1, MOST_CHANGES + 1).await.unwrap().unwrap();
+    assert_eq!(kept.len() as u64, MOST_CHANGES);
 });
 
 on_both!(overrides_are_found_by_part_of_a_key_and_page_by_page, |database| {

@@ -2,7 +2,7 @@
 
 use tidegate_core::Micros;
 use tidegate_store::Store;
-use tidegate_store_redis::{PublishedRevision, RedisConfig, RedisStore, TlsFiles};
+use tidegate_store_redis::{Published, PublishedRevision, RedisConfig, RedisStore, TlsFiles};
 use tidegate_testkit::Redis;
 
 use crate::subject::{Target, a_day, ask, left, patient, spend, store, url};
@@ -71,8 +71,15 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
     assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
     assert_eq!(store.notes().await.unwrap()[0].note, b"a note");
     let revision = PublishedRevision { lineage: "a".to_owned(), revision: 1 };
-    assert!(store.publish(&revision, b"rules", false).await.unwrap());
-    assert_eq!(store.published().await.unwrap().unwrap(), b"rules");
+    let published = Published { set: b"rules".to_vec(), changes: b"none".to_vec() };
+    assert!(store.publish(&revision, &published, false).await.unwrap());
+    assert!(store.publish_changes(&revision, b"none", b"some").await.unwrap());
+    assert!(!store.publish_changes(&revision, b"none", b"others").await.unwrap(), "somebody else was first");
+    assert_eq!(
+        store.published().await.unwrap().unwrap(),
+        Published { changes: b"some".to_vec(), ..published }
+    );
+    assert_eq!(store.published_changes().await.unwrap(), b"some");
 }
 
 #[tokio::test]

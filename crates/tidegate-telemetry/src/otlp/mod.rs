@@ -54,14 +54,19 @@ pub struct Exporter {
 
 impl Exporter {
     /// Sends what `read` gives, every so often. Runs until dropped.
-    pub async fn run_metrics(&self, every: Duration, read: impl Fn() -> Scrape, now_ns: impl Fn() -> u64) {
+    pub async fn run_metrics<R: Future<Output = Scrape>>(
+        &self,
+        every: Duration,
+        read: impl Fn() -> R,
+        now_ns: impl Fn() -> u64,
+    ) {
         let endpoint = self.endpoint.at("/v1/metrics");
         let mut state = State::default();
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let body = metrics(&self.identity, &read(), self.started_ns, now_ns()).encode_to_vec();
+            let body = metrics(&self.identity, &read().await, self.started_ns, now_ns()).encode_to_vec();
             let sent = self.post(&endpoint, body).await;
             self.note("metrics", &mut state, sent);
         }

@@ -113,6 +113,9 @@ fn events_tell_of_a_publish_and_listeners_that_read_nothing_harm_nobody() {
     // All of them have their place once the one that came last is answered.
     let is_full = || node.ask("GET", "/events", &Value::Null).status == 503;
     tidegate_testkit::eventually("no more than 64 listen", Duration::from_secs(10), is_full);
+    let metrics = http::get(node.address, "/metrics").text();
+    assert!(metrics.contains("\ntidegate_event_listeners 64\n"), "{metrics}");
+    assert!(!metrics.contains("\ntidegate_event_listeners_refused_total 0\n"), "{metrics}");
     for version in 1..30 {
         let text = format!("domain: api\nrules: [{{ name: a, limits: [{version}/s] }}]\n");
         assert_eq!(node.publish(version, &text).status, 200);

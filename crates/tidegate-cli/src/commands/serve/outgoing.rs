@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_admin::{Exposition, Format};
+use tidegate_admin::{Exposition, Format, at_low_priority};
 use tidegate_store::{Clock as _, SystemClock};
 use tidegate_telemetry::otlp::{Exporter, Identity};
 use tidegate_telemetry::statsd::Statsd;
@@ -83,7 +83,7 @@ impl Outgoing {
     ) {
         if let Some((statsd, every)) = self.statsd {
             let exposition = exposition.clone();
-            background.spawn(statsd.run(every, move || read(&exposition)));
+            background.spawn(statsd.run(every, move || counted(&exposition)));
         }
         if let (Some(otlp), Some(spans)) = (self.otlp, self.spans) {
             let exporter = Arc::new(Exporter {
@@ -99,16 +99,23 @@ impl Outgoing {
             });
             let (metrics, exposition) = (exporter.clone(), exposition.clone());
             background.spawn(async move {
-                metrics.run_metrics(otlp.metrics_every, move || read(&exposition), now_ns).await;
+                metrics.run_metrics(otlp.metrics_every, move || all(&exposition), now_ns).await;
             });
             background.spawn(async move { exporter.run_traces(&spans).await });
         }
     }
 }
 
-/// Everything that is counted, now.
-pub(super) fn read(exposition: &Exposition) -> Scrape {
-    Scrape::parse(&exposition.text(Format::OpenMetrics))
+/// What was counted until now, for who adds it up. It is read every few seconds: with ten thousand rules that takes long.
+pub(super) fn counted(exposition: &Arc<Exposition>) -> impl Future<Output = Scrape> + Send + use<> {
+    let exposition = exposition.clone();
+    at_low_priority(move || Scrape::parse_counted(&exposition.text(Format::OpenMetrics)))
+}
+
+/// Everything there is to tell, now.
+fn all(exposition: &Arc<Exposition>) -> impl Future<Output = Scrape> + Send + use<> {
+    let exposition = exposition.clone();
+    at_low_priority(move || Scrape::parse(&exposition.text(Format::OpenMetrics)))
 }
 
 fn now_ns() -> u64 {

@@ -5,12 +5,12 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
-    Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture, PublishedSet,
-    Resolution,
+    ChangesSince, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture,
+    PublishedSet, Resolution, at_low_priority,
 };
 use tidegate_store::{Clock, StoreError};
 use tidegate_store_redis::{
-    FleetHistory, FleetQuestion as StoreQuestion, LimiterNote, PublishedRevision, RedisStore,
+    FleetHistory, FleetQuestion as StoreQuestion, LimiterNote, Published, PublishedRevision, RedisStore,
 };
 use tokio::sync::watch;
 
@@ -81,16 +81,42 @@ impl RedisFleet {
 }
 
 impl Fleet for RedisFleet {
-    fn publish<'a>(&'a self, set: &'a PublishedSet, set_back: bool) -> NoteFuture<'a, ()> {
+    fn publish(&self, set: PublishedSet, set_back: bool) -> NoteFuture<'_, ()> {
         Box::pin(async move {
-            let bytes = serde_json::to_vec(set).map_err(|error| FleetError::Refused(error.to_string()))?;
             let revision = PublishedRevision { lineage: set.lineage.clone(), revision: set.revision() };
-            match self.store.publish(&revision, &bytes, set_back).await.map_err(failed)? {
+            let written = at_low_priority(move || {
+                let changes = serde_json::to_vec(&ChangesSince::none(&set)).map_err(no_json)?;
+                Ok(Published { set: serde_json::to_vec(&set).map_err(no_json)?, changes })
+            });
+            let published = written.await?;
+            match self.store.publish(&revision, &published, set_back).await.map_err(failed)? {
                 true => Ok(()),
                 false => {
                     Err(FleetError::Refused("nodes with another database publish to this Redis".to_owned()))
                 }
             }
+        })
+    }
+
+    fn publish_changes<'a>(
+        &'a self,
+        known: &'a ChangesSince,
+        changes: &'a ChangesSince,
+    ) -> NoteFuture<'a, bool> {
+        Box::pin(async move {
+            let [known, bytes] = [known, changes].map(serde_json::to_vec);
+            let revision = PublishedRevision {
+                lineage: changes.lineage.clone(),
+                revision: changes.version + changes.until(),
+            };
+            let (known, bytes) = (known.map_err(no_json)?, bytes.map_err(no_json)?);
+            self.store.publish_changes(&revision, &known, &bytes).await.map_err(failed)
+        })
+    }
+
+    fn fetch_changes(&self) -> NoteFuture<'_, Option<ChangesSince>> {
+        Box::pin(async {
+            Ok(serde_json::from_slice(&self.store.published_changes().await.map_err(failed)?).ok())
         })
     }
 
@@ -100,8 +126,17 @@ impl Fleet for RedisFleet {
 
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>> {
         Box::pin(async {
-            let Some(bytes) = self.store.published().await.map_err(failed)? else { return Ok(None) };
-            serde_json::from_slice(&bytes).map(Some).map_err(|error| FleetError::Refused(error.to_string()))
+            let Some(published) = self.store.published().await.map_err(failed)? else { return Ok(None) };
+            // It may be large, and requests are decided on the same core.
+            let read = at_low_priority(move || {
+                let set: PublishedSet = serde_json::from_slice(&published.set).map_err(no_json)?;
+                let changes: Option<ChangesSince> = serde_json::from_slice(&published.changes).ok();
+                Ok(Some(match changes {
+                    Some(changes) => changes.apply(set),
+                    None => set,
+                }))
+            });
+            read.await
         })
     }
 
@@ -178,6 +213,10 @@ impl Fleet for RedisFleet {
     fn is_shared(&self) -> bool {
         true
     }
+}
+
+fn no_json(error: serde_json::Error) -> FleetError {
+    FleetError::Refused(error.to_string())
 }
 
 fn failed(error: StoreError) -> FleetError {

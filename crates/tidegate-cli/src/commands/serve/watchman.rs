@@ -18,7 +18,7 @@ use tidegate_telemetry::alerts::{
 };
 
 use super::backend::Backend;
-use super::outgoing::read;
+use super::outgoing::counted;
 use crate::settings::telemetry::AlertSettings;
 
 /// How often it is looked whether something is the matter.
@@ -131,7 +131,7 @@ impl Watchman {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.look(&read(&exposition)).await;
+            self.look(&counted(&exposition).await).await;
         }
     }
 

@@ -42,7 +42,7 @@ struct Node {
     backend: Backend,
     limiter: Arc<Limiter>,
     control: Arc<Control>,
-    exposition: Exposition,
+    exposition: Arc<Exposition>,
     last: LastSecond,
     member: u64,
     courier: AbortHandle,
@@ -90,7 +90,17 @@ impl Node {
             Exposition::new(metrics).with_usage(move || holder.usage()).with_nodes(move || nodes.nodes());
         let (stats, last) = (Box::new(watchman.stats()), control.seconds());
         let member = name.bytes().map(u64::from).sum();
-        Node { watchman, stats, backend, limiter, control, exposition, last, member, courier }
+        Node {
+            watchman,
+            stats,
+            backend,
+            limiter,
+            control,
+            exposition: Arc::new(exposition),
+            last,
+            member,
+            courier,
+        }
     }
 
     async fn ask(&self, asked: &[Asked]) {
@@ -114,7 +124,7 @@ impl Node {
     }
 
     async fn look(&mut self) {
-        self.watchman.look(&read(&self.exposition)).await;
+        self.watchman.look(&counted(&self.exposition).await).await;
     }
 }
 
@@ -171,12 +181,13 @@ impl World {
     fn until_stores_are(&self, up: f64) {
         for node in &self.nodes {
             eventually("the store is seen as it is", PATIENCE, || {
-                self.runtime.block_on(async {
+                let scrape = self.runtime.block_on(async {
                     node.ask(&usual(0)).await;
                     // Connections are made meanwhile.
                     tokio::time::sleep(Duration::from_millis(5)).await;
+                    counted(&node.exposition).await
                 });
-                read(&node.exposition).samples("tidegate_store_up").iter().all(|one| one.value == up)
+                scrape.samples("tidegate_store_up").iter().all(|one| one.value == up)
             });
         }
     }

@@ -1,0 +1,91 @@
+//! The last changes of overrides: who knows all of some revision need not read a hundred thousand to learn of one ban.
+
+use serde::{Deserialize, Serialize};
+use sqlx::{AnyConnection, Row as _};
+
+use crate::connect::RuleStore;
+use crate::error::Result;
+use crate::overrides::KeyOverride;
+use crate::versions::{number, signed};
+
+/// Changes that are kept. Who is further behind reads all overrides.
+pub const MOST_CHANGES: u64 = 256;
+
+/// One change of overrides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverrideChange {
+    /// Which: one more than the change before.
+    pub revision: u64,
+    /// The override's name.
+    pub id: String,
+    /// What was made; none where it was lifted.
+    pub made: Option<KeyOverride>,
+}
+
+impl OverrideChange {
+    /// Changes `all`, which are in the order of their names and stay so: nodes must agree in that, whichever way they
+    /// learned of a change.
+    pub fn apply(self, all: &mut Vec<KeyOverride>) {
+        let OverrideChange { id, made, .. } = self;
+        let Some(made) = made else { return all.retain(|one| one.id != id) };
+        let key = |one: &KeyOverride| {
+            one.what.domain == made.what.domain
+                && one.what.rule == made.what.rule
+                && one.what.when == made.what.when
+        };
+        all.retain(|one| !key(one));
+        let place = all.partition_point(|one| one.id < made.id);
+        all.insert(place, made);
+    }
+}
+
+impl RuleStore {
+    /// The changes after revision `since` up to `until`, oldest first; none where not all of them are kept.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn override_changes(&self, since: u64, until: u64) -> Result<Option<Vec<OverrideChange>>> {
+        if until < since || until - since > MOST_CHANGES {
+            return Ok(None);
+        }
+        let rows = sqlx::query(
+            "SELECT revision, id, made FROM override_changes WHERE revision > $1 AND revision <= $2 ORDER BY revision",
+        )
+        .bind(signed(since))
+        .bind(signed(until))
+        .fetch_all(&self.pool)
+        .await?;
+        if rows.len() as u64 != until - since {
+            return Ok(None);
+        }
+        let mut changes = Vec::new();
+        for row in &rows {
+            let made: String = row.try_get(2)?;
+            let made = match made.as_str() {
+                "" => None,
+                text => match serde_json::from_str(text) {
+                    Ok(made) => Some(made),
+                    // A later release may write more: all overrides can still be read.
+                    Err(_) => return Ok(None),
+                },
+            };
+            changes.push(OverrideChange { revision: number(row, 0)?, id: row.try_get(1)?, made });
+        }
+        Ok(Some(changes))
+    }
+}
+
+/// Notes the change that the head counted just now, in the same transaction.
+pub(crate) async fn insert(
+    connection: &mut AnyConnection,
+    id: &str,
+    made: Option<&KeyOverride>,
+) -> Result<()> {
+    let made = made.map(|made| serde_json::to_string(made).expect("an override is JSON"));
+    sqlx::query("INSERT INTO override_changes (revision, id, made) SELECT overrides, $1, $2 FROM head")
+        .bind(id)
+        .bind(made.unwrap_or_default())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
