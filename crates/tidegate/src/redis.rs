@@ -28,7 +28,8 @@ pub enum OnRedisError {
 /// `redis+cluster://…` or `redis+sharded://…`.
 ///
 /// It connects when it is first asked: a store that is away is no error, for every rule says what to do without it. Its calls,
-/// heartbeats and probes run on the tokio runtime that this is called on, wherever it is asked from. When the last clone is
+/// heartbeats and probes run on the tokio runtime that this is called on, wherever it is asked from; once that runtime has ended,
+/// rules decide as without a store (so a limiter in a `static` serves only the first of several `#[tokio::test]`s). When the last clone is
 /// dropped, it closes its connections and leaves the fleet; [`Limiter::shutdown`] also settles what it owes.
 ///
 /// # Errors

@@ -174,6 +174,21 @@ fn the_documentation_names_every_field_of_rules_and_limits() {
 }
 
 #[test]
+fn a_decision_is_printed_without_the_rules_that_it_did_not_meet() {
+    let many =
+        (0..1_000).map(|number| rules::Rule::new(format!("r{number}")).matches("path", "/x").limit("1/h"));
+    let rules =
+        many.fold(Rules::new("api"), Rules::rule).rule(rules::Rule::new("mine").key(["user"]).limit("1/h"));
+    let limiter = tidegate::in_memory(rules).unwrap();
+    let printed = format!("{:?}", Ask::new("api").with("user", "ann").check_blocking(&limiter).unwrap());
+    assert!(
+        printed.contains("allowed: true") && printed.len() < 1_000,
+        "{} bytes: {printed:.200}",
+        printed.len()
+    );
+}
+
+#[test]
 fn rules_in_code_are_swapped_in_while_counters_stay() {
     let limit = |burst| TokenBucket::per_hour(1).burst(burst);
     let rules = |burst| Rules::new("api").rule(rules::Rule::new("r").key(["user"]).limit(limit(burst)));
