@@ -22,6 +22,12 @@ pub enum Health {
 }
 
 impl Health {
+    /// Of a limiter whose calls run on a runtime that is gone, whatever the store would say.
+    pub(crate) fn without_background() -> Self {
+        let reason = "the limiter's background was stopped: the runtime that it was made on has ended";
+        Health::Degraded { reason: reason.to_owned() }
+    }
+
     pub(crate) fn of(remote: &Remote) -> Self {
         let away: Vec<String> = remote.breakers.not_closed().map(|node| remote.endpoint(node)).collect();
         if !away.is_empty() {

@@ -19,6 +19,8 @@ struct State {
     end: Option<End>,
     /// Whether somebody runs the background.
     maintained: bool,
+    /// Whether the background was stopped before the limiter ended, as by a runtime that ended first.
+    abandoned: bool,
     /// Those who wait for either to change: the background, and calls of `shutdown`.
     waiting: Vec<Waker>,
 }
@@ -46,7 +48,10 @@ pub(crate) struct Maintaining<'l>(&'l Lifecycle);
 
 impl Drop for Maintaining<'_> {
     fn drop(&mut self) {
-        self.0.change(|state| state.maintained = false);
+        self.0.change(|state| {
+            state.maintained = false;
+            state.abandoned = state.end.is_none();
+        });
     }
 }
 
@@ -54,7 +59,14 @@ impl Lifecycle {
     /// Begins to run the background; none if somebody does already.
     pub(crate) fn maintain(&self) -> Option<Maintaining<'_>> {
         let mut state = self.0.lock();
+        state.abandoned = false;
         (!std::mem::replace(&mut state.maintained, true)).then_some(Maintaining(self))
+    }
+
+    /// Whether nobody runs the background any more though the limiter is in use.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let state = self.0.lock();
+        state.abandoned && state.end.is_none()
     }
 
     /// Ends the limiter. The first to say how decides.

@@ -246,7 +246,11 @@ impl Limiter {
     /// Whether decisions are made as the rules want them, or as best as can be.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.remote.as_ref().map_or(Health::Healthy, |remote| Health::of(remote))
+        match &self.remote {
+            None => Health::Healthy,
+            Some(_) if self.handle.0.is_abandoned() => Health::without_background(),
+            Some(remote) => Health::of(remote),
+        }
     }
 
     /// What a limiter on a remote store holds; nothing for one on this process's memory.

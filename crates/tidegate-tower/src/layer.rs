@@ -129,7 +129,7 @@ impl RateLimitLayer {
 
     /// Adds what `also` reads to what identity knows: such as the user that a layer before this one has authenticated. What
     /// identity knows already stays as it is. Put that layer around this one: with axum's `layer`, the one added last runs
-    /// first.
+    /// first; with tonic's `Server` and tower's `ServiceBuilder`, the one added first.
     ///
     /// ```
     /// # use tidegate_tower::RateLimitLayer;
@@ -218,7 +218,8 @@ impl RateLimitLayer {
         self.with(|shared| shared.gate.runtime = runtime)
     }
 
-    /// Tells the time of `X-RateLimit-Reset`, and whether tokens have expired, by `clock`: the machine's by default.
+    /// Tells the time of `X-RateLimit-Reset`, and whether tokens have expired, by `clock`: the machine's by default. A test whose
+    /// limiter goes by a clock of its own gives it to both.
     #[must_use]
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         self.with(|shared| shared.gate.clock = clock)

@@ -269,7 +269,9 @@ fn a_limiter_that_outlives_its_runtime_decides_by_its_failure_policies_and_ends(
         (limiter, held)
     });
     assert!(held.lease().is_some());
+    assert!(!limiter.health().to_string().contains("runtime"), "{}", limiter.health());
     drop(runtime);
+    assert!(limiter.health().to_string().contains("runtime"), "{}", limiter.health());
     let decision = Ask::new("api").with("user", "ann").check_blocking(&limiter).unwrap();
     assert!(decision.allowed && decision.source == tidegate::Source::FallbackLocal, "{decision:?}");
     // Neither panics, nor waits for a runtime that is gone.
