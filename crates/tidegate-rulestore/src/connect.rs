@@ -1,7 +1,7 @@
 //! Where the database is, and the connections to it.
 
 use std::fmt;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
 use sqlx::{AnyPool, Executor as _, Row as _};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::error::{Error, Result};
 use crate::schema;
@@ -18,6 +19,8 @@ use crate::schema;
 const MOST_CONNECTIONS: u32 = 5;
 /// How long to wait for one, connecting included.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long what is read may take: two hundred thousand overrides on a busy machine.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// What every connection to SQLite begins with. Readers do not wait for the one writer (WAL), a writer waits for another
 /// instead of failing, and what was acknowledged survives a power cut.
@@ -171,6 +174,13 @@ impl RuleStore {
         let pool = options.connect_lazy(&url.for_driver())?;
         let changed = Arc::new(watch::Sender::new(()));
         Ok(RuleStore { pool, url: url.clone(), changed, sound: Arc::default() })
+    }
+
+    /// What is only read must come soon. A table that somebody holds locked, or a host that is gone without a word, would
+    /// keep whoever follows the database waiting without end, and from following the other nodes meanwhile.
+    pub(crate) async fn soon<T>(&self, read: impl Future<Output = sqlx::Result<T>>) -> Result<T> {
+        let late = || sqlx::Error::Io(ErrorKind::TimedOut.into());
+        Ok(timeout(ANSWER_WITHIN, read).await.unwrap_or_else(|_| Err(late()))?)
     }
 
     /// Brings the schema up to date: safe to be called by many nodes at once, and again.

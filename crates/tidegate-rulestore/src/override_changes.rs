@@ -48,13 +48,11 @@ impl RuleStore {
         if until < since || until - since > MOST_CHANGES {
             return Ok(None);
         }
-        let rows = sqlx::query(
+        let query = sqlx::query(
             "SELECT revision, id, made FROM override_changes WHERE revision > $1 AND revision <= $2 ORDER BY revision",
-        )
-        .bind(signed(since))
-        .bind(signed(until))
-        .fetch_all(&self.pool)
-        .await?;
+        );
+        let rows = query.bind(signed(since)).bind(signed(until)).fetch_all(&self.pool);
+        let rows = self.soon(rows).await?;
         if rows.len() as u64 != until - since {
             return Ok(None);
         }

@@ -200,11 +200,11 @@ impl RuleStore {
                 .bind(search.clone().unwrap_or_default())
         };
         let count = format!("SELECT COUNT(*) FROM key_overrides WHERE {FITS}");
-        let total = number(&fill(count).fetch_one(&self.pool).await?, 0)?;
+        let total = number(&self.soon(fill(count).fetch_one(&self.pool)).await?, 0)?;
         let list =
             format!("SELECT {COLUMNS} FROM key_overrides WHERE {FITS} AND id > $6 ORDER BY id LIMIT $7");
         let rows = fill(list).bind(filter.after.clone().unwrap_or_default()).bind(i64::from(most));
-        let rows = rows.fetch_all(&self.pool).await?;
+        let rows = self.soon(rows.fetch_all(&self.pool)).await?;
         Ok((rows.iter().map(read).collect::<Result<_>>()?, total))
     }
 

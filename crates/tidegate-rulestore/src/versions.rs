@@ -86,7 +86,7 @@ impl RuleStore {
     /// # Errors
     /// When the database does not answer.
     pub async fn head(&self) -> Result<Head> {
-        let row = sqlx::query("SELECT version, overrides FROM head").fetch_one(&self.pool).await?;
+        let row = self.soon(sqlx::query("SELECT version, overrides FROM head").fetch_one(&self.pool)).await?;
         Ok(Head { version: number(&row, 0)?, overrides: number(&row, 1)? })
     }
 
@@ -95,7 +95,8 @@ impl RuleStore {
     /// # Errors
     /// When the database does not answer.
     pub async fn lineage(&self) -> Result<String> {
-        let row = sqlx::query("SELECT value FROM meta WHERE name = 'lineage'").fetch_one(&self.pool).await?;
+        let query = sqlx::query("SELECT value FROM meta WHERE name = 'lineage'");
+        let row = self.soon(query.fetch_one(&self.pool)).await?;
         Ok(row.try_get(0)?)
     }
 
@@ -189,12 +190,10 @@ impl RuleStore {
     /// # Errors
     /// When the database does not answer.
     pub async fn documents(&self, version: u64) -> Result<DocumentSet> {
-        let rows = sqlx::query(
+        let query = sqlx::query(
             "SELECT domain, text FROM documents JOIN texts ON texts.digest = documents.digest WHERE version = $1",
-        )
-        .bind(signed(version))
-        .fetch_all(&self.pool)
-        .await?;
+        );
+        let rows = self.soon(query.bind(signed(version)).fetch_all(&self.pool)).await?;
         let document = |row: &AnyRow| Ok(Document { domain: row.try_get(0)?, text: row.try_get(1)? });
         let documents: Vec<Document> = rows.iter().map(document).collect::<Result<_>>()?;
         Ok(DocumentSet::new(documents))

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::Connection as _;
 use tidegate_rulestore::{Error, PublishError, RuleStore};
 use tidegate_testkit::{Fault, FaultProxy, Postgres};
 
@@ -43,5 +44,28 @@ fn a_server_that_is_away_at_the_start_is_an_error_within_seconds_and_no_hang() {
         assert!(matches!(asked, Err(Error::Unavailable { .. })), "{asked:?}");
         proxy.set(Fault::None);
         store.migrate().await.unwrap();
+    });
+}
+
+#[test]
+fn tables_that_somebody_holds_locked_are_an_error_and_no_hang() {
+    let url = Postgres::shared().new_database();
+    run(async {
+        let store = RuleStore::open(&url.parse().unwrap()).unwrap();
+        store.migrate().await.unwrap();
+        let mut other = sqlx::PgConnection::connect(&url).await.unwrap();
+        let tables = "head, documents, key_overrides, override_changes";
+        let lock = format!("BEGIN; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut other).await.unwrap();
+        let now = tidegate_rules::Timestamp::from_micros(1);
+        let (head, documents, changes, overrides) = tokio::join!(
+            store.head(),
+            store.documents(1),
+            store.override_changes(0, 1),
+            store.all_overrides(now)
+        );
+        assert!(head.is_err() && documents.is_err() && changes.is_err() && overrides.is_err());
+        sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+        assert_eq!(store.head().await.unwrap().version, 0);
     });
 }
