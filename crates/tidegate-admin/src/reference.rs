@@ -124,7 +124,7 @@ fn everything() -> Exposition {
     let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
     let watched = rules.rules().next().map(|rule| metrics.watch_rule(rule)).expect("there is one");
     let limiter = Limiter::new(LimiterConfig::new(rules, store, metrics.clone()));
-    metrics.rules_in_use(&limiter.snapshot());
+    metrics.began_with(&limiter.snapshot());
     let log = DecisionLog::open(DecisionLogConfig::default(), Arc::new(SystemClock::new()));
     metrics.keep_decisions(Arc::new(log.expect("it opens no file")));
     for result in RuleResult::ALL {

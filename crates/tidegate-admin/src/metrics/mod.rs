@@ -106,7 +106,7 @@ impl Metrics {
     }
 
     /// The rules that a process begins with, or has been given by hand, are in use.
-    pub fn rules_in_use(&self, snapshot: &Snapshot) {
+    pub fn began_with(&self, snapshot: &Snapshot) {
         self.config.version.store(snapshot.version(), Ordering::Relaxed);
         self.config.rules.store(snapshot.rules().rules().len() as u64, Ordering::Relaxed);
         self.limits.take(snapshot);
@@ -114,7 +114,7 @@ impl Metrics {
 
     /// Changed rules were taken into use.
     pub fn reloaded(&self, snapshot: &Snapshot) {
-        self.rules_in_use(snapshot);
+        self.began_with(snapshot);
         self.config.last_reload_failed.store(0, Ordering::Relaxed);
         self.config.reloads.fetch_add(1, Ordering::Relaxed);
     }

@@ -83,7 +83,7 @@ fn reloads_say_which_rules_are_in_use_and_whether_the_last_was_taken() {
         let gauges = [gauge("version"), gauge("rules"), gauge("last_reload_success")];
         (gauges, [reloads("success"), reloads("failure")])
     };
-    world.metrics.rules_in_use(&world.limiter.snapshot());
+    world.metrics.began_with(&world.limiter.snapshot());
     assert_eq!(config(), ([1.0, 1.0, 1.0], [0.0, 0.0]));
     world.metrics.reload_failed();
     assert_eq!(config(), ([1.0, 1.0, 0.0], [0.0, 1.0]));

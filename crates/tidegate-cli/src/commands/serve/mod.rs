@@ -113,7 +113,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     config.remote = backend.remote(&settings.store);
     config.lease_secret = settings.store.lease_secret.as_ref().map(|secret| secret.bytes().into());
     let limiter = Arc::new(Limiter::new(config));
-    metrics.rules_in_use(&limiter.snapshot());
+    metrics.began_with(&limiter.snapshot());
     let busy = Arc::new(BusyRatio::default());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone()));

@@ -69,7 +69,7 @@ impl Node {
         let mut config = LimiterConfig::new(rules, backend.store(), metrics.clone());
         config.remote = backend.remote(&settings.store);
         let limiter = Arc::new(Limiter::new(config));
-        metrics.rules_in_use(&limiter.snapshot());
+        metrics.began_with(&limiter.snapshot());
         let fleet = RedisFleet::new(backend.redis().unwrap(), clock.clone());
         let parts = ControlParts {
             limiter: &limiter,
