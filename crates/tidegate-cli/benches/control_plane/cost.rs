@@ -4,7 +4,7 @@
 //! does is done every second, whatever the load: it is measured on a server that is asked little, with dashboards open, and
 //! laid upon the requests of the busy node. Two small differences of large numbers would drown in what else the machine does.
 //!
-//! In CPU time, not instructions: valgrind cannot run the server, because it does not let it read the system's clock as it does.
+//! In CPU time, which counts the system's part too; `telemetry_cost.rs` counts instructions.
 
 use std::error::Error;
 use std::fs;
