@@ -195,6 +195,8 @@ impl Book {
         let key = (one.kind, one.subject.clone());
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.seen_s = now_s;
+            // Since a clock that was set back it has lasted from then on: counted from ahead of it, it would not be told.
+            entry.alert.since_s = entry.alert.since_s.min(now_s);
             entry.alert.summary = one.summary;
             return;
         }
@@ -405,6 +407,15 @@ mod tests {
         (0..=5).for_each(|now| drop(second.step(now, vec![down("r")], &[], Telling::Anothers)));
         let told: usize = (6..40).map(|now| second.step(now, vec![], &[], Telling::Ours).len()).sum();
         assert_eq!((told, second.over().count()), (0, 1));
+    }
+
+    #[test]
+    fn what_began_before_the_clock_was_set_back_is_told_all_the_same() {
+        let mut book = Book::new("");
+        step(&mut book, 10_000, vec![down("r")]);
+        let told: Vec<u64> =
+            (5_000..5_030).filter(|now| !step(&mut book, *now, vec![down("r")]).is_empty()).collect();
+        assert_eq!(told, [5_002]);
     }
 
     #[test]
