@@ -8,9 +8,8 @@
 local RUN, REQUEST = "<I2c1I1dddddd", "<I2d"
 -- Most calls carry one request, and need no lists.
 if items == 1 then
-  local _, letter, flags, a, b, c, d, e, f, first = from_bytes(RUN, plan, at)
+  local _, letter, flags, a, b, c, d, e, f, _, hits = from_bytes("<I2c1I1ddddddI2d", plan, at)
   if flags < COUNTS_REFUSED then
-    local _, hits = from_bytes(REQUEST, plan, first)
     local wait, remaining, reset_after_us, after, expires_s =
       decide(letter, KEYS[1], raws[1], hits, a, b, c, d, e, f)
     if after then
