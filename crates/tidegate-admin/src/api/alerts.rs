@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_telemetry::alerts::{Kind, Silence};
+use tidegate_telemetry::alerts::{Kind, MOST_SILENCES, Silence};
 
 use super::body::{Body, Path};
 use super::problem::{Answer, Problem};
@@ -56,8 +56,10 @@ pub(crate) async fn silence(
                 .hint(&format!("one of {}", known.join(", ")))
         })?),
     };
-    if wanted.reason.len() > LONGEST || wanted.subject.as_ref().is_some_and(|text| text.len() > LONGEST) {
-        return Err(Problem::field("reason", format!("it is longer than {LONGEST} bytes")));
+    for (field, text) in [("reason", Some(&wanted.reason)), ("subject", wanted.subject.as_ref())] {
+        if text.is_some_and(|text| text.len() > LONGEST) {
+            return Err(Problem::field(field, format!("it is longer than {LONGEST} bytes")));
+        }
     }
     let now = control.clock.now();
     let until = when::moment_or_ahead(&wanted.until, now, "until")?;
@@ -67,7 +69,10 @@ pub(crate) async fn silence(
     let until_s = until.as_micros() / 1_000_000;
     let silence = Silence { id: 0, kind, subject: wanted.subject, until_s, reason: wanted.reason };
     let id = desk(&control)?.with_silences(|silences| silences.add(silence));
-    let id = id.ok_or_else(|| Problem::conflict("there are too many silences; end one first"))?;
+    let id = id.ok_or_else(|| {
+        Problem::field("", format!("there are {MOST_SILENCES} silences already"))
+            .hint("end one first: DELETE /admin/v1/alerts/silences/{id}")
+    })?;
     control.alerts_changed();
     Ok((StatusCode::CREATED, Json(json!({ "id": id, "until_s": until_s }))))
 }

@@ -159,6 +159,21 @@ fn one_node_tells_what_another_sees_and_when_it_is_killed_the_other_tells_the_en
 }
 
 #[test]
+fn one_silence_too_many_is_refused_with_a_way_out_and_a_long_text_by_its_field() {
+    let server = Server::start("memory:", "");
+    let silence = |subject: &str| {
+        let wanted = json!({ "kind": "store_slow", "subject": subject, "until": "1h" });
+        server.api("POST", "alerts/silences", &wanted.to_string())
+    };
+    let long = silence(&"x".repeat(501));
+    assert_eq!((long.status, &long.json()["field"]), (422, &json!("subject")), "{}", long.text());
+    (0..100).for_each(|number| assert_eq!(silence(&number.to_string()).status, 201));
+    let refused = silence("one more");
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    assert!(refused.json()["hint"].as_str().unwrap().contains("DELETE"), "{}", refused.text());
+}
+
+#[test]
 fn a_silence_made_at_one_node_holds_for_the_fleet_until_it_is_ended() {
     let (redis, webhook) = (Redis::start(), Upstream::recording());
     let ([first, mut second], [_, other]) = by_duty(&redis, pair(&redis, &webhook));

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::book::Alert;
 use super::kinds::Kind;
 
-/// Silences of a fleet at once.
+/// Silences of a fleet at once: who knows of so many takes no more.
 pub const MOST_SILENCES: usize = 100;
+/// Nodes that take some at the same moment may together have more, and all of them hold.
+const MOST_IN_LIST: usize = 10 * MOST_SILENCES;
 
 /// What an operator does not want to hear of, until when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +90,7 @@ impl Silences {
         };
         let new: Vec<Silence> = self.list.iter().filter(is_new).cloned().collect();
         joined.extend(new);
-        joined.truncate(MOST_SILENCES);
+        joined.truncate(MOST_IN_LIST);
         joined
     }
 
@@ -160,6 +162,19 @@ mod tests {
         assert!(a.at(100).is_empty());
         exchange(&mut a, &mut store, 100);
         assert_eq!(store, Some(vec![]));
+    }
+
+    #[test]
+    fn what_two_nodes_took_at_the_same_moment_holds_on_both_though_it_is_more_than_one_would_take() {
+        let (mut a, mut b, mut store) = (Silences::default(), Silences::default(), None);
+        for node in [&mut a, &mut b] {
+            (0..80).for_each(|_| assert!(node.add(until(100)).is_some()));
+        }
+        exchange(&mut a, &mut store, 0);
+        exchange(&mut b, &mut store, 0);
+        exchange(&mut a, &mut store, 0);
+        assert_eq!((ids(a.at(0)), a.at(0).len()), (ids(b.at(0)), 160));
+        assert_eq!((a.add(until(100)), b.add(until(100))), (None, None));
     }
 
     #[test]
