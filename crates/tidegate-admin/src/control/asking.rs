@@ -23,7 +23,7 @@ pub(crate) const MOST_ANSWER_BYTES: usize = 256 << 10;
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether they have.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
-/// Questions that this node remembers to have answered.
+/// Questions that this node remembers to have answered, and to have asked.
 const MOST_REMEMBERED: usize = 64;
 /// Places of a sketch: all that a node has of a rule.
 const ALL_PLACES: usize = usize::MAX;
@@ -123,7 +123,7 @@ impl Control {
         if others.is_empty() {
             return Gathered::default();
         }
-        let id = RandomState::new().hash_one(self.clock.now().as_micros());
+        let id = self.new_question();
         let text = serde_json::to_vec(question).unwrap_or_default();
         if let Err(error) = self.fleet.ask(&FleetQuestion { id, text }).await {
             return unknown(error.to_string());
@@ -133,21 +133,32 @@ impl Control {
         let _ = self.fleet.forget(id).await;
         let mut gathered = Gathered::default();
         for (from, answer) in answers {
-            let (Some(name), Ok(told)) = (others.get(&from).cloned(), serde_json::from_slice(&answer)) else {
-                continue;
-            };
-            others.remove(&from);
-            match told {
-                Told::Nothing => {
-                    gathered.missing.push(Missing { node: name, why: "it keeps no decisions".to_owned() });
+            let Some(node) = others.remove(&from) else { continue };
+            let why = match serde_json::from_slice(&answer) {
+                Ok(Told::Nothing) => "it keeps no decisions",
+                Ok(told) => {
+                    gathered.told.push((node, told));
+                    continue;
                 }
-                told => gathered.told.push((name, told)),
-            }
+                Err(_) => "it answers as another release does",
+            };
+            gathered.missing.push(Missing { node, why: why.to_owned() });
         }
         let late = || format!("it did not answer within {} s", ANSWERED_WITHIN.as_secs());
         gathered.missing.extend(others.into_values().map(|node| Missing { node, why: late() }));
         gathered.told.sort_by(|(a, _), (b, _)| a.cmp(b));
         gathered
+    }
+
+    /// The name of a question that this node asks, and does not answer: it would be taken for the answer of another.
+    fn new_question(&self) -> u64 {
+        let id = RandomState::new().hash_one(self.clock.now().as_micros());
+        let mut asked = self.asked.lock();
+        if asked.len() >= MOST_REMEMBERED {
+            asked.pop_front();
+        }
+        asked.push_back(id);
+        id
     }
 
     /// What callers ask of limits, joined over the nodes.
@@ -185,7 +196,7 @@ impl Control {
         loop {
             let asked = questions.borrow_and_update().clone();
             for question in asked {
-                if answered.contains(&question.id) {
+                if answered.contains(&question.id) || self.asked.lock().contains(&question.id) {
                     continue;
                 }
                 answered.truncate(MOST_REMEMBERED);

@@ -14,6 +14,7 @@ mod merged;
 mod running;
 mod watched;
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -135,6 +136,8 @@ pub struct Control {
     pub(crate) alerts: OnceLock<Arc<AlertDesk>>,
     /// What the others are told of it.
     pub(crate) signals: Mutex<Option<Signals>>,
+    /// Questions of this node to the others, the newest last: it does not answer them itself.
+    pub(crate) asked: Mutex<VecDeque<u64>>,
     pub(crate) started_us: u64,
 }
 
@@ -171,6 +174,7 @@ impl Control {
             guesses: Guesses::default(),
             alerts: OnceLock::new(),
             signals: Mutex::default(),
+            asked: Mutex::default(),
             started_us,
         })
     }

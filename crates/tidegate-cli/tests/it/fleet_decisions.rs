@@ -184,6 +184,22 @@ fn a_search_finds_what_the_other_node_refused_and_a_viewer_sees_no_key() {
 }
 
 #[test]
+fn every_answer_is_of_all_nodes_whichever_of_them_hears_the_question_first() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair(&redis, "['*']");
+    one.ask(&["alice".to_owned()]);
+    two.ask(&["alice".to_owned()]);
+    // Eight in a row: the one that asks is now before the other with its heartbeat, now behind it.
+    in_three_tries(|| {
+        (0..8).try_for_each(|_| {
+            let found = one.get("/decisions?key=user=alice");
+            let whole = found["missing"] == json!([]) && found["fit"] == 2;
+            whole.then_some(()).ok_or_else(|| found.to_string())
+        })
+    });
+}
+
+#[test]
 fn a_node_that_does_not_answer_is_named() {
     let redis = Redis::start();
     let [one, mut two] = Node::pair(&redis, "['*']");
