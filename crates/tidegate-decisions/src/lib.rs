@@ -21,6 +21,6 @@ pub use config::{Clear, DecisionLogConfig, FileConfig};
 pub use demand::{Demand, LimitDemand, NamedPeak, Peak, SuggestedLimit, confidence_percent, join_demands};
 pub use histogram::Histogram;
 pub use log::{DecisionLog, LogStats};
-pub use record::{Digester, Record, Verdict};
+pub use record::{Digester, Record, Verdict, is_hash};
 pub use ring::{Found, Query};
 pub use top::{By, RuleTop, Top, TopCaller, TopCallers, merge};

@@ -130,6 +130,13 @@ fn short(text: &str, most: usize) -> Box<str> {
     text[..text.floor_char_boundary(most)].into()
 }
 
+/// Whether a text looks like the hash of a value. Callers may send what begins so, too.
+#[must_use]
+pub fn is_hash(text: &str) -> bool {
+    let digits = text.strip_prefix('#').filter(|digits| digits.len() == 16);
+    digits.is_some_and(|digits| digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')))
+}
+
 /// Names callers: as they are, or by a hash that only holders of the secret can work out.
 pub struct Digester {
     keys: [u64; 2],
@@ -190,12 +197,12 @@ impl Digester {
     /// What a viewer sees of a value that was written as it is: its hash.
     #[must_use]
     pub fn masked(&self, name: &str, shown: &str) -> String {
-        if shown.starts_with('#') { shown.to_owned() } else { self.hash(name, shown.as_bytes()) }
+        if is_hash(shown) { shown.to_owned() } else { self.hash(name, shown.as_bytes()) }
     }
 
     /// Whether `hash` is that of a value that is shown so: as it is, or cut with its hash behind it.
     pub(crate) fn is_hash_of(&self, hash: &str, name: &str, shown: &str) -> bool {
-        !shown.starts_with('#') && (self.hash(name, shown.as_bytes()) == hash || shown.ends_with(hash))
+        !is_hash(shown) && (self.hash(name, shown.as_bytes()) == hash || shown.ends_with(hash))
     }
 
     fn attributes(&self, entries: &[(&str, &[u8])]) -> Vec<(Box<str>, Box<str>)> {
@@ -220,6 +227,17 @@ mod tests {
         assert_ne!(user, Digester::new(Some("other"), Clear::Only(Vec::new())).shown("user", b"42"));
         assert_ne!(user, Digester::new(None, Clear::Only(Vec::new())).shown("user", b"42"));
         assert_eq!(names.masked("path", "/items"), names.hash("path", b"/items"));
+        assert_eq!(names.masked("user", &user), user, "it is hidden already");
+    }
+
+    #[test]
+    fn a_value_that_only_begins_like_a_hash_is_hidden_from_a_viewer_and_found_by_its_own() {
+        let names = Digester::new(Some("secret"), Clear::All);
+        for sent in ["#secret-key", "#", "#0123456789abcde", "#0123456789ABCDEF", "#0123456789abcdef0"] {
+            let hash = names.hash("user", sent.as_bytes());
+            assert_eq!(names.masked("user", sent), hash, "{sent}");
+            assert!(names.is_hash_of(&hash, "user", sent), "{sent}");
+        }
     }
 
     #[test]

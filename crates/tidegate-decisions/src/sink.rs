@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ impl Sink {
         if file.is_none() && !stdout {
             return Ok(None);
         }
-        let file = file.map(RotatingFile::open).transpose()?;
+        let file = file.map(RotatingFile::open_regular).transpose()?;
         let (lines, waiting) = sync_channel(MOST_WAITING);
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = dropped.clone();
@@ -122,9 +122,24 @@ struct RotatingFile {
 }
 
 impl RotatingFile {
+    /// Only what can be put aside: to open a pipe would wait for who reads it, and a device must keep its name.
+    fn open_regular(config: FileConfig) -> io::Result<Self> {
+        match fs::metadata(&config.path) {
+            Ok(known) if known.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            Ok(known) if !known.is_file() => Err(io::Error::other("it is a pipe or a device, and no file")),
+            _ => RotatingFile::open(config),
+        }
+    }
+
     fn open(config: FileConfig) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(&config.path)?;
-        let bytes = file.metadata()?.len();
+        let mut file = OpenOptions::new().read(true).create(true).append(true).open(&config.path)?;
+        let mut bytes = file.metadata()?.len();
+        // A process that was killed may have written half a line. The next one does not belong to it.
+        let mut last = *b"\n";
+        if bytes > 0 && file.read_exact_at(&mut last, bytes - 1).is_ok() && last != *b"\n" {
+            file.write_all(b"\n")?;
+            bytes += 1;
+        }
         Ok(RotatingFile { config, file, buffer: Vec::with_capacity(BUFFER), lines: 0, bytes })
     }
 
@@ -229,6 +244,34 @@ mod tests {
         again.write(b"7\n", &lost).unwrap();
         again.flush(&lost).unwrap();
         assert_eq!(text(&path), "six\n7\n");
+    }
+
+    #[test]
+    fn a_line_that_a_killed_process_left_half_written_spoils_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("decisions.log");
+        let lost = AtomicU64::new(0);
+        for (left, expected) in [("one\nhal", "one\nhal\nnext\n"), ("one\n", "one\nnext\n"), ("", "next\n")] {
+            fs::write(&path, left).unwrap();
+            let config = FileConfig { path: path.clone(), most_bytes: 1 << 20, keep: 1 };
+            let mut file = RotatingFile::open_regular(config).unwrap();
+            file.write(b"next\n", &lost).unwrap();
+            file.flush(&lost).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+            assert_eq!(file.bytes, expected.len() as u64);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_put_aside_is_refused_before_anybody_waits_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        for path in [pipe, "/dev/null".into(), dir.path().to_owned()] {
+            let config = FileConfig { path: path.clone(), most_bytes: 1 << 20, keep: 1 };
+            assert!(Sink::open(Some(config), false).is_err(), "{}", path.display());
+        }
     }
 
     #[test]

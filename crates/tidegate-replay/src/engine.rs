@@ -62,6 +62,7 @@ pub struct Replay {
     before: Option<Ruled>,
     tally: Arc<Mutex<Tally>>,
     lines: Lines,
+    requests: u64,
     format: Option<Format>,
     latest: Option<Timestamp>,
     earliest: Timestamp,
@@ -114,6 +115,7 @@ impl Replay {
             before: None,
             tally: Arc::new(Mutex::new(tally)),
             lines: Lines::default(),
+            requests: 0,
             format: None,
             latest: None,
             earliest: Timestamp::from_micros(0),
@@ -216,10 +218,17 @@ impl Replay {
             verdicts = Some(Verdicts { now, before });
         }
         self.lines.played += 1;
+        self.requests += u64::from(recorded.weight);
         if self.lines.played.is_multiple_of(SWEEP_EVERY) {
             self.now.iter().chain(&self.before).for_each(|ruled| ruled.store.sweep(SWEEP_PARTS));
         }
         verdicts
+    }
+
+    /// How many requests were decided so far: a line may stand for many.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
     }
 
     fn ruled(&self, side: Side) -> Option<&Ruled> {

@@ -6,6 +6,8 @@ use std::io::{self, Read};
 pub const MOST_LINE_BYTES: usize = 64 * 1024;
 
 const BLOCK: usize = 1 << 20;
+/// What some programs write before the first line of a file in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads lines.
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub struct Reader<R> {
     /// What of the buffer is filled, and where the next line begins.
     filled: usize,
     next: usize,
+    /// Whether no line was read yet, and whether there is nothing more to read.
+    at_start: bool,
     at_end: bool,
     bytes: u64,
 }
@@ -37,6 +41,7 @@ impl<R: Read> Reader<R> {
             buffer: vec![0; BLOCK + MOST_LINE_BYTES],
             filled: 0,
             next: 0,
+            at_start: true,
             at_end: false,
             bytes: 0,
         }
@@ -64,7 +69,8 @@ impl<R: Read> Reader<R> {
                 if self.buffer[line.clone()].trim_ascii().is_empty() {
                     continue;
                 }
-                return Ok(Some(Line::Text(without_return(&self.buffer[line]))));
+                let is_first = std::mem::take(&mut self.at_start);
+                return Ok(Some(Line::Text(bare(&self.buffer[line], is_first))));
             }
             if rest.len() > MOST_LINE_BYTES {
                 self.skip_line()?;
@@ -73,8 +79,8 @@ impl<R: Read> Reader<R> {
             if self.at_end {
                 let line = self.next..self.filled;
                 self.next = self.filled;
-                let text = &self.buffer[line];
-                return Ok((!text.trim_ascii().is_empty()).then_some(Line::Text(without_return(text))));
+                let (text, is_first) = (&self.buffer[line], std::mem::take(&mut self.at_start));
+                return Ok((!text.trim_ascii().is_empty()).then(|| Line::Text(bare(text, is_first))));
             }
             self.fill()?;
         }
@@ -115,8 +121,10 @@ impl<R: Read> Reader<R> {
     }
 }
 
-fn without_return(line: &[u8]) -> &[u8] {
-    line.strip_suffix(b"\r").unwrap_or(line)
+/// A line without what stands before the first one, and behind each.
+fn bare(line: &[u8], is_first: bool) -> &[u8] {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }
 }
 
 #[cfg(test)]
@@ -153,6 +161,9 @@ mod tests {
         assert_eq!(lines(Trickle(text)), expected);
         assert_eq!(lines(&text[..]), expected);
         assert_eq!(lines(&b""[..]), [] as [&str; 0]);
+        let marked = [BYTE_ORDER_MARK, text].concat();
+        assert_eq!((lines(Trickle(&marked)), lines(&marked[..])), (lines(&text[..]), lines(&text[..])));
+        assert_eq!(lines(&[BYTE_ORDER_MARK, b"only"].concat()[..]), ["only"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_decisions::{By, DecisionLog, Query as Search, RuleTop, Top, Verdict, merge};
+use tidegate_decisions::{By, DecisionLog, Query as Search, RuleTop, Top, Verdict, is_hash, merge};
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::Role;
 
@@ -26,7 +26,7 @@ const MOST: usize = 1_000;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DecisionsQuery {
-    /// Attributes as `user=42`, several with commas between them.
+    /// Attributes as `user=42`, several with commas between them, or as an object of JSON.
     key: Option<String>,
     domain: Option<String>,
     rule: Option<String>,
@@ -64,10 +64,19 @@ pub(crate) async fn search(
         Some(text) => when::moment_or_back(text, now, field).map(|at| Some(at.as_micros())),
         None => Ok(None),
     };
+    let attributes = attributes(wanted.key.as_deref())?;
+    let masked = caller.actor.role == Role::Viewer;
+    if masked && !attributes.iter().all(|(_, value)| is_hash(value)) {
+        // Who may try values until one is found need not be shown any.
+        return Err(Problem::forbidden(
+            "a viewer finds callers by their hashes alone, and not by what they sent",
+        )
+        .hint("take the hash from a decision or a list of top callers, or ask an editor"));
+    }
     let search = Search {
         from_us: moment(&wanted.from, "from")?,
         to_us: moment(&wanted.to, "to")?,
-        attributes: attributes(wanted.key.as_deref())?,
+        attributes,
         verdict: wanted.verdict.as_deref().map(verdict).transpose()?,
         domain: wanted.domain,
         rule: wanted.rule,
@@ -75,7 +84,6 @@ pub(crate) async fn search(
     };
     let most = search.most;
     let gathered = control.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
-    let masked = caller.actor.role == Role::Viewer;
     let (mut found, mut nodes) = (Vec::new(), Vec::new());
     let (mut fit, mut stand_for, mut oldest, mut cut) = (0, 0, None, false);
     for (node, told) in gathered.told {
@@ -109,12 +117,27 @@ fn micros(at: u64) -> String {
 }
 
 fn attributes(key: Option<&str>) -> Answer<Vec<(String, String)>> {
-    let pairs = key.into_iter().flat_map(|key| key.split(',')).filter(|pair| !pair.is_empty());
-    let pair = |pair: &str| match pair.split_once('=') {
-        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err(Problem::field("key", "it has no `=`").hint("name and value: key=user=42")),
-    };
-    pairs.map(pair).collect()
+    let Some(key) = key.filter(|key| !key.is_empty()) else { return Ok(Vec::new()) };
+    if key.starts_with('{') {
+        let object = serde_json::from_str::<BTreeMap<String, String>>(key);
+        let object = object.map_err(|error| {
+            Problem::field("key", format!("it is no object of texts: {error}"))
+                .hint("name and value: key={\"user\":\"42\"}, or key=user=42")
+        })?;
+        return Ok(object.into_iter().collect());
+    }
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for part in key.split(',') {
+        match (part.split_once('='), pairs.last_mut()) {
+            (Some((name, value)), _) => pairs.push((name.to_owned(), value.to_owned())),
+            // A comma of the value itself.
+            (None, Some((_, value))) => *value = format!("{value},{part}"),
+            (None, None) => {
+                return Err(Problem::field("key", "it has no `=`").hint("name and value: key=user=42"));
+            }
+        }
+    }
+    Ok(pairs)
 }
 
 fn verdict(text: &str) -> Answer<Verdict> {

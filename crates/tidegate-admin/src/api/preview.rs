@@ -14,6 +14,7 @@ use tidegate_decisions::DecisionLog;
 use tidegate_replay::{LimitReport, Options, Peak, Recorded, Replay, Report, decision_line};
 use tidegate_rules::{Format, RuleSet, Timestamp};
 use tidegate_rulestore::{Document, DocumentSet, Role, put_rule};
+use tokio::sync::Semaphore;
 
 use super::body::Body;
 use super::decisions::log_of;
@@ -23,12 +24,14 @@ use super::when;
 use crate::control::{Base, Control, Missing, Question, Told};
 use crate::low_priority::at_low_priority;
 
-/// What is proposed: a whole set, or one rule in the place of the one of that name.
+/// What is proposed: a whole set of documents; or a domain's rule, and the text that takes its place.
 #[derive(Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Proposed {
-    Set { documents: Vec<Document> },
-    One { domain: String, rule: String, text: String },
+#[serde(deny_unknown_fields)]
+pub(crate) struct Proposed {
+    documents: Option<Vec<Document>>,
+    domain: Option<String>,
+    rule: Option<String>,
+    text: Option<String>,
 }
 
 /// Callers that are told apart in a preview: as many as a sample of bounded bytes can hold.
@@ -36,6 +39,11 @@ const MOST_CALLERS: usize = 100_000;
 const NAMED: usize = 5;
 /// Points of a slider's curve.
 const MOST_TOUCHED: usize = 200;
+/// Requests that are played: of a sample that stands for more, the newest. Some seconds' work.
+const MOST_PLAYED: u64 = 3_000_000;
+
+/// Previews under way; more wait. Each keeps its place until it is done, also if nobody waits for it any more.
+static TURNS: Semaphore = Semaphore::const_new(2);
 
 pub(crate) async fn replay(
     State(control): State<Arc<Control>>,
@@ -45,8 +53,10 @@ pub(crate) async fn replay(
     let mut only = None;
     let running = control.running.lock().base.clone();
     let documents = match proposed {
-        Proposed::Set { documents } => DocumentSet::new(documents),
-        Proposed::One { domain, rule, text } => {
+        Proposed { documents: Some(documents), domain: None, rule: None, text: None } => {
+            DocumentSet::new(documents)
+        }
+        Proposed { documents: None, domain: Some(domain), rule: Some(rule), text: Some(text) } => {
             let current = DocumentSet::new(running.documents());
             let document = current.get(&domain).ok_or_else(|| {
                 Problem::not_found(format!("there is no document of the domain `{domain}`"))
@@ -54,6 +64,11 @@ pub(crate) async fn replay(
             let changed = put_rule(document, &rule, &text);
             only = Some(domain.clone());
             current.with(&domain, changed.map_err(|error| Problem::field("text", error.to_string()))?)
+        }
+        _ => {
+            return Err(Problem::field("", "nothing is proposed, or two things at once").hint(
+                "give `documents`, a list of {domain, text}; or `domain`, `rule` and the rule's `text`",
+            ));
         }
     };
     let rules = RuleSet::compile(&documents.sources(), Format::Native);
@@ -90,7 +105,9 @@ async fn played(
 ) -> Answer<Json<Value>> {
     let (log, now) = (log_of(control)?, control.clock.now());
     let Sample { lines, since_us, nodes, missing } = sample(control, log, only).await;
+    let turn = TURNS.acquire().await.expect("turns never end");
     let (report, hidden) = at_low_priority(move || {
+        let _turn = turn;
         let against = against.and_then(|base| base.compile(now).ok());
         report(rules, against, &lines, since_us)
     })
@@ -123,12 +140,18 @@ pub(super) fn report(
     let options = Options { most_callers: MOST_CALLERS, named: NAMED, ..Options::new("") };
     let mut replay = Replay::new(rules, against, options);
     let mut hidden = BTreeSet::new();
-    let time = |line: &str| parse(line).map(|recorded| recorded.at.as_micros());
-    let mut ordered: Vec<(u64, &str)> =
-        lines.iter().filter_map(|line| Some((time(line)?, line.as_str()))).collect();
-    ordered.retain(|(at, _)| *at >= since_us);
-    ordered.sort_by_key(|(at, _)| *at);
-    for recorded in ordered.into_iter().filter_map(|(_, line)| parse(line)) {
+    let read = |line: &str| parse(line).map(|recorded| (recorded.at.as_micros(), recorded.weight));
+    let mut ordered: Vec<((u64, u32), &str)> =
+        lines.iter().filter_map(|line| Some((read(line)?, line.as_str()))).collect();
+    ordered.retain(|((at, _), _)| *at >= since_us);
+    ordered.sort_by_key(|((at, _), _)| *at);
+    let mut played = 0;
+    let newest = ordered.iter().rev().take_while(|((_, weight), _)| {
+        played += u64::from(*weight);
+        played <= MOST_PLAYED
+    });
+    let from = ordered.len() - newest.count();
+    for recorded in ordered[from..].iter().filter_map(|(_, line)| parse(line)) {
         let hashed = recorded.attributes.iter().filter(|(_, value)| value.first() == Some(&b'#'));
         hidden.extend(hashed.map(|(name, _)| name.to_string()));
         replay.play(&recorded);

@@ -32,6 +32,8 @@ const MOST_AT_ONCE: usize = 2;
 /// Callers that are told apart under each rule, and callers named in each list.
 const MOST_CALLERS: usize = 100_000;
 const NAMED: usize = 10;
+/// Requests that a log may stand for: about a minute's work.
+const MOST_PLAYED: u64 = 20_000_000;
 /// Bounds of the store that a replay decides with.
 const MEMORY: MemoryConfig = MemoryConfig::new().max_cells(1_000_000).max_log_bytes(64 << 20);
 
@@ -64,7 +66,7 @@ pub(crate) async fn replay(
     Extension(caller): Extension<Caller>,
     Body(asked): Body<WhatIf>,
 ) -> Answer<Json<Value>> {
-    let _place = AT_ONCE.try_acquire().map_err(|_| {
+    let place = AT_ONCE.try_acquire().map_err(|_| {
         Problem::unavailable(format!("{MOST_AT_ONCE} replays are under way"))
             .hint("try again in a moment, or use `tidegate replay`")
     })?;
@@ -76,11 +78,13 @@ pub(crate) async fn replay(
         sample.as_ref().map_or_else(Default::default, |sample| (sample.nodes.clone(), json!(sample.missing)));
     let (running, now, page) = (control.running.lock().base.clone(), control.clock.now(), asked.html);
     let played = at_low_priority(move || {
+        // Kept until it is done, also if nobody waits for it any more.
+        let _place = place;
         let in_force = || running.compile(now).map_err(|found| Problem::invalid_rules(&found));
         let rules = compiled(asked.documents.as_ref(), "documents", &in_force)?;
         let against = compiled(asked.against.as_ref(), "against", &in_force)?;
         match (&asked.log, sample) {
-            (Some(log), _) => log_played(&asked, log, rules, against),
+            (Some(log), _) => log_played(&asked, log, rules, against, MOST_PLAYED),
             (None, sample) => {
                 let (lines, since_us) = sample.map_or_else(Default::default, |one| (one.lines, one.since_us));
                 Ok(preview::report(rules, Some(against), &lines, since_us))
@@ -130,7 +134,13 @@ fn compiled(
 
 type Played = (Report, std::collections::BTreeSet<String>);
 
-fn log_played(asked: &WhatIf, log: &str, rules: RuleSet, against: RuleSet) -> Answer<Played> {
+fn log_played(
+    asked: &WhatIf,
+    log: &str,
+    rules: RuleSet,
+    against: RuleSet,
+    most_played: u64,
+) -> Answer<Played> {
     let mut reader = Reader::new(log.as_bytes());
     let unreadable = |_| Problem::field("log", "it cannot be read");
     let first = reader.next_line().map_err(unreadable)?;
@@ -145,7 +155,16 @@ fn log_played(asked: &WhatIf, log: &str, rules: RuleSet, against: RuleSet) -> An
     if !is_header {
         replay.play_line(Line::Text(first), &mut parser);
     }
-    replay.play_log(&mut reader, &mut parser, |_| {}).map_err(unreadable)?;
+    while let Some(line) = reader.next_line().map_err(unreadable)? {
+        replay.play_line(line, &mut parser);
+        if replay.requests() > most_played {
+            return Err(Problem::field(
+                "log",
+                format!("its lines stand for more than {most_played} requests"),
+            )
+            .hint("play it with `tidegate replay`"));
+        }
+    }
     let report = replay.finish();
     match report.lines.played {
         0 => Err(Problem::field("log", "not a single line of it could be played")
@@ -194,5 +213,27 @@ fn domain(asked: &WhatIf, rules: &RuleSet, format: LogFormat) -> Answer<String> 
         (None, [only]) => Ok((*only).to_owned()),
         (None, _) if format == LogFormat::Tidegate => Ok(String::new()),
         (None, _) => Err(Problem::field("domain", "the log does not say it").hint(&listed())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_rules::Source;
+
+    use super::*;
+
+    #[test]
+    fn a_log_whose_few_lines_stand_for_too_many_requests_is_given_up() {
+        let rules = || {
+            let text = "{ domain: api, rules: [{ name: r, key: [user], limits: [2/minute] }] }";
+            RuleSet::compile(&[Source::new("a", text)], Format::Native).unwrap()
+        };
+        let line = r#"{"time_us":1800057600000000,"domain":"api","verdict":"refused","n":9,"attributes":{"user":"a"}}"#;
+        let asked: WhatIf = serde_json::from_str("{}").unwrap();
+        let play = |most| log_played(&asked, &[line; 3].join("\n"), rules(), rules(), most);
+        let (report, _) = play(27).unwrap();
+        assert_eq!((report.requests, report.refused.now), (27, 25));
+        let told = format!("{:?}", play(26).unwrap_err());
+        assert!(told.contains("more than 26 requests") && told.contains("tidegate replay"), "{told}");
     }
 }

@@ -1,8 +1,8 @@
 //! `tidegate replay`: what rules would have done to recorded traffic.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,12 +20,16 @@ const WIDTH: usize = 100;
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let load = |paths: &[_]| RuleFiles { native: paths.to_vec(), envoy: None }.load();
     let rules = load(&args.rules)?.rules;
+    args.svg.iter().chain(&args.html).try_for_each(|path| check_output(path, args))?;
     let against = (!args.against.is_empty()).then(|| load(&args.against)).transpose()?;
-    let options =
-        Options { named: args.top, most_callers: args.max_callers, ..Options::new(domain(args, &rules)?) };
+    let domain = domain(args, &rules)?;
+    let named = domain.clone().unwrap_or_default();
+    let options = Options { named: args.top, most_callers: args.max_callers, ..Options::new(named) };
+    let mut domains: Vec<String> = rules.domains().map(str::to_owned).collect();
+    domains.sort_unstable();
     let mut replay = Replay::new(rules, against.map(|loaded| loaded.rules), options);
     for log in &args.logs {
-        play(&mut replay, log, args)?;
+        play(&mut replay, log, args, |format| check_domain(format, domain.as_ref(), &domains))?;
     }
     let report = replay.finish();
     if report.lines.read == 0 {
@@ -52,28 +56,52 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The domain of requests that do not say theirs.
-fn domain(args: &ReplayArgs, rules: &RuleSet) -> Result<String, Failure> {
+/// The domain of requests that do not say theirs; none where the rules have several, and nobody says which is meant.
+fn domain(args: &ReplayArgs, rules: &RuleSet) -> Result<Option<String>, Failure> {
     let mut known: Vec<&str> = rules.domains().collect();
     known.sort_unstable();
     match (&args.domain, &known[..]) {
-        (Some(domain), _) if known.contains(&domain.as_str()) => Ok(domain.clone()),
+        (Some(domain), _) if known.contains(&domain.as_str()) => Ok(Some(domain.clone())),
         (Some(domain), _) => {
             let failure = Failure::new(format!("no rule file has rules for the domain `{domain}`"));
             Err(failure.hint(suggest(domain, &known)))
         }
-        (None, [only]) => Ok((*only).to_owned()),
-        // A log of our own says the domain of each request; for any other it must be said.
-        (None, _) if args.format == RecordedFormat::Tidegate => Ok(String::new()),
-        (None, _) => {
-            let failure =
-                Failure::new("the rules have several domains, and the log does not say which one is meant");
-            Err(failure.hint(format!("name it with --domain; the rules have {}", known.join(", "))))
-        }
+        (None, [only]) => Ok(Some((*only).to_owned())),
+        (None, _) => Ok(None),
     }
 }
 
-fn play(replay: &mut Replay, log: &Path, args: &ReplayArgs) -> Result<(), Failure> {
+/// A log of our own says the domain of each request; for any other it must be known.
+fn check_domain(format: Format, domain: Option<&String>, rules: &[String]) -> Result<(), Failure> {
+    if domain.is_some() || format == Format::Tidegate {
+        return Ok(());
+    }
+    let failure = Failure::new("the rules have several domains, and the log does not say which one is meant");
+    Err(failure.hint(format!("name it with --domain; the rules have {}", rules.join(", "))))
+}
+
+/// What is written in the end must be writable now, and none of what is read.
+fn check_output(path: &Path, args: &ReplayArgs) -> Result<(), Failure> {
+    let cannot = |why: String| Failure::new(format!("cannot write {}: {why}", path.display()));
+    if path.metadata().is_ok_and(|known| !known.is_file() && !known.is_dir()) {
+        return Ok(());
+    }
+    let options = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    options.map_err(|error| cannot(error.to_string()))?;
+    let read = args.logs.iter().chain(&args.rules).chain(&args.against);
+    let is_same = |other: &PathBuf| other.canonicalize().ok() == path.canonicalize().ok();
+    match read.clone().any(is_same) || args.svg == args.html {
+        true => Err(cannot("it is read, or written twice".to_owned()).hint("name another file")),
+        false => Ok(()),
+    }
+}
+
+fn play(
+    replay: &mut Replay,
+    log: &Path,
+    args: &ReplayArgs,
+    check: impl Fn(Format) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let unreadable = |error: io::Error| Failure::new(format!("cannot read {}: {error}", log.display()));
     let (input, size): (Box<dyn Read>, u64) = if log == Path::new("-") {
         (Box::new(io::stdin().lock()), 0)
@@ -85,6 +113,7 @@ fn play(replay: &mut Replay, log: &Path, args: &ReplayArgs) -> Result<(), Failur
     let mut reader = Reader::new(input);
     let Some(first) = reader.next_line().map_err(unreadable)? else { return Ok(()) };
     let (mut parser, is_header) = parser_for(first, args)?;
+    check(parser.format())?;
     if !is_header {
         replay.play_line(first, &mut parser);
     }
@@ -103,7 +132,10 @@ fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Fail
         return Err(Failure::new("the log is compressed").hint("zcat access.log.gz | tidegate replay - …"));
     }
     let format = match args.format {
-        RecordedFormat::Csv => {
+        // Whoever says which column is what has columns.
+        RecordedFormat::Auto | RecordedFormat::Csv
+            if args.format == RecordedFormat::Csv || !args.map.is_empty() =>
+        {
             let mapping: Vec<(String, String)> =
                 args.map.iter().map(|map| (map.key.clone(), map.value.clone())).collect();
             let parser = Parser::csv(first, &mapping).map_err(|why| {
@@ -111,7 +143,11 @@ fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Fail
             })?;
             return Ok((parser, true));
         }
-        RecordedFormat::Auto => Format::of(first).map_err(|unknown| {
+        _ if !args.map.is_empty() => {
+            return Err(Failure::new("--map names columns, and only CSV has some")
+                .hint("leave it out, or say --format csv"));
+        }
+        RecordedFormat::Auto | RecordedFormat::Csv => Format::of(first).map_err(|unknown| {
             let hint = "say which it is with --format; for CSV also which column is what, with --map";
             Failure::new(format!("{unknown}, by its first line")).hint(hint)
         })?,

@@ -1,18 +1,22 @@
 //! `tidegate why`: who was refused, when, by which rule.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use tidegate_replay::{Line, Reader};
 
-use crate::args::{Output, WhyArgs};
+use crate::args::{Attribute, Output, WhyArgs};
 use crate::commands::admin_client::AdminClient;
 use crate::failure::Failure;
 use crate::terminal::plain;
+
+/// What a server returns at most.
+const MOST: usize = 1_000;
 
 pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode, Failure> {
     let found = match &args.log {
@@ -29,10 +33,12 @@ pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode, Failure> {
 
 /// The question as the admin API takes it.
 fn query(args: &WhyArgs) -> String {
-    let key: Vec<String> = args.attributes.iter().map(|one| format!("{}={}", one.key, one.value)).collect();
+    // As an object: a value may hold commas and equals signs.
+    let key: BTreeMap<&str, &str> =
+        args.attributes.iter().map(|one| (one.key.as_str(), one.value.as_str())).collect();
     let mut path = format!("/decisions?limit={}", args.limit);
     let fields = [
-        ("key", (!key.is_empty()).then(|| key.join(","))),
+        ("key", (!key.is_empty()).then(|| json!(key).to_string())),
         ("domain", args.domain.clone()),
         ("rule", args.rule.clone()),
         ("verdict", (!args.all).then(|| "refused".to_owned())),
@@ -64,19 +70,39 @@ fn escaped(text: &str) -> String {
 fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
     let unreadable = |error: io::Error| Failure::new(format!("cannot read {}: {error}", path.display()));
     let (mut newest, mut fit, mut bad) = (VecDeque::new(), 0u64, 0u64);
-    for line in BufReader::new(File::open(path).map_err(unreadable)?).lines() {
-        let Ok(decision) = serde_json::from_str::<Value>(&line.map_err(unreadable)?) else {
+    let mut hashed = BTreeSet::new();
+    let mut lines = Reader::new(File::open(path).map_err(unreadable)?);
+    while let Some(line) = lines.next_line().map_err(unreadable)? {
+        let decision = match line {
+            Line::Text(text) => serde_json::from_slice::<Value>(text).ok(),
+            Line::TooLong => None,
+        };
+        let Some(mut decision) = decision.filter(Value::is_object) else {
             bad += 1;
             continue;
         };
+        let is_hashed = |one: &&Attribute| {
+            let shown = decision["attributes"][&one.key].as_str().unwrap_or_default();
+            shown.starts_with('#') && !one.value.starts_with('#')
+        };
+        hashed.extend(args.attributes.iter().filter(is_hashed).map(|one| one.key.as_str()));
         if !fits(&decision, args) {
             continue;
         }
         fit += 1;
+        if let Some(time) = moment(&decision) {
+            decision["time"] = time.into();
+        }
         newest.push_front(decision);
         newest.truncate(args.limit);
     }
-    Ok(json!({ "decisions": newest, "fit": fit, "unreadable": bad }))
+    Ok(json!({ "decisions": newest, "fit": fit, "unreadable": bad, "hashed": hashed }))
+}
+
+/// When it was made, as the API writes it.
+fn moment(decision: &Value) -> Option<String> {
+    let moment = jiff::Timestamp::from_microsecond(decision["time_us"].as_i64()?).ok()?;
+    Some(moment.to_string())
 }
 
 fn fits(decision: &Value, args: &WhyArgs) -> bool {
@@ -101,10 +127,23 @@ fn sentences(found: &Value) -> String {
         (0, Some(oldest)) => writeln!(out, "nothing that fits was kept since {oldest}"),
         (0, None) => writeln!(out, "nothing that fits was kept"),
         _ if fit > decisions.len() as u64 => {
-            writeln!(out, "and {} more: --limit shows them", fit - decisions.len() as u64)
+            let (more, how) = (
+                fit - decisions.len() as u64,
+                if decisions.len() < MOST { "--limit" } else { "--from and --to" },
+            );
+            writeln!(out, "and {more} more: {how} shows them")
         }
         _ => Ok(()),
     };
+    for name in
+        found["hashed"].as_array().into_iter().flatten().filter_map(Value::as_str).filter(|_| fit == 0)
+    {
+        let _ = writeln!(
+            out,
+            "the values of {} are hashed in this file: ask the server, or give the hash",
+            plain(name)
+        );
+    }
     for missing in found["missing"].as_array().into_iter().flatten() {
         let text = |field: &str| missing[field].as_str().unwrap_or_default();
         let _ = writeln!(out, "without {}: {}", text("node"), text("why"));

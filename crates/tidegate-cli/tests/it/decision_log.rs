@@ -10,7 +10,7 @@ use tidegate_replay::{Format, Options, Parser, Replay};
 use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
 use tidegate_testkit::{TidegateServer, http, poll};
 
-use crate::control_world::{Node, rules_of, waited};
+use crate::control_world::{Node, TOKEN, rules_of, waited};
 use crate::{run_in, tidegate};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -35,7 +35,8 @@ fn serve(section: &str) -> (TidegateServer, TempDir) {
         format!("listen: {listen}\nrules: {{ paths: [rules.yaml] }}\ndecision_log: {section}\n"),
     )
     .unwrap();
-    (TidegateServer::start(BINARY, &["--config", config.to_str().unwrap()]), dir)
+    let env = [("TIDEGATE_ADMIN__TOKENS", TOKEN)];
+    (TidegateServer::start_with_env(BINARY, &["--config", config.to_str().unwrap()], &env), dir)
 }
 
 /// The lines of the log, once there are so many.
@@ -151,8 +152,42 @@ fn why_answers_from_a_file() {
     lines(&dir.path().join("decisions.log"), 1);
     let told = run_in(dir.path(), &["why", "user=alice", "--log", "decisions.log"]);
     assert!(told.starts_with("exit 0") && told.contains("refused by api/per-user: 7 of 7 left"), "{told}");
+    assert!(told.contains("Z  refused"), "a person reads when: {told}");
     let nobody = run_in(dir.path(), &["why", "user=bob", "--log", "decisions.log"]);
     assert!(nobody.contains("nothing that fits was kept"), "{nobody}");
+}
+
+#[test]
+fn why_reads_on_behind_what_is_no_line_and_says_that_callers_are_hashed() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = r##"{"time_us":1800057600000000,"domain":"api","rule":"r","verdict":"refused","attributes":{"user":"#b1f3c0de9a417d22"}}"##;
+    let mut log = b"\xff\xfe no text\n[1]\n".to_vec();
+    log.extend(vec![b'x'; 3 << 20]);
+    log.extend(format!("\n{line}\n{{\"time_us\":18000576").bytes());
+    fs::write(dir.path().join("a.log"), log).unwrap();
+    let told = run_in(dir.path(), &["why", "user=#b1f3c0de9a417d22", "--log", "a.log"]);
+    assert!(told.contains("2027-01-16T00:00:00Z  refused by api/r"), "{told}");
+    assert!(told.contains("4 lines could not be read"), "{told}");
+    let told = run_in(dir.path(), &["why", "user=42", "--log", "a.log"]);
+    assert!(told.contains("the values of user are hashed in this file"), "{told}");
+}
+
+#[test]
+fn why_finds_a_caller_whose_key_holds_commas_and_equals_signs() {
+    let (mut server, dir) = serve("{ admissions_one_in: 1, clear: ['*'] }");
+    let (http, admin) = (server.addr("http"), server.addr("admin"));
+    for user in ["a,b", "a,b=c"] {
+        let body = json!({ "domain": "api", "attributes": { "user": user }, "cost": 8 }).to_string();
+        assert_eq!(http::post_json(http, "/v1/check", &body).status, 429);
+        let told = tidegate(&["why", &format!("user={user}")])
+            .env("TIDEGATE_ADMIN", format!("http://{admin}"))
+            .env("TIDEGATE_TOKEN", TOKEN)
+            .env("HOME", dir.path())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(told.contains(&format!("user={user}  (")) && told.lines().count() == 1, "{told}");
+    }
 }
 
 #[test]

@@ -84,10 +84,35 @@ fn mistakes_say_what_to_do() {
         (&["access.log", "--rules", "two.yaml", "--domain", "wep"], "web"),
         (&["access.log", "--rules", "new.yaml", "--format", "caddy"], "not a single line"),
         (&["access.log", "--rules", "new.yaml", "--format", "csv"], "--map time="),
+        (&["access.log", "--rules", "new.yaml", "--map", "time=when"], "there is no column `when`"),
+        (
+            &["access.log", "--rules", "new.yaml", "--format", "combined", "--map", "ip=a"],
+            "only CSV has some",
+        ),
+        (&["missing.log", "--rules", "new.yaml", "--html", "no/a.html"], "cannot write no/a.html"),
+        (&["access.log", "--rules", "new.yaml", "--html", "./access.log"], "it is read, or written twice"),
+        (&["access.log", "--rules", "new.yaml", "--svg", "new.yaml"], "it is read, or written twice"),
+        (&["access.log", "--rules", "new.yaml", "--svg", "a", "--html", "a"], "written twice"),
     ] {
         let told = told(args);
         assert!(told.starts_with("exit 1") && told.contains(expected), "{args:?}: {told}");
     }
+    assert_eq!(fs::read_to_string(dir.path().join("new.yaml")).unwrap(), NEW, "what is read stays as it is");
+}
+
+#[test]
+fn a_log_of_our_own_says_the_domain_of_each_request_so_nobody_else_must() {
+    let dir = dir();
+    let two = format!("{NEW}\n---\n{}", NEW.replace("web", "api"));
+    fs::write(dir.path().join("two.yaml"), two).unwrap();
+    let line = |domain: &str| {
+        format!(
+            "{{\"time_us\":1800057600000000,\"domain\":\"{domain}\",\"verdict\":\"admitted\",\"attributes\":{{\"ip\":\"a\"}}}}\n"
+        )
+    };
+    fs::write(dir.path().join("own.log"), line("api").repeat(3) + &line("web")).unwrap();
+    let told = run_in(dir.path(), &["replay", "own.log", "--rules", "two.yaml"]);
+    assert!(told.starts_with("exit 0") && told.contains("requests refused: 1 (25.00 % of 4)"), "{told}");
 }
 
 #[test]

@@ -27,7 +27,10 @@ impl Columns {
         };
         let mut columns = Columns { time: 0, cost: None, attributes: Vec::new() };
         let mut time = None;
-        for (what, column) in mapping {
+        for (number, (what, column)) in mapping.iter().enumerate() {
+            if mapping[..number].iter().any(|(other, _)| other == what) {
+                return Err(format!("`{what}` is mapped twice"));
+            }
             match what.as_str() {
                 "time" => time = Some(place(column)?),
                 "cost" => columns.cost = Some(place(column)?),
@@ -124,6 +127,8 @@ mod tests {
         let error = Columns::new(b"a,b", &mapping(&[("time", "c")])).unwrap_err();
         assert_eq!(error, "there is no column `c`; the columns are a, b");
         assert!(Columns::new(b"a,b", &mapping(&[("user", "a")])).unwrap_err().contains("--map time="));
+        let twice = Columns::new(b"a,b", &mapping(&[("time", "a"), ("time", "b")])).unwrap_err();
+        assert_eq!(twice, "`time` is mapped twice");
     }
 
     #[test]

@@ -8,6 +8,9 @@ use super::json::{self, Raw, unescaped};
 use super::time::NO_TIME;
 use super::{BadLine, Recorded};
 
+/// The most requests that one line may stand for: each is decided by itself, and a second has no more.
+const MOST_WEIGHT: u64 = 10_000_000;
+
 pub(super) fn read<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
     let (mut at, mut has_attributes, mut readable) = (None, false, true);
     json::fields(line, |name, walk| {
@@ -16,7 +19,11 @@ pub(super) fn read<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<()
             b"domain" => recorded.domain = walk.value()?.text().and_then(text),
             b"cost" => readable &= walk.value()?.integer().map(|cost| recorded.cost = cost).is_some(),
             b"n" => {
-                let n = walk.value()?.integer().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+                let n = walk.value()?.integer().filter(|n| *n > 0);
+                if n.is_some_and(|n| n > MOST_WEIGHT) {
+                    return Err(BadLine("it stands for more than 10,000,000 requests"));
+                }
+                let n = n.and_then(|n| u32::try_from(n).ok());
                 readable &= n.map(|n| recorded.weight = n).is_some();
             }
             b"verdict" => recorded.refused = Some(walk.value()? == Raw::Text(b"refused")),

@@ -80,7 +80,8 @@ fn bars(peaks: &[crate::report::Peak], most: u64) -> Vec<(u64, u64, u64)> {
     }
     let mut bars: Vec<(u64, u64, u64)> = Vec::new();
     for peak in peaks {
-        let (first, last) = (peak.value / width * width, peak.value / width * width + width - 1);
+        let (first, last) =
+            (peak.value / width * width, (peak.value / width * width).saturating_add(width - 1));
         match bars.last_mut() {
             Some(bar) if bar.0 == first => bar.2 += peak.count,
             _ => bars.push((first, last, peak.count)),
@@ -111,5 +112,11 @@ mod tests {
         let bars = bars(&peaks, 12);
         assert_eq!((bars[0].0, bars[0].1, bars.len()), (0, 19, 7));
         assert_eq!(bars.iter().map(|bar| bar.2).sum::<u64>(), 274);
+    }
+
+    #[test]
+    fn the_last_bar_of_the_largest_numbers_ends_behind_its_beginning() {
+        let bars = bars(&[Peak { value: u64::MAX, count: 1 }], 12);
+        assert_eq!(bars, [(18_000_000_000_000_000_000, u64::MAX, 1)]);
     }
 }

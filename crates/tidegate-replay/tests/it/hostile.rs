@@ -89,7 +89,16 @@ fn a_line_that_claims_to_stand_for_everything_is_one_that_cannot_be_read() {
             r#"{{"time_us":1800057600000000,"domain":"web","verdict":"admitted","n":{n},"attributes":{{"ip":"a"}}}}"#
         )
     };
-    let log = [line("0"), line("-1"), line("99999999999"), line("1")].join("\n");
+    let log = [line("0"), line("-1"), line("99999999999"), line("4294967295"), line("1")].join("\n");
     let report = replay(&log, Format::Tidegate, TWO_AN_HOUR, None);
-    assert_eq!((report.lines.played, report.lines.bad), (1, 3));
+    assert_eq!((report.lines.played, report.lines.bad), (1, 4));
+    assert_eq!(report.lines.examples[3].why, "it stands for more than 10,000,000 requests");
+}
+
+#[test]
+fn a_mark_of_the_byte_order_before_the_first_line_is_no_part_of_it() {
+    let line = r#"203.0.113.7 - - [16/Nov/2026:02:30:16 +0000] "GET / HTTP/1.1" 200 1 "-" "-""#;
+    let log = format!("\u{feff}{line}\n{line}\n{line}\n");
+    let report = replay(&log, Format::Combined, TWO_AN_HOUR, None);
+    assert_eq!((report.rules[0].callers, report.refused.now), (1, 1));
 }

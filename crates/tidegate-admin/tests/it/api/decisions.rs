@@ -47,6 +47,33 @@ fn a_viewer_sees_no_key() {
 }
 
 #[test]
+fn a_viewer_cannot_find_out_whose_hash_it_sees_by_trying_names() {
+    let node = node();
+    let token = node.token(Role::Viewer, false);
+    let ask = |path: &str| node.ask_as(&token, "GET", path, &[], &Value::Null);
+    for guess in ["user=alice", "user=nobody", "{\"user\":\"alice\"}", "user="] {
+        let answer = ask(&format!("/decisions?key={}", guess.replace('"', "%22")));
+        assert_eq!(answer.status, 403, "{guess}: {}", answer.text());
+    }
+    let shown = ask("/decisions").json();
+    let hash = shown["decisions"][0]["attributes"]["user"].as_str().unwrap().replace('#', "%23");
+    assert_eq!(ask(&format!("/decisions?key=user={hash}")).json()["fit"], 1, "bob asked last, and once");
+}
+
+#[test]
+fn a_caller_whose_key_holds_commas_and_signs_is_found() {
+    let node = node();
+    for user in ["a,b", "a,b=c", "x=y", "{"] {
+        assert_eq!(node.passing(user, 1), 1);
+    }
+    let fit = |key: &str| node.get(&format!("/decisions?key={key}"))["fit"].clone();
+    assert_eq!([fit("user=a,b"), fit("user=x=y"), fit("user={")], [json!(1), json!(1), json!(1)]);
+    assert_eq!(fit("{%22user%22:%22a,b=c%22}"), 1, "as an object of JSON there is no doubt");
+    let wrong = node.ask("GET", "/decisions?key={%22user%22:7}", &Value::Null);
+    assert_eq!((wrong.status, &wrong.json()["field"]), (422, &json!("key")));
+}
+
+#[test]
 fn the_busiest_callers_are_ranked_with_their_error() {
     let node = node();
     let top = node.get("/keys/top?rule=per-user&by=refused");
@@ -200,6 +227,20 @@ fn a_log_that_cannot_be_played_names_the_field_and_a_way_out() {
     let wrong = json!({ "log": log, "documents": [{ "domain": "api", "text": "domain: api\nrulez: []\n" }] });
     assert!(!node.ask("POST", "/replay/log", &wrong).json()["diagnostics"].as_array().unwrap().is_empty());
     assert_eq!(node.ask("POST", "/replay/log", &json!({})).status, 404, "no decision is kept");
+}
+
+#[test]
+fn a_proposal_of_nothing_or_of_two_things_says_what_to_give() {
+    let node = node();
+    for body in [
+        json!({}),
+        json!({ "domain": "api", "rule": "per-user" }),
+        json!({ "documents": [], "domain": "api", "rule": "per-user", "text": "{}" }),
+    ] {
+        let answer = node.ask("POST", "/replay", &body);
+        assert_eq!(answer.status, 422);
+        assert!(answer.json()["hint"].as_str().unwrap().contains("`documents`"), "{}", answer.text());
+    }
 }
 
 #[test]
