@@ -1,29 +1,31 @@
 //! Takes notices to a webhook: grouped, signed, and again until they are taken.
 //!
-//! What happened within a moment goes as one body. A receiver that fails is tried again, later each time; meanwhile new
-//! notices wait behind, and the oldest are dropped once there are too many. Every body has an id, the same in every try.
+//! What happened within a moment goes as one body. One that is not taken is tried again, later each time; meanwhile others go
+//! past it, but for those about the same alerts: what has ended is told behind its beginning. The oldest are dropped once too
+//! many wait. Every body has an id, the same in every try.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::header::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
-use sha2::Sha256;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::book::Notice;
+use super::payload::{as_json, as_slack, signature};
 use crate::post::Endpoint;
 
 /// Bodies that wait.
 const MOST_WAITING: usize = 64;
+/// Alerts of one body for programs: about 60 kB.
+const MOST_IN_BODY: usize = 100;
 /// How long a receiver may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Tries of one body: with pauses that double, about a quarter of an hour.
+/// Tries of one body: with pauses that double, about eight minutes.
 const MOST_TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
@@ -74,16 +76,66 @@ pub struct Courier {
 
 #[derive(Debug, Default)]
 struct Waiting {
+    /// In the order in which things happened, the one on its way among them.
     bodies: VecDeque<Body>,
-    /// Whether one is on its way.
-    under_way: bool,
+    /// Which one is on its way.
+    under_way: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 struct Body {
+    number: u64,
     id: String,
+    /// When it happened, by the clock and by one that is never set.
     at_s: u64,
+    taken: Instant,
     bytes: Bytes,
+    /// Fingerprints of the alerts that it tells of.
+    about: Arc<[String]>,
+    tries: u32,
+    /// When it is to be tried next.
+    due: Instant,
+}
+
+/// What is to be done next.
+enum Next {
+    Try(Body),
+    WaitUntil(Instant),
+    WaitForMore,
+}
+
+impl Waiting {
+    /// What may go at `now`: of those that are due and wait behind none about the same, one that was tried least.
+    fn next(&mut self, now: Instant) -> Next {
+        let (mut before, mut best, mut soonest) = (HashSet::new(), None::<&Body>, None::<Instant>);
+        for body in &self.bodies {
+            let is_first = !body.about.iter().any(|one| before.contains(one.as_str()));
+            before.extend(body.about.iter().map(String::as_str));
+            if !is_first {
+                continue;
+            }
+            soonest = Some(soonest.map_or(body.due, |soonest| soonest.min(body.due)));
+            if body.due <= now && best.is_none_or(|best| body.tries < best.tries) {
+                best = Some(body);
+            }
+        }
+        let next = match (best, soonest) {
+            (Some(body), _) => Next::Try(body.clone()),
+            (None, Some(soonest)) => Next::WaitUntil(soonest),
+            (None, None) => Next::WaitForMore,
+        };
+        self.under_way = best.map(|body| body.number);
+        next
+    }
+
+    /// Makes room for one more. False where the oldest had to go.
+    fn make_room(&mut self) -> bool {
+        if self.bodies.len() < MOST_WAITING {
+            return true;
+        }
+        let oldest = self.bodies.iter().position(|body| Some(body.number) != self.under_way);
+        oldest.and_then(|oldest| self.bodies.remove(oldest)).is_none()
+    }
 }
 
 impl Courier {
@@ -103,93 +155,98 @@ impl Courier {
     /// Bodies that wait for a receiver that takes them, the one that is being tried included.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        let waiting = self.waiting.lock();
-        waiting.bodies.len() + usize::from(waiting.under_way)
+        self.waiting.lock().bodies.len()
     }
 
     /// Waits until everything was delivered, or given up, for at most so long. False where it is not.
     pub async fn settled(&self, within: Duration) -> bool {
         let idle = async {
-            while !self.is_idle() {
+            while self.waiting() > 0 {
                 self.idle.notified().await;
             }
         };
         tokio::time::timeout(within, idle).await.is_ok()
     }
 
-    fn is_idle(&self) -> bool {
-        let waiting = self.waiting.lock();
-        waiting.bodies.is_empty() && !waiting.under_way
+    /// Takes what happened at `now_s` along: one body for all of it, unless it is very much.
+    pub fn take(&self, now_s: u64, notices: &[Notice]) {
+        let most = match self.receiver.payload {
+            Payload::Json => MOST_IN_BODY,
+            Payload::Slack => usize::MAX,
+        };
+        notices.chunks(most).for_each(|some| self.take_body(now_s, some));
     }
 
-    /// Takes what happened at `now_s` along: one body for all of it.
-    pub fn take(&self, now_s: u64, notices: &[Notice]) {
-        if notices.is_empty() {
-            return;
-        }
-        let id = format!("{}-{now_s}-{}", self.node, self.next.fetch_add(1, Ordering::Relaxed));
+    fn take_body(&self, now_s: u64, notices: &[Notice]) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{}-{now_s}-{number}", self.node);
         let value = match self.receiver.payload {
             Payload::Json => as_json(&id, &self.node, now_s, notices),
             Payload::Slack => as_slack(notices),
         };
+        let (bytes, now) = (value.to_string().into(), Instant::now());
+        let about = notices.iter().map(|notice| notice.alert().fingerprint.clone()).collect();
         let mut waiting = self.waiting.lock();
-        if waiting.bodies.len() >= MOST_WAITING {
-            waiting.bodies.pop_front();
+        if !waiting.make_room() {
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        waiting.bodies.push_back(Body { id, at_s: now_s, bytes: value.to_string().into() });
+        waiting.bodies.push_back(Body { number, id, at_s: now_s, taken: now, bytes, about, tries: 0, due: now });
         self.more.notify_one();
     }
 
-    /// Delivers, in order. Runs until dropped.
+    /// Delivers. Runs until dropped.
     pub async fn run(&self) {
         loop {
-            let next = self.next();
+            let next = self.waiting.lock().next(Instant::now());
             match next {
-                Some(body) => self.deliver(&body).await,
-                None => self.more.notified().await,
+                Next::Try(body) => self.deliver(body).await,
+                Next::WaitUntil(due) => {
+                    // Whichever is first; then it is looked anew.
+                    let _ = tokio::time::timeout_at(due, self.more.notified()).await;
+                }
+                Next::WaitForMore => self.more.notified().await,
             }
         }
     }
 
-    fn next(&self) -> Option<Body> {
+    /// Tries a body once: it is taken, or given up, or waits for its next try.
+    async fn deliver(&self, mut body: Body) {
+        let endpoint = &self.receiver.endpoint;
+        let posted = endpoint.post("application/json", &self.headers(&body), body.bytes.clone(), PATIENCE).await;
+        body.tries += 1;
+        let Err(error) = posted else {
+            self.stats.delivered.fetch_add(1, Ordering::Relaxed);
+            if body.tries > 1 {
+                tracing::info!(id = body.id, tries = body.tries, "an alert was delivered at last");
+            }
+            return self.done(&body);
+        };
+        self.stats.failed_tries.fetch_add(1, Ordering::Relaxed);
+        if body.tries == 1 {
+            tracing::warn!(id = body.id, %error, "the webhook does not take an alert");
+        }
+        if !error.is_worth_a_retry() || body.tries == MOST_TRIES {
+            self.stats.dropped.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(id = body.id, "an alert was not delivered: the webhook never took it");
+            return self.done(&body);
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << (body.tries - 1)).min(LONGEST_PAUSE);
+        body.due = Instant::now() + pause;
         let mut waiting = self.waiting.lock();
-        let next = waiting.bodies.pop_front();
-        waiting.under_way = next.is_some();
-        if next.is_none() {
+        waiting.under_way = None;
+        if let Some(place) = waiting.bodies.iter().position(|one| one.number == body.number) {
+            waiting.bodies[place] = body;
+        }
+    }
+
+    /// It waits no more.
+    fn done(&self, body: &Body) {
+        let mut waiting = self.waiting.lock();
+        waiting.under_way = None;
+        waiting.bodies.retain(|one| one.number != body.number);
+        if waiting.bodies.is_empty() {
             self.idle.notify_one();
         }
-        next
-    }
-
-    async fn deliver(&self, body: &Body) {
-        let mut pause = FIRST_PAUSE;
-        for number in 1..=MOST_TRIES {
-            let headers = self.headers(body);
-            let endpoint = &self.receiver.endpoint;
-            match endpoint.post("application/json", &headers, body.bytes.clone(), PATIENCE).await {
-                Ok(()) => {
-                    self.stats.delivered.fetch_add(1, Ordering::Relaxed);
-                    if number > 1 {
-                        tracing::info!(id = body.id, tries = number, "an alert was delivered at last");
-                    }
-                    return;
-                }
-                Err(error) => {
-                    self.stats.failed_tries.fetch_add(1, Ordering::Relaxed);
-                    if number == 1 {
-                        tracing::warn!(id = body.id, %error, "the webhook does not take an alert");
-                    }
-                    if !error.is_worth_a_retry() {
-                        break;
-                    }
-                }
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-        self.stats.dropped.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(id = body.id, "an alert was not delivered: the webhook never took it");
     }
 
     fn headers(&self, body: &Body) -> Vec<(HeaderName, HeaderValue)> {
@@ -201,93 +258,10 @@ impl Courier {
         };
         add("x-tidegate-delivery", &body.id);
         if let Some(secret) = &self.receiver.secret {
-            add("x-tidegate-signature", &signature(secret, body.at_s, &body.bytes));
+            // As of this try: a receiver may refuse what was signed long ago.
+            let now_s = body.at_s + body.taken.elapsed().as_secs();
+            add("x-tidegate-signature", &signature(secret, now_s, &body.bytes));
         }
         headers
-    }
-}
-
-/// `t=SECONDS,v1=HEX`: HMAC-SHA256 over the seconds, a dot and the body. The time is in it so that an old body cannot be
-/// sent again as a new one.
-#[must_use]
-pub fn signature(secret: &[u8], at_s: u64, body: &[u8]) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
-    mac.update(format!("{at_s}.").as_bytes());
-    mac.update(body);
-    let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("t={at_s},v1={hex}")
-}
-
-fn as_json(id: &str, node: &str, now_s: u64, notices: &[Notice]) -> Value {
-    let alerts: Vec<Value> = notices
-        .iter()
-        .map(|notice| {
-            let mut value = serde_json::to_value(notice.alert()).unwrap_or_default();
-            value["state"] = notice.state().into();
-            value
-        })
-        .collect();
-    json!({ "id": id, "node": node, "at_s": now_s, "alerts": alerts })
-}
-
-fn as_slack(notices: &[Notice]) -> Value {
-    let line = |notice: &Notice| {
-        let alert = notice.alert();
-        let sign = match (notice.state(), alert.severity) {
-            ("resolved", _) => ":white_check_mark: over:",
-            (_, super::Severity::Critical) => ":rotating_light:",
-            (_, super::Severity::Warning) => ":warning:",
-            (_, super::Severity::Info) => ":information_source:",
-        };
-        let link = match alert.link.is_empty() {
-            true => String::new(),
-            false => format!(" <{}|look>", plain(&alert.link)),
-        };
-        format!(
-            "{sign} *{}* {}\n_next:_ {}{link}",
-            alert.kind.name(),
-            plain(&alert.summary),
-            plain(&alert.next)
-        )
-    };
-    let lines: Vec<String> = notices.iter().map(line).collect();
-    json!({ "text": lines.join("\n") })
-}
-
-/// Rule names are not Slack's control characters.
-fn plain(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Alert, Kind, Severity};
-    use super::*;
-
-    #[test]
-    fn the_signature_is_what_openssl_makes_of_the_same() {
-        // printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac secret
-        let expected = "49f24e537407743fa4a0242bb63b94b9a47ee99cbbe071ccd8a22550ae411686";
-        let made = signature(b"secret", 1_700_000_000, b"{\"a\":1}");
-        assert_eq!(made, format!("t=1700000000,v1={expected}"));
-    }
-
-    #[test]
-    fn slack_is_told_in_its_own_words_and_no_name_can_break_out() {
-        let alert = Alert {
-            fingerprint: String::new(),
-            kind: Kind::TrafficSpike,
-            subject: "api/<!channel>".to_owned(),
-            severity: Severity::Warning,
-            summary: "api/<!channel> has 900 requests".to_owned(),
-            next: "look".to_owned(),
-            link: "https://gate/#/top".to_owned(),
-            since_s: 1,
-            ended_s: None,
-            silenced: false,
-        };
-        let text = as_slack(&[Notice::Begun(alert)])["text"].as_str().unwrap_or_default().to_owned();
-        assert!(text.contains("&lt;!channel&gt;") && !text.contains("<!channel>"), "{text}");
-        assert!(text.contains("<https://gate/#/top|look>"), "{text}");
     }
 }

@@ -47,7 +47,10 @@ impl Duty {
                 self.role = if ours { Role::Holder } else { Role::Other };
             }
             None => {
-                let silent_s = now_s.saturating_sub(self.last_answer_s.unwrap_or(self.began_s));
+                // Since a clock that was set back it is silent from then on.
+                let since_s = self.last_answer_s.unwrap_or(self.began_s).min(now_s);
+                self.last_answer_s = Some(since_s);
+                let silent_s = now_s - since_s;
                 if self.role == Role::Other && silent_s > self.lease_s {
                     self.role = Role::Orphan;
                 }
@@ -85,6 +88,14 @@ mod tests {
             Role::Other,
             "and is one of many again when the store answers"
         );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_nobody_from_telling_in_an_outage() {
+        let mut duty = Duty::new(15, 10_000);
+        assert_eq!(duty.heard(10_001, Some(false)), Role::Other);
+        let tells = (5_000..5_060).find(|now| duty.heard(*now, None).tells());
+        assert_eq!(tells, Some(5_016));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! The list lives in the store. A change is made here at once, and joins the fleet's list at the next look; while the store
 //! does not answer, when there is most to silence, it waits. Where the store forgot the list, the nodes remember it.
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
 use super::book::Alert;
@@ -46,7 +48,8 @@ pub struct Silences {
     list: Vec<Silence>,
     /// Made here, and not in the fleet's list yet.
     added: Vec<u64>,
-    ended: Vec<u64>,
+    /// Ended here, and perhaps still in the fleet's list: as many as that has, the latest last.
+    ended: VecDeque<u64>,
 }
 
 impl Silences {
@@ -70,7 +73,10 @@ impl Silences {
         if self.list.len() == before {
             return false;
         }
-        self.ended.push(id);
+        if self.ended.len() >= MOST_IN_LIST {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(id);
         true
     }
 
@@ -175,6 +181,21 @@ mod tests {
         exchange(&mut a, &mut store, 0);
         assert_eq!((ids(a.at(0)), a.at(0).len()), (ids(b.at(0)), 160));
         assert_eq!((a.add(until(100)), b.add(until(100))), (None, None));
+    }
+
+    #[test]
+    fn silences_made_and_ended_again_and_again_while_the_store_is_away_take_bounded_memory() {
+        let (mut a, mut store) = (Silences::default(), None);
+        let kept = a.add(until(100)).unwrap();
+        exchange(&mut a, &mut store, 0);
+        for _ in 0..5_000 {
+            let id = a.add(until(100)).unwrap();
+            assert!(a.end(id));
+        }
+        assert!(a.ended.len() <= MOST_IN_LIST);
+        assert!(a.end(kept));
+        exchange(&mut a, &mut store, 1);
+        assert_eq!((store, a.ended.len()), (Some(vec![]), 0), "what was ended last is ended for all");
     }
 
     #[test]

@@ -1,0 +1,109 @@
+//! What a webhook is sent: our own form for programs, Slack's for people, and the signature of either.
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use super::book::Notice;
+
+/// Alerts of one message to Slack, which takes 40,000 characters; of more, how many there are.
+const MOST_IN_SLACK: usize = 20;
+
+/// `t=SECONDS,v1=HEX`: HMAC-SHA256 over the seconds, a dot and the body. The time is in it so that an old body cannot be
+/// sent again as a new one.
+#[must_use]
+pub fn signature(secret: &[u8], at_s: u64, body: &[u8]) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
+    mac.update(format!("{at_s}.").as_bytes());
+    mac.update(body);
+    let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("t={at_s},v1={hex}")
+}
+
+pub(super) fn as_json(id: &str, node: &str, now_s: u64, notices: &[Notice]) -> Value {
+    let alerts: Vec<Value> = notices
+        .iter()
+        .map(|notice| {
+            let mut value = serde_json::to_value(notice.alert()).unwrap_or_default();
+            value["state"] = notice.state().into();
+            value
+        })
+        .collect();
+    json!({ "id": id, "node": node, "at_s": now_s, "alerts": alerts })
+}
+
+pub(super) fn as_slack(notices: &[Notice]) -> Value {
+    let line = |notice: &Notice| {
+        let alert = notice.alert();
+        let sign = match (notice.state(), alert.severity) {
+            ("resolved", _) => ":white_check_mark: over:",
+            (_, super::Severity::Critical) => ":rotating_light:",
+            (_, super::Severity::Warning) => ":warning:",
+            (_, super::Severity::Info) => ":information_source:",
+        };
+        let link = match alert.link.is_empty() {
+            true => String::new(),
+            false => format!(" <{}|look>", plain(&alert.link)),
+        };
+        format!(
+            "{sign} *{}* {}\n_next:_ {}{link}",
+            alert.kind.name(),
+            plain(&alert.summary),
+            plain(&alert.next)
+        )
+    };
+    let mut lines: Vec<String> = notices.iter().take(MOST_IN_SLACK).map(line).collect();
+    if let Some(more @ 1..) = notices.len().checked_sub(MOST_IN_SLACK) {
+        lines.push(format!("and {more} more"));
+    }
+    json!({ "text": lines.join("\n") })
+}
+
+/// Rule names are not Slack's control characters.
+fn plain(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Alert, Kind, Severity};
+    use super::*;
+
+    #[test]
+    fn the_signature_is_what_openssl_makes_of_the_same() {
+        // printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac secret
+        let expected = "49f24e537407743fa4a0242bb63b94b9a47ee99cbbe071ccd8a22550ae411686";
+        let made = signature(b"secret", 1_700_000_000, b"{\"a\":1}");
+        assert_eq!(made, format!("t=1700000000,v1={expected}"));
+    }
+
+    fn alert(name: &str) -> Alert {
+        Alert {
+            fingerprint: String::new(),
+            kind: Kind::TrafficSpike,
+            subject: format!("api/{name}"),
+            severity: Severity::Warning,
+            summary: format!("api/{name} has 900 requests"),
+            next: "look".to_owned(),
+            link: "https://gate/#/top".to_owned(),
+            since_s: 1,
+            ended_s: None,
+            silenced: false,
+        }
+    }
+
+    #[test]
+    fn slack_is_told_in_its_own_words_and_no_name_can_break_out() {
+        let text = as_slack(&[Notice::Begun(alert("<!channel>"))])["text"].as_str().unwrap_or_default().to_owned();
+        assert!(text.contains("&lt;!channel&gt;") && !text.contains("<!channel>"), "{text}");
+        assert!(text.contains("<https://gate/#/top|look>"), "{text}");
+    }
+
+    #[test]
+    fn slack_is_told_of_a_thousand_at_once_in_a_text_that_it_takes() {
+        let many: Vec<Notice> =
+            (0..1_000).map(|number| Notice::Begun(alert(&format!("r{number}-{}", "x".repeat(200))))).collect();
+        let text = as_slack(&many)["text"].as_str().unwrap_or_default().to_owned();
+        assert!(text.len() < 40_000 && text.ends_with("and 980 more"), "{} bytes", text.len());
+    }
+}
