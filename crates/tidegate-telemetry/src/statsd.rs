@@ -14,6 +14,9 @@ use crate::scrape::Scrape;
 
 /// Fits into one frame of an ordinary network, headers included.
 const MOST_PACKET_BYTES: usize = 1_432;
+/// Packets that go together, and the pause before the next: a receiver reads them meanwhile.
+const PACKETS_AT_ONCE: usize = 16;
+const BETWEEN_PACKETS: Duration = Duration::from_millis(2);
 /// Lines of one round: four for each of 10,000 rules, and a few.
 const MOST_LINES: usize = 40_100;
 
@@ -57,16 +60,21 @@ impl Statsd {
         Arc::clone(&self.dropped)
     }
 
-    /// Sends what was counted since `before`.
-    pub fn send(&self, scrape: &Scrape, before: &mut Before) {
+    /// Sends what was counted since `before`, a few packets at a time: a receiver has room for some two hundred kilobytes that
+    /// it has not read yet, and what thousands of rules have to tell is more.
+    pub async fn send(&self, scrape: &Scrape, before: &mut Before) {
         let lines = self.lines.since(scrape, before);
         let unsent =
             lines.len().saturating_sub(MOST_LINES) + lines.iter().filter(|line| is_too_long(line)).count();
         self.dropped.fetch_add(unsent as u64, Ordering::Relaxed);
-        for packet in packets(&lines[..lines.len().min(MOST_LINES)]) {
-            if self.socket.send_to(packet.as_bytes(), self.to).is_err() {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
+        for (number, some) in
+            packets(&lines[..lines.len().min(MOST_LINES)]).chunks(PACKETS_AT_ONCE).enumerate()
+        {
+            if number > 0 {
+                tokio::time::sleep(BETWEEN_PACKETS).await;
             }
+            let failed = some.iter().filter(|one| self.socket.send_to(one.as_bytes(), self.to).is_err());
+            self.dropped.fetch_add(failed.count() as u64, Ordering::Relaxed);
         }
     }
 
@@ -79,7 +87,7 @@ impl Statsd {
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            self.send(&read().await, &mut before);
+            self.send(&read().await, &mut before).await;
         }
     }
 }

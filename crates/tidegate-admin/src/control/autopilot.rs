@@ -14,7 +14,6 @@ use tidegate_rules::{Autopilot, Timestamp, with_limit};
 use tidegate_rulestore::{Actor, Error, Publication, PublishError, Role, RuleStore};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::fleet::FleetError;
 use super::{Control, RuleSource, compile};
 use crate::low_priority::at_low_priority;
 
@@ -115,8 +114,7 @@ impl Control {
             if steered.is_empty() {
                 continue;
             }
-            let alert = self.fleets_alert().await;
-            if matches!(alert, Ok(Some(_))) {
+            if matches!(self.fleets_alert().await, Ok(Some(_))) {
                 last_alert = Some(now);
             }
             look_at.retain(|(domain, rule), _| {
@@ -128,7 +126,7 @@ impl Control {
                     continue;
                 }
                 *due = now + one.pilot.every.min(LOOK_AGAIN);
-                if let Err(error) = self.steer(store, log, one, (&alert, last_alert)).await {
+                if let Err(error) = self.steer(store, log, one, last_alert).await {
                     tracing::debug!(%error, "the autopilot cannot read or publish rules");
                 }
             }
@@ -157,7 +155,7 @@ impl Control {
         store: &RuleStore,
         log: &Arc<DecisionLog>,
         one: &Steered,
-        (alert, last_alert): (&Result<Option<String>, FleetError>, Option<Timestamp>),
+        last_alert: Option<Timestamp>,
     ) -> Result<(), Error> {
         let (on, reason) = (store.head().await?.version, one.reason());
         let versions = store.versions(u64::MAX, MOST_VERSIONS).await?;
@@ -166,13 +164,15 @@ impl Control {
         };
         let last_step = versions.iter().find(own).map(|version| version.at);
         let demand = self.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
+        // Asked last: the others may have taken seconds to answer.
+        let alert = self.fleets_alert().await;
         let known = StepInput {
             pilot: one.pilot,
             limit: one.limit,
             now: self.clock.now(),
             last_step,
             demand: demand.limits.iter().find(|limit| limit.limit == one.limit_name),
-            missing: match alert {
+            missing: match &alert {
                 Ok(_) => demand.missing.first().map(|missing| missing.node.as_str()),
                 Err(_) => Some("that holds the alerts"),
             },

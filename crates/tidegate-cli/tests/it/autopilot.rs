@@ -54,7 +54,29 @@ fn of_two_nodes_that_steer_at_once_one_makes_each_step_and_none_is_lost_or_made_
     assert_eq!(steps(&two), steps(&one));
 }
 
-/// That no step is made then is for the autopilot's own tests to say: here a busy machine may take the other node for gone.
+#[test]
+fn no_step_is_made_while_an_alert_is_active() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificates = Certificates::for_loopback(dir.path());
+    // Its certificate lasts two thousand years: far enough ahead, it ends soon.
+    let node = Node::start(&format!(
+        "decision_log: {{ admissions_one_in: 1 }}\nlog: {{ level: 'info,tidegate_admin=debug' }}\n\
+         tls: {{ resp: {{ certificate: '{}', key: '{}' }} }}\nalerts: {{ certificate_days: 1000000 }}",
+        certificates.cert.display(),
+        certificates.key.display()
+    ));
+    eventually("there is an alert", LONG, || node.get("/alerts")["active"][0]["kind"] == "certificate_ends");
+    assert_eq!(node.publish(&steered()).status, 200);
+    node.runs(10);
+    ask([&node, &node]);
+    // A step would be due every second, and nothing else speaks against it.
+    let held_back = || node.server.stderr().matches("an alert is active: the certificate of resp").count();
+    let before = held_back();
+    eventually("it holds back again and again", LONG, || held_back() >= before + 5);
+    assert_eq!((steps(&node), node.limit()), (vec![], Some(10)));
+}
+
+/// That no step is made then is said above: here a busy machine may take the other node for gone.
 #[test]
 fn an_alert_that_only_another_node_knows_of_holds_the_autopilot_back() {
     let (redis, postgres, dir) = (Redis::start(), Postgres::shared(), tempfile::tempdir().unwrap());

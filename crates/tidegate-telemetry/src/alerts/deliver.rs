@@ -190,7 +190,16 @@ impl Courier {
         if !waiting.make_room() {
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        waiting.bodies.push_back(Body { number, id, at_s: now_s, taken: now, bytes, about, tries: 0, due: now });
+        waiting.bodies.push_back(Body {
+            number,
+            id,
+            at_s: now_s,
+            taken: now,
+            bytes,
+            about,
+            tries: 0,
+            due: now,
+        });
         self.more.notify_one();
     }
 
@@ -212,7 +221,8 @@ impl Courier {
     /// Tries a body once: it is taken, or given up, or waits for its next try.
     async fn deliver(&self, mut body: Body) {
         let endpoint = &self.receiver.endpoint;
-        let posted = endpoint.post("application/json", &self.headers(&body), body.bytes.clone(), PATIENCE).await;
+        let posted =
+            endpoint.post("application/json", &self.headers(&body), body.bytes.clone(), PATIENCE).await;
         body.tries += 1;
         let Err(error) = posted else {
             self.stats.delivered.fetch_add(1, Ordering::Relaxed);

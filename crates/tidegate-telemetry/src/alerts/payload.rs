@@ -94,15 +94,17 @@ mod tests {
 
     #[test]
     fn slack_is_told_in_its_own_words_and_no_name_can_break_out() {
-        let text = as_slack(&[Notice::Begun(alert("<!channel>"))])["text"].as_str().unwrap_or_default().to_owned();
+        let text =
+            as_slack(&[Notice::Begun(alert("<!channel>"))])["text"].as_str().unwrap_or_default().to_owned();
         assert!(text.contains("&lt;!channel&gt;") && !text.contains("<!channel>"), "{text}");
         assert!(text.contains("<https://gate/#/top|look>"), "{text}");
     }
 
     #[test]
     fn slack_is_told_of_a_thousand_at_once_in_a_text_that_it_takes() {
-        let many: Vec<Notice> =
-            (0..1_000).map(|number| Notice::Begun(alert(&format!("r{number}-{}", "x".repeat(200))))).collect();
+        let many: Vec<Notice> = (0..1_000)
+            .map(|number| Notice::Begun(alert(&format!("r{number}-{}", "x".repeat(200)))))
+            .collect();
         let text = as_slack(&many)["text"].as_str().unwrap_or_default().to_owned();
         assert!(text.len() < 40_000 && text.ends_with("and 980 more"), "{} bytes", text.len());
     }

@@ -11,6 +11,10 @@ use tidegate_telemetry::{Endpoint, Plaintext, Scrape};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
 #[test]
 fn counters_reach_a_udp_receiver_in_packets_that_fit() {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -19,8 +23,8 @@ fn counters_reach_a_udp_receiver_in_packets_that_fit() {
     let text: String = (0..100)
         .map(|n| format!("tidegate_decisions_total{{domain=\"api\",rule=\"r{n}\",result=\"refused\",source=\"store\"}} {n}\n"))
         .collect();
-    statsd
-        .send(&Scrape::parse(&format!("# TYPE tidegate_decisions counter\n{text}")), &mut Before::default());
+    let scrape = Scrape::parse(&format!("# TYPE tidegate_decisions counter\n{text}"));
+    runtime().block_on(statsd.send(&scrape, &mut Before::default()));
     // r0 counted nothing: 99 rules, two lines each.
     let (mut lines, mut packet) = (Vec::new(), [0; 65_536]);
     while lines.len() < 198 {
@@ -37,7 +41,7 @@ fn nobody_listening_to_udp_costs_nothing() {
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let statsd = Statsd::new(gone, Lines::default()).unwrap();
     let scrape = Scrape::parse("# TYPE tidegate_store_errors counter\ntidegate_store_errors_total 5\n");
-    (0..10).for_each(|_| statsd.send(&scrape, &mut Before::default()));
+    (0..10).for_each(|_| runtime().block_on(statsd.send(&scrape, &mut Before::default())));
 }
 
 /// A webhook that answers with each of `statuses` in turn, and hands out every request, head and body.
@@ -95,8 +99,7 @@ fn deliver(
     requests: mpsc::Receiver<(String, Vec<u8>)>,
     count: usize,
 ) -> Vec<(String, Vec<u8>)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let waiting = tokio::task::spawn_blocking(move || {
             (0..count).map(|_| requests.recv_timeout(PATIENCE).unwrap()).collect::<Vec<_>>()
         });
