@@ -102,6 +102,12 @@ impl Endpoint {
         if host.is_empty() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(error(format!("`{url}` has no host, or a user that cannot be sent"), FORM));
         }
+        // A port that is no number from 1 to 65535 must not mean the usual one.
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let has_port = authority.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+        if has_port && uri.port_u16().is_none_or(|port| port == 0) {
+            return Err(error(format!("`{url}` has a port that is none"), FORM));
+        }
         let is_encrypted = default_port == 443;
         let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
         if !is_encrypted && !is_here && plaintext == Plaintext::Loopback {
@@ -236,7 +242,17 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_named() {
-        for bad in ["", "collector", "ftp://host", "https://user:secret@host/", "http://"] {
+        for bad in [
+            "",
+            "collector",
+            "ftp://host",
+            "https://user:secret@host/",
+            "http://",
+            "https://host:99999/x",
+            "https://host:0/",
+            "https://host:/",
+            "http://[::1]:99999/",
+        ] {
             assert!(!problem(bad).is_empty(), "{bad}");
         }
     }

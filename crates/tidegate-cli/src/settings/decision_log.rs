@@ -45,6 +45,7 @@ struct LogFile {
 const LEAST_MEMORY: usize = 64 << 10;
 const LEAST_FILE: usize = 4 << 10;
 const MOST_KEPT: u32 = 1_000;
+const MOST_ONE_IN: u32 = 1_000_000;
 const SHORTEST_SECRET: usize = 16;
 
 impl DecisionLog {
@@ -57,6 +58,10 @@ impl DecisionLog {
     /// What the section adds up to, or what of it makes no sense.
     pub(crate) fn settings(&self) -> Result<DecisionLogConfig, Failure> {
         let default = DecisionLogConfig::default();
+        if let Some(one_in) = self.admissions_one_in.filter(|one_in| *one_in > MOST_ONE_IN) {
+            let what = format!("one admission in {one_in} is next to none");
+            return Err(wrong("admissions_one_in", what, "at most 1000000; 0 keeps refusals alone"));
+        }
         if let Some(Count(memory)) = self.memory
             && memory.get() < LEAST_MEMORY
         {
@@ -136,6 +141,7 @@ mod tests {
     fn what_makes_no_sense_is_named_with_its_field() {
         for (text, field) in [
             ("{ memory: 100 }", "decision_log.memory"),
+            ("{ admissions_one_in: 1000001 }", "decision_log.admissions_one_in"),
             ("{ secret: short }", "decision_log.secret"),
             ("{ clear: ['*', user] }", "decision_log.clear"),
             ("{ file: { path: a, max_bytes: 1 } }", "decision_log.file.max_bytes"),

@@ -172,26 +172,50 @@ impl Statsd {
             return Err(bad(format!("{to} is not on this machine, and StatsD is never encrypted"))
                 .hint("send to an agent on this machine, or say `plaintext: true`"));
         }
+        if to.port() == 0 {
+            return Err(
+                bad("nobody listens on the port 0".to_owned()).hint("127.0.0.1:8125 is the usual one")
+            );
+        }
         if let Some(tag) = self.tags.iter().find(|tag| !tag.contains(':') || tag.contains(['|', ',', '\n'])) {
             return Err(Failure::new(format!("telemetry.statsd.tags: `{tag}` is no tag"))
                 .hint("write each as name:value"));
         }
         let mut prefix = self.prefix.clone().unwrap_or_default();
+        if prefix.contains(|one: char| matches!(one, ':' | '|' | '@' | '#' | ',') || one.is_whitespace()) {
+            return Err(Failure::new("telemetry.statsd.prefix: a name has no such characters")
+                .hint("letters, digits, dots, hyphens and underscores: edge.eu"));
+        }
         if !prefix.is_empty() && !prefix.ends_with('.') {
             prefix.push('.');
         }
-        let every = self.every.map_or(Duration::from_secs(10), |Span(span)| span).max(MIN_EVERY);
+        let every = often("telemetry.statsd.every", self.every, Duration::from_secs(10))?;
         Ok(StatsdSettings { to, every, lines: Lines { prefix, tags: self.tags.clone() } })
     }
 }
 
 /// More often is more work than worth.
 const MIN_EVERY: Duration = Duration::from_millis(200);
+/// Less often, nobody would notice that something is wrong.
+const MAX_EVERY: Duration = Duration::from_secs(3_600);
+
+fn often(field: &str, given: Option<Span>, usual: Duration) -> Result<Duration, Failure> {
+    match given {
+        Some(Span(every)) if every > MAX_EVERY => {
+            Err(Failure::new(format!("{field}: it is at most 1h")).hint("leave it out for the usual one"))
+        }
+        given => Ok(given.map_or(usual, |Span(every)| every.max(MIN_EVERY))),
+    }
+}
 
 impl Otlp {
     fn check(&self) -> Result<OtlpSettings, Failure> {
         let endpoint =
             endpoint("telemetry.otlp.endpoint", &self.endpoint, self.ca.as_deref(), self.plaintext)?;
+        if self.endpoint.reveal().contains(['?', '#']) {
+            return Err(Failure::new("telemetry.otlp.endpoint: it has a query, and paths are added to it")
+                .hint("write https://host:4318; a token belongs into `headers`"));
+        }
         let mut headers = Vec::new();
         for (name, value) in &self.headers {
             let bad = || Failure::new(format!("telemetry.otlp.headers: `{name}` cannot be sent"));
@@ -205,10 +229,11 @@ impl Otlp {
         Ok(OtlpSettings {
             endpoint,
             headers,
-            metrics_every: self
-                .metrics_every
-                .map_or(Duration::from_secs(15), |Span(span)| span)
-                .max(MIN_EVERY),
+            metrics_every: often(
+                "telemetry.otlp.metrics_every",
+                self.metrics_every,
+                Duration::from_secs(15),
+            )?,
             traces,
             service: self.service.clone().unwrap_or_else(|| "tidegate".to_owned()),
         })
@@ -241,6 +266,11 @@ impl Alerts {
             return Ok(None);
         }
         let receiver = self.webhook.as_ref().map(Webhook::check).transpose()?;
+        let dashboard = self.dashboard.clone().unwrap_or_default();
+        if !dashboard.is_empty() && !dashboard.starts_with("https://") && !dashboard.starts_with("http://") {
+            return Err(Failure::new("alerts.dashboard: it is no address that a browser opens")
+                .hint("write it as https://gate.example"));
+        }
         let default = Thresholds::default();
         let part = |name: &str, given: Option<f64>, default: f64| match given {
             Some(part) if !(0.0..=1.0).contains(&part) => {
@@ -255,16 +285,16 @@ impl Alerts {
             certificate_days: self.certificate_days.unwrap_or(default.certificate_days),
             ..default
         };
-        Ok(Some(AlertSettings {
-            receiver,
-            dashboard: self.dashboard.clone().unwrap_or_default(),
-            thresholds,
-        }))
+        Ok(Some(AlertSettings { receiver, dashboard, thresholds }))
     }
 }
 
 impl Webhook {
     fn check(&self) -> Result<Receiver, Failure> {
+        if self.secret.as_ref().is_some_and(|secret| secret.reveal().is_empty()) {
+            return Err(Failure::new("alerts.webhook.secret: it is empty, so anybody could sign with it")
+                .hint("take 32 random bytes, for instance of `openssl rand -hex 32`"));
+        }
         Ok(Receiver {
             endpoint: endpoint("alerts.webhook.url", &self.url, self.ca.as_deref(), self.plaintext)?,
             secret: self.secret.as_ref().map(|secret| secret.reveal().as_bytes().into()),
@@ -306,6 +336,28 @@ mod tests {
         assert!(!shown.contains("T0KEN"), "{shown}");
         assert!(failure(alerts("store_memory: 85").check()).contains("alerts.store_memory"));
         assert!(alerts("enabled: false").check().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_would_be_sent_nowhere_or_never_or_broken_stops_the_server() {
+        let alerts = |text: &str| failure(serde_saphyr::from_str::<Alerts>(text).unwrap().check());
+        let telemetry = |text: &str| failure(serde_saphyr::from_str::<Telemetry>(text).unwrap().check());
+        let statsd = |more: &str| telemetry(&format!("statsd: {{ address: '127.0.0.1:8125', {more} }}"));
+        for (told, field) in [
+            (alerts("webhook: { url: 'https://h:99999/x' }"), "alerts.webhook.url"),
+            (alerts("webhook: { url: 'https://h/x', secret: '' }"), "alerts.webhook.secret"),
+            (alerts("dashboard: gate.example"), "alerts.dashboard"),
+            (alerts("dashboard: 'javascript:alert(1)'"), "alerts.dashboard"),
+            (telemetry("statsd: { address: '127.0.0.1:0' }"), "telemetry.statsd.address"),
+            (statsd("prefix: 'a b|c'"), "telemetry.statsd.prefix"),
+            (statsd("every: 100000d"), "telemetry.statsd.every"),
+            (telemetry("otlp: { endpoint: 'https://c', metrics_every: 2h }"), "telemetry.otlp.metrics_every"),
+            (telemetry("otlp: { endpoint: 'https://c/?token=x' }"), "telemetry.otlp.endpoint"),
+        ] {
+            assert!(told.contains(field), "{field}: {told}");
+        }
+        assert_eq!(statsd("every: 200ms, prefix: edge.eu-1"), "");
+        assert_eq!(alerts("dashboard: 'https://gate.example'"), "");
     }
 
     #[test]
