@@ -23,9 +23,9 @@ pub use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, FileConfig};
 
 pub use alerts::{AlertDesk, AlertStats};
 pub use control::{
-    Alone, CallerWatch, ChangesSince, CompileFailure, ConfiguredToken, Control, ControlConfig, Fleet,
-    FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, LastSecond, NodeNote, NoteFuture,
-    PublishedSet, Resolution, RuleSource,
+    Alone, CHANGES_BESIDE, CallerWatch, ChangesSince, CompileFailure, ConfiguredToken, Control,
+    ControlConfig, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, LastSecond,
+    NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource, WHOLE_SET,
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
 pub use listener::{Admin, BindError};

@@ -61,7 +61,8 @@ impl RuleStore {
         target: &str,
         detail: &serde_json::Value,
     ) -> Result<()> {
-        insert(&mut *self.pool.acquire().await?, by, at, action, target, detail).await
+        self.change(async { insert(&mut *self.pool.acquire().await?, by, at, action, target, detail).await })
+            .await
     }
 
     /// Up to `most` entries, newest first.
@@ -76,9 +77,8 @@ impl RuleStore {
         .bind(filter.before.map_or(i64::MAX, signed))
         .bind(filter.actor.clone().unwrap_or_default())
         .bind(filter.action.clone().unwrap_or_default())
-        .bind(i64::from(most))
-        .fetch_all(&self.pool)
-        .await?;
+        .bind(i64::from(most));
+        let rows = self.soon(rows.fetch_all(&self.pool)).await?;
         rows.iter().map(read).collect()
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::{AnyPool, Executor as _, Row as _};
+use sqlx::{Any, AnyPool, Connection as _, Executor as _, Row as _, Transaction};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -21,11 +21,15 @@ const MOST_CONNECTIONS: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long what is read may take: two hundred thousand overrides on a busy machine.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a change may take: the largest set of rules on a busy machine, behind another that is being written.
+const CHANGE_WITHIN: Duration = Duration::from_secs(20);
 
 /// What every connection to SQLite begins with. Readers do not wait for the one writer (WAL), a writer waits for another
 /// instead of failing, and what was acknowledged survives a power cut.
 const SQLITE_SETUP: &str = "PRAGMA journal_mode = WAL; PRAGMA busy_timeout = 5000; PRAGMA synchronous = FULL; \
     PRAGMA foreign_keys = ON;";
+/// And to PostgreSQL: that a table exists already is no news.
+const POSTGRES_SETUP: &str = "SET client_min_messages = warning";
 
 /// What every file of SQLite begins with.
 const SQLITE_HEAD: &[u8; 16] = b"SQLite format 3\0";
@@ -148,6 +152,8 @@ pub struct RuleStore {
     pub(crate) changed: Arc<watch::Sender<()>>,
     /// Set once an embedded database was found to be whole.
     sound: Arc<OnceLock<()>>,
+    /// How long a reading and a change may take.
+    patience: [Duration; 2],
 }
 
 impl RuleStore {
@@ -165,22 +171,50 @@ impl RuleStore {
         let options = AnyPoolOptions::new().max_connections(MOST_CONNECTIONS).acquire_timeout(PATIENCE);
         let options = options.after_connect(move |connection, _| {
             Box::pin(async move {
-                if kind == Kind::Sqlite {
-                    connection.execute(SQLITE_SETUP).await?;
-                }
+                connection
+                    .execute(match kind {
+                        Kind::Sqlite => SQLITE_SETUP,
+                        Kind::Postgres => POSTGRES_SETUP,
+                    })
+                    .await?;
                 Ok(())
+            })
+        });
+        // Who gave up waiting leaves its connection in the middle of something. A server that still says nothing would hold
+        // its place for ever, and five such places are all there are.
+        let options = options.after_release(|connection, _| {
+            Box::pin(async move {
+                timeout(PATIENCE, connection.ping()).await.unwrap_or_else(|_| Err(late()))?;
+                Ok(true)
             })
         });
         let pool = options.connect_lazy(&url.for_driver())?;
         let changed = Arc::new(watch::Sender::new(()));
-        Ok(RuleStore { pool, url: url.clone(), changed, sound: Arc::default() })
+        let patience = [ANSWER_WITHIN, CHANGE_WITHIN];
+        Ok(RuleStore { pool, url: url.clone(), changed, sound: Arc::default(), patience })
+    }
+
+    /// The same, waiting this long for an answer.
+    #[must_use]
+    pub fn answering_within(self, patience: Duration) -> Self {
+        RuleStore { patience: [patience; 2], ..self }
     }
 
     /// What is only read must come soon. A table that somebody holds locked, or a host that is gone without a word, would
     /// keep whoever follows the database waiting without end, and from following the other nodes meanwhile.
     pub(crate) async fn soon<T>(&self, read: impl Future<Output = sqlx::Result<T>>) -> Result<T> {
-        let late = || sqlx::Error::Io(ErrorKind::TimedOut.into());
-        Ok(timeout(ANSWER_WITHIN, read).await.unwrap_or_else(|_| Err(late()))?)
+        Ok(timeout(self.patience[0], read).await.unwrap_or_else(|_| Err(late()))?)
+    }
+
+    /// What changes something is one transaction, so it is made whole or not at all. Where no answer comes, nobody can say
+    /// which: the server may have heard the last word of it.
+    pub(crate) async fn change<T, E: From<Error>>(
+        &self,
+        change: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
+        timeout(self.patience[1], change)
+            .await
+            .unwrap_or_else(|_| Err(Error::InDoubt { source: late() }.into()))
     }
 
     /// Brings the schema up to date: safe to be called by many nodes at once, and again.
@@ -228,6 +262,18 @@ impl RuleStore {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+fn late() -> sqlx::Error {
+    sqlx::Error::Io(ErrorKind::TimedOut.into())
+}
+
+/// Commits, and says where it is not known whether that happened.
+pub(crate) async fn commit(transaction: Transaction<'_, Any>) -> Result<()> {
+    transaction.commit().await.map_err(|source| match source {
+        sqlx::Error::Database(_) => Error::Unavailable { source },
+        source => Error::InDoubt { source },
+    })
 }
 
 /// SQLite's codes for a file whose content makes no sense, the rest of which say more.

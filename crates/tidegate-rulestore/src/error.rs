@@ -10,6 +10,13 @@ pub enum Error {
         #[source]
         source: sqlx::Error,
     },
+    /// It broke off, or said nothing, when a change was to be made: whole or not at all, but which of both is not known.
+    #[error("the database does not answer, and whether the change was made is not known")]
+    InDoubt {
+        /// What the driver says.
+        #[source]
+        source: sqlx::Error,
+    },
     /// Another, newer release has changed it.
     #[error("the database has schema {found}, and this release knows schemas up to {known}")]
     NewerSchema {

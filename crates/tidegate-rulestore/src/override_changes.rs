@@ -20,6 +20,9 @@ pub struct OverrideChange {
     pub id: String,
     /// What was made; none where it was lifted.
     pub made: Option<KeyOverride>,
+    /// Tells it from another of the same number, in a database that was set back since.
+    #[serde(default)]
+    pub mark: u64,
 }
 
 impl OverrideChange {
@@ -40,24 +43,35 @@ impl OverrideChange {
 }
 
 impl RuleStore {
-    /// The changes after revision `since` up to `until`, oldest first; none where not all of them are kept.
+    /// The changes after revision `since`, which has this mark, up to `until`, oldest first; none where not all of them are
+    /// kept, or the revision is one that the database was set back from.
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn override_changes(&self, since: u64, until: u64) -> Result<Option<Vec<OverrideChange>>> {
+    pub async fn override_changes(
+        &self,
+        (since, mark): (u64, u64),
+        until: u64,
+    ) -> Result<Option<Vec<OverrideChange>>> {
         if until < since || until - since > MOST_CHANGES {
             return Ok(None);
         }
         let query = sqlx::query(
-            "SELECT revision, id, made FROM override_changes WHERE revision > $1 AND revision <= $2 ORDER BY revision",
+            "SELECT revision, id, made, mark FROM override_changes WHERE revision >= $1 AND revision <= $2 \
+             ORDER BY revision",
         );
         let rows = query.bind(signed(since)).bind(signed(until)).fetch_all(&self.pool);
         let rows = self.soon(rows).await?;
-        if rows.len() as u64 != until - since {
+        // Nothing comes before the first change of all.
+        let before = usize::from(since > 0);
+        if rows.len() as u64 != until - since + before as u64 {
+            return Ok(None);
+        }
+        if before == 1 && number(&rows[0], 3)? != mark {
             return Ok(None);
         }
         let mut changes = Vec::new();
-        for row in &rows {
+        for row in &rows[before..] {
             let made: String = row.try_get(2)?;
             let made = match made.as_str() {
                 "" => None,
@@ -67,7 +81,8 @@ impl RuleStore {
                     Err(_) => return Ok(None),
                 },
             };
-            changes.push(OverrideChange { revision: number(row, 0)?, id: row.try_get(1)?, made });
+            let (revision, mark) = (number(row, 0)?, number(row, 3)?);
+            changes.push(OverrideChange { revision, id: row.try_get(1)?, made, mark });
         }
         Ok(Some(changes))
     }
@@ -80,10 +95,13 @@ pub(crate) async fn insert(
     made: Option<&KeyOverride>,
 ) -> Result<()> {
     let made = made.map(|made| serde_json::to_string(made).expect("an override is JSON"));
-    sqlx::query("INSERT INTO override_changes (revision, id, made) SELECT overrides, $1, $2 FROM head")
-        .bind(id)
-        .bind(made.unwrap_or_default())
-        .execute(connection)
-        .await?;
+    sqlx::query(
+        "INSERT INTO override_changes (revision, id, made, mark) \
+         SELECT overrides, $1, $2, overrides_mark FROM head",
+    )
+    .bind(id)
+    .bind(made.unwrap_or_default())
+    .execute(connection)
+    .await?;
     Ok(())
 }

@@ -3,19 +3,28 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
 use tidegate_rules::Timestamp;
 
 use crate::audit::{self, Actor};
-use crate::connect::RuleStore;
+use crate::connect::{RuleStore, commit};
 use crate::error::{Error, Result};
 use crate::override_changes;
+use crate::schema;
 use crate::secret;
 use crate::versions::{notify, number, signed};
 
 /// The most overrides at once: all of them are compiled into what every node holds.
 pub const MOST_OVERRIDES: usize = 200_000;
+/// How long what has ended is kept: a clock may be ahead by hours, until somebody sets it right.
+const KEPT_AFTER_END_US: u64 = 24 * 3_600 * 1_000_000;
+
+/// What ended before this has ended for good, whatever a clock says that is ahead of others by some hours.
+#[must_use]
+pub fn ended_long_ago(now: Timestamp) -> Timestamp {
+    Timestamp::from_micros(now.as_micros().saturating_sub(KEPT_AFTER_END_US))
+}
 
 /// What an override does to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,19 +117,21 @@ impl RuleStore {
     pub async fn add_override(&self, what: NewOverride, by: &Actor, at: Timestamp) -> Result<KeyOverride> {
         let id = secret::random_hex::<8>()?;
         let made = KeyOverride { id, what, author: by.name.clone(), at_us: at.as_micros() };
+        self.change(self.insert_override(&made, by, at)).await?;
+        Ok(made)
+    }
+
+    async fn insert_override(&self, made: &KeyOverride, by: &Actor, at: Timestamp) -> Result<()> {
         let key = key_text(&made.what);
         let mut transaction = self.pool.begin().await?;
-        sqlx::query("UPDATE head SET overrides = overrides + 1").execute(&mut *transaction).await?;
+        count_change(&mut transaction).await?;
         sqlx::query("DELETE FROM key_overrides WHERE domain = $1 AND rule = $2 AND key_values = $3")
             .bind(&made.what.domain)
             .bind(made.what.rule.clone().unwrap_or_default())
             .bind(&key)
             .execute(&mut *transaction)
             .await?;
-        let count = sqlx::query("SELECT COUNT(*) FROM key_overrides").fetch_one(&mut *transaction).await?;
-        if number(&count, 0)? >= MOST_OVERRIDES as u64 {
-            return Err(Error::Full { what: "key overrides", most: MOST_OVERRIDES });
-        }
+        make_room(&mut transaction, at).await?;
         sqlx::query(
             "INSERT INTO key_overrides (id, domain, rule, key_values, action, limits, until_us, author, reason, at_us) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
@@ -137,13 +148,13 @@ impl RuleStore {
         .bind(signed(made.at_us))
         .execute(&mut *transaction)
         .await?;
-        override_changes::insert(&mut transaction, &made.id, Some(&made)).await?;
+        override_changes::insert(&mut transaction, &made.id, Some(made)).await?;
         let action = if made.what.action == Action::Ban { "key.ban" } else { "key.override" };
-        audit::insert(&mut transaction, by, at, action, &target(&made), &detail(&made)).await?;
+        audit::insert(&mut transaction, by, at, action, &target(made), &detail(made)).await?;
         notify(&mut transaction, self.url.kind).await?;
-        transaction.commit().await?;
+        commit(transaction).await?;
         self.changed.send_replace(());
-        Ok(made)
+        Ok(())
     }
 
     /// Lifts an override; none if there is none of this name.
@@ -157,8 +168,18 @@ impl RuleStore {
         by: &Actor,
         at: Timestamp,
     ) -> Result<Option<KeyOverride>> {
+        self.change(self.delete_override(id, reason, by, at)).await
+    }
+
+    async fn delete_override(
+        &self,
+        id: &str,
+        reason: &str,
+        by: &Actor,
+        at: Timestamp,
+    ) -> Result<Option<KeyOverride>> {
         let mut transaction = self.pool.begin().await?;
-        sqlx::query("UPDATE head SET overrides = overrides + 1").execute(&mut *transaction).await?;
+        count_change(&mut transaction).await?;
         let row =
             sqlx::query(sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM key_overrides WHERE id = $1")))
                 .bind(id)
@@ -172,7 +193,7 @@ impl RuleStore {
         told["lifted_because"] = reason.into();
         audit::insert(&mut transaction, by, at, "key.lift", &target(&lifted), &told).await?;
         notify(&mut transaction, self.url.kind).await?;
-        transaction.commit().await?;
+        commit(transaction).await?;
         self.changed.send_replace(());
         Ok(Some(lifted))
     }
@@ -208,26 +229,58 @@ impl RuleStore {
         Ok((rows.iter().map(read).collect::<Result<_>>()?, total))
     }
 
-    /// Every override that has not ended at `now`: what nodes compile.
+    /// Every override that has not ended at `now`, or not long before: what nodes compile. Each looks at its own clock with
+    /// every request, so what has ended does nothing, and what one clock took to have ended comes back once it is set right.
     ///
     /// # Errors
     /// When the database does not answer.
     pub async fn all_overrides(&self, now: Timestamp) -> Result<Vec<KeyOverride>> {
         let most = u32::try_from(MOST_OVERRIDES).unwrap_or(u32::MAX);
-        Ok(self.overrides(&OverrideFilter::default(), now, most).await?.0)
+        Ok(self.overrides(&OverrideFilter::default(), ended_long_ago(now), most).await?.0)
     }
 
-    /// Deletes overrides that have ended. Nodes stopped to heed them by themselves.
+    /// Deletes overrides that ended long ago. Nodes stopped to heed them by themselves.
     ///
     /// # Errors
     /// When the database does not answer.
     pub async fn delete_ended_overrides(&self, now: Timestamp) -> Result<u64> {
-        let deleted = sqlx::query("DELETE FROM key_overrides WHERE until_us <= $1")
-            .bind(signed(now.as_micros()))
-            .execute(&self.pool)
-            .await?;
-        Ok(deleted.rows_affected())
+        self.change(async {
+            let mut connection = self.pool.acquire().await?;
+            delete_ended(&mut connection, ended_long_ago(now)).await
+        })
+        .await
     }
+}
+
+/// Counts a change: before anything else, so that others wait here, and SQLite need not upgrade the transaction.
+async fn count_change(connection: &mut AnyConnection) -> Result<()> {
+    sqlx::query("UPDATE head SET overrides = overrides + 1, overrides_mark = $1")
+        .bind(secret::random_mark()?)
+        .execute(&mut *connection)
+        .await?;
+    schema::check(connection).await
+}
+
+/// Refuses one too many; what has ended goes first.
+async fn make_room(connection: &mut AnyConnection, now: Timestamp) -> Result<()> {
+    for has_room_made in [false, true] {
+        let count = sqlx::query("SELECT COUNT(*) FROM key_overrides").fetch_one(&mut *connection).await?;
+        if number(&count, 0)? < MOST_OVERRIDES as u64 {
+            return Ok(());
+        }
+        if !has_room_made {
+            delete_ended(connection, now).await?;
+        }
+    }
+    Err(Error::Full { what: "key overrides", most: MOST_OVERRIDES })
+}
+
+async fn delete_ended(connection: &mut AnyConnection, before: Timestamp) -> Result<u64> {
+    let deleted = sqlx::query("DELETE FROM key_overrides WHERE until_us <= $1")
+        .bind(signed(before.as_micros()))
+        .execute(connection)
+        .await?;
+    Ok(deleted.rows_affected())
 }
 
 fn key_text(what: &NewOverride) -> String {

@@ -16,7 +16,7 @@ use crate::secret;
 pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Each brings a database from the schema before to its own. `{ID}` numbers rows by itself.
-const MIGRATIONS: [&[&str]; 2] = [
+const MIGRATIONS: [&[&str]; 3] = [
     &[
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
         // One row: what is in force. A change of it is what makes a publication happen.
@@ -41,12 +41,25 @@ const MIGRATIONS: [&[&str]; 2] = [
         // The last changes of overrides, by what `head` counted with each: `made` is empty where one was lifted.
         "CREATE TABLE override_changes (revision BIGINT PRIMARY KEY, id TEXT NOT NULL, made TEXT NOT NULL)",
     ],
+    &[
+        // Random with each change: a database that was set back counts to the same numbers again.
+        "ALTER TABLE head ADD COLUMN version_mark BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE head ADD COLUMN overrides_mark BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE override_changes ADD COLUMN mark BIGINT NOT NULL DEFAULT 0",
+    ],
 ];
 
 /// Any number, the same for all nodes: who holds it migrates.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7466521)";
 
 pub(crate) async fn migrate(pool: &AnyPool, kind: Kind) -> Result<()> {
+    let found = sqlx::query("SELECT version FROM schema_version").fetch_optional(pool).await;
+    // Every reading begins here: it should cost a look.
+    if let Ok(Some(row)) = found
+        && row.try_get::<i64, _>(0)? == SCHEMA_VERSION
+    {
+        return Ok(());
+    }
     let mut transaction = match kind {
         // Takes the one place for writers at once, so that what is read below stays true.
         Kind::Sqlite => pool.begin_with("BEGIN IMMEDIATE").await?,
@@ -56,9 +69,7 @@ pub(crate) async fn migrate(pool: &AnyPool, kind: Kind) -> Result<()> {
         sqlx::query(LOCK).execute(&mut *transaction).await?;
     }
     let found = current(&mut transaction).await?;
-    if found > SCHEMA_VERSION {
-        return Err(Error::NewerSchema { found, known: SCHEMA_VERSION });
-    }
+    known(found)?;
     let done = usize::try_from(found).unwrap_or_default();
     let statements: Vec<String> = MIGRATIONS[done..]
         .concat()
@@ -82,6 +93,19 @@ pub(crate) async fn migrate(pool: &AnyPool, kind: Kind) -> Result<()> {
             .await?;
     }
     transaction.commit().await?;
+    Ok(())
+}
+
+/// Refuses to change what a newer release has made while this one ran: it may keep more in step than this one knows of.
+pub(crate) async fn check(connection: &mut AnyConnection) -> Result<()> {
+    let row = sqlx::query("SELECT version FROM schema_version").fetch_one(connection).await?;
+    known(row.try_get(0)?)
+}
+
+fn known(found: i64) -> Result<()> {
+    if found > SCHEMA_VERSION {
+        return Err(Error::NewerSchema { found, known: SCHEMA_VERSION });
+    }
     Ok(())
 }
 

@@ -71,6 +71,13 @@ pub(crate) fn random_hex<const BYTES: usize>() -> Result<String> {
     Ok(hex(&bytes))
 }
 
+/// A random number that databases, which count with a sign, can hold.
+pub(crate) fn random_mark() -> Result<i64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|_| Error::NoEntropy)?;
+    Ok(i64::from_le_bytes(bytes) & i64::MAX)
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -9,8 +9,10 @@ use sqlx::any::AnyRow;
 use tidegate_rules::Timestamp;
 
 use crate::audit::{self, Actor};
-use crate::connect::RuleStore;
+use crate::connect::{RuleStore, commit};
 use crate::error::{Error, Result};
+use crate::overrides::ended_long_ago;
+use crate::schema;
 use crate::secret::Secret;
 use crate::versions::{number, signed};
 
@@ -121,14 +123,29 @@ impl RuleStore {
         at: Timestamp,
     ) -> Result<(StoredToken, Secret)> {
         let secret = Secret::generate()?;
+        self.change(self.insert_token(token, &secret, by, at)).await?;
+        let stored = StoredToken {
+            id: secret.id().to_owned(),
+            name: token.name.clone(),
+            role: token.role,
+            author: by.name.clone(),
+            at,
+            expires: token.expires,
+        };
+        Ok((stored, secret))
+    }
+
+    async fn insert_token(&self, token: &NewToken, secret: &Secret, by: &Actor, at: Timestamp) -> Result<()> {
         let mut transaction = self.pool.begin().await?;
-        // Whatever has ended makes room first; to write first also spares SQLite an upgrade of the transaction.
+        // Whatever ended long ago makes room first; to write first also spares SQLite an upgrade of the transaction.
         sqlx::query("DELETE FROM tokens WHERE expires_us <= $1")
-            .bind(signed(at.as_micros()))
+            .bind(signed(ended_long_ago(at).as_micros()))
             .execute(&mut *transaction)
             .await?;
-        let count = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind = $1")
+        schema::check(&mut transaction).await?;
+        let count = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind = $1 AND expires_us > $2")
             .bind(token.kind.name())
+            .bind(signed(at.as_micros()))
             .fetch_one(&mut *transaction)
             .await?;
         if number(&count, 0)? >= MOST_TOKENS {
@@ -152,16 +169,7 @@ impl RuleStore {
             let detail = serde_json::json!({ "name": token.name, "role": token.role, "id": secret.id() });
             audit::insert(&mut transaction, by, at, "token.create", &token.name, &detail).await?;
         }
-        transaction.commit().await?;
-        let stored = StoredToken {
-            id: secret.id().to_owned(),
-            name: token.name.clone(),
-            role: token.role,
-            author: by.name.clone(),
-            at,
-            expires: token.expires,
-        };
-        Ok((stored, secret))
+        commit(transaction).await
     }
 
     /// Whose secret this is, if it is one of this kind and has not ended.
@@ -179,9 +187,8 @@ impl RuleStore {
         )))
         .bind(secret.id())
         .bind(kind.name())
-        .bind(signed(now.as_micros()))
-        .fetch_optional(&self.pool)
-        .await?;
+        .bind(signed(now.as_micros()));
+        let row = self.soon(row.fetch_optional(&self.pool)).await?;
         let Some(row) = row else { return Ok(None) };
         let digest: String = row.try_get(6)?;
         if secret.has_digest(&digest) { read(&row).map(Some) } else { Ok(None) }
@@ -203,9 +210,8 @@ impl RuleStore {
     pub async fn tokens(&self) -> Result<Vec<StoredToken>> {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {COLUMNS} FROM tokens WHERE kind = 'token' ORDER BY name, id"
-        )))
-        .fetch_all(&self.pool)
-        .await?;
+        )));
+        let rows = self.soon(rows.fetch_all(&self.pool)).await?;
         rows.iter().map(read).collect()
     }
 
@@ -216,9 +222,8 @@ impl RuleStore {
     pub async fn is_unclaimed(&self, now: Timestamp) -> Result<bool> {
         let row = sqlx::query("SELECT COUNT(*) FROM tokens WHERE kind <> $1 AND expires_us > $2")
             .bind(TokenKind::LogIn.name())
-            .bind(signed(now.as_micros()))
-            .fetch_one(&self.pool)
-            .await?;
+            .bind(signed(now.as_micros()));
+        let row = self.soon(row.fetch_one(&self.pool)).await?;
         Ok(number(&row, 0)? == 0)
     }
 
@@ -227,6 +232,10 @@ impl RuleStore {
     /// # Errors
     /// When the database does not answer.
     pub async fn revoke_token(&self, id: &str, by: &Actor, at: Timestamp) -> Result<bool> {
+        self.change(self.delete_revoked(id, by, at)).await
+    }
+
+    async fn delete_revoked(&self, id: &str, by: &Actor, at: Timestamp) -> Result<bool> {
         let mut transaction = self.pool.begin().await?;
         let deleted = sqlx::query("DELETE FROM tokens WHERE id = $1 AND kind = 'token'")
             .bind(id)
@@ -236,7 +245,7 @@ impl RuleStore {
             return Ok(false);
         }
         audit::insert(&mut transaction, by, at, "token.revoke", id, &serde_json::json!({ "id": id })).await?;
-        transaction.commit().await?;
+        commit(transaction).await?;
         Ok(true)
     }
 
@@ -249,11 +258,9 @@ impl RuleStore {
     }
 
     async fn delete_token(&self, id: &str, kind: TokenKind) -> Result<bool> {
-        let deleted = sqlx::query("DELETE FROM tokens WHERE id = $1 AND kind = $2")
-            .bind(id)
-            .bind(kind.name())
-            .execute(&self.pool)
-            .await?;
+        let deleted =
+            sqlx::query("DELETE FROM tokens WHERE id = $1 AND kind = $2").bind(id).bind(kind.name());
+        let deleted = self.soon(deleted.execute(&self.pool)).await?;
         Ok(deleted.rows_affected() == 1)
     }
 }

@@ -1,16 +1,18 @@
 //! Versions: published in one transaction, never changed again.
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use tidegate_rules::Timestamp;
 
 use crate::audit::{self, Actor};
-use crate::connect::{Kind, RuleStore};
+use crate::connect::{Kind, RuleStore, commit};
 use crate::document::{Document, DocumentSet};
 use crate::error::{Error, Result};
 use crate::override_changes::MOST_CHANGES;
-use crate::secret::hex;
+use crate::schema;
+use crate::secret::{self, hex};
 use crate::watch::CHANNEL;
 
 /// What is in force.
@@ -19,6 +21,18 @@ pub struct Head {
     /// The newest version; 0 before the first.
     pub version: u64,
     /// Counts the changes of key overrides.
+    pub overrides: u64,
+    /// Tells them from others of the same numbers.
+    pub marks: Marks,
+}
+
+/// Random numbers that came with the last changes. A database that was set back to a copy counts to the same numbers once more,
+/// and then its marks are others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// The newest version's; 0 before the first, or where an earlier release made it.
+    pub version: u64,
+    /// That of the last change of overrides.
     pub overrides: u64,
 }
 
@@ -86,8 +100,10 @@ impl RuleStore {
     /// # Errors
     /// When the database does not answer.
     pub async fn head(&self) -> Result<Head> {
-        let row = self.soon(sqlx::query("SELECT version, overrides FROM head").fetch_one(&self.pool)).await?;
-        Ok(Head { version: number(&row, 0)?, overrides: number(&row, 1)? })
+        let query = sqlx::query("SELECT version, overrides, version_mark, overrides_mark FROM head");
+        let row = self.soon(query.fetch_one(&self.pool)).await?;
+        let marks = Marks { version: number(&row, 2)?, overrides: number(&row, 3)? };
+        Ok(Head { version: number(&row, 0)?, overrides: number(&row, 1)?, marks })
     }
 
     /// A name that only this database has.
@@ -105,16 +121,26 @@ impl RuleStore {
     /// # Errors
     /// When another version than the one it was made on is in force, or the database does not answer.
     pub async fn publish(&self, publication: &Publication<'_>) -> std::result::Result<Version, PublishError> {
+        self.change(self.insert_version(publication)).await
+    }
+
+    async fn insert_version(
+        &self,
+        publication: &Publication<'_>,
+    ) -> std::result::Result<Version, PublishError> {
         let mut transaction = self.pool.begin().await?;
         // First of all: who changes this row is the one that publishes, and everybody else waits here.
-        let claimed = sqlx::query("UPDATE head SET version = version + 1 WHERE version = $1")
+        let claim = "UPDATE head SET version = version + 1, version_mark = $2 WHERE version = $1";
+        let claimed = sqlx::query(claim)
             .bind(signed(publication.on))
+            .bind(secret::random_mark()?)
             .execute(&mut *transaction)
             .await?;
         if claimed.rows_affected() == 0 {
             drop(transaction);
             return Err(PublishError::Conflict { on: publication.on, head: self.head().await? });
         }
+        schema::check(&mut transaction).await?;
         let number = publication.on + 1;
         sqlx::query(
             "INSERT INTO versions (number, parent, author, at_us, reason) VALUES ($1, $2, $3, $4, $5)",
@@ -135,7 +161,7 @@ impl RuleStore {
         audit::insert(&mut transaction, publication.by, publication.at, publication.action, &target, &detail)
             .await?;
         notify(&mut transaction, self.url.kind).await?;
-        transaction.commit().await?;
+        commit(transaction).await?;
         self.changed.send_replace(());
         Ok(Version {
             number,
@@ -164,18 +190,16 @@ impl RuleStore {
             "{VERSION} WHERE number < $1 ORDER BY number DESC LIMIT $2"
         )))
         .bind(signed(before))
-        .bind(i64::from(most))
-        .fetch_all(&self.pool)
-        .await?;
+        .bind(i64::from(most));
+        let rows = self.soon(rows.fetch_all(&self.pool)).await?;
         let mut versions: Vec<Version> = rows.iter().map(read).collect::<Result<_>>()?;
         let Some(oldest) = versions.last().map(|version| version.number) else { return Ok(versions) };
         let rows = sqlx::query(
             "SELECT version, domain FROM documents WHERE version >= $1 AND version < $2 ORDER BY version, domain",
         )
         .bind(signed(oldest))
-        .bind(signed(before))
-        .fetch_all(&self.pool)
-        .await?;
+        .bind(signed(before));
+        let rows = self.soon(rows.fetch_all(&self.pool)).await?;
         for row in &rows {
             let of = number(row, 0)?;
             if let Some(version) = versions.iter_mut().find(|version| version.number == of) {
@@ -204,6 +228,10 @@ impl RuleStore {
     /// # Errors
     /// When the database does not answer.
     pub async fn forget_old(&self, versions: u64, audit: u64) -> Result<()> {
+        self.change(self.delete_old(versions, audit)).await
+    }
+
+    async fn delete_old(&self, versions: u64, audit: u64) -> Result<()> {
         let mut transaction = self.pool.begin().await?;
         let kept = "(SELECT version FROM head) - $1";
         for statement in [
@@ -219,7 +247,8 @@ impl RuleStore {
             .execute(&mut *transaction)
             .await?;
         sqlx::query("DELETE FROM override_changes WHERE revision <= (SELECT overrides FROM head) - $1")
-            .bind(signed(MOST_CHANGES))
+            // And the one before them, from which they follow.
+            .bind(signed(MOST_CHANGES + 1))
             .execute(&mut *transaction)
             .await?;
         sqlx::query("DELETE FROM audit WHERE id <= (SELECT MAX(id) FROM audit) - $1")

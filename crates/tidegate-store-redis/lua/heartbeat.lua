@@ -9,8 +9,8 @@
 -- ARGV     the limiter's name (8 bytes), for how long from now it counts as alive (us), now_us (negative: ask Redis),
 --          what it tells of itself (empty: nothing), the slots of now in both, for how long those are kept (ms),
 --          and of each row that this limiter has counts to add for: its name, the counts
--- Reply    how many are alive, the revision that is published (0: none is), the database that it is from, and the questions:
---          their names and texts in turns
+-- Reply    how many are alive, the revision that is published (0: none is), the database that it is from, the questions (their
+--          names and texts in turns), and what tells the revision from another of the same number
 local now = tonumber(ARGV[3])
 if now < 0 then
   local time = redis.call("TIME")
@@ -49,9 +49,9 @@ if #ARGV > 8 then
   redis.call("PEXPIRE", KEYS[4], ARGV[7])
   redis.call("PEXPIRE", KEYS[5], ARGV[8])
 end
-local published = redis.pcall("HMGET", KEYS[3], "revision", "lineage")
+local published = redis.pcall("HMGET", KEYS[3], "revision", "lineage", "mark")
 local questions = redis.pcall("HGETALL", KEYS[6])
 if questions.err then
   questions = {}
 end
-return { redis.call("ZCARD", KEYS[1]), tonumber(published[1] or "0"), published[2] or "", questions }
+return { redis.call("ZCARD", KEYS[1]), tonumber(published[1] or "0"), published[2] or "", questions, published[3] or "" }

@@ -1,12 +1,13 @@
 -- Adds to what is published, without the whole of it.
 --
 -- KEYS[1]  the hash that publish.lua fills
--- ARGV     lineage, revision, the changes that are there, the changes that take their place, for how long it is kept (ms)
+-- ARGV     lineage, revision, the changes that are there, the changes that take their place, for how long it is kept (ms),
+--          mark, format
 -- Reply    1, or 0 where others are there
 local found = redis.call("HMGET", KEYS[1], "lineage", "changes")
 if found[1] ~= ARGV[1] or found[2] ~= ARGV[3] then
   return 0
 end
-redis.call("HSET", KEYS[1], "revision", ARGV[2], "changes", ARGV[4])
+redis.call("HSET", KEYS[1], "revision", ARGV[2], "changes", ARGV[4], "mark", ARGV[6], "format", ARGV[7])
 redis.call("PEXPIRE", KEYS[1], ARGV[5])
 return 1

@@ -36,6 +36,8 @@ pub struct Published {
     pub set: Vec<u8>,
     /// The changes.
     pub changes: Vec<u8>,
+    /// What a node must be able to read for this; 1 where it is not said.
+    pub format: u32,
 }
 
 /// Which rules are published.
@@ -45,6 +47,8 @@ pub struct PublishedRevision {
     pub lineage: String,
     /// Grows with every change; 0 where none are.
     pub revision: u64,
+    /// Tells it from another of the same number; empty where it is not said.
+    pub mark: String,
 }
 
 /// What a limiter tells of itself.
@@ -191,7 +195,7 @@ impl RedisStore {
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
         command.arg(&revision.lineage).arg(revision.revision).arg(&published.set).arg(&published.changes);
-        command.arg(PUBLISHED_TTL_MS).arg(u8::from(set_back));
+        command.arg(PUBLISHED_TTL_MS).arg(u8::from(set_back)).arg(&revision.mark).arg(published.format);
         self.is_taken(&command, script).await
     }
 
@@ -203,13 +207,13 @@ impl RedisStore {
         &self,
         revision: &PublishedRevision,
         known: &[u8],
-        changes: &[u8],
+        (changes, format): (&[u8], u32),
     ) -> Result<bool, StoreError> {
         let script = script::publish_changes();
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.published_key());
         command.arg(&revision.lineage).arg(revision.revision).arg(known).arg(changes);
-        command.arg(PUBLISHED_TTL_MS);
+        command.arg(PUBLISHED_TTL_MS).arg(&revision.mark).arg(format);
         self.is_taken(&command, script).await
     }
 
@@ -235,32 +239,41 @@ impl RedisStore {
     /// # Errors
     /// When Redis does not answer.
     pub async fn published(&self) -> Result<Option<Published>, StoreError> {
+        let [format, changes, set] = self.published_fields(["format", "changes", "set"]).await?;
+        let (changes, format) = (changes.unwrap_or_default(), format_of(format));
+        Ok(set.map(|set| Published { set, changes, format }))
+    }
+
+    /// What came after the set that is published, and its format; empty where nothing is published.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn published_changes(&self) -> Result<(Vec<u8>, u32), StoreError> {
+        let [format, changes] = self.published_fields(["format", "changes"]).await?;
+        Ok((changes.unwrap_or_default(), format_of(format)))
+    }
+
+    async fn published_fields<const N: usize>(
+        &self,
+        names: [&str; N],
+    ) -> Result<[Option<Vec<u8>>; N], StoreError> {
         let mut command = Cmd::new();
-        command.arg("HMGET").arg(self.inner.published_key()).arg("set").arg("changes");
+        command.arg("HMGET").arg(self.inner.published_key()).arg(&names);
         let Value::Array(found) = self.inner.ask(&command, None).await? else {
-            return Err(nonsense("two fields"));
+            return Err(nonsense("fields"));
         };
         let mut fields = found.into_iter().map(|field| match field {
             Value::BulkString(bytes) => Some(bytes),
             _ => None,
         });
-        let (set, changes) = (fields.next().flatten(), fields.next().flatten().unwrap_or_default());
-        Ok(set.map(|set| Published { set, changes }))
+        Ok(std::array::from_fn(|_| fields.next().flatten()))
     }
+}
 
-    /// What came after the set that is published; empty where nothing is published.
-    ///
-    /// # Errors
-    /// When Redis does not answer.
-    pub async fn published_changes(&self) -> Result<Vec<u8>, StoreError> {
-        let mut command = Cmd::new();
-        command.arg("HGET").arg(self.inner.published_key()).arg("changes");
-        match self.inner.ask(&command, None).await? {
-            Value::BulkString(changes) => Ok(changes),
-            Value::Nil => Ok(Vec::new()),
-            _ => Err(nonsense("changes")),
-        }
-    }
+/// Releases before formats wrote none, and what they wrote all can read. What is no number is none that we know.
+fn format_of(field: Option<Vec<u8>>) -> u32 {
+    let number = |field: Vec<u8>| String::from_utf8(field).ok()?.parse().ok();
+    field.map_or(1, |field| number(field).unwrap_or(u32::MAX))
 }
 
 fn read_note(note: Value) -> Option<LimiterNote> {

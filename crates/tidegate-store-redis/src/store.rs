@@ -291,12 +291,19 @@ impl Inner {
         let deadline = Deadline::from_now(self.timeout);
         let answer = self.client.run(self.client.partition_of(MEMBERS), call, deadline).await?;
         let Value::Array(parts) = answer else { return Err(nonsense("what a heartbeat brings")) };
-        let [Value::Int(alive), Value::Int(revision), Value::BulkString(lineage), questions] = &parts[..]
+        let [
+            Value::Int(alive),
+            Value::Int(revision),
+            Value::BulkString(lineage),
+            questions,
+            Value::BulkString(mark),
+        ] = &parts[..]
         else {
             return Err(nonsense("what a heartbeat brings"));
         };
-        let (lineage, alive) = (String::from_utf8_lossy(lineage).into_owned(), *alive);
-        let heard = PublishedRevision { lineage, revision: u64::try_from(*revision).unwrap_or_default() };
+        let [lineage, mark] = [lineage, mark].map(|text| String::from_utf8_lossy(text).into_owned());
+        let (revision, alive) = (u64::try_from(*revision).unwrap_or_default(), *alive);
+        let heard = PublishedRevision { lineage, revision, mark };
         self.fleet.published.send_if_modified(|known| {
             let is_news = *known != heard;
             *known = heard;

@@ -11,10 +11,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Pid, kill_process};
 use tempfile::TempDir;
 
 use crate::port::Port;
-use crate::process::{Process, StartFailure, start_on_free_ports};
+use crate::process::{Process, Signal, StartFailure, start_on_free_ports};
 use crate::tool::find_tool;
 
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -82,6 +83,40 @@ impl Postgres {
     /// The process itself, for signals and for its log.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
+    }
+
+    /// Stops the server and what it forked (SIGSTOP): connections stay open, and nothing answers.
+    pub fn pause(&mut self) {
+        self.process.pause();
+        self.signal_sessions(Signal::STOP);
+    }
+
+    /// Lets them go on.
+    pub fn resume(&mut self) {
+        self.signal_sessions(Signal::CONT);
+        self.process.resume();
+    }
+
+    /// Its children are groups of their own.
+    fn signal_sessions(&self, signal: Signal) {
+        let pid = self.process.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
+        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+            // One may have ended meanwhile.
+            let _ = Pid::from_raw(child).map(|child| kill_process(child, signal));
+        }
+    }
+
+    /// Runs statements in the database at `url`, as nobody's node.
+    ///
+    /// # Panics
+    /// When it does not take them.
+    pub fn run(&self, url: &str, statements: &str) {
+        let done = Command::new(beside_server("psql"))
+            .args([url, "-v", "ON_ERROR_STOP=1", "-c", statements])
+            .output();
+        let done = done.expect("psql runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 
     /// Kills the server (SIGKILL) and what it forked.

@@ -91,7 +91,7 @@ pub(crate) async fn create(
     let now = control.clock.now();
     let what = checked(&control, wanted, now)?;
     let made = store.add_override(what, &caller.actor, now).await?;
-    control.take_from(store).await;
+    control.take_own(store).await;
     Ok((StatusCode::CREATED, Json(as_json(&control, &made, &caller))))
 }
 
@@ -105,7 +105,7 @@ pub(crate) async fn lift(
     let lifted = store.lift_override(&id, &reason, &caller.actor, control.clock.now()).await?;
     let lifted =
         lifted.ok_or_else(|| Problem::not_found("there is no such override, or it was lifted already"))?;
-    control.take_from(store).await;
+    control.take_own(store).await;
     Ok(Json(as_json(&control, &lifted, &caller)))
 }
 

@@ -167,6 +167,12 @@ impl From<tidegate_rulestore::Error> for Problem {
                 Some(told) => Problem::unavailable(format!("the database refuses it: {}", told.message())),
                 None => Problem::unavailable("the database does not answer"),
             },
+            tidegate_rulestore::Error::InDoubt { .. } => Problem::unavailable(error.to_string()).with(
+                "hint",
+                "look at what is in force before you ask again: GET /admin/v1/rules, or the audit log",
+            ),
+            tidegate_rulestore::Error::NewerSchema { .. } => Problem::unavailable(error.to_string())
+                .with("hint", "change it at a node of the newer release"),
             _ => Problem::unavailable(error.to_string()),
         }
     }

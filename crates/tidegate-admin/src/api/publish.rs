@@ -99,7 +99,7 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
         Err(PublishError::Store(error)) => return Err(error.into()),
     };
     // The watcher would notice by itself; who published wants to see it work at once.
-    control.take_from(store).await;
+    control.take_own(store).await;
     let (on, version, documents) = (wanted.on, version.number, wanted.documents);
     let answer = in_turn(move || {
         let diff = Diff::between(&before, &documents).of(Some(on), Some(version));

@@ -45,7 +45,9 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
         warnings
             .push(format!("some nodes use the shards {shards}: they do not count together with this one"));
     }
-    let converged = notes.iter().all(|note| note.version == version && note.overrides == overrides);
+    let runs_it =
+        |note: &NodeNote| (note.version, note.overrides) == (version, overrides) && note.error.is_none();
+    let converged = notes.iter().all(runs_it);
     let now_us = control.clock.now().as_micros();
     let nodes: Vec<Value> = notes.iter().map(|note| as_json(note, is_own(note), now_us)).collect();
     Ok(Json(json!({

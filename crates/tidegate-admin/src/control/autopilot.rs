@@ -225,7 +225,7 @@ impl Control {
         match store.publish(&publication).await {
             Ok(version) => {
                 tracing::info!(version = version.number, "{reason}");
-                self.take_from(store).await;
+                self.take_own(store).await;
                 Ok(())
             }
             // Somebody else published meanwhile: it is looked at anew.

@@ -5,17 +5,28 @@
 //!
 //! There may be a hundred thousand overrides, of which one changes. So a change is put beside the set, and who runs the set
 //! fetches the changes alone.
+//!
+//! Nodes of two releases take part. A field may come to any of this, and who does not know it leaves it out; what changes
+//! the meaning of what is there is a new *format*. Each node tells which it reads, who publishes writes what all of them do,
+//! and one that finds a newer format keeps what it runs and says so.
 
 use std::future::Future;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
 
-use serde::{Deserialize, Serialize};
-use tidegate_rulestore::{Document, KeyOverride, OverrideChange};
+use serde::{Deserialize, Deserializer, Serialize};
+use tidegate_rulestore::{Document, KeyOverride, Marks, OverrideChange};
 use tidegate_telemetry::alerts::Signals;
 use tokio::sync::watch;
 
 use super::merged::{HistoryChunk, HistoryRow, Resolution};
+
+/// The whole set: what every release reads.
+pub const WHOLE_SET: u32 = 1;
+/// Changes beside the set.
+pub const CHANGES_BESIDE: u32 = 2;
+/// The newest format that this release reads.
+pub const NEWEST_FORMAT: u32 = CHANGES_BESIDE;
 
 /// Everything that a node runs: the documents of a version, and the overrides of single keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +37,9 @@ pub struct PublishedSet {
     pub version: u64,
     /// Counts the changes of overrides.
     pub overrides: u64,
+    /// Tells both from others of the same numbers.
+    #[serde(default)]
+    pub marks: Marks,
     /// The documents of the version.
     pub documents: Vec<Document>,
     /// The overrides.
@@ -38,6 +52,20 @@ impl PublishedSet {
     pub fn revision(&self) -> u64 {
         self.version + self.overrides
     }
+
+    /// What a heartbeat brings of it.
+    #[must_use]
+    pub fn heard(&self) -> Heard {
+        Heard { lineage: self.lineage.clone(), revision: self.revision(), mark: mark_of(self.marks) }
+    }
+}
+
+/// The marks as they travel: one text, compared and never read. Empty where an earlier release made what is published.
+pub(crate) fn mark_of(marks: Marks) -> String {
+    match marks == Marks::default() {
+        true => String::new(),
+        false => format!("{:x}.{:x}", marks.version, marks.overrides),
+    }
 }
 
 /// What came after a set, where only overrides changed.
@@ -49,6 +77,9 @@ pub struct ChangesSince {
     pub version: u64,
     /// The overrides of the set, as their changes are counted.
     pub overrides: u64,
+    /// Tells both from others of the same numbers.
+    #[serde(default)]
+    pub marks: Marks,
     /// The changes, oldest first, without a gap.
     pub changes: Vec<OverrideChange>,
 }
@@ -58,7 +89,7 @@ impl ChangesSince {
     #[must_use]
     pub fn none(set: &PublishedSet) -> Self {
         let (lineage, version, overrides) = (set.lineage.clone(), set.version, set.overrides);
-        ChangesSince { lineage, version, overrides, changes: Vec::new() }
+        ChangesSince { lineage, version, overrides, marks: set.marks, changes: Vec::new() }
     }
 
     /// Up to which change of overrides they go.
@@ -67,19 +98,41 @@ impl ChangesSince {
         self.changes.last().map_or(self.overrides, |last| last.revision)
     }
 
+    /// What the set with these changes is known by.
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        let overrides = self.changes.last().map_or(self.marks.overrides, |last| last.mark);
+        Marks { overrides, ..self.marks }
+    }
+
+    /// What a heartbeat brings of them.
+    #[must_use]
+    pub fn heard(&self) -> Heard {
+        let (lineage, revision) = (self.lineage.clone(), self.version + self.until());
+        Heard { lineage, revision, mark: mark_of(self.marks()) }
+    }
+
     /// The set with these changes; as it is where it is another, or has them.
     #[must_use]
     pub fn apply(self, mut set: PublishedSet) -> PublishedSet {
-        let until = self.until();
-        let follows = self.lineage == set.lineage
-            && self.version == set.version
-            && (self.overrides..=until).contains(&set.overrides);
-        if follows {
-            let (have, all) = (set.overrides, &mut set.key_overrides);
+        if self.follow(&set) {
+            let have = set.overrides;
+            (set.overrides, set.marks) = (self.until(), self.marks());
+            let all = &mut set.key_overrides;
             self.changes.into_iter().filter(|one| one.revision > have).for_each(|one| one.apply(all));
-            set.overrides = until;
         }
         set
+    }
+
+    /// Whether the set is the one they came after, or has some of them.
+    fn follow(&self, set: &PublishedSet) -> bool {
+        let of = |revision| match revision == self.overrides {
+            true => Some(self.marks.overrides),
+            false => self.changes.iter().find(|one| one.revision == revision).map(|one| one.mark),
+        };
+        self.lineage == set.lineage
+            && (self.version, self.marks.version) == (set.version, set.marks.version)
+            && of(set.overrides) == Some(set.marks.overrides)
     }
 }
 
@@ -117,14 +170,42 @@ pub struct NodeNote {
     pub health: String,
     /// The layout of keys that it reads and writes in the store.
     pub layout: String,
-    /// What alerts are made of, where it watches.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The newest format that it reads of what nodes tell each other; 0 where it did not say.
+    pub format: u32,
+    /// What alerts are made of, where it watches; none, too, where another release means something else by it.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "if_readable")]
     pub signals: Option<Signals>,
     /// What its clock said when it told all this, in microseconds since 1970; 0 where it did not say.
     pub clock_us: u64,
     /// How long ago it told all this.
     #[serde(skip_deserializing)]
     pub last_seen_ms: u64,
+}
+
+impl NodeNote {
+    /// What a node told. One of another release may tell what this one cannot read: then that it is there, and why no more.
+    #[must_use]
+    pub fn read(told: &[u8]) -> NodeNote {
+        let read = serde_json::from_slice(told);
+        read.unwrap_or_else(|_| {
+            let fields: serde_json::Value = serde_json::from_slice(told).unwrap_or_default();
+            let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
+            NodeNote {
+                name: text("name"),
+                release: text("release"),
+                error: Some("it tells of itself what this release cannot read".to_owned()),
+                format: fields["format"]
+                    .as_u64()
+                    .and_then(|format| format.try_into().ok())
+                    .unwrap_or_default(),
+                ..NodeNote::default()
+            }
+        })
+    }
+}
+
+fn if_readable<'de, D: Deserializer<'de>>(told: D) -> Result<Option<Signals>, D::Error> {
+    Ok(serde_json::from_value(serde_json::Value::deserialize(told)?).ok())
 }
 
 /// What the last heartbeat brought.
@@ -134,6 +215,8 @@ pub struct Heard {
     pub lineage: String,
     /// The revision that is published; 0 where none is.
     pub revision: u64,
+    /// Tells it from another of the same number, in a database that was set back since.
+    pub mark: String,
 }
 
 /// A question to every node.
@@ -154,6 +237,12 @@ pub enum FleetError {
     /// It answers, and does not take what was asked of it.
     #[error("{0}")]
     Refused(String),
+    /// What is published there was written for releases that read more.
+    #[error("what is published has format {found}, and this release reads formats up to {NEWEST_FORMAT}")]
+    Newer {
+        /// The format that it has.
+        found: u32,
+    },
 }
 
 /// An answer that will come.
@@ -309,19 +398,31 @@ mod tests {
     use super::*;
 
     fn lifted(revision: u64) -> OverrideChange {
-        OverrideChange { revision, id: revision.to_string(), made: None }
+        OverrideChange { revision, id: revision.to_string(), made: None, mark: 10 * revision }
     }
 
     #[test]
     fn changes_are_laid_over_a_set_that_they_follow_and_over_no_other() {
-        let set = |version, overrides| PublishedSet { version, overrides, ..PublishedSet::default() };
+        let set = |version, overrides| {
+            let marks = Marks { version: 1, overrides: 10 * overrides };
+            PublishedSet { version, overrides, marks, ..PublishedSet::default() }
+        };
         let changes = ChangesSince { changes: vec![lifted(6), lifted(7)], ..ChangesSince::none(&set(3, 5)) };
         assert_eq!(changes.until(), 7);
         for overrides in [5, 6, 7] {
             assert_eq!(changes.clone().apply(set(3, overrides)), set(3, 7), "from {overrides}");
         }
-        for other in [set(3, 4), set(3, 8), set(2, 6), PublishedSet { lineage: "other".into(), ..set(3, 6) }]
-        {
+        let before_a_restore =
+            |version, overrides| PublishedSet { marks: Marks { version, overrides }, ..set(3, 6) };
+        let others = [
+            set(3, 4),
+            set(3, 8),
+            set(2, 6),
+            PublishedSet { lineage: "other".into(), ..set(3, 6) },
+            before_a_restore(2, 60),
+            before_a_restore(1, 61),
+        ];
+        for other in others {
             assert_eq!(changes.clone().apply(other.clone()), other);
         }
     }

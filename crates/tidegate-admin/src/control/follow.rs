@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate_rules::RuleChanges;
-use tidegate_rulestore::{Error, Head, KeyOverride, RuleStore, Watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tidegate_rulestore::{Error, Head, KeyOverride, MOST_OVERRIDES, RuleStore, Watch, ended_long_ago};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::fleet::{ChangesSince, FleetError, Heard, NodeNote, PublishedSet};
-use super::running::{Revision, Running};
+use super::fleet::{
+    CHANGES_BESIDE, ChangesSince, FleetError, Heard, NEWEST_FORMAT, NodeNote, PublishedSet, mark_of,
+};
+use super::running::Running;
 use super::{Control, Latencies, merged};
 use crate::low_priority::at_low_priority;
 use crate::metrics::{ExperimentSide, Reading};
@@ -24,6 +26,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(3);
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait before a database that did not answer is asked again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// The same for what the other nodes published and this one could not read: they may write it again for this release.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 /// What is kept.
 const MOST_VERSIONS: u64 = 10_000;
 const MOST_AUDIT_ENTRIES: u64 = 100_000;
@@ -52,8 +56,11 @@ impl Control {
     /// this one does not answer. False where there is nothing anywhere.
     pub async fn start(self: &Arc<Self>) -> bool {
         let fleets = self.fleet.fetch().await.unwrap_or_else(|error| {
-            // That the store does not answer is told by who looks at it, once.
-            tracing::debug!(%error, "cannot ask for what the other nodes run");
+            match error {
+                // That the store does not answer is told by who looks at it, once.
+                FleetError::Store(why) => tracing::debug!(%why, "cannot ask for what the other nodes run"),
+                error => tracing::error!("cannot read what the other nodes run: {error}"),
+            }
             None
         });
         let own = match &self.store {
@@ -92,12 +99,10 @@ impl Control {
         let mut found = store.head().await;
         loop {
             match found {
-                Ok(head) => {
-                    self.database_answers();
-                    if let Err(error) = self.act_on(store, head, &mut told).await {
-                        self.database_failed(&error);
-                    }
-                }
+                Ok(head) => match self.act_on(store, head, &mut told).await {
+                    Ok(()) => self.database_answers(),
+                    Err(error) => self.database_failed(&error),
+                },
                 Err(error) => {
                     self.database_failed(&error);
                     sleep(TRY_AGAIN).await;
@@ -125,49 +130,75 @@ impl Control {
             self.follows_another();
             return Ok(());
         }
-        self.take_from(store).await;
+        self.take_from(store).await?;
         if !self.fleet.is_shared() {
             return Ok(());
         }
         let heard = self.fleet.heard().borrow().clone();
-        let own = head.version + head.overrides;
+        let own = self.heard_of(head);
         // What was told a moment ago is not heard of yet.
-        let forgotten = heard.revision != own && told.at.elapsed() >= HEARD_WITHIN;
+        let forgotten = heard != own && told.at.elapsed() >= HEARD_WITHIN;
         if told.head != Some(head) || forgotten {
             *told = ToldToFleet { head: Some(head), at: Instant::now(), kept: Instant::now() };
             // The database is changed before anybody tells of it: who heard of more has it from before a restore.
-            let set_back = forgotten && heard.revision > own;
+            let set_back = forgotten && heard.revision > own.revision;
             if set_back || !self.tell_changes(store, head).await? {
-                let set = match self.running_set(head) {
-                    Some(set) => set,
-                    None => self.read(store).await?,
-                };
-                self.logged(self.fleet.publish(set, set_back).await);
+                self.tell_all(store, head, set_back).await?;
             }
         } else if told.kept.elapsed() >= KEEP_EVERY {
             told.kept = Instant::now();
-            self.logged(self.fleet.keep().await);
+            match self.all_read(CHANGES_BESIDE).await {
+                true => self.logged(self.fleet.keep().await),
+                // One may have come after the changes were told.
+                false => self.tell_all(store, head, false).await?,
+            }
         }
         Ok(())
+    }
+
+    /// Puts the whole set where the others find it.
+    async fn tell_all(&self, store: &RuleStore, head: Head, set_back: bool) -> Result<(), Error> {
+        let set = match self.running_set(head) {
+            Some(set) => set,
+            None => self.read(store).await?,
+        };
+        self.logged(self.fleet.publish(set, set_back).await);
+        Ok(())
+    }
+
+    /// Whether every node reads this format: one of an earlier release would not learn of what is written in it.
+    async fn all_read(&self, format: u32) -> bool {
+        self.fleet.nodes().await.is_ok_and(|notes| notes.iter().all(|note| note.format >= format))
+    }
+
+    /// What a heartbeat brings of what the own database has.
+    fn heard_of(&self, head: Head) -> Heard {
+        let lineage = self.lineage.get().cloned().unwrap_or_default();
+        Heard { lineage, revision: head.version + head.overrides, mark: mark_of(head.marks) }
     }
 
     /// Tells the other nodes which overrides changed since the set that they have; false where they need another set.
     async fn tell_changes(&self, store: &RuleStore, head: Head) -> Result<bool, Error> {
         let known = match self.fleet.fetch_changes().await {
             Ok(Some(known))
-                if self.lineage.get() == Some(&known.lineage) && known.version == head.version =>
+                if self.lineage.get() == Some(&known.lineage)
+                    && (known.version, known.marks.version) == (head.version, head.marks.version) =>
             {
                 known
             }
             _ => return Ok(false),
         };
-        if known.until() == head.overrides {
+        if known.heard() == self.heard_of(head) {
             // Another node with this database has told already.
             return Ok(true);
         }
-        let Some(changes) = store.override_changes(known.overrides, head.overrides).await? else {
+        let since = (known.overrides, known.marks.overrides);
+        let Some(changes) = store.override_changes(since, head.overrides).await? else {
             return Ok(false);
         };
+        if !self.all_read(CHANGES_BESIDE).await {
+            return Ok(false);
+        }
         let told = self.fleet.publish_changes(&known, &ChangesSince { changes, ..known.clone() }).await;
         Ok(told.unwrap_or_default())
     }
@@ -187,33 +218,51 @@ impl Control {
     async fn follow_fleet(self: &Arc<Self>) {
         let mut heard = self.fleet.heard();
         loop {
-            let Heard { lineage, revision } = heard.borrow_and_update().clone();
-            let news = !self.runs(&lineage, revision);
+            let published = heard.borrow_and_update().clone();
+            let news = !self.runs(&published);
+            let mut unreadable = None;
             if self.leads() && self.database_error.borrow().is_none() {
                 if news {
                     self.look_again.notify_one();
                 }
-            } else if news && revision > 0 {
+            } else if news && published.revision > 0 {
                 let _reading = self.reading.lock().await;
-                match self.fetch(revision).await {
+                match self.fetch(&published).await {
                     Ok(Some(set)) => self.follow(set).await,
                     Ok(None) => {}
-                    Err(error) => tracing::warn!(%error, "cannot fetch the published rules"),
+                    Err(FleetError::Store(why)) => tracing::warn!(%why, "cannot fetch the published rules"),
+                    Err(error) => unreadable = Some(format!("revision {}: {error}", published.revision)),
                 }
             }
-            if heard.changed().await.is_err() {
+            self.note_unreadable(&unreadable);
+            let changed = match unreadable {
+                None => heard.changed().await,
+                Some(_) => timeout(READ_AGAIN, heard.changed()).await.unwrap_or(Ok(())),
+            };
+            if changed.is_err() {
                 return;
             }
         }
     }
 
+    /// Says once why this node does not run what is published: it keeps what it has.
+    fn note_unreadable(&self, why: &Option<String>) {
+        let before = std::mem::replace(&mut self.running.lock().unreadable, why.clone());
+        if let Some(why) = why
+            && before.as_ref() != Some(why)
+        {
+            tracing::error!("cannot read what is published, the rules that run go on: {why}");
+            self.tell("nodes", &json!({ "refused": why }));
+        }
+    }
+
     /// What the other nodes run: the changes alone where this node runs what was before them.
-    async fn fetch(self: &Arc<Self>, revision: u64) -> Result<Option<PublishedSet>, FleetError> {
+    async fn fetch(self: &Arc<Self>, published: &Heard) -> Result<Option<PublishedSet>, FleetError> {
         let changes = self.fleet.fetch_changes().await?;
-        if let Some(changes) = changes.filter(|changes| changes.version + changes.until() == revision) {
+        if let Some(changes) = changes.filter(|changes| changes.heard() == *published) {
             let control = self.clone();
             let set = at_low_priority(move || changes.apply(control.set_in_use())).await;
-            if set.revision() == revision && !self.runs(&set.lineage, revision) {
+            if set.heard() == *published && !self.runs(published) {
                 return Ok(Some(set));
             }
         }
@@ -221,31 +270,31 @@ impl Control {
     }
 
     /// Whether this node runs that revision, or cannot.
-    fn runs(&self, lineage: &str, revision: u64) -> bool {
-        let is = |one: &Revision| one.lineage == lineage && one.published == revision;
+    fn runs(&self, published: &Heard) -> bool {
         let running = self.running.lock();
-        is(&running.revision) || running.refused.as_ref().is_some_and(|(refused, _)| is(refused))
+        running.revision.is(published)
+            || running.refused.as_ref().is_some_and(|(refused, _)| refused.is(published))
     }
 
     pub(crate) fn revision(&self) -> u64 {
         self.running.lock().revision.published
     }
 
-    /// Reads what is in force and takes it into use, if it is another than what runs; a failure is noted.
-    pub(crate) async fn take_from(self: &Arc<Self>, store: &RuleStore) {
+    /// Reads what is in force and takes it into use, if it is another than what runs.
+    async fn take_from(self: &Arc<Self>, store: &RuleStore) -> Result<(), Error> {
         // Who waits here finds what the one before has read.
         let _reading = self.reading.lock().await;
-        let read = async {
-            let (head, lineage) = (store.head().await?, self.lineage.get().cloned().unwrap_or_default());
-            match self.runs(&lineage, head.version + head.overrides) {
-                true => Ok(None),
-                false => self.read(store).await.map(Some),
-            }
-        };
-        match read.await {
-            Ok(Some(set)) => self.follow(set).await,
-            Ok(None) => {}
-            Err(error) => self.database_failed(&error),
+        if !self.runs(&self.heard_of(store.head().await?)) {
+            let set = self.read(store).await?;
+            self.follow(set).await;
+        }
+        Ok(())
+    }
+
+    /// Takes what was changed here into use; a failure is noted, and another look follows it.
+    pub(crate) async fn take_own(self: &Arc<Self>, store: &RuleStore) {
+        if let Err(error) = self.take_from(store).await {
+            self.database_failed(&error);
         }
     }
 
@@ -269,6 +318,7 @@ impl Control {
             lineage,
             version: head.version,
             overrides: head.overrides,
+            marks: head.marks,
             documents,
             key_overrides,
         })
@@ -281,11 +331,17 @@ impl Control {
         in_use: Running,
         until: u64,
     ) -> Result<Option<Vec<KeyOverride>>, Error> {
-        let changes = store.override_changes(in_use.revision.overrides, until).await?;
+        let since = (in_use.revision.overrides, in_use.revision.marks.overrides);
+        let changes = store.override_changes(since, until).await?;
         let Some(changes) = changes else { return Ok(None) };
-        let (overrides, now_us) = (in_use.overrides, self.clock.now().as_micros());
+        let overrides = in_use.overrides;
+        // One too many is all: who reads them again finds those that have ended gone.
+        if overrides.len() + changes.len() > MOST_OVERRIDES {
+            return Ok(None);
+        }
+        let long_ago_us = ended_long_ago(self.clock.now()).as_micros();
         let changed = at_low_priority(move || {
-            let has_ended = |one: &KeyOverride| one.what.until_us.is_some_and(|until| until <= now_us);
+            let has_ended = |one: &KeyOverride| one.what.until_us.is_some_and(|until| until <= long_ago_us);
             let mut all: Vec<KeyOverride> = overrides.iter().filter(|one| !has_ended(one)).cloned().collect();
             changes.into_iter().for_each(|change| change.apply(&mut all));
             all
@@ -378,7 +434,7 @@ impl Control {
             overrides: running.revision.overrides,
             lineage: running.revision.lineage.clone(),
             leads,
-            error: running.refused.as_ref().map(|(_, why)| why.clone()),
+            error: running.refused.as_ref().map(|(_, why)| why).or(running.unreadable.as_ref()).cloned(),
             started_us: self.started_us,
             allowed_per_s,
             refused_per_s,
@@ -388,6 +444,7 @@ impl Control {
             layout: self.layout.clone(),
             signals: self.signals.lock().clone(),
             clock_us: self.clock.now().as_micros(),
+            format: NEWEST_FORMAT,
             last_seen_ms: 0,
         }
     }

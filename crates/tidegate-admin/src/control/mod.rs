@@ -32,7 +32,8 @@ use crate::metrics::Metrics;
 
 pub(crate) use asking::{JoinedDemand, Missing, Question, Told};
 pub use fleet::{
-    Alone, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, NodeNote, NoteFuture, PublishedSet,
+    Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, NEWEST_FORMAT, NodeNote,
+    NoteFuture, PublishedSet, WHOLE_SET,
 };
 pub use follow::LastSecond;
 pub(crate) use history::{History, Latencies, Series, Totals, Window};

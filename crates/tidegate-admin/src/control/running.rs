@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tidegate_rules::{
     Diagnostics, Format, OverrideEffect, RuleChanges, RuleSet, RuntimeOverride, Source, Timestamp,
 };
-use tidegate_rulestore::{Action, DocumentSet, Head, KeyOverride};
+use tidegate_rulestore::{Action, DocumentSet, Head, KeyOverride, Marks};
 
 use super::Control;
-use super::fleet::PublishedSet;
+use super::fleet::{Heard, PublishedSet, mark_of};
 
 /// Where rules come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub(crate) struct Running {
     pub(crate) overrides: Arc<Vec<KeyOverride>>,
     /// What is published and does not compile here, and why.
     pub(crate) refused: Option<(Revision, String)>,
+    /// Why what is published cannot be read.
+    pub(crate) unreadable: Option<String>,
     pub(crate) warnings: Option<Diagnostics>,
     /// Overrides that have no effect, by id, and why.
     pub(crate) without_effect: Arc<Vec<(String, String)>>,
@@ -61,6 +63,15 @@ pub(crate) struct Revision {
     pub(crate) overrides: u64,
     /// Grows with every change of what is published, also where rules come from files.
     pub(crate) published: u64,
+    /// Tells it from another of the same numbers.
+    pub(crate) marks: Marks,
+}
+
+impl Revision {
+    /// Whether this is what a heartbeat told of.
+    pub(crate) fn is(&self, heard: &Heard) -> bool {
+        self.lineage == heard.lineage && self.published == heard.revision && mark_of(self.marks) == heard.mark
+    }
 }
 
 impl Base {
@@ -135,7 +146,8 @@ impl Control {
             }
             RuleSource::Files(_) => (running.base.clone(), 0),
         };
-        let revision = Revision { lineage: set.lineage, version, overrides: set.overrides, published };
+        let revision =
+            Revision { lineage: set.lineage, version, overrides: set.overrides, published, marks: set.marks };
         if version == 0 && self.source == RuleSource::Database {
             let why = "the other nodes have their rules from files, and this one has none".to_owned();
             self.running.lock().refused = Some((revision, why.clone()));
@@ -201,7 +213,8 @@ impl Control {
         let revision = self.running.lock().revision.clone();
         let is_it = self.source == RuleSource::Database
             && self.lineage.get() == Some(&revision.lineage)
-            && (revision.version, revision.overrides) == (head.version, head.overrides);
+            && (revision.version, revision.overrides, revision.marks)
+                == (head.version, head.overrides, head.marks);
         is_it.then(|| self.set_in_use())
     }
 
@@ -213,6 +226,7 @@ impl Control {
             lineage: revision.lineage,
             version: revision.published - revision.overrides,
             overrides: revision.overrides,
+            marks: revision.marks,
             documents: running.base.documents(),
             key_overrides: running.overrides.to_vec(),
         }

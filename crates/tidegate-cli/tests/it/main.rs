@@ -48,6 +48,7 @@ mod redis_serve;
 mod redis_topologies;
 mod redis_world;
 mod reference;
+mod releases;
 mod replay;
 mod rolling;
 mod same_checks;

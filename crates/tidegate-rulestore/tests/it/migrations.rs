@@ -1,19 +1,8 @@
 //! The schema: made by whoever comes first, refused if newer.
 
-use sqlx::any::AnyPoolOptions;
-use tidegate_rulestore::{Error, SCHEMA_VERSION};
+use tidegate_rulestore::{Error, PublishError, SCHEMA_VERSION};
 
 use crate::world::{Database, on_both, publish, run, set};
-
-async fn raw(database: &Database, statement: &'static str) {
-    let url = match database.url.strip_prefix("sqlite:") {
-        Some(path) => format!("sqlite://{path}"),
-        None => database.url.clone(),
-    };
-    let pool = AnyPoolOptions::new().connect(&url).await.unwrap();
-    sqlx::raw_sql(statement).execute(&pool).await.unwrap();
-    pool.close().await;
-}
 
 on_both!(many_nodes_may_start_at_once, |database| {
     let mut nodes = tokio::task::JoinSet::new();
@@ -39,13 +28,17 @@ on_both!(a_second_start_changes_nothing, |database| {
 on_both!(a_newer_schema_is_refused_and_left_as_it_is, |database| {
     let store = database.store().await;
     publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
-    raw(&database, "UPDATE schema_version SET version = version + 1").await;
+    database.raw("UPDATE schema_version SET version = version + 1").await;
     let refused = database.closed_store().migrate().await;
     let newer = SCHEMA_VERSION + 1;
     assert!(
         matches!(refused, Err(Error::NewerSchema { found, known: SCHEMA_VERSION }) if found == newer),
         "{refused:?}"
     );
+    // Nor does a node change it that ran before the newer release came.
+    let changed = publish(&store, 1, &set(&[("api", "two")]), "").await;
+    assert!(matches!(changed, Err(PublishError::Store(Error::NewerSchema { .. }))), "{changed:?}");
+    assert_eq!(store.head().await.unwrap().version, 1);
     assert_eq!(store.documents(1).await.unwrap(), set(&[("api", "one")]));
 });
 
@@ -56,7 +49,7 @@ fn a_damaged_file_is_told_from_a_database_that_does_not_answer() {
         let store = database.store().await;
         let long = "rule".repeat(20_000);
         publish(&store, 0, &set(&[("api", &long)]), "").await.unwrap();
-        raw(&database, "PRAGMA wal_checkpoint(TRUNCATE)").await;
+        database.raw("PRAGMA wal_checkpoint(TRUNCATE)").await;
         store.close().await;
         let path = database.url.strip_prefix("sqlite:").unwrap();
         let whole = std::fs::read(path).unwrap();
@@ -78,10 +71,10 @@ on_both!(a_publish_that_the_disk_has_no_room_for_changes_nothing, |database| {
     let store = database.store().await;
     publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
     // The audit log is written last: as a disk that is full by then, without one.
-    raw(&database, "ALTER TABLE audit RENAME TO audit_elsewhere").await;
+    database.raw("ALTER TABLE audit RENAME TO audit_elsewhere").await;
     let refused = publish(&store, 1, &set(&[("api", "two")]), "").await;
     assert!(refused.is_err());
-    raw(&database, "ALTER TABLE audit_elsewhere RENAME TO audit").await;
+    database.raw("ALTER TABLE audit_elsewhere RENAME TO audit").await;
     assert_eq!(store.head().await.unwrap().version, 1);
     assert_eq!(publish(&store, 1, &set(&[("api", "two")]), "").await.unwrap().number, 2);
 });

@@ -6,7 +6,7 @@ use crate::world::{NOW, on_both, publish, set};
 
 on_both!(a_new_database_has_no_version, |database| {
     let store = database.store().await;
-    assert_eq!(store.head().await.unwrap(), Head { version: 0, overrides: 0 });
+    assert_eq!(store.head().await.unwrap(), Head::default());
     assert_eq!(store.documents(0).await.unwrap(), set(&[]));
     assert!(store.versions(u64::MAX, 10).await.unwrap().is_empty());
 });

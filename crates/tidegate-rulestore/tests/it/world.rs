@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use sqlx::any::AnyPoolOptions;
 use tempfile::TempDir;
 use tidegate_rules::Timestamp;
 use tidegate_rulestore::{Actor, Document, DocumentSet, Publication, PublishError, Role, RuleStore, Version};
@@ -30,6 +31,17 @@ impl Database {
         let store = self.closed_store();
         store.migrate().await.unwrap();
         store
+    }
+
+    /// Runs a statement behind the store's back.
+    pub(crate) async fn raw(&self, statement: &'static str) {
+        let url = match self.url.strip_prefix("sqlite:") {
+            Some(path) => format!("sqlite://{path}"),
+            None => self.url.clone(),
+        };
+        let pool = AnyPoolOptions::new().connect(&url).await.unwrap();
+        sqlx::raw_sql(statement).execute(&pool).await.unwrap();
+        pool.close().await;
     }
 
     /// The same before it was asked anything.

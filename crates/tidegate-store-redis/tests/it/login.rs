@@ -70,16 +70,19 @@ async fn a_user_with_no_more_rights_than_needed_can_do_all_there_is() {
     store.announce(b"a note".to_vec());
     assert_eq!(store.heartbeat(1, Micros::from_secs(5)).answer().await.unwrap(), 1);
     assert_eq!(store.notes().await.unwrap()[0].note, b"a note");
-    let revision = PublishedRevision { lineage: "a".to_owned(), revision: 1 };
-    let published = Published { set: b"rules".to_vec(), changes: b"none".to_vec() };
+    let revision = PublishedRevision { lineage: "a".to_owned(), revision: 1, mark: "m".to_owned() };
+    let published = Published { set: b"rules".to_vec(), changes: b"none".to_vec(), format: 1 };
     assert!(store.publish(&revision, &published, false).await.unwrap());
-    assert!(store.publish_changes(&revision, b"none", b"some").await.unwrap());
-    assert!(!store.publish_changes(&revision, b"none", b"others").await.unwrap(), "somebody else was first");
+    assert!(store.publish_changes(&revision, b"none", (b"some", 2)).await.unwrap());
+    assert!(
+        !store.publish_changes(&revision, b"none", (b"others", 2)).await.unwrap(),
+        "somebody else was first"
+    );
     assert_eq!(
         store.published().await.unwrap().unwrap(),
-        Published { changes: b"some".to_vec(), ..published }
+        Published { changes: b"some".to_vec(), format: 2, ..published }
     );
-    assert_eq!(store.published_changes().await.unwrap(), b"some");
+    assert_eq!(store.published_changes().await.unwrap(), (b"some".to_vec(), 2));
 }
 
 #[tokio::test]

@@ -44,7 +44,10 @@ pub(super) async fn open(settings: &Settings) -> Result<Option<RuleStore>, Failu
     match store.migrate().await {
         Ok(()) => {}
         Err(error @ Error::NewerSchema { .. }) => {
-            return Err(cannot_use(&url, &error).hint("start the newer release, or name another database"));
+            return Err(cannot_use(&url, &error).hint(
+                "start the newer release, or name another database; with `admin.database: none` this release follows \
+                 the nodes that share its Redis",
+            ));
         }
         // To begin with other rules than those that are in it would be worse than not to begin.
         Err(error @ Error::Damaged { .. }) => {

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
-    ChangesSince, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, NodeNote, NoteFuture,
-    PublishedSet, Resolution, at_low_priority,
+    CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow,
+    NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, WHOLE_SET, at_low_priority,
 };
 use tidegate_store::{Clock, StoreError};
 use tidegate_store_redis::{
@@ -38,8 +38,8 @@ impl RedisFleet {
     pub(super) async fn listen(self: Arc<Self>) {
         let (mut revisions, mut questions) = (self.store.published_revision(), self.store.questions());
         loop {
-            let PublishedRevision { lineage, revision } = revisions.borrow_and_update().clone();
-            self.heard.send_replace(Heard { lineage, revision });
+            let PublishedRevision { lineage, revision, mark } = revisions.borrow_and_update().clone();
+            self.heard.send_replace(Heard { lineage, revision, mark });
             let asked: Vec<FleetQuestion> = questions
                 .borrow_and_update()
                 .iter()
@@ -83,10 +83,10 @@ impl RedisFleet {
 impl Fleet for RedisFleet {
     fn publish(&self, set: PublishedSet, set_back: bool) -> NoteFuture<'_, ()> {
         Box::pin(async move {
-            let revision = PublishedRevision { lineage: set.lineage.clone(), revision: set.revision() };
+            let revision = revision_of(set.heard());
             let written = at_low_priority(move || {
                 let changes = serde_json::to_vec(&ChangesSince::none(&set)).map_err(no_json)?;
-                Ok(Published { set: serde_json::to_vec(&set).map_err(no_json)?, changes })
+                Ok(Published { set: serde_json::to_vec(&set).map_err(no_json)?, changes, format: WHOLE_SET })
             });
             let published = written.await?;
             match self.store.publish(&revision, &published, set_back).await.map_err(failed)? {
@@ -105,18 +105,17 @@ impl Fleet for RedisFleet {
     ) -> NoteFuture<'a, bool> {
         Box::pin(async move {
             let [known, bytes] = [known, changes].map(serde_json::to_vec);
-            let revision = PublishedRevision {
-                lineage: changes.lineage.clone(),
-                revision: changes.version + changes.until(),
-            };
             let (known, bytes) = (known.map_err(no_json)?, bytes.map_err(no_json)?);
-            self.store.publish_changes(&revision, &known, &bytes).await.map_err(failed)
+            let (revision, told) = (revision_of(changes.heard()), (&bytes[..], CHANGES_BESIDE));
+            self.store.publish_changes(&revision, &known, told).await.map_err(failed)
         })
     }
 
     fn fetch_changes(&self) -> NoteFuture<'_, Option<ChangesSince>> {
         Box::pin(async {
-            Ok(serde_json::from_slice(&self.store.published_changes().await.map_err(failed)?).ok())
+            let (changes, format) = self.store.published_changes().await.map_err(failed)?;
+            readable(format)?;
+            read_changes(&changes)
         })
     }
 
@@ -127,11 +126,11 @@ impl Fleet for RedisFleet {
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>> {
         Box::pin(async {
             let Some(published) = self.store.published().await.map_err(failed)? else { return Ok(None) };
+            readable(published.format)?;
             // It may be large, and requests are decided on the same core.
             let read = at_low_priority(move || {
                 let set: PublishedSet = serde_json::from_slice(&published.set).map_err(no_json)?;
-                let changes: Option<ChangesSince> = serde_json::from_slice(&published.changes).ok();
-                Ok(Some(match changes {
+                Ok(Some(match read_changes(&published.changes)? {
                     Some(changes) => changes.apply(set),
                     None => set,
                 }))
@@ -144,11 +143,10 @@ impl Fleet for RedisFleet {
         Box::pin(async {
             let notes = self.store.notes().await.map_err(failed)?;
             let read = |told: LimiterNote| {
-                let note: NodeNote = serde_json::from_slice(&told.note).ok()?;
                 let (id, last_seen_ms) = (format!("{:016x}", told.member), told.age_us / 1_000);
-                Some(NodeNote { id, last_seen_ms, ..note })
+                NodeNote { id, last_seen_ms, ..NodeNote::read(&told.note) }
             };
-            Ok(notes.into_iter().filter_map(read).collect())
+            Ok(notes.into_iter().map(read).collect())
         })
     }
 
@@ -212,6 +210,26 @@ impl Fleet for RedisFleet {
 
     fn is_shared(&self) -> bool {
         true
+    }
+}
+
+fn revision_of(heard: Heard) -> PublishedRevision {
+    let Heard { lineage, revision, mark } = heard;
+    PublishedRevision { lineage, revision, mark }
+}
+
+fn readable(format: u32) -> Result<(), FleetError> {
+    match format <= NEWEST_FORMAT {
+        true => Ok(()),
+        false => Err(FleetError::Newer { found: format }),
+    }
+}
+
+/// None where none were told; a release before them writes a set alone.
+fn read_changes(bytes: &[u8]) -> Result<Option<ChangesSince>, FleetError> {
+    match bytes {
+        [] => Ok(None),
+        bytes => serde_json::from_slice(bytes).map(Some).map_err(no_json),
     }
 }
 

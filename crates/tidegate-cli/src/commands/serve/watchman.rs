@@ -272,7 +272,8 @@ impl Watchman {
         let joined = match store.put_record(record, lifetime(&ours, now_s)).answer().await {
             Ok(None) => ours,
             Ok(Some(known)) => {
-                let theirs: Vec<Silence> = serde_json::from_slice(&known).unwrap_or_default();
+                // Another release may have written what this one cannot read: it stays.
+                let Ok(theirs) = serde_json::from_slice::<Vec<Silence>>(&known) else { return };
                 let joined = self.desk.with_silences(|silences| silences.joined(Some(theirs.clone()), now_s));
                 let record = Record { name: SILENCES_NAME, value: &known };
                 let replaced = joined == theirs
