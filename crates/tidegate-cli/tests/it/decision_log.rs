@@ -1,5 +1,6 @@
 //! The decision log of the real server: what it writes, and that a replay of it decides as the server did.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -25,9 +26,27 @@ rules:
   - { name: everybody, limits: [{ algorithm: sliding_log, limit: 150, window: 12h }] }
 ";
 
+/// The same of every other algorithm, of tiers and of keys with limits of their own.
+const MORE_RULES: &str = "
+  - { name: window, key: [ip, method], limits: [{ algorithm: sliding_window, limit: 25, window: 12h }] }
+  - { name: leaky, match: { path: /v1/items/1 }, key: [user], limits: [{ algorithm: leaky_bucket, rate: 1/day, max_delay: 3d }] }
+  - name: plans
+    key: [user]
+    tiers: { on: plan, default: free, free: [{ algorithm: sliding_log, limit: 3, window: 12h }], pro: [{ algorithm: sliding_log, limit: 6, window: 12h, count_refused: true }], internal: unlimited }
+    key_overrides:
+      - { when: { user: u3 }, limits: [{ algorithm: sliding_log, limit: 1, window: 12h }] }
+      - { when: { user: u4 }, limits: [{ algorithm: token_bucket, rate: 1/day, burst: 9 }] }
+  - { name: signed, match: { method: POST }, key: [token], on_missing_key: refuse, limits: [{ algorithm: sliding_log, limit: 50, window: 12h }] }
+  - { name: banned, match: { path: /v1/items/0 }, key: [ip], penalty: 12h, limits: [{ algorithm: sliding_log, limit: 18, window: 12h }] }
+";
+
 fn serve(section: &str) -> (TidegateServer, TempDir) {
+    serve_rules(RULES, section)
+}
+
+fn serve_rules(rules: &str, section: &str) -> (TidegateServer, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
     let config = dir.path().join("tidegate.yaml");
     let listen = "{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }";
     fs::write(
@@ -52,28 +71,41 @@ fn lines(path: &Path, count: usize) -> Vec<String> {
 
 #[test]
 fn a_replay_of_the_log_decides_as_the_server_did() {
-    let (mut server, dir) = serve(
+    let all = format!("{RULES}{MORE_RULES}");
+    let (mut server, dir) = serve_rules(
+        &all,
         "{ admissions_one_in: 1, refusals_per_second: 100000, clear: ['*'], file: { path: decisions.log } }",
     );
-    let (listener, mut live) = (server.addr("http"), Vec::new());
-    for n in 0..240u64 {
+    let (listener, mut live, mut rules_that_refused) = (server.addr("http"), Vec::new(), BTreeSet::new());
+    for n in 0..600u64 {
         // Some users ask far more than others, of a few paths, by two methods, with a cost now and then.
         let mix = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let attributes = json!({
+        let mut attributes = json!({
             "user": format!("u{}", (mix % 97).min(mix % 31)),
             "ip": format!("10.0.0.{}", mix % 5),
             "method": if mix % 3 == 0 { "POST" } else { "GET" },
             "path": format!("/v1/items/{}", mix % 2),
         });
+        if mix % 7 < 4 {
+            attributes["plan"] = ["free", "pro", "internal", "unknown"][(mix % 4) as usize].into();
+        }
+        if mix % 11 < 9 {
+            attributes["token"] = "t".into();
+        }
         let body = json!({ "domain": "api", "attributes": attributes, "cost": 1 + mix % 2 }).to_string();
         let headers = [("content-type", "application/json")];
         let answer = http::request(listener, "POST", "/v1/check", &headers, body.as_bytes()).unwrap();
-        live.push(answer.json()["allowed"].as_bool().unwrap());
+        let answer = answer.json();
+        live.push(answer["allowed"].as_bool().unwrap());
+        if answer["allowed"] == false {
+            rules_that_refused.insert(answer["rule"].as_str().unwrap().to_owned());
+        }
     }
     let refused = live.iter().filter(|allowed| !**allowed).count();
-    assert!((20..200).contains(&refused), "{refused} refused: the traffic tells nothing");
+    assert!((20..580).contains(&refused), "{refused} refused: the traffic tells nothing");
+    assert!(rules_that_refused.len() >= 6, "{rules_that_refused:?}: the traffic tells little");
     let lines = lines(&dir.path().join("decisions.log"), live.len());
-    let rules = RuleSet::compile(&[Source::new("rules.yaml", RULES)], RuleFormat::Native).unwrap();
+    let rules = RuleSet::compile(&[Source::new("rules.yaml", &all)], RuleFormat::Native).unwrap();
     let (mut replay, mut parser) =
         (Replay::new(rules, None, Options::new("api")), Parser::new(Format::Tidegate).unwrap());
     for (number, (line, live)) in lines.iter().zip(&live).enumerate() {
@@ -188,6 +220,24 @@ fn why_finds_a_caller_whose_key_holds_commas_and_equals_signs() {
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
         assert!(told.contains(&format!("user={user}  (")) && told.lines().count() == 1, "{told}");
     }
+}
+
+#[test]
+fn lines_go_to_stdout_where_the_configuration_says_so() {
+    let (mut server, dir) = serve("{ admissions_one_in: 1, clear: [user], stdout: true }");
+    let body = json!({ "domain": "api", "attributes": { "user": "a\nb" }, "cost": 8 }).to_string();
+    assert_eq!(http::post_json(server.addr("http"), "/v1/check", &body).status, 429);
+    let line = poll(Duration::from_secs(30), || {
+        let told = server.stdout();
+        told.lines().find_map(|line| serde_json::from_str::<Value>(line).ok())
+    });
+    let line = line.unwrap_or_else(|| panic!("{}", server.stdout()));
+    assert_eq!(
+        (&line["verdict"], &line["attributes"]["user"]),
+        (&json!("refused"), &json!("a\nb")),
+        "{line}"
+    );
+    drop(dir);
 }
 
 #[test]

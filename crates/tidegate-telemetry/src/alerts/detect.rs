@@ -138,8 +138,11 @@ impl Detector {
             for (listener, end) in &one.certificates {
                 let days = end.saturating_sub(now_s) / 86_400;
                 if days < limits.certificate_days {
-                    let summary =
-                        format!("the certificate of {listener} on {} ends in {days} days", one.node);
+                    let when = match *end > now_s {
+                        true => format!("ends in {days} days"),
+                        false => "has ended".to_owned(),
+                    };
+                    let summary = format!("the certificate of {listener} on {} {when}", one.node);
                     found.push(Finding::new(
                         Kind::CertificateEnds,
                         format!("{}/{listener}", one.node),
@@ -237,5 +240,9 @@ mod tests {
         ];
         assert_eq!(kinds(&found), expected);
         assert_eq!(found[5].subject, "a/http");
+        assert_eq!(found[5].summary, "the certificate of http on a ends in 3 days");
+        let over = node("a", |one| one.certificates = vec![("http".to_owned(), 99)]);
+        let found = Detector::default().look(100, &[over]);
+        assert_eq!(found[0].summary, "the certificate of http on a has ended");
     }
 }
