@@ -47,6 +47,19 @@ impl Prometheus {
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
+    /// The exemplars that it keeps of a metric.
+    ///
+    /// # Panics
+    /// When Prometheus refuses the query; the message says why.
+    #[track_caller]
+    pub fn exemplars(&self, metric: &str) -> Vec<Value> {
+        let path = format!("/api/v1/query_exemplars?query={}", escaped(metric));
+        let answer = http::get(self.port.addr(), &path).json();
+        assert_eq!(answer["status"], "success", "{metric}: {answer}");
+        let series = answer["data"].as_array().cloned().unwrap_or_default();
+        series.iter().flat_map(|one| one["exemplars"].as_array().cloned().unwrap_or_default()).collect()
+    }
+
     /// The process itself, for its log.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
@@ -70,6 +83,7 @@ impl Prometheus {
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()));
         command.arg(format!("--web.listen-address={}", port.addr()));
+        command.arg("--enable-feature=exemplar-storage");
         let mut process = Process::spawn("prometheus", &command, dir.path());
         let ready = |_: &Process| {
             let answer = http::request(port.addr(), "GET", "/-/ready", &[], b"").ok()?;

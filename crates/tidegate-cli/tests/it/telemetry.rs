@@ -194,6 +194,12 @@ fn a_trace_that_came_in_is_an_exemplar_of_the_duration_and_only_in_openmetrics()
     assert!(numbers[0] <= bound && numbers[1] > 1.6e9, "{exemplar} in the bucket up to {bound}");
     let classic = http::get(node.admin, "/metrics").text();
     assert!(!classic.contains(" # {"), "the older format has no exemplars");
+    // And a real Prometheus keeps it.
+    let prometheus = Prometheus::start(&[node.admin], &[]);
+    let kept = || prometheus.exemplars("tidegate_decision_duration_seconds_bucket");
+    eventually("the trace is found from the histogram", PATIENCE, || {
+        kept().iter().any(|one| one["labels"]["trace_id"] == trace)
+    });
 }
 
 #[test]
