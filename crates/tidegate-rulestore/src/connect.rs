@@ -152,6 +152,8 @@ pub struct RuleStore {
     pub(crate) changed: Arc<watch::Sender<()>>,
     /// Set once an embedded database was found to be whole.
     sound: Arc<OnceLock<()>>,
+    /// Which file an embedded database is, once it was found to be whole.
+    file: Arc<OnceLock<(u64, u64)>>,
     /// How long a reading and a change may take.
     patience: [Duration; 2],
 }
@@ -191,7 +193,14 @@ impl RuleStore {
         let pool = options.connect_lazy(&url.for_driver())?;
         let changed = Arc::new(watch::Sender::new(()));
         let patience = [ANSWER_WITHIN, CHANGE_WITHIN];
-        Ok(RuleStore { pool, url: url.clone(), changed, sound: Arc::default(), patience })
+        Ok(RuleStore {
+            pool,
+            url: url.clone(),
+            changed,
+            sound: Arc::default(),
+            file: Arc::default(),
+            patience,
+        })
     }
 
     /// The same, waiting this long for an answer.
@@ -203,6 +212,7 @@ impl RuleStore {
     /// What is only read must come soon. A table that somebody holds locked, or a host that is gone without a word, would
     /// keep whoever follows the database waiting without end, and from following the other nodes meanwhile.
     pub(crate) async fn soon<T>(&self, read: impl Future<Output = sqlx::Result<T>>) -> Result<T> {
+        self.check_place()?;
         Ok(timeout(self.patience[0], read).await.unwrap_or_else(|_| Err(late()))?)
     }
 
@@ -212,6 +222,7 @@ impl RuleStore {
         &self,
         change: impl Future<Output = std::result::Result<T, E>>,
     ) -> std::result::Result<T, E> {
+        self.check_place()?;
         timeout(self.patience[1], change)
             .await
             .unwrap_or_else(|_| Err(Error::InDoubt { source: late() }.into()))
@@ -222,11 +233,35 @@ impl RuleStore {
     /// # Errors
     /// When the database does not answer, is damaged, or a newer release has changed it.
     pub async fn migrate(&self) -> Result<()> {
+        self.check_place()?;
         if self.url.kind == Kind::Sqlite && self.sound.get().is_none() {
             self.check_file().await?;
             let _ = self.sound.set(());
         }
-        schema::migrate(&self.pool, self.url.kind).await
+        schema::migrate(&self.pool, self.url.kind).await?;
+        if let Some(file) = self.file_in_place() {
+            let _ = self.file.set(file);
+        }
+        Ok(())
+    }
+
+    /// Which file is where an embedded database should be.
+    fn file_in_place(&self) -> Option<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        if self.url.kind != Kind::Sqlite {
+            return None;
+        }
+        std::fs::metadata(&self.url.url).ok().map(|file| (file.dev(), file.ino()))
+    }
+
+    /// A file that was deleted or replaced can still be written to by whoever has it open, and nobody would find that again.
+    fn check_place(&self) -> Result<()> {
+        match self.file.get() {
+            Some(file) if self.file_in_place() != Some(*file) => {
+                Err(Error::Replaced { path: self.url.url.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the file is a database, and whole: what is damaged should be said before anything is written to it.

@@ -33,6 +33,14 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The file of an embedded database is no longer where it was, or another is.
+    #[error(
+        "{path} was deleted or replaced while this node had it open: put it back, or start the node again"
+    )]
+    Replaced {
+        /// The file.
+        path: String,
+    },
     /// The URL names no database.
     #[error("`{url}` names no database")]
     Url {

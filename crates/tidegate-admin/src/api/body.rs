@@ -50,7 +50,13 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         if inner.is_syntax() || inner.is_eof() {
             return Problem::malformed(inner.to_string());
         }
-        Problem::field(if field == "." { "" } else { &field }, inner.to_string())
+        let told = inner.to_string();
+        // The name of a type here says nothing to who wrote the body.
+        let told = match told.contains("expected struct") {
+            true => format!("{}, expected an object", told.split(',').next().unwrap_or_default()),
+            false => told,
+        };
+        Problem::field(if field == "." { "" } else { &field }, told)
     })?;
     reader.end().map_err(|error| Problem::malformed(error.to_string()))?;
     Ok(value)
@@ -64,7 +70,14 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let read = axum::extract::Query::<T>::from_request_parts(parts, state).await;
-        read.map(|query| Query(query.0)).map_err(|error| Problem::field("", error.body_text()))
+        read.map(|query| Query(query.0)).map_err(|error| {
+            let told = error.body_text();
+            let told = told.strip_prefix("Failed to deserialize query string: ").unwrap_or(&told);
+            match told.split_once(": ") {
+                Some((field, what)) if !field.contains(' ') => Problem::field(field, what),
+                _ => Problem::field("", told),
+            }
+        })
     }
 }
 

@@ -139,9 +139,14 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
     };
     // The compiler has the last word.
     let alone = KeyOverride { id: String::new(), what, author: String::new(), at_us: 0 };
-    if let Err(why) = control.limiter.snapshot().rules().check_override(&runtime(&alone)) {
-        let field =
-            if alone.what.action == Action::Limits && alone.what.rule.is_some() { "limits" } else { "rule" };
+    let snapshot = control.limiter.snapshot();
+    if let Err(why) = snapshot.rules().check_override(&runtime(&alone)) {
+        let is_known = snapshot.rules().domains().any(|domain| *domain == *alone.what.domain);
+        let field = match (is_known, alone.what.action, &alone.what.rule) {
+            (false, ..) => "domain",
+            (true, Action::Limits, Some(_)) => "limits",
+            _ => "rule",
+        };
         return Err(Problem::field(field, why));
     }
     Ok(alone.what)

@@ -40,8 +40,18 @@ fn the_first_start_prints_one_link_that_logs_in_once() {
     let admin = server.addr("admin");
     eventually("the dashboard is named", PATIENCE, || server.stdout().contains(&format!("http://{admin}/")));
     assert_eq!(link_in(&server), None, "somebody has logged in");
+    assert!(server.stdout().contains("the starter rules apply"));
     let rules = http::request(admin, "GET", "/admin/v1/rules", &[("cookie", &cookie)], b"").unwrap();
     assert_eq!(rules.json()["version"], 1, "the database is the same, and the session goes on");
+}
+
+#[test]
+fn a_node_that_runs_rules_of_its_own_does_not_say_that_the_starter_rules_apply() {
+    let mut node = Node::start("");
+    assert!(node.server.stdout().contains("the starter rules apply"));
+    assert_eq!(node.publish(&rules_of(5)).status, 200);
+    node.come_back();
+    assert!(!node.server.stdout().contains("the starter rules apply"), "{}", node.server.stdout());
 }
 
 #[test]

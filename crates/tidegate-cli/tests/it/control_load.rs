@@ -5,10 +5,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate_testkit::http;
 use tidegate_testkit::resp::{Client, Value};
+use tidegate_testkit::{eventually, http};
 
-use crate::control_world::{Node, rules_of};
+use crate::control_world::{Node, PATIENCE, rules_of};
 
 /// What a build without optimization compiles in a second or two is enough to see that nobody waits for it.
 const RULES: usize = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
@@ -96,4 +96,42 @@ fn thousands_of_rules_are_published_under_load_and_no_request_fails() {
     assert!(!during.took.is_empty());
     let body = r#"{"domain":"api","attributes":{"user":"a","path":"/v1/999/x"},"cost":0}"#;
     assert_eq!(http::post_json(node.http, "/v1/check", body).json()["rule"], "rule-999");
+}
+
+#[test]
+fn the_largest_set_that_is_taken_reaches_a_fleet_and_its_memory_is_given_back() {
+    let redis = tidegate_testkit::Redis::start();
+    let store = format!("store: {{ url: '{}', timeout: '1s' }}", redis.url());
+    let mut leader = Node::start(&format!("{store}\nadmin: {{ node: leader }}"));
+    let follower = Node::start(&format!("{store}\nadmin: {{ database: none }}"));
+    let of = |bytes: usize, limit| {
+        let filler = "x".repeat(8_000);
+        let mut text = rules_of(limit);
+        for number in 0..bytes / 8_064 {
+            let _ = writeln!(
+                text,
+                "  - {{ name: r{number}, description: '{filler}', limits: [{}/s] }}",
+                number + 9
+            );
+        }
+        text
+    };
+    assert_eq!(leader.publish(&of(17 << 20, 5)).status, 413, "this is more than is taken");
+    let resident_kib = |node: &mut Node| {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", node.server.process().pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    let before = resident_kib(&mut leader);
+    let began = now();
+    let answer = leader.publish(&of(15 << 20, 6));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let took = began.elapsed();
+    follower.runs(6);
+    println!("15 MiB of rules published in {took:?}, followed after {:?}", began.elapsed());
+    assert_eq!(leader.publish(&rules_of(7)).status, 200);
+    follower.runs(7);
+    // Ten times the set would be kept by one that kept every form of it.
+    eventually("its memory is given back", PATIENCE, || resident_kib(&mut leader) < before + (100 << 10));
 }

@@ -40,6 +40,11 @@ pub(crate) struct Node {
 impl Node {
     /// One with these lines in its configuration.
     pub(crate) fn start(config: &str) -> Node {
+        Node::start_with(config, &[])
+    }
+
+    /// One that has these variables in its environment, too.
+    pub(crate) fn start_with(config: &str, more: &[(&str, &str)]) -> Node {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
             "listen: {{ http: '127.0.0.1:0', grpc: 'off', resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n{config}\n"
@@ -47,7 +52,8 @@ impl Node {
         fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
         fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
         let path = dir.path().join("tidegate.yaml");
-        let env = [("TIDEGATE_DRAIN__DELAY", "0s"), ("TIDEGATE_ADMIN__TOKENS", TOKEN)];
+        let own = [("TIDEGATE_DRAIN__DELAY", "0s"), ("TIDEGATE_ADMIN__TOKENS", TOKEN)];
+        let env = [&own[..], more].concat();
         let server = TidegateServer::start_with_env(BINARY, &["--config", path.to_str().unwrap()], &env);
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut node = Node { server, http: free, admin: free, dir };

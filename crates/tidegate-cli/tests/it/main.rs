@@ -13,6 +13,7 @@ mod certificates;
 mod check;
 mod control;
 mod control_cli;
+mod control_clock;
 mod control_load;
 mod control_world;
 mod decision_log;

@@ -6,7 +6,7 @@ use sqlx::Connection as _;
 use tidegate_rulestore::{Error, PublishError, RuleStore};
 use tidegate_testkit::{Fault, FaultProxy, Postgres};
 
-use crate::world::{publish, run, set};
+use crate::world::{Database, publish, run, set};
 
 /// Long enough for what a database answers, on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
@@ -47,6 +47,29 @@ fn a_server_that_is_away_at_the_start_is_an_error_within_seconds_and_no_hang() {
         assert!(matches!(asked, Err(Error::Unavailable { .. })), "{asked:?}");
         proxy.set(Fault::None);
         store.migrate().await.unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_acknowledged_that_a_file_would_take_along_which_is_no_longer_in_its_place() {
+    run(async {
+        let database = Database::sqlite();
+        let store = database.store().await;
+        publish(&store, 0, &set(&[("api", "one")]), "").await.unwrap();
+        let path = database.url.strip_prefix("sqlite:").unwrap();
+        let aside = format!("{path}.aside");
+        for replaced in [false, true] {
+            std::fs::rename(path, &aside).unwrap();
+            if replaced {
+                std::fs::copy(&aside, path).unwrap();
+            }
+            let refused = publish(&store, 1, &set(&[("api", "two")]), "").await;
+            assert!(matches!(refused, Err(PublishError::Store(Error::Replaced { .. }))), "{refused:?}");
+            assert!(matches!(store.head().await, Err(Error::Replaced { .. })));
+            assert_eq!(std::path::Path::new(path).exists(), replaced, "no empty one takes its place");
+            std::fs::rename(&aside, path).unwrap();
+        }
+        assert_eq!(publish(&store, 1, &set(&[("api", "two")]), "").await.unwrap().number, 2);
     });
 }
 

@@ -35,6 +35,25 @@ fn markup_in_names_and_keys_stays_json_that_no_browser_takes_for_a_page() {
     }
 }
 
+#[test]
+fn a_mistake_names_its_field_and_no_type_of_ours() {
+    let node = Node::start();
+    let ban = |domain: &str, rule: &str| json!({ "domain": domain, "rule": rule, "when": { "user": "1" }, "action": "ban" });
+    for (method, path, body, field) in [
+        ("GET", "/audit?limit=many", Value::Null, "limit"),
+        ("GET", "/stats?range=1h", Value::Null, "range"),
+        ("POST", "/keys/overrides", ban("nowhere", "per-user"), "domain"),
+        ("POST", "/keys/overrides", ban("api", "nothing"), "rule"),
+        ("POST", "/keys/overrides", json!([]), ""),
+        ("POST", "/keys/overrides", json!({ "domain": 7 }), "domain"),
+    ] {
+        let answer = node.ask(method, path, &body);
+        assert_eq!((answer.status, &answer.json()["field"]), (422, &json!(field)), "{}", answer.text());
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(!detail.contains("struct") && !detail.contains("deserialize"), "{detail}");
+    }
+}
+
 /// What is answered to a body that the server need not read to its end: it may close while we still send.
 fn answer_while_sending(node: &Node, (method, path): (&str, &str), body: &[u8]) -> String {
     let mut stream = TcpStream::connect(node.address).unwrap();

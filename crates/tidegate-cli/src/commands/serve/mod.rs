@@ -39,6 +39,7 @@ use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::reload::Watch;
 use crate::repeats::Repeats;
+use crate::rules::LoadedRules;
 use crate::settings::{Settings, shows_a_password};
 use crate::unread::Surfaces;
 use crate::{clock, logging};
@@ -149,7 +150,9 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         upstreams,
     } = running;
     let admin = bind_admin(&settings, admin_tokens, &mut reloads)?;
-    announce_all(&settings, &plane, admin.as_ref());
+    let is_same = |starter: LoadedRules| limiter.snapshot().rules().changes_since(&starter.rules).is_empty();
+    let is_starter = settings.rules.is_starter() && settings.rules.load().is_ok_and(is_same);
+    announce_all(&plane, admin.as_ref(), is_starter);
     if let (Some(admin), Some(database)) = (&admin, &database) {
         control_plane::announce_link(database, &settings, admin.address(), &mut io::stdout()).await;
     }
@@ -260,13 +263,13 @@ async fn watch_workers(plane: &DataPlane, busy: &BusyRatio) {
 }
 
 /// Nobody reading stdout is no reason to stop.
-fn announce_all(settings: &Settings, plane: &DataPlane, admin: Option<&Admin>) {
+fn announce_all(plane: &DataPlane, admin: Option<&Admin>, is_starter: bool) {
     let mut listeners = plane.addresses().to_vec();
     let http = listeners.iter().find(|(name, _)| *name == "http").map(|(_, address)| *address);
     listeners.extend(admin.map(|admin| ("admin", admin.address())));
     let mut out = io::stdout().lock();
     let _ = announce::listeners(&mut out, &listeners);
-    if settings.rules.is_starter() {
+    if is_starter {
         let _ = announce::starter(&mut out, http);
     }
 }
