@@ -133,11 +133,16 @@ fn read(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Value, F
         return Err(Failure::new(format!("{endpoint} answered {status}"))
             .hint("--admin must name tidegate's admin listener"));
     };
-    let mut text = detail.to_owned();
-    for found in reply["diagnostics"].as_array().into_iter().flatten() {
-        let place =
-            format!("{}:{}:{}", found["file"].as_str().unwrap_or_default(), found["line"], found["column"]);
-        text += &format!("\n  {place}: {}", found["message"].as_str().unwrap_or_default());
+    let found = reply["diagnostics"].as_array().map_or(&[][..], Vec::as_slice);
+    // The detail is the first of them.
+    let mut text = if found.is_empty() { detail } else { "the rules have mistakes" }.to_owned();
+    for found in found {
+        let told = |member: &str| found[member].as_str().unwrap_or_default();
+        let place = format!("{}:{}:{}", told("file"), found["line"], found["column"]);
+        text += &format!("\n  {place}: {}", told("message"));
+        if !told("hint").is_empty() {
+            text += &format!("\n    hint: {}", told("hint"));
+        }
     }
     for document in reply["diff"]["documents"].as_array().into_iter().flatten() {
         text += &format!("\n{}", document["unified"].as_str().unwrap_or_default());
