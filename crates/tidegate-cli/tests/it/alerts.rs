@@ -223,3 +223,24 @@ fn a_redis_that_evicts_and_a_certificate_that_ends_soon_are_told() {
         count(&webhook, "store_evicts", "firing") == 1
     });
 }
+
+#[test]
+fn slack_is_told_in_its_own_form_with_what_to_look_at_next_and_a_link() {
+    let (webhook, dir) = (Upstream::recording(), tempfile::tempdir().unwrap());
+    let certificates = Certificates::for_loopback(dir.path());
+    let section = format!(
+        "tls: {{ resp: {{ certificate: '{}', key: '{}' }} }}\nalerts:\n  certificate_days: 1000000\n  \
+         dashboard: 'https://gate.example'\n  webhook: {{ url: 'http://{}/hook', format: slack }}",
+        certificates.cert.display(),
+        certificates.key.display(),
+        webhook.addr()
+    );
+    let _server = Server::start("memory:", &section);
+    eventually("it is told", LONG, || !webhook.received().is_empty());
+    let body: Value = serde_json::from_slice(&webhook.received()[0].body).unwrap();
+    let text = body["text"].as_str().unwrap_or_else(|| panic!("{body}"));
+    assert!(text.starts_with(":warning: *certificate_ends* the certificate of resp on "), "{text}");
+    assert!(text.contains("_next:_ put a new certificate in its file"), "{text}");
+    assert!(text.ends_with(" <https://gate.example/#/cluster|look>"), "{text}");
+    assert_eq!(body.as_object().unwrap().len(), 1, "nothing that Slack would refuse: {body}");
+}
