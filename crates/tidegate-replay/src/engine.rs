@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Timestamp};
+use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     CheckRequest, Decided, DescriptorAsk, LeaseToken, Limiter, LimiterConfig, NoObserver, Observer,
     RuleResult, RuleWatcher,
@@ -48,6 +48,8 @@ impl Options {
 /// Idle cells are looked for after this many requests, in one part of [`SWEEP_PARTS`] of the store.
 const SWEEP_EVERY: u64 = 1 << 16;
 const SWEEP_PARTS: usize = 8;
+/// A pause in a log that another line has to confirm.
+const LEAP: Micros = Micros::from_secs(86_400);
 /// Lines that could not be read and are shown.
 const MOST_EXAMPLES: usize = 5;
 
@@ -66,7 +68,15 @@ pub struct Replay {
     format: Option<Format>,
     latest: Option<Timestamp>,
     earliest: Timestamp,
+    /// The line before, where its time is far ahead.
+    leap: Option<Box<Leap>>,
     leases: Leases,
+}
+
+/// A line whose time is far ahead of the one before, until the next one tells whether it is right.
+struct Leap {
+    recorded: Recorded<'static>,
+    example: BadLineExample,
 }
 
 /// A limiter with one set of rules.
@@ -119,6 +129,7 @@ impl Replay {
             format: None,
             latest: None,
             earliest: Timestamp::from_micros(0),
+            leap: None,
             leases: Leases::default(),
         }
     }
@@ -170,18 +181,44 @@ impl Replay {
             Line::Text(text) => {
                 let mut recorded = Recorded::default();
                 match parser.read(text, &mut recorded) {
-                    Ok(()) => drop(self.play(&recorded)),
+                    Ok(()) => self.play_in_turn(&recorded, text),
                     Err(bad) => self.bad_line(bad, text),
                 }
             }
         }
     }
 
+    /// Plays a request, unless its time is far ahead: then the next line tells whether the log goes on from there, or this one
+    /// alone is wrong. Were it played, all that follow would count as made at its time.
+    #[inline]
+    fn play_in_turn(&mut self, recorded: &Recorded<'_>, text: &[u8]) {
+        if let Some(leap) = self.leap.take() {
+            match recorded.at + LEAP < leap.recorded.at {
+                true => self.bad(leap.example),
+                false => drop(self.play(&leap.recorded)),
+            }
+        }
+        if self.latest.is_some_and(|latest| latest + LEAP < recorded.at) {
+            let example = self.example(BadLine("its time is far ahead of the lines around it"), text);
+            self.leap = Some(Box::new(Leap { recorded: recorded.clone().into_owned(), example }));
+        } else {
+            self.play(recorded);
+        }
+    }
+
     fn bad_line(&mut self, why: BadLine, text: &[u8]) {
+        let example = self.example(why, text);
+        self.bad(example);
+    }
+
+    fn example(&self, why: BadLine, text: &[u8]) -> BadLineExample {
+        BadLineExample { line: self.lines.read, why: why.to_string(), text: printable_start(text) }
+    }
+
+    fn bad(&mut self, example: BadLineExample) {
         self.lines.bad += 1;
         if self.lines.examples.len() < MOST_EXAMPLES {
-            let (line, why) = (self.lines.read, why.to_string());
-            self.lines.examples.push(BadLineExample { line, why, text: printable_start(text) });
+            self.lines.examples.push(example);
         }
     }
 
@@ -267,6 +304,9 @@ impl Replay {
     /// What was found.
     #[must_use]
     pub fn finish(mut self) -> Report {
+        if let Some(leap) = self.leap.take() {
+            self.play(&leap.recorded);
+        }
         self.begin();
         let now = self.now.expect("a replay that has begun has rules");
         let (snapshot, stats) = (now.limiter.snapshot(), now.store.stats());

@@ -157,11 +157,14 @@ impl Tally {
                 self.sampled_lines
             ));
         }
+        /// More than writers of one log are apart: then whole logs are out of order.
+        const HOUR_US: u64 = 3_600_000_000;
         if lines.out_of_order > 0 {
             notes.push(format!(
-                "{} lines are earlier than the one before them, by up to {:.3} s: they count as made at that one's time",
+                "{} lines are earlier than the one before them, by up to {:.3} s: they count as made at that one's time{}",
                 lines.out_of_order,
-                lines.most_out_of_order_us as f64 / 1e6
+                lines.most_out_of_order_us as f64 / 1e6,
+                if lines.most_out_of_order_us >= HOUR_US { "; give logs in the order of time, the oldest first" } else { "" }
             ));
         }
         if stats.evicted_in_use + stats.evicted_spent > 0 {

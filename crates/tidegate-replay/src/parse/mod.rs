@@ -106,6 +106,17 @@ impl Recorded<'_> {
         let attributes = SmallVec::new();
         Recorded { at, domain: None, attributes, cost: 1, weight: 1, refused: None, took: None }
     }
+
+    /// The same, without the line that it was read from.
+    pub(crate) fn into_owned(self) -> Recorded<'static> {
+        let owned = |(name, value): (Cow<'_, str>, Cow<'_, [u8]>)| {
+            (Cow::Owned(name.into_owned()), Cow::Owned(value.into_owned()))
+        };
+        let Recorded { at, domain, attributes, cost, weight, refused, took } = self;
+        let domain = domain.map(|domain| Cow::Owned(domain.into_owned()));
+        let attributes = attributes.into_iter().map(owned).collect();
+        Recorded { at, domain, attributes, cost, weight, refused, took }
+    }
 }
 
 impl Default for Recorded<'_> {

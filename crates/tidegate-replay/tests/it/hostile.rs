@@ -102,3 +102,35 @@ fn a_mark_of_the_byte_order_before_the_first_line_is_no_part_of_it() {
     let report = replay(&log, Format::Combined, TWO_AN_HOUR, None);
     assert_eq!((report.rules[0].callers, report.refused.now), (1, 1));
 }
+
+/// A line of one caller, so many minutes after midnight.
+fn after(minutes: u64) -> String {
+    let at = 1_800_057_600 + minutes * 60;
+    format!(r#"{{"time_us":{at}000000,"domain":"web","verdict":"admitted","n":1,"attributes":{{"ip":"a"}}}}"#)
+}
+
+#[test]
+fn one_line_far_ahead_of_all_others_is_the_one_that_is_wrong() {
+    let minutes = (0..100).map(|line| if line == 20 { 40_000_000 } else { line * 31 });
+    let log: Vec<String> = minutes.map(after).collect();
+    let report = replay(&log.join("\n"), Format::Tidegate, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.played, report.lines.bad, report.lines.out_of_order), (99, 1, 0));
+    assert_eq!(report.refused.now, 0, "two an hour are within the limit");
+    let shown = &report.lines.examples[0];
+    assert_eq!((shown.line, &*shown.why), (21, "its time is far ahead of the lines around it"));
+}
+
+#[test]
+fn a_log_that_goes_on_after_days_loses_no_line() {
+    let log = [0, 1, 2, 20_000, 20_001, 20_002, 50_000].map(after);
+    let report = replay(&log.join("\n"), Format::Tidegate, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.played, report.lines.bad, report.refused.now), (7, 0, 2));
+    assert_eq!(report.to_s, 1_800_057_600 + 50_000 * 60, "the last line as well");
+}
+
+#[test]
+fn logs_that_are_given_the_newest_first_are_told_to_be_turned_round() {
+    let log = [500, 501, 0, 1].map(after);
+    let report = replay(&log.join("\n"), Format::Tidegate, TWO_AN_HOUR, None);
+    assert!(report.notes.iter().any(|note| note.contains("the oldest first")), "{:?}", report.notes);
+}
