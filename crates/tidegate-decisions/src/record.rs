@@ -98,7 +98,9 @@ impl Record {
             key: rule
                 .map(|rule| rule.key().iter().map(|name| short(name, LONGEST_NAME)).collect())
                 .unwrap_or_default(),
-            attributes: ask.map(|ask| names.attributes(ask.descriptor.entries)).unwrap_or_default(),
+            attributes: ask
+                .map(|ask| names.attributes(&most_telling(decided, ask.descriptor.entries)))
+                .unwrap_or_default(),
         }
     }
 
@@ -116,6 +118,17 @@ impl Record {
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("a record is plain data")
     }
+}
+
+/// As many attributes as are kept: all, or those first that a rule counts by. Without its key nobody finds a caller again.
+fn most_telling<'e>(decided: &Decided<'_>, entries: &[(&'e str, &'e [u8])]) -> Vec<(&'e str, &'e [u8])> {
+    if entries.len() <= MOST_ATTRIBUTES {
+        return entries.to_vec();
+    }
+    let is_key =
+        |name: &str| decided.by_match().any(|(found, ..)| found.rule.key().iter().any(|key| key == name));
+    let (keys, others): (Vec<_>, Vec<_>) = entries.iter().partition(|(name, _)| is_key(name));
+    keys.into_iter().chain(others).take(MOST_ATTRIBUTES).collect()
 }
 
 fn as_text<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
@@ -206,9 +219,10 @@ impl Digester {
     }
 
     fn attributes(&self, entries: &[(&str, &[u8])]) -> Vec<(Box<str>, Box<str>)> {
-        let kept = entries.iter().take(MOST_ATTRIBUTES);
-        kept.map(|(name, value)| (short(name, LONGEST_NAME), self.shown(name, value).into_boxed_str()))
-            .collect()
+        let shown = |(name, value): &(&str, &[u8])| {
+            (short(name, LONGEST_NAME), self.shown(name, value).into_boxed_str())
+        };
+        entries.iter().map(shown).collect()
     }
 }
 

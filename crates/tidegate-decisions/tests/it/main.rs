@@ -100,6 +100,21 @@ fn a_line_says_who_was_refused_by_what_and_hides_the_caller() {
 }
 
 #[test]
+fn what_rules_count_by_is_kept_of_a_request_with_very_many_attributes() {
+    let world = World::new(DecisionLogConfig { clear: Clear::All, ..everything() });
+    let names: Vec<String> = (0..40).map(|number| format!("a{number}")).collect();
+    let mut attributes: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    attributes.extend([("path", "/login"), ("ip", "203.0.113.7"), ("user", "alice")]);
+    assert!(world.ask(&attributes));
+    let query =
+        Query { attributes: vec![("user".to_owned(), "alice".to_owned())], most: 1, ..Query::default() };
+    let found = world.log.search(&query);
+    assert_eq!(found.fit, 1, "a caller is found by its key");
+    let kept: Vec<&str> = found.records[0].attributes.iter().map(|(name, _)| &**name).collect();
+    assert_eq!((kept.len(), &kept[..3]), (16, &["ip", "user", "a0"][..]), "the shadow rule's key, too");
+}
+
+#[test]
 fn a_search_finds_a_caller_by_its_name_or_by_its_hash_and_by_time() {
     let world = World::new(everything());
     for user in ["alice", "bob", "alice"] {
