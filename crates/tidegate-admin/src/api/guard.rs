@@ -95,7 +95,12 @@ pub(crate) async fn verify(
             if control.guesses.wrong(group, now) {
                 tracing::warn!(%peer, "too many wrong admin tokens: this address has to wait");
             }
-            Err(Problem::unauthorized("the token is wrong, or has expired"))
+            let wrong = Problem::unauthorized("the token is wrong, or has expired");
+            Err(match kind {
+                // Where a person types it.
+                TokenKind::LogIn => wrong.hint("`tidegate login` prints a link that signs in"),
+                _ => wrong,
+            })
         }
     }
 }

@@ -77,6 +77,19 @@ async function logIn(page, link = LINK) {
   if (page.url().includes('code=')) fail(`the log-in code stays in the address: ${page.url()}`);
 }
 
+/** The same state on a desk and on a phone, by day and by night; then as it was. */
+async function looks(page, name) {
+  for (const [size, viewport] of Object.entries({ desktop: DESKTOP, phone: PHONE })) {
+    await page.setViewportSize(viewport);
+    for (const colorScheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme });
+      await screenshot(page, `${name}-${size}-${colorScheme}`);
+    }
+  }
+  await page.emulateMedia({ colorScheme: 'light' });
+  await page.setViewportSize(DESKTOP);
+}
+
 async function screenshot(page, name) {
   await page.screenshot({ path: path.join(SCREENSHOTS, `${name}.png`), fullPage: true });
 }
@@ -171,7 +184,7 @@ const stories = {
     await page.getByText('does not compile').waitFor();
     await page.getByText(/did you mean .?limits/i).first().waitFor();
     if (await page.getByRole('button', { name: 'Publish…' }).isEnabled()) fail('a mistake can be published');
-    await screenshot(page, 'editor-mistake');
+    await looks(page, 'editor-mistake');
     await accessible(page, 'editor with a mistake');
     await write(page, TIGHT);
     await page.getByText('1 rule compiles').waitFor();
@@ -190,7 +203,7 @@ const stories = {
     await page.getByRole('dialog').getByRole('button', { name: 'Roll back', exact: true }).click();
     await page.getByText(/has the rules of v/).waitFor();
     await askUntil({ user: 'first' }, 429);
-    await screenshot(page, 'history');
+    await looks(page, 'history');
     await to(page, 'audit');
     await page.getByText('only watch it').first().waitFor();
     page.noMistakes();
@@ -215,7 +228,7 @@ const stories = {
     await askUntil({ user: 'mallory' }, 429);
     await askUntil({ user: 'alice' }, 200);
     await page.getByText('Banned', { exact: true }).first().waitFor();
-    await screenshot(page, 'keys-banned');
+    await looks(page, 'keys-banned');
     await accessible(page, 'keys with a ban');
     await page.getByRole('button', { name: 'Lift…' }).first().click();
     await page.getByRole('dialog').getByLabel('Why').fill('a mistake');
@@ -230,7 +243,7 @@ const stories = {
     const page = await open(browser);
     await logIn(page);
     await page.getByText('No request in this range yet').waitFor();
-    await screenshot(page, 'overview-empty');
+    await looks(page, 'overview-empty');
     let busy = true;
     const traffic = (async () => {
       for (let i = 0; busy; i += 1) {
@@ -247,12 +260,12 @@ const stories = {
       try {
         await page.locator('.banner', { hasText: 'unavailable' }).waitFor();
         await page.getByRole('region', { name: 'Active alerts' }).getByText(/Breaker open|Store down/).first().waitFor();
-        await screenshot(page, 'overview-outage');
+        await looks(page, 'overview-outage');
         await accessible(page, 'overview during an outage');
         await to(page, 'alerts?state=active');
         const row = page.getByRole('row').filter({ hasText: /Breaker open|Store down/ }).first();
         await row.waitFor();
-        await screenshot(page, 'alerts-outage');
+        await looks(page, 'alerts-outage');
         await accessible(page, 'alerts during an outage');
         await row.getByRole('button', { name: 'Silence…' }).click();
         await page.getByRole('dialog').getByLabel('Why').fill('we know');
@@ -329,7 +342,7 @@ const stories = {
     await page.getByLabel('Token').fill('not-a-token');
     await page.getByRole('button', { name: 'Sign in' }).click();
     await page.getByText(/Not signed in/).waitFor();
-    await screenshot(page, 'signed-out');
+    await looks(page, 'signed-out');
     await accessible(page, 'signed out');
     await logIn(page);
     const again = await open(browser);
@@ -377,11 +390,11 @@ const stories = {
     await until('the text says 20/minute', async () => (await written(page)).includes('limits: [20/minute]') || written(page));
     await page.getByText(/50 more refused, 0 more admitted/).waitFor();
     await page.getByRole('cell', { name: 'user=u0' }).first().waitFor();
-    await screenshot(page, 'editor-preview');
+    await looks(page, 'editor-preview');
     await accessible(page, 'editor with a preview');
     await page.getByRole('button', { name: 'Publish…' }).click();
     await page.getByRole('dialog').getByText(/Would have refused/).waitFor();
-    await screenshot(page, 'publish');
+    await looks(page, 'publish');
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
     await publish(page, 'twenty are enough');
     await page.getByText('Nothing differs.').waitFor();
@@ -396,7 +409,7 @@ const stories = {
     await to(page, 'rules/api/per-user?by=used');
     await page.getByText(/99.9 % of 30 callers stay within it/).waitFor();
     await page.getByRole('region', { name: 'Callers' }).getByRole('link', { name: 'user=u0' }).waitFor();
-    await screenshot(page, 'rule-suggestion');
+    await looks(page, 'rule-suggestion');
     await page.getByRole('button', { name: 'Make it a shadow rule…' }).click();
     const title = await page.getByRole('dialog').getByRole('heading', { name: /a shadow rule like per-user with \d+ instead of 100/ }).innerText();
     const suggested = Number(/with (\d+) instead/.exec(title)[1]);
@@ -428,7 +441,7 @@ const stories = {
     await page.getByLabel('At', { exact: true }).press('Enter');
     await until('the time is in the address', async () => page.url().includes('at=') || page.url());
     await table.getByText('refused').first().waitFor();
-    await screenshot(page, 'keys-why');
+    await looks(page, 'keys-why');
     await accessible(page, 'keys with decisions');
     await page.getByLabel('At', { exact: true }).fill('2020-01-01T00:00');
     await page.getByLabel('At', { exact: true }).press('Enter');
@@ -459,7 +472,7 @@ const stories = {
     await page.getByRole('row').filter({ hasText: 'login' }).filter({ hasText: '−5' }).waitFor();
     await page.getByRole('cell', { name: 'ip=198.51.100.7' }).waitFor();
     await page.getByRole('img', { name: /^Refused over time/ }).waitFor();
-    await screenshot(page, 'whatif-result');
+    await looks(page, 'whatif-result');
     await accessible(page, 'what if, with a result');
     const download = page.waitForEvent('download');
     await page.getByRole('button', { name: 'Export HTML' }).click();
@@ -553,7 +566,7 @@ const stories = {
     await page.evaluate(() => { window.alerted = false; window.alert = () => { window.alerted = true; }; });
     await page.context().clearCookies();
     await page.getByRole('dialog', { name: 'Your session is over' }).waitFor();
-    await screenshot(page, 'session-over');
+    await looks(page, 'session-over');
     await page.getByLabel('Token').fill(token);
     await page.getByRole('button', { name: 'Sign in' }).click();
     await page.getByRole('dialog').waitFor({ state: 'detached' });
@@ -571,7 +584,7 @@ const stories = {
     await page.getByRole('dialog').getByRole('button', { name: 'Publish', exact: true }).click();
     await page.getByText(/published v2 while you were editing v1/).waitFor();
     await page.getByText(script).first().waitFor();
-    await screenshot(page, 'conflict');
+    await looks(page, 'conflict');
     await accessible(page, 'a lost race');
     await page.getByRole('button', { name: 'Keep my text, over v2' }).click();
     await publish(page, 'mine, over theirs');
@@ -596,7 +609,7 @@ const stories = {
     await page.getByText('1 rule compiles').waitFor();
     process.kill(Number(SERVER_PID), 'SIGKILL');
     await page.locator('.banner', { hasText: 'has not answered since' }).waitFor();
-    await screenshot(page, 'server-lost');
+    await looks(page, 'server-lost');
     const again = spawn(BINARY, ARGS.split('\n'), { stdio: 'ignore', env: { ...process.env, TIDEGATE_DRAIN__DELAY: '0s' } });
     try {
       await page.locator('.banner', { hasText: 'has not answered since' }).waitFor({ state: 'detached' });

@@ -98,7 +98,7 @@ fn a_fleet_follows_one_nodes_database_through_redis() {
 
     let id = leader.ban("7");
     eventually("the ban acts on the follower", PATIENCE, || !follower.allows("7"));
-    assert_eq!(follower.get("/keys/overrides")["total"], 1);
+    eventually("and is listed there", PATIENCE, || follower.get("/keys/overrides")["total"] == 1);
     assert_eq!(leader.ask("DELETE", "/keys/overrides", &[], &json!({ "id": id })).status, 200);
     eventually("and ends there", PATIENCE, || follower.allows("7"));
 
@@ -458,4 +458,57 @@ fn usage_tells_what_is_left_under_every_rule_that_matches_and_spends_nothing() {
     assert_eq!(asked().json()["banned"], json!(["(ban)"]));
     let nowhere = http::get(node.http, "/v1/usage?user=1");
     assert_eq!((nowhere.status, &nowhere.json()["field"]), (422, &json!("domain")));
+}
+
+#[test]
+fn a_database_put_back_from_a_copy_is_followed_also_when_it_counts_to_the_same_number_again() {
+    let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());
+    let [live, copy] = ["live", "copy"].map(|name| dir.path().join(name));
+    let store = format!("store: {{ url: '{}' }}", redis.url());
+    let database = live.join("rules.db");
+    let mut leader = Node::start(&format!("{store}\nadmin: {{ database: 'sqlite:{}' }}", database.display()));
+    let follower = Node::start(&format!("{store}\nadmin: {{ node: follower, database: none }}"));
+    let put = |from: &std::path::Path, to: &std::path::Path| {
+        let _ = fs::remove_dir_all(to);
+        fs::create_dir(to).unwrap();
+        for file in fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {
+            fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+        }
+    };
+    assert_eq!(leader.publish(&rules_of(5)).status, 200);
+    leader.server.process().kill();
+    put(&live, &copy);
+    leader.come_back();
+    // What the copy does not know of: two versions and a ban.
+    assert_eq!(leader.publish(&rules_of(6)).status, 200);
+    assert_eq!(leader.publish(&rules_of(7)).status, 200);
+    leader.ban("lost");
+    eventually("the follower runs it", PATIENCE, || follower.limit() == Some(7) && !follower.allows("lost"));
+    let revision = || field_of(&redis, "revision");
+    eventually("it was told of", PATIENCE, || revision() == "5");
+
+    leader.server.process().kill();
+    put(&copy, &live);
+    leader.come_back();
+    assert_eq!(leader.limit(), Some(5));
+    // As many changes as before, before anybody could see that it was set back.
+    for limit in [8, 9] {
+        assert_eq!(
+            leader.publish_on(&leader.get("/rules")["version"].to_string(), &rules_of(limit)).status,
+            200
+        );
+    }
+    leader.ban("kept");
+    eventually("the follower runs that", PATIENCE, || {
+        follower.limit() == Some(9) && !follower.allows("kept")
+    });
+    assert!(follower.allows("lost"), "a ban that nobody can find is in nobody's way");
+    assert_eq!(revision(), "5", "it is the same number");
+}
+
+fn field_of(redis: &Redis, name: &str) -> String {
+    match redis.cmd(&["HGET", "tidegate:fleet{members}rules", name]) {
+        tidegate_testkit::resp::Value::Bulk(bytes) => String::from_utf8(bytes).unwrap(),
+        _ => String::new(),
+    }
 }

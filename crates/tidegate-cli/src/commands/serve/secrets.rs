@@ -20,6 +20,13 @@ pub(super) struct Reloads {
     pub(super) tokens: Vec<Arc<TokenSource>>,
 }
 
+/// What of a reload is worth a line in the log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tell {
+    All,
+    Mistakes,
+}
+
 impl Reloads {
     /// Loads the certificate of a listener, if it has one, and keeps it in mind.
     pub(super) fn load(
@@ -37,6 +44,8 @@ impl Reloads {
     pub(super) async fn run(self, mut hangup: Signal) {
         let paths: Vec<PathBuf> = self.paths();
         let mut watch = Watch::new(paths.iter().map(PathBuf::as_path));
+        // They were read before anybody watched: what changed in between would never be noticed.
+        self.reload(Tell::Mistakes);
         let mut found = Look::Same;
         loop {
             tokio::select! {
@@ -47,7 +56,7 @@ impl Reloads {
                 () = sleep(Watch::pause_after(found)), if !paths.is_empty() => found = watch.look(),
             }
             if found == Look::Changed {
-                self.reload();
+                self.reload(Tell::All);
             }
         }
     }
@@ -58,9 +67,10 @@ impl Reloads {
         certificates.chain(tokens).map(ToOwned::to_owned).collect()
     }
 
-    fn reload(&self) {
+    fn reload(&self, tell: Tell) {
         for (listener, tls) in &self.tls {
             match tls.reload() {
+                Ok(()) if tell == Tell::Mistakes => {}
                 Ok(()) => tracing::info!(listener, "certificate reloaded"),
                 Err(error) => tracing::error!(
                     listener,
@@ -71,6 +81,7 @@ impl Reloads {
         }
         for tokens in self.tokens.iter().filter(|tokens| tokens.file().is_some()) {
             match tokens.reload() {
+                Ok(()) if tell == Tell::Mistakes => {}
                 Ok(()) => tracing::info!("tokens reloaded"),
                 Err(error) => tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -78,5 +89,34 @@ impl Reloads {
                 ),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tokio::signal::unix::{SignalKind, signal};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_changed_before_anybody_watched_it_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        fs::write(&file, "the-token-of-yesterday\n").unwrap();
+        let tokens = Arc::new(TokenSource::load(Vec::new(), Some(file.clone())).unwrap());
+        let reloads = Reloads { tls: Vec::new(), tokens: vec![tokens.clone()] };
+        fs::write(&file, "the-token-of-today\n").unwrap();
+        let running = tokio::spawn(reloads.run(signal(SignalKind::hangup()).unwrap()));
+        let taken = async {
+            while !tokens.accept(b"the-token-of-today") {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), taken).await.expect("it is noticed");
+        assert!(!tokens.accept(b"the-token-of-yesterday"));
+        running.abort();
     }
 }
