@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,7 +132,7 @@ impl RotatingFile {
     }
 
     fn open(config: FileConfig) -> io::Result<Self> {
-        let mut file = OpenOptions::new().read(true).create(true).append(true).open(&config.path)?;
+        let mut file = append_to(&config.path)?;
         let mut bytes = file.metadata()?.len();
         // A process that was killed may have written half a line. The next one does not belong to it.
         let mut last = *b"\n";
@@ -171,7 +171,7 @@ impl RotatingFile {
 
     fn write_buffer(&mut self) -> io::Result<()> {
         if !self.buffer.is_empty() && !self.is_in_place() {
-            self.file = OpenOptions::new().create(true).append(true).open(&self.config.path)?;
+            self.file = append_to(&self.config.path)?;
             self.bytes = self.file.metadata()?.len() + self.buffer.len() as u64;
         }
         let before = self.file.metadata()?.len();
@@ -206,10 +206,15 @@ impl RotatingFile {
         };
         // Somebody else may have moved it: then a new one is all that is missing.
         aside.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
-        self.file = OpenOptions::new().create(true).append(true).open(path)?;
+        self.file = append_to(path)?;
         self.bytes = 0;
         Ok(())
     }
+}
+
+/// Opens a file, or makes one that not everybody on the machine may read: it says who asked for what.
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).create(true).append(true).mode(0o640).open(path)
 }
 
 fn numbered(path: &Path, number: u32) -> PathBuf {
@@ -239,6 +244,9 @@ mod tests {
             ["three\n", "four\nfive\n", "six\n"]
         );
         assert!(!numbered(&path, 3).exists());
+        for file in [&path, &numbered(&path, 1)] {
+            assert_eq!(fs::metadata(file).unwrap().mode() & 0o007, 0, "it is not for everybody");
+        }
         // A restart goes on where the last one ended.
         let mut again = RotatingFile::open(config).unwrap();
         again.write(b"7\n", &lost).unwrap();
