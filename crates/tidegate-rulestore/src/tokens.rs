@@ -194,6 +194,18 @@ impl RuleStore {
         if secret.has_digest(&digest) { read(&row).map(Some) } else { Ok(None) }
     }
 
+    /// Whether this was somebody's secret, not long ago: who shows it is no stranger, and opens nothing.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn has_ended(&self, secret: &Secret, kind: TokenKind) -> Result<bool> {
+        let row = sqlx::query("SELECT digest FROM tokens WHERE id = $1 AND kind = $2")
+            .bind(secret.id())
+            .bind(kind.name());
+        let row = self.soon(row.fetch_optional(&self.pool)).await?;
+        row.map_or(Ok(false), |row| Ok(secret.has_digest(row.try_get(0)?)))
+    }
+
     /// Like [`RuleStore::verify`] for a log-in code, which works once.
     ///
     /// # Errors

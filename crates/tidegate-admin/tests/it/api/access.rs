@@ -1,6 +1,7 @@
 //! Who may do what: every route with no token, a wrong one, an expired one, and each role.
 
 use serde_json::{Value, json};
+use tidegate_rules::Timestamp;
 use tidegate_rulestore::{Role, TokenKind};
 use tidegate_store::{Clock as _, SystemClock};
 use tidegate_testkit::http::{self, Response};
@@ -102,6 +103,24 @@ fn an_address_that_guesses_has_to_wait_even_with_the_right_token() {
 }
 
 #[test]
+fn who_shows_what_has_ended_is_refused_and_locks_nobody_out() {
+    let node = Node::start();
+    let now = SystemClock::new().now();
+    let before = Timestamp::from_micros(now.as_micros() - 1_000_000);
+    let session = node.secret(TokenKind::Session, Role::Admin, Some(before));
+    let (token, cookie) = (node.token(Role::Admin, true), format!("tidegate_session={session}"));
+    for _ in 0..15 {
+        assert_eq!(node.ask_as(&token, "GET", "/rules", &[], &Value::Null).status, 401);
+        assert_eq!(bare(&node, "GET", "/admin/v1/rules", &[("cookie", &cookie)]).status, 401);
+    }
+    assert_eq!(node.ask("GET", "/rules", &Value::Null).status, 200);
+    // The name of one is no secret: what follows it is.
+    let guess = format!("{}{}", &token[..token.len() - 8], "00000000");
+    let last = (0..11).map(|_| node.ask_as(&guess, "GET", "/rules", &[], &Value::Null).status).last();
+    assert_eq!(last, Some(429));
+}
+
+#[test]
 fn a_session_is_a_cookie_that_scripts_and_other_sites_cannot_use() {
     let node = Node::start();
     let token = node.token(Role::Editor, false);
@@ -129,7 +148,7 @@ fn a_session_is_a_cookie_that_scripts_and_other_sites_cannot_use() {
 #[test]
 fn a_log_in_link_works_once() {
     let node = Node::start();
-    let soon = tidegate_rules::Timestamp::from_micros(SystemClock::new().now().as_micros() + 60_000_000);
+    let soon = Timestamp::from_micros(SystemClock::new().now().as_micros() + 60_000_000);
     let code = node.secret(TokenKind::LogIn, Role::Admin, Some(soon));
     let log_in = || http::post_json(node.address, "/admin/v1/session", &json!({ "token": code }).to_string());
     let first = log_in();
