@@ -74,6 +74,11 @@ pub(crate) fn etag(version: u64) -> (axum::http::HeaderName, HeaderValue) {
 pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
     let store = editable(control)?;
     check_reason(wanted.reason)?;
+    if wanted.documents.iter().next().is_none() {
+        // Nodes without any domain are not ready: the whole fleet would be taken away from its clients.
+        return Err(Problem::field("documents", "there are none, so no node would have any rules")
+            .hint("to let everybody pass, write `enabled: false` or `shadow: true` into the rules"));
+    }
     let (documents, now) = (wanted.documents.clone(), control.clock.now());
     // To read ten thousand rules takes a while, whatever for, and requests are decided on the same cores.
     let warnings = in_turn(move || {

@@ -89,7 +89,7 @@ fn what_makes_no_sense_names_its_field() {
         ("until", json!("2001-01-01T00:00:00Z"), "until"),
         ("limits", json!(["1/s"]), "limits"),
         ("rule", json!("none"), "rule"),
-        ("domain", json!("none"), "rule"),
+        ("domain", json!("none"), "domain"),
         ("action", json!("forgive"), "action"),
     ] {
         let mut body = base.clone();

@@ -82,6 +82,15 @@ fn a_change_must_name_its_version_and_its_own_domain() {
 }
 
 #[test]
+fn a_set_of_nothing_is_refused_because_no_node_would_be_ready_with_it() {
+    let node = Node::start();
+    let none = json!({ "documents": [], "reason": "by mistake" });
+    let answer = node.ask_as(CONFIGURED, "PUT", "/rules", &[("if-match", "\"1\"")], &none);
+    assert_eq!((answer.status, &answer.json()["field"]), (422, &json!("documents")), "{}", answer.text());
+    assert_eq!(node.get("/rules")["version"], 1);
+}
+
+#[test]
 fn one_rule_is_changed_and_the_rest_stays_byte_for_byte() {
     let node = Node::start();
     let on = [("if-match", "\"1\"")];
