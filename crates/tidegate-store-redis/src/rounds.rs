@@ -18,7 +18,7 @@
 use std::collections::HashSet;
 
 use smallvec::SmallVec;
-use tidegate_core::{Fold, Stance};
+use tidegate_core::{Fold, Micros, Outcome, Stance, Verdict};
 use tidegate_store::{BatchOutcomes, Outcomes};
 
 /// A number for each cell of a batch.
@@ -62,6 +62,8 @@ struct RequestState {
     role: Role,
     /// What each spend was told.
     told: Vec<Option<Fold>>,
+    /// Of equal requests that are refused: the spend that did.
+    refused_by: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,14 +144,22 @@ pub(crate) struct ToUndo {
     pub(crate) refused: bool,
 }
 
+/// Something that passed, and that nobody need wait for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToKeep {
+    pub(crate) part: PartId,
+    /// The name under which it was asked.
+    pub(crate) id: u128,
+}
+
 /// What the answers of a round come to for one request.
 #[derive(Debug)]
 enum Judgement {
     Passes,
     Refused,
     Again,
-    /// Of several equal requests, only the first so many may pass.
-    Only(u32),
+    /// Of several equal requests, only the first so many may pass; this spend admits no more.
+    Only(u32, usize),
 }
 
 impl Rounds {
@@ -194,7 +204,7 @@ impl Rounds {
             let question = match judgement {
                 Judgement::Passes => Question::Spend,
                 Judgement::Refused => Question::Look,
-                Judgement::Again | Judgement::Only(_) => continue,
+                Judgement::Again | Judgement::Only(..) => continue,
             };
             let parts = state.parts.iter().enumerate().filter(|(_, part)| part.is_next(Step::Last));
             next.extend(parts.map(|(part, _)| ToAsk { part: PartId { request, part }, question }));
@@ -216,23 +226,23 @@ impl Rounds {
         };
     }
 
-    /// Ends a round: what must be undone, in this order, before the next one or before others are told.
-    pub(crate) fn settle(&mut self) -> Vec<ToUndo> {
-        let mut undo = Vec::new();
+    /// Ends a round: what must be undone, in this order, before the next one or before others are told; and what passed.
+    pub(crate) fn settle(&mut self) -> (Vec<ToUndo>, Vec<ToKeep>) {
+        let (mut undo, mut keep) = (Vec::new(), Vec::new());
         for (request, judgement, tainted) in self.judge(Step::Last) {
             let state = &mut self.requests[request];
             match judgement {
-                Judgement::Passes => state.pass(),
+                Judgement::Passes => state.pass(request, &mut keep),
                 Judgement::Again => state.begin_again(request, &mut undo),
-                Judgement::Only(fit) => {
+                Judgement::Only(fit, by) => {
                     let refused = state.shrink(request, fit, &mut undo);
-                    self.requests[request + 1].take_refused(refused);
+                    self.requests[request + 1].take_refused(refused, by);
                 }
                 Judgement::Refused => state.refuse(request, &tainted, &mut undo),
             }
         }
         undo.reverse();
-        undo
+        (undo, keep)
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -283,7 +293,7 @@ impl Rounds {
             for (part, hit) in state.parts.iter().zip(&hit) {
                 let is_undone = match judgement {
                     Judgement::Passes => false,
-                    Judgement::Again | Judgement::Only(_) => true,
+                    Judgement::Again | Judgement::Only(..) => true,
                     Judgement::Refused => part.is_undone_by_a_refusal(*hit) && part.shape.step <= step,
                 };
                 if is_undone {
@@ -309,6 +319,7 @@ impl RequestState {
             count,
             role,
             told: vec![None; spends],
+            refused_by: None,
         }
     }
 
@@ -337,7 +348,9 @@ impl RequestState {
         };
         if self.count > 1 && self.parts.iter().zip(hit).any(refused) {
             let parts = self.parts.iter().zip(hit).filter(|(_, hit)| !**hit);
-            Judgement::Only(parts.filter_map(|(part, _)| part.admits()).min().unwrap_or(0))
+            let strictest = parts.filter_map(|(part, _)| part.strictest()).min();
+            let (fit, by) = strictest.expect("a part refuses some");
+            Judgement::Only(fit, by)
         } else if self.parts.iter().zip(hit).any(refused) {
             Judgement::Refused
         } else if self.parts.iter().zip(hit).any(unknown) {
@@ -347,12 +360,13 @@ impl RequestState {
         }
     }
 
-    fn pass(&mut self) {
-        for PartState { shape, asked } in &mut self.parts {
+    fn pass(&mut self, request: usize, keep: &mut Vec<ToKeep>) {
+        for (part, PartState { shape, asked }) in self.parts.iter_mut().enumerate() {
             let Asked::Answered(id, _, told) = std::mem::replace(asked, Asked::No) else {
                 unreachable!("a request passes when all its parts have answered");
             };
             *asked = Asked::Done(id);
+            keep.push(ToKeep { part: PartId { request, part }, id });
             for (spend, fold) in shape.spends.iter().zip(told.decided) {
                 self.told[spend.place] = Some(fold);
             }
@@ -371,9 +385,10 @@ impl RequestState {
         refused
     }
 
-    /// Takes so many more of the equal requests, which are refused.
-    fn take_refused(&mut self, count: u32) {
+    /// Takes so many more of the equal requests, which a spend refused.
+    fn take_refused(&mut self, count: u32, by: usize) {
         self.count += count;
+        self.refused_by = Some(by);
         self.standing = Standing::Refused;
     }
 
@@ -412,6 +427,26 @@ impl RequestState {
             all_said &= matches!(state.asked, Asked::Done(_));
         }
         self.standing = if all_said { Standing::Settled } else { Standing::Refused };
+        if let (true, Some(by)) = (all_said, self.refused_by) {
+            self.stay_refused(by);
+        }
+    }
+
+    /// Where quota was back when equal requests that a spend refused asked what is left, that spend refuses them all the
+    /// same: nothing was spent for them.
+    fn stay_refused(&mut self, by: usize) {
+        let spends = self.parts.iter().flat_map(|part| &part.shape.spends);
+        let mut enforced = spends.filter(|spend| spend.stance == Stance::Enforced);
+        let refuses =
+            |spend: &SpendShape| self.told[spend.place].is_some_and(|told| !told.last.is_admitted());
+        if enforced.any(refuses) {
+            return;
+        }
+        if let Some(told) = &mut self.told[by] {
+            let retry_after = Some(Micros::new(1));
+            let last = Outcome { verdict: Verdict::Refused { retry_after }, ..told.last };
+            *told = Fold { admitted: 0, last_admitted: last, last };
+        }
     }
 }
 
@@ -428,15 +463,16 @@ impl PartState {
 
     /// Whether it was asked to spend for `count` equal requests and an enforced limit did not admit all.
     fn refuses(&self, count: u32) -> bool {
-        self.admits().is_some_and(|admitted| admitted < count)
+        self.strictest().is_some_and(|(admitted, _)| admitted < count)
     }
 
-    /// How many equal requests its enforced limits admit; none if it has none, or was not asked.
-    fn admits(&self) -> Option<u32> {
+    /// How many equal requests its enforced limits admit, and which spend admits no more; none if it has none, or was not
+    /// asked.
+    fn strictest(&self) -> Option<(u32, usize)> {
         let Asked::Answered(_, Question::Spend, told) = &self.asked else { return None };
         let spends = self.shape.spends.iter().zip(&told.decided);
         let enforced = spends.filter(|(spend, _)| spend.stance == Stance::Enforced);
-        enforced.map(|(_, fold)| fold.admitted).min()
+        enforced.map(|(spend, fold)| (fold.admitted, spend.place)).min()
     }
 
     /// Whether a refusal of its request changes its cells after others have seen them.

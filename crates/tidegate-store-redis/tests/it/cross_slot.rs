@@ -1,15 +1,15 @@
 //! Requests whose cells live on different servers.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tidegate_core::{
     Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Rate, RefusedHits, SlidingLog, SlidingWindow,
     Stance, Timestamp, Touch,
 };
 use tidegate_store::{Clock, LeaseRef, Request, Spend, Store, SystemClock};
-use tidegate_store_redis::RedisStore;
+use tidegate_store_redis::{RedisStore, TimeSource};
 use tidegate_testkit::{RedisCluster, ShardedRedis};
 
 use crate::subject::{Target, a_bucket, a_day, ask, left, patient, store};
@@ -252,5 +252,48 @@ async fn what_others_spent_meanwhile_stays_spent_when_a_request_is_put_back() {
             }
             assert_eq!(held, [true, false, true, true], "{cell:?}");
         }
+    }
+}
+
+/// A clock that goes on by a minute once it has been looked at so many times.
+#[derive(Debug, Default)]
+struct Jumping {
+    looks_left: AtomicU64,
+    minutes: AtomicU64,
+}
+
+impl Clock for Jumping {
+    fn now(&self) -> Timestamp {
+        let one_less = |left: u64| left.checked_sub(1);
+        if self.looks_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) == Ok(1) {
+            self.minutes.fetch_add(1, Ordering::Relaxed);
+        }
+        Timestamp::from_micros(1_800_000_000_000_000 + 60_000_000 * self.minutes.load(Ordering::Relaxed))
+    }
+}
+
+#[tokio::test]
+async fn equal_requests_that_were_refused_do_not_pass_when_quota_is_back_a_moment_later() {
+    let sharded = ShardedRedis::start(2);
+    let clock = Arc::new(Jumping::default());
+    let time = TimeSource::Given(Arc::clone(&clock) as Arc<_>);
+    let store = store(&sharded.url(), &patient().time(time));
+    let log = SlidingLog::new(1, Micros::from_secs(30), Micros::ZERO, RefusedHits::Forget).unwrap();
+    let user = Target::new("user", "u", Limit::SlidingLog(log));
+    let home = store.node_of(&user.key);
+    let mut tenants = (0..).map(|number| Target::new("tenant", &format!("t-{number}"), a_bucket(100)));
+    let tenant = tenants.find(|tenant| store.node_of(&tenant.key) != home).unwrap();
+    let spends = [user.spend(1), tenant.spend(1)];
+    let equal = [Request { spends: &spends, count: NonZeroU32::new(3).unwrap() }];
+    for looks in 1..20 {
+        ask(&store, &[user.spend(1)]).await.unwrap();
+        let before = left(&store, &tenant).await;
+        clock.looks_left.store(looks, Ordering::Relaxed);
+        let told = store.decide(&equal).answer().await.unwrap();
+        clock.looks_left.store(0, Ordering::Relaxed);
+        let each = told.per_request(&equal).next().unwrap();
+        let passed =
+            (0..3).filter(|place| each.at(*place).all(|outcome| outcome.is_admitted())).count() as u64;
+        assert_eq!(before - left(&store, &tenant).await, passed, "who passes has spent: {told:?}");
     }
 }

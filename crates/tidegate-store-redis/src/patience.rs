@@ -1,0 +1,67 @@
+//! How long a request asks again that is refused while others hold some of what it needs.
+//!
+//! What is held is kept or put back about a round trip later. Those who are decided in the same call wait meanwhile, so this
+//! ends long before their deadline. Where somebody always holds some, it soon comes down to those who did at first.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::link::Deadline;
+use crate::wire::Doubt;
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(4);
+
+/// The patience of one call.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    /// From here on, who came later is not waited for.
+    wears_thin: Instant,
+    until: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    /// Half the time that is left.
+    pub(crate) fn new(deadline: Deadline) -> Self {
+        let now = Instant::now();
+        let left = deadline.at.saturating_duration_since(now);
+        Patience { wears_thin: now + left / 4, until: now + left / 2, pause: SHORTEST_PAUSE }
+    }
+
+    /// Waits for a moment, each time for longer: how those who are in doubt then ask.
+    pub(crate) async fn pause(&mut self) -> Manner {
+        let now = Instant::now();
+        if now + self.pause > self.until {
+            return Manner::ForGood;
+        }
+        // Two who stand in each other's way shall not come again at the same moment.
+        let part = RandomState::new().hash_one(self.until) % 100;
+        sleep(self.pause.mul_f64(0.5 + part as f64 / 200.0)).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        if now < self.wears_thin { Manner::Anew } else { Manner::Since }
+    }
+}
+
+/// How who was in doubt asks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// As if for the first time.
+    Anew,
+    /// Who came since the last time is not waited for.
+    Since,
+    /// To be decided, in doubt or not.
+    ForGood,
+}
+
+impl Manner {
+    pub(crate) fn of(self, last: Doubt) -> Doubt {
+        match self {
+            Manner::Anew => Doubt::NONE,
+            Manner::Since => last,
+            Manner::ForGood => Doubt::NO_MORE,
+        }
+    }
+}
