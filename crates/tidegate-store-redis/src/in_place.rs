@@ -16,7 +16,7 @@ use crate::store::{Inner, all_or_unknown, nonsense};
 use crate::wire::{Doubt, EncodeContext, Plan, Told};
 
 /// A request of the batch, by its number, and whether it was in doubt.
-type Asked = (usize, Doubt);
+type NumberedRequest = (usize, Doubt);
 
 pub(crate) async fn decide(
     inner: &Inner,
@@ -54,11 +54,11 @@ fn after_others(error: StoreError) -> StoreError {
 async fn ask(
     inner: &Inner,
     batch: &[Request<'_>],
-    asked: Vec<(u16, Asked)>,
+    asked: Vec<(u16, NumberedRequest)>,
     told: &mut [BatchOutcomes],
     deadline: Deadline,
-) -> Result<Vec<(u16, Asked)>, StoreError> {
-    let run = |(place, asked): (u16, Vec<Asked>)| async move {
+) -> Result<Vec<(u16, NumberedRequest)>, StoreError> {
+    let run = |(place, asked): (u16, Vec<NumberedRequest>)| async move {
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide).that_may_be_held(context.keys);
             for (request, doubt) in &asked {
