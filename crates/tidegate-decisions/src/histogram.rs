@@ -58,7 +58,8 @@ impl Histogram {
     /// By how much those above `limit` exceed it, all together.
     #[must_use]
     pub fn excess(&self, limit: u64) -> u64 {
-        self.iter().map(|(value, count)| value.saturating_sub(limit).saturating_mul(count)).sum()
+        let excess = |(value, count): (u64, u64)| value.saturating_sub(limit).saturating_mul(count);
+        self.iter().map(excess).fold(0, u64::saturating_add)
     }
 }
 

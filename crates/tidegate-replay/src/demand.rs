@@ -64,7 +64,7 @@ impl Demand {
                     *start = current;
                     end_run(&mut self.run, runs);
                 }
-                self.run += hits;
+                self.run = self.run.saturating_add(hits);
                 self.peak = self.peak.max(self.run);
             }
             (
@@ -90,7 +90,7 @@ impl Demand {
                 let added = u32::try_from(hits).unwrap_or(u32::MAX).min(u32::MAX - *held);
                 *held += added;
                 *sum += u64::from(added);
-                self.run += hits;
+                self.run = self.run.saturating_add(hits);
                 self.peak = self.peak.max(*sum);
             }
             (State::Bucket { backlog, as_of }, Limit::TokenBucket(_) | Limit::LeakyBucket(_)) => {

@@ -210,7 +210,8 @@ fn touched_in_replay(limit: &LimitReport) -> Vec<Touched> {
         peaks.iter().filter(|peak| peak.value > limit).map(|peak| peak.count).sum()
     };
     let excess = |runs: &[Peak], limit: u64| -> u64 {
-        runs.iter().map(|run| run.value.saturating_sub(limit).saturating_mul(run.count)).sum()
+        let excess = |run: &Peak| run.value.saturating_sub(limit).saturating_mul(run.count);
+        runs.iter().map(excess).fold(0, u64::saturating_add)
     };
     let values: Vec<u64> = limit.peaks.iter().chain(&limit.runs).map(|peak| peak.value).collect();
     touched(&values, |at| (above(&limit.peaks, at), excess(&limit.runs, at)))

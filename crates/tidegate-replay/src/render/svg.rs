@@ -104,14 +104,15 @@ fn write_timeline(out: &mut String, timeline: &Timeline) -> fmt::Result {
 fn write_peaks(out: &mut String, limit: &LimitReport) -> fmt::Result {
     let bars = bars(&limit.peaks, 60);
     let highest = bars.iter().map(|bar| bar.2).max().unwrap_or(0).max(1);
-    let last = bars.last().map_or(1, |bar| bar.1 + 1);
+    let last = bars.last().map_or(1, |bar| bar.1.saturating_add(1));
     // The limit is part of the picture, unless it is so far away that nothing else would be.
-    let end = if limit.quota < last * 4 { last.max(limit.quota + 1) } else { last };
+    let end =
+        if limit.quota < last.saturating_mul(4) { last.max(limit.quota.saturating_add(1)) } else { last };
     let x_of = |value: u64| {
         LEFT + u64::try_from(u128::from(value) * u128::from(PLOT.0) / u128::from(end)).unwrap_or(PLOT.0)
     };
     for (first, last, callers) in &bars {
-        let (x, next) = (x_of(*first), x_of(last + 1));
+        let (x, next) = (x_of(*first), x_of(last.saturating_add(1)));
         let (width, height) = ((next - x).max(2) - 1, scaled(*callers, highest));
         let y = TOP + PLOT.1 - height;
         write!(out, "<rect class=\"callers\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>")?;

@@ -134,3 +134,25 @@ fn logs_that_are_given_the_newest_first_are_told_to_be_turned_round() {
     let report = replay(&log.join("\n"), Format::Tidegate, TWO_AN_HOUR, None);
     assert!(report.notes.iter().any(|note| note.contains("the oldest first")), "{:?}", report.notes);
 }
+
+#[test]
+fn costs_beyond_all_bounds_overflow_nothing_whatever_the_algorithm() {
+    let rules = "- name: all
+  key: [ip]
+  limits:
+    - { algorithm: fixed_window, limit: 9, window: 1d }
+    - { algorithm: sliding_window, limit: 9, window: 1h }
+    - { algorithm: sliding_log, limit: 9, window: 1h }
+    - { algorithm: token_bucket, rate: 1/s, burst: 9 }
+    - { algorithm: leaky_bucket, rate: 5/s, max_delay: 2s }
+    - { algorithm: concurrency, limit: 9, ttl: 1m }";
+    let line =
+        |minutes: u64, cost: u64| after(minutes).replace("\"n\":1", &format!("\"n\":1,\"cost\":{cost}"));
+    let costs = [u64::MAX, u64::MAX, 1 << 53, 1 << 63, 0, 1];
+    let log: Vec<String> = (0..24).map(|number| line(number / 2, costs[number as usize % 6])).collect();
+    let report = replay(&log.join("\n"), Format::Tidegate, rules, None);
+    assert_eq!((report.lines.played, report.refused.now), (24, 16), "all that cost more than nine");
+    let told = tidegate_replay::text(&report, 80);
+    assert!(told.contains("18,446,744,073,709,551,615"), "{told}");
+    assert!(!tidegate_replay::html(&report).is_empty() && !tidegate_replay::svg(&report).is_empty());
+}
