@@ -1,5 +1,4 @@
 -- Puts back what reservations changed (see decide.lua), each at most once. One that has changed nothing yet never will.
--- What is kept is no longer held, and can still be put back: the batch may fail as a whole.
 --
 -- A cell that nobody touched since is as it was before. In others the hits are given back.
 
@@ -36,13 +35,12 @@ local function put_back_log(record, from, key, raw, hits, taken_at, window_us, w
   return sliding_log_refund(key, raw, now, hits, max(now - taken_at, 0), window_us, width, large), from
 end
 
-local function put_back(record, spends, reservation, at)
+local function put_back(record, spends, at)
   local taken_at, from = from_bytes("<d", record)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
     local what, times, after = sub(record, from, from), nil, nil
-    let_go(key, reservation, true)
     times, from = from_bytes("<I4", record, from + 1)
     if what == "\1" then
       local before
@@ -73,17 +71,9 @@ end
 local function cancel(spends, reservation, at)
   local record = call("GET", reservation)
   if record and record ~= "" then
-    put_back(record, spends, reservation, at)
+    put_back(record, spends, at)
     call("DEL", reservation)
   else
     call("SET", reservation, "", "PX", RESERVATION_MS)
-  end
-end
-
-local function keep_reserved(spends, reservation, at)
-  for _ = 1, spends do
-    local key
-    key, at = from_bytes("<I2", plan, at), at + 60
-    let_go(key, reservation, false)
   end
 end

@@ -2,25 +2,21 @@
 --
 -- KEYS     the cells, then one key per reservation
 -- Items    requests: spends (2 bytes), mode (1 byte), reservation (2 bytes: the number of its key, or 0), how many equal
---          requests it stands for (4 bytes), when it was in doubt, in us (8-byte float; 0: it was not asked before,
---          infinite: it shall not be in doubt again), then each spend: key (2 bytes: its number), algorithm (a letter), flags
+--          requests it stands for (4 bytes), then each spend: key (2 bytes: its number), algorithm (a letter), flags
 --          (1 byte), hits and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the number of
 --          the lease's name in ARGV[2], or 0)
 -- Modes    0 the whole request, 1 a part of one whose other parts are decided elsewhere, 2 a part of one that is refused
---          elsewhere, 3 a whole request that may have to be undone, 4 to be undone, 5 to be kept (cancel.lua)
+--          elsewhere, 3 a whole request that may have to be undone, 4 to be undone (cancel.lua)
 -- Flags    1 enforced, 2 refused hits count
 -- Reply    wait, remaining, reset_after_us of every spend, as 8-byte floats. Of a request that stands for several, what
 --          the last of them is told, then how many the cell admitted, then what the last admitted one is told. Of one
 --          that stands for itself alone and has a reservation, what it is told, then what it is told if it does not pass
---          elsewhere. What is undone or kept is told nothing. A request that is refused while others hold some of what it
---          needs is not decided: in the place of all its spends it is told -0.5, now_us and 0.
+--          elsewhere. What is undone is told nothing.
 --
 -- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once. If it
 -- stands for several, all of them pass or nothing changes: the reply then says how many would have passed.
 
-local PART, REFUSED_ELSEWHERE, CANCEL, KEEP = 1, 2, 4, 5
--- Whether the request must be decided, in doubt or not.
-local is_for_good = false
+local PART, REFUSED_ELSEWHERE, CANCEL = 1, 2, 4
 
 -- What `decide` would say once `noted` more refused requests have been noted. Changes nothing.
 local function look(letter, key, raw, hits, noted, a, b, c, d, e, f)
@@ -45,35 +41,29 @@ local function tell_admitted(admitted, wait, remaining, reset_after_us)
   reply[told] = to_bytes("<dddd", admitted, wait, remaining, reset_after_us)
 end
 
--- How many of `most` equal spends find room, one after another, and the wait of the first.
+-- How many of `most` equal spends find room, one after another.
 local function admits(most, letter, key, hits, a, b, c, d, e, f)
   local wait, remaining = look(letter, KEYS[key], raws[key], hits, 0, a, b, c, d, e, f)
   if wait < 0 then
-    return 0, wait
+    return 0
   elseif hits == 0 or letter == "c" or letter == "k" then
-    return most, wait
+    return most
   elseif letter == "l" and c > 0 then
-    return 1, wait
+    return 1
   end
-  return min(1 + floor_div(remaining, hits), most), wait
+  return min(1 + floor_div(remaining, hits), most)
 end
 
--- How many of `count` equal requests with these spends pass, and whether any cell refuses some of them only as long as
--- others hold what they may put back.
-local function passing(count, spends, since, at)
-  local in_doubt = false
+-- How many of `count` equal requests with these spends pass.
+local function passing(count, spends, at)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    -- Where nothing can be in doubt, the first refusal is enough.
-    if has(flags, ENFORCED) and (count > 0 or letter_at > 0) then
-      local most = max(count, 1)
-      local admitted, wait = admits(most, letter, key, hits, a, b, c, d, e, f)
-      in_doubt = in_doubt or letter_at > 0 and admitted < most and wait ~= -1 and may_yet_pass(key, since)
-      count = min(count, admitted)
+    if count > 0 and has(flags, ENFORCED) then
+      count = admits(count, letter, key, hits, a, b, c, d, e, f)
     end
   end
-  return count, in_doubt
+  return count
 end
 
 -- Spends what `count` equal requests ask: what the last of them is told.
@@ -120,32 +110,18 @@ local function rest(letter, key, a, b, c, d, e, f)
   end
 end
 
--- The wait of who is refused: a short one where that is not for certain, and cannot wait to be.
-local function soon_if_held(key, wait)
-  if is_for_good and wait < -1 and held_since(key) then
-    return max(wait, -2 - SOON_US)
-  end
-  return wait
-end
-
 -- What the last of `count` refused is told, all of whom are noted where refused requests count.
 local function refuse(count, flags, letter, key, hits, a, b, c, d, e, f)
   rest(letter, key, a, b, c, d, e, f)
   local wait, remaining, reset_after_us = look_unspent(count, flags, letter, key, hits, a, b, c, d, e, f)
   note(count, flags, letter, key, hits, a, b, c, d, e)
-  return soon_if_held(key, wait), remaining, reset_after_us
+  return wait, remaining, reset_after_us
 end
 
 -- When the lease of a spend would end; 0 if it is not held.
 local function held_until(key, f)
   local until_us = tonumber(call("ZSCORE", KEYS[key], lease_name(f)) or 0)
   return until_us > now and until_us or 0
-end
-
--- Whether the spend at `at` takes a lease again that is held.
-local function is_renewed(at)
-  local key, letter, _, _, _, _, _, _, _, f = from_bytes(SPEND, plan, at)
-  return (letter == "c" or letter == "k") and f > 0 and held_until(key, f) > 0
 end
 
 -- A value with its length before it.
@@ -197,7 +173,6 @@ local function decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c
       wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
       note(1, flags, letter, key, hits, a, b, c, d, e)
     end
-    wait = soon_if_held(key, wait)
   end
   tell(wait, remaining, reset_after_us)
   if is_reserved then
@@ -255,9 +230,6 @@ local function decide_request(count, passed, spends, reservation, at)
       times = decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
     end
     if is_reserved then
-      if hits > 0 and times > 0 then
-        hold(key, KEYS[reservation])
-      end
       -- A lease that was not taken leaves no trace.
       until_us = hits > 0 and times > 0 and until_us
       times = hits > 0 and (has(flags, COUNTS_REFUSED) and count or times) or 0
@@ -269,30 +241,18 @@ end
 
 local records = {}
 for _ = 1, items do
-  local spends, mode, reservation, count, since = from_bytes("<I2I1I2I4d", plan, at)
-  at, is_for_good = at + 17, since == math.huge
+  local spends, mode, reservation, count = from_bytes("<I2I1I2I4", plan, at)
+  at = at + 9
   if mode == CANCEL then
     cancel(spends, KEYS[reservation], at)
-  elseif mode == KEEP then
-    keep_reserved(spends, KEYS[reservation], at)
   else
     -- One that was cancelled before it came must not spend any more.
-    local cancelled, passed, in_doubt = reservation > 0 and call("EXISTS", KEYS[reservation]) == 1, 0, false
-    -- One limit alone decides in one go: its refusal changes nothing by itself.
-    local is_alone = mode ~= PART and spends == 1 and count == 1
-    if mode == REFUSED_ELSEWHERE then
-      _, in_doubt = passing(0, spends, since, at)
-    elseif not cancelled then
-      if not is_alone or letter_at > 0 then
-        passed, in_doubt = passing(count, spends, since, at)
-      end
-      if is_alone then
-        passed, in_doubt = 1, in_doubt and not is_renewed(at)
-      end
+    local cancelled, passed = reservation > 0 and call("EXISTS", KEYS[reservation]) == 1, 0
+    if mode ~= REFUSED_ELSEWHERE and not cancelled then
+      -- One limit alone decides in one go: its refusal changes nothing by itself.
+      passed = mode ~= PART and spends == 1 and count == 1 and 1 or passing(count, spends, at)
     end
-    if in_doubt then
-      tell(IN_DOUBT, now, 0)
-    elseif reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
+    if reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
       tell_how_many(count, spends, at)
     else
       local traces = decide_request(count, passed, spends, reservation, at)

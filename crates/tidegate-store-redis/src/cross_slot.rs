@@ -1,11 +1,8 @@
 //! Decides batches on servers that a script cannot reach together: sharded ones, and the slots of a cluster.
 //!
-//! Requests that each live in one place are decided there (`in_place`). Where a request spans places, its parts are
-//! reserved, then kept or put back, as `rounds` says. That goes on to its end whoever still waits for it: a caller that
-//! gives up half-way leaves nothing spent by halves.
-//!
-//! Two batches may stand in each other's way: each is refused by what the other holds and may put back. Both then put back
-//! what they hold, pause, and ask again.
+//! Requests that each live in one place are sent there, one call per place, all at once. Where a request spans places,
+//! its parts are reserved and put back as `rounds` says. That goes on to its end whoever still waits for it: a caller
+//! that gives up half-way leaves nothing spent by halves.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -24,20 +21,18 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::in_place;
 use crate::limits::{self, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER};
 use crate::link::Deadline;
 use crate::observer::Operation;
-use crate::patience::Patience;
-use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToKeep, ToUndo};
+use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToUndo};
 use crate::script::{Algorithms, Driver};
-use crate::store::{Inner, Ran, nonsense};
-use crate::wire::{Doubt, EncodeContext, Mode, Noting, Plan, PlannedSpend, ReservationKey, Told};
+use crate::store::{Inner, Ran, all_or_unknown, nonsense};
+use crate::wire::{EncodeContext, Mode, Noting, Plan, PlannedSpend, ReservationKey, Told};
 
 /// For how long putting back is tried; Redis forgets a reservation a little later.
-const END_WITHIN: Duration = Duration::from_secs(4);
+const PUT_BACK_WITHIN: Duration = Duration::from_secs(4);
 /// How long one attempt at that may take: nobody waits for it.
-const END_PATIENCE: Duration = Duration::from_millis(500);
+const PUT_BACK_PATIENCE: Duration = Duration::from_millis(500);
 /// Rounds whose plans were made for another time than the store's, before giving up.
 const MOST_GUESSES: usize = 3;
 
@@ -50,7 +45,7 @@ pub(crate) async fn decide(
     let spans =
         |(request, place): (&Request<'_>, &Option<u16>)| place.is_none() && !request.spends.is_empty();
     if !batch.iter().zip(&places).any(spans) {
-        return in_place::decide(inner, batch, &places, deadline).await;
+        return decide_in_place(inner, batch, &places, deadline).await;
     }
     let (tell, told) = oneshot::channel();
     let reservation = Reservation::new(Arc::clone(inner), batch, deadline);
@@ -68,8 +63,51 @@ fn one_place(inner: &Inner, request: &Request<'_>) -> Option<u16> {
     places.all(|place| place == first).then_some(first)
 }
 
+/// Decides requests each of which lives in one place.
+async fn decide_in_place(
+    inner: &Inner,
+    batch: &[Request<'_>],
+    places: &[Option<u16>],
+    deadline: Deadline,
+) -> Result<BatchOutcomes, StoreError> {
+    let groups =
+        grouped(places.iter().enumerate().filter_map(|(request, place)| Some((*place.as_ref()?, request))));
+    let run = |(place, requests): (u16, Vec<usize>)| async move {
+        let make = |context: &EncodeContext<'_>| {
+            let mut plan = Plan::new(Driver::Decide);
+            for request in &requests {
+                plan.whole_request(&batch[*request], context);
+            }
+            plan
+        };
+        let answer = inner.run_made(Operation::Decide, place, make, deadline).await?;
+        let told = Told::new(&answer).of(requests.iter().map(|request| &batch[*request]));
+        Ok((requests, told.ok_or_else(|| nonsense("outcomes"))?))
+    };
+    let answers = all_or_unknown(join_all(groups.into_iter().map(run)).await)?;
+    let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
+    for (requests, BatchOutcomes { outcomes, folds }) in answers {
+        let (mut outcomes, mut folds) = (outcomes.into_iter(), folds.into_iter());
+        for request in requests {
+            let spends = batch[request].spends.len();
+            told[request].outcomes.extend(outcomes.by_ref().take(spends));
+            told[request].folds.extend(folds.by_ref().take(if batch[request].is_fold() {
+                spends
+            } else {
+                0
+            }));
+        }
+    }
+    let mut all = BatchOutcomes::default();
+    for BatchOutcomes { outcomes, folds } in told {
+        all.outcomes.extend(outcomes);
+        all.folds.extend(folds);
+    }
+    Ok(all)
+}
+
 /// Items by their place, places in the order in which they first come.
-pub(crate) fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec<T>)> {
+fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec<T>)> {
     let mut groups: Vec<(u16, Vec<T>)> = Vec::new();
     let mut known: HashMap<u16, usize> = HashMap::new();
     for (place, item) in items {
@@ -92,12 +130,7 @@ struct Reservation {
     algorithms: HashMap<u16, Algorithms>,
     /// What must be put back, and has not been for certain.
     undo: Vec<ToUndo>,
-    /// What passed, and others may still wait for.
-    keep: Vec<ToKeep>,
     guesses: usize,
-    patience: Patience,
-    /// What all its reservations have in their names.
-    name: u64,
 }
 
 /// Where a cell lives, and in which step it is asked.
@@ -109,13 +142,12 @@ enum Item {
     /// A question, under this name.
     Ask(ToAsk, u128),
     Undo(ToUndo),
-    Keep(ToKeep),
 }
 
 /// What came of a call.
 enum Called {
     /// What the parts that it asked said.
-    Told(Vec<(PartId, Result<PartTold, Doubt>)>),
+    Told(Vec<(PartId, PartTold)>),
     /// It was made for another time than the store's, and none of these was done.
     OtherTime(Vec<Item>),
 }
@@ -125,7 +157,6 @@ enum Called {
 struct Part {
     place: u16,
     mode: Mode,
-    doubt: Doubt,
     spends: SmallVec<[OwnedSpend; 4]>,
 }
 
@@ -175,7 +206,7 @@ impl Reservation {
                 };
                 let shape = PartShape { step, spends: spends.iter().zip(&owned).map(shape).collect() };
                 shapes_of_request.push(shape);
-                parts_of_request.push(Part { place, mode, doubt: Doubt::NONE, spends: owned });
+                parts_of_request.push(Part { place, mode, spends: owned });
             }
             shapes.push((request.spends.len(), shapes_of_request, request.count.get()));
             // Those of several equal requests that are refused have a place of their own.
@@ -183,21 +214,10 @@ impl Reservation {
             parts.push(parts_of_request);
         }
         let rounds = Rounds::new(shapes.into_iter());
-        Reservation {
-            inner,
-            deadline,
-            rounds,
-            parts,
-            algorithms,
-            undo: Vec::new(),
-            keep: Vec::new(),
-            guesses: 0,
-            patience: Patience::new(deadline),
-            name: random(),
-        }
+        Reservation { inner, deadline, rounds, parts, algorithms, undo: Vec::new(), guesses: 0 }
     }
 
-    /// Goes all the way, tells what came of it, keeps what passed and puts back the rest.
+    /// Goes all the way, tells what came of it, and puts back what must be.
     async fn run(mut self, tell: oneshot::Sender<Result<BatchOutcomes, StoreError>>) {
         let answer = loop {
             if let Err(error) = self.round().await {
@@ -209,60 +229,47 @@ impl Reservation {
                 break Ok(self.rounds.outcomes());
             }
         };
-        let mut end = pin!(self.end(self.ends()));
+        let undo = std::mem::take(&mut self.undo);
+        let mut put_back = pin!(self.put_back(undo));
         // Begun before the answer is out, it is on its way before anything that the caller sends next.
-        let begun = poll_fn(|context| Poll::Ready(end.as_mut().poll(context))).await;
+        let begun = poll_fn(|context| Poll::Ready(put_back.as_mut().poll(context))).await;
         let _ = tell.send(answer);
         if begun.is_pending() {
-            end.await;
+            put_back.await;
         }
     }
 
     /// One round: puts back what the last one left, asks, and settles.
     async fn round(&mut self) -> Result<(), StoreError> {
         let first = self.rounds.first_step();
-        let mut in_doubt = self.ask(first).await?;
+        self.ask(first).await?;
         let last = self.rounds.last_step();
-        in_doubt |= self.ask(last).await?;
+        self.ask(last).await?;
         // Last first: what an earlier round left comes after.
-        let (undo, keep) = self.rounds.settle();
-        self.undo.splice(..0, undo);
-        self.keep.extend(keep);
-        if in_doubt && !self.rounds.is_settled() {
-            // Nobody shall wait for what is held here by who waits.
-            self.ask(Vec::new()).await?;
-            let manner = self.patience.pause().await;
-            self.parts.iter_mut().flatten().for_each(|part| part.doubt = manner.of(part.doubt));
-        }
+        self.undo.splice(..0, self.rounds.settle());
         Ok(())
     }
 
-    /// Asks parts, one call per place, after putting back what is to be undone there: whether any is in doubt.
-    async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<bool, StoreError> {
-        let asks: Vec<(ToAsk, u128)> = asks.into_iter().map(|ask| (ask, self.new_id())).collect();
+    /// Asks parts, one call per place, after putting back what is to be undone there.
+    async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<(), StoreError> {
+        let asks: Vec<(ToAsk, u128)> = asks.into_iter().map(|ask| (ask, new_id())).collect();
         for (ask, id) in &asks {
             self.rounds.asking(*ask, *id);
         }
+        let undo = std::mem::take(&mut self.undo);
         let this = &*self;
-        let items = this.ends().into_iter().chain(asks.into_iter().map(|(ask, id)| Item::Ask(ask, id)));
-        let groups = grouped(items.map(|item| (this.part(item.part()).place, item)));
+        let undone = undo.iter().map(|undo| (this.part(undo.part).place, Item::Undo(*undo)));
+        let asked = asks.into_iter().map(|(ask, id)| (this.part(ask.part).place, Item::Ask(ask, id)));
+        let groups = grouped(undone.chain(asked));
         let answers =
             join_all(groups.into_iter().map(|(place, items)| this.call(place, items, this.deadline))).await;
-        let answers = all_or_worst(answers)?;
-        (self.undo, self.keep) = (Vec::new(), Vec::new());
+        let answers = all_or_worst(answers).inspect_err(|_| self.undo = undo)?;
         let is_other_time = |answer: &Called| matches!(answer, Called::OtherTime(_));
         self.guesses += usize::from(answers.iter().any(is_other_time));
-        let mut in_doubt = false;
         for answer in answers {
             match answer {
                 Called::Told(told) => {
-                    for (part, told) in told {
-                        if let Err(doubt) = told {
-                            self.parts[part.request][part.part].doubt = doubt;
-                            in_doubt = true;
-                        }
-                        self.rounds.answered(part, told.ok());
-                    }
+                    told.into_iter().for_each(|(part, told)| self.rounds.answered(part, Some(told)));
                 }
                 Called::OtherTime(items) => self.begin_again(items),
             }
@@ -270,7 +277,7 @@ impl Reservation {
         if self.guesses > MOST_GUESSES {
             return Err(nonsense("a time near this node's"));
         }
-        Ok(in_doubt)
+        Ok(())
     }
 
     /// Nothing was done with `items`: what is to be undone still is, what was asked is asked again.
@@ -279,7 +286,6 @@ impl Reservation {
             match item {
                 Item::Ask(ask, _) => self.rounds.answered(ask.part, None),
                 Item::Undo(undo) => self.undo.push(undo),
-                Item::Keep(keep) => self.keep.push(keep),
             }
         }
     }
@@ -287,14 +293,13 @@ impl Reservation {
     /// Sends items to the place where they live, in order.
     async fn call(&self, place: u16, items: Vec<Item>, deadline: Deadline) -> Result<Called, StoreError> {
         let mut plan = self.inner.with_context(|context| {
-            let plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
-            let mut plan = plan.that_may_be_held(context.keys);
+            let mut plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
             items.iter().for_each(|item| self.append(&mut plan, item, context));
             plan
         });
         let asked = items.iter().filter_map(|item| match item {
             Item::Ask(ask, _) => Some(ask.part),
-            Item::Undo(_) | Item::Keep(_) => None,
+            Item::Undo(_) => None,
         });
         let operation = if asked.clone().next().is_some() { Operation::Decide } else { Operation::Cancel };
         let answer = match self.inner.run(operation, place, &mut plan, deadline).await? {
@@ -308,10 +313,7 @@ impl Reservation {
     }
 
     /// What a part was told, which is next in the answer; none if that ends before.
-    fn read_part(&self, part: PartId, told: &mut Told<'_>) -> Option<Result<PartTold, Doubt>> {
-        if let Some(doubt) = told.next_doubt() {
-            return Some(Err(doubt));
-        }
+    fn read_part(&self, part: PartId, told: &mut Told<'_>) -> Option<PartTold> {
         let (mut decided, mut unspent) = (SmallVec::new(), Outcomes::new());
         for _ in &self.part(part).spends {
             if self.rounds.count_of(part) > 1 {
@@ -322,24 +324,18 @@ impl Reservation {
             decided.push(Fold { admitted: u32::from(last.is_admitted()), last_admitted: last, last });
             unspent.push(told.next_outcome()?);
         }
-        Some(Ok(PartTold { decided, unspent }))
+        Some(PartTold { decided, unspent })
     }
 
-    /// What is still to be put back, and what is to be kept.
-    fn ends(&self) -> Vec<Item> {
-        let undo = self.undo.iter().map(|undo| Item::Undo(*undo));
-        undo.chain(self.keep.iter().map(|keep| Item::Keep(*keep))).collect()
-    }
-
-    /// Puts back or keeps what was reserved, for as long as it takes or makes sense.
-    async fn end(&self, ends: Vec<Item>) {
-        let groups = grouped(ends.into_iter().map(|end| (self.part(end.part()).place, end)));
-        let until = Instant::now() + END_WITHIN;
-        join_all(groups.into_iter().map(|(place, ends)| async move {
+    /// Puts back what is to be undone, for as long as it takes or makes sense.
+    async fn put_back(&self, undo: Vec<ToUndo>) {
+        let groups = grouped(undo.into_iter().map(|undo| (self.part(undo.part).place, Item::Undo(undo))));
+        let until = Instant::now() + PUT_BACK_WITHIN;
+        join_all(groups.into_iter().map(|(place, undo)| async move {
             let mut backoff = Backoff::default();
             while Instant::now() < until {
                 // Doing it twice does no harm, so what may have been done is done again.
-                let called = self.call(place, ends.clone(), Deadline::from_now(END_PATIENCE)).await;
+                let called = self.call(place, undo.clone(), Deadline::from_now(PUT_BACK_PATIENCE)).await;
                 if matches!(called, Ok(Called::Told(_))) {
                     return;
                 }
@@ -350,17 +346,24 @@ impl Reservation {
     }
 
     fn append(&self, plan: &mut Plan, item: &Item, context: &EncodeContext<'_>) {
-        let part = self.part(item.part());
-        let count = self.rounds.count_of(item.part());
-        let (mode, id, noting) = match item {
-            Item::Ask(ToAsk { question: Question::Spend, .. }, id) => (part.mode, *id, Noting::Yes),
-            Item::Ask(ToAsk { question: Question::Look, .. }, id) => (Mode::Refused, *id, Noting::Yes),
-            Item::Undo(ToUndo { id, refused: true, .. }) => (Mode::Undo, *id, Noting::Yes),
-            Item::Undo(ToUndo { id, refused: false, .. }) => (Mode::Undo, *id, Noting::No),
-            Item::Keep(ToKeep { id, .. }) => (Mode::Keep, *id, Noting::No),
+        let (Item::Ask(ToAsk { part: asked, .. }, _) | Item::Undo(ToUndo { part: asked, .. })) = item;
+        let count = self.rounds.count_of(*asked);
+        let (part, mode, id, noting) = match item {
+            Item::Ask(ToAsk { part, question: Question::Spend }, id) => {
+                (self.part(*part), self.part(*part).mode, *id, Noting::Yes)
+            }
+            Item::Ask(ToAsk { part, question: Question::Look }, id) => {
+                (self.part(*part), Mode::Refused, *id, Noting::Yes)
+            }
+            Item::Undo(ToUndo { part, id, refused: true }) => {
+                (self.part(*part), Mode::Undo, *id, Noting::Yes)
+            }
+            Item::Undo(ToUndo { part, id, refused: false }) => {
+                (self.part(*part), Mode::Undo, *id, Noting::No)
+            }
         };
         let reservation = ReservationKey { tag: &part.spends[0].tag, id };
-        plan.request(part.spends.len(), count, mode, part.doubt, Some(reservation), context);
+        plan.request(part.spends.len(), count, mode, Some(reservation), context);
         for OwnedSpend { key, refused_key, limit, ask, stance, .. } in &part.spends {
             let append = |out: &mut Vec<u8>, letter: u8| {
                 out.extend_from_slice(if letter == REFUSED_LETTER { refused_key } else { key });
@@ -371,20 +374,6 @@ impl Reservation {
 
     fn part(&self, PartId { request, part }: PartId) -> &Part {
         &self.parts[request][part]
-    }
-
-    /// A name that no other reservation has. It ends with what those of this batch share.
-    fn new_id(&self) -> u128 {
-        u128::from(self.name) << 64 | u128::from(random())
-    }
-}
-
-impl Item {
-    fn part(&self) -> PartId {
-        match self {
-            Item::Ask(ToAsk { part, .. }, _) | Item::Undo(ToUndo { part, .. }) => *part,
-            Item::Keep(ToKeep { part, .. }) => *part,
-        }
     }
 }
 
@@ -429,8 +418,10 @@ fn all_or_worst<T>(answers: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreE
     answers.into_iter().collect()
 }
 
-/// A number that nobody else comes by.
-fn random() -> u64 {
+/// A name that no other reservation has.
+fn new_id() -> u128 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    RandomState::new().hash_one(NEXT.fetch_add(1, Ordering::Relaxed))
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let half = || u128::from(RandomState::new().hash_one(number));
+    half() << 64 | half()
 }

@@ -144,14 +144,6 @@ pub(crate) struct ToUndo {
     pub(crate) refused: bool,
 }
 
-/// Something that passed, and that nobody need wait for any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ToKeep {
-    pub(crate) part: PartId,
-    /// The name under which it was asked.
-    pub(crate) id: u128,
-}
-
 /// What the answers of a round come to for one request.
 #[derive(Debug)]
 enum Judgement {
@@ -226,13 +218,13 @@ impl Rounds {
         };
     }
 
-    /// Ends a round: what must be undone, in this order, before the next one or before others are told; and what passed.
-    pub(crate) fn settle(&mut self) -> (Vec<ToUndo>, Vec<ToKeep>) {
-        let (mut undo, mut keep) = (Vec::new(), Vec::new());
+    /// Ends a round: what must be undone, in this order, before the next one or before others are told.
+    pub(crate) fn settle(&mut self) -> Vec<ToUndo> {
+        let mut undo = Vec::new();
         for (request, judgement, tainted) in self.judge(Step::Last) {
             let state = &mut self.requests[request];
             match judgement {
-                Judgement::Passes => state.pass(request, &mut keep),
+                Judgement::Passes => state.pass(),
                 Judgement::Again => state.begin_again(request, &mut undo),
                 Judgement::Only(fit, by) => {
                     let refused = state.shrink(request, fit, &mut undo);
@@ -242,7 +234,7 @@ impl Rounds {
             }
         }
         undo.reverse();
-        (undo, keep)
+        undo
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -360,13 +352,12 @@ impl RequestState {
         }
     }
 
-    fn pass(&mut self, request: usize, keep: &mut Vec<ToKeep>) {
-        for (part, PartState { shape, asked }) in self.parts.iter_mut().enumerate() {
+    fn pass(&mut self) {
+        for PartState { shape, asked } in &mut self.parts {
             let Asked::Answered(id, _, told) = std::mem::replace(asked, Asked::No) else {
                 unreachable!("a request passes when all its parts have answered");
             };
             *asked = Asked::Done(id);
-            keep.push(ToKeep { part: PartId { request, part }, id });
             for (spend, fold) in shape.spends.iter().zip(told.decided) {
                 self.told[spend.place] = Some(fold);
             }

@@ -12,7 +12,7 @@ pub(crate) enum Driver {
     DecideAlone,
     /// Decides requests.
     Decide,
-    /// Decides parts of requests, and undoes or keeps that. One script for all: who could decide can undo.
+    /// Decides parts of requests, and undoes that. One script for both: who could decide can undo.
     DecideAndUndo,
     /// Changes cells outside requests.
     Change,
@@ -86,11 +86,9 @@ impl Algorithms {
 impl Driver {
     fn files(self) -> &'static [&'static str] {
         match self {
-            Driver::DecideAlone => &[lua!("cells"), lua!("holds"), lua!("alone")],
-            Driver::Decide => &[lua!("cells"), lua!("holds"), lua!("decide")],
-            Driver::DecideAndUndo => {
-                &[lua!("give_back"), lua!("cells"), lua!("holds"), lua!("cancel"), lua!("decide")]
-            }
+            Driver::DecideAlone => &[lua!("cells"), lua!("alone")],
+            Driver::Decide => &[lua!("cells"), lua!("decide")],
+            Driver::DecideAndUndo => &[lua!("give_back"), lua!("cells"), lua!("cancel"), lua!("decide")],
             Driver::Change => &[lua!("give_back"), lua!("change")],
         }
     }

@@ -25,7 +25,7 @@ use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
 use crate::sharded::Shards;
 use crate::url::{StoreUrl, Topology};
-use crate::wire::{self, Answer, Change, Doubt, EncodeContext, Plan, Told};
+use crate::wire::{self, Answer, Change, EncodeContext, Plan, Told};
 
 /// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
 ///
@@ -111,7 +111,7 @@ impl Inner {
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
             for request in batch.iter().filter(|request| !request.spends.is_empty()) {
-                plan.whole_request(request, Doubt::NONE, context);
+                plan.whole_request(request, context);
             }
             plan
         };
@@ -247,7 +247,7 @@ impl Inner {
         let spends = [Spend { cell: CellKey { scope: &scope, key: tag, tag }, touch }];
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
-            plan.whole_request(&Request::once(&spends), Doubt::NONE, context);
+            plan.whole_request(&Request::once(&spends), context);
             plan
         };
         self.run_made(Operation::Probe, partition, make, Deadline::from_now(self.timeout)).await.map(drop)

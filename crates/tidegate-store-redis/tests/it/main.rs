@@ -10,7 +10,6 @@ mod cross_slot;
 mod differential;
 mod expiry;
 mod failures;
-mod holds;
 mod login;
 mod memory;
 mod promises;
