@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::sources::RECOVERY;
 use super::{Kind, View, Violation};
 use crate::history::{Answer, Asked, History, LeaseCall, LeaseWhat, What};
 use crate::limit::Limit;
@@ -73,9 +74,11 @@ impl<'h> Lease<'h> {
             })
     }
 
-    /// Twice its holder was told that it had held it, by a store that could be asked.
+    /// Twice its holder was told that it had held it, by a store that could be asked: a node that takes the store for away
+    /// believes the holder.
     fn was_given_back_twice(&self, history: &History) -> bool {
-        let asked = |call: &&LeaseCall| history.troubles_in(call.sent, call.received).next().is_none();
+        let since = |call: &LeaseCall| call.sent.saturating_sub(RECOVERY);
+        let asked = |call: &&LeaseCall| history.troubles_in(since(call), call.received).next().is_none();
         let told = |call: &&LeaseCall| call.was_held == Some(true);
         self.is_the_stores() && self.releases().filter(told).filter(asked).count() > 1
     }

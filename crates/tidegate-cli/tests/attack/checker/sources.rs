@@ -7,7 +7,7 @@ use super::{Kind, Violation};
 use crate::history::{Asked, History, What};
 
 /// A breaker closes about half a second after the store answers again; a busy machine takes longer.
-const RECOVERY: Duration = Duration::from_secs(5);
+pub(super) const RECOVERY: Duration = Duration::from_secs(5);
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut wrong: BTreeMap<String, (usize, &Asked)> = BTreeMap::new();
