@@ -108,6 +108,21 @@ async fn waiting(watcher: &mut sqlx::PgConnection, statement: &str) -> i64 {
     sqlx::Row::get(&row, 0)
 }
 
+/// A new database behind a proxy: its address there, and its own.
+fn behind_a_proxy() -> (FaultProxy, String, String) {
+    let proxy = FaultProxy::start(Postgres::shared().addr());
+    let url = Postgres::shared().new_database_at(proxy.addr());
+    let direct = url.replace(&proxy.addr().to_string(), &Postgres::shared().addr().to_string());
+    (proxy, url, direct)
+}
+
+/// A store that waits for a short time only, and a connection that sees what its server does.
+async fn impatient(url: &str, direct: &str) -> (RuleStore, sqlx::PgConnection) {
+    let store = RuleStore::open(&url.parse().unwrap()).unwrap().answering_within(SHORT);
+    store.migrate().await.unwrap();
+    (store, sqlx::PgConnection::connect(direct).await.unwrap())
+}
+
 async fn until_waiting(watcher: &mut sqlx::PgConnection, statement: &str, count: i64) {
     let found = async {
         while waiting(watcher, statement).await < count {
@@ -160,13 +175,9 @@ fn a_server_that_stands_still_in_the_middle_of_a_publish_leaves_nothing_of_it_an
 
 #[test]
 fn a_publish_whose_last_answer_is_lost_is_whole_and_who_asks_again_is_told() {
-    let proxy = FaultProxy::start(Postgres::shared().addr());
-    let url = Postgres::shared().new_database_at(proxy.addr());
-    let direct = url.replace(&proxy.addr().to_string(), &Postgres::shared().addr().to_string());
+    let (proxy, url, direct) = behind_a_proxy();
     run(async {
-        let store = RuleStore::open(&url.parse().unwrap()).unwrap().answering_within(SHORT);
-        store.migrate().await.unwrap();
-        let mut watcher = sqlx::PgConnection::connect(&direct).await.unwrap();
+        let (store, mut watcher) = impatient(&url, &direct).await;
         // The server takes its time to commit.
         let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
             'BEGIN PERFORM pg_sleep(1); RETURN NULL; END'; CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON versions \
@@ -191,13 +202,9 @@ fn a_publish_whose_last_answer_is_lost_is_whole_and_who_asks_again_is_told() {
 
 #[test]
 fn connections_that_a_network_lost_without_a_word_are_replaced() {
-    let proxy = FaultProxy::start(Postgres::shared().addr());
-    let url = Postgres::shared().new_database_at(proxy.addr());
-    let direct = url.replace(&proxy.addr().to_string(), &Postgres::shared().addr().to_string());
+    let (proxy, url, direct) = behind_a_proxy();
     run(async {
-        let store = RuleStore::open(&url.parse().unwrap()).unwrap().answering_within(SHORT);
-        store.migrate().await.unwrap();
-        let mut watcher = sqlx::PgConnection::connect(&direct).await.unwrap();
+        let (store, mut watcher) = impatient(&url, &direct).await;
         let mut holder = sqlx::PgConnection::connect(&direct).await.unwrap();
         sqlx::raw_sql("BEGIN; LOCK TABLE head").execute(&mut holder).await.unwrap();
         let mut readers = tokio::task::JoinSet::new();
