@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::Hits;
-use tidegate_limiter::{Decided, Report, RuleResult};
+use tidegate_limiter::{Decided, Report, RuleResult, Settled, Settlement};
 use tidegate_rules::{Match, MatchedLimits};
 use tidegate_store::Clock;
 
 use crate::config::DecisionLogConfig;
 use crate::demand::{Asked, Demand};
+use crate::event::{Entry, Event};
 use crate::record::{Digester, Record};
 use crate::ring::{Found, Query, Ring, search};
 use crate::sample::{OneIn, PerSecond};
@@ -27,6 +28,9 @@ const LONGEST_KEY: usize = 512;
 pub struct DecisionLog {
     admissions: OneIn,
     refusals: PerSecond,
+    /// Refunds and charges, sampled as admissions are, and how many renewals are kept in a second.
+    settlements: OneIn,
+    renewals: PerSecond,
     ring: Mutex<Ring>,
     sink: Option<Sink>,
     names: Digester,
@@ -61,6 +65,8 @@ impl DecisionLog {
         Ok(DecisionLog {
             admissions: OneIn::new(config.admissions_one_in),
             refusals: PerSecond::new(config.refusals_per_second),
+            settlements: OneIn::new(config.admissions_one_in),
+            renewals: PerSecond::new(config.refusals_per_second),
             ring: Mutex::new(Ring::new(config.memory_bytes)),
             sink: Sink::open(config.file, config.stdout)?,
             names: Digester::new(config.secret.as_deref(), config.clear),
@@ -80,7 +86,11 @@ impl DecisionLog {
             return;
         }
         if decided.decision.allowed {
-            if let Some(n) = self.admissions.take() {
+            let kept = match &decided.decision.lease {
+                None => self.admissions.take(),
+                Some(lease) => self.admissions.of_mark(|| lease.mark()),
+            };
+            if let Some(n) = kept {
                 self.keep(decided, self.clock.now().as_micros(), n);
             }
         } else {
@@ -91,15 +101,40 @@ impl DecisionLog {
         }
     }
 
+    /// Hears what changed limits beside a decision. The end of a lease is kept if its admission is, on whichever node.
+    pub fn hear_settled(&self, settled: &Settled<'_>) {
+        let now_us = self.clock.now().as_micros();
+        let kept = match settled.how {
+            Settlement::Released(lease) => self.admissions.of_mark(|| lease.mark()),
+            // Whoever holds a lease may renew it as often as it likes.
+            Settlement::Renewed(lease) => {
+                let kept = self.admissions.of_mark(|| lease.mark());
+                kept.filter(|_| self.renewals.take(now_us / 1_000_000).is_some())
+            }
+            Settlement::Reset(_) => Some(1),
+            _ => self.settlements.take(),
+        };
+        let Some(n) = kept else { return };
+        let at_us = between(settled.asked_at.as_micros(), now_us);
+        if let Some(event) = Event::new(settled.how, (at_us, n), self.node.clone(), &self.names) {
+            self.write(Entry::Event(Arc::new(event)));
+        }
+    }
+
     #[cold]
     fn keep(&self, decided: &Decided<'_>, now_us: u64, n: u32) {
         self.rank(decided, now_us, n);
-        let record = Arc::new(Record::new(decided, (now_us, n), self.node.clone(), &self.names));
+        let at_us = between(decided.decision.asked_at().as_micros(), now_us);
+        let record = Record::new(decided, (at_us, n), self.node.clone(), &self.names);
+        self.write(Entry::Decision(Arc::new(record)));
+    }
+
+    fn write(&self, entry: Entry) {
         self.kept.fetch_add(1, Ordering::Relaxed);
         if let Some(sink) = &self.sink {
-            sink.write(&record);
+            sink.write(&entry);
         }
-        self.ring.lock().push(record);
+        self.ring.lock().push(entry);
     }
 
     /// Counts the caller under every rule that it matched.
@@ -188,13 +223,13 @@ impl DecisionLog {
     #[must_use]
     pub fn search(&self, query: &Query) -> Found {
         // Copied out, so that no decision waits for a search.
-        let records = self.ring.lock().all();
-        search(&records, query, &self.names)
+        let entries = self.ring.lock().all();
+        search(&entries, query, &self.names)
     }
 
     /// Everything that is kept in memory, oldest first.
     #[must_use]
-    pub fn recent(&self) -> Vec<Arc<Record>> {
+    pub fn recent(&self) -> Vec<Entry> {
         self.ring.lock().all()
     }
 
@@ -242,6 +277,12 @@ impl DecisionLog {
             callers: self.top.kept() + self.demand.callers(),
         }
     }
+}
+
+/// When a thing was done that was asked for, and answered, at these times: nobody but the store knows better, and in the middle
+/// it is least wrong. That orders what several nodes do at once.
+fn between(asked_us: u64, answered_us: u64) -> u64 {
+    answered_us - answered_us.saturating_sub(asked_us) / 2
 }
 
 impl std::fmt::Debug for DecisionLog {

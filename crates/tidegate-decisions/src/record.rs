@@ -6,9 +6,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use tidegate_core::Micros;
-use tidegate_limiter::{Decided, RuleResult};
+use tidegate_limiter::{Decided, LeaseToken, Patience, Report, ReportKind, RuleResult};
 
+use crate::also::{AlsoAsked, OwnLimit, also_asked, own_limit};
 use crate::config::Clear;
+use crate::event::as_mark;
 
 /// The most attributes of a line, and the longest of their names and values.
 const MOST_ATTRIBUTES: usize = 16;
@@ -60,11 +62,35 @@ pub struct Record {
     pub n: u32,
     /// What it spent, or would have.
     pub cost: u64,
+    /// Whether a ban refused it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub banned: bool,
+    /// Whether it could have been asked to wait.
+    #[serde(skip_serializing_if = "is_true")]
+    pub waits: bool,
+    /// The mark of the lease that it took. Its end is a line of its own, with the same mark.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
+    pub lease: Option<u64>,
+    /// The limit that it brought along.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_limit: Option<OwnLimit>,
     /// The attributes that make the rule's key.
     pub key: Vec<Box<str>>,
     /// What is known of the request: names, and values as they are or hashed.
     #[serde(serialize_with = "as_map")]
     pub attributes: Vec<(Box<str>, Box<str>)>,
+    /// Its other descriptors.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<AlsoAsked>,
+    /// How many of those come before the one that the line is about.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub also_before: usize,
+    /// How many more it had.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub also_left_out: usize,
+    /// Whether its descriptors are several readings of one request.
+    #[serde(skip_serializing_if = "is_false")]
+    pub readings: bool,
 }
 
 impl Record {
@@ -77,30 +103,40 @@ impl Record {
         let (request, decision) = (decided.request, decided.decision);
         let governing = decision.governing();
         let rule = governing.and_then(|report| decision.rule_of(report));
-        let ask = governing.map_or(0, |report| report.descriptor);
-        let ask = request.descriptors.get(ask);
+        let place = governing.map_or(0, |report| report.descriptor);
+        let ask = request.descriptors.get(place);
+        let (also, also_left_out) = also_asked(request, place, names);
+        let is_ban = |report: &&Report| matches!(report.kind, ReportKind::Banned { .. });
         let limit = governing.and_then(|report| report.limit());
         let shadow = decided.by_match().filter(|(_, result, _)| *result == RuleResult::ShadowRefused);
         Record {
             time_us,
-            domain: short(request.domain, LONGEST_VALUE),
-            rule: rule.map(|rule| short(rule.name(), LONGEST_VALUE)),
+            domain: short(request.domain),
+            rule: rule.map(|rule| short(rule.name())),
             verdict: if decision.allowed { Verdict::Admitted } else { Verdict::Refused },
             limit: limit.map(|limit| limit.quota),
             remaining: limit.map(|limit| limit.outcome.remaining),
             retry_after_ms: governing.and_then(|report| report.retry_after()).map(Micros::as_millis_ceil),
-            shadow_refused: shadow.map(|(found, ..)| short(found.rule.name(), LONGEST_VALUE)).collect(),
+            shadow_refused: shadow.map(|(found, ..)| short(found.rule.name())).collect(),
             source: decision.source.name(),
             node,
             version: decision.rules_version(),
             n,
             cost: ask.map_or(0, |ask| ask.cost.get()),
+            banned: governing.as_ref().is_some_and(is_ban),
+            waits: request.patience == Patience::Waits,
+            lease: decision.lease.as_ref().map(LeaseToken::mark),
+            own_limit: ask.and_then(own_limit),
             key: rule
-                .map(|rule| rule.key().iter().map(|name| short(name, LONGEST_NAME)).collect())
+                .map(|rule| rule.key().iter().map(|name| cut(name, LONGEST_NAME)).collect())
                 .unwrap_or_default(),
             attributes: ask
                 .map(|ask| names.attributes(&most_telling(decided, ask.descriptor.entries)))
                 .unwrap_or_default(),
+            also_before: place.min(also.len()),
+            also,
+            also_left_out,
+            readings: decided.of_readings,
         }
     }
 
@@ -110,7 +146,8 @@ impl Record {
         let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + 32);
         let key = self.key.iter().chain(&self.shadow_refused).map(|name| name.len() + 16);
         let texts = self.domain.len() + self.rule.as_ref().map_or(0, |rule| rule.len());
-        size_of::<Record>() + texts + attributes.sum::<usize>() + key.sum::<usize>()
+        let also: usize = self.also.iter().map(AlsoAsked::bytes).sum();
+        size_of::<Record>() + texts + also + attributes.sum::<usize>() + key.sum::<usize>()
     }
 
     /// The line, without its end.
@@ -131,15 +168,34 @@ fn most_telling<'e>(decided: &Decided<'_>, entries: &[(&'e str, &'e [u8])]) -> V
     keys.into_iter().chain(others).take(MOST_ATTRIBUTES).collect()
 }
 
-fn as_text<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_true(flag: &bool) -> bool {
+    *flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+pub(crate) fn as_text<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(text)
 }
 
-fn as_map<S: serde::Serializer>(pairs: &[(Box<str>, Box<str>)], to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_map<S: serde::Serializer>(pairs: &[(Box<str>, Box<str>)], to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
-fn short(text: &str, most: usize) -> Box<str> {
+pub(crate) fn short(text: &str) -> Box<str> {
+    cut(text, LONGEST_VALUE)
+}
+
+fn cut(text: &str, most: usize) -> Box<str> {
     text[..text.floor_char_boundary(most)].into()
 }
 
@@ -218,11 +274,12 @@ impl Digester {
         !is_hash(shown) && (self.hash(name, shown.as_bytes()) == hash || shown.ends_with(hash))
     }
 
-    fn attributes(&self, entries: &[(&str, &[u8])]) -> Vec<(Box<str>, Box<str>)> {
+    /// What of a descriptor is kept.
+    pub(crate) fn attributes(&self, entries: &[(&str, &[u8])]) -> Vec<(Box<str>, Box<str>)> {
         let shown = |(name, value): &(&str, &[u8])| {
-            (short(name, LONGEST_NAME), self.shown(name, value).into_boxed_str())
+            (cut(name, LONGEST_NAME), self.shown(name, value).into_boxed_str())
         };
-        entries.iter().map(shown).collect()
+        entries.iter().take(MOST_ATTRIBUTES).map(shown).collect()
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::Entry;
 use crate::record::{Digester, Record, Verdict};
 
-/// The last records, at most so many bytes of them.
+/// The last lines, at most so many bytes of them.
 pub(crate) struct Ring {
-    records: VecDeque<Arc<Record>>,
+    entries: VecDeque<Entry>,
     bytes: usize,
     most_bytes: usize,
     /// Whether any was dropped to make room.
@@ -61,14 +62,14 @@ impl Query {
 
 impl Ring {
     pub(crate) fn new(most_bytes: usize) -> Self {
-        Ring { records: VecDeque::new(), bytes: 0, most_bytes, has_dropped: false }
+        Ring { entries: VecDeque::new(), bytes: 0, most_bytes, has_dropped: false }
     }
 
-    pub(crate) fn push(&mut self, record: Arc<Record>) {
-        self.bytes += record.bytes();
-        self.records.push_back(record);
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.bytes += entry.bytes();
+        self.entries.push_back(entry);
         while self.bytes > self.most_bytes {
-            let Some(oldest) = self.records.pop_front() else { return };
+            let Some(oldest) = self.entries.pop_front() else { return };
             self.bytes -= oldest.bytes();
             self.has_dropped = true;
         }
@@ -79,22 +80,22 @@ impl Ring {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.records.len()
+        self.entries.len()
     }
 
     /// Since when it holds all that was kept; none where that is since the beginning.
     pub(crate) fn complete_since_us(&self) -> Option<u64> {
-        self.records.front().filter(|_| self.has_dropped).map(|oldest| oldest.time_us)
+        self.entries.front().filter(|_| self.has_dropped).map(Entry::time_us)
     }
 
     /// All of them, oldest first. Cheap: they are shared.
-    pub(crate) fn all(&self) -> Vec<Arc<Record>> {
-        self.records.iter().cloned().collect()
+    pub(crate) fn all(&self) -> Vec<Entry> {
+        self.entries.iter().cloned().collect()
     }
 }
 
-/// Searches `records`, oldest first.
-pub(crate) fn search(records: &[Arc<Record>], query: &Query, names: &Digester) -> Found {
+/// Searches the decisions among `entries`, oldest first.
+pub(crate) fn search(entries: &[Entry], query: &Query, names: &Digester) -> Found {
     // Hashed once: the ring holds tens of thousands of records.
     let wanted: Vec<(&str, &str, String)> = query
         .attributes
@@ -117,8 +118,8 @@ pub(crate) fn search(records: &[Arc<Record>], query: &Query, names: &Digester) -
             && query.to_us.is_none_or(|to| record.time_us < to)
             && wanted.iter().all(|one| has(record, one))
     };
-    let mut found = Found { oldest_us: records.first().map(|record| record.time_us), ..Found::default() };
-    for record in records.iter().rev().filter(fits) {
+    let mut found = Found { oldest_us: entries.first().map(Entry::time_us), ..Found::default() };
+    for record in entries.iter().rev().filter_map(Entry::decision).filter(fits) {
         found.fit += 1;
         found.stand_for += u64::from(record.n);
         if found.records.len() < query.most {

@@ -32,6 +32,19 @@ impl OneIn {
     }
 }
 
+impl OneIn {
+    /// How many the admission stands for whose lease has this mark, if it is kept. Every node finds the same, so that whoever
+    /// ends the lease knows, and nobody has to remember it.
+    #[inline]
+    pub(crate) fn of_mark(&self, mark: impl FnOnce() -> u64) -> Option<u32> {
+        match self.n {
+            0 => None,
+            1 => Some(1),
+            n => mark().is_multiple_of(n).then(|| u32::try_from(n).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
 fn lane() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

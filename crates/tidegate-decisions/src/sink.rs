@@ -11,7 +11,7 @@ use std::time::Duration;
 use std::{iter, thread};
 
 use crate::config::FileConfig;
-use crate::record::Record;
+use crate::event::Entry;
 
 /// Lines that wait to be written; more are dropped, and counted.
 const MOST_WAITING: usize = 8_192;
@@ -28,7 +28,7 @@ pub(crate) struct Sink {
 
 /// What the writer is to do.
 enum Wanted {
-    Line(Arc<Record>),
+    Line(Entry),
     /// Everything before it is written: say so.
     Flush(SyncSender<()>),
 }
@@ -48,8 +48,8 @@ impl Sink {
         Ok(Some(Sink { lines, dropped }))
     }
 
-    pub(crate) fn write(&self, record: &Arc<Record>) {
-        if self.lines.try_send(Wanted::Line(record.clone())).is_err() {
+    pub(crate) fn write(&self, entry: &Entry) {
+        if self.lines.try_send(Wanted::Line(entry.clone())).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -78,14 +78,14 @@ fn run(waiting: &Receiver<Wanted>, mut file: Option<RotatingFile>, stdout: bool,
     while let Ok(first) = waiting.recv() {
         let (mut written, mut asked) = (Ok(()), Vec::new());
         for wanted in iter::once(first).chain(waiting.try_iter().take(MOST_WAITING)) {
-            let record = match wanted {
-                Wanted::Line(record) => record,
+            let entry = match wanted {
+                Wanted::Line(entry) => entry,
                 Wanted::Flush(done) => {
                     asked.push(done);
                     continue;
                 }
             };
-            let mut line = record.line();
+            let mut line = entry.line();
             line.push('\n');
             let to_stdout = if stdout { io::stdout().lock().write_all(line.as_bytes()) } else { Ok(()) };
             let to_file = file.as_mut().map_or(Ok(()), |file| file.write(line.as_bytes(), lost));

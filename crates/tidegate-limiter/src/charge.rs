@@ -7,6 +7,7 @@ use tidegate_store::CellCharge;
 
 use crate::check::Matched;
 use crate::limiter::Limiter;
+use crate::observer::Settlement;
 use crate::owned::{OwnedCell, OwnedCharge};
 use crate::refund::{RefundError, SpentAt};
 use crate::request::CheckRequest;
@@ -26,6 +27,7 @@ impl Limiter {
         spent: SpentAt<'_>,
     ) -> Result<(), RefundError> {
         let Some(age) = self.age_of(spent) else { return Ok(()) };
+        let how = Settlement::Charged(request, amount, self.spent_before(spent));
         let snapshot = self.rules.load_full();
         let matched = Matched::of(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
@@ -37,7 +39,9 @@ impl Limiter {
         });
         let Some(remote) = &self.remote else {
             let charges: SmallVec<[CellCharge<'_>; 4]> = charges.map(|(_, charge)| charge).collect();
-            return Ok(self.store.charge(&charges).answer().await?);
+            self.store.charge(&charges).answer().await?;
+            self.settled(how, matched.asked_at);
+            return Ok(());
         };
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
         let mut stored = Vec::new();
@@ -49,6 +53,8 @@ impl Limiter {
                 stored.push(OwnedCharge { cell: OwnedCell::new(&cell, limit), charge });
             }
         }
-        Ok(remote.charge(stored).await?)
+        remote.charge(stored).await?;
+        self.settled(how, matched.asked_at);
+        Ok(())
     }
 }

@@ -318,7 +318,9 @@ impl Decision {
         !self.allowed && !self.reports.iter().any(Report::refuses_request)
     }
 
-    pub(crate) fn asked_at(&self) -> Timestamp {
+    /// When it was asked for, by the clock of the node that decided.
+    #[must_use]
+    pub fn asked_at(&self) -> Timestamp {
         self.asked_at
     }
 

@@ -2,11 +2,13 @@
 //! of the fleet can have written.
 
 use std::fmt;
+use std::hash::Hasher as _;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use tidegate_core::{Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, append_part, take_part};
 use tidegate_store::{CellKey, LeaseRef, Spend};
 
@@ -85,6 +87,28 @@ impl LeaseToken {
             limit: &cell.limit,
             id: self.id,
         })
+    }
+
+    /// A number that tells leases apart and that nodes agree on. It is made of the lease's random name alone: who reads it in a
+    /// log can neither work out the lease nor sign one.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        // Fixed keys, so that every node finds the same.
+        let mut hasher = SipHasher24::new_with_keys(0x7469_6465_6761_7465, 0x6c65_6173_6520_6964);
+        hasher.write_u64(self.id.0.get());
+        hasher.finish128().h1
+    }
+
+    /// A number that stands for the limit under which the first of its leases was taken.
+    #[must_use]
+    pub fn limit_mark(&self) -> u64 {
+        self.cells.first().map_or(0, |cell| cell.scope.digest()[0])
+    }
+
+    /// How long the longest of its leases lives unless renewed.
+    #[must_use]
+    pub fn longest_ttl(&self) -> Micros {
+        self.cells.iter().filter_map(|cell| cell.limit.lease_ttl()).max().unwrap_or_default()
     }
 
     /// How long the shortest of its leases lives unless renewed: renew well before.

@@ -4,11 +4,12 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_store::{Reply, StoreError};
+use tidegate_core::Timestamp;
+use tidegate_store::{Clock as _, Reply, StoreError};
 
 use crate::lease::LeaseToken;
 use crate::limiter::Limiter;
-use crate::observer::StoreCall;
+use crate::observer::{Settled, Settlement, StoreCall};
 use crate::owned::OwnedLease;
 use crate::remote::Remote;
 
@@ -52,7 +53,7 @@ impl Limiter {
     /// # Errors
     /// When they had all ended already.
     pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        let mut ended = false;
+        let (mut ended, asked_at) = (false, self.clock.now());
         for lease in token.leases() {
             // One that this node gave itself lives here.
             ended |= self.local.release(lease)
@@ -67,21 +68,38 @@ impl Limiter {
                     }
                 };
         }
-        if ended { Ok(()) } else { Err(LeaseError::Ended) }
+        if !ended {
+            return Err(LeaseError::Ended);
+        }
+        self.settled(Settlement::Released(token), asked_at);
+        Ok(())
     }
 
     /// Ends them at once where the store answers at once, as memory does: false if somebody must wait for one of them, which
     /// [`Limiter::release`] does.
     pub fn release_now(&self, token: &LeaseToken) -> bool {
+        let (mut ended, asked_at) = (false, self.clock.now());
         // One that would take its time is not asked: its answer is dropped before anybody has waited for it.
-        let in_store =
-            |lease| self.remote.is_none() && matches!(self.store.release(lease), Reply::Now(Ok(_)));
-        token.leases().all(|lease| self.local.release(lease) || in_store(lease))
+        let in_store = |lease| match self.store.release(lease) {
+            Reply::Now(Ok(ended)) => Some(ended),
+            _ => None,
+        };
+        let done = token.leases().all(|lease| {
+            let here = self.local.release(lease).then_some(true);
+            let answer = here.or_else(|| if self.remote.is_none() { in_store(lease) } else { None });
+            ended |= answer == Some(true);
+            answer.is_some()
+        });
+        if done && ended {
+            self.settled(Settlement::Released(token), asked_at);
+        }
+        done
     }
 
     /// The same without anybody waiting for it, on any thread: by a task of the limiter's runtime or, where that runs none,
     /// by the background in its next round.
     pub fn release_soon(&self, token: &LeaseToken) {
+        let asked_at = self.clock.now();
         for lease in token.leases().filter(|lease| !self.local.release(*lease)) {
             match &self.remote {
                 Some(remote) => remote.orphans.add([OwnedLease::new(&lease)]),
@@ -92,6 +110,8 @@ impl Limiter {
         if let Some(remote) = self.remote.clone().filter(|remote| remote.orphans.len() > 0) {
             remote.clone().spawn(Box::pin(async move { remote.give_orphans_back().await }));
         }
+        // Whether it had ended before nobody waits to hear; to end it once more changes nothing.
+        self.settled(Settlement::Released(token), asked_at);
     }
 
     /// Gives the leases of a request that goes on another time to live.
@@ -99,6 +119,16 @@ impl Limiter {
     /// # Errors
     /// When one of them had ended already, or the store did not answer.
     pub async fn renew(&self, token: &LeaseToken) -> Result<(), LeaseError> {
+        let (asked_at, mut any) = (self.clock.now(), false);
+        let renewed = self.renew_each(token, &mut any).await;
+        // What was renewed before one had ended lives on.
+        if any {
+            self.settled(Settlement::Renewed(token), asked_at);
+        }
+        renewed
+    }
+
+    async fn renew_each(&self, token: &LeaseToken, any: &mut bool) -> Result<(), LeaseError> {
         for lease in token.leases() {
             let renewed = self.local.renew(lease)
                 || match &self.remote {
@@ -108,8 +138,13 @@ impl Limiter {
             if !renewed {
                 return Err(LeaseError::Ended);
             }
+            *any = true;
         }
         Ok(())
+    }
+
+    pub(crate) fn settled(&self, how: Settlement<'_>, asked_at: Timestamp) {
+        self.observer.settled(&Settled { how, asked_at });
     }
 }
 

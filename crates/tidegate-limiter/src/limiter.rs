@@ -172,7 +172,8 @@ impl Limiter {
         if decision.is_refused_by_quotas_alone() {
             self.take_back(&plan, &decision).await;
         }
-        self.tell(&Decided { request, matches: matched.matches(), decision: &decision });
+        let (matches, of_readings) = (matched.matches(), matched.of_readings);
+        self.tell(&Decided { request, matches, decision: &decision, of_readings });
         decision
     }
 
@@ -210,7 +211,7 @@ impl Limiter {
             if decision.is_refused_by_quotas_alone() {
                 self.take_back(plan, &decision).await;
             }
-            self.tell(&Decided { request, matches, decision: &decision });
+            self.tell(&Decided { request, matches, decision: &decision, of_readings: false });
             decisions.push(Ok(decision));
         }
         decisions

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::Micros;
+use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_rules::{Match, Priority, Rule, RuleSet, Variant};
 use tidegate_store::StoreError;
 
 use crate::decision::{Decision, Report, Source};
+use crate::lease::LeaseToken;
 use crate::remote::breaker::BreakerState;
 use crate::request::CheckRequest;
 use crate::trace::Traced;
@@ -33,6 +34,9 @@ pub trait Observer: Send + Sync + 'static {
     /// A request was decided by its rules: called once per request, after the watchers of those rules. What is borrowed
     /// here names the caller, so that a log or a list of top callers need look nothing up.
     fn decided(&self, _decided: &Decided<'_>) {}
+
+    /// What is left of limits has changed beside a decision: a lease was released or renewed, hits were given back.
+    fn settled(&self, _settled: &Settled<'_>) {}
 
     /// A limit decided that no rule states: the caller brought it along.
     fn decided_directly(&self, _result: RuleResult, _source: Source) {}
@@ -97,7 +101,38 @@ pub struct Decided<'a> {
     pub matches: &'a [Match<'a>],
     /// The answer.
     pub decision: &'a Decision,
+    /// Whether its descriptors are several readings of one request ([`Limiter::check_readings`](crate::Limiter::check_readings)).
+    pub of_readings: bool,
 }
+
+/// Something that changed what is left of limits, beside a decision. Only what took effect is told.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Settled<'a> {
+    /// What happened.
+    pub how: Settlement<'a>,
+    /// When it was asked for, by the clock of this node. By now it is done.
+    pub asked_at: Timestamp,
+}
+
+/// What changed what is left of limits, beside a decision.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Settlement<'a> {
+    /// The leases of a request have ended before their time.
+    Released(&'a LeaseToken),
+    /// The leases of a request live on, those at least that came before one that had ended.
+    Renewed(&'a LeaseToken),
+    /// So many hits went back to every cell of a request but those of these limits, which had them back by themselves.
+    Refunded(&'a CheckRequest<'a>, Hits, SpentBefore, &'a [String]),
+    /// So many hits were taken from every cell of a request.
+    Charged(&'a CheckRequest<'a>, Hits, SpentBefore),
+    /// The cells of a request have their full quota back.
+    Reset(&'a CheckRequest<'a>),
+}
+
+/// How long ago hits were spent; none where nobody knows.
+pub type SpentBefore = Option<Micros>;
 
 impl<'a> Decided<'a> {
     /// What each matched rule said to this caller, and the report of its limit that has the least left; rules that were not

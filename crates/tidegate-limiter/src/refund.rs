@@ -14,7 +14,7 @@ use tidegate_store::{Clock, Refund, Store, StoreError};
 use crate::check::{Matched, Plan};
 use crate::decision::{Decision, Source};
 use crate::limiter::Limiter;
-use crate::observer::StoreCall;
+use crate::observer::{Settlement, SpentBefore, StoreCall};
 use crate::owned::OwnedCell;
 use crate::remote::{LARGEST_BATCH, Remote};
 use crate::request::CheckRequest;
@@ -68,6 +68,9 @@ pub enum SpentAt<'d> {
     /// At most so long ago, counted from before the check was sent: an age that is too large gives too little back, one that
     /// is too small may give back what a later window has spent.
     Ago(Micros),
+    /// The same, and these limits have it back by themselves, whatever their algorithm says: each by its rule's name and its own,
+    /// as [`Settlement::Refunded`](crate::Settlement::Refunded) names them. For who repeats what another limiter did.
+    AgoExcept(Micros, &'d [String]),
     /// By this decision of this limiter.
     By(&'d Decision),
     /// With this decision of this limiter, which was charged with more since: the time when its quota was to be back is no
@@ -102,23 +105,35 @@ impl Limiter {
         let snapshot = self.rules.load_full();
         let matched = Matched::of(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
-        let all = self.returns(&plan, amount, spent);
+        let (all, before) = (self.returns(&plan, amount, spent), self.spent_before(spent));
+        if all.is_empty() {
+            return Ok(());
+        }
+        let back = plan.refundable().filter(|place| !all.iter().any(|one| one.place == *place));
+        let back: Vec<String> = back.map(|place| plan.name_of(place)).collect();
         match &self.remote {
-            None => Ok(self.store.refund(&refunds(&plan, all.into_iter())).answer().await?),
+            None => self.store.refund(&refunds(&plan, all.into_iter())).answer().await?,
             Some(remote) => {
                 let stored = self.give_back_here(&plan, all.into_iter());
                 let refunded = remote.refund(stored).await;
                 self.forget(&plan);
-                Ok(refunded?)
+                refunded?;
             }
         }
+        self.settled(Settlement::Refunded(request, amount, before, &back), matched.asked_at);
+        Ok(())
+    }
+
+    /// How long ago hits were spent, where that is known.
+    pub(crate) fn spent_before(&self, spent: SpentAt<'_>) -> SpentBefore {
+        if matches!(spent, SpentAt::Unknown) { None } else { self.age_of(spent) }
     }
 
     /// How long ago hits were spent; none where they were not, for the request was refused.
     pub(crate) fn age_of(&self, spent: SpentAt<'_>) -> Option<Micros> {
         match spent {
             SpentAt::Unknown => Some(Micros::ZERO),
-            SpentAt::Ago(age) => Some(age),
+            SpentAt::Ago(age) | SpentAt::AgoExcept(age, _) => Some(age),
             SpentAt::By(decision) | SpentAt::Charged(decision) => {
                 decision.allowed.then(|| self.clock.now().since(decision.asked_at()))
             }
@@ -139,8 +154,9 @@ impl Limiter {
             SpentAt::By(decision) if plan.is_of(decision) => {
                 plan.reset_after(place, decision).is_some_and(|reset_after| age >= reset_after)
             }
+            SpentAt::AgoExcept(_, back) if back.contains(&plan.name_of(place)) => true,
             // A bucket is idle again by then at the latest, whatever was in it. The store knows of windows.
-            SpentAt::By(_) | SpentAt::Charged(_) | SpentAt::Ago(_) => {
+            SpentAt::By(_) | SpentAt::Charged(_) | SpentAt::Ago(_) | SpentAt::AgoExcept(..) => {
                 let limit = plan.spends[place].touch.limit;
                 limit.refills()
                     && refill_time(limit, plan.overdraft(place)).is_some_and(|refill| age >= refill)
@@ -169,6 +185,7 @@ impl Limiter {
                 }
             }
         }
+        self.settled(Settlement::Reset(request), matched.asked_at);
         Ok(())
     }
 

@@ -94,4 +94,16 @@ impl LimitOverride {
         let limit = Limit::FixedWindow(FixedWindow::new(limit, window)?);
         Ok(LimitOverride { limit: RuleLimit { limit, name, scope } })
     }
+
+    /// How many hits.
+    #[must_use]
+    pub fn quota(&self) -> u64 {
+        self.limit.limit.quota()
+    }
+
+    /// Per how long.
+    #[must_use]
+    pub fn window(&self) -> Micros {
+        self.limit.limit.quota_window().unwrap_or_default()
+    }
 }

@@ -8,7 +8,9 @@ use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 
 use crate::decision::Source;
-use crate::observer::{Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, StoreCall, Transport};
+use crate::observer::{
+    Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Settled, StoreCall, Transport,
+};
 use crate::remote::breaker::BreakerState;
 use crate::trace::Traced;
 
@@ -27,6 +29,9 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
     }
     fn decided(&self, decided: &Decided<'_>) {
         (**self).decided(decided);
+    }
+    fn settled(&self, settled: &Settled<'_>) {
+        (**self).settled(settled);
     }
     fn decided_directly(&self, result: RuleResult, source: Source) {
         (**self).decided_directly(result, source);

@@ -1,6 +1,5 @@
 //! Plays requests through the real limiter, under a clock that shows the time of the line.
 
-use std::collections::BinaryHeap;
 use std::future::Future;
 use std::io::{self, Read};
 use std::pin::pin;
@@ -8,17 +7,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decided, DescriptorAsk, LeaseToken, Limiter, LimiterConfig, NoObserver, Observer,
-    RuleResult, RuleWatcher,
+    CheckRequest, Decided, Limiter, LimiterConfig, NoObserver, Observer, RefundError, RuleResult,
+    RuleWatcher, SpentAt,
 };
-use tidegate_rules::{Descriptor, Rule, RuleSet};
+use tidegate_rules::{Rule, RuleSet};
 use tidegate_store::{Clock as _, ManualClock, MemoryConfig, MemoryStore};
 
+use crate::asked::with_request;
 use crate::callers::Side;
-use crate::parse::{BadLine, Format, Parser, Recorded};
+use crate::leases::{Leases, Taken};
+use crate::ordered::Ordered;
+use crate::parse::{BadLine, Format, Parser, Recorded, Tells};
 use crate::reader::{Line, Reader};
 use crate::report::{BadLineExample, Lines, Report};
 use crate::summary::{RuleTally, Tally, printable_start};
@@ -56,6 +57,8 @@ const MOST_EXAMPLES: usize = 5;
 /// A replay under way.
 pub struct Replay {
     options: Options,
+    /// The domain of requests that do not say theirs.
+    domain: Arc<str>,
     clock: Arc<ManualClock>,
     /// The rules, until the first request comes.
     waiting: Option<(RuleSet, Option<RuleSet>)>,
@@ -64,6 +67,8 @@ pub struct Replay {
     before: Option<Ruled>,
     tally: Arc<Mutex<Tally>>,
     lines: Lines,
+    /// The number of the line that is played.
+    number: u64,
     requests: u64,
     format: Option<Format>,
     latest: Option<Timestamp>,
@@ -94,29 +99,13 @@ pub struct Verdicts {
     pub before: bool,
 }
 
-/// Leases of requests that are not done yet.
-#[derive(Default)]
-struct Leases {
-    held: BinaryHeap<Held>,
-    /// How many there have been.
-    taken: u64,
-}
-
-/// A lease that ends with its request.
-struct Held {
-    until: Timestamp,
-    /// Tells apart, and orders, what ends at the same time.
-    sequence: u64,
-    side: Side,
-    token: LeaseToken,
-}
-
 impl Replay {
     /// A replay of traffic under `rules`, compared with what `against` would have done.
     #[must_use]
     pub fn new(rules: RuleSet, against: Option<RuleSet>, options: Options) -> Self {
         let tally = Tally::new(&rules, against.as_ref(), options.most_callers);
         Replay {
+            domain: options.domain.as_str().into(),
             options,
             compared: against.is_some(),
             clock: Arc::new(ManualClock::at(Timestamp::from_micros(0))),
@@ -125,6 +114,7 @@ impl Replay {
             before: None,
             tally: Arc::new(Mutex::new(tally)),
             lines: Lines::default(),
+            number: 0,
             requests: 0,
             format: None,
             latest: None,
@@ -172,10 +162,35 @@ impl Replay {
         }
     }
 
+    /// Plays every line of logs of our own, in the order of their times.
+    ///
+    /// # Errors
+    /// When a log cannot be read. A line that makes no sense is counted, not an error.
+    pub fn play_ordered<R: Read>(
+        &mut self,
+        logs: &mut Ordered<R>,
+        mut progress: impl FnMut(u64),
+    ) -> io::Result<()> {
+        let mut parser = Parser::new(Format::Tidegate).expect("our own format needs no columns");
+        loop {
+            if self.lines.read.is_multiple_of(SWEEP_EVERY) {
+                progress(logs.bytes());
+            }
+            let Some((number, line)) = logs.next_line()? else { return Ok(()) };
+            self.play_numbered(number, line, &mut parser);
+        }
+    }
+
     /// Plays one line.
     pub fn play_line(&mut self, line: Line<'_>, parser: &mut Parser) {
+        self.play_numbered(self.lines.read + 1, line, parser);
+    }
+
+    /// Plays the line of this number in its log.
+    pub fn play_numbered(&mut self, number: u64, line: Line<'_>, parser: &mut Parser) {
         self.format.get_or_insert(parser.format());
         self.lines.read += 1;
+        self.number = number;
         match line {
             Line::TooLong => self.bad_line(BadLine("it is longer than 64 KiB"), b""),
             Line::Text(text) => {
@@ -212,7 +227,7 @@ impl Replay {
     }
 
     fn example(&self, why: BadLine, text: &[u8]) -> BadLineExample {
-        BadLineExample { line: self.lines.read, why: why.to_string(), text: printable_start(text) }
+        BadLineExample { line: self.number, why: why.to_string(), text: printable_start(text) }
     }
 
     fn bad(&mut self, example: BadLineExample) {
@@ -222,23 +237,38 @@ impl Replay {
         }
     }
 
-    /// Decides one request; none if the rules do not have its domain. Where a line stands for several, the last one's answer.
+    /// Decides one request; none if the rules do not have its domain, or where the line tells of something else. Where a line
+    /// stands for several, the last one's answer.
     pub fn play(&mut self, recorded: &Recorded<'_>) -> Option<Verdicts> {
         let at = self.in_order(recorded.at);
         self.end_leases(at);
         self.clock.set(at);
         self.begin();
-        let mut entries: SmallVec<[(&str, &[u8]); 8]> = SmallVec::new();
-        entries.extend(recorded.attributes.iter().map(|(name, value)| (&**name, &**value)));
-        let descriptor = Descriptor { entries: &entries };
-        let asks = [DescriptorAsk::of(descriptor).cost(Hits::new(recorded.cost))];
-        let domain = recorded.domain.as_deref().unwrap_or(&self.options.domain);
-        let request = CheckRequest::new(domain, &asks);
+        let domain = self.domain.clone();
+        let domain = recorded.domain.as_deref().unwrap_or(&domain);
+        if recorded.tells != Tells::Request {
+            self.settle(recorded, domain, at);
+            return None;
+        }
+        let verdicts = with_request(recorded, domain, |request| self.decide(recorded, request, at))?;
+        self.lines.played += 1;
+        self.requests += u64::from(recorded.weight);
+        if self.lines.played.is_multiple_of(SWEEP_EVERY) {
+            self.now.iter().chain(&self.before).for_each(|ruled| ruled.store.sweep(SWEEP_PARTS));
+        }
+        Some(verdicts)
+    }
+
+    fn decide(
+        &mut self,
+        recorded: &Recorded<'_>,
+        request: &CheckRequest<'_>,
+        at: Timestamp,
+    ) -> Option<Verdicts> {
         let mut verdicts = None;
         for turn in 0..recorded.weight {
             let mut check = |side: Side, ruled: &Option<Ruled>| {
-                let until = recorded.took.map(|took| at + took);
-                ruled.as_ref()?.check(&request, side, until, &mut self.leases)
+                ruled.as_ref()?.check(request, recorded, (at, side), &mut self.leases)
             };
             let Some(now) = check(Side::Now, &self.now) else {
                 self.lines.unknown_domain += 1;
@@ -248,18 +278,47 @@ impl Replay {
             let before = check(Side::Before, &self.before).unwrap_or(true);
             let mut tally = self.tally.lock();
             tally.decided(at, now, before, self.compared);
+            tally.decided_before(recorded, now);
             if turn == 0 {
                 tally.recorded(recorded);
             }
             drop(tally);
             verdicts = Some(Verdicts { now, before });
         }
-        self.lines.played += 1;
-        self.requests += u64::from(recorded.weight);
-        if self.lines.played.is_multiple_of(SWEEP_EVERY) {
-            self.now.iter().chain(&self.before).for_each(|ruled| ruled.store.sweep(SWEEP_PARTS));
-        }
         verdicts
+    }
+
+    /// Does to the limits what was done to them beside a decision.
+    fn settle(&mut self, recorded: &Recorded<'_>, domain: &str, at: Timestamp) {
+        self.lines.events += 1;
+        let mark = recorded.own.lease.unwrap_or_default();
+        match recorded.tells {
+            Tells::Request => {}
+            Tells::Released => {
+                let open = self.leases.released(mark, at);
+                for (side, token) in open.iter().flat_map(|open| &open.tokens) {
+                    self.ruled(*side).map(|ruled| at_once(ruled.limiter.release(token)));
+                }
+            }
+            Tells::Renewed => {
+                let open = self.leases.renewed(mark, at);
+                for (side, token) in open.into_iter().flat_map(|open| &open.tokens) {
+                    let ruled = if *side == Side::Now { &self.now } else { &self.before };
+                    // One that has ended stays so.
+                    ruled.as_ref().map(|ruled| at_once(ruled.limiter.renew(token)));
+                }
+            }
+            Tells::Refunded(..) | Tells::Charged(..) | Tells::Reset => {
+                let sides = [(&self.now, true), (&self.before, false)];
+                let unknown = with_request(recorded, domain, |request| {
+                    let of_side = |(ruled, is_now): (&Option<Ruled>, bool)| {
+                        ruled.as_ref().is_some_and(|ruled| ruled.settle(recorded, request).is_err()) && is_now
+                    };
+                    sides.map(of_side)[0]
+                });
+                self.lines.unknown_domain += u64::from(unknown);
+            }
+        }
     }
 
     /// How many requests were decided so far: a line may stand for many.
@@ -291,6 +350,7 @@ impl Replay {
         at
     }
 
+    /// Ends what is over by `at`.
     fn end_leases(&mut self, at: Timestamp) {
         while let Some(held) = self.leases.pop_until(at) {
             self.clock.set(held.until);
@@ -299,6 +359,7 @@ impl Replay {
                 drop(at_once(ruled.limiter.release(&held.token)));
             }
         }
+        self.leases.expire_until(at);
     }
 
     /// What was found.
@@ -313,6 +374,7 @@ impl Replay {
         let span = (self.earliest, self.latest.unwrap_or(self.earliest));
         let format = self.format.map_or("none", Format::name);
         let mut tally = self.tally.lock();
+        tally.leases = self.leases.counts;
         tally.report(&self.options, snapshot.rules(), self.compared, self.lines, (format, span), stats)
     }
 }
@@ -324,57 +386,38 @@ impl std::fmt::Debug for Replay {
 }
 
 impl Ruled {
-    /// Whether a request passes; none if the rules do not have its domain. A lease that it takes is held `until` then.
+    /// Whether a request passes; none if the rules do not have its domain. A lease that it takes is held for as long as the log
+    /// says.
     fn check(
         &self,
         request: &CheckRequest<'_>,
-        side: Side,
-        until: Option<Timestamp>,
+        recorded: &Recorded<'_>,
+        (at, side): (Timestamp, Side),
         leases: &mut Leases,
     ) -> Option<bool> {
-        let decision = at_once(self.limiter.check(request)).ok()?;
-        if let Some(token) = &decision.lease {
-            match until {
-                Some(until) => leases.hold(until, side, token.clone()),
-                // Nobody knows how long it was held.
-                None => drop(at_once(self.limiter.release(token))),
-            }
+        let decision = match recorded.own.readings {
+            true => at_once(self.limiter.check_readings(request)).ok()?,
+            false => at_once(self.limiter.check(request)).ok()?,
+        };
+        if let Some(token) = &decision.lease
+            && leases.take(recorded, at, side, token) == Taken::DoneAtOnce
+        {
+            drop(at_once(self.limiter.release(token)));
         }
         Some(decision.allowed)
     }
-}
 
-impl Leases {
-    fn hold(&mut self, until: Timestamp, side: Side, token: LeaseToken) {
-        self.taken += 1;
-        self.held.push(Held { until, sequence: self.taken, side, token });
-    }
-
-    /// The next that ends by `at`.
-    fn pop_until(&mut self, at: Timestamp) -> Option<Held> {
-        self.held.peek().filter(|held| held.until <= at)?;
-        self.held.pop()
-    }
-}
-
-impl PartialEq for Held {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Held {}
-
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Held {
-    /// The one that ends first is the greatest: a heap gives that one.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.until, other.sequence).cmp(&(self.until, self.sequence))
+    /// Gives back, charges or resets what was when it happened.
+    fn settle(&self, recorded: &Recorded<'_>, request: &CheckRequest<'_>) -> Result<(), RefundError> {
+        let back = &recorded.own.back;
+        let spent = |age: Option<Micros>| age.map_or(SpentAt::Unknown, |age| SpentAt::AgoExcept(age, back));
+        // Of a line that stands for several, all at once.
+        let all = |hits: u64| Hits::new(hits.saturating_mul(recorded.weight.into()));
+        match recorded.tells {
+            Tells::Refunded(hits, age) => at_once(self.limiter.refund(request, all(hits), spent(age))),
+            Tells::Charged(hits, age) => at_once(self.limiter.charge(request, all(hits), spent(age))),
+            _ => at_once(self.limiter.reset(request)),
+        }
     }
 }
 

@@ -9,10 +9,14 @@
 //! callers per rule, beyond which callers are sampled and the report says so. A line that cannot be read is counted and
 //! shown. Nothing here opens a socket or reads a clock.
 
+mod asked;
 mod callers;
 mod demand;
 mod engine;
+mod leases;
+mod ordered;
 mod parse;
+mod past;
 mod reader;
 mod render;
 mod report;
@@ -20,10 +24,13 @@ mod summary;
 mod timeline;
 
 pub use engine::{Options, Replay, Verdicts};
-pub use parse::{Attributes, BadLine, Format, Parser, Recorded, UnknownFormat, decision_line};
+pub use ordered::Ordered;
+pub use parse::{
+    Also, Attributes, BadLine, Format, Own, Parser, Recorded, Tells, UnknownFormat, decision_line,
+};
 pub use reader::{Line, MOST_LINE_BYTES, Reader};
 pub use render::{Chart, html, svg, text};
 pub use report::{
-    BadLineExample, CallerReport, Counts, LimitReport, Lines, Peak, Report, RuleChange, RuleReport,
-    Suggestion, Timeline,
+    BadLineExample, CallerReport, Counts, LimitReport, Lines, Otherwise, Peak, Report, RuleChange,
+    RuleReport, Suggestion, Timeline,
 };

@@ -19,6 +19,8 @@ pub struct Report {
     pub refused: Counts,
     /// Requests that the log says were refused when they happened; none where it does not say.
     pub refused_in_log: Option<u64>,
+    /// Requests that are decided otherwise here than when they happened; none where the log does not say how they were.
+    pub decided_otherwise: Option<Otherwise>,
     /// Requests that are refused now and were not before.
     pub newly_refused: Option<u64>,
     /// Requests that were refused before and are not now.
@@ -31,6 +33,15 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
+/// Requests that are decided otherwise than when they happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Otherwise {
+    /// They were refused then.
+    pub admitted_now: u64,
+    /// They were admitted then.
+    pub refused_now: u64,
+}
+
 /// What became of the lines of a log.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Lines {
@@ -38,6 +49,8 @@ pub struct Lines {
     pub read: u64,
     /// Lines played.
     pub played: u64,
+    /// Lines that tell of what changed limits beside a decision: releases, renewals, refunds, charges, resets.
+    pub events: u64,
     /// Lines that could not be read.
     pub bad: u64,
     /// Lines of a domain that the rules do not have.

@@ -1,15 +1,17 @@
 //! Counts while a replay runs, and makes its report of them.
 
-use tidegate_core::{Algorithm, Hits, Timestamp};
+use tidegate_core::{Hits, Timestamp};
 use tidegate_decisions::{Histogram, confidence_percent};
 use tidegate_rules::{Match, Mode, Rule, RuleSet};
 use tidegate_store::MemoryStats;
 
 use crate::callers::{Caller, Callers, LimitTrack, Side, printable, shown};
 use crate::engine::Options;
+use crate::leases::LeaseCounts;
 use crate::parse::Recorded;
+use crate::past::Past;
 use crate::report::{
-    CallerReport, Counts, LimitReport, Lines, Peak, Report, RuleChange, RuleReport, Suggestion,
+    CallerReport, Counts, LimitReport, Lines, Otherwise, Peak, Report, RuleChange, RuleReport, Suggestion,
 };
 use crate::timeline::Buckets;
 
@@ -27,7 +29,9 @@ pub(crate) struct Tally {
     newly_admitted: u64,
     refused_in_log: Option<u64>,
     sampled_lines: u64,
-    untimed: u64,
+    past: Past,
+    /// How it is known when leases ended.
+    pub(crate) leases: LeaseCounts,
     timeline: Buckets,
 }
 
@@ -70,7 +74,8 @@ impl Tally {
             newly_admitted: 0,
             refused_in_log: None,
             sampled_lines: 0,
-            untimed: 0,
+            past: Past::default(),
+            leases: LeaseCounts::default(),
             timeline: Buckets::default(),
         }
     }
@@ -99,7 +104,12 @@ impl Tally {
             *self.refused_in_log.get_or_insert(0) += u64::from(refused) * u64::from(recorded.weight);
         }
         self.sampled_lines += u64::from(recorded.weight > 1);
-        self.untimed += u64::from(recorded.took.is_none());
+        self.past.note(recorded);
+    }
+
+    /// Compares what is decided now with what was when it happened.
+    pub(crate) fn decided_before(&mut self, recorded: &Recorded<'_>, now: bool) {
+        self.past.compare(recorded, now);
     }
 
     pub(crate) fn report(
@@ -125,6 +135,10 @@ impl Tally {
             requests: self.requests,
             refused: counts(self.refused, compared),
             refused_in_log: self.refused_in_log,
+            decided_otherwise: self
+                .past
+                .otherwise
+                .map(|[admitted_now, refused_now]| Otherwise { admitted_now, refused_now }),
             newly_refused: compared.then_some(self.newly_refused),
             newly_admitted: compared.then_some(self.newly_admitted),
             timeline: self.timeline.report(),
@@ -144,13 +158,24 @@ impl Tally {
                     .to_owned(),
             );
         }
-        let concurrency = limits().any(|limit| limit.limit.algorithm() == Algorithm::Concurrency);
-        if concurrency && self.untimed > 0 {
+        let LeaseCounts { untimed, supposed, expired } = self.leases;
+        if untimed > 0 {
             notes.push(format!(
-                "{} requests do not say how long they took: for concurrency limits they count as done at once",
-                self.untimed
+                "{untimed} requests do not say how long they took: for concurrency limits they count as done at once"
             ));
         }
+        if supposed > 0 {
+            notes.push(format!(
+                "{supposed} requests pass here of which the log tells no end: for concurrency limits they count as held for \
+                 as long as others were on average so far"
+            ));
+        }
+        if expired > 0 {
+            notes.push(format!(
+                "{expired} leases were not released in the log: they end by their time to live"
+            ));
+        }
+        notes.extend(self.past.notes(rules));
         if self.sampled_lines > 0 {
             notes.push(format!(
                 "the log is a sample: {} lines stand for several requests each, played as if they came at once",

@@ -11,7 +11,7 @@ use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_decisions::DecisionLog;
-use tidegate_replay::{Format as LogFormat, Line, Options, Parser, Reader, Replay, Report, html};
+use tidegate_replay::{Format as LogFormat, Line, Options, Ordered, Parser, Reader, Replay, Report, html};
 use tidegate_rules::{Format, RuleSet};
 use tidegate_rulestore::{Document, DocumentSet, Role};
 use tidegate_store::MemoryConfig;
@@ -152,17 +152,25 @@ fn log_played(
     let options =
         Options { most_callers: MOST_CALLERS, named: NAMED, memory: MEMORY, ..Options::new(domain) };
     let mut replay = Replay::new(rules, Some(against), options);
-    if !is_header {
-        replay.play_line(Line::Text(first), &mut parser);
-    }
-    while let Some(line) = reader.next_line().map_err(unreadable)? {
-        replay.play_line(line, &mut parser);
-        if replay.requests() > most_played {
-            return Err(Problem::field(
-                "log",
-                format!("its lines stand for more than {most_played} requests"),
-            )
-            .hint("play it with `tidegate replay`"));
+    let too_many = |replay: &Replay| match replay.requests() > most_played {
+        true => Err(Problem::field("log", format!("its lines stand for more than {most_played} requests"))
+            .hint("play it with `tidegate replay`")),
+        false => Ok(()),
+    };
+    if parser.format() == LogFormat::Tidegate {
+        // In the order of time: several threads, and perhaps several nodes, wrote it.
+        let mut lines = Ordered::new([(Reader::new(log.as_bytes()), None)]);
+        while let Some((number, line)) = lines.next_line().map_err(unreadable)? {
+            replay.play_numbered(number, line, &mut parser);
+            too_many(&replay)?;
+        }
+    } else {
+        if !is_header {
+            replay.play_line(Line::Text(first), &mut parser);
+        }
+        while let Some(line) = reader.next_line().map_err(unreadable)? {
+            replay.play_line(line, &mut parser);
+            too_many(&replay)?;
         }
     }
     let report = replay.finish();

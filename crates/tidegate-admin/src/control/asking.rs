@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop, join_demands};
+use tidegate_decisions::{By, DecisionLog, Entry, LimitDemand, Query, RuleTop, join_demands};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -277,16 +277,18 @@ fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
 }
 
 fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
-    let records = log.recent();
-    let fit = records.iter().rev().filter(|record| domain.is_none_or(|domain| *domain == *record.domain));
+    let entries = log.recent();
+    // A lease that ends says nothing of its domain, and little else.
+    let is_of = |domain: &str, entry: &Entry| entry.domain().is_none_or(|own| own == domain);
+    let fit = entries.iter().rev().filter(|entry| domain.is_none_or(|domain| is_of(domain, entry)));
     let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), log.complete_since_us());
-    for record in fit {
-        let line = record.line();
+    for entry in fit {
+        let line = entry.line();
         // Quotes are written twice as long.
         bytes += line.len() + line.matches('"').count() + 3;
         if bytes > most_bytes {
             // Complete from the next moment on: others of the same one may be left out too.
-            since_us = Some(record.time_us + 1);
+            since_us = Some(entry.time_us() + 1);
             break;
         }
         lines.push(line);

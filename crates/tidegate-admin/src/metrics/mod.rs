@@ -24,8 +24,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, LogStats};
 use tidegate_limiter::{
-    Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Snapshot, Source, StoreCall, Traced,
-    Transport,
+    Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Settled, Snapshot, Source, StoreCall,
+    Traced, Transport,
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
@@ -192,6 +192,12 @@ impl Observer for Metrics {
     fn decided(&self, decided: &Decided<'_>) {
         if let Some(log) = self.decisions.get() {
             log.hear(decided);
+        }
+    }
+
+    fn settled(&self, settled: &Settled<'_>) {
+        if let Some(log) = self.decisions.get() {
+            log.hear_settled(settled);
         }
     }
 

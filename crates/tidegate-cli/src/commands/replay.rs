@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate_replay::{Format, Line, Options, Parser, Reader, Replay, html, svg, text};
+use tidegate_replay::{Format, Line, Options, Ordered, Parser, Reader, Replay, html, svg, text};
 use tidegate_rules::RuleSet;
 
 use crate::args::{Output, RecordedFormat, ReplayArgs};
@@ -28,9 +28,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let mut domains: Vec<String> = rules.domains().map(str::to_owned).collect();
     domains.sort_unstable();
     let mut replay = Replay::new(rules, against.map(|loaded| loaded.rules), options);
-    for log in &args.logs {
-        play(&mut replay, log, args, |format| check_domain(format, domain.as_ref(), &domains))?;
-    }
+    let check = |format| check_domain(format, domain.as_ref(), &domains);
+    let opened = args.logs.iter().map(|log| open(log, args, check));
+    let logs: Vec<OpenedLog> = opened.filter_map(Result::transpose).collect::<Result<_, Failure>>()?;
+    play(&mut replay, logs)?;
     let report = replay.finish();
     if report.lines.read == 0 {
         return Err(Failure::new("the log is empty").hint("give the log that holds the traffic to play"));
@@ -96,31 +97,73 @@ fn check_output(path: &Path, args: &ReplayArgs) -> Result<(), Failure> {
     }
 }
 
-fn play(
-    replay: &mut Replay,
-    log: &Path,
+/// A log whose first line was read.
+struct OpenedLog {
+    path: PathBuf,
+    reader: Reader<Box<dyn Read>>,
+    parser: Parser,
+    /// The first line, unless it is a header.
+    first: Option<Vec<u8>>,
+    size: u64,
+}
+
+/// Opens a log and finds out how it is written; none where it is empty.
+fn open(
+    path: &Path,
     args: &ReplayArgs,
     check: impl Fn(Format) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let unreadable = |error: io::Error| Failure::new(format!("cannot read {}: {error}", log.display()));
-    let (input, size): (Box<dyn Read>, u64) = if log == Path::new("-") {
+) -> Result<Option<OpenedLog>, Failure> {
+    let (input, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
         (Box::new(io::stdin().lock()), 0)
     } else {
-        let file = File::open(log).map_err(unreadable)?;
-        let size = file.metadata().map_err(unreadable)?.len();
+        let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+        let size = file.metadata().map_err(|error| unreadable(path, &error))?.len();
         (Box::new(file), size)
     };
     let mut reader = Reader::new(input);
-    let Some(first) = reader.next_line().map_err(unreadable)? else { return Ok(()) };
-    let (mut parser, is_header) = parser_for(first, args)?;
+    let Some(line) = reader.next_line().map_err(|error| unreadable(path, &error))? else { return Ok(None) };
+    let (parser, is_header) = parser_for(line, args)?;
     check(parser.format())?;
-    if !is_header {
-        replay.play_line(first, &mut parser);
+    let first = match line {
+        Line::Text(text) if !is_header => Some(text.to_vec()),
+        _ => None,
+    };
+    Ok(Some(OpenedLog { path: path.to_owned(), reader, parser, first, size }))
+}
+
+/// Plays logs one after the other, as they are given. Our own tell times exactly, and those of several nodes belong together:
+/// where all are of that kind they are played as one, in the order of time.
+fn play(replay: &mut Replay, logs: Vec<OpenedLog>) -> Result<(), Failure> {
+    let is_own = |log: &OpenedLog| log.parser.format() == Format::Tidegate;
+    let mut groups: Vec<Vec<OpenedLog>> = Vec::new();
+    if logs.iter().all(is_own) {
+        groups.push(logs);
+    } else {
+        groups.extend(logs.into_iter().map(|log| vec![log]));
     }
-    let bar = progress(size);
-    let played = replay.play_log(&mut reader, &mut parser, |bytes| bar.set_position(bytes));
-    bar.finish_and_clear();
-    played.map_err(unreadable)
+    for mut group in groups {
+        let bar = progress(group.iter().map(|log| log.size).sum());
+        let names: Vec<String> = group.iter().map(|log| log.path.display().to_string()).collect();
+        let played = match &mut group[..] {
+            [only] if !is_own(only) => {
+                if let Some(first) = &only.first {
+                    replay.play_line(Line::Text(first), &mut only.parser);
+                }
+                replay.play_log(&mut only.reader, &mut only.parser, |bytes| bar.set_position(bytes))
+            }
+            _ => {
+                let mut logs = Ordered::new(group.into_iter().map(|log| (log.reader, log.first)));
+                replay.play_ordered(&mut logs, |bytes| bar.set_position(bytes))
+            }
+        };
+        bar.finish_and_clear();
+        played.map_err(|error| unreadable(Path::new(&names.join(", ")), &error))?;
+    }
+    Ok(())
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot read {}: {error}", path.display()))
 }
 
 /// What reads the log, and whether its first line was a header.

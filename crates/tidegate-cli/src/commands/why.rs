@@ -81,6 +81,10 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
             bad += 1;
             continue;
         };
+        // Not a decision, but what became of one.
+        if decision.get("event").is_some() {
+            continue;
+        }
         let is_hashed = |one: &&Attribute| {
             let shown = decision["attributes"][&one.key].as_str().unwrap_or_default();
             shown.starts_with('#') && !one.value.starts_with('#')

@@ -30,6 +30,7 @@ mod help;
 mod http;
 mod import;
 mod leases;
+mod live_and_replay;
 mod many_rules;
 mod memory;
 mod messages;

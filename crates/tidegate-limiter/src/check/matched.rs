@@ -22,6 +22,8 @@ pub(crate) struct Matched<'r> {
     strictest: Vec<StrictestLimit>,
     /// When it was asked for.
     pub(crate) asked_at: Timestamp,
+    /// Whether its descriptors are several readings of one request.
+    pub(crate) of_readings: bool,
 }
 
 /// A cell that a request names under several limits, and the one that keeps them all.
@@ -46,6 +48,7 @@ impl<'r> Matched<'r> {
             without_waiting: WithoutWaiting::new(),
             strictest: Vec::new(),
             asked_at: Timestamp::default(),
+            of_readings: false,
         }
     }
 
@@ -97,7 +100,7 @@ impl<'r> Matched<'r> {
             return self.find(snapshot, request, limiter);
         }
         let now = limiter.clock.now();
-        self.asked_at = now;
+        (self.asked_at, self.of_readings) = (now, true);
         for (place, ask) in request.descriptors.iter().enumerate() {
             let mut found = Matches::new();
             let known = snapshot.rules().matches(request.domain, &[ask.descriptor], now, &mut found);

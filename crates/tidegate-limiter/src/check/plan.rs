@@ -214,6 +214,17 @@ impl<'p> Plan<'p> {
         first_of_next.map(|entry| entry.rule.map_or(CellPolicy::OF_A_CALLER, CellPolicy::of))
     }
 
+    /// The names of the rule that is first asked at this spend, and of its limit.
+    pub(crate) fn name_of(&self, spend: usize) -> String {
+        let first = self.entries.iter().find(|entry| entry.is_for(spend));
+        let rule = first.and_then(|entry| entry.rule).map_or("", Rule::name);
+        let limit = first.map(|entry| entry.asks).and_then(|asks| match asks {
+            Asks::Limit { limit, .. } => Some(limit.name.as_str()),
+            _ => None,
+        });
+        format!("{rule}: {}", limit.unwrap_or_default())
+    }
+
     /// How far charges may go beyond the limit at this spend: as the rule says that is first asked.
     pub(crate) fn overdraft(&self, spend: usize) -> Hits {
         let rule = self.entries.iter().find(|entry| entry.is_for(spend)).and_then(|entry| entry.rule);

@@ -1,54 +1,228 @@
-//! Our own decision log: one JSON object per decision.
+//! Our own decision log: one JSON object per decision, and per event that changed what is left of limits beside one.
 
 use std::borrow::Cow;
 
-use tidegate_core::Timestamp;
+use tidegate_core::{Micros, Timestamp};
+use tidegate_limiter::Source;
 
-use super::json::{self, Raw, unescaped};
-use super::time::NO_TIME;
-use super::{BadLine, Recorded};
+use super::json::{self, Raw, Walk, unescaped};
+use super::time::{NO_TIME, whole};
+use super::{Also, Attributes, BadLine, Recorded, Tells};
 
 /// The most requests that one line may stand for: each is decided by itself, and a second has no more.
 const MOST_WEIGHT: u64 = 10_000_000;
 
+/// The most descriptors of one request that are read: as many as we write, and some.
+const MOST_ALSO: usize = 64;
+
 pub(super) fn read<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
-    let (mut at, mut has_attributes, mut readable) = (None, false, true);
-    json::fields(line, |name, walk| {
+    let mut seen = Seen::default();
+    json::fields(line, |name, walk| seen.field(name, walk, recorded))?;
+    let at = seen.at.filter(|at| *at <= Timestamp::MAX.as_micros()).ok_or(NO_TIME)?;
+    recorded.at = Timestamp::from_micros(at);
+    if let Some(event) = seen.event {
+        recorded.tells = seen.tells(event)?;
+    }
+    match recorded.tells {
+        Tells::Released | Tells::Renewed if recorded.own.lease.is_none() => {
+            return Err(BadLine("it does not say which lease"));
+        }
+        Tells::Released | Tells::Renewed => {}
+        _ if !seen.has_attributes => return Err(BadLine("it has no attributes")),
+        _ => {}
+    }
+    if seen.unreadable {
+        return Err(BadLine("its cost, n or attributes are not as we write them"));
+    }
+    Ok(())
+}
+
+/// What was seen of a line that does not go into a request as it is.
+#[derive(Default)]
+struct Seen<'a> {
+    at: Option<u64>,
+    event: Option<Raw<'a>>,
+    amount: Option<u64>,
+    age: Option<u64>,
+    has_attributes: bool,
+    unreadable: bool,
+}
+
+impl<'a> Seen<'a> {
+    #[inline]
+    fn field(
+        &mut self,
+        name: &[u8],
+        walk: &mut Walk<'a>,
+        recorded: &mut Recorded<'a>,
+    ) -> Result<(), BadLine> {
         match name {
-            b"time_us" => at = walk.value()?.integer(),
+            b"time_us" => self.at = walk.value()?.integer(),
             b"domain" => recorded.domain = walk.value()?.text().and_then(text),
-            b"cost" => readable &= walk.value()?.integer().map(|cost| recorded.cost = cost).is_some(),
+            b"cost" => match walk.value()?.integer() {
+                Some(cost) => recorded.cost = cost,
+                None => self.unreadable = true,
+            },
             b"n" => {
                 let n = walk.value()?.integer().filter(|n| *n > 0);
                 if n.is_some_and(|n| n > MOST_WEIGHT) {
                     return Err(BadLine("it stands for more than 10,000,000 requests"));
                 }
-                let n = n.and_then(|n| u32::try_from(n).ok());
-                readable &= n.map(|n| recorded.weight = n).is_some();
+                match n.and_then(|n| u32::try_from(n).ok()) {
+                    Some(n) => recorded.weight = n,
+                    None => self.unreadable = true,
+                }
             }
             b"verdict" => recorded.refused = Some(walk.value()? == Raw::Text(b"refused")),
             b"attributes" if walk.is_object() => {
-                has_attributes = true;
-                recorded.attributes.clear();
-                walk.fields(|name, walk| {
-                    let pair = unescaped(name).and_then(text).zip(walk.value()?.text());
-                    readable &= pair.map(|pair| recorded.attributes.push(pair)).is_some();
+                self.has_attributes = true;
+                self.unreadable |= !attributes(walk, &mut recorded.attributes)?;
+            }
+            b"source" => recorded.own.source = source(walk.value()?),
+            b"version" => recorded.own.version = walk.value()?.integer(),
+            b"lease" => {
+                recorded.own.lease = mark(walk.value()?);
+                self.unreadable |= recorded.own.lease.is_none();
+            }
+            _ => return self.rare_field(name, walk, recorded),
+        }
+        Ok(())
+    }
+
+    fn rare_field(
+        &mut self,
+        name: &[u8],
+        walk: &mut Walk<'a>,
+        recorded: &mut Recorded<'a>,
+    ) -> Result<(), BadLine> {
+        let own = &mut recorded.own;
+        match name {
+            b"event" => self.event = Some(walk.value()?),
+            b"amount" => self.amount = walk.value()?.integer(),
+            b"age_us" => self.age = walk.value()?.integer(),
+            b"waits" => own.must_go_now = walk.value()? == Raw::Bare(b"false"),
+            b"banned" => own.banned = walk.value()? == Raw::Bare(b"true"),
+            b"readings" => own.readings = walk.value()? == Raw::Bare(b"true"),
+            b"own_limit" if walk.is_object() => own.limit = own_limit(walk)?,
+            b"also_before" => {
+                own.also_before = walk.value()?.integer().and_then(|n| n.try_into().ok()).unwrap_or(0)
+            }
+            b"also_left_out" => own.also_left_out = walk.value()?.integer().unwrap_or(0),
+            b"back" => {
+                let mut readable = true;
+                own.back.clear();
+                walk.items(|walk| {
+                    let name = walk.value()?.text().and_then(text);
+                    readable &= name.is_some() && own.back.len() < MOST_ALSO;
+                    own.back.extend(name.filter(|_| readable).map(Cow::into_owned));
                     Ok(())
                 })?;
+                self.unreadable |= !readable;
+            }
+            b"also" => {
+                let also = &mut own.also;
+                also.clear();
+                let mut readable = true;
+                walk.items(|walk| {
+                    if also.len() >= MOST_ALSO {
+                        return Err(BadLine("it has more descriptors than we write"));
+                    }
+                    let (one, whole) = other(walk)?;
+                    readable &= whole;
+                    also.push(one);
+                    Ok(())
+                })?;
+                self.unreadable |= !readable;
             }
             _ => walk.ignore()?,
         }
         Ok(())
+    }
+
+    fn tells(&self, event: Raw<'_>) -> Result<Tells, BadLine> {
+        let hits = || self.amount.ok_or(BadLine("it does not say how many hits"));
+        let age = self.age.map(Micros::new);
+        match event {
+            Raw::Text(b"released") => Ok(Tells::Released),
+            Raw::Text(b"renewed") => Ok(Tells::Renewed),
+            Raw::Text(b"refunded") => Ok(Tells::Refunded(hits()?, age)),
+            Raw::Text(b"charged") => Ok(Tells::Charged(hits()?, age)),
+            Raw::Text(b"reset") => Ok(Tells::Reset),
+            _ => Err(BadLine("it tells of an event that this release does not know")),
+        }
+    }
+}
+
+/// Reads attributes; false where one is not as we write it.
+fn attributes<'a>(walk: &mut Walk<'a>, into: &mut Attributes<'a>) -> Result<bool, BadLine> {
+    let mut readable = true;
+    into.clear();
+    walk.fields(|name, walk| {
+        let pair = unescaped(name).and_then(text).zip(walk.value()?.text());
+        readable &= pair.map(|pair| into.push(pair)).is_some();
+        Ok(())
     })?;
-    let at = at.filter(|at| *at <= Timestamp::MAX.as_micros()).ok_or(NO_TIME)?;
-    recorded.at = Timestamp::from_micros(at);
-    if !has_attributes {
-        return Err(BadLine("it has no attributes"));
-    }
-    if !readable {
-        return Err(BadLine("its cost, n or attributes are not as we write them"));
-    }
-    Ok(())
+    Ok(readable)
+}
+
+/// Another descriptor; and whether it is as we write it.
+fn other<'a>(walk: &mut Walk<'a>) -> Result<(Also<'a>, bool), BadLine> {
+    let mut also = Also { cost: 1, limit: None, attributes: Attributes::new() };
+    let mut readable = true;
+    walk.fields(|name, walk| {
+        match name {
+            b"cost" => readable &= walk.value()?.integer().map(|cost| also.cost = cost).is_some(),
+            b"own_limit" if walk.is_object() => also.limit = own_limit(walk)?,
+            b"attributes" if walk.is_object() => readable &= attributes(walk, &mut also.attributes)?,
+            _ => walk.ignore()?,
+        }
+        Ok(())
+    })?;
+    Ok((also, readable))
+}
+
+fn own_limit(walk: &mut Walk<'_>) -> Result<Option<(u64, Micros)>, BadLine> {
+    let (mut limit, mut window) = (None, None);
+    walk.fields(|name, walk| {
+        match name {
+            b"limit" => limit = walk.value()?.integer(),
+            b"window_us" => window = walk.value()?.integer().map(Micros::new),
+            _ => walk.ignore()?,
+        }
+        Ok(())
+    })?;
+    Ok(limit.zip(window))
+}
+
+/// A mark as we write it: sixteen digits.
+fn mark(raw: Raw<'_>) -> Option<u64> {
+    let Raw::Text(text) = raw else { return None };
+    let digits = std::str::from_utf8(text).ok().filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+fn source(raw: Raw<'_>) -> Option<Source> {
+    let Raw::Text(text) = raw else { return None };
+    Source::ALL.into_iter().find(|source| source.name().as_bytes() == text)
+}
+
+/// When a line says that it happened, without reading the rest of it where it stands first, as we write it.
+pub(crate) fn time_of(line: &[u8]) -> Option<u64> {
+    let quick = line.strip_prefix(b"{\"time_us\":").and_then(|rest| {
+        let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+        whole(&rest[..end])
+    });
+    quick.or_else(|| {
+        let mut at = None;
+        let read = json::fields(line, |name, walk| {
+            match name {
+                b"time_us" => at = walk.value()?.integer(),
+                _ => walk.ignore()?,
+            }
+            Ok(())
+        });
+        read.ok().and(at)
+    })
 }
 
 fn text(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
@@ -76,6 +250,42 @@ mod tests {
         let attributes: Vec<(&str, &[u8])> =
             recorded.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(attributes, [("user", &b"#4f"[..]), ("path", b"/v1/\"x")]);
+    }
+
+    #[test]
+    fn what_a_lease_a_refund_and_several_descriptors_say_is_read() {
+        let line = br#"{"time_us":5,"event":"released","lease":"00000000000000ff","node":"a","n":1}"#;
+        let recorded = parse(line).unwrap();
+        assert_eq!((recorded.tells, recorded.own.lease), (Tells::Released, Some(255)));
+        let line = br#"{"time_us":5,"event":"refunded","domain":"api","amount":3,"age_us":70,"attributes":{"user":"a"}}"#;
+        assert_eq!(parse(line).unwrap().tells, Tells::Refunded(3, Some(Micros::new(70))));
+        let line = br#"{"time_us":5,"verdict":"admitted","source":"deny_cache","version":7,"waits":false,"banned":true,"readings":true,
+            "own_limit":{"limit":4,"window_us":9},"attributes":{"a":"1"},
+            "also":[{"cost":2,"attributes":{"b":"2"}},{"cost":3,"own_limit":{"limit":1,"window_us":2},"attributes":{}}]}"#;
+        let own = parse(line).unwrap().own;
+        assert_eq!((own.source, own.version), (Some(Source::DenyCache), Some(7)));
+        assert!(own.must_go_now && own.banned && own.readings);
+        assert_eq!(own.limit, Some((4, Micros::new(9))));
+        let also: Vec<_> =
+            own.also.iter().map(|also| (also.cost, also.limit, also.attributes.len())).collect();
+        assert_eq!(also, [(2, None, 1), (3, Some((1, Micros::new(2))), 0)]);
+    }
+
+    #[test]
+    fn events_that_lack_something_or_are_unknown_say_so() {
+        let why = |line: &str| parse(line.as_bytes()).unwrap_err().0;
+        assert!(why(r#"{"time_us":1,"event":"released"}"#).contains("which lease"));
+        assert!(why(r#"{"time_us":1,"event":"released","lease":"xyz"}"#).contains("which lease"));
+        assert!(why(r#"{"time_us":1,"event":"refunded","attributes":{}}"#).contains("how many hits"));
+        assert!(why(r#"{"time_us":1,"event":"painted","attributes":{}}"#).contains("does not know"));
+    }
+
+    #[test]
+    fn the_time_of_a_line_is_found_wherever_it_stands() {
+        assert_eq!(time_of(br#"{"time_us":12,"n":1}"#), Some(12));
+        assert_eq!(time_of(br#"{ "n":{"time_us":1}, "time_us" : 13 }"#), Some(13));
+        assert_eq!(time_of(br#"{"time_us":"12"}"#), None);
+        assert_eq!(time_of(b"no line"), None);
     }
 
     #[test]

@@ -88,6 +88,24 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Calls `each` where every item of a list stands, which stands here: it takes the item.
+    pub(super) fn items(
+        &mut self,
+        mut each: impl FnMut(&mut Walk<'a>) -> Result<(), BadLine>,
+    ) -> Result<(), BadLine> {
+        self.expect(b'[')?;
+        if self.next() == Some(b']') {
+            return self.expect(b']');
+        }
+        loop {
+            each(self)?;
+            if self.next() != Some(b',') {
+                return self.expect(b']');
+            }
+            self.skip();
+        }
+    }
+
     /// Whether an object stands here.
     pub(super) fn is_object(&mut self) -> bool {
         self.next() == Some(b'{')

@@ -16,7 +16,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_http::identity::{GoesOn, NormalPath, PathCase};
+use tidegate_limiter::Source;
 
+pub(crate) use decisions::time_of;
 pub(crate) use time::civil;
 
 /// How a log is written.
@@ -58,7 +60,7 @@ impl Format {
         }
         let (mut ours, mut caddy, mut envoy) = (false, false, false);
         let read = json::fields(line, |name, walk| {
-            ours |= name == b"verdict";
+            ours |= name == b"verdict" || name == b"event";
             caddy |= name == b"request";
             envoy |= name == b"start_time";
             walk.ignore()
@@ -80,11 +82,13 @@ pub struct UnknownFormat;
 /// Names and values.
 pub type Attributes<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 6]>;
 
-/// A request as a log tells of it.
+/// A request as a log tells of it; or, in our own log, what else changed what is left of limits.
 #[derive(Clone, Debug)]
 pub struct Recorded<'a> {
     /// When it came.
     pub at: Timestamp,
+    /// What the line tells of.
+    pub tells: Tells,
     /// The domain it was asked in, where the log says so.
     pub domain: Option<Cow<'a, str>>,
     /// What is known of it.
@@ -97,26 +101,98 @@ pub struct Recorded<'a> {
     pub refused: Option<bool>,
     /// How long it took, where the log says so.
     pub took: Option<Micros>,
+    /// What only our own log says.
+    pub own: Own<'a>,
+}
+
+/// What a line tells of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tells {
+    /// A request.
+    #[default]
+    Request,
+    /// Leases that were released.
+    Released,
+    /// Leases that were renewed.
+    Renewed,
+    /// So many hits that were given back, spent so long before.
+    Refunded(u64, Option<Micros>),
+    /// So many hits that were charged after the fact, spent so long before.
+    Charged(u64, Option<Micros>),
+    /// Cells that were given their full quota back.
+    Reset,
+}
+
+/// What only our own log says of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Own<'a> {
+    /// The mark of the lease that it took, or that was released or renewed.
+    pub lease: Option<u64>,
+    /// Whether it could not be asked to wait.
+    pub must_go_now: bool,
+    /// The limit that it brought along, and its window.
+    pub limit: Option<(u64, Micros)>,
+    /// Its other descriptors.
+    pub also: Vec<Also<'a>>,
+    /// How many of those come before the one that the line is about.
+    pub also_before: usize,
+    /// How many more it had.
+    pub also_left_out: u64,
+    /// Whether its descriptors are several readings of one request.
+    pub readings: bool,
+    /// Who decided it when it happened.
+    pub source: Option<Source>,
+    /// By which version of the rules.
+    pub version: Option<u64>,
+    /// Whether a ban refused it.
+    pub banned: bool,
+    /// Limits that had hits back by themselves, and were given none.
+    pub back: Vec<String>,
+}
+
+/// Another descriptor of a request.
+#[derive(Clone, Debug)]
+pub struct Also<'a> {
+    /// What it spends.
+    pub cost: u64,
+    /// The limit that it brought along, and its window.
+    pub limit: Option<(u64, Micros)>,
+    /// What is known of it.
+    pub attributes: Attributes<'a>,
 }
 
 impl Recorded<'_> {
     /// A request at this time of which nothing else is known yet.
     #[must_use]
     pub fn at(at: Timestamp) -> Self {
-        let attributes = SmallVec::new();
-        Recorded { at, domain: None, attributes, cost: 1, weight: 1, refused: None, took: None }
+        Recorded {
+            at,
+            tells: Tells::Request,
+            domain: None,
+            attributes: SmallVec::new(),
+            cost: 1,
+            weight: 1,
+            refused: None,
+            took: None,
+            own: Own::default(),
+        }
     }
 
     /// The same, without the line that it was read from.
     pub(crate) fn into_owned(self) -> Recorded<'static> {
-        let owned = |(name, value): (Cow<'_, str>, Cow<'_, [u8]>)| {
-            (Cow::Owned(name.into_owned()), Cow::Owned(value.into_owned()))
-        };
-        let Recorded { at, domain, attributes, cost, weight, refused, took } = self;
+        let Recorded { at, tells, domain, attributes, cost, weight, refused, took, own } = self;
+        let also = |also: Also<'_>| Also { attributes: owned(also.attributes), ..also };
+        let own = Own { also: own.also.into_iter().map(also).collect(), ..own };
         let domain = domain.map(|domain| Cow::Owned(domain.into_owned()));
-        let attributes = attributes.into_iter().map(owned).collect();
-        Recorded { at, domain, attributes, cost, weight, refused, took }
+        Recorded { at, tells, domain, attributes: owned(attributes), cost, weight, refused, took, own }
     }
+}
+
+fn owned(attributes: Attributes<'_>) -> Attributes<'static> {
+    let owned = |(name, value): (Cow<'_, str>, Cow<'_, [u8]>)| {
+        (Cow::Owned(name.into_owned()), Cow::Owned(value.into_owned()))
+    };
+    attributes.into_iter().map(owned).collect()
 }
 
 impl Default for Recorded<'_> {

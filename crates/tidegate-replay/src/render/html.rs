@@ -36,7 +36,7 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
         civil(report.from_s),
         civil(report.to_s),
         report.format,
-        grouped(report.lines.played),
+        grouped(report.lines.played + report.lines.events),
         grouped(report.lines.read)
     )?;
     for bad in &report.lines.examples {

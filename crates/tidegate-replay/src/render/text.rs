@@ -34,13 +34,19 @@ fn write_report(out: &mut String, report: &Report, width: usize) -> fmt::Result 
         writeln!(out, "  newly refused {}, newly admitted {}", grouped(newly), grouped(admitted))?;
     }
     if let Some(recorded) = report.refused_in_log {
-        writeln!(out, "  refused when it happened: {}", grouped(recorded))?;
+        let otherwise = report.decided_otherwise.unwrap_or_default();
+        let (admitted, refused) = (grouped(otherwise.admitted_now), grouped(otherwise.refused_now));
+        writeln!(
+            out,
+            "  refused when it happened: {}; of those {admitted} pass here, and {refused} others do not",
+            grouped(recorded)
+        )?;
     }
     if lines.bad + lines.unknown_domain > 0 {
         writeln!(
             out,
             "\n{} of {} lines were not played:",
-            grouped(lines.read - lines.played),
+            grouped(lines.bad + lines.unknown_domain),
             grouped(lines.read)
         )?;
         if lines.unknown_domain > 0 {

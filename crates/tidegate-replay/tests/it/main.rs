@@ -5,6 +5,8 @@
 mod formats;
 mod gateways;
 mod hostile;
+mod leases;
+mod live;
 mod nginx;
 mod week;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidegate_admin::Metrics;
 use tidegate_core::Micros;
 use tidegate_limiter::{
-    BreakerState, Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Source, StoreCall, Traced,
-    Transport,
+    BreakerState, Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Settled, Source, StoreCall,
+    Traced, Transport,
 };
 use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
@@ -126,6 +126,10 @@ impl Observer for Narrator {
 
     fn decided(&self, decided: &Decided<'_>) {
         self.metrics.decided(decided);
+    }
+
+    fn settled(&self, settled: &Settled<'_>) {
+        self.metrics.settled(settled);
     }
 
     fn no_rule_matched(&self) {

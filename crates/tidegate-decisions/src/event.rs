@@ -1,0 +1,185 @@
+//! What changed what is left of limits beside decisions, as it is kept: without it nobody can play decisions again.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use tidegate_limiter::{CheckRequest, Settlement};
+
+use crate::also::{AlsoAsked, also_asked};
+use crate::record::{Digester, Record, as_map, as_text, short};
+
+/// The most limits that a refund names.
+const MOST_BACK: usize = 16;
+
+/// A line of the log.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// A decision.
+    Decision(Arc<Record>),
+    /// Something else that changed what is left of limits.
+    Event(Arc<Event>),
+}
+
+impl Entry {
+    /// When, in microseconds since the Unix epoch.
+    #[must_use]
+    pub fn time_us(&self) -> u64 {
+        match self {
+            Entry::Decision(record) => record.time_us,
+            Entry::Event(event) => event.time_us,
+        }
+    }
+
+    /// The domain; none where a lease tells none.
+    #[must_use]
+    pub fn domain(&self) -> Option<&str> {
+        match self {
+            Entry::Decision(record) => Some(&record.domain),
+            Entry::Event(event) => event.domain.as_deref(),
+        }
+    }
+
+    /// The line, without its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        match self {
+            Entry::Decision(record) => record.line(),
+            Entry::Event(event) => serde_json::to_string(&**event).expect("an event is plain data"),
+        }
+    }
+
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Entry::Decision(record) => record.bytes(),
+            Entry::Event(event) => event.bytes(),
+        }
+    }
+
+    pub(crate) fn decision(&self) -> Option<&Arc<Record>> {
+        match self {
+            Entry::Decision(record) => Some(record),
+            Entry::Event(_) => None,
+        }
+    }
+}
+
+/// What happened to limits beside a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// When, in microseconds since the Unix epoch, by the clock of the node.
+    pub time_us: u64,
+    /// What happened.
+    pub event: EventKind,
+    /// The mark of the lease that was released or renewed.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
+    pub lease: Option<u64>,
+    /// The domain, where requests are named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<Box<str>>,
+    /// How many hits were given back or charged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub amount: Option<u64>,
+    /// How long before they were spent, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_us: Option<u64>,
+    /// Limits that had them back by themselves, and got none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub back: Vec<Box<str>>,
+    /// The node.
+    #[serde(serialize_with = "as_text")]
+    pub node: Arc<str>,
+    /// How many such events this one stands for.
+    pub n: u32,
+    /// What is known of the request whose cells changed.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
+    pub attributes: Vec<(Box<str>, Box<str>)>,
+    /// Its other descriptors.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<AlsoAsked>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// Leases ended before their time.
+    Released,
+    /// Leases live on.
+    Renewed,
+    /// Hits were given back.
+    Refunded,
+    /// Hits were taken after the fact.
+    Charged,
+    /// A full quota was given back.
+    Reset,
+}
+
+impl Event {
+    pub(crate) fn new(
+        how: Settlement<'_>,
+        (time_us, n): (u64, u32),
+        node: Arc<str>,
+        names: &Digester,
+    ) -> Option<Self> {
+        let event = |event, lease| Event {
+            time_us,
+            event,
+            lease,
+            domain: None,
+            amount: None,
+            age_us: None,
+            back: Vec::new(),
+            node,
+            n,
+            attributes: Vec::new(),
+            also: Vec::new(),
+        };
+        let (kind, request, spent) = match how {
+            Settlement::Released(token) => return Some(event(EventKind::Released, Some(token.mark()))),
+            Settlement::Renewed(token) => return Some(event(EventKind::Renewed, Some(token.mark()))),
+            Settlement::Refunded(request, hits, before, back) => {
+                (EventKind::Refunded, request, Some((hits, before, back)))
+            }
+            Settlement::Charged(request, hits, before) => {
+                (EventKind::Charged, request, Some((hits, before, &[][..])))
+            }
+            Settlement::Reset(request) => (EventKind::Reset, request, None),
+            _ => return None,
+        };
+        let mut event = event(kind, None);
+        if let Some((hits, before, back)) = spent {
+            (event.amount, event.age_us) = (Some(hits.get()), before.map(|age| age.get()));
+            event.back = back.iter().take(MOST_BACK).map(|name| short(name)).collect();
+        }
+        event.names(request, names);
+        Some(event)
+    }
+
+    /// Says whose cells changed.
+    fn names(&mut self, request: &CheckRequest<'_>, names: &Digester) {
+        self.domain = Some(short(request.domain));
+        let Some(first) = request.descriptors.first() else { return };
+        self.attributes = names.attributes(first.descriptor.entries);
+        (self.also, _) = also_asked(request, 0, names);
+    }
+
+    fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + 32);
+        let also: usize = self.also.iter().map(AlsoAsked::bytes).sum();
+        let back: usize = self.back.iter().map(|name| name.len() + 16).sum();
+        size_of::<Event>()
+            + back
+            + attributes.sum::<usize>()
+            + also
+            + self.domain.as_ref().map_or(0, |domain| domain.len())
+    }
+}
+
+/// A mark as it is written: sixteen digits.
+pub(crate) fn as_mark<S: serde::Serializer>(mark: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+    match mark {
+        Some(mark) => to.collect_str(&format_args!("{mark:016x}")),
+        None => to.serialize_none(),
+    }
+}

@@ -1,0 +1,50 @@
+//! A recorded request as the limiter is asked it.
+
+use smallvec::SmallVec;
+use tidegate_core::{Hits, Micros};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
+use tidegate_rules::Descriptor;
+
+use crate::parse::{Attributes, Recorded};
+
+type Entries<'e> = SmallVec<[(&'e str, &'e [u8]); 8]>;
+
+/// Calls `then` with what `recorded` asks in `domain`.
+#[inline]
+pub(crate) fn with_request<T>(
+    recorded: &Recorded<'_>,
+    domain: &str,
+    then: impl FnOnce(&CheckRequest<'_>) -> T,
+) -> T {
+    let entries = entries(&recorded.attributes);
+    let ask = ask(&entries, recorded.cost);
+    let patience = if recorded.own.must_go_now { Patience::MustGoNow } else { Patience::Waits };
+    if recorded.own.also.is_empty() && recorded.own.limit.is_none() {
+        return then(&CheckRequest::new(domain, &[ask]).patience(patience));
+    }
+    let own_limit = |limit: Option<(u64, Micros)>| {
+        limit.and_then(|(limit, window)| LimitOverride::new(domain, limit, window).ok())
+    };
+    let first = own_limit(recorded.own.limit);
+    let others: Vec<(Entries<'_>, Option<LimitOverride>)> = recorded
+        .own
+        .also
+        .iter()
+        .map(|also| (self::entries(&also.attributes), own_limit(also.limit)))
+        .collect();
+    let mut asks = Vec::with_capacity(1 + others.len());
+    for ((entries, limit), also) in others.iter().zip(&recorded.own.also) {
+        asks.push(self::ask(entries, also.cost).limit(limit.as_ref()));
+    }
+    // In their order: of readings that name the same cell, the first one's cost counts.
+    asks.insert(recorded.own.also_before.min(asks.len()), ask.limit(first.as_ref()));
+    then(&CheckRequest::new(domain, &asks).patience(patience))
+}
+
+fn entries<'e>(attributes: &'e Attributes<'_>) -> Entries<'e> {
+    attributes.iter().map(|(name, value)| (&**name, &**value)).collect()
+}
+
+fn ask<'e>(entries: &'e [(&'e str, &'e [u8])], cost: u64) -> DescriptorAsk<'e> {
+    DescriptorAsk::of(Descriptor { entries }).cost(Hits::new(cost))
+}

@@ -1,0 +1,227 @@
+//! What a replay makes of leases, against times that were worked out by hand.
+
+use std::collections::BTreeSet;
+
+use tidegate_core::Micros;
+use tidegate_decisions::DecisionLogConfig;
+use tidegate_replay::{Format, Options, Ordered, Reader, Replay, Report, text};
+
+use crate::live::{Live, at_once, everything, play};
+use crate::{replay, rules};
+
+/// One slot for everybody, for at most ten seconds.
+const ONE: &str = "
+  - { name: slot, key: [], limits: [{ algorithm: concurrency, limit: 1, ttl: 10s }] }
+";
+const TWO: &str = "
+  - { name: slot, key: [], limits: [{ algorithm: concurrency, limit: 2, ttl: 10s }] }
+";
+const START: u64 = 1_800_057_600;
+
+/// An admission that took the lease of this mark, so many milliseconds after the beginning.
+fn admitted(at_ms: u64, lease: u64) -> String {
+    let time = START * 1_000_000 + at_ms * 1_000;
+    format!(
+        "{{\"time_us\":{time},\"domain\":\"web\",\"verdict\":\"admitted\",\"n\":1,\"lease\":\"{lease:016x}\",\"attributes\":{{}}}}\n"
+    )
+}
+
+fn refused(at_ms: u64) -> String {
+    let time = START * 1_000_000 + at_ms * 1_000;
+    format!("{{\"time_us\":{time},\"domain\":\"web\",\"verdict\":\"refused\",\"n\":1,\"attributes\":{{}}}}\n")
+}
+
+fn event(at_ms: u64, what: &str, lease: u64) -> String {
+    let time = START * 1_000_000 + at_ms * 1_000;
+    format!("{{\"time_us\":{time},\"event\":\"{what}\",\"lease\":\"{lease:016x}\",\"node\":\"a\",\"n\":1}}\n")
+}
+
+/// Refused in the end, and of those admitted then, and admitted of those refused then.
+fn outcome(report: &Report) -> (u64, u64, u64) {
+    let otherwise = report.decided_otherwise.unwrap_or_default();
+    (report.refused.now, otherwise.refused_now, otherwise.admitted_now)
+}
+
+fn says(report: &Report, part: &str) -> bool {
+    report.notes.iter().any(|note| note.contains(part))
+}
+
+#[test]
+fn a_lease_is_held_until_the_line_that_releases_it() {
+    let log =
+        [admitted(0, 1), refused(500), event(900, "released", 1), admitted(901, 2), refused(902)].concat();
+    let report = replay(&log, Format::Tidegate, ONE, None);
+    assert_eq!(outcome(&report), (2, 0, 0), "{:?}", report.notes);
+    assert_eq!((report.lines.played, report.lines.events, report.lines.bad), (4, 1, 0));
+    assert!(!says(&report, "done at once"), "{:?}", report.notes);
+    // Nobody takes the line for one that was left out.
+    assert!(!text(&report, 80).contains("were not played"), "{}", text(&report, 80));
+}
+
+#[test]
+fn a_lease_whose_release_is_lost_ends_by_its_time_to_live_and_the_report_says_so() {
+    let log = [admitted(0, 1), refused(9_999), admitted(10_001, 2), refused(10_002)].concat();
+    let report = replay(&log, Format::Tidegate, ONE, None);
+    assert_eq!(outcome(&report), (2, 0, 0), "{:?}", report.notes);
+    assert!(says(&report, "1 leases were not released in the log"), "{:?}", report.notes);
+}
+
+#[test]
+fn a_renewed_lease_lives_for_its_time_to_live_from_then_on() {
+    let log =
+        [admitted(0, 1), event(6_000, "renewed", 1), refused(15_999), admitted(16_001, 2), refused(16_002)]
+            .concat();
+    assert_eq!(outcome(&replay(&log, Format::Tidegate, ONE, None)), (2, 0, 0));
+    // Released after its first time to live: the renewal had kept it.
+    let log = [
+        admitted(0, 1),
+        event(6_000, "renewed", 1),
+        refused(12_000),
+        event(13_000, "released", 1),
+        admitted(13_001, 2),
+    ]
+    .concat();
+    assert_eq!(outcome(&replay(&log, Format::Tidegate, ONE, None)), (1, 0, 0));
+}
+
+#[test]
+fn who_was_refused_then_and_passes_now_is_held_for_as_long_as_others_were() {
+    // Two leases of 1 s and 3 s: the third request, refused then, is held for 2 s now.
+    let known = [
+        admitted(0, 1),
+        event(1_000, "released", 1),
+        admitted(2_000, 2),
+        event(5_000, "released", 2),
+        admitted(6_000, 3),
+        refused(7_000),
+    ];
+    let then = |more: &[String]| replay(&[&known[..], more].concat().concat(), Format::Tidegate, TWO, None);
+    let report = then(&[refused(8_999)]);
+    assert_eq!(outcome(&report), (1, 0, 1), "both slots are taken until 9 s: {:?}", report.notes);
+    assert!(says(&report, "1 requests pass here of which the log tells no end"), "{:?}", report.notes);
+    assert_eq!(outcome(&then(&[refused(9_000)])), (0, 0, 2));
+    // Where none has ended so far, nobody knows how long: it counts as done at once, and the report says so.
+    let report = replay(&[admitted(0, 1), refused(1), refused(2)].concat(), Format::Tidegate, TWO, None);
+    assert_eq!(outcome(&report), (0, 0, 2));
+    assert!(says(&report, "2 requests do not say how long they took"), "{:?}", report.notes);
+}
+
+#[test]
+fn a_log_of_an_older_release_is_read_and_its_leases_count_as_done_at_once() {
+    let line = |at: u64| {
+        format!(
+            "{{\"time_us\":{},\"domain\":\"web\",\"verdict\":\"admitted\",\"n\":1,\"cost\":1,\"attributes\":{{}}}}\n",
+            START * 1_000_000 + at
+        )
+    };
+    let report = replay(&[line(0), line(1), line(2)].concat(), Format::Tidegate, ONE, None);
+    assert_eq!((report.refused.now, report.lines.bad), (0, 0));
+    assert!(says(&report, "3 requests do not say how long they took"), "{:?}", report.notes);
+    // Where no rule limits concurrency it does not matter.
+    let window = "\n  - { name: slot, key: [], limits: [9/second] }\n";
+    let report = replay(&line(0), Format::Tidegate, window, None);
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
+}
+
+#[test]
+fn logs_of_several_nodes_are_played_as_one_and_a_release_meets_its_admission_in_another() {
+    let one = [admitted(0, 1), admitted(3_000, 3), refused(3_500)].concat();
+    // This node's clock is behind: its release comes before the admission.
+    let two = [
+        refused(500),
+        event(900, "released", 1),
+        admitted(1_000, 2),
+        event(999, "released", 2),
+        event(2_999, "released", 3),
+    ]
+    .concat();
+    let play = |logs: &[&str]| {
+        let mut replay = Replay::new(rules(ONE), None, Options::new("web"));
+        let logs = logs.iter().map(|log| (Reader::new(log.as_bytes()), None));
+        replay.play_ordered(&mut Ordered::new(logs), |_| ()).unwrap();
+        replay.finish()
+    };
+    let report = play(&[&one, &two]);
+    // The last one passes now: the lease that it was refused for had ended by the other clock.
+    assert_eq!(outcome(&report), (1, 0, 1), "{:?}", report.notes);
+    assert_eq!((report.lines.out_of_order, report.lines.events), (0, 3));
+    let other_order = play(&[&two, &one]);
+    assert_eq!(text(&report, 80), text(&other_order, 80));
+}
+
+#[test]
+fn one_in_so_many_leases_is_kept_whole_on_every_node_and_tells_no_secret() {
+    let many = "
+  - { name: slots, key: [], limits: [{ algorithm: concurrency, limit: 100000, ttl: 1h }] }
+";
+    let config = || DecisionLogConfig { admissions_one_in: 10, ..everything() };
+    let (live, other) = (Live::new(many, config()), Live::new(many, config()));
+    let tokens: Vec<_> = (0..4_000).map(|_| live.take()).collect();
+    for token in &tokens {
+        // Ended through another limiter's log than the one that heard of the admission.
+        other.hear_released(token);
+    }
+    let marks = |lines: &[String]| -> BTreeSet<String> {
+        let told = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        told.map(|line| line["lease"].as_str().unwrap().to_owned()).collect()
+    };
+    let (admissions, releases) = (live.lines(), other.lines());
+    assert_eq!(marks(&admissions), marks(&releases));
+    // About one in ten, each of which stands for ten: far beyond what chance would do.
+    assert!((250..550).contains(&admissions.len()), "{}", admissions.len());
+    assert!(admissions.iter().all(|line| line.contains("\"n\":10,")));
+    // What stands there is no lease.
+    for mark in marks(&admissions).iter().take(3) {
+        assert!(live.limiter().read_lease(mark).is_err());
+        assert!(tokens.iter().all(|token| !token.to_string().contains(mark.as_str())));
+    }
+}
+
+#[test]
+fn renewals_in_a_loop_fill_no_log() {
+    let config = DecisionLogConfig { refusals_per_second: 5, ..everything() };
+    let live = Live::new(ONE, config);
+    let token = live.take();
+    for _ in 0..1_000 {
+        at_once(live.limiter().renew(&token)).unwrap();
+    }
+    let renewals = || live.lines().iter().filter(|line| line.contains("renewed")).count();
+    assert_eq!(renewals(), 5);
+    live.pass(Micros::from_secs(1));
+    at_once(live.limiter().renew(&token)).unwrap();
+    assert_eq!(renewals(), 6);
+    assert!(play(&live.lines(), ONE).0.iter().all(|(_, now, refused)| *now != *refused));
+}
+
+#[test]
+fn what_the_store_had_no_part_in_is_counted_by_who_decided() {
+    let line = |number: u64, source: &str, verdict: &str| {
+        format!(
+            "{{\"time_us\":{},\"domain\":\"web\",\"verdict\":\"{verdict}\",\"source\":\"{source}\",\"version\":1,\"n\":1,\
+             \"attributes\":{{\"user\":\"#0123456789abcdef\",\"other\":\"#0123456789abcdef\"}}}}\n",
+            START * 1_000_000 + number
+        )
+    };
+    let log = [
+        line(1, "store", "admitted"),
+        line(2, "fallback_local", "refused"),
+        line(3, "overload_open", "admitted"),
+        line(4, "overload_open", "admitted"),
+        line(5, "approximate", "admitted"),
+        line(6, "deny_cache", "refused"),
+    ]
+    .concat();
+    let rule =
+        "\n  - { name: r, key: [user], limits: [{ algorithm: fixed_window, limit: 9, window: 1d }] }\n";
+    let report = replay(&log, Format::Tidegate, rule, None);
+    assert_eq!(outcome(&report), (0, 0, 2));
+    for told in [
+        "3 requests were decided without the store when they happened (fallback_local 1, overload_open 2)",
+        "1 requests were decided by their node, as their rules ask (approximate 1)",
+        "1 of the requests that pass here were refused by their node's memory",
+        "the values of user are hashed",
+    ] {
+        assert!(says(&report, told), "{told}: {:?}", report.notes);
+    }
+    assert!(!says(&report, "versions") && !says(&report, "ban"), "{:?}", report.notes);
+}
