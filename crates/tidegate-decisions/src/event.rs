@@ -6,7 +6,7 @@ use serde::Serialize;
 use tidegate_limiter::{CheckRequest, Settlement};
 
 use crate::also::{AlsoAsked, also_asked};
-use crate::record::{Digester, Record, as_map, as_text, short};
+use crate::record::{Digester, Record, When, as_map, as_text, short};
 
 /// The most limits that a refund names.
 const MOST_BACK: usize = 16;
@@ -71,6 +71,8 @@ pub struct Event {
     pub time_us: u64,
     /// What happened.
     pub event: EventKind,
+    /// How long it took: it was done at most half of that before or after its time.
+    pub answered_in_us: u64,
     /// The mark of the lease that was released or renewed.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub lease: Option<u64>,
@@ -118,13 +120,14 @@ pub enum EventKind {
 impl Event {
     pub(crate) fn new(
         how: Settlement<'_>,
-        (time_us, n): (u64, u32),
+        (When { time_us, answered_in_us }, n): (When, u32),
         node: Arc<str>,
         names: &Digester,
     ) -> Option<Self> {
         let event = |event, lease| Event {
             time_us,
             event,
+            answered_in_us,
             lease,
             domain: None,
             amount: None,

@@ -14,7 +14,7 @@ use tidegate_store::Clock;
 use crate::config::DecisionLogConfig;
 use crate::demand::{Asked, Demand};
 use crate::event::{Entry, Event};
-use crate::record::{Digester, Record};
+use crate::record::{Digester, Record, When};
 use crate::ring::{Found, Query, Ring, search};
 use crate::sample::{OneIn, PerSecond};
 use crate::sink::Sink;
@@ -115,8 +115,8 @@ impl DecisionLog {
             _ => self.settlements.take(),
         };
         let Some(n) = kept else { return };
-        let at_us = between(settled.asked_at.as_micros(), now_us);
-        if let Some(event) = Event::new(settled.how, (at_us, n), self.node.clone(), &self.names) {
+        let when = When::between(settled.asked_at.as_micros(), now_us);
+        if let Some(event) = Event::new(settled.how, (when, n), self.node.clone(), &self.names) {
             self.write(Entry::Event(Arc::new(event)));
         }
     }
@@ -124,8 +124,8 @@ impl DecisionLog {
     #[cold]
     fn keep(&self, decided: &Decided<'_>, now_us: u64, n: u32) {
         self.rank(decided, now_us, n);
-        let at_us = between(decided.decision.asked_at().as_micros(), now_us);
-        let record = Record::new(decided, (at_us, n), self.node.clone(), &self.names);
+        let when = When::between(decided.decision.asked_at().as_micros(), now_us);
+        let record = Record::new(decided, (when, n), self.node.clone(), &self.names);
         self.write(Entry::Decision(Arc::new(record)));
     }
 
@@ -277,12 +277,6 @@ impl DecisionLog {
             callers: self.top.kept() + self.demand.callers(),
         }
     }
-}
-
-/// When a thing was done that was asked for, and answered, at these times: nobody but the store knows better, and in the middle
-/// it is least wrong. That orders what several nodes do at once.
-fn between(asked_us: u64, answered_us: u64) -> u64 {
-    answered_us - answered_us.saturating_sub(asked_us) / 2
 }
 
 impl std::fmt::Debug for DecisionLog {

@@ -17,6 +17,21 @@ const MOST_ATTRIBUTES: usize = 16;
 const LONGEST_NAME: usize = 64;
 const LONGEST_VALUE: usize = 256;
 
+/// When a thing was done that was asked for, and answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct When {
+    pub(crate) time_us: u64,
+    pub(crate) answered_in_us: u64,
+}
+
+impl When {
+    /// In the middle: nobody but the store knows better, and there it is least wrong.
+    pub(crate) fn between(asked_us: u64, answered_us: u64) -> Self {
+        let answered_in_us = answered_us.saturating_sub(asked_us);
+        When { time_us: answered_us - answered_in_us / 2, answered_in_us }
+    }
+}
+
 /// Whether a request passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,6 +77,8 @@ pub struct Record {
     pub n: u32,
     /// What it spent, or would have.
     pub cost: u64,
+    /// How long its answer took: it was decided at most half of that before or after its time.
+    pub answered_in_us: u64,
     /// Whether a ban refused it.
     #[serde(skip_serializing_if = "is_false")]
     pub banned: bool,
@@ -96,7 +113,7 @@ pub struct Record {
 impl Record {
     pub(crate) fn new(
         decided: &Decided<'_>,
-        (time_us, n): (u64, u32),
+        (When { time_us, answered_in_us }, n): (When, u32),
         node: Arc<str>,
         names: &Digester,
     ) -> Self {
@@ -123,6 +140,7 @@ impl Record {
             version: decision.rules_version(),
             n,
             cost: ask.map_or(0, |ask| ask.cost.get()),
+            answered_in_us,
             banned: governing.as_ref().is_some_and(is_ban),
             waits: request.patience == Patience::Waits,
             lease: decision.lease.as_ref().map(LeaseToken::mark),

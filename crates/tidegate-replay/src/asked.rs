@@ -9,15 +9,26 @@ use crate::parse::{Attributes, Recorded};
 
 type Entries<'e> = SmallVec<[(&'e str, &'e [u8]); 8]>;
 
+/// What a request spends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spending {
+    /// What it did.
+    AsRecorded,
+    /// Nothing: it only looks.
+    Nothing,
+}
+
 /// Calls `then` with what `recorded` asks in `domain`.
 #[inline]
 pub(crate) fn with_request<T>(
     recorded: &Recorded<'_>,
+    spending: Spending,
     domain: &str,
     then: impl FnOnce(&CheckRequest<'_>) -> T,
 ) -> T {
     let entries = entries(&recorded.attributes);
-    let ask = ask(&entries, recorded.cost);
+    let cost = |cost: u64| if spending == Spending::Nothing { 0 } else { cost };
+    let ask = ask(&entries, cost(recorded.cost));
     let patience = if recorded.own.must_go_now { Patience::MustGoNow } else { Patience::Waits };
     if recorded.own.also.is_empty() && recorded.own.limit.is_none() {
         return then(&CheckRequest::new(domain, &[ask]).patience(patience));
@@ -34,7 +45,7 @@ pub(crate) fn with_request<T>(
         .collect();
     let mut asks = Vec::with_capacity(1 + others.len());
     for ((entries, limit), also) in others.iter().zip(&recorded.own.also) {
-        asks.push(self::ask(entries, also.cost).limit(limit.as_ref()));
+        asks.push(self::ask(entries, cost(also.cost)).limit(limit.as_ref()));
     }
     // In their order: of readings that name the same cell, the first one's cost counts.
     asks.insert(recorded.own.also_before.min(asks.len()), ask.limit(first.as_ref()));

@@ -1,27 +1,30 @@
 //! Plays requests through the real limiter, under a clock that shows the time of the line.
 
+use std::cmp;
 use std::future::Future;
 use std::io::{self, Read};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
-    CheckRequest, Decided, Limiter, LimiterConfig, NoObserver, Observer, RefundError, RuleResult,
-    RuleWatcher, SpentAt,
+    CheckRequest, Decided, Limiter, LimiterConfig, NoObserver, Observer, RefundError,
+    Report as LimiterReport, RuleResult, RuleWatcher, SpentAt,
 };
-use tidegate_rules::{Rule, RuleSet};
+use tidegate_rules::{Mode, Rule, RuleSet};
 use tidegate_store::{Clock as _, ManualClock, MemoryConfig, MemoryStore};
 
-use crate::asked::with_request;
+use crate::asked::{Spending, with_request};
 use crate::callers::Side;
 use crate::leases::{Leases, Taken};
 use crate::ordered::Ordered;
 use crate::parse::{BadLine, Format, Parser, Recorded, Tells};
 use crate::reader::{Line, Reader};
 use crate::report::{BadLineExample, Lines, Report};
+use crate::sequence::Sequence;
 use crate::summary::{RuleTally, Tally, printable_start};
 
 /// How to replay.
@@ -76,6 +79,11 @@ pub struct Replay {
     /// The line before, where its time is far ahead.
     leap: Option<Box<Leap>>,
     leases: Leases,
+    /// Whether a rule limits concurrency.
+    takes_leases: bool,
+    sequence: Sequence,
+    /// Whether what is asked now is a look, of which nobody need hear.
+    looks: Arc<AtomicBool>,
 }
 
 /// A line whose time is far ahead of the one before, until the next one tells whether it is right.
@@ -104,6 +112,8 @@ impl Replay {
     #[must_use]
     pub fn new(rules: RuleSet, against: Option<RuleSet>, options: Options) -> Self {
         let tally = Tally::new(&rules, against.as_ref(), options.most_callers);
+        let limits = [Some(&rules), against.as_ref()].into_iter().flatten().flat_map(RuleSet::rules);
+        let takes_leases = limits.flat_map(Rule::limits).any(|limit| limit.limit.takes_lease());
         Replay {
             domain: options.domain.as_str().into(),
             options,
@@ -121,6 +131,9 @@ impl Replay {
             earliest: Timestamp::from_micros(0),
             leap: None,
             leases: Leases::default(),
+            takes_leases,
+            sequence: Sequence::default(),
+            looks: Arc::default(),
         }
     }
 
@@ -129,7 +142,8 @@ impl Replay {
         let Some((rules, against)) = self.waiting.take() else { return };
         let ruled = |rules: RuleSet, side: Side| {
             let places = self.tally.lock().places(&rules);
-            let heard = Heard { tally: self.tally.clone(), clock: self.clock.clone(), side, places };
+            let (tally, clock, looks) = (self.tally.clone(), self.clock.clone(), self.looks.clone());
+            let heard = Heard { tally, clock, side, places, looks };
             // Of the log, so that what is forgotten at a bound is the same in every run, and nobody who asks knows it.
             let hash_keys = [self.clock.now().as_micros(), 0];
             let store = MemoryStore::with_clock(self.options.memory, self.clock.clone());
@@ -210,15 +224,50 @@ impl Replay {
         if let Some(leap) = self.leap.take() {
             match recorded.at + LEAP < leap.recorded.at {
                 true => self.bad(leap.example),
-                false => drop(self.play(&leap.recorded)),
+                false => self.put(&leap.recorded),
             }
         }
         if self.latest.is_some_and(|latest| latest + LEAP < recorded.at) {
             let example = self.example(BadLine("its time is far ahead of the lines around it"), text);
             self.leap = Some(Box::new(Leap { recorded: recorded.clone().into_owned(), example }));
         } else {
-            self.play(recorded);
+            self.put(recorded);
         }
+    }
+
+    /// Plays a line when its turn comes. Where requests take leases, and the log says how long answers took, those that were under
+    /// way at once may be played in another order than they stand in the log.
+    pub fn put(&mut self, recorded: &Recorded<'_>) {
+        if !self.takes_leases || recorded.own.answered_in.is_none() {
+            self.play_waiting(true);
+            self.play(recorded);
+            return;
+        }
+        self.sequence.put(recorded.clone().into_owned());
+        self.play_waiting(false);
+    }
+
+    /// Plays what waits and is known to be next; at the end, all of it.
+    fn play_waiting(&mut self, is_end: bool) {
+        loop {
+            let mut sequence = std::mem::take(&mut self.sequence);
+            let next = sequence.next(is_end, |recorded| self.would_pass(recorded));
+            self.sequence = sequence;
+            let Some(mut next) = next else { return };
+            next.at = next.at.max(self.latest.unwrap_or(next.at));
+            self.play(&next);
+        }
+    }
+
+    /// Whether a request would pass, by the rules that are most like those of then.
+    fn would_pass(&self, recorded: &Recorded<'_>) -> bool {
+        let Some(ruled) = self.before.as_ref().or(self.now.as_ref()) else { return true };
+        let domain = recorded.domain.as_deref().unwrap_or(&self.domain);
+        self.looks.store(true, Ordering::Relaxed);
+        let passes =
+            with_request(recorded, Spending::Nothing, domain, |request| ruled.has_room(recorded, request));
+        self.looks.store(false, Ordering::Relaxed);
+        passes
     }
 
     fn bad_line(&mut self, why: BadLine, text: &[u8]) {
@@ -250,7 +299,9 @@ impl Replay {
             self.settle(recorded, domain, at);
             return None;
         }
-        let verdicts = with_request(recorded, domain, |request| self.decide(recorded, request, at))?;
+        let verdicts = with_request(recorded, Spending::AsRecorded, domain, |request| {
+            self.decide(recorded, request, at)
+        })?;
         self.lines.played += 1;
         self.requests += u64::from(recorded.weight);
         if self.lines.played.is_multiple_of(SWEEP_EVERY) {
@@ -310,7 +361,7 @@ impl Replay {
             }
             Tells::Refunded(..) | Tells::Charged(..) | Tells::Reset => {
                 let sides = [(&self.now, true), (&self.before, false)];
-                let unknown = with_request(recorded, domain, |request| {
+                let unknown = with_request(recorded, Spending::AsRecorded, domain, |request| {
                     let of_side = |(ruled, is_now): (&Option<Ruled>, bool)| {
                         ruled.as_ref().is_some_and(|ruled| ruled.settle(recorded, request).is_err()) && is_now
                     };
@@ -366,8 +417,9 @@ impl Replay {
     #[must_use]
     pub fn finish(mut self) -> Report {
         if let Some(leap) = self.leap.take() {
-            self.play(&leap.recorded);
+            self.put(&leap.recorded);
         }
+        self.play_waiting(true);
         self.begin();
         let now = self.now.expect("a replay that has begun has rules");
         let (snapshot, stats) = (now.limiter.snapshot(), now.store.stats());
@@ -407,6 +459,25 @@ impl Ruled {
         Some(decision.allowed)
     }
 
+    /// Whether there is room for a request, of which `look` spends nothing.
+    fn has_room(&self, recorded: &Recorded<'_>, look: &CheckRequest<'_>) -> bool {
+        let decision = match recorded.own.readings {
+            true => at_once(self.limiter.check_readings(look)),
+            false => at_once(self.limiter.check(look)),
+        };
+        let Ok(decision) = decision else { return true };
+        let cost = |descriptor: usize| match descriptor.cmp(&recorded.own.also_before) {
+            cmp::Ordering::Equal => recorded.cost,
+            cmp::Ordering::Less => recorded.own.also.get(descriptor).map_or(1, |also| also.cost),
+            cmp::Ordering::Greater => recorded.own.also.get(descriptor - 1).map_or(1, |also| also.cost),
+        };
+        let has_room = |report: &LimiterReport| {
+            !report.is_refusal()
+                && report.limit().is_none_or(|limit| limit.outcome.remaining >= cost(report.descriptor))
+        };
+        decision.reports().iter().filter(|report| report.mode == Mode::Enforce).all(has_room)
+    }
+
     /// Gives back, charges or resets what was when it happened.
     fn settle(&self, recorded: &Recorded<'_>, request: &CheckRequest<'_>) -> Result<(), RefundError> {
         let back = &recorded.own.back;
@@ -428,6 +499,7 @@ struct Heard {
     side: Side,
     /// Where the tally keeps each rule of the set.
     places: Box<[usize]>,
+    looks: Arc<AtomicBool>,
 }
 
 impl Observer for Heard {
@@ -436,6 +508,9 @@ impl Observer for Heard {
     }
 
     fn decided(&self, decided: &Decided<'_>) {
+        if self.looks.load(Ordering::Relaxed) {
+            return;
+        }
         let (mut tally, now) = (self.tally.lock(), self.clock.now());
         for (found, result, _) in decided.by_match() {
             let rule: &mut RuleTally = tally.rule(self.places[found.rule.index()]);

@@ -20,6 +20,7 @@ mod past;
 mod reader;
 mod render;
 mod report;
+mod sequence;
 mod summary;
 mod timeline;
 

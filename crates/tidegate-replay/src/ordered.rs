@@ -26,7 +26,7 @@ pub struct Ordered<R> {
 #[derive(Debug)]
 struct Log<R> {
     reader: Reader<R>,
-    ahead: BinaryHeap<Reverse<Waiting>>,
+    ahead: BinaryHeap<Reverse<ReadAhead>>,
     /// Buffers of lines that were given out.
     spare: Vec<Vec<u8>>,
     /// The number of the last line that was read, its time, and what it was ordered by.
@@ -38,7 +38,7 @@ struct Log<R> {
 
 /// A line that was read ahead. Those of the same time keep their order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Waiting {
+struct ReadAhead {
     place: u64,
     number: u64,
     text: Option<Vec<u8>>,
@@ -116,7 +116,7 @@ impl<R: Read> Log<R> {
         let place = if leaps { self.place } else { time };
         self.number += 1;
         (self.time, self.place) = (time, place);
-        self.ahead.push(Reverse(Waiting { place, number: self.number, text }));
+        self.ahead.push(Reverse(ReadAhead { place, number: self.number, text }));
     }
 }
 

@@ -154,7 +154,7 @@ pub(super) fn report(
     for recorded in ordered[from..].iter().filter_map(|(_, line)| parse(line)) {
         let hashed = recorded.attributes.iter().filter(|(_, value)| value.first() == Some(&b'#'));
         hidden.extend(hashed.map(|(name, _)| name.to_string()));
-        replay.play(&recorded);
+        replay.put(&recorded);
     }
     (replay.finish(), hidden)
 }

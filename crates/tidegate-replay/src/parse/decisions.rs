@@ -80,6 +80,7 @@ impl<'a> Seen<'a> {
             }
             b"source" => recorded.own.source = source(walk.value()?),
             b"version" => recorded.own.version = walk.value()?.integer(),
+            b"answered_in_us" => recorded.own.answered_in = walk.value()?.integer().map(Micros::new),
             b"lease" => {
                 recorded.own.lease = mark(walk.value()?);
                 self.unreadable |= recorded.own.lease.is_none();

@@ -126,6 +126,8 @@ pub enum Tells {
 /// What only our own log says of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Own<'a> {
+    /// How long its answer took. It was decided, or done, at most half of that before or after the line's time.
+    pub answered_in: Option<Micros>,
     /// The mark of the lease that it took, or that was released or renewed.
     pub lease: Option<u64>,
     /// Whether it could not be asked to wait.

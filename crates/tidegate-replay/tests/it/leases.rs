@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tidegate_core::Micros;
 use tidegate_decisions::DecisionLogConfig;
-use tidegate_replay::{Format, Options, Ordered, Reader, Replay, Report, text};
+use tidegate_replay::{Format, Options, Ordered, Otherwise, Reader, Replay, Report, text};
 
 use crate::live::{Live, at_once, everything, play};
 use crate::{replay, rules};
@@ -224,4 +224,59 @@ fn what_the_store_had_no_part_in_is_counted_by_who_decided() {
         assert!(says(&report, told), "{told}: {:?}", report.notes);
     }
     assert!(!says(&report, "versions") && !says(&report, "ban"), "{:?}", report.notes);
+}
+
+/// The same line, whose answer took so many milliseconds: half of them before its time, half after.
+fn within(line: &str, ms: u64) -> String {
+    line.replacen("{", &format!("{{\"answered_in_us\":{},", ms * 1_000), 1)
+}
+
+#[test]
+fn of_orders_that_the_times_allow_one_is_played_that_the_log_agrees_with() {
+    // By the middle of their times the first two of each would be decided otherwise.
+    let released_before_it_looks = [
+        admitted(0, 1),
+        within(&admitted(990, 2), 40),
+        within(&event(1_000, "released", 1), 40),
+        refused(2_000),
+    ];
+    let refused_before_it_looks = [
+        admitted(0, 1),
+        within(&event(990, "released", 1), 40),
+        within(&refused(1_000), 40),
+        admitted(2_000, 2),
+    ];
+    // The slow one could have passed at once, in the place of the next: it was admitted after the release.
+    let slow_one_was_last = [
+        admitted(0, 1),
+        within(&event(900, "released", 1), 2),
+        within(&admitted(920, 2), 2),
+        within(&admitted(930, 3), 100),
+        within(&event(940, "released", 2), 2),
+        refused(2_000),
+    ];
+    // Full only by the second of them, which was before the release that ends sooner.
+    let filled_before_the_release = [
+        admitted(0, 9),
+        within(&admitted(985, 1), 60),
+        within(&event(1_001, "released", 9), 4),
+        within(&refused(1_002), 12),
+        within(&admitted(1_500, 2), 2),
+        refused(2_000),
+    ];
+    for (rules, lines) in [
+        (ONE, &released_before_it_looks[..]),
+        (ONE, &refused_before_it_looks[..]),
+        (ONE, &slow_one_was_last[..]),
+        (TWO, &filled_before_the_release[..]),
+    ] {
+        let timed = |line: &String| if line.contains("answered_in") { line.clone() } else { within(line, 0) };
+        let log: String = lines.iter().map(timed).collect();
+        let report = replay(&log, Format::Tidegate, rules, None);
+        assert_eq!(report.decided_otherwise, Some(Otherwise::default()), "{log}");
+        assert_eq!(report.lines.out_of_order, 0, "{log}");
+    }
+    // An older log, that does not say how long answers took, is played as it stands.
+    let older = released_before_it_looks.concat().replace("\"answered_in_us\":40000,", "");
+    assert_eq!(outcome(&replay(&older, Format::Tidegate, ONE, None)), (1, 1, 1));
 }
