@@ -16,7 +16,7 @@ use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_testkit::resp::{self, Client};
-use tidegate_testkit::{Redis, TidegateServer, eventually, http};
+use tidegate_testkit::{Redis, TidegateServer, Upstream, eventually, http};
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 
@@ -392,4 +392,45 @@ fn two_servers_on_one_redis_and_a_replay_of_their_logs_agree_on_every_decision()
     traffic.let_leases_end();
     (0..300).for_each(|_| traffic.step());
     traffic.check();
+}
+
+#[test]
+fn leases_that_the_proxy_holds_for_its_requests_are_told_when_they_end() {
+    let (redis, upstream) = (Redis::start(), Upstream::start());
+    for store in ["memory:", &redis.url()] {
+        let dir = tempfile::tempdir().unwrap();
+        let rule = "{ name: one, key: [], limits: [{ algorithm: concurrency, limit: 1, ttl: 1h }] }";
+        fs::write(dir.path().join("rules.yaml"), format!("domain: api\nrules: [{rule}]\n")).unwrap();
+        let config = format!(
+            "listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: off }}\n\
+             store: {{ url: '{store}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\n\
+             proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: a, targets: ['http://{}'] }}] }}\n\
+             decision_log: {{ admissions_one_in: 1, clear: ['*'], file: {{ path: decisions.log }} }}\n",
+            upstream.addr()
+        );
+        let path = dir.path().join("tidegate.yaml");
+        fs::write(&path, config).unwrap();
+        let env = [("TIDEGATE_DRAIN__DELAY", "0s")];
+        let mut server = TidegateServer::start_with_env(BINARY, &["--config", path.to_str().unwrap()], &env);
+        let (proxy, http) = (server.addr("proxy"), server.addr("http"));
+        eventually("the node is ready", PATIENCE, || http::get(http, "/readyz").text() == "ready\n");
+        let is_free = || {
+            let look = r#"{"domain":"api","attributes":{},"cost":0}"#;
+            http::post_json(http, "/v1/check", look).json()["remaining"] == 1
+        };
+        for _ in 0..5 {
+            assert_eq!(http::get(proxy, "/").status, 200);
+            // On Redis nobody waits for the release.
+            eventually("the lease is given back", PATIENCE, is_free);
+        }
+        assert!(server.terminate().success());
+        let log = fs::read_to_string(dir.path().join("decisions.log")).unwrap();
+        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let marks = |fits: &dyn Fn(&Value) -> bool| -> Vec<&Value> {
+            lines.iter().filter(|line| fits(line)).map(|line| &line["lease"]).collect()
+        };
+        let (taken, ended) =
+            (marks(&|line| line["verdict"] == "admitted"), marks(&|line| line["event"] == "released"));
+        assert_eq!((taken.len(), &taken), (5, &ended), "{store}: {log}");
+    }
 }

@@ -275,8 +275,28 @@ fn of_orders_that_the_times_allow_one_is_played_that_the_log_agrees_with() {
         let report = replay(&log, Format::Tidegate, rules, None);
         assert_eq!(report.decided_otherwise, Some(Otherwise::default()), "{log}");
         assert_eq!(report.lines.out_of_order, 0, "{log}");
+        // What was only looked at is not counted.
+        let requests = lines.iter().filter(|line| line.contains("verdict")).count() as u64;
+        assert_eq!((report.requests, report.rules[0].requests), (requests, requests), "{log}");
     }
     // An older log, that does not say how long answers took, is played as it stands.
     let older = released_before_it_looks.concat().replace("\"answered_in_us\":40000,", "");
     assert_eq!(outcome(&replay(&older, Format::Tidegate, ONE, None)), (1, 1, 1));
+}
+
+#[test]
+fn what_was_renewed_before_another_lease_of_the_request_had_ended_lives_on_in_a_replay_too() {
+    let rules = "
+  - { name: slot, key: [], limits: [{ name: long, algorithm: concurrency, limit: 1, ttl: 5s }, { name: short, algorithm: concurrency, limit: 1, ttl: 2s }] }
+";
+    let live = Live::new(rules, everything());
+    let token = live.take();
+    live.pass(Micros::from_secs(3));
+    assert!(at_once(live.limiter().renew(&token)).is_err(), "the short one had ended");
+    live.pass(Micros::from_secs(3));
+    assert!(!live.passes(), "the long one lives until 8 s");
+    live.pass(Micros::from_secs(3));
+    assert!(live.passes());
+    let decided = play(&live.lines(), rules).0;
+    assert_eq!(decided.iter().map(|(_, now, _)| *now).collect::<Vec<_>>(), [true, false, true]);
 }

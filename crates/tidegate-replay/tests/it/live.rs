@@ -132,10 +132,19 @@ impl Live {
         &self.limiter
     }
 
+    /// Asks for nobody in particular.
+    fn ask_plainly(&self) -> Decision {
+        let asks = [DescriptorAsk::one(&[])];
+        at_once(self.limiter.check(&CheckRequest::new("web", &asks))).unwrap()
+    }
+
     /// Takes a lease.
     pub(crate) fn take(&self) -> LeaseToken {
-        let asks = [DescriptorAsk::one(&[])];
-        at_once(self.limiter.check(&CheckRequest::new("web", &asks))).unwrap().lease.unwrap()
+        self.ask_plainly().lease.unwrap()
+    }
+
+    pub(crate) fn passes(&self) -> bool {
+        self.ask_plainly().allowed
     }
 
     /// Lets the log hear that a lease has ended which another limiter gave.
