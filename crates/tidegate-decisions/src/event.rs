@@ -76,6 +76,9 @@ pub struct Event {
     /// The mark of the lease that was released or renewed.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub lease: Option<u64>,
+    /// The mark of the limit under which alone it was released, where leases under others go on.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
+    pub under: Option<u64>,
     /// The domain, where requests are named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<Box<str>>,
@@ -129,6 +132,7 @@ impl Event {
             event,
             answered_in_us,
             lease,
+            under: None,
             domain: None,
             amount: None,
             age_us: None,
@@ -140,6 +144,10 @@ impl Event {
         };
         let (kind, request, spent) = match how {
             Settlement::Released(token) => return Some(event(EventKind::Released, Some(token.mark()))),
+            Settlement::ReleasedPart(token) => {
+                let under = Some(token.limit_mark());
+                return Some(Event { under, ..event(EventKind::Released, Some(token.mark())) });
+            }
             Settlement::Renewed(token) => return Some(event(EventKind::Renewed, Some(token.mark()))),
             Settlement::Refunded(request, hits, before, back) => {
                 (EventKind::Refunded, request, Some((hits, before, back)))

@@ -105,7 +105,9 @@ impl DecisionLog {
     pub fn hear_settled(&self, settled: &Settled<'_>) {
         let now_us = self.clock.now().as_micros();
         let kept = match settled.how {
-            Settlement::Released(lease) => self.admissions.of_mark(|| lease.mark()),
+            Settlement::Released(lease) | Settlement::ReleasedPart(lease) => {
+                self.admissions.of_mark(|| lease.mark())
+            }
             // Whoever holds a lease may renew it as often as it likes.
             Settlement::Renewed(lease) => {
                 let kept = self.admissions.of_mark(|| lease.mark());

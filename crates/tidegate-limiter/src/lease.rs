@@ -105,6 +105,22 @@ impl LeaseToken {
         self.cells.first().map_or(0, |cell| cell.scope.digest()[0])
     }
 
+    /// Its leases one by one, each as a token of its own; none where it has but one.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = LeaseToken> {
+        let several = if self.cells.len() > 1 { &self.cells[..] } else { &[] };
+        several.iter().map(|cell| LeaseToken {
+            id: self.id,
+            keys: self.keys.clone(),
+            cells: [cell.clone()].into(),
+        })
+    }
+
+    /// Its lease under the limit that is marked so; none where it has but one, or none of that limit.
+    #[must_use]
+    pub fn part(&self, limit_mark: u64) -> Option<LeaseToken> {
+        self.parts().find(|part| part.limit_mark() == limit_mark)
+    }
+
     /// How long the longest of its leases lives unless renewed.
     #[must_use]
     pub fn longest_ttl(&self) -> Micros {

@@ -53,7 +53,35 @@ impl Limiter {
     /// # Errors
     /// When they had all ended already.
     pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        let (mut ended, asked_at) = (false, self.clock.now());
+        // Over a network they end one after the other, and whoever asks in between finds room under one limit alone.
+        if self.remote.is_some() && token.leases().nth(1).is_some() {
+            return self.release_parts(token).await;
+        }
+        let asked_at = self.clock.now();
+        if !self.release_each(token).await? {
+            return Err(LeaseError::Ended);
+        }
+        self.settled(Settlement::Released(token), asked_at);
+        Ok(())
+    }
+
+    async fn release_parts(&self, token: &LeaseToken) -> Result<(), LeaseError> {
+        let (mut ended, last) = (false, token.leases().count() - 1);
+        for (number, part) in token.parts().enumerate() {
+            let asked_at = self.clock.now();
+            ended |= self.release_each(&part).await?;
+            match number == last {
+                _ if !ended => {}
+                true => self.settled(Settlement::Released(token), asked_at),
+                false => self.settled(Settlement::ReleasedPart(&part), asked_at),
+            }
+        }
+        if ended { Ok(()) } else { Err(LeaseError::Ended) }
+    }
+
+    /// Whether one of them had not ended yet.
+    async fn release_each(&self, token: &LeaseToken) -> Result<bool, LeaseError> {
+        let mut ended = false;
         for lease in token.leases() {
             // One that this node gave itself lives here.
             ended |= self.local.release(lease)
@@ -68,11 +96,7 @@ impl Limiter {
                     }
                 };
         }
-        if !ended {
-            return Err(LeaseError::Ended);
-        }
-        self.settled(Settlement::Released(token), asked_at);
-        Ok(())
+        Ok(ended)
     }
 
     /// Ends them at once where the store answers at once, as memory does: false if somebody must wait for one of them, which

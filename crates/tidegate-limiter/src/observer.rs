@@ -119,8 +119,10 @@ pub struct Settled<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Settlement<'a> {
-    /// The leases of a request have ended before their time.
+    /// The leases of a request have ended before their time: all that are left of them.
     Released(&'a LeaseToken),
+    /// One of the leases of a request has, and the others will.
+    ReleasedPart(&'a LeaseToken),
     /// The leases of a request live on, those at least that came before one that had ended.
     Renewed(&'a LeaseToken),
     /// So many hits went back to every cell of a request but those of these limits, which had them back by themselves.

@@ -345,12 +345,20 @@ impl Replay {
         let mark = recorded.own.lease.unwrap_or_default();
         match recorded.tells {
             Tells::Request => {}
-            Tells::Released => {
-                let open = self.leases.released(mark, at);
-                for (side, token) in open.iter().flat_map(|open| &open.tokens) {
-                    self.ruled(*side).map(|ruled| at_once(ruled.limiter.release(token)));
+            Tells::Released => match recorded.own.under {
+                None => {
+                    let open = self.leases.released(mark, at);
+                    for (side, token) in open.iter().flat_map(|open| &open.tokens) {
+                        self.ruled(*side).map(|ruled| at_once(ruled.limiter.release(token)));
+                    }
                 }
-            }
+                Some(under) => {
+                    let tokens = self.leases.held_by(mark).iter();
+                    for (side, part) in tokens.filter_map(|(side, token)| Some((side, token.part(under)?))) {
+                        self.ruled(*side).map(|ruled| at_once(ruled.limiter.release(&part)));
+                    }
+                }
+            },
             Tells::Renewed => {
                 let open = self.leases.renewed(mark, at);
                 for (side, token) in open.into_iter().flat_map(|open| &open.tokens) {

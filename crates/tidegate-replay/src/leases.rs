@@ -168,6 +168,11 @@ impl Leases {
         open
     }
 
+    /// What a line took that is not released yet.
+    pub(crate) fn held_by(&self, mark: u64) -> &[(Side, LeaseToken)] {
+        self.open.get(&mark).map_or(&[], |open| &open.tokens)
+    }
+
     /// What is renewed at `at`.
     pub(crate) fn renewed(&mut self, mark: u64, at: Timestamp) -> Option<&Open> {
         let open = self.open.get_mut(&mark)?;

@@ -138,7 +138,7 @@ impl Sequence {
                     self.taken.remove(&oldest);
                 }
             }
-            Tells::Released => drop(self.taken.remove(&mark)),
+            Tells::Released if recorded.own.under.is_none() => drop(self.taken.remove(&mark)),
             _ => {}
         }
     }

@@ -98,6 +98,7 @@ impl<'a> Seen<'a> {
     ) -> Result<(), BadLine> {
         let own = &mut recorded.own;
         match name {
+            b"under" => own.under = mark(walk.value()?),
             b"event" => self.event = Some(walk.value()?),
             b"amount" => self.amount = walk.value()?.integer(),
             b"age_us" => self.age = walk.value()?.integer(),

@@ -130,6 +130,8 @@ pub struct Own<'a> {
     pub answered_in: Option<Micros>,
     /// The mark of the lease that it took, or that was released or renewed.
     pub lease: Option<u64>,
+    /// The mark of the limit under which alone the lease was released.
+    pub under: Option<u64>,
     /// Whether it could not be asked to wait.
     pub must_go_now: bool,
     /// The limit that it brought along, and its window.

@@ -300,3 +300,34 @@ fn what_was_renewed_before_another_lease_of_the_request_had_ended_lives_on_in_a_
     let decided = play(&live.lines(), rules).0;
     assert_eq!(decided.iter().map(|(_, now, _)| *now).collect::<Vec<_>>(), [true, false, true]);
 }
+
+#[test]
+fn leases_that_end_one_after_the_other_make_room_one_after_the_other() {
+    let two = "
+  - { name: own, key: [user], limits: [{ algorithm: concurrency, limit: 1, ttl: 1h }] }
+  - { name: all, key: [], limits: [{ algorithm: concurrency, limit: 2, ttl: 1h }] }
+";
+    let with_user = |line: String, user: &str| line.replace("{}", &format!("{{\"user\":\"{user}\"}}"));
+    // The first limit of a lease that a limiter with these rules gives, as every node marks it.
+    let under = Live::new(two, everything()).take_as("a").limit_mark();
+    let part =
+        event(1_000, "released", 1).replace("\"node\"", &format!("\"under\":\"{under:016x}\",\"node\""));
+    let known = [
+        with_user(admitted(0, 1), "a"),
+        with_user(admitted(100, 2), "b"),
+        with_user(refused(200), "a"),
+        part,
+        // Its own place is free, and that among all is not.
+        with_user(refused(1_500), "a"),
+        event(2_000, "released", 1),
+        with_user(admitted(2_100, 3), "a"),
+        with_user(refused(2_200), "a"),
+    ]
+    .concat();
+    let report = replay(&known, Format::Tidegate, two, None);
+    assert_eq!(report.decided_otherwise, Some(Otherwise::default()), "{:?}", report.notes);
+    let refused: Vec<(&str, u64)> =
+        report.rules.iter().map(|rule| (rule.rule.as_str(), rule.refused.now)).collect();
+    // At 0.2 and 2.2 s both limits refuse; at 1.5 s only the one for all.
+    assert_eq!(refused, [("all", 3), ("own", 2)]);
+}

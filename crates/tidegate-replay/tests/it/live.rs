@@ -138,6 +138,13 @@ impl Live {
         at_once(self.limiter.check(&CheckRequest::new("web", &asks))).unwrap()
     }
 
+    /// Takes a lease for a user.
+    pub(crate) fn take_as(&self, user: &str) -> LeaseToken {
+        let entries = [("user", user.as_bytes())];
+        let asks = [DescriptorAsk::one(&entries)];
+        at_once(self.limiter.check(&CheckRequest::new("web", &asks))).unwrap().lease.unwrap()
+    }
+
     /// Takes a lease.
     pub(crate) fn take(&self) -> LeaseToken {
         self.ask_plainly().lease.unwrap()
