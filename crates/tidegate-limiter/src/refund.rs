@@ -254,9 +254,7 @@ impl Remote {
         let remote = self.clone();
         self.spawn(Box::pin(async move {
             for some in given.chunks(LARGEST_BATCH) {
-                let nodes = remote.nodes_of(some.iter().map(|(cell, ..)| cell.key().tag));
-                let work = refund_at(remote.store(), some.into());
-                let _ = remote.call(StoreCall::Refund, &nodes, work).await;
+                remote.call_late(StoreCall::Refund, refund_at(remote.store(), some.into())).await;
             }
         }));
     }

@@ -11,6 +11,16 @@ use crate::error::StoreError;
 use crate::outcomes::Outcomes;
 use crate::record::{Record, no_records};
 
+/// How long ago a node of a store last answered; none where that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
+pub struct LastHeard {
+    /// Within the time that a decision may take.
+    pub in_time: Option<Micros>,
+    /// However late.
+    pub at_all: Option<Micros>,
+}
+
 /// Where cells live: this process's memory, or a Redis that every node shares.
 ///
 /// 1. A request spends from all its cells or from none; one that is refused spends from none.
@@ -78,6 +88,11 @@ pub trait Store: Send + Sync + 'static {
     /// The node's name, as an operator knows it; empty while it holds nothing.
     fn endpoint(&self, _node: usize) -> String {
         "memory".to_owned()
+    }
+
+    /// How long ago `node` last answered, also to a part of a decision that then came too late as a whole.
+    fn last_heard(&self, _node: usize) -> LastHeard {
+        LastHeard::default()
     }
 
     /// Answers once `node` can decide: it reads and writes there what a request would. That a connection stands is not

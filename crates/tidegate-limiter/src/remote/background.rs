@@ -146,6 +146,11 @@ impl Remote {
         // A failed probe never prolongs the time of a breaker that is open: a request may go to see when it is up.
         let change = match (answer, self.breakers.state(node)) {
             (Some(Ok(())), _) => self.breakers.answered(node),
+            (None | Some(Err(StoreError::TimedOut { .. })), BreakerState::Closed)
+                if self.is_only_late(&[node], sent, now) =>
+            {
+                None
+            }
             (_, BreakerState::Closed) => self.breakers.failed(node, sent, now),
             (_, BreakerState::Open | BreakerState::HalfOpen) => None,
         };

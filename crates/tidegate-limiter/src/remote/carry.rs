@@ -29,11 +29,15 @@ async fn drive(mut slot: CallSlot) {
     let (remote, id) = (slot.remote.clone(), slot.id.clone());
     remote.note_late_start(slot.started);
     while let Some((items, another)) = remote.queues.next(&id, slot.is_first) {
-        (slot.items, slot.is_first) = (items, IsFirst::No);
+        (slot.items, slot.taken, slot.is_first) = (items, remote.arrival(), IsFirst::No);
         if another {
             remote.start_call(id.clone());
         }
-        remote.still_to_ask(&mut slot.items, &id);
+        remote.still_to_ask(&mut slot.items, remote.expected_call(&id.nodes));
+        while slot.is_wanted() && !remote.is_away(&id.nodes) && !remote.may_send(&id.nodes) {
+            remote.for_a_slice(remote.timeout, std::future::pending::<()>()).await;
+            remote.still_to_ask(&mut slot.items, remote.timeout);
+        }
         let end = remote.carry(&slot).await;
         if !slot.is_open() {
             return;
@@ -48,6 +52,9 @@ async fn drive(mut slot: CallSlot) {
 
 /// A busy core takes a store for silent that has not answered for so many times as long as a call may take.
 const BUSY_PATIENCE: u64 = 20;
+
+/// A store whose answers all come late is overloaded for so long, then it has failed: rules need not wait for it any more.
+const OVERLOADED_FOR: Micros = Micros::from_secs(2);
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +74,8 @@ pub(super) struct CallSlot {
     pub(super) id: QueueId,
     /// What is under way.
     items: Vec<Item>,
+    /// Since when: who is equal to them waits for them from then on.
+    taken: Arrival,
     started: Timestamp,
     is_first: IsFirst,
     is_open: AtomicBool,
@@ -75,6 +84,11 @@ pub(super) struct CallSlot {
 impl CallSlot {
     fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Whether anybody waits for what it carries.
+    fn is_wanted(&self) -> bool {
+        self.items.iter().any(|item| !item.waiters.is_empty())
     }
 
     /// Who waits behind a call that nobody answered would only wait for the next to fail.
@@ -107,9 +121,9 @@ impl Drop for CallSlot {
 impl Remote {
     /// Starts a task that carries what waits for `id`.
     pub(super) fn start_call(self: &Arc<Self>, id: QueueId) {
-        let (items, started, is_first) = (Vec::new(), self.clock.now(), IsFirst::Yes);
-        let is_open = AtomicBool::new(true);
-        let slot = CallSlot { remote: self.clone(), id, items, started, is_first, is_open };
+        let (items, taken, is_first) = (Vec::new(), self.arrival(), IsFirst::Yes);
+        let (started, is_open) = (taken.at, AtomicBool::new(true));
+        let slot = CallSlot { remote: self.clone(), id, items, taken, started, is_first, is_open };
         let task: Task = Box::pin(drive(slot));
         self.runtime.spawn(task);
     }
@@ -122,10 +136,10 @@ impl Remote {
 
     /// Leaves in `items` only the waiters for whom the store must still be asked: not who has left. Who is refused for a
     /// reason that has become known meanwhile is answered; who would have its answer too late is overloaded now.
-    fn still_to_ask(&self, items: &mut [Item], id: &QueueId) {
+    fn still_to_ask(&self, items: &mut [Item], expected: Micros) {
         let now = self.clock.now();
         // Half of its time is always enough to be sent: one slow call must not keep others from finding out.
-        let needs = self.expected_call(&id.nodes).min(Micros::new(self.timeout.get() / 2));
+        let needs = expected.min(Micros::new(self.timeout.get() / 2));
         let mut late = 0;
         for item in items {
             item.waiters.retain(|ticket| !ticket.is_over());
@@ -175,7 +189,7 @@ impl Remote {
         let sent = Sent { items: &items, requests: &requests, at: self.arrival() };
         self.observer.batch_sent(items.iter().map(|item| item.waiters.len()).sum());
         let mut call = pin!(self.store.decide(&requests).answer());
-        let Some(answer) = self.in_time(&sent, id, call.as_mut()).await else {
+        let Some(answer) = self.in_time(&sent, slot, call.as_mut()).await else {
             return self.after_its_time(slot, sent, call).await;
         };
         let answer = answer.and_then(|told| self.complete(told, &requests));
@@ -192,15 +206,15 @@ impl Remote {
     async fn in_time<T>(
         &self,
         sent: &Sent<'_>,
-        id: &QueueId,
+        slot: &CallSlot,
         mut call: Pin<&mut impl Future<Output = T>>,
     ) -> Option<T> {
         loop {
-            let left = self.time_left(sent.at);
+            let left = self.time_left(slot.taken);
             if left == Micros::ZERO {
                 return None;
             }
-            let first = self.give_up_late(sent.items, id).unwrap_or(left);
+            let first = self.give_up_late(sent.items, &slot.id).unwrap_or(left);
             if let Some(answer) = self.for_a_slice(left.min(first), call.as_mut()).await {
                 return Some(answer);
             }
@@ -362,8 +376,10 @@ impl Remote {
             return CallEnd::Answered;
         };
         let is_late = matches!(error, StoreError::TimedOut { .. });
-        if is_late && (self.has_answered_since(nodes, sent.at) || self.may_be_a_pause(nodes, now)) {
-            // It answers others, or did a moment ago: there is more to do than can be in time, which no breaker mends.
+        if is_late {
+            nodes.iter().for_each(|node| self.way_to(*node).took(self.lag.waited(sent, now)));
+        }
+        if is_late && self.is_only_late(nodes, sent.at, now) {
             return CallEnd::Answered;
         }
         self.observer.store_failed(error);
@@ -371,10 +387,14 @@ impl Remote {
         if is_late { CallEnd::Silence } else { CallEnd::Failed }
     }
 
-    /// Whether `nodes` have been silent for so short a time that this core, which runs late, may only be one of many on a
-    /// machine that is busy.
-    fn may_be_a_pause(&self, nodes: &[usize], now: Timestamp) -> bool {
-        self.lag.is_busy(now) && self.has_answered_since(nodes, now.back(self.busy_patience()))
+    /// Whether `nodes`, which did not answer in time what was sent then, have more to do than can be in time, which no breaker
+    /// mends: they answer others, or did a moment ago.
+    pub(super) fn is_only_late(&self, nodes: &[usize], sent: Timestamp, now: Timestamp) -> bool {
+        let a_moment_ago = now.back(self.busy_patience());
+        self.has_answered_since(nodes, sent)
+            // Where this core runs late, it may be one of many on a machine that is busy.
+            || self.lag.is_busy(now) && self.has_answered_since(nodes, a_moment_ago)
+            || self.is_heard_since(nodes, a_moment_ago) && self.has_answered_since(nodes, now.back(OVERLOADED_FOR))
     }
 
     /// How long a store may be silent before a busy core takes it for failed.

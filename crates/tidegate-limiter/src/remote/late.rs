@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{BatchOutcomes, Clock, MOST_LAG, Request, StoreError};
 
-use super::Remote;
 use super::carry::{CallEnd, CallSlot};
 use super::lag::Arrival;
 use super::queue::Item;
+use super::{Remote, WayToNode};
 use crate::observer::{LateCall, StoreCall};
 use crate::runtime::within;
 
@@ -52,6 +52,42 @@ pub(super) struct Sent<'c> {
     pub(super) at: Arrival,
 }
 
+/// A late call that some nodes have yet to answer, until it is dropped.
+struct Behind<'r> {
+    remote: &'r Remote,
+    nodes: &'r [usize],
+}
+
+impl<'r> Behind<'r> {
+    fn new(remote: &'r Remote, nodes: &'r [usize]) -> Self {
+        let now = remote.clock.now().as_micros();
+        for way in nodes.iter().map(|node| remote.way_to(*node)) {
+            way.late_calls.fetch_add(1, Ordering::Relaxed);
+            way.late_since.store(now, Ordering::Relaxed);
+        }
+        Behind { remote, nodes }
+    }
+}
+
+impl Drop for Behind<'_> {
+    fn drop(&mut self) {
+        for node in self.nodes {
+            self.remote.way_to(*node).late_calls.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl WayToNode {
+    /// Whether a call goes to a node that is behind: one every `pause`.
+    fn goes_to_see(&self, now: Timestamp, pause: Micros) -> bool {
+        let next = self.next_try.load(Ordering::Relaxed);
+        // A clock that stepped back must not make it wait for longer.
+        let is_due = now.as_micros() >= next || next - now.as_micros() > pause.get();
+        let then = now.as_micros().saturating_add(pause.get());
+        is_due && self.next_try.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
 impl Remote {
     /// Nothing came of `call` in time: lets everybody go who waits for it, lets the next call leave, and hears this one to its
     /// end.
@@ -59,7 +95,7 @@ impl Remote {
         self: &Arc<Self>,
         slot: &CallSlot,
         sent: Sent<'_>,
-        call: Pin<&mut impl Future<Output = Result<BatchOutcomes, StoreError>>>,
+        mut call: Pin<&mut impl Future<Output = Result<BatchOutcomes, StoreError>>>,
     ) -> CallEnd {
         let nodes = &slot.id.nodes;
         let too_late = self.timed_out(nodes, self.timeout);
@@ -70,10 +106,21 @@ impl Remote {
             self.observer.late_call(LateCall::Lost);
             return end;
         };
+        let behind = Behind::new(self, nodes);
         slot.pass_on(end);
-        let answer = within(&*self.runtime, LATE_CALLS_HEARD_FOR, call).await.unwrap_or(Err(too_late));
+        let soon = self.busy_patience().min(LATE_CALLS_HEARD_FOR);
+        let mut answer = within(&*self.runtime, soon, call.as_mut()).await;
+        drop(behind);
+        if answer.is_none() {
+            answer = within(&*self.runtime, LATE_CALLS_HEARD_FOR.saturating_sub(soon), call).await;
+        }
+        let answer = answer.unwrap_or(Err(too_late));
         match answer.and_then(|told| self.complete(told, sent.requests)) {
             Ok(told) => {
+                let now = self.clock.now();
+                nodes
+                    .iter()
+                    .for_each(|node| self.way_to(*node).late_at.store(now.as_micros(), Ordering::Relaxed));
                 self.lives(nodes, sent.at.at);
                 let given_back = self.answer_all(&sent, &told);
                 self.observer.late_call(LateCall::Answered { given_back });
@@ -81,6 +128,35 @@ impl Remote {
             Err(_) => self.observer.late_call(LateCall::Lost),
         }
         end
+    }
+
+    /// Whether a call may go to `nodes` now. Where one of them has as many late calls to answer as may be under way, what is
+    /// sent would be late too, and make the next later still; who waits meanwhile until their time is over has spent nothing.
+    /// One at a time goes to see, should those calls have been lost.
+    pub(super) fn may_send(&self, nodes: &[usize]) -> bool {
+        let now = self.clock.now();
+        nodes.iter().all(|node| {
+            let way = self.way_to(*node);
+            let late_since = Timestamp::from_micros(way.late_since.load(Ordering::Relaxed));
+            way.late_calls.load(Ordering::Relaxed) < self.queues.bounds().calls
+                || self.has_answered_since(&[*node], late_since)
+                || way.goes_to_see(now, self.timeout)
+        })
+    }
+
+    /// Does what nobody waits for, for as long as late calls are heard. It says nothing about the store's health: many of these
+    /// come just when there is too much to do.
+    pub(crate) async fn call_late(
+        &self,
+        call: StoreCall,
+        work: impl Future<Output = Result<(), StoreError>>,
+    ) {
+        let sent = self.clock.now();
+        let answer = within(&*self.runtime, LATE_CALLS_HEARD_FOR, work).await;
+        self.observer.store_called(call, self.clock.now().since(sent));
+        if let Some(Err(error)) = answer {
+            self.observer.store_failed(&error);
+        }
     }
 
     /// `nodes` have answered what was sent then, too late for everybody. That is as good as silence where this core keeps up,

@@ -23,7 +23,7 @@ pub use queue::QueueBounds;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
@@ -77,8 +77,16 @@ pub(crate) struct RemoteParts {
 /// What the cores of this node have seen of one node of the store.
 #[derive(Default)]
 struct WayToNode {
-    /// When it last answered.
+    /// When it last answered in time.
     answered_at: AtomicU64,
+    /// When it last answered, too late.
+    late_at: AtomicU64,
+    /// Calls to it that are late, and not for so long that they may never come back.
+    late_calls: AtomicUsize,
+    /// When the last of them became so.
+    late_since: AtomicU64,
+    /// Until then, nothing more goes to see whether it has caught up.
+    next_try: AtomicU64,
     /// How long its calls take, on average.
     call_takes: AtomicU64,
     /// Whether it is being asked whether it answers.
@@ -88,6 +96,10 @@ struct WayToNode {
 impl WayToNode {
     fn answered(&self, now: Timestamp, took: Micros) {
         self.answered_at.store(now.as_micros(), Ordering::Relaxed);
+        self.took(took);
+    }
+
+    fn took(&self, took: Micros) {
         let old = self.call_takes.load(Ordering::Relaxed);
         let new = if old == 0 { took.get() } else { (old * 7 + took.get()) / 8 };
         self.call_takes.store(new, Ordering::Relaxed);
@@ -304,9 +316,22 @@ impl Remote {
         answer
     }
 
-    /// Whether all of `nodes` have answered this limiter after `when`.
+    /// Whether all of `nodes` have answered this limiter in time after `when`, if only a part of what it asked.
     fn has_answered_since(&self, nodes: &[usize], when: Timestamp) -> bool {
-        nodes.iter().all(|node| self.way_to(*node).answered_at.load(Ordering::Relaxed) > when.as_micros())
+        let now = self.clock.now();
+        nodes.iter().all(|node| {
+            self.way_to(*node).answered_at.load(Ordering::Relaxed) > when.as_micros()
+                || self.store.last_heard(*node).in_time.is_some_and(|ago| now.back(ago) > when)
+        })
+    }
+
+    /// Whether all of `nodes` have answered this limiter after `when`, however late.
+    fn is_heard_since(&self, nodes: &[usize], when: Timestamp) -> bool {
+        let now = self.clock.now();
+        nodes.iter().all(|node| {
+            self.way_to(*node).late_at.load(Ordering::Relaxed) > when.as_micros()
+                || self.store.last_heard(*node).at_all.is_some_and(|ago| now.back(ago) > when)
+        })
     }
 
     /// How long a call to these nodes takes, as far as is known.

@@ -111,3 +111,45 @@ fn no_more_than_a_few_calls_are_waited_for_and_none_for_ever() {
     assert_eq!(node.limiter.remote_stats().unwrap().late_calls, 0);
     assert!(node.heard.late_calls.lock().unwrap().iter().all(|end| *end == LateCall::Lost));
 }
+
+/// Asks for so long, many different callers at once, in this weather.
+fn ask_for(fleet: &Fleet, millis: u64, weather: Weather) -> Vec<super::Checked> {
+    let node = &fleet.nodes[0];
+    node.link.set(weather);
+    let mut waiting = vec![];
+    for tick in 0..millis {
+        waiting.extend((0..20).map(|caller| node.start(&format!("{tick}-{caller}"))));
+        fleet.run_for_millis(1);
+    }
+    waiting.into_iter().map(|one| one.wait()).collect()
+}
+
+#[test]
+fn a_store_whose_answers_all_come_late_is_overloaded_for_two_seconds_and_has_failed_then() {
+    for (millis, opened) in [(1_500, false), (3_000, true)] {
+        let fleet = Fleet::running(&rules("closed"), Setting::default());
+        let node = &fleet.nodes[0];
+        assert_eq!(node.check("calm").source, Source::Store);
+        let told = ask_for(&fleet, millis, LATE);
+        let is_open =
+            node.heard.breaker.lock().unwrap().iter().any(|(_, state)| *state == BreakerState::Open);
+        assert_eq!(is_open, opened, "after {millis} ms");
+        let in_time = told.iter().all(|one| one.took <= Micros::from_millis(10));
+        assert!(in_time, "after {millis} ms");
+    }
+}
+
+#[test]
+fn a_store_that_is_behind_is_sent_no_more_than_it_may_have_to_answer() {
+    let fleet = Fleet::running(&rules("closed"), Setting::default());
+    let node = &fleet.nodes[0];
+    assert_eq!(node.check("calm").source, Source::Store);
+    node.link.forget_calls();
+    ask_for(&fleet, 200, Weather::Slow(Micros::from_millis(14)));
+    // Four calls at a time, 28 ms each, and one every 10 ms that goes to see: not four every 10 ms, which are 80.
+    let calls = node.link.seen.lock().unwrap().decides.len();
+    assert!((30..=60).contains(&calls), "{calls} calls in 200 ms");
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(120);
+    assert_eq!(node.check("again").source, Source::Store, "it ends with its cause");
+}
