@@ -15,6 +15,9 @@ if items == 1 then
     if after then
       keep(KEYS[1], after ~= "" and after, expires_s)
     end
+    if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(1, 0) then
+      wait, remaining, reset_after_us = IN_DOUBT, now, 0
+    end
     return to_bytes("<ddd", wait, remaining, reset_after_us)
   end
 end
@@ -31,7 +34,9 @@ while told < items do
     if after then
       raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
     end
-    if wait < 0 and flags >= COUNTS_REFUSED then
+    if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(key, 0) then
+      wait, remaining, reset_after_us = IN_DOUBT, now, 0
+    elseif wait < 0 and flags >= COUNTS_REFUSED then
       wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
       after, expires_s = note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
       if after then

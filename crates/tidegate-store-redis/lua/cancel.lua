@@ -35,12 +35,13 @@ local function put_back_log(record, from, key, raw, hits, taken_at, window_us, w
   return sliding_log_refund(key, raw, now, hits, max(now - taken_at, 0), window_us, width, large), from
 end
 
-local function put_back(record, spends, at)
+local function put_back(record, spends, reservation, at)
   local taken_at, from = from_bytes("<d", record)
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
     local what, times, after = sub(record, from, from), nil, nil
+    let_go(key, reservation)
     times, from = from_bytes("<I4", record, from + 1)
     if what == "\1" then
       local before
@@ -71,7 +72,7 @@ end
 local function cancel(spends, reservation, at)
   local record = call("GET", reservation)
   if record and record ~= "" then
-    put_back(record, spends, at)
+    put_back(record, spends, reservation, at)
     call("DEL", reservation)
   else
     call("SET", reservation, "", "PX", RESERVATION_MS)

@@ -2,7 +2,8 @@
 --
 -- KEYS     the cells, then one key per reservation
 -- Items    requests: spends (2 bytes), mode (1 byte), reservation (2 bytes: the number of its key, or 0), how many equal
---          requests it stands for (4 bytes), then each spend: key (2 bytes: its number), algorithm (a letter), flags
+--          requests it stands for (4 bytes), when it was in doubt, in us (8-byte float; 0: it was not asked before,
+--          infinite: it shall not be in doubt again), then each spend: key (2 bytes: its number), algorithm (a letter), flags
 --          (1 byte), hits and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the number of
 --          the lease's name in ARGV[2], or 0)
 -- Modes    0 the whole request, 1 a part of one whose other parts are decided elsewhere, 2 a part of one that is refused
@@ -11,12 +12,15 @@
 -- Reply    wait, remaining, reset_after_us of every spend, as 8-byte floats. Of a request that stands for several, what
 --          the last of them is told, then how many the cell admitted, then what the last admitted one is told. Of one
 --          that stands for itself alone and has a reservation, what it is told, then what it is told if it does not pass
---          elsewhere. What is undone is told nothing.
+--          elsewhere. What is undone is told nothing. A request that is refused while others hold some of what it
+--          needs is not decided: it is told -0.5, now_us and 0, and if it has a reservation, then what it would be told.
 --
 -- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once. If it
 -- stands for several, all of them pass or nothing changes: the reply then says how many would have passed.
 
 local PART, REFUSED_ELSEWHERE, CANCEL = 1, 2, 4
+-- Whether the request must be decided, in doubt or not.
+local is_for_good = false
 
 -- What `decide` would say once `noted` more refused requests have been noted. Changes nothing.
 local function look(letter, key, raw, hits, noted, a, b, c, d, e, f)
@@ -41,29 +45,35 @@ local function tell_admitted(admitted, wait, remaining, reset_after_us)
   reply[told] = to_bytes("<dddd", admitted, wait, remaining, reset_after_us)
 end
 
--- How many of `most` equal spends find room, one after another.
+-- How many of `most` equal spends find room, one after another, and the wait of the first.
 local function admits(most, letter, key, hits, a, b, c, d, e, f)
   local wait, remaining = look(letter, KEYS[key], raws[key], hits, 0, a, b, c, d, e, f)
   if wait < 0 then
-    return 0
+    return 0, wait
   elseif hits == 0 or letter == "c" or letter == "k" then
-    return most
+    return most, wait
   elseif letter == "l" and c > 0 then
-    return 1
+    return 1, wait
   end
-  return min(1 + floor_div(remaining, hits), most)
+  return min(1 + floor_div(remaining, hits), most), wait
 end
 
--- How many of `count` equal requests with these spends pass.
-local function passing(count, spends, at)
+-- How many of `count` equal requests with these spends pass, and whether any cell refuses some of them only as long as
+-- others hold what they may put back.
+local function passing(count, spends, since, at)
+  local in_doubt = false
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
-    if count > 0 and has(flags, ENFORCED) then
-      count = admits(count, letter, key, hits, a, b, c, d, e, f)
+    -- Where nothing can be in doubt, the first refusal is enough.
+    if has(flags, ENFORCED) and (count > 0 or letter_at > 0) then
+      local most = max(count, 1)
+      local admitted, wait = admits(most, letter, key, hits, a, b, c, d, e, f)
+      in_doubt = in_doubt or letter_at > 0 and admitted < most and wait ~= -1 and may_yet_pass(key, since)
+      count = min(count, admitted)
     end
   end
-  return count
+  return count, in_doubt
 end
 
 -- Spends what `count` equal requests ask: what the last of them is told.
@@ -110,18 +120,32 @@ local function rest(letter, key, a, b, c, d, e, f)
   end
 end
 
+-- The wait of who is refused: a short one where that is not for certain, and cannot wait to be.
+local function soon_if_held(key, wait)
+  if is_for_good and wait < -1 and held_since(key) then
+    return max(wait, -2 - SOON_US)
+  end
+  return wait
+end
+
 -- What the last of `count` refused is told, all of whom are noted where refused requests count.
 local function refuse(count, flags, letter, key, hits, a, b, c, d, e, f)
   rest(letter, key, a, b, c, d, e, f)
   local wait, remaining, reset_after_us = look_unspent(count, flags, letter, key, hits, a, b, c, d, e, f)
   note(count, flags, letter, key, hits, a, b, c, d, e)
-  return wait, remaining, reset_after_us
+  return soon_if_held(key, wait), remaining, reset_after_us
 end
 
 -- When the lease of a spend would end; 0 if it is not held.
 local function held_until(key, f)
   local until_us = tonumber(call("ZSCORE", KEYS[key], lease_name(f)) or 0)
   return until_us > now and until_us or 0
+end
+
+-- Whether the spend at `at` takes a lease again that is held.
+local function is_renewed(at)
+  local key, letter, _, _, _, _, _, _, _, f = from_bytes(SPEND, plan, at)
+  return (letter == "c" or letter == "k") and f > 0 and held_until(key, f) > 0
 end
 
 -- A value with its length before it.
@@ -158,7 +182,8 @@ local function trace(letter, key, before, times, until_us, c)
   return "\0" .. often
 end
 
--- Decides one spend of a request that passes its enforced cells (`passed` is 1) or does not: how many it admitted.
+-- Decides one spend of a request that passes its enforced cells (`passed` is 1) or does not: how many it admitted, and what
+-- is left.
 local function decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c, d, e, f)
   local wait, remaining, reset_after_us, unspent_wait, unspent, unspent_reset
   if passed == 0 then
@@ -173,15 +198,16 @@ local function decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c
       wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
       note(1, flags, letter, key, hits, a, b, c, d, e)
     end
+    wait = soon_if_held(key, wait)
   end
   tell(wait, remaining, reset_after_us)
   if is_reserved then
     tell(unspent_wait or wait, unspent or remaining, unspent_reset or reset_after_us)
   end
-  return wait < 0 and 0 or passed
+  return wait < 0 and 0 or passed, remaining
 end
 
--- Decides one spend of `count` equal requests of which `passed` pass: how many it admitted.
+-- Decides one spend of `count` equal requests of which `passed` pass: how many it admitted, and what is left.
 local function decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
   local admitted, last_wait, last_remaining, last_reset = passed, nil, nil, nil
   if passed > 0 and not has(flags, ENFORCED) then
@@ -196,7 +222,7 @@ local function decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, 
   end
   tell(wait, remaining, reset_after_us)
   tell_admitted(admitted, last_wait or wait, last_remaining or remaining, last_reset or reset_after_us)
-  return admitted
+  return admitted, last_remaining or remaining
 end
 
 -- Says how many of `count` equal requests each spend would admit, where not all of them pass.
@@ -206,6 +232,26 @@ local function tell_how_many(count, spends, at)
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
     tell(0, 0, 0)
     tell_admitted(admits(count, letter, key, hits, a, b, c, d, e, f), 0, 0, 0)
+  end
+end
+
+-- Says what a request in doubt with a reservation is told if it cannot wait: that it is refused, and to come again soon.
+local function tell_in_doubt(count, mode, spends, at)
+  is_for_good = true
+  if count > 1 and mode ~= REFUSED_ELSEWHERE then
+    return tell_how_many(count, spends, at)
+  end
+  for _ = 1, spends do
+    local key, letter, flags, hits, a, b, c, d, e, f
+    key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
+    local wait, remaining, reset_after_us = look_unspent(count, flags, letter, key, hits, a, b, c, d, e, f)
+    wait = soon_if_held(key, wait)
+    tell(wait, remaining, reset_after_us)
+    if count > 1 then
+      tell_admitted(0, wait, remaining, reset_after_us)
+    else
+      tell(wait, remaining, reset_after_us)
+    end
   end
 end
 
@@ -223,13 +269,16 @@ local function decide_request(count, passed, spends, reservation, at)
     end
     local before = raws[key]
     local until_us = is_reserved and f > 0 and (letter == "c" or letter == "k") and held_until(key, f)
-    local times
+    local times, remaining
     if count == 1 then
-      times = decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c, d, e, f)
+      times, remaining = decide_one(passed, is_reserved, flags, letter, key, hits, a, b, c, d, e, f)
     else
-      times = decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
+      times, remaining = decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
     end
     if is_reserved then
+      if hits > 0 and times > 0 and remaining < SCARCE * hits * times then
+        hold(key, KEYS[reservation])
+      end
       -- A lease that was not taken leaves no trace.
       until_us = hits > 0 and times > 0 and until_us
       times = hits > 0 and (has(flags, COUNTS_REFUSED) and count or times) or 0
@@ -241,18 +290,31 @@ end
 
 local records = {}
 for _ = 1, items do
-  local spends, mode, reservation, count = from_bytes("<I2I1I2I4", plan, at)
-  at = at + 9
+  local spends, mode, reservation, count, since = from_bytes("<I2I1I2I4d", plan, at)
+  at, is_for_good = at + 17, since == math.huge
   if mode == CANCEL then
     cancel(spends, KEYS[reservation], at)
   else
     -- One that was cancelled before it came must not spend any more.
-    local cancelled, passed = reservation > 0 and call("EXISTS", KEYS[reservation]) == 1, 0
-    if mode ~= REFUSED_ELSEWHERE and not cancelled then
-      -- One limit alone decides in one go: its refusal changes nothing by itself.
-      passed = mode ~= PART and spends == 1 and count == 1 and 1 or passing(count, spends, at)
+    local cancelled, passed, in_doubt = reservation > 0 and call("EXISTS", KEYS[reservation]) == 1, 0, false
+    -- One limit alone decides in one go: its refusal changes nothing by itself.
+    local is_alone = mode ~= PART and spends == 1 and count == 1
+    if mode == REFUSED_ELSEWHERE then
+      _, in_doubt = passing(0, spends, since, at)
+    elseif not cancelled then
+      if not is_alone or letter_at > 0 then
+        passed, in_doubt = passing(count, spends, since, at)
+      end
+      if is_alone then
+        passed, in_doubt = 1, in_doubt and not is_renewed(at)
+      end
     end
-    if reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
+    if in_doubt then
+      tell(IN_DOUBT, now, 0)
+      if reservation > 0 then
+        tell_in_doubt(count, mode, spends, at)
+      end
+    elseif reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
       tell_how_many(count, spends, at)
     else
       local traces = decide_request(count, passed, spends, reservation, at)

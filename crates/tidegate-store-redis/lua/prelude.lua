@@ -14,7 +14,8 @@
 --
 -- KEYS     as the driver says; of those, the first `readable` hold strings
 -- ARGV[1]  the plan, little-endian: now_us (8-byte float; negative: ask Redis), valid_from_us and valid_until_us (the
---          time for which the plan's calendar windows hold), readable (2 bytes), items (2 bytes), then the items
+--          time for which the plan's calendar windows hold), readable (2 bytes), items (2 bytes), letter_at (2 bytes: where
+--          in a key its letter stands; 0 where nobody ever holds some of a cell for now, see holds.lua), then the items
 -- ARGV[2]  the names of leases, 8 bytes each
 -- Reply    to a plan that does not hold now: "T", then now_us as an 8-byte float; nothing was done
 
@@ -56,7 +57,7 @@ local function expiry_after(stop_us, window_us, now)
 end
 
 local plan = ARGV[1]
-local now, valid_from, valid_until, readable, items, at = from_bytes("<dddI2I2", plan)
+local now, valid_from, valid_until, readable, items, letter_at, at = from_bytes("<dddI2I2I2", plan)
 local time_is_given = now >= 0
 if not time_is_given then
   local time = call("TIME")

@@ -10,12 +10,13 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, Value};
-use tidegate_store::StoreError;
+use tidegate_store::{LastHeard, StoreError};
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, SlotMap};
+use crate::cluster::{self, Cluster, SlotMap};
 use crate::dial::Dialer;
 use crate::failure::{Failure, Redirect};
+use crate::heard::Heard;
 use crate::key::slot_of;
 use crate::link::{Deadline, Link, Target};
 use crate::observer::{Observer, Operation, Reason};
@@ -30,6 +31,7 @@ pub(crate) struct Client {
     max_in_flight: usize,
     observer: Arc<dyn Observer>,
     per_runtime: PerRuntime<Connections>,
+    heard: Heard,
 }
 
 /// How a tag leads to a server.
@@ -77,8 +79,14 @@ impl Client {
         dialer: Arc<Dialer>,
         max_in_flight: usize,
         observer: Arc<dyn Observer>,
+        in_time: Duration,
     ) -> Self {
-        Client { route, dialer, max_in_flight, observer, per_runtime: PerRuntime::new() }
+        let heard = Heard::new(route.nodes(), in_time);
+        Client { route, dialer, max_in_flight, observer, per_runtime: PerRuntime::new(), heard }
+    }
+
+    pub(crate) fn last_heard(&self, node: usize) -> LastHeard {
+        self.heard.last(node)
     }
 
     pub(crate) fn route(&self) -> &Route {
@@ -117,7 +125,11 @@ impl Client {
             (_, Connections::Found(..)) => unreachable!("only a cluster's members are found"),
         };
         let reason = answer.as_ref().err().map(Failure::reason);
-        self.observer.called(call.operation, call.items, began.elapsed(), reason);
+        let took = began.elapsed();
+        if answer.is_ok() {
+            self.heard.answered(self.route.node_of(partition), took);
+        }
+        self.observer.called(call.operation, call.items, took, reason);
         answer.map_err(|failure| failure.into_store_error(self.name(partition)))
     }
 
@@ -249,6 +261,26 @@ impl Client {
                 client.learn_map(cluster, &connections).await;
             }
         });
+    }
+}
+
+impl Route {
+    /// Over how many nodes cells are spread.
+    pub(crate) fn nodes(&self) -> usize {
+        match self {
+            Route::One { .. } => 1,
+            Route::Sharded { endpoints, .. } => endpoints.len(),
+            Route::Cluster(_) => cluster::NODES,
+        }
+    }
+
+    /// The node of `partition`.
+    pub(crate) fn node_of(&self, partition: u16) -> usize {
+        match self {
+            Route::One { .. } => 0,
+            Route::Sharded { .. } => usize::from(partition),
+            Route::Cluster(cluster) => cluster.node_of(partition),
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Decides batches on servers that a script cannot reach together: sharded ones, and the slots of a cluster.
 //!
-//! Requests that each live in one place are sent there, one call per place, all at once. Where a request spans places,
-//! its parts are reserved and put back as `rounds` says. That goes on to its end whoever still waits for it: a caller
-//! that gives up half-way leaves nothing spent by halves.
+//! Requests that each live in one place are decided there (`in_place`). Where a request spans places, its parts are
+//! reserved, then kept or put back, as `rounds` says. That goes on to its end whoever still waits for it: a caller that
+//! gives up half-way leaves nothing spent.
+//!
+//! Two batches may stand in each other's way: each is refused by what the other holds and may put back. Both then put back
+//! what they hold, pause, and ask again.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -13,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
+use redis::Cmd;
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Fold, Limit, Stance};
 use tidegate_store::{BatchOutcomes, BoxError, Outcomes, Request, Spend, StoreError};
@@ -21,13 +25,16 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::client::Call;
+use crate::in_place;
 use crate::limits::{self, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER};
 use crate::link::Deadline;
 use crate::observer::Operation;
-use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToUndo};
+use crate::patience::Patience;
+use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToKeep, ToUndo};
 use crate::script::{Algorithms, Driver};
-use crate::store::{Inner, Ran, all_or_unknown, nonsense};
-use crate::wire::{EncodeContext, Mode, Noting, Plan, PlannedSpend, ReservationKey, Told};
+use crate::store::{Inner, Ran, nonsense};
+use crate::wire::{Doubt, EncodeContext, Mode, Noting, Plan, PlannedSpend, ReservationKey, Told};
 
 /// For how long putting back is tried; Redis forgets a reservation a little later.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(4);
@@ -45,7 +52,7 @@ pub(crate) async fn decide(
     let spans =
         |(request, place): (&Request<'_>, &Option<u16>)| place.is_none() && !request.spends.is_empty();
     if !batch.iter().zip(&places).any(spans) {
-        return decide_in_place(inner, batch, &places, deadline).await;
+        return in_place::decide(inner, batch, &places, deadline.heard_for(inner.late_answers)).await;
     }
     let (tell, told) = oneshot::channel();
     let reservation = Reservation::new(Arc::clone(inner), batch, deadline);
@@ -63,51 +70,8 @@ fn one_place(inner: &Inner, request: &Request<'_>) -> Option<u16> {
     places.all(|place| place == first).then_some(first)
 }
 
-/// Decides requests each of which lives in one place.
-async fn decide_in_place(
-    inner: &Inner,
-    batch: &[Request<'_>],
-    places: &[Option<u16>],
-    deadline: Deadline,
-) -> Result<BatchOutcomes, StoreError> {
-    let groups =
-        grouped(places.iter().enumerate().filter_map(|(request, place)| Some((*place.as_ref()?, request))));
-    let run = |(place, requests): (u16, Vec<usize>)| async move {
-        let make = |context: &EncodeContext<'_>| {
-            let mut plan = Plan::new(Driver::Decide);
-            for request in &requests {
-                plan.whole_request(&batch[*request], context);
-            }
-            plan
-        };
-        let answer = inner.run_made(Operation::Decide, place, make, deadline).await?;
-        let told = Told::new(&answer).of(requests.iter().map(|request| &batch[*request]));
-        Ok((requests, told.ok_or_else(|| nonsense("outcomes"))?))
-    };
-    let answers = all_or_unknown(join_all(groups.into_iter().map(run)).await)?;
-    let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
-    for (requests, BatchOutcomes { outcomes, folds }) in answers {
-        let (mut outcomes, mut folds) = (outcomes.into_iter(), folds.into_iter());
-        for request in requests {
-            let spends = batch[request].spends.len();
-            told[request].outcomes.extend(outcomes.by_ref().take(spends));
-            told[request].folds.extend(folds.by_ref().take(if batch[request].is_fold() {
-                spends
-            } else {
-                0
-            }));
-        }
-    }
-    let mut all = BatchOutcomes::default();
-    for BatchOutcomes { outcomes, folds } in told {
-        all.outcomes.extend(outcomes);
-        all.folds.extend(folds);
-    }
-    Ok(all)
-}
-
 /// Items by their place, places in the order in which they first come.
-fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec<T>)> {
+pub(crate) fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec<T>)> {
     let mut groups: Vec<(u16, Vec<T>)> = Vec::new();
     let mut known: HashMap<u16, usize> = HashMap::new();
     for (place, item) in items {
@@ -130,7 +94,12 @@ struct Reservation {
     algorithms: HashMap<u16, Algorithms>,
     /// What must be put back, and has not been for certain.
     undo: Vec<ToUndo>,
+    /// What passed, and others may still wait for.
+    keep: Vec<ToKeep>,
     guesses: usize,
+    patience: Patience,
+    /// What all its reservations have in their names.
+    name: u64,
 }
 
 /// Where a cell lives, and in which step it is asked.
@@ -147,7 +116,7 @@ enum Item {
 /// What came of a call.
 enum Called {
     /// What the parts that it asked said.
-    Told(Vec<(PartId, PartTold)>),
+    Told(Vec<(PartId, PartTold, Option<Doubt>)>),
     /// It was made for another time than the store's, and none of these was done.
     OtherTime(Vec<Item>),
 }
@@ -157,6 +126,7 @@ enum Called {
 struct Part {
     place: u16,
     mode: Mode,
+    doubt: Doubt,
     spends: SmallVec<[OwnedSpend; 4]>,
 }
 
@@ -202,11 +172,16 @@ impl Reservation {
                 let shape = |((place, spend), owned): (&(usize, &Spend<'_>), &OwnedSpend)| {
                     let next = u32::try_from(cells.len()).expect("the size of a batch is bounded");
                     let cell = *cells.entry(owned.key.clone()).or_insert(next);
-                    SpendShape { place: *place, cell, stance: spend.touch.stance }
+                    SpendShape {
+                        place: *place,
+                        cell,
+                        hits: spend.touch.ask.hits.get(),
+                        stance: spend.touch.stance,
+                    }
                 };
                 let shape = PartShape { step, spends: spends.iter().zip(&owned).map(shape).collect() };
                 shapes_of_request.push(shape);
-                parts_of_request.push(Part { place, mode, spends: owned });
+                parts_of_request.push(Part { place, mode, doubt: Doubt::NONE, spends: owned });
             }
             shapes.push((request.spends.len(), shapes_of_request, request.count.get()));
             // Those of several equal requests that are refused have a place of their own.
@@ -214,10 +189,21 @@ impl Reservation {
             parts.push(parts_of_request);
         }
         let rounds = Rounds::new(shapes.into_iter());
-        Reservation { inner, deadline, rounds, parts, algorithms, undo: Vec::new(), guesses: 0 }
+        Reservation {
+            inner,
+            deadline,
+            rounds,
+            parts,
+            algorithms,
+            undo: Vec::new(),
+            keep: Vec::new(),
+            guesses: 0,
+            patience: Patience::new(deadline),
+            name: random(),
+        }
     }
 
-    /// Goes all the way, tells what came of it, and puts back what must be.
+    /// Goes all the way, tells what came of it, keeps what passed and puts back the rest.
     async fn run(mut self, tell: oneshot::Sender<Result<BatchOutcomes, StoreError>>) {
         let answer = loop {
             if let Err(error) = self.round().await {
@@ -229,47 +215,82 @@ impl Reservation {
                 break Ok(self.rounds.outcomes());
             }
         };
-        let undo = std::mem::take(&mut self.undo);
-        let mut put_back = pin!(self.put_back(undo));
+        if tell.is_closed() {
+            // Nobody will hear what passed, so nothing does.
+            let everything = self.rounds.everything();
+            self.undo.extend(everything);
+        }
+        let undo: Vec<Item> = self.undo.iter().map(|undo| Item::Undo(*undo)).collect();
+        let mut end = pin!(join(self.put_back(undo), self.let_go(&self.keep)));
         // Begun before the answer is out, it is on its way before anything that the caller sends next.
-        let begun = poll_fn(|context| Poll::Ready(put_back.as_mut().poll(context))).await;
+        let begun = poll_fn(|context| Poll::Ready(end.as_mut().poll(context))).await;
+        let is_late = matches!(answer, Err(StoreError::TimedOut { .. }));
+        if begun.is_pending() && is_late {
+            // Where there is too much to do, a caller that asks again before this is done makes it more.
+            end.await;
+            let _ = tell.send(answer);
+            return;
+        }
         let _ = tell.send(answer);
         if begun.is_pending() {
-            put_back.await;
+            end.await;
         }
     }
 
     /// One round: puts back what the last one left, asks, and settles.
     async fn round(&mut self) -> Result<(), StoreError> {
         let first = self.rounds.first_step();
-        self.ask(first).await?;
+        let mut in_doubt = self.ask(first).await?;
         let last = self.rounds.last_step();
-        self.ask(last).await?;
+        in_doubt += self.ask(last).await?;
         // Last first: what an earlier round left comes after.
-        self.undo.splice(..0, self.rounds.settle());
+        let (undo, keep) = self.rounds.settle();
+        self.undo.splice(..0, undo);
+        self.keep.extend(keep);
+        if in_doubt > 0 && !self.rounds.is_settled() {
+            // Nobody shall wait for what is held here by who waits.
+            self.ask(Vec::new()).await?;
+            let manner = self.patience.pause(in_doubt).await;
+            self.parts.iter_mut().flatten().for_each(|part| part.doubt = manner.of(part.doubt));
+        }
         Ok(())
     }
 
-    /// Asks parts, one call per place, after putting back what is to be undone there.
-    async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<(), StoreError> {
-        let asks: Vec<(ToAsk, u128)> = asks.into_iter().map(|ask| (ask, new_id())).collect();
+    /// Asks parts, one call per place, after putting back what is to be undone there: how many are in doubt.
+    async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<usize, StoreError> {
+        let asks: Vec<(ToAsk, u128)> = asks.into_iter().map(|ask| (ask, self.new_id())).collect();
         for (ask, id) in &asks {
             self.rounds.asking(*ask, *id);
         }
-        let undo = std::mem::take(&mut self.undo);
         let this = &*self;
-        let undone = undo.iter().map(|undo| (this.part(undo.part).place, Item::Undo(*undo)));
-        let asked = asks.into_iter().map(|(ask, id)| (this.part(ask.part).place, Item::Ask(ask, id)));
-        let groups = grouped(undone.chain(asked));
-        let answers =
-            join_all(groups.into_iter().map(|(place, items)| this.call(place, items, this.deadline))).await;
-        let answers = all_or_worst(answers).inspect_err(|_| self.undo = undo)?;
+        let undo = this.undo.iter().map(|undo| Item::Undo(*undo));
+        let items = undo.chain(asks.into_iter().map(|(ask, id)| Item::Ask(ask, id)));
+        let groups = grouped(items.map(|item| (this.part(item.part()).place, item)));
+        let calls = groups.into_iter().map(|(place, items)| this.call(place, items, this.deadline));
+        let (answers, ()) = join(join_all(calls), this.let_go(&this.keep)).await;
+        let answers = all_or_worst(answers)?;
+        (self.undo, self.keep) = (Vec::new(), Vec::new());
         let is_other_time = |answer: &Called| matches!(answer, Called::OtherTime(_));
         self.guesses += usize::from(answers.iter().any(is_other_time));
+        let is_doubtful = |(_, _, doubt): &&(PartId, PartTold, Option<Doubt>)| doubt.is_some();
+        let in_doubt = answers.iter().map(|answer| match answer {
+            Called::Told(told) => told.iter().filter(is_doubtful).count(),
+            Called::OtherTime(_) => 0,
+        });
+        let in_doubt = in_doubt.sum();
+        let is_patient = self.patience.allows(in_doubt);
         for answer in answers {
             match answer {
                 Called::Told(told) => {
-                    told.into_iter().for_each(|(part, told)| self.rounds.answered(part, Some(told)));
+                    for (part, told, doubt) in told {
+                        match doubt {
+                            Some(doubt) if is_patient => {
+                                self.parts[part.request][part.part].doubt = doubt;
+                                self.rounds.in_doubt(part);
+                            }
+                            _ => self.rounds.answered(part, told),
+                        }
+                    }
                 }
                 Called::OtherTime(items) => self.begin_again(items),
             }
@@ -277,14 +298,14 @@ impl Reservation {
         if self.guesses > MOST_GUESSES {
             return Err(nonsense("a time near this node's"));
         }
-        Ok(())
+        Ok(if is_patient { in_doubt } else { 0 })
     }
 
     /// Nothing was done with `items`: what is to be undone still is, what was asked is asked again.
     fn begin_again(&mut self, items: Vec<Item>) {
         for item in items {
             match item {
-                Item::Ask(ask, _) => self.rounds.answered(ask.part, None),
+                Item::Ask(ask, _) => self.rounds.not_asked(ask.part),
                 Item::Undo(undo) => self.undo.push(undo),
             }
         }
@@ -293,7 +314,8 @@ impl Reservation {
     /// Sends items to the place where they live, in order.
     async fn call(&self, place: u16, items: Vec<Item>, deadline: Deadline) -> Result<Called, StoreError> {
         let mut plan = self.inner.with_context(|context| {
-            let mut plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
+            let plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
+            let mut plan = plan.that_may_be_held(context.keys);
             items.iter().for_each(|item| self.append(&mut plan, item, context));
             plan
         });
@@ -307,13 +329,13 @@ impl Reservation {
             Ran::OtherTime => return Ok(Called::OtherTime(items)),
         };
         let mut told = Told::new(&answer);
-        let parts: Option<Vec<_>> =
-            asked.map(|part| Some((part, self.read_part(part, &mut told)?))).collect();
+        let parts: Option<Vec<_>> = asked.map(|part| self.read_part(part, &mut told)).collect();
         parts.filter(|_| told.is_empty()).map(Called::Told).ok_or_else(|| nonsense("outcomes"))
     }
 
-    /// What a part was told, which is next in the answer; none if that ends before.
-    fn read_part(&self, part: PartId, told: &mut Told<'_>) -> Option<PartTold> {
+    /// What a part was told, which is next in the answer, and whether that is in doubt; none if the answer ends before.
+    fn read_part(&self, part: PartId, told: &mut Told<'_>) -> Option<(PartId, PartTold, Option<Doubt>)> {
+        let doubt = told.next_doubt();
         let (mut decided, mut unspent) = (SmallVec::new(), Outcomes::new());
         for _ in &self.part(part).spends {
             if self.rounds.count_of(part) > 1 {
@@ -324,12 +346,32 @@ impl Reservation {
             decided.push(Fold { admitted: u32::from(last.is_admitted()), last_admitted: last, last });
             unspent.push(told.next_outcome()?);
         }
-        Some(PartTold { decided, unspent })
+        Some((part, PartTold { decided, unspent }, doubt))
+    }
+
+    /// Tells others that they need not wait for what passed. One who is not told waits a little longer.
+    async fn let_go(&self, keep: &[ToKeep]) {
+        let mut lists: HashMap<(u16, Vec<u8>), Cmd> = HashMap::new();
+        for ToKeep { part, spend, id } in keep {
+            let Part { place, spends, .. } = self.part(*part);
+            let list = self.inner.keys.holders_of(&spends[*spend].key);
+            let command = lists.entry((*place, list)).or_insert_with_key(|(_, list)| {
+                let mut command = Cmd::new();
+                command.arg("ZREM").arg(&list[..]);
+                command
+            });
+            command.arg(&id.to_le_bytes()[..]);
+        }
+        join_all(lists.iter().map(|((place, _), command)| {
+            let call = Call { operation: Operation::Cancel, command, source: None, items: 1 };
+            self.inner.client.run(*place, call, Deadline::from_now(PUT_BACK_PATIENCE))
+        }))
+        .await;
     }
 
     /// Puts back what is to be undone, for as long as it takes or makes sense.
-    async fn put_back(&self, undo: Vec<ToUndo>) {
-        let groups = grouped(undo.into_iter().map(|undo| (self.part(undo.part).place, Item::Undo(undo))));
+    async fn put_back(&self, undo: Vec<Item>) {
+        let groups = grouped(undo.into_iter().map(|undo| (self.part(undo.part()).place, undo)));
         let until = Instant::now() + PUT_BACK_WITHIN;
         join_all(groups.into_iter().map(|(place, undo)| async move {
             let mut backoff = Backoff::default();
@@ -346,24 +388,16 @@ impl Reservation {
     }
 
     fn append(&self, plan: &mut Plan, item: &Item, context: &EncodeContext<'_>) {
-        let (Item::Ask(ToAsk { part: asked, .. }, _) | Item::Undo(ToUndo { part: asked, .. })) = item;
-        let count = self.rounds.count_of(*asked);
-        let (part, mode, id, noting) = match item {
-            Item::Ask(ToAsk { part, question: Question::Spend }, id) => {
-                (self.part(*part), self.part(*part).mode, *id, Noting::Yes)
-            }
-            Item::Ask(ToAsk { part, question: Question::Look }, id) => {
-                (self.part(*part), Mode::Refused, *id, Noting::Yes)
-            }
-            Item::Undo(ToUndo { part, id, refused: true }) => {
-                (self.part(*part), Mode::Undo, *id, Noting::Yes)
-            }
-            Item::Undo(ToUndo { part, id, refused: false }) => {
-                (self.part(*part), Mode::Undo, *id, Noting::No)
-            }
+        let part = self.part(item.part());
+        let count = self.rounds.count_of(item.part());
+        let (mode, id, noting) = match item {
+            Item::Ask(ToAsk { question: Question::Spend, .. }, id) => (part.mode, *id, Noting::Yes),
+            Item::Ask(ToAsk { question: Question::Look, .. }, id) => (Mode::Refused, *id, Noting::Yes),
+            Item::Undo(ToUndo { id, refused: true, .. }) => (Mode::Undo, *id, Noting::Yes),
+            Item::Undo(ToUndo { id, refused: false, .. }) => (Mode::Undo, *id, Noting::No),
         };
         let reservation = ReservationKey { tag: &part.spends[0].tag, id };
-        plan.request(part.spends.len(), count, mode, Some(reservation), context);
+        plan.request(part.spends.len(), count, mode, part.doubt, Some(reservation), context);
         for OwnedSpend { key, refused_key, limit, ask, stance, .. } in &part.spends {
             let append = |out: &mut Vec<u8>, letter: u8| {
                 out.extend_from_slice(if letter == REFUSED_LETTER { refused_key } else { key });
@@ -374,6 +408,19 @@ impl Reservation {
 
     fn part(&self, PartId { request, part }: PartId) -> &Part {
         &self.parts[request][part]
+    }
+
+    /// A name that no other reservation has. It ends with what those of this batch share.
+    fn new_id(&self) -> u128 {
+        u128::from(self.name) << 64 | u128::from(random())
+    }
+}
+
+impl Item {
+    fn part(&self) -> PartId {
+        match self {
+            Item::Ask(ToAsk { part, .. }, _) | Item::Undo(ToUndo { part, .. }) => *part,
+        }
     }
 }
 
@@ -418,10 +465,8 @@ fn all_or_worst<T>(answers: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreE
     answers.into_iter().collect()
 }
 
-/// A name that no other reservation has.
-fn new_id() -> u128 {
+/// A number that nobody else comes by.
+fn random() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let half = || u128::from(RandomState::new().hash_one(number));
-    half() << 64 | half()
+    RandomState::new().hash_one(NEXT.fetch_add(1, Ordering::Relaxed))
 }

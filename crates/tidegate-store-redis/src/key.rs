@@ -31,6 +31,8 @@ const LAYOUT: u8 = b'2';
 pub const KEY_LAYOUT: &str = "2";
 /// In the place of the algorithm: a reservation, not a cell.
 const RESERVATION: u8 = b'r';
+/// In the place of the algorithm: who holds some of a cell for now (`holds.lua`).
+const HOLDERS: u8 = b'o';
 /// In the place of the algorithm: limiters that are alive.
 const MEMBERS: u8 = b'm';
 /// In the place of the algorithm: a record.
@@ -87,6 +89,18 @@ impl KeyWriter {
         out.extend_from_slice(&id.to_le_bytes());
     }
 
+    /// The key of the list of who holds some of the cell with this key for now.
+    pub(crate) fn holders_of(&self, cell: &[u8]) -> Vec<u8> {
+        let mut list = cell.to_vec();
+        list[self.prefix.len() + 2] = HOLDERS;
+        list
+    }
+
+    /// Where in a key the letter stands that names the algorithm, from 1 as scripts count.
+    pub(crate) fn letter_at(&self) -> u16 {
+        u16::try_from(self.prefix.len() + 3).expect("a prefix is short")
+    }
+
     /// Appends the key under which limiters say that they are alive.
     pub(crate) fn append_members(&self, out: &mut Vec<u8>, tag: &[u8]) {
         self.append_head(out, MEMBERS, b'k');
@@ -118,7 +132,7 @@ impl KeyWriter {
             None => KeyKind::Foreign,
             Some(rest) if rest.starts_with(b"fleet{") => KeyKind::Fleet,
             Some([LAYOUT, MEMBERS, ..]) => KeyKind::Fleet,
-            Some([LAYOUT, RESERVATION, ..]) => KeyKind::Reservation,
+            Some([LAYOUT, RESERVATION | HOLDERS, ..]) => KeyKind::Reservation,
             Some([LAYOUT, RECORD, ..]) => KeyKind::Record,
             Some([LAYOUT, _, ..]) => KeyKind::Cell,
             Some([layout, ..]) if layout.is_ascii_digit() => KeyKind::OtherLayout,

@@ -302,6 +302,11 @@ impl Deadline {
     pub(crate) fn from_now(span: Duration) -> Self {
         Deadline { span, at: Instant::now() + span, late: Duration::ZERO }
     }
+
+    /// The same, with an answer heard that comes up to `late` after.
+    pub(crate) fn heard_for(self, late: Duration) -> Self {
+        Deadline { late, ..self }
+    }
 }
 
 /// What `work` comes to by `deadline`, or nothing. A busy thread reads an answer, and hears of its deadline, late: time in

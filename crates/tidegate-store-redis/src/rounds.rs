@@ -37,6 +37,7 @@ pub(crate) struct SpendShape {
     /// Which of the request's spends it is.
     pub(crate) place: usize,
     pub(crate) cell: CellNumber,
+    pub(crate) hits: u64,
     pub(crate) stance: Stance,
 }
 
@@ -96,6 +97,8 @@ struct PartState {
 enum Asked {
     /// It has not been asked, or what it said is void.
     No,
+    /// It was asked, and did nothing: others hold some of what it needs.
+    InDoubt,
     /// It was asked under this name and has not answered.
     Waiting(u128, Question),
     Answered(u128, Question, Box<PartTold>),
@@ -143,6 +146,19 @@ pub(crate) struct ToUndo {
     /// Whether the request is refused for good, and that is to be noted where refused requests count.
     pub(crate) refused: bool,
 }
+
+/// Something that passed, and that nobody need wait for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToKeep {
+    pub(crate) part: PartId,
+    /// Which spend of the part.
+    pub(crate) spend: usize,
+    /// The name under which it was asked.
+    pub(crate) id: u128,
+}
+
+/// Who leaves so many times as much as it takes stands in nobody's way. As in `holds.lua`.
+const SCARCE: u64 = 4;
 
 /// What the answers of a round come to for one request.
 #[derive(Debug)]
@@ -209,22 +225,31 @@ impl Rounds {
         self.part_mut(ask.part).asked = Asked::Waiting(id, ask.question);
     }
 
-    /// A part has answered; nothing if it was not decided, and must be asked again.
-    pub(crate) fn answered(&mut self, part: PartId, told: Option<PartTold>) {
+    /// A part has answered.
+    pub(crate) fn answered(&mut self, part: PartId, told: PartTold) {
         let part = self.part_mut(part);
-        part.asked = match (std::mem::replace(&mut part.asked, Asked::No), told) {
-            (Asked::Waiting(id, question), Some(told)) => Asked::Answered(id, question, Box::new(told)),
-            _ => Asked::No,
-        };
+        if let Asked::Waiting(id, question) = part.asked {
+            part.asked = Asked::Answered(id, question, Box::new(told));
+        }
     }
 
-    /// Ends a round: what must be undone, in this order, before the next one or before others are told.
-    pub(crate) fn settle(&mut self) -> Vec<ToUndo> {
-        let mut undo = Vec::new();
+    /// A part has done nothing, for others hold some of what it needs, and must be asked again.
+    pub(crate) fn in_doubt(&mut self, part: PartId) {
+        self.part_mut(part).asked = Asked::InDoubt;
+    }
+
+    /// A part was not decided, and must be asked again.
+    pub(crate) fn not_asked(&mut self, part: PartId) {
+        self.part_mut(part).asked = Asked::No;
+    }
+
+    /// Ends a round: what must be undone, in this order, before the next one or before others are told; and what passed.
+    pub(crate) fn settle(&mut self) -> (Vec<ToUndo>, Vec<ToKeep>) {
+        let (mut undo, mut keep) = (Vec::new(), Vec::new());
         for (request, judgement, tainted) in self.judge(Step::Last) {
             let state = &mut self.requests[request];
             match judgement {
-                Judgement::Passes => state.pass(),
+                Judgement::Passes => state.pass(request, &mut keep),
                 Judgement::Again => state.begin_again(request, &mut undo),
                 Judgement::Only(fit, by) => {
                     let refused = state.shrink(request, fit, &mut undo);
@@ -234,7 +259,7 @@ impl Rounds {
             }
         }
         undo.reverse();
-        undo
+        (undo, keep)
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -285,6 +310,8 @@ impl Rounds {
             for (part, hit) in state.parts.iter().zip(&hit) {
                 let is_undone = match judgement {
                     Judgement::Passes => false,
+                    // Nobody saw what it did not do.
+                    _ if matches!(part.asked, Asked::InDoubt) => false,
                     Judgement::Again | Judgement::Only(..) => true,
                     Judgement::Refused => part.is_undone_by_a_refusal(*hit) && part.shape.step <= step,
                 };
@@ -352,13 +379,17 @@ impl RequestState {
         }
     }
 
-    fn pass(&mut self) {
-        for PartState { shape, asked } in &mut self.parts {
+    fn pass(&mut self, request: usize, keep: &mut Vec<ToKeep>) {
+        for (part, PartState { shape, asked }) in self.parts.iter_mut().enumerate() {
             let Asked::Answered(id, _, told) = std::mem::replace(asked, Asked::No) else {
                 unreachable!("a request passes when all its parts have answered");
             };
             *asked = Asked::Done(id);
-            for (spend, fold) in shape.spends.iter().zip(told.decided) {
+            for (number, (spend, fold)) in shape.spends.iter().zip(told.decided).enumerate() {
+                let taken = spend.hits.saturating_mul(u64::from(fold.admitted));
+                if fold.last_admitted.remaining < taken.saturating_mul(SCARCE) {
+                    keep.push(ToKeep { part: PartId { request, part }, spend: number, id });
+                }
                 self.told[spend.place] = Some(fold);
             }
         }
@@ -444,7 +475,7 @@ impl RequestState {
 impl PartState {
     /// Whether it is to be asked in this step.
     fn is_next(&self, step: Step) -> bool {
-        self.shape.step == step && matches!(self.asked, Asked::No)
+        self.shape.step == step && matches!(self.asked, Asked::No | Asked::InDoubt)
     }
 
     fn touches(&self, tainted: &HashSet<CellNumber>) -> bool {
@@ -472,7 +503,7 @@ impl PartState {
             Asked::Answered(_, Question::Spend, _) => hit || !self.refuses(1),
             Asked::Answered(_, Question::Look, _) => hit,
             Asked::No | Asked::Waiting(..) => true,
-            Asked::Done(_) => false,
+            Asked::InDoubt | Asked::Done(_) => false,
         }
     }
 }

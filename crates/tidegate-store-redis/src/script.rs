@@ -86,9 +86,11 @@ impl Algorithms {
 impl Driver {
     fn files(self) -> &'static [&'static str] {
         match self {
-            Driver::DecideAlone => &[lua!("cells"), lua!("alone")],
-            Driver::Decide => &[lua!("cells"), lua!("decide")],
-            Driver::DecideAndUndo => &[lua!("give_back"), lua!("cells"), lua!("cancel"), lua!("decide")],
+            Driver::DecideAlone => &[lua!("cells"), lua!("holds"), lua!("alone")],
+            Driver::Decide => &[lua!("cells"), lua!("holds"), lua!("decide")],
+            Driver::DecideAndUndo => {
+                &[lua!("give_back"), lua!("cells"), lua!("holds"), lua!("cancel"), lua!("decide")]
+            }
             Driver::Change => &[lua!("give_back"), lua!("change")],
         }
     }

@@ -8,12 +8,12 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
-    BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LeaseRef, Record, Refund, Reply, Request, Spend,
-    Store, StoreError,
+    BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LastHeard, LeaseRef, Record, Refund, Reply, Request,
+    Spend, Store, StoreError,
 };
 
 use crate::client::{Call, Client, Route};
-use crate::cluster::{self, Cluster};
+use crate::cluster::Cluster;
 use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
 use crate::fleet::{FleetNotes, PublishedRevision};
@@ -25,7 +25,7 @@ use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
 use crate::sharded::Shards;
 use crate::url::{StoreUrl, Topology};
-use crate::wire::{self, Answer, Change, EncodeContext, Plan, Told};
+use crate::wire::{self, Answer, Change, Doubt, EncodeContext, Plan, Told};
 
 /// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
 ///
@@ -40,7 +40,7 @@ pub(crate) struct Inner {
     pub(crate) client: Arc<Client>,
     pub(crate) keys: KeyWriter,
     pub(crate) timeout: Duration,
-    late_answers: Duration,
+    pub(crate) late_answers: Duration,
     connect_timeout: Duration,
     time: TimeSource,
     node_clock: Arc<dyn Clock>,
@@ -64,7 +64,8 @@ impl RedisStore {
         config.check()?;
         let dialer = Arc::new(Dialer::new(url, config)?);
         let route = route(url, config, &dialer);
-        let client = Client::new(route, dialer, config.max_in_flight, Arc::clone(&config.observer));
+        let client =
+            Client::new(route, dialer, config.max_in_flight, Arc::clone(&config.observer), config.timeout);
         let inner = Inner {
             client: Arc::new(client),
             keys: KeyWriter::new(&config.key_prefix),
@@ -111,7 +112,7 @@ impl Inner {
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
             for request in batch.iter().filter(|request| !request.spends.is_empty()) {
-                plan.whole_request(request, context);
+                plan.whole_request(request, Doubt::NONE, context);
             }
             plan
         };
@@ -175,7 +176,7 @@ impl Inner {
         operation: Operation,
         changes: &[(CellKey<'_>, &Limit, Change)],
     ) -> Result<Vec<bool>, StoreError> {
-        let deadline = Deadline::from_now(self.timeout);
+        let deadline = Deadline::from_now(self.timeout).heard_for(self.late_answers);
         check_size(changes.len())?;
         let mut groups: Vec<(u16, Vec<usize>)> = Vec::new();
         for (place, (cell, ..)) in changes.iter().enumerate() {
@@ -247,7 +248,7 @@ impl Inner {
         let spends = [Spend { cell: CellKey { scope: &scope, key: tag, tag }, touch }];
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide);
-            plan.whole_request(&Request::once(&spends), context);
+            plan.whole_request(&Request::once(&spends), Doubt::NONE, context);
             plan
         };
         self.run_made(Operation::Probe, partition, make, Deadline::from_now(self.timeout)).await.map(drop)
@@ -413,7 +414,7 @@ impl Store for RedisStore {
             let deadline = Deadline::from_now(self.inner.timeout);
             match self.inner.client.route() {
                 Route::One { .. } => {
-                    let deadline = Deadline { late: self.inner.late_answers, ..deadline };
+                    let deadline = deadline.heard_for(self.inner.late_answers);
                     self.inner.decide_together(batch, deadline).await
                 }
                 Route::Sharded { .. } | Route::Cluster(_) => {
@@ -474,19 +475,12 @@ impl Store for RedisStore {
     }
 
     fn nodes(&self) -> usize {
-        match self.inner.client.route() {
-            Route::One { .. } => 1,
-            Route::Sharded { endpoints, .. } => endpoints.len(),
-            Route::Cluster(_) => cluster::NODES,
-        }
+        self.inner.client.route().nodes()
     }
 
     fn node_of(&self, tag: &[u8]) -> usize {
-        match self.inner.client.route() {
-            Route::One { .. } => 0,
-            Route::Sharded { shards, .. } => shards.of(tag),
-            Route::Cluster(cluster) => cluster.node_of(slot_of(tag)),
-        }
+        let client = &self.inner.client;
+        client.route().node_of(client.partition_of(tag))
     }
 
     fn endpoint(&self, node: usize) -> String {
@@ -499,6 +493,10 @@ impl Store for RedisStore {
                 None => String::new(),
             },
         }
+    }
+
+    fn last_heard(&self, node: usize) -> LastHeard {
+        self.inner.client.last_heard(node)
     }
 
     fn probe(&self, node: usize) -> Reply<'_, ()> {

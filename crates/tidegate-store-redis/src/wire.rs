@@ -18,12 +18,15 @@ pub(crate) struct Plan {
     valid: (f64, f64),
     /// Cells whose values are read at once, cells that are read in place, reservations: in this order in `KEYS`.
     keys: [Keys; 3],
+    /// Where others may hold some of these cells for now: the place of a key's letter, from which the script makes the
+    /// names of the lists of who does.
+    letter_at: u16,
     items: Vec<u8>,
     item_count: u16,
     /// Spends of all requests together; none is empty.
     spends: u16,
-    /// Whether any request stands for several.
-    folds: bool,
+    /// Whether every request stands for itself alone, and is asked for the first time.
+    is_plain: bool,
     /// Where `items` holds the number of a key that is not among the first, and so not known until the end.
     unnumbered: SmallVec<[Unnumbered; 2]>,
     lease_names: Vec<u8>,
@@ -48,9 +51,9 @@ const READABLE: usize = 0;
 const IN_PLACE: usize = 1;
 const RESERVATIONS: usize = 2;
 
-const HEADER: usize = 28;
+const HEADER: usize = 30;
 /// What a request says of itself before its spends, and each of these, in bytes.
-const REQUEST_HEAD: usize = 9;
+const REQUEST_HEAD: usize = 17;
 const SPEND: usize = 60;
 const ENFORCED: u8 = 1;
 const COUNTS_REFUSED: u8 = 2;
@@ -60,6 +63,8 @@ const REFUSED_KEY: usize = 16;
 
 /// What a spend is told, in bytes.
 const OUTCOME: usize = 24;
+/// What a request is told first that was not decided.
+const IN_DOUBT: f64 = -0.5;
 /// What the script answers when the plan was made for another time.
 const OTHER_TIME: (usize, u8) = (9, b'T');
 
@@ -76,6 +81,17 @@ pub(crate) enum Mode {
     WholeForNow = 3,
     /// Any of these, to be undone.
     Undo = 4,
+}
+
+/// When a request was told that others hold some of what it needs for now, by the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Doubt(f64);
+
+impl Doubt {
+    /// It was not told so, or was not asked.
+    pub(crate) const NONE: Doubt = Doubt(0.0);
+    /// It shall not be told so again, but be refused.
+    pub(crate) const NO_MORE: Doubt = Doubt(f64::INFINITY);
 }
 
 /// Whether a refusal is noted, where refused requests count.
@@ -124,13 +140,20 @@ impl Plan {
             algorithms: Algorithms::default(),
             valid: ALWAYS,
             keys: Default::default(),
+            letter_at: 0,
             items,
             item_count: 0,
             spends: 0,
-            folds: false,
+            is_plain: true,
             unnumbered: SmallVec::new(),
             lease_names: Vec::new(),
         }
+    }
+
+    /// Makes it one over cells some of which others may hold for now.
+    pub(crate) fn that_may_be_held(mut self, keys: &KeyWriter) -> Self {
+        self.letter_at = keys.letter_at();
+        self
     }
 
     /// Makes the script one that also has `algorithms`.
@@ -145,13 +168,14 @@ impl Plan {
         spends: usize,
         equal: u32,
         mode: Mode,
+        doubt: Doubt,
         reservation: Option<ReservationKey<'_>>,
         context: &EncodeContext<'_>,
     ) {
         self.item_count += 1;
         let count = u16::try_from(spends).expect("the size of a batch is bounded");
         self.spends += count;
-        self.folds |= equal > 1;
+        self.is_plain &= equal == 1 && doubt == Doubt::NONE;
         self.items.extend_from_slice(&count.to_le_bytes());
         self.items.push(mode as u8);
         match reservation {
@@ -163,11 +187,12 @@ impl Plan {
             }
         }
         self.items.extend_from_slice(&equal.to_le_bytes());
+        self.push_numbers(&[doubt.0]);
     }
 
     /// Appends a whole request.
-    pub(crate) fn whole_request(&mut self, request: &Request<'_>, context: &EncodeContext<'_>) {
-        self.request(request.spends.len(), request.count.get(), Mode::Whole, None, context);
+    pub(crate) fn whole_request(&mut self, request: &Request<'_>, doubt: Doubt, context: &EncodeContext<'_>) {
+        self.request(request.spends.len(), request.count.get(), Mode::Whole, doubt, None, context);
         for Spend { cell, touch } in request.spends {
             let append = |out: &mut Vec<u8>, letter| context.keys.append(out, letter, cell);
             let planned = PlannedSpend { append, limit: touch.limit, ask: touch.ask, stance: touch.stance };
@@ -238,7 +263,7 @@ impl Plan {
 
     fn final_driver(&self) -> Driver {
         match self.driver {
-            Driver::Decide if self.spends == self.item_count && !self.folds => Driver::DecideAlone,
+            Driver::Decide if self.spends == self.item_count && self.is_plain => Driver::DecideAlone,
             driver => driver,
         }
     }
@@ -267,6 +292,7 @@ impl Plan {
         }
         self.items[24..26].copy_from_slice(&readable.to_le_bytes());
         self.items[26..28].copy_from_slice(&self.item_count.to_le_bytes());
+        self.items[28..30].copy_from_slice(&self.letter_at.to_le_bytes());
     }
 
     /// The command that runs a sealed plan.
@@ -410,6 +436,16 @@ impl<'a> Told<'a> {
         self.0.is_empty()
     }
 
+    /// Whether the next request was not decided, for others hold some of what it needs.
+    pub(crate) fn next_doubt(&mut self) -> Option<Doubt> {
+        let (bytes, later) = self.0.split_at_checked(OUTCOME)?;
+        let is_one = float(&bytes[..8]) == IN_DOUBT;
+        is_one.then(|| {
+            self.0 = later;
+            Doubt(float(&bytes[8..16]))
+        })
+    }
+
     /// What the next spend was told; none if the answer ends before.
     pub(crate) fn next_outcome(&mut self) -> Option<Outcome> {
         let (bytes, later) = self.0.split_at_checked(OUTCOME)?;
@@ -426,20 +462,27 @@ impl<'a> Told<'a> {
         Some(Fold { admitted, last_admitted: self.next_outcome()?, last })
     }
 
-    /// What the spends of `requests` were told; none if the answer is not one to them.
-    pub(crate) fn of<'r>(mut self, requests: impl Iterator<Item = &'r Request<'r>>) -> Option<BatchOutcomes> {
-        let mut told = BatchOutcomes::default();
-        for request in requests {
-            for _ in request.spends {
-                if request.is_fold() {
-                    let fold = self.next_fold()?;
-                    told.outcomes.push(fold.last);
-                    told.folds.push(fold);
-                } else {
-                    told.outcomes.push(self.next_outcome()?);
-                }
+    /// What the spends of the next request were told; none if the answer is not one to it.
+    pub(crate) fn next_request(&mut self, request: &Request<'_>, told: &mut BatchOutcomes) -> Option<()> {
+        for _ in request.spends {
+            if request.is_fold() {
+                let fold = self.next_fold()?;
+                told.outcomes.push(fold.last);
+                told.folds.push(fold);
+            } else {
+                told.outcomes.push(self.next_outcome()?);
             }
         }
+        Some(())
+    }
+
+    /// What the spends of `requests` were told; none if the answer is not one to them.
+    pub(crate) fn of<'r>(
+        mut self,
+        mut requests: impl Iterator<Item = &'r Request<'r>>,
+    ) -> Option<BatchOutcomes> {
+        let mut told = BatchOutcomes::default();
+        requests.try_for_each(|request| self.next_request(request, &mut told))?;
         self.is_empty().then_some(told)
     }
 }

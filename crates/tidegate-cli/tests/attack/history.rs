@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::limit::Limit;
 
+/// What who is not refused for certain is told to wait.
+const SOON: Duration = Duration::from_millis(100);
+
 /// One attack, from its first request to its last.
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -166,6 +169,17 @@ pub(crate) enum What {
 }
 
 impl History {
+    /// Refused by the store, and for certain: on several servers, who cannot wait for what another request holds is told to
+    /// come again soon. Where deadlines are long, everybody can.
+    pub(crate) fn is_certainly_refused(&self, asked: &Asked) -> bool {
+        let told = match asked.answer {
+            Answer::Refused { retry_after, .. } => retry_after,
+            _ => None,
+        };
+        let is_soon = told.is_some_and(|wait| wait <= SOON);
+        asked.is_exactly_refused() && !(self.reserves && !self.must_be_exact && is_soon)
+    }
+
     /// The troubles between two moments, and what they are.
     pub(crate) fn troubles_in(&self, from: Duration, until: Duration) -> impl Iterator<Item = &Trouble> {
         self.troubles.iter().filter(move |trouble| trouble.from <= until && from <= trouble.until)

@@ -1,16 +1,18 @@
 //! Requests whose cells live on different servers.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tidegate_core::{
     Ask, Concurrency, FixedWindow, LeaseId, Limit, Micros, Rate, RefusedHits, SlidingLog, SlidingWindow,
     Stance, Timestamp, Touch,
 };
-use tidegate_store::{Clock, LeaseRef, Request, Spend, Store, SystemClock};
+use tidegate_store::{Clock, LeaseRef, Request, Spend, Store, StoreError, SystemClock};
 use tidegate_store_redis::{RedisStore, TimeSource};
-use tidegate_testkit::{RedisCluster, ShardedRedis};
+use tidegate_testkit::{Redis, RedisCluster, ShardedRedis};
 
 use crate::subject::{Target, a_bucket, a_day, ask, left, patient, store};
 
@@ -119,7 +121,7 @@ async fn a_caller_that_gives_up_leaves_nothing_spent_by_halves() {
         let batch = [Request::once(&spends)];
         // Polled a few times at most: wherever it stands, it is dropped.
         let asked = store.decide(&batch).answer();
-        let _ = tokio::time::timeout(std::time::Duration::ZERO, asked).await;
+        let _ = tokio::time::timeout(Duration::ZERO, asked).await;
     }
     crate::subject::eventually("all reservations are put back", async || match rules.left(&store).await {
         [1_000, 1_000, 0] => Ok(()),
@@ -296,4 +298,90 @@ async fn equal_requests_that_were_refused_do_not_pass_when_quota_is_back_a_momen
             (0..3).filter(|place| each.at(*place).all(|outcome| outcome.is_admitted())).count() as u64;
         assert_eq!(before - left(&store, &tenant).await, passed, "who passes has spent: {told:?}");
     }
+}
+
+/// A cell on each of two servers, the second of which is away from now on.
+struct Apart {
+    sharded: ShardedRedis,
+    near: Target,
+    far: Target,
+    away: usize,
+}
+
+impl Apart {
+    async fn new(store: impl Fn(&str) -> RedisStore) -> (Self, RedisStore) {
+        let sharded = ShardedRedis::start(2);
+        let store = store(&sharded.url());
+        let near = Target::new("near", "n", a_day(10));
+        let home = store.node_of(&near.key);
+        let mut names = (0..).map(|number| Target::new("far", &format!("f-{number}"), a_day(10)));
+        let far = names.find(|target| store.node_of(&target.key) != home).unwrap();
+        let apart = Apart { sharded, near, far, away: 1 - home };
+        // Connections are made before the server goes away.
+        assert_eq!(apart.left(&store).await, [10, 10]);
+        apart.away().pause();
+        (apart, store)
+    }
+
+    fn away(&self) -> &Redis {
+        &self.sharded.nodes()[self.away]
+    }
+
+    async fn left(&self, store: &RedisStore) -> [u64; 2] {
+        [left(store, &self.near).await, left(store, &self.far).await]
+    }
+
+    /// Waits until so much is left of the near cell.
+    async fn left_near(&self, store: &RedisStore, expected: u64) {
+        crate::subject::eventually("the near cell changes", async || match left(store, &self.near).await {
+            left if left == expected => Ok(()),
+            left => Err(left),
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn that_a_call_came_too_late_is_told_once_it_is_undone() {
+    let (apart, impatient) =
+        Apart::new(|url| store(url, &patient().timeout(Duration::from_millis(300)))).await;
+    let calm = store(&apart.sharded.url(), &patient());
+    let spends = [apart.near.spend(1), apart.far.spend(1)];
+    let mut asked = pin!(ask(&impatient, &spends));
+    tokio::select! {
+        told = asked.as_mut() => panic!("nothing is undone at the far server: {told:?}"),
+        () = async {
+            apart.left_near(&calm, 9).await;
+            apart.left_near(&calm, 10).await;
+        } => {}
+    }
+    apart.away().resume();
+    let told = asked.await;
+    assert!(matches!(told, Err(StoreError::TimedOut { .. })), "{told:?}");
+    assert_eq!(apart.left(&calm).await, [10, 10]);
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_any_more_is_not_spent() {
+    let (apart, store) = Apart::new(|url| store(url, &patient())).await;
+    let spends = [apart.near.spend(1), apart.far.spend(1)];
+    tokio::select! {
+        told = ask(&store, &spends) => panic!("the far server is away: {told:?}"),
+        () = apart.left_near(&store, 9) => {}
+    }
+    apart.away().resume();
+    apart.left_near(&store, 10).await;
+    assert_eq!(left(&store, &apart.far).await, 10);
+}
+
+#[tokio::test]
+async fn an_answer_that_one_of_several_servers_gives_late_is_heard() {
+    let config = patient().timeout(Duration::from_millis(50)).late_answers(Duration::from_secs(10));
+    let (apart, store) = Apart::new(|url| store(url, &config)).await;
+    let spends = [apart.far.spend(1)];
+    let (told, ()) = tokio::join!(ask(&store, &spends), async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        apart.away().resume();
+    });
+    assert!(told.unwrap()[0].is_admitted());
 }

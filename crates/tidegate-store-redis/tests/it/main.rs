@@ -10,6 +10,7 @@ mod cross_slot;
 mod differential;
 mod expiry;
 mod failures;
+mod holds;
 mod login;
 mod memory;
 mod promises;

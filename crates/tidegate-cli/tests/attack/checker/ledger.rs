@@ -11,8 +11,6 @@ use crate::limit::{Limit, Rate};
 const SETTLED: Duration = Duration::from_secs(15);
 /// A request that nobody answered in time may still be on its way to the store.
 const UNDER_WAY: Duration = Duration::from_secs(5);
-/// A request that one store refused may hold something on another for about a round trip.
-const RESERVED: Duration = Duration::from_millis(250);
 
 /// Spends, sorted both by when they began and by when at the latest they were over.
 #[derive(Debug, Default)]
@@ -104,8 +102,7 @@ fn micros(span: Duration) -> i128 {
 }
 
 fn spends(view: &View<'_>, cell: usize) -> Vec<Spend> {
-    let history = view.history;
-    let limit = &history.cells[cell].limit;
+    let limit = &view.history.cells[cell].limit;
     let spend = |asked: &Asked| {
         let cost = match limit {
             Limit::Concurrency { .. } => asked.cost.min(1),
@@ -121,9 +118,6 @@ fn spends(view: &View<'_>, cell: usize) -> Vec<Spend> {
             Answer::Lost => by(UNDER_WAY, 1),
             Answer::Refused { source, .. } if !source.is_exact() => by(UNDER_WAY, 1),
             Answer::Refused { .. } if limit.counts_refused() => by(Duration::ZERO, 1),
-            Answer::Refused { .. } if history.reserves && history.shapes[asked.shape].len() > 1 => {
-                by(RESERVED, 1)
-            }
             Answer::Refused { .. } => None,
         }
     };

@@ -14,7 +14,7 @@ const MOST_SHOWN: usize = 3;
 pub(super) fn check(view: &View<'_>) -> Vec<Violation> {
     let history = view.history;
     let ledgers: Vec<Ledger> = (0..history.cells.len()).map(|cell| Ledger::of_state(view, cell)).collect();
-    let refused = history.asked.iter().filter(|asked| asked.is_exactly_refused());
+    let refused = history.asked.iter().filter(|asked| history.is_certainly_refused(asked));
     let wrongly = refused.filter(|asked| {
         !history.shapes[asked.shape].iter().any(|cell| may_refuse(history, &ledgers[*cell], *cell, asked))
     });

@@ -91,22 +91,21 @@ impl Shape<'_> {
             .cells
             .iter()
             .all(|cell| self.history.cells[*cell].limits_in(refused.sent, next.received).count() == 1);
-        (next.is_exactly_refused() && next.cost.max(1) <= cost && alone && calm && unchanged).then(|| {
-            self.violation(format!(
-                "waited {retry_after:?} as told and is refused again: {refused:?}, then {next:?}"
-            ))
-        })
+        (self.history.is_certainly_refused(next) && next.cost.max(1) <= cost && alone && calm && unchanged)
+            .then(|| {
+                self.violation(format!(
+                    "waited {retry_after:?} as told and is refused again: {refused:?}, then {next:?}"
+                ))
+            })
     }
 
     /// Nobody is admitted before the moment at which an earlier refusal of no more hits said to come back.
     fn admitted_too_early(&self) -> Option<Violation> {
         let gives_back = |cell: &usize| matches!(self.history.cells[*cell].limit, Limit::Concurrency { .. });
         let changes = |cell: &usize| !self.history.cells[*cell].earlier.is_empty();
-        // Where a request needs several servers, another one may hold quota for a moment and give it back.
-        let reserves = self.history.reserves && self.cells.len() > 1;
-        if reserves
-            || !self.history.troubles.is_empty()
+        if !self.history.troubles.is_empty()
             || self.cells.iter().any(|cell| gives_back(cell) || changes(cell))
+            || self.lets_somebody_go()
         {
             return None;
         }
@@ -115,11 +114,20 @@ impl Shape<'_> {
         costs.into_iter().find_map(|cost| self.too_early_at(cost))
     }
 
+    /// What was spent for who was let go comes back, after others were refused by it.
+    fn lets_somebody_go(&self) -> bool {
+        let is_near =
+            |asked: &Asked| self.history.shapes[asked.shape].iter().any(|cell| self.cells.contains(cell));
+        let is_let_go =
+            |asked: &Asked| matches!(&asked.answer, Answer::Refused { source, .. } if !source.is_exact());
+        self.history.asked.iter().any(|asked| is_let_go(asked) && is_near(asked))
+    }
+
     fn too_early_at(&self, cost: u64) -> Option<Violation> {
         let same = || self.asked.iter().filter(|asked| asked.cost.max(1) == cost);
         // When each refusal came, and until when it said to wait.
         let mut told: Vec<(Duration, Duration, &Asked)> = same()
-            .filter(|asked| asked.is_exactly_refused())
+            .filter(|asked| self.history.is_certainly_refused(asked))
             .filter_map(|asked| match asked.answer {
                 Answer::Refused { source, retry_after: Some(wait), .. } => {
                     // What is remembered counts from when the store's answer came: later by a request's way at most.

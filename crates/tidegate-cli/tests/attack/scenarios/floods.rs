@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate_testkit::ShardedRedis;
+
 use super::attack_with;
 use crate::acts::flood;
 use crate::attack::{Attack, Pipeline};
@@ -76,4 +78,25 @@ fn fifty_thousand_at_once_on_two_thousand_keys_are_exact() {
 #[test]
 fn fifty_thousand_at_once_on_two_thousand_keys_never_look_like_a_failure() {
     attack_with(&[1], |random| on_many_keys(DEFAULT, random));
+}
+
+/// Users of one tenant, whose counters live on different servers: each request needs two of them.
+#[test]
+fn fifty_thousand_at_once_over_several_servers_admit_the_limit_and_lose_none_of_it() {
+    attack_with(&[2], |random| {
+        let hourly = |limit| vec![Limit::FixedWindow { limit, window: HOUR }];
+        let mut plan = Plan::default();
+        plan.add("case", "local", hourly(20), Some(hourly(2_000)), 200);
+        let mut attack = Attack::start(Store::Sharded(ShardedRedis::start(3)), 2, DEFAULT, plan);
+        let mut requests = |count| (0..count).map(|_| (random.below(200), 1)).collect();
+        let flood: Vec<Pipeline> =
+            (0..50).map(|connection| Pipeline { node: connection % 2, requests: requests(1_000) }).collect();
+        attack.burst(&flood);
+        // What was late is over by then: who is refused now is refused by what others have.
+        crate::world::pass(Duration::from_secs(6));
+        for _ in 0..25 {
+            attack.burst(&[Pipeline { node: 0, requests: requests(100) }]);
+        }
+        attack
+    });
 }

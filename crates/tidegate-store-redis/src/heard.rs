@@ -1,0 +1,75 @@
+//! When each server last answered.
+//!
+//! A decision over several servers takes several calls. Where it comes too late as a whole although each of them was answered,
+//! there is too much to do, and no server is to blame.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate_core::Micros;
+use tidegate_store::LastHeard;
+use tokio::time::Instant;
+
+#[derive(Debug)]
+pub(crate) struct Heard {
+    /// What counts as in time.
+    in_time: Duration,
+    since: Instant,
+    nodes: Box<[HeardNode]>,
+}
+
+/// In us since then; 0 for never.
+#[derive(Debug, Default)]
+struct HeardNode {
+    in_time: AtomicU64,
+    at_all: AtomicU64,
+}
+
+impl Heard {
+    pub(crate) fn new(nodes: usize, in_time: Duration) -> Self {
+        Heard { in_time, since: Instant::now(), nodes: (0..nodes).map(|_| HeardNode::default()).collect() }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// `node` answered after `took`.
+    pub(crate) fn answered(&self, node: usize, took: Duration) {
+        // With one server, who waits knows as much.
+        if self.nodes.len() == 1 {
+            return;
+        }
+        let (now, node) = (self.now().max(1), &self.nodes[node]);
+        node.at_all.store(now, Ordering::Relaxed);
+        if took <= self.in_time {
+            node.in_time.store(now, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn last(&self, node: usize) -> LastHeard {
+        let now = self.now();
+        let ago = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
+            0 => None,
+            at => Some(Micros::new(now.saturating_sub(at))),
+        };
+        let HeardNode { in_time, at_all } = &self.nodes[node];
+        LastHeard { in_time: ago(in_time), at_all: ago(at_all) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_comes_late_is_heard_and_not_in_time() {
+        let heard = Heard::new(3, Duration::from_millis(10));
+        heard.answered(0, Duration::from_millis(10));
+        heard.answered(1, Duration::from_millis(11));
+        let told = [0, 1, 2]
+            .map(|node| heard.last(node))
+            .map(|last| (last.in_time.is_some(), last.at_all.is_some()));
+        assert_eq!(told, [(true, true), (false, true), (false, false)]);
+    }
+}
