@@ -3,15 +3,14 @@
 //! A node writes a line when it has the answer, so that lines are out of order by as long as answers take. Some lines are
 //! read ahead, and the earliest of them comes first. Of several logs the one goes on whose next line is the earliest.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use crate::parse::time_of;
 use crate::reader::{Line, Reader};
 
 /// Lines of each log that are read ahead: more than come while the slowest of them waits for its answer.
-const AHEAD: usize = 1_024;
+const AHEAD: usize = 512;
 /// A line that is this much ahead of the one before stays in its place: whether it is wrong, its neighbours tell.
 const LEAP_US: u64 = 86_400_000_000;
 
@@ -26,7 +25,8 @@ pub struct Ordered<R> {
 #[derive(Debug)]
 struct Log<R> {
     reader: Reader<R>,
-    ahead: BinaryHeap<Reverse<ReadAhead>>,
+    /// In the order in which they are given out. Almost all are read in it, too.
+    ahead: VecDeque<ReadAhead>,
     /// Buffers of lines that were given out.
     spare: Vec<Vec<u8>>,
     /// The number of the last line that was read, its time, and what it was ordered by.
@@ -37,7 +37,7 @@ struct Log<R> {
 }
 
 /// A line that was read ahead. Those of the same time keep their order.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug)]
 struct ReadAhead {
     place: u64,
     number: u64,
@@ -51,7 +51,7 @@ impl<R: Read> Ordered<R> {
         let log = |(reader, first): (Reader<R>, Option<Vec<u8>>)| {
             let mut log = Log {
                 reader,
-                ahead: BinaryHeap::new(),
+                ahead: VecDeque::new(),
                 spare: Vec::new(),
                 number: 0,
                 time: 0,
@@ -80,11 +80,11 @@ impl<R: Read> Ordered<R> {
         for log in &mut self.logs {
             log.read_ahead()?;
         }
-        let earliest = |log: &&mut Log<R>| log.ahead.peek().map_or(u64::MAX, |next| next.0.place);
+        let earliest = |log: &&mut Log<R>| log.ahead.front().map_or(u64::MAX, |next| next.place);
         let Some(log) = self.logs.iter_mut().filter(|log| !log.ahead.is_empty()).min_by_key(earliest) else {
             return Ok(None);
         };
-        let Some(Reverse(next)) = log.ahead.pop() else { return Ok(None) };
+        let Some(next) = log.ahead.pop_front() else { return Ok(None) };
         let Some(text) = next.text else { return Ok(Some((next.number, Line::TooLong))) };
         let last = std::mem::replace(&mut self.line, text);
         log.spare.push(last);
@@ -116,7 +116,14 @@ impl<R: Read> Log<R> {
         let place = if leaps { self.place } else { time };
         self.number += 1;
         (self.time, self.place) = (time, place);
-        self.ahead.push(Reverse(ReadAhead { place, number: self.number, text }));
+        let line = ReadAhead { place, number: self.number, text };
+        match self.ahead.back() {
+            Some(last) if last.place > place => {
+                let before = self.ahead.partition_point(|other| other.place <= place);
+                self.ahead.insert(before, line);
+            }
+            _ => self.ahead.push_back(line),
+        }
     }
 }
 
