@@ -9,7 +9,7 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use tidegate_replay::{Format, Options, Parser, Reader, Replay};
+use tidegate_replay::{Format, Options, Ordered, Parser, Reader, Replay};
 use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
 
 const LINES: u64 = 2_000_000;
@@ -47,7 +47,13 @@ fn run(log: &str, format: Format, against: bool) -> (f64, u64) {
     let mut replay = Replay::new(rules(), against.then(rules), Options::new("web"));
     let mut parser = Parser::new(format).expect("not CSV");
     let start = Instant::now();
-    replay.play_log(&mut Reader::new(log.as_bytes()), &mut parser, |_| ()).expect("memory can be read");
+    let mut reader = Reader::new(log.as_bytes());
+    let played = match format {
+        // As the command does: in the order of their times.
+        Format::Tidegate => replay.play_ordered(&mut Ordered::new([(reader, None)]), |_| ()),
+        _ => replay.play_log(&mut reader, &mut parser, |_| ()),
+    };
+    played.expect("memory can be read");
     let report = replay.finish();
     assert_eq!(report.lines.bad, 0, "{:?}", report.lines);
     (report.lines.played as f64 / start.elapsed().as_secs_f64(), report.refused.now)

@@ -16,6 +16,7 @@ const MOST_TOLD: usize = 64;
 pub(crate) struct Past {
     by_source: [u64; Source::ALL.len()],
     versions: BTreeSet<u64>,
+    last_version: Option<u64>,
     banned: u64,
     left_out: u64,
     /// Refused then by what a node remembered, and admitted now.
@@ -32,10 +33,13 @@ impl Past {
         if let Some(source) = own.source {
             self.by_source[source as usize] += weight;
         }
-        if let Some(version) = own.version
+        // Almost all are of the same version as the line before.
+        if own.version != self.last_version
+            && let Some(version) = own.version
             && self.versions.len() < MOST_TOLD
         {
             self.versions.insert(version);
+            self.last_version = own.version;
         }
         self.banned += if own.banned { weight } else { 0 };
         self.left_out += u64::from(own.also_left_out > 0);
