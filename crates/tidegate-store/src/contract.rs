@@ -17,8 +17,8 @@ use crate::record::{Record, no_records};
 pub struct LastHeard {
     /// Within the time that a decision may take.
     pub in_time: Option<Micros>,
-    /// However late.
-    pub at_all: Option<Micros>,
+    /// After that time.
+    pub late: Option<Micros>,
 }
 
 /// Where cells live: this process's memory, or a Redis that every node shares.

@@ -34,7 +34,7 @@ async fn drive(mut slot: CallSlot) {
             remote.start_call(id.clone());
         }
         remote.still_to_ask(&mut slot.items, remote.expected_call(&id.nodes));
-        while slot.is_wanted() && !remote.is_away(&id.nodes) && !remote.may_send(&id.nodes) {
+        while slot.is_wanted() && !remote.may_send(&id.nodes) && !remote.is_away(&id.nodes) {
             remote.for_a_slice(remote.timeout, std::future::pending::<()>()).await;
             remote.still_to_ask(&mut slot.items, remote.timeout);
         }
@@ -377,7 +377,8 @@ impl Remote {
         };
         let is_late = matches!(error, StoreError::TimedOut { .. });
         if is_late {
-            nodes.iter().for_each(|node| self.way_to(*node).took(self.lag.waited(sent, now)));
+            let took = self.lag.waited(sent, now);
+            self.still_to_answer(nodes, sent.at).for_each(|way| way.took(took));
         }
         if is_late && self.is_only_late(nodes, sent.at, now) {
             return CallEnd::Answered;
@@ -391,10 +392,13 @@ impl Remote {
     /// mends: they answer others, or did a moment ago.
     pub(super) fn is_only_late(&self, nodes: &[usize], sent: Timestamp, now: Timestamp) -> bool {
         let a_moment_ago = now.back(self.busy_patience());
-        self.has_answered_since(nodes, sent)
-            // Where this core runs late, it may be one of many on a machine that is busy.
-            || self.lag.is_busy(now) && self.has_answered_since(nodes, a_moment_ago)
-            || self.is_heard_since(nodes, a_moment_ago) && self.has_answered_since(nodes, now.back(OVERLOADED_FOR))
+        nodes.iter().all(|&node| {
+            self.has_answered_since(node, sent)
+                // Where this core runs late, it may be one of many on a machine that is busy.
+                || self.lag.is_busy(now) && self.has_answered_since(node, a_moment_ago)
+                || self.has_answered_late_since(node, a_moment_ago)
+                    && self.has_answered_since(node, now.back(OVERLOADED_FOR))
+        })
     }
 
     /// How long a store may be silent before a busy core takes it for failed.
@@ -408,7 +412,7 @@ impl Remote {
         for &node in nodes {
             if nodes.len() == 1 || self.store.endpoint(node) == error.endpoint() {
                 self.tell(self.breakers.failed(node, sent, now));
-            } else if !self.has_answered_since(&[node], sent) {
+            } else if !self.has_answered_since(node, sent) {
                 self.probe_soon(node);
             }
         }

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{BatchOutcomes, Clock, MOST_LAG, Request, StoreError};
 
@@ -53,38 +54,41 @@ pub(super) struct Sent<'c> {
 }
 
 /// A late call that some nodes have yet to answer, until it is dropped.
-struct Behind<'r> {
-    remote: &'r Remote,
-    nodes: &'r [usize],
-}
+struct Behind<'r>(SmallVec<[&'r WayToNode; 2]>);
 
 impl<'r> Behind<'r> {
-    fn new(remote: &'r Remote, nodes: &'r [usize]) -> Self {
-        let now = remote.clock.now().as_micros();
-        for way in nodes.iter().map(|node| remote.way_to(*node)) {
+    fn new(ways: impl Iterator<Item = &'r WayToNode>, now: Timestamp) -> Self {
+        let ways: SmallVec<[&WayToNode; 2]> = ways.collect();
+        for way in &ways {
             way.late_calls.fetch_add(1, Ordering::Relaxed);
-            way.late_since.store(now, Ordering::Relaxed);
+            way.late_since.store(now.as_micros(), Ordering::Relaxed);
         }
-        Behind { remote, nodes }
+        Behind(ways)
     }
 }
 
 impl Drop for Behind<'_> {
     fn drop(&mut self) {
-        for node in self.nodes {
-            self.remote.way_to(*node).late_calls.fetch_sub(1, Ordering::Relaxed);
+        for way in &self.0 {
+            way.late_calls.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 impl WayToNode {
-    /// Whether a call goes to a node that is behind: one every `pause`.
-    fn goes_to_see(&self, now: Timestamp, pause: Micros) -> bool {
+    /// Whether a call may go to see a node that is behind: one every `pause`.
+    fn is_due(&self, now: Timestamp, pause: Micros) -> bool {
         let next = self.next_try.load(Ordering::Relaxed);
         // A clock that stepped back must not make it wait for longer.
-        let is_due = now.as_micros() >= next || next - now.as_micros() > pause.get();
+        now.as_micros() >= next || next - now.as_micros() > pause.get()
+    }
+
+    /// Whether this call is the one that goes.
+    fn goes_to_see(&self, now: Timestamp, pause: Micros) -> bool {
+        let next = self.next_try.load(Ordering::Relaxed);
         let then = now.as_micros().saturating_add(pause.get());
-        is_due && self.next_try.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.is_due(now, pause)
+            && self.next_try.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -106,7 +110,7 @@ impl Remote {
             self.observer.late_call(LateCall::Lost);
             return end;
         };
-        let behind = Behind::new(self, nodes);
+        let behind = Behind::new(self.still_to_answer(nodes, sent.at.at), self.clock.now());
         slot.pass_on(end);
         let soon = self.busy_patience().min(LATE_CALLS_HEARD_FOR);
         let mut answer = within(&*self.runtime, soon, call.as_mut()).await;
@@ -134,14 +138,17 @@ impl Remote {
     /// sent would be late too, and make the next later still; who waits meanwhile until their time is over has spent nothing.
     /// One at a time goes to see, should those calls have been lost.
     pub(super) fn may_send(&self, nodes: &[usize]) -> bool {
-        let now = self.clock.now();
-        nodes.iter().all(|node| {
-            let way = self.way_to(*node);
+        let is_behind = |node: &&usize| {
+            let way = self.way_to(**node);
             let late_since = Timestamp::from_micros(way.late_since.load(Ordering::Relaxed));
-            way.late_calls.load(Ordering::Relaxed) < self.queues.bounds().calls
-                || self.has_answered_since(&[*node], late_since)
-                || way.goes_to_see(now, self.timeout)
-        })
+            way.late_calls.load(Ordering::Relaxed) >= self.queues.bounds().calls
+                && !self.has_answered_since(**node, late_since)
+        };
+        let behind = || nodes.iter().filter(is_behind).map(|node| self.way_to(*node));
+        let now = self.clock.now();
+        // Only where it may see all of them does a call take anybody's turn.
+        behind().all(|way| way.is_due(now, self.timeout))
+            && behind().all(|way| way.goes_to_see(now, self.timeout))
     }
 
     /// Does what nobody waits for, for as long as late calls are heard. It says nothing about the store's health: many of these

@@ -316,22 +316,29 @@ impl Remote {
         answer
     }
 
-    /// Whether all of `nodes` have answered this limiter in time after `when`, if only a part of what it asked.
-    fn has_answered_since(&self, nodes: &[usize], when: Timestamp) -> bool {
-        let now = self.clock.now();
-        nodes.iter().all(|node| {
-            self.way_to(*node).answered_at.load(Ordering::Relaxed) > when.as_micros()
-                || self.store.last_heard(*node).in_time.is_some_and(|ago| now.back(ago) > when)
-        })
+    /// Whether `node` has answered this limiter in time after `when`, if only a part of what it asked.
+    fn has_answered_since(&self, node: usize, when: Timestamp) -> bool {
+        let heard = self.store.last_heard(node).in_time;
+        self.way_to(node).answered_at.load(Ordering::Relaxed) > when.as_micros()
+            || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
     }
 
-    /// Whether all of `nodes` have answered this limiter after `when`, however late.
-    fn is_heard_since(&self, nodes: &[usize], when: Timestamp) -> bool {
-        let now = self.clock.now();
-        nodes.iter().all(|node| {
-            self.way_to(*node).late_at.load(Ordering::Relaxed) > when.as_micros()
-                || self.store.last_heard(*node).at_all.is_some_and(|ago| now.back(ago) > when)
-        })
+    /// Whether `node` has answered this limiter too late after `when`. An answer in time does not count: a node that falls
+    /// silent has just given one.
+    fn has_answered_late_since(&self, node: usize, when: Timestamp) -> bool {
+        let heard = self.store.last_heard(node).late;
+        self.way_to(node).late_at.load(Ordering::Relaxed) > when.as_micros()
+            || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
+    }
+
+    /// The ways to those of `nodes` that have not answered what was sent to all of them at `sent`.
+    fn still_to_answer<'r>(
+        &'r self,
+        nodes: &'r [usize],
+        sent: Timestamp,
+    ) -> impl Iterator<Item = &'r WayToNode> + 'r {
+        let is_silent = move |node: &&usize| !self.has_answered_since(**node, sent);
+        nodes.iter().filter(is_silent).map(|node| self.way_to(*node))
     }
 
     /// How long a call to these nodes takes, as far as is known.
