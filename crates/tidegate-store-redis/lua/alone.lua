@@ -5,7 +5,7 @@
 -- Items    runs of requests with the same limit: how many (2 bytes), algorithm (a letter), flags (1 byte) and the limit's
 --          six numbers as in decide.lua, then of each request the number of its key (2 bytes) and its hits (8-byte float)
 
-local RUN, REQUEST = "<I2c1I1dddddd", "<I2d"
+local RUN, REQUEST, DOUBTFUL = "<I2c1I1dddddd", "<I2d", "<dddddd"
 -- Most calls carry one request, and need no lists.
 if items == 1 then
   local _, letter, flags, a, b, c, d, e, f, _, hits = from_bytes("<I2c1I1ddddddI2d", plan, at)
@@ -16,7 +16,7 @@ if items == 1 then
       keep(KEYS[1], after ~= "" and after, expires_s)
     end
     if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(1, 0) then
-      wait, remaining, reset_after_us = IN_DOUBT, now, 0
+      return to_bytes(DOUBTFUL, IN_DOUBT, now, 0, max(wait, -2 - SOON_US), remaining, reset_after_us)
     end
     return to_bytes("<ddd", wait, remaining, reset_after_us)
   end
@@ -34,17 +34,20 @@ while told < items do
     if after then
       raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
     end
-    if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(key, 0) then
-      wait, remaining, reset_after_us = IN_DOUBT, now, 0
-    elseif wait < 0 and flags >= COUNTS_REFUSED then
-      wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
-      after, expires_s = note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
-      if after then
-        raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
-      end
-    end
     told = told + 1
-    reply[told] = to_bytes("<ddd", wait, remaining, reset_after_us)
+    if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(key, 0) then
+      wait = max(wait, -2 - SOON_US)
+      reply[told] = to_bytes(DOUBTFUL, IN_DOUBT, now, 0, wait, remaining, reset_after_us)
+    else
+      if wait < 0 and flags >= COUNTS_REFUSED then
+        wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
+        after, expires_s = note_refused(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)
+        if after then
+          raws[key], changed[key] = after ~= "" and after, expires_s or changed[key] or 0
+        end
+      end
+      reply[told] = to_bytes("<ddd", wait, remaining, reset_after_us)
+    end
   end
 end
 for key, expires_s in pairs(changed) do

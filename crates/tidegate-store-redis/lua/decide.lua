@@ -12,8 +12,9 @@
 -- Reply    wait, remaining, reset_after_us of every spend, as 8-byte floats. Of a request that stands for several, what
 --          the last of them is told, then how many the cell admitted, then what the last admitted one is told. Of one
 --          that stands for itself alone and has a reservation, what it is told, then what it is told if it does not pass
---          elsewhere. What is undone is told nothing. A request that is refused while others hold some of what it
---          needs is not decided: it is told -0.5, now_us and 0, and if it has a reservation, then what it would be told.
+--          elsewhere. What is undone is told nothing. A request that is refused only while others hold some of what it
+--          needs is not decided: it is told -0.5, now_us and how many of it pass, then what it is told if it cannot wait:
+--          that it is refused, or of several with a reservation, how many each cell would admit.
 --
 -- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once. If it
 -- stands for several, all of them pass or nothing changes: the reply then says how many would have passed.
@@ -58,22 +59,26 @@ local function admits(most, letter, key, hits, a, b, c, d, e, f)
   return min(1 + floor_div(remaining, hits), most), wait
 end
 
--- How many of `count` equal requests with these spends pass, and whether any cell refuses some of them only as long as
--- others hold what they may put back.
+-- How many of `count` equal requests with these spends pass, and whether more of them would if others put back what they
+-- hold: not where a cell that nobody holds admits no more.
 local function passing(count, spends, since, at)
-  local in_doubt = false
+  local certain, held = count, count
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
     -- Where nothing can be in doubt, the first refusal is enough.
-    if has(flags, ENFORCED) and (count > 0 or letter_at > 0) then
-      local most = max(count, 1)
-      local admitted, wait = admits(most, letter, key, hits, a, b, c, d, e, f)
-      in_doubt = in_doubt or letter_at > 0 and admitted < most and wait ~= -1 and may_yet_pass(key, since)
-      count = min(count, admitted)
+    if has(flags, ENFORCED) and (certain > 0 or letter_at > 0) then
+      local admitted, wait = admits(count, letter, key, hits, a, b, c, d, e, f)
+      if letter_at > 0 and admitted < count and wait ~= -1 and may_yet_pass(key, since) then
+        held = min(held, admitted)
+      else
+        certain = min(certain, admitted)
+      end
     end
   end
-  return count, in_doubt
+  -- What is refused all the same must not be told to wait for what is held.
+  is_for_good = is_for_good or held < count and held >= certain
+  return min(certain, held), held < certain
 end
 
 -- Spends what `count` equal requests ask: what the last of them is told.
@@ -235,10 +240,11 @@ local function tell_how_many(count, spends, at)
   end
 end
 
--- Says what a request in doubt with a reservation is told if it cannot wait: that it is refused, and to come again soon.
-local function tell_in_doubt(count, mode, spends, at)
+-- Says that a request is in doubt, and what it is told if it cannot wait: that it is refused, and to come again soon.
+local function tell_in_doubt(count, passed, spends, is_reserved, at)
   is_for_good = true
-  if count > 1 and mode ~= REFUSED_ELSEWHERE then
+  tell(IN_DOUBT, now, passed)
+  if count > 1 and is_reserved then
     return tell_how_many(count, spends, at)
   end
   for _ = 1, spends do
@@ -249,9 +255,20 @@ local function tell_in_doubt(count, mode, spends, at)
     tell(wait, remaining, reset_after_us)
     if count > 1 then
       tell_admitted(0, wait, remaining, reset_after_us)
-    else
+    elseif is_reserved then
       tell(wait, remaining, reset_after_us)
     end
+  end
+end
+
+-- How much of each cell, by the number of its key, this call holds for now.
+local taken = {}
+
+-- Lists who holds some of a cell, if that may be missing to others.
+local function hold_if_scarce(remaining, times, reservation, letter, key, hits, c)
+  taken[key] = (taken[key] or 0) + hits * times
+  if hits > 0 and times > 0 and (remaining < SCARCE * taken[key] or letter == "l" and c > 0) then
+    hold(key, KEYS[reservation])
   end
 end
 
@@ -276,9 +293,7 @@ local function decide_request(count, passed, spends, reservation, at)
       times, remaining = decide_fold(count, passed, flags, letter, key, hits, a, b, c, d, e, f)
     end
     if is_reserved then
-      if hits > 0 and times > 0 and remaining < SCARCE * hits * times then
-        hold(key, KEYS[reservation])
-      end
+      hold_if_scarce(remaining, times, reservation, letter, key, hits, c)
       -- A lease that was not taken leaves no trace.
       until_us = hits > 0 and times > 0 and until_us
       times = hits > 0 and (has(flags, COUNTS_REFUSED) and count or times) or 0
@@ -300,20 +315,18 @@ for _ = 1, items do
     -- One limit alone decides in one go: its refusal changes nothing by itself.
     local is_alone = mode ~= PART and spends == 1 and count == 1
     if mode == REFUSED_ELSEWHERE then
-      _, in_doubt = passing(0, spends, since, at)
+      is_for_good = letter_at > 0
     elseif not cancelled then
       if not is_alone or letter_at > 0 then
         passed, in_doubt = passing(count, spends, since, at)
       end
       if is_alone then
-        passed, in_doubt = 1, in_doubt and not is_renewed(at)
+        in_doubt = in_doubt and not is_renewed(at)
+        passed = in_doubt and 0 or 1
       end
     end
     if in_doubt then
-      tell(IN_DOUBT, now, 0)
-      if reservation > 0 then
-        tell_in_doubt(count, mode, spends, at)
-      end
+      tell_in_doubt(count, passed, spends, reservation > 0, at)
     elseif reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
       tell_how_many(count, spends, at)
     else

@@ -6,8 +6,8 @@
 -- The set is not among KEYS: where a slot of a cluster moves, Redis turns calls away some of whose keys are there and some
 -- are not, and most calls never need it. Where it cannot be reached, nothing counts as held.
 
--- Who leaves so many times as much as it takes stands in nobody's way, and need not say that it holds anything. As in
--- rounds.rs.
+-- A call that leaves so many times as much of a cell as it takes stands in nobody's way, and need not say that it holds
+-- anything; unless requests must keep a distance, where one alone does. As in rounds.rs.
 local SCARCE = 4
 -- Who is not refused for certain is told to come again so soon.
 local SOON_US = 100000
@@ -20,8 +20,9 @@ if letter_at > 0 then
   -- Who holds something for longer is gone, and it stays spent: nobody tries to put it back any more. The list itself is
   -- kept for as long as a reservation.
   local HELD_US, HOLDS_MS = 4000000, 5000
-  -- How many holders are looked at, and how many bytes of their names at the end are those of their batch.
-  local MOST_HOLDERS, BATCH = 256, 8
+  -- How many holders are looked at, from how many on those are dropped that count no more, and how many bytes of their
+  -- names at the end are those of their batch.
+  local MOST_HOLDERS, MANY_HOLDERS, BATCH = 256, 64, 8
 
   -- By the number of a cell's key: since when others hold some of it, or false.
   local held = {}
@@ -39,7 +40,13 @@ if letter_at > 0 then
   end
 
   function hold(key, reservation)
-    add(list_of(key), now, sub(reservation, -2 * BATCH))
+    local list = list_of(key)
+    add(list, now, sub(reservation, -2 * BATCH))
+    -- Who died while it held something never lets go, and whoever comes keeps the list alive.
+    if (tonumber(redis.pcall("ZCARD", list)) or 0) > MANY_HOLDERS then
+      redis.pcall("ZREMRANGEBYSCORE", list, 0, now - HELD_US)
+      redis.pcall("ZREMRANGEBYSCORE", list, now + 1, "+inf")
+    end
   end
 
   -- What was held is put back. What is kept is taken from the list without a script.
@@ -54,7 +61,8 @@ if letter_at > 0 then
   function held_since(key)
     if held[key] == nil then
       held[key] = false
-      local holders = redis.pcall("ZRANGEBYSCORE", list_of(key), max(now - HELD_US, 0), "+inf", "WITHSCORES",
+      -- Not those from the future, which a clock wrote that has since stepped back: they may never let go.
+      local holders = redis.pcall("ZRANGEBYSCORE", list_of(key), max(now - HELD_US, 0), now, "WITHSCORES",
         "LIMIT", 0, MOST_HOLDERS)
       for at = 1, #holders, 2 do
         if sub(holders[at], -BATCH) ~= own_batch then
@@ -74,6 +82,6 @@ if letter_at > 0 then
     if not oldest or since == 0 or oldest <= since then
       return oldest
     end
-    return -tonumber(call("ZSCORE", list_of(key), "") or 0) > since
+    return -(tonumber(redis.pcall("ZSCORE", list_of(key), "")) or 0) > since
   end
 end

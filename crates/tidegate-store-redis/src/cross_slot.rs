@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use redis::Cmd;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Fold, Limit, Stance};
+use tidegate_core::{Ask, Fold, Limit, Micros, Stance};
 use tidegate_store::{BatchOutcomes, BoxError, Outcomes, Request, Spend, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ use crate::patience::Patience;
 use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToKeep, ToUndo};
 use crate::script::{Algorithms, Driver};
 use crate::store::{Inner, Ran, nonsense};
-use crate::wire::{Doubt, EncodeContext, Mode, Noting, Plan, PlannedSpend, ReservationKey, Told};
+use crate::wire::{Doubt, EncodeContext, Mode, Noting, OutcomeReader, Plan, PlannedSpend, ReservationKey};
 
 /// For how long putting back is tried; Redis forgets a reservation a little later.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(4);
@@ -113,10 +113,13 @@ enum Item {
     Undo(ToUndo),
 }
 
+/// What a part was told, and since when that is in doubt, if it is.
+type PartAnswer = (PartId, PartTold, Option<Doubt>);
+
 /// What came of a call.
 enum Called {
     /// What the parts that it asked said.
-    Told(Vec<(PartId, PartTold, Option<Doubt>)>),
+    Told(Vec<PartAnswer>),
     /// It was made for another time than the store's, and none of these was done.
     OtherTime(Vec<Item>),
 }
@@ -176,6 +179,7 @@ impl Reservation {
                         place: *place,
                         cell,
                         hits: spend.touch.ask.hits.get(),
+                        keeps_distance: keeps_distance(spend.touch.limit),
                         stance: spend.touch.stance,
                     }
                 };
@@ -198,7 +202,7 @@ impl Reservation {
             undo: Vec::new(),
             keep: Vec::new(),
             guesses: 0,
-            patience: Patience::new(deadline),
+            patience: Patience::new(deadline, batch.len()),
             name: random(),
         }
     }
@@ -207,8 +211,7 @@ impl Reservation {
     async fn run(mut self, tell: oneshot::Sender<Result<BatchOutcomes, StoreError>>) {
         let answer = loop {
             if let Err(error) = self.round().await {
-                let everything = self.rounds.everything();
-                self.undo.extend(everything);
+                self.undo_everything();
                 break Err(error);
             }
             if self.rounds.is_settled() {
@@ -217,11 +220,11 @@ impl Reservation {
         };
         if tell.is_closed() {
             // Nobody will hear what passed, so nothing does.
-            let everything = self.rounds.everything();
-            self.undo.extend(everything);
+            self.undo_everything();
         }
         let undo: Vec<Item> = self.undo.iter().map(|undo| Item::Undo(*undo)).collect();
-        let mut end = pin!(join(self.put_back(undo), self.let_go(&self.keep)));
+        let keep = self.let_go(&self.keep, Deadline::from_now(PUT_BACK_PATIENCE));
+        let mut end = pin!(join(self.put_back(undo), keep));
         // Begun before the answer is out, it is on its way before anything that the caller sends next.
         let begun = poll_fn(|context| Poll::Ready(end.as_mut().poll(context))).await;
         let is_late = matches!(answer, Err(StoreError::TimedOut { .. }));
@@ -235,6 +238,11 @@ impl Reservation {
         if begun.is_pending() {
             end.await;
         }
+    }
+
+    fn undo_everything(&mut self) {
+        self.undo.extend(self.rounds.everything());
+        self.keep.clear();
     }
 
     /// One round: puts back what the last one left, asks, and settles.
@@ -267,38 +275,49 @@ impl Reservation {
         let items = undo.chain(asks.into_iter().map(|(ask, id)| Item::Ask(ask, id)));
         let groups = grouped(items.map(|item| (this.part(item.part()).place, item)));
         let calls = groups.into_iter().map(|(place, items)| this.call(place, items, this.deadline));
-        let (answers, ()) = join(join_all(calls), this.let_go(&this.keep)).await;
+        let (answers, ()) = join(join_all(calls), this.let_go(&this.keep, this.deadline)).await;
         let answers = all_or_worst(answers)?;
         (self.undo, self.keep) = (Vec::new(), Vec::new());
         let is_other_time = |answer: &Called| matches!(answer, Called::OtherTime(_));
         self.guesses += usize::from(answers.iter().any(is_other_time));
-        let is_doubtful = |(_, _, doubt): &&(PartId, PartTold, Option<Doubt>)| doubt.is_some();
-        let in_doubt = answers.iter().map(|answer| match answer {
-            Called::Told(told) => told.iter().filter(is_doubtful).count(),
-            Called::OtherTime(_) => 0,
-        });
-        let in_doubt = in_doubt.sum();
-        let is_patient = self.patience.allows(in_doubt);
+        let mut in_doubt = Vec::new();
         for answer in answers {
             match answer {
+                Called::OtherTime(items) => self.begin_again(items),
                 Called::Told(told) => {
                     for (part, told, doubt) in told {
                         match doubt {
-                            Some(doubt) if is_patient => {
-                                self.parts[part.request][part.part].doubt = doubt;
-                                self.rounds.in_doubt(part);
-                            }
-                            _ => self.rounds.answered(part, told),
+                            Some(doubt) => in_doubt.push((part, told, doubt)),
+                            None => self.rounds.answered(part, told),
                         }
                     }
                 }
-                Called::OtherTime(items) => self.begin_again(items),
             }
         }
         if self.guesses > MOST_GUESSES {
             return Err(nonsense("a time near this node's"));
         }
-        Ok(if is_patient { in_doubt } else { 0 })
+        Ok(self.wait_for_others(in_doubt))
+    }
+
+    /// Parts are in doubt: how many of them wait for who holds what they need. The others are refused as they are.
+    fn wait_for_others(&mut self, in_doubt: Vec<(PartId, PartTold, Doubt)>) -> usize {
+        // What another part refuses cannot pass, whatever is put back here.
+        let (futile, hopeful): (Vec<_>, Vec<_>) =
+            in_doubt.into_iter().partition(|(part, ..)| self.rounds.is_refused(part.request));
+        let waits = if self.patience.allows(hopeful.len()) { hopeful.len() } else { 0 };
+        for (number, (part, told, doubt)) in hopeful.into_iter().chain(futile).enumerate() {
+            let refused_counts = self.part(part).spends.iter().any(|spend| spend.limit.counts_refused());
+            if number >= waits && !refused_counts {
+                self.rounds.answered(part, told);
+                continue;
+            }
+            // Where refused requests count, who cannot wait is asked once more, and refused there.
+            let doubt = if number < waits { doubt } else { Doubt::NO_MORE };
+            self.parts[part.request][part.part].doubt = doubt;
+            self.rounds.in_doubt(part);
+        }
+        waits
     }
 
     /// Nothing was done with `items`: what is to be undone still is, what was asked is asked again.
@@ -328,14 +347,14 @@ impl Reservation {
             Ran::Done(answer) => answer,
             Ran::OtherTime => return Ok(Called::OtherTime(items)),
         };
-        let mut told = Told::new(&answer);
+        let mut told = OutcomeReader::new(&answer);
         let parts: Option<Vec<_>> = asked.map(|part| self.read_part(part, &mut told)).collect();
         parts.filter(|_| told.is_empty()).map(Called::Told).ok_or_else(|| nonsense("outcomes"))
     }
 
     /// What a part was told, which is next in the answer, and whether that is in doubt; none if the answer ends before.
-    fn read_part(&self, part: PartId, told: &mut Told<'_>) -> Option<(PartId, PartTold, Option<Doubt>)> {
-        let doubt = told.next_doubt();
+    fn read_part(&self, part: PartId, told: &mut OutcomeReader<'_>) -> Option<PartAnswer> {
+        let doubt = told.next_doubt().map(|(doubt, _)| doubt);
         let (mut decided, mut unspent) = (SmallVec::new(), Outcomes::new());
         for _ in &self.part(part).spends {
             if self.rounds.count_of(part) > 1 {
@@ -350,7 +369,7 @@ impl Reservation {
     }
 
     /// Tells others that they need not wait for what passed. One who is not told waits a little longer.
-    async fn let_go(&self, keep: &[ToKeep]) {
+    async fn let_go(&self, keep: &[ToKeep], deadline: Deadline) {
         let mut lists: HashMap<(u16, Vec<u8>), Cmd> = HashMap::new();
         for ToKeep { part, spend, id } in keep {
             let Part { place, spends, .. } = self.part(*part);
@@ -364,7 +383,7 @@ impl Reservation {
         }
         join_all(lists.iter().map(|((place, _), command)| {
             let call = Call { operation: Operation::Cancel, command, source: None, items: 1 };
-            self.inner.client.run(*place, call, Deadline::from_now(PUT_BACK_PATIENCE))
+            self.inner.client.run(*place, call, deadline)
         }))
         .await;
     }
@@ -444,6 +463,11 @@ impl OwnedSpend {
             stance: spend.touch.stance,
         }
     }
+}
+
+/// Whether one hit keeps others away, however many are left.
+fn keeps_distance(limit: &Limit) -> bool {
+    matches!(limit, Limit::SlidingLog(log) if log.min_interval() > Micros::ZERO)
 }
 
 fn step_of(spend: &Spend<'_>) -> Step {

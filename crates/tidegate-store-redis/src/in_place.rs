@@ -10,13 +10,21 @@ use tidegate_store::{BatchOutcomes, Request, StoreError};
 use crate::cross_slot::grouped;
 use crate::link::Deadline;
 use crate::observer::Operation;
-use crate::patience::Patience;
+use crate::patience::{Manner, Patience};
 use crate::script::Driver;
 use crate::store::{Inner, all_or_unknown, nonsense};
-use crate::wire::{Doubt, EncodeContext, Plan, Told};
+use crate::wire::{Doubt, EncodeContext, OutcomeReader, Plan};
 
-/// A request of the batch, by its number, and whether it was in doubt.
-type NumberedRequest = (usize, Doubt);
+/// A request of the batch that is not decided.
+struct Undecided {
+    place: u16,
+    number: usize,
+    doubt: Doubt,
+    /// What it is told if it cannot wait: that it is refused.
+    refused: BatchOutcomes,
+    /// Whether some of it pass, or a refusal of it counts: then it cannot be refused without being asked.
+    must_be_asked: bool,
+}
 
 pub(crate) async fn decide(
     inner: &Inner,
@@ -24,15 +32,27 @@ pub(crate) async fn decide(
     places: &[Option<u16>],
     deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
+    let mut patience = Patience::new(deadline, batch.len());
     let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
     let every = places.iter().enumerate();
-    let next = every.filter_map(|(request, place)| Some((*place.as_ref()?, (request, Doubt::NONE))));
-    let mut in_doubt = ask(inner, batch, next.collect(), &mut told, deadline).await?;
-    let mut patience = Patience::new(deadline);
-    while !in_doubt.is_empty() {
-        let manner = patience.pause(in_doubt.len()).await;
-        in_doubt.iter_mut().for_each(|(_, (_, doubt))| *doubt = manner.of(*doubt));
-        in_doubt = ask(inner, batch, in_doubt, &mut told, deadline).await.map_err(after_others)?;
+    let first = every.filter_map(|(number, place)| Some(Undecided::new((*place)?, number)));
+    let mut undecided = ask(inner, batch, first.collect(), &mut told, deadline).await?;
+    while !undecided.is_empty() {
+        let manner = patience.pause(undecided.len()).await;
+        undecided.iter_mut().for_each(|one| one.doubt = manner.of(one.doubt));
+        if manner == Manner::ForGood {
+            refuse(undecided.extract_if(.., |one| !one.must_be_asked), &mut told);
+        }
+        let again = undecided.iter().map(|one| one.asked_again()).collect();
+        undecided = match ask(inner, batch, again, &mut told, deadline).await {
+            Ok(undecided) => undecided,
+            // Nothing came of asking again.
+            Err(error) if error.is_certainly_not_applied() => {
+                refuse(undecided.into_iter(), &mut told);
+                break;
+            }
+            Err(error) => return Err(error),
+        };
     }
     let mut all = BatchOutcomes::default();
     for BatchOutcomes { outcomes, folds } in told {
@@ -42,11 +62,21 @@ pub(crate) async fn decide(
     Ok(all)
 }
 
-/// An error of those who asked again: the others of the batch are decided.
-fn after_others(error: StoreError) -> StoreError {
-    match error {
-        StoreError::NotApplied { endpoint, source } => StoreError::FateUnknown { endpoint, source },
-        other => other,
+/// Refuses requests that cannot wait.
+fn refuse(undecided: impl Iterator<Item = Undecided>, told: &mut [BatchOutcomes]) {
+    undecided.for_each(|one| told[one.number] = one.refused);
+}
+
+impl Undecided {
+    /// One that was not asked yet.
+    fn new(place: u16, number: usize) -> Self {
+        let refused = BatchOutcomes::default();
+        Undecided { place, number, doubt: Doubt::NONE, refused, must_be_asked: true }
+    }
+
+    /// The same, about to be asked again.
+    fn asked_again(&self) -> Self {
+        Undecided { doubt: self.doubt, ..Undecided::new(self.place, self.number) }
     }
 }
 
@@ -54,31 +84,35 @@ fn after_others(error: StoreError) -> StoreError {
 async fn ask(
     inner: &Inner,
     batch: &[Request<'_>],
-    asked: Vec<(u16, NumberedRequest)>,
+    undecided: Vec<Undecided>,
     told: &mut [BatchOutcomes],
     deadline: Deadline,
-) -> Result<Vec<(u16, NumberedRequest)>, StoreError> {
-    let run = |(place, asked): (u16, Vec<NumberedRequest>)| async move {
+) -> Result<Vec<Undecided>, StoreError> {
+    let run = |(place, asked): (u16, Vec<Undecided>)| async move {
         let make = |context: &EncodeContext<'_>| {
             let mut plan = Plan::new(Driver::Decide).that_may_be_held(context.keys);
-            for (request, doubt) in &asked {
-                plan.whole_request(&batch[*request], *doubt, context);
+            for one in &asked {
+                plan.whole_request(&batch[one.number], one.doubt, context);
             }
             plan
         };
         let answer = inner.run_made(Operation::Decide, place, make, deadline).await?;
-        Ok((place, asked, answer))
+        Ok((asked, answer))
     };
-    let answers = join_all(grouped(asked.into_iter()).into_iter().map(run)).await;
+    let groups = grouped(undecided.into_iter().map(|one| (one.place, one)));
+    let answers = join_all(groups.into_iter().map(run)).await;
     let mut in_doubt = Vec::new();
-    for (place, asked, answer) in all_or_unknown(answers)? {
-        let mut answer = Told::new(&answer);
-        for (request, _) in asked {
-            if let Some(doubt) = answer.next_doubt() {
-                in_doubt.push((place, (request, doubt)));
-            } else {
-                let read = answer.next_request(&batch[request], &mut told[request]);
-                read.ok_or_else(|| nonsense("outcomes"))?;
+    for (asked, answer) in all_or_unknown(answers)? {
+        let mut answer = OutcomeReader::new(&answer);
+        for mut one in asked {
+            let request = &batch[one.number];
+            let doubt = answer.next_doubt();
+            let to = if doubt.is_some() { &mut one.refused } else { &mut told[one.number] };
+            answer.next_request(request, to).ok_or_else(|| nonsense("outcomes"))?;
+            if let Some((doubt, passing)) = doubt {
+                let counts = request.spends.iter().any(|spend| spend.touch.limit.counts_refused());
+                (one.doubt, one.must_be_asked) = (doubt, passing > 0 || counts);
+                in_doubt.push(one);
             }
         }
         if !answer.is_empty() {

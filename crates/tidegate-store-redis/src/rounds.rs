@@ -15,7 +15,7 @@
 //!
 //! This file decides who is next and calls nobody; `cross_slot` does that.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 use tidegate_core::{Fold, Micros, Outcome, Stance, Verdict};
@@ -38,6 +38,8 @@ pub(crate) struct SpendShape {
     pub(crate) place: usize,
     pub(crate) cell: CellNumber,
     pub(crate) hits: u64,
+    /// Whether one hit keeps others away, however many are left.
+    pub(crate) keeps_distance: bool,
     pub(crate) stance: Stance,
 }
 
@@ -52,6 +54,8 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Rounds {
     requests: Vec<RequestState>,
+    /// How many hits of each cell are asked for, all requests together.
+    asked_of: HashMap<CellNumber, u64>,
 }
 
 #[derive(Debug)]
@@ -157,7 +161,8 @@ pub(crate) struct ToKeep {
     pub(crate) id: u128,
 }
 
-/// Who leaves so many times as much as it takes stands in nobody's way. As in `holds.lua`.
+/// A call that leaves so many times as much of a cell as it takes stands in nobody's way, and is not listed. `holds.lua` counts
+/// what a call really takes; here at least as much counts, so that whatever was listed is taken from the list.
 const SCARCE: u64 = 4;
 
 /// What the answers of a round come to for one request.
@@ -174,14 +179,18 @@ impl Rounds {
     /// Requests over so many spends, in these parts, each standing for so many. One that stands for several takes two
     /// places: its own, and one for those that are refused.
     pub(crate) fn new(requests: impl Iterator<Item = (usize, Vec<PartShape>, u32)>) -> Self {
-        let mut states = Vec::new();
+        let (mut states, mut asked_of) = (Vec::new(), HashMap::<CellNumber, u64>::new());
         for (spends, parts, count) in requests {
+            for spend in parts.iter().flat_map(|part| &part.spends) {
+                let asked = asked_of.entry(spend.cell).or_default();
+                *asked = asked.saturating_add(spend.hits.saturating_mul(count.into()));
+            }
             let role = if count > 1 { Role::Fold } else { Role::Alone };
             let rest = (role == Role::Fold).then(|| RequestState::new(spends, parts.clone(), 0, Role::Rest));
             states.push(RequestState::new(spends, parts, count, role));
             states.extend(rest);
         }
-        Rounds { requests: states }
+        Rounds { requests: states, asked_of }
     }
 
     /// How many equal requests are asked for with this part.
@@ -233,6 +242,12 @@ impl Rounds {
         }
     }
 
+    /// Whether a part of a request that has answered refuses it.
+    pub(crate) fn is_refused(&self, request: usize) -> bool {
+        let state = &self.requests[request];
+        state.standing == Standing::Refused || state.parts.iter().any(|part| part.refuses(1))
+    }
+
     /// A part has done nothing, for others hold some of what it needs, and must be asked again.
     pub(crate) fn in_doubt(&mut self, part: PartId) {
         self.part_mut(part).asked = Asked::InDoubt;
@@ -249,7 +264,7 @@ impl Rounds {
         for (request, judgement, tainted) in self.judge(Step::Last) {
             let state = &mut self.requests[request];
             match judgement {
-                Judgement::Passes => state.pass(request, &mut keep),
+                Judgement::Passes => state.pass(request, &self.asked_of, &mut keep),
                 Judgement::Again => state.begin_again(request, &mut undo),
                 Judgement::Only(fit, by) => {
                     let refused = state.shrink(request, fit, &mut undo);
@@ -379,15 +394,15 @@ impl RequestState {
         }
     }
 
-    fn pass(&mut self, request: usize, keep: &mut Vec<ToKeep>) {
+    fn pass(&mut self, request: usize, asked_of: &HashMap<CellNumber, u64>, keep: &mut Vec<ToKeep>) {
         for (part, PartState { shape, asked }) in self.parts.iter_mut().enumerate() {
             let Asked::Answered(id, _, told) = std::mem::replace(asked, Asked::No) else {
                 unreachable!("a request passes when all its parts have answered");
             };
             *asked = Asked::Done(id);
             for (number, (spend, fold)) in shape.spends.iter().zip(told.decided).enumerate() {
-                let taken = spend.hits.saturating_mul(u64::from(fold.admitted));
-                if fold.last_admitted.remaining < taken.saturating_mul(SCARCE) {
+                let is_scarce = fold.last_admitted.remaining < asked_of[&spend.cell].saturating_mul(SCARCE);
+                if spend.hits > 0 && (is_scarce || spend.keeps_distance) {
                     keep.push(ToKeep { part: PartId { request, part }, spend: number, id });
                 }
                 self.told[spend.place] = Some(fold);

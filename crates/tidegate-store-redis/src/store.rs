@@ -25,7 +25,7 @@ use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
 use crate::sharded::Shards;
 use crate::url::{StoreUrl, Topology};
-use crate::wire::{self, Answer, Change, Doubt, EncodeContext, Plan, Told};
+use crate::wire::{self, Answer, Change, Doubt, EncodeContext, OutcomeReader, Plan};
 
 /// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
 ///
@@ -117,7 +117,7 @@ impl Inner {
             plan
         };
         let answer = self.run_made(Operation::Decide, 0, make, deadline).await?;
-        Told::new(&answer).of(batch.iter()).ok_or_else(|| nonsense("outcomes"))
+        OutcomeReader::new(&answer).of(batch.iter()).ok_or_else(|| nonsense("outcomes"))
     }
 
     /// Makes a plan and runs it; again if it was made for a time that is not the store's.

@@ -425,24 +425,25 @@ pub(crate) fn read(reply: &[u8]) -> Answer<'_> {
 }
 
 /// What a decision answered, spend by spend.
-pub(crate) struct Told<'a>(&'a [u8]);
+pub(crate) struct OutcomeReader<'a>(&'a [u8]);
 
-impl<'a> Told<'a> {
+impl<'a> OutcomeReader<'a> {
     pub(crate) fn new(answer: &'a [u8]) -> Self {
-        Told(answer)
+        OutcomeReader(answer)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the next request was not decided, for others hold some of what it needs.
-    pub(crate) fn next_doubt(&mut self) -> Option<Doubt> {
+    /// Whether the next request was not decided, for others hold some of what it needs, and how many of it would pass. What
+    /// it is told if it cannot wait follows.
+    pub(crate) fn next_doubt(&mut self) -> Option<(Doubt, u64)> {
         let (bytes, later) = self.0.split_at_checked(OUTCOME)?;
         let is_one = float(&bytes[..8]) == IN_DOUBT;
         is_one.then(|| {
             self.0 = later;
-            Doubt(float(&bytes[8..16]))
+            (Doubt(float(&bytes[8..16])), whole(float(&bytes[16..])))
         })
     }
 

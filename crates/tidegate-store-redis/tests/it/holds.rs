@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate_core::{Outcome, Verdict};
+use tidegate_core::{Limit, Micros, Outcome, RefusedHits, SlidingLog, Verdict};
 use tidegate_store::{Request, Store};
 use tidegate_store_redis::RedisStore;
 use tidegate_testkit::resp::Value;
@@ -181,4 +181,109 @@ fn lists_with_holders(node: &Redis) -> Vec<Vec<u8>> {
     let is_held = |list: &Vec<u8>| node.cmd(&[b"ZCOUNT", &list[..], b"0", b"+inf"]) != Value::Int(0);
     let held = of("o").into_iter().map(bytes).filter(is_held);
     held.collect()
+}
+
+#[tokio::test]
+async fn who_is_refused_for_certain_does_not_wait_for_what_another_holds() {
+    let scene = Scene::new(&patient());
+    let mut names = (0..).map(|number| Target::new("spent", &format!("spent-{number}"), a_day(0)));
+    let spent = names.find(|target| scene.store.node_of(&target.key) == scene.home).unwrap();
+    let (other, own) =
+        ([scene.wanted.spend(1), scene.full.spend(1)], [scene.wanted.spend(1), spent.spend(1)]);
+    // Redis knows the script from here on.
+    ask(&scene.store, &own).await.unwrap();
+    scene.far().pause();
+    let (other, own) = tokio::join!(ask(&scene.store, &other), async {
+        scene.is_held().await;
+        let before = scripts_run(scene.near());
+        let own = ask(&scene.store, &own).await.unwrap();
+        assert_eq!(scripts_run(scene.near()), before + 1, "it was asked again");
+        scene.far().resume();
+        own
+    });
+    assert!(!other.unwrap()[1].is_admitted());
+    assert_eq!(retry_after(&own[0]), Some(Duration::from_millis(100)), "what is held may be put back");
+    assert!(!own[1].is_admitted());
+}
+
+#[tokio::test]
+async fn a_refusal_that_counts_is_noted_where_another_holds_what_it_needs() {
+    let scene = Scene::new(&prompt());
+    let slow = store(&scene.sharded.url(), &patient());
+    let log = SlidingLog::new(3, Micros::from_secs(86_400), Micros::ZERO, RefusedHits::Count).unwrap();
+    let mut names = (0..).map(|number| Target::new("log", &format!("log-{number}"), Limit::SlidingLog(log)));
+    let wanted = names.find(|target| scene.store.node_of(&target.key) == scene.home).unwrap();
+    scene.far().pause();
+    let (other, own) = ([wanted.spend(2), scene.full.spend(1)], [wanted.spend(2)]);
+    let (other, own) = tokio::join!(ask(&slow, &other), async {
+        scene.is_held().await;
+        let own = ask(&scene.store, &own).await;
+        scene.far().resume();
+        own
+    });
+    assert!(!other.unwrap()[1].is_admitted());
+    assert!(!own.unwrap()[0].is_admitted());
+    // Two hits of each count, where one of them alone would leave one of three.
+    assert_eq!(left(&slow, &wanted).await, 0);
+}
+
+#[tokio::test]
+async fn a_holder_from_the_future_holds_nobody_up() {
+    let scene = Scene::new(&patient());
+    assert!(ask(&scene.store, &[scene.wanted.spend(1)]).await.unwrap()[0].is_admitted());
+    let ahead = now_us(scene.near()) + 3_600_000_000;
+    scene.leak(ahead, 1).await;
+    let before = scripts_run(scene.near());
+    let own = ask(&scene.store, &[scene.wanted.spend(1)]).await.unwrap();
+    assert_eq!(scripts_run(scene.near()), before + 1, "it was asked again");
+    let wait = retry_after(&own[0]).unwrap();
+    assert!(wait > Duration::from_secs(1), "{wait:?} of a day's window");
+}
+
+#[tokio::test]
+async fn holders_that_died_do_not_fill_the_list() {
+    let scene = Scene::new(&patient());
+    // Whoever is refused elsewhere leaves the list.
+    ask(&scene.store, &[scene.wanted.spend(1), scene.full.spend(1)]).await.unwrap();
+    let now = now_us(scene.near());
+    let list = scene.leak(now - 60_000_000, 500).await;
+    scene.leak(now + 3_600_000_000, 500).await;
+    let other = [scene.wanted.spend(1), scene.roomy.spend(1)];
+    assert!(ask(&scene.store, &other).await.unwrap().iter().all(Outcome::is_admitted));
+    let held = scene.near().cmd(&[b"ZCARD", &list[..]]);
+    assert!(matches!(held, Value::Int(..=2)), "{held:?} are listed");
+}
+
+impl Scene {
+    /// Lists so many holders of the wanted cell, at this time, that never let go.
+    async fn leak(&self, at_us: u64, holders: usize) -> Vec<u8> {
+        let list = eventually("the cell or its list is there", async || self.list_name().ok_or(())).await;
+        let mut command = vec![b"ZADD".to_vec(), list.clone()];
+        for holder in 0..holders {
+            command.push(at_us.to_string().into_bytes());
+            command.push(format!("{:08x}{holder:08}", at_us & 0xffff_ffff).into_bytes());
+        }
+        let command: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
+        let added = i64::try_from(holders).unwrap();
+        assert_eq!(self.near().cmd(&command), Value::Int(added));
+        list
+    }
+
+    /// What the list of the wanted cell's holders is called: as the cell, with another letter.
+    fn list_name(&self) -> Option<Vec<u8>> {
+        let keys = self.near().cmd(&["KEYS", "*:2?k{*"]).array().to_vec();
+        keys.into_iter().find_map(|key| {
+            let Value::Bulk(mut key) = key else { return None };
+            let letter = key.windows(2).position(|pair| pair == b":2")? + 2;
+            let is_reservation = key[letter] == b'r';
+            key[letter] = b'o';
+            (!is_reservation).then_some(key)
+        })
+    }
+}
+
+fn now_us(redis: &Redis) -> u64 {
+    let time: Vec<u64> =
+        redis.cmd(&["TIME"]).array().iter().map(|part| part.text().parse().unwrap()).collect();
+    time[0] * 1_000_000 + time[1]
 }
