@@ -6,6 +6,7 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::Timestamp;
 
+use crate::digest::of_limits;
 use crate::matching::{Present, Variant};
 use crate::rule::RuleLimit;
 use crate::split::Split;
@@ -198,6 +199,41 @@ impl LimitChoice {
         let experiment = self.experiment.iter();
         sets.extend(experiment.map(|experiment| ("experiment".to_owned(), experiment.limits.as_slice())));
         sets
+    }
+
+    /// The same text for limits that apply alike; `attribute` gives the name of a number.
+    pub(crate) fn canonical<'n>(&self, attribute: &dyn Fn(u32) -> &'n str) -> String {
+        let usual = match &self.usual {
+            UsualLimits::Same(set) => of_limits(set),
+            UsualLimits::ByTier(tiers) => {
+                let tier = |(name, set): (&Box<[u8]>, &usize)| {
+                    format!("{} {}", name.escape_ascii(), of_limits(&tiers.sets[*set]))
+                };
+                let mut names: Vec<String> = tiers.names.iter().map(tier).collect();
+                names.sort_unstable();
+                format!("{:?} {names:?} {}", attribute(tiers.on), of_limits(&tiers.sets[tiers.default]))
+            }
+        };
+        let own = self.overrides.list.iter().map(|one| {
+            let when = one.when.iter().map(|(number, value)| (attribute(*number), value.escape_ascii()));
+            let mut when: Vec<String> = when.map(|(name, value)| format!("{name:?} {value}")).collect();
+            when.sort_unstable();
+            // One set, or one per tier by its name, whose order is the file's.
+            let mut limits: Vec<String> = match &self.usual {
+                UsualLimits::ByTier(tiers) if one.limits.len() > 1 => {
+                    let of_tier = |(name, set): (&Box<[u8]>, &usize)| {
+                        format!("{} {}", name.escape_ascii(), of_limits(&one.limits[*set]))
+                    };
+                    tiers.names.iter().map(of_tier).collect()
+                }
+                _ => one.limits.iter().map(of_limits).collect(),
+            };
+            limits.sort_unstable();
+            format!("{when:?} {:?} {limits:?}", one.until)
+        });
+        let own: Vec<String> = own.collect();
+        let experiment = self.experiment.as_ref().map(|one| (one.split.share, of_limits(&one.limits)));
+        format!("{usual} {own:?} {experiment:?}")
     }
 
     /// Every set that may apply.

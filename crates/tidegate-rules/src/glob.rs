@@ -58,6 +58,17 @@ impl Pattern {
         Pattern::Glob(Glob { prefix, middle, suffix: suffix.into_boxed_slice(), shortest })
     }
 
+    /// The same text for patterns that match the same by the way they are cut.
+    pub(crate) fn canonical(&self) -> String {
+        match self {
+            Pattern::Exact(exact) => format!("={}", exact.escape_ascii()),
+            Pattern::Glob(glob) => {
+                let parts = [glob.prefix()].into_iter().chain(glob.parts()).chain([glob.suffix()]);
+                parts.map(|part| format!("*\"{}\"", part.escape_ascii())).collect()
+            }
+        }
+    }
+
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         match self {
             Pattern::Exact(exact) => **exact == *text,

@@ -12,6 +12,7 @@ mod changes;
 mod choice;
 pub mod code;
 mod diagnostics;
+mod digest;
 mod envoy;
 mod explain;
 mod fields;

@@ -124,7 +124,42 @@ impl EnvoyDomain {
     }
 }
 
+impl EnvoyDomain {
+    /// The same text for descriptors that lead to the same limits; `rule` gives the name of a place.
+    pub(crate) fn canonical<'r>(&self, rule: &dyn Fn(usize) -> &'r str) -> String {
+        self.root.canonical(rule)
+    }
+}
+
 impl Level {
+    fn canonical<'r>(&self, rule: &dyn Fn(usize) -> &'r str) -> String {
+        let mut steps: Vec<(Branch, String)> = Vec::new();
+        let mut is_in_order = !self.wild_keys.list.is_empty();
+        for (key, values) in &self.keys {
+            is_in_order |= !values.wild.list.is_empty();
+            steps.extend(values.any.map(|branch| (branch, format!("{key:?}"))));
+            let exact = values.exact.iter();
+            steps.extend(
+                exact.map(|(value, branch)| (*branch, format!("{key:?} = {}", value.escape_ascii()))),
+            );
+        }
+        // Only wildcards are tried in the order of the file.
+        steps.sort_unstable_by(
+            |one, other| {
+                if is_in_order { one.0.cmp(&other.0) } else { one.1.cmp(&other.1) }
+            },
+        );
+        let steps: Vec<String> = steps
+            .iter()
+            .map(|(branch, step)| {
+                let node = &self.branches[*branch as usize];
+                let below = node.below.as_ref().map(|below| below.canonical(rule));
+                format!("{step} {:?} {:?} {below:?}", node.rule.map(rule), node.shared)
+            })
+            .collect();
+        format!("{steps:?}")
+    }
+
     fn step(&self, key: &str, value: &[u8]) -> Option<&BranchNode> {
         let values = self.keys.get(key);
         let branch = values.and_then(|values| values.exact.get(value).copied()).or_else(|| {
