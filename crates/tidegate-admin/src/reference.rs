@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidegate_core::Micros;
 use tidegate_decisions::{DecisionLog, DecisionLogConfig};
 use tidegate_limiter::{
-    BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RuleResult, ShedStats, Source,
-    StoreCall, Transport,
+    BreakerState, Limiter, LimiterConfig, NodeHealth, Observer, RemoteStats, RuleHits, RuleResult, ShedStats,
+    Source, StoreCall, Transport,
 };
 use tidegate_rules::{RuleSet, Source as File, Variant};
 use tidegate_store::{MemoryConfig, MemoryStats, MemoryStore, SystemClock};
@@ -63,7 +63,7 @@ fn shown(label: &str, values: &BTreeSet<String>) -> String {
 }
 
 /// Their values come from rule files and the configuration.
-const OPEN_LABELS: [&str; 7] = ["domain", "rule", "tier", "limit", "node", "upstream", "version"];
+const OPEN_LABELS: [&str; 8] = ["domain", "rule", "tier", "limit", "node", "upstream", "version", "digest"];
 
 #[derive(Default)]
 struct Family {
@@ -127,8 +127,12 @@ fn everything() -> Exposition {
     metrics.began_with(&limiter.snapshot());
     let log = DecisionLog::open(DecisionLogConfig::default(), Arc::new(SystemClock::new()));
     metrics.keep_decisions(Arc::new(log.expect("it opens no file")));
+    metrics.count_hits();
     for result in RuleResult::ALL {
-        Source::ALL.into_iter().for_each(|source| watched.decided(result, source));
+        for source in Source::ALL {
+            watched.decided(result, source);
+            watched.hits(&RuleHits::new(result, source, 5, 1));
+        }
         [Variant::Control, Variant::Experiment]
             .into_iter()
             .for_each(|side| watched.decided_in_experiment(side, result));

@@ -41,8 +41,8 @@ pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::{Limiter, Unsettled};
 pub use observer::{
-    Decided, LateCall, NoObserver, Observer, Overload, RuleResult, RuleWatcher, Settled, Settlement,
-    SpentBefore, StoreCall, Transport,
+    Decided, LateCall, NoObserver, Observer, Overload, RuleHits, RuleResult, RuleWatcher, Settled,
+    Settlement, SpentBefore, StoreCall, Transport,
 };
 pub use refund::{RefundError, SpentAt};
 pub use remote::breaker::{BreakerConfig, BreakerState};

@@ -157,6 +157,29 @@ impl<'a> Decided<'a> {
     }
 }
 
+impl Decided<'_> {
+    /// Tells the watcher of each matched rule how many hits were asked of it. It costs a request a look at every report,
+    /// so only an observer that counts hits asks for it.
+    pub fn count_hits(&self) {
+        for (found, result, report) in self.by_match() {
+            let Some(limit) = report.limit() else { continue };
+            let hits = self.request.descriptors[found.descriptor].cost.get();
+            let (used, near) = (limit.quota.saturating_sub(limit.outcome.remaining), near(limit.quota));
+            let near = match report.is_refusal() {
+                true => 0,
+                false => used.saturating_sub(near.max(used.saturating_sub(hits))),
+            };
+            let watcher = self.decision.snapshot().watcher(found.rule);
+            watcher.hits(&RuleHits::new(result, self.decision.source, hits, near));
+        }
+    }
+}
+
+/// The hits above which a limit is near: four fifths, rounded down, as envoyproxy/ratelimit has it.
+fn near(quota: u64) -> u64 {
+    u64::try_from(u128::from(quota) * 4 / 5).unwrap_or(u64::MAX)
+}
+
 /// What orders the reports of one rule: a refusal first, then the least left.
 fn left(report: &Report) -> (bool, u64) {
     (!report.is_refusal(), report.limit().map_or(u64::MAX, |limit| limit.outcome.remaining))
@@ -306,6 +329,31 @@ pub trait RuleWatcher: Send + Sync {
 
     /// The same, for a request that is on one side of the rule's experiment; called beside [`RuleWatcher::decided`].
     fn decided_in_experiment(&self, _variant: Variant, _result: RuleResult) {}
+
+    /// What an observer tells it of one descriptor's hits ([`Decided::count_hits`]); the limiter itself does not.
+    fn hits(&self, _hits: &RuleHits) {}
+}
+
+/// The hits that one descriptor asked of one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleHits {
+    /// How many.
+    pub hits: u64,
+    /// How many of them lie above four fifths of the limit, and within it; none where they were refused.
+    pub near: u64,
+    /// What the rule said.
+    pub result: RuleResult,
+    /// Who answered.
+    pub source: Source,
+}
+
+impl RuleHits {
+    /// So many hits of which the rule said this, and how many of them were near its limit.
+    #[must_use]
+    pub fn new(result: RuleResult, source: Source, hits: u64, near: u64) -> Self {
+        RuleHits { hits, near, result, source }
+    }
 }
 
 /// What one rule said to one request.

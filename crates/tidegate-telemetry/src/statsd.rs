@@ -17,8 +17,8 @@ const MOST_PACKET_BYTES: usize = 1_432;
 /// Packets that go together, and the pause before the next: a receiver reads them meanwhile.
 const PACKETS_AT_ONCE: usize = 16;
 const BETWEEN_PACKETS: Duration = Duration::from_millis(2);
-/// Lines of one round: four for each of 10,000 rules, and a few.
-const MOST_LINES: usize = 40_100;
+/// Lines of one round: five for each of 10,000 rules, and a few.
+const MOST_LINES: usize = 50_100;
 
 /// How lines are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,11 +100,21 @@ impl Lines {
         let mut add = |name: String, count: f64| *totals.entry(name).or_default() += count;
         for sample in scrape.samples("tidegate_decisions") {
             let label = |name| sample.label(name).unwrap_or_default();
+            // A limit that the caller brought along is no rule's, and its hits are not counted: its decisions are.
+            if label("domain").is_empty() && label("rule") == "direct" {
+                for stat in stats_of(label("result"), label("source")) {
+                    add(format!("ratelimit.service.rate_limit..direct.{stat}"), sample.value);
+                }
+            }
+        }
+        for sample in scrape.samples("tidegate_hits") {
+            let label = |name| sample.label(name).unwrap_or_default();
             let rule =
                 format!("ratelimit.service.rate_limit.{}.{}", clean(label("domain")), clean(label("rule")));
-            for stat in stats_of(label("result"), label("source")) {
-                add(format!("{rule}.{stat}"), sample.value);
+            if ["within_limit", "over_limit"].contains(&label("stat")) {
+                add(format!("{rule}.total_hits"), sample.value);
             }
+            add(format!("{rule}.{}", label("stat")), sample.value);
         }
         add(
             "ratelimit.service.call.should_rate_limit.redis_error".to_owned(),
@@ -158,7 +168,7 @@ const SERVER: &str = "ratelimit_server.ShouldRateLimit";
 /// What only this module remembers under a name.
 const SUMS: &str = "=";
 
-/// The counters over there that a decision of ours is counted by.
+/// The counters over there that a decision by a limit without a rule is counted by.
 fn stats_of(result: &str, source: &str) -> &'static [&'static str] {
     match (result, source) {
         ("allowed", _) => &["total_hits", "within_limit"],
@@ -199,13 +209,19 @@ fn packets(lines: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn scrape(allowed: u64, refused: u64) -> Scrape {
+    fn scrape(within: u64, over: u64) -> Scrape {
         let labels = "domain=\"api\",rule=\"path_/a:b.user\"";
         Scrape::parse(&format!(
             "# TYPE tidegate_decisions counter\n\
-             tidegate_decisions_total{{{labels},result=\"allowed\",source=\"store\"}} {allowed}\n\
-             tidegate_decisions_total{{{labels},result=\"refused\",source=\"deny_cache\"}} {refused}\n\
-             tidegate_decisions_total{{{labels},result=\"shadow_refused\",source=\"store\"}} 1\n"
+             tidegate_decisions_total{{{labels},result=\"allowed\",source=\"store\"}} 99\n\
+             # TYPE tidegate_hits counter\n\
+             tidegate_hits_total{{{labels},stat=\"within_limit\"}} {within}\n\
+             tidegate_hits_total{{{labels},stat=\"near_limit\"}} {}\n\
+             tidegate_hits_total{{{labels},stat=\"over_limit\"}} {}\n\
+             tidegate_hits_total{{{labels},stat=\"over_limit_with_local_cache\"}} {over}\n\
+             tidegate_hits_total{{{labels},stat=\"shadow_mode\"}} 1\n",
+            within / 2,
+            over + 1,
         ))
     }
 
@@ -218,6 +234,7 @@ mod tests {
         assert_eq!(
             sent,
             [
+                format!("{rule}.near_limit:5|c"),
                 format!("{rule}.over_limit:3|c"),
                 format!("{rule}.over_limit_with_local_cache:3|c"),
                 format!("{rule}.total_hits:13|c"),

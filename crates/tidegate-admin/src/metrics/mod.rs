@@ -12,7 +12,7 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -58,6 +58,7 @@ pub struct Metrics {
     limits: LimitTable,
     exemplars: Exemplars,
     decisions: OnceLock<Arc<DecisionLog>>,
+    counts_hits: AtomicBool,
 }
 
 /// What one lane of threads counts besides rules.
@@ -79,6 +80,7 @@ struct Lane {
 struct Config {
     version: AtomicU64,
     rules: AtomicU64,
+    digest: AtomicU64,
     reloads: AtomicU64,
     failed_reloads: AtomicU64,
     last_reload_failed: AtomicU64,
@@ -109,6 +111,7 @@ impl Metrics {
     pub fn began_with(&self, snapshot: &Snapshot) {
         self.config.version.store(snapshot.version(), Ordering::Relaxed);
         self.config.rules.store(snapshot.rules().rules().len() as u64, Ordering::Relaxed);
+        self.config.digest.store(snapshot.rules().digest(), Ordering::Relaxed);
         self.limits.take(snapshot);
     }
 
@@ -138,6 +141,11 @@ impl Metrics {
     /// OpenMetrics text of these metrics, with a trace beside the durations that have one.
     pub(crate) fn with_exemplars(&self, text: &str) -> String {
         self.exemplars.add_to(text)
+    }
+
+    /// Counts hits, too, from now on: who sends StatsD tells of them.
+    pub fn count_hits(&self) {
+        self.counts_hits.store(true, Ordering::Relaxed);
     }
 
     /// Lets `log` hear decisions too. The first one that is given stays.
@@ -192,6 +200,9 @@ impl Observer for Metrics {
     fn decided(&self, decided: &Decided<'_>) {
         if let Some(log) = self.decisions.get() {
             log.hear(decided);
+        }
+        if self.counts_hits.load(Ordering::Relaxed) {
+            decided.count_hits();
         }
     }
 
@@ -274,6 +285,9 @@ impl Collector for Reader {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metrics = &*self.0;
         metrics.rules.lock().encode(&metrics.direct, &mut encoder)?;
+        if metrics.counts_hits.load(Ordering::Relaxed) {
+            metrics.rules.lock().encode_hits(&mut encoder)?;
+        }
         durations::encode(&mut encoder, &metrics.lanes)?;
         metrics.encode_shed(&mut encoder)?;
         metrics.encode_store_errors(&mut encoder)?;
@@ -338,6 +352,10 @@ impl Config {
         let help = "The rule set in use: one more with each that was taken into use.";
         gauge(encoder, "config_version", help, read(&self.version))?;
         gauge(encoder, "config_rules", "Rules in use.", read(&self.rules))?;
+        let help = "What the rules in use decide, as a digest: nodes of one release with the same one run the same rules.";
+        let mut info = encoder.encode_descriptor("config", help, None, MetricType::Info)?;
+        let digest = format!("{:016x}", read(&self.digest));
+        info.encode_info(&[("digest", digest.as_str())])?;
         let help = "1, or 0 while the rules on offer are refused and older ones are in use.";
         gauge(encoder, "config_last_reload_success", help, 1 - read(&self.last_reload_failed))?;
         let help = "Rule sets that were offered after the first.";

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use tidegate_limiter::{RuleResult, RuleWatcher, Source};
+use tidegate_limiter::{RuleHits, RuleResult, RuleWatcher, Source};
 use tidegate_rules::{Rule, Variant};
 
 use super::lanes::{LANES, mine};
@@ -102,6 +102,17 @@ impl RuleTable {
         counted.collect()
     }
 
+    /// What became of hits, for those who count as envoyproxy/ratelimit does.
+    pub(super) fn encode_hits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Hits that requests asked of each rule, counted while StatsD is sent: near_limit is the part of within_limit above 80 % of the limit; the last two are parts of over_limit.";
+        let mut family = encoder.encode_descriptor("hits", help, None, MetricType::Counter)?;
+        let used = self.series.iter().filter(|(_, series)| series.is_used());
+        for (name, series) in used {
+            series.encode_hits(&mut family, (&name.domain, &name.rule))?;
+        }
+        self.shared.encode_hits(&mut family, SHARED)
+    }
+
     pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "What each rule said to the requests it matched, and who answered.";
         let mut family = encoder.encode_descriptor("decisions", help, None, MetricType::Counter)?;
@@ -141,6 +152,8 @@ struct Counts {
     decided: [[AtomicU64; Source::ALL.len()]; RuleResult::ALL.len()],
     /// By side of the rule's experiment, then by result.
     experiment: [[AtomicU64; RuleResult::ALL.len()]; VARIANTS.len()],
+    /// By place in [`HitStat::ALL`]; only counted where somebody is told of them.
+    hits: [AtomicU64; HitStat::ALL.len()],
 }
 
 /// One side of a rule's experiment: domain, rule, and which.
@@ -156,6 +169,51 @@ impl RuleWatcher for RuleSeries {
     fn decided_in_experiment(&self, variant: Variant, result: RuleResult) {
         self.lane(mine()).experiment[variant as usize][result as usize].fetch_add(1, Ordering::Relaxed);
     }
+
+    fn hits(&self, told: &RuleHits) {
+        let counts = &self.lane(mine()).hits;
+        let add = |stat: HitStat, hits: u64| counts[stat as usize].fetch_add(hits, Ordering::Relaxed);
+        match (told.result, told.source) {
+            (RuleResult::Allowed, _) => {
+                add(HitStat::WithinLimit, told.hits);
+                if told.near > 0 {
+                    add(HitStat::NearLimit, told.near);
+                }
+            }
+            (RuleResult::Refused, source) => {
+                add(HitStat::OverLimit, told.hits);
+                if source == Source::DenyCache {
+                    add(HitStat::OverLimitWithLocalCache, told.hits);
+                }
+            }
+            (RuleResult::ShadowRefused, _) => {
+                add(HitStat::OverLimit, told.hits);
+                add(HitStat::ShadowMode, told.hits);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What became of hits, by the names of envoyproxy/ratelimit.
+#[derive(Clone, Copy)]
+enum HitStat {
+    WithinLimit,
+    NearLimit,
+    OverLimit,
+    OverLimitWithLocalCache,
+    ShadowMode,
+}
+
+impl HitStat {
+    /// In their order.
+    const ALL: [(HitStat, &'static str); 5] = [
+        (HitStat::WithinLimit, "within_limit"),
+        (HitStat::NearLimit, "near_limit"),
+        (HitStat::OverLimit, "over_limit"),
+        (HitStat::OverLimitWithLocalCache, "over_limit_with_local_cache"),
+        (HitStat::ShadowMode, "shadow_mode"),
+    ];
 }
 
 impl RuleSeries {
@@ -173,6 +231,22 @@ impl RuleSeries {
         used.map(|counts| counts.experiment[variant as usize][result as usize].load(Ordering::Relaxed)).sum()
     }
 
+    fn count_hits(&self, stat: HitStat) -> u64 {
+        let used = self.lanes.iter().filter_map(OnceLock::get);
+        used.map(|counts| counts.hits[stat as usize].load(Ordering::Relaxed)).sum()
+    }
+
+    fn encode_hits(&self, family: &mut MetricEncoder<'_>, (domain, rule): (&str, &str)) -> fmt::Result {
+        for (stat, name) in HitStat::ALL {
+            let count = self.count_hits(stat);
+            if count > 0 {
+                let labels = [("domain", domain), ("rule", rule), ("stat", name)];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         pairs().for_each(|(result, source)| totals.add(result, source, self.count(result, source)));
@@ -188,6 +262,12 @@ impl RuleSeries {
             let count = other.count(result, source);
             if count > 0 {
                 self.lane(0).decided[result as usize][source as usize].fetch_add(count, Ordering::Relaxed);
+            }
+        }
+        for (stat, _) in HitStat::ALL {
+            let count = other.count_hits(stat);
+            if count > 0 {
+                self.lane(0).hits[stat as usize].fetch_add(count, Ordering::Relaxed);
             }
         }
     }
@@ -275,5 +355,6 @@ mod tests {
         assert!(RuleResult::ALL.into_iter().enumerate().all(|(place, result)| result as usize == place));
         assert!(Source::ALL.into_iter().enumerate().all(|(place, source)| source as usize == place));
         assert!(VARIANTS.into_iter().enumerate().all(|(place, variant)| variant as usize == place));
+        assert!(HitStat::ALL.into_iter().enumerate().all(|(place, (stat, _))| stat as usize == place));
     }
 }

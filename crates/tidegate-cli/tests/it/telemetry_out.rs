@@ -1,5 +1,6 @@
 //! What a server tells other programs by itself, to receivers that are real sockets.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -91,8 +92,14 @@ fn counters_reach_a_statsd_receiver_under_the_names_of_envoys_rate_limit_service
     let server = Server::start("memory:", &section);
     let refused = (0..9).filter(|_| server.check("42", None) == 429).count();
     assert_eq!(refused, 4);
-    let wanted = [("total_hits", 9), ("over_limit", 4), ("within_limit", 5)];
-    let (mut sums, mut packet) = ([0_u64; 3], [0; 65_536]);
+    // Hits, not requests: three of five, then three that are one too many. Of a look, which costs nothing, there are none.
+    for (cost, status) in [(3, 200), (3, 429), (0, 200)] {
+        let body = format!("{{\"domain\":\"api\",\"attributes\":{{\"user\":\"43\"}},\"cost\":{cost}}}");
+        assert_eq!(http::post_json(server.http, "/v1/check", &body).status, status);
+    }
+    // Of five, the fifth lies above floor(0.8 x 5).
+    let wanted = [("total_hits", 15), ("over_limit", 7), ("within_limit", 8), ("near_limit", 1)];
+    let (mut sums, mut packet) = ([0_u64; 4], [0; 65_536]);
     while sums.iter().zip(&wanted).any(|(sum, (_, wanted))| sum < wanted) {
         let length = receiver.recv(&mut packet).unwrap();
         for line in String::from_utf8_lossy(&packet[..length]).lines() {
@@ -104,6 +111,78 @@ fn counters_reach_a_statsd_receiver_under_the_names_of_envoys_rate_limit_service
         }
     }
     assert_eq!(sums, wanted.map(|(_, count)| count), "nothing is counted twice");
+}
+
+/// Limits of the examples in envoyproxy/ratelimit's documentation, with smaller numbers.
+const MESSAGING: &str = "\
+domain: messaging
+descriptors:
+- key: message_type
+  value: marketing
+  descriptors:
+  - key: to_number
+    rate_limit: { unit: day, requests_per_unit: 5 }
+- key: to_number
+  rate_limit: { unit: day, requests_per_unit: 100 }
+";
+const DATABASES: &str = "\
+domain: mongo_cps
+descriptors:
+- { key: database, value: users, rate_limit: { unit: second, requests_per_unit: 500 } }
+- { key: database, value: default, rate_limit: { unit: second, requests_per_unit: 500 } }
+";
+
+#[test]
+fn limits_of_an_envoy_config_are_told_under_the_names_that_its_documentation_gives() {
+    let (receiver, dir) = (UdpSocket::bind("127.0.0.1:0").unwrap(), tempfile::tempdir().unwrap());
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let limits = dir.path().join("config");
+    fs::create_dir(&limits).unwrap();
+    fs::write(limits.join("messaging.yaml"), MESSAGING).unwrap();
+    fs::write(limits.join("databases.yaml"), DATABASES).unwrap();
+    let file = dir.path().join("tidegate.yaml");
+    let config = format!(
+        "listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }}\n\
+         telemetry: {{ statsd: {{ address: '{}', every: 200ms }} }}\n",
+        receiver.local_addr().unwrap()
+    );
+    fs::write(&file, config).unwrap();
+    let arguments = ["--config", file.to_str().unwrap(), "--envoy-config", limits.to_str().unwrap()];
+    let mut server = TidegateServer::start(BINARY, &arguments);
+    let http = server.addr("http");
+    let ask = |domain: &str, entries: &[(&str, &str)]| {
+        let entries: Vec<Value> =
+            entries.iter().map(|(key, value)| serde_json::json!({ "key": key, "value": value })).collect();
+        let body = serde_json::json!({ "domain": domain, "descriptors": [{ "entries": entries }] });
+        http::post_json(http, "/json", &body.to_string()).status
+    };
+    let marketing = [("message_type", "marketing"), ("to_number", "2061234567")];
+    let statuses: Vec<u16> = (0..7).map(|_| ask("messaging", &marketing)).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
+    assert_eq!(ask("messaging", &[("to_number", "2061234567")]), 200);
+    assert_eq!(ask("mongo_cps", &[("database", "users")]), 200);
+    let expected = [
+        "messaging.message_type_marketing.to_number.near_limit:1",
+        "messaging.message_type_marketing.to_number.over_limit:2",
+        "messaging.message_type_marketing.to_number.total_hits:7",
+        "messaging.message_type_marketing.to_number.within_limit:5",
+        "messaging.to_number.total_hits:1",
+        "messaging.to_number.within_limit:1",
+        "mongo_cps.database_users.total_hits:1",
+        "mongo_cps.database_users.within_limit:1",
+    ];
+    let (mut sums, mut packet) = (BTreeMap::<String, u64>::new(), [0; 65_536]);
+    let told = |sums: &BTreeMap<String, u64>| -> Vec<String> {
+        sums.iter().map(|(name, sum)| format!("{name}:{sum}")).collect()
+    };
+    while told(&sums) != expected {
+        let length = receiver.recv(&mut packet).unwrap_or_else(|error| panic!("{error}: {sums:#?}"));
+        for line in String::from_utf8_lossy(&packet[..length]).lines() {
+            let Some(rest) = line.strip_prefix("ratelimit.service.rate_limit.") else { continue };
+            let (name, count) = rest.strip_suffix("|c").unwrap().split_once(':').unwrap();
+            *sums.entry(name.to_owned()).or_default() += count.parse::<u64>().unwrap();
+        }
+    }
 }
 
 /// What OpenTelemetry's own messages make of a body.

@@ -108,7 +108,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         backend.check(&settings.store.url).await?;
     }
     decisions::keep(&settings, &metrics, &backend).await?;
-    let outgoing = Outgoing::new(&settings.telemetry.check()?, settings.control.node.clone())?;
+    let outgoing = Outgoing::new(&settings.telemetry.check()?, settings.control.node.clone(), &metrics)?;
     let observer = Arc::new(Narrator::new(metrics.clone()).with_spans(outgoing.spans.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);

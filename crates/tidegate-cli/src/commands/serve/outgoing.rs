@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_admin::{Exposition, Format, at_low_priority};
+use tidegate_admin::{Exposition, Format, Metrics, at_low_priority};
 use tidegate_store::{Clock as _, SystemClock};
 use tidegate_telemetry::otlp::{Exporter, Identity};
 use tidegate_telemetry::statsd::Statsd;
@@ -26,7 +26,11 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(settings: &TelemetrySettings, node: String) -> Result<Self, Failure> {
+    pub(super) fn new(
+        settings: &TelemetrySettings,
+        node: String,
+        metrics: &Metrics,
+    ) -> Result<Self, Failure> {
         let open = |one: &StatsdSettings| {
             let statsd = Statsd::new(one.to, one.lines.clone()).map_err(|error| {
                 Failure::new(format!("telemetry.statsd: the system gives no socket: {error}"))
@@ -34,6 +38,9 @@ impl Outgoing {
             Ok::<_, Failure>((statsd, one.every))
         };
         let statsd = settings.statsd.as_ref().map(open).transpose()?;
+        if statsd.is_some() {
+            metrics.count_hits();
+        }
         let spans = settings.otlp.as_ref().map(|otlp| Arc::new(SpanQueue::new(otlp.traces)));
         Ok(Outgoing { statsd, otlp: settings.otlp.clone(), spans, node })
     }
