@@ -1,14 +1,18 @@
 //! Withholds log lines that repeat: a fault that lasts must not fill a disk, nor hide another one.
 //!
-//! Lines are told apart by where in the code they come from. Each place may write a few lines in a row and then one
-//! every ten seconds; how many were withheld is said once that is over, and counted in a metric.
+//! Lines are told apart by where in the code they come from and, where they name one, by their `kind` and `subject`: two
+//! alerts are no repetition. Each may be written a few times in a row and then once every ten seconds; how many were
+//! withheld is said once that is over, and counted in a metric.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
 
@@ -18,15 +22,22 @@ use crate::clock;
 const IN_A_ROW: u32 = 10;
 const ONE_MORE_EVERY: Duration = Duration::from_secs(10);
 
-/// Knows what was written lately. There are as many entries as places in the code that log.
+/// Places and subjects that are told apart. Where there are more, subjects that wrote nothing lately are forgotten, and if
+/// that is not enough, new ones share their place.
+const MOST_PLACES: usize = 4_000;
+
+/// Knows what was written lately.
 #[derive(Clone, Default)]
 pub(crate) struct Repeats(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    places: Mutex<HashMap<Identifier, RepeatPlace>>,
+    places: Mutex<HashMap<(Identifier, Subject), RepeatPlace>>,
     withheld: AtomicU64,
 }
+
+/// What a line is about, as a hash; none where it does not say.
+type Subject = Option<u64>;
 
 struct RepeatPlace {
     may_still: u32,
@@ -51,9 +62,19 @@ impl Repeats {
     }
 
     /// Whether one more line of a place may be written at `now`.
-    fn may_write(&self, place: &'static Metadata<'static>, now: Instant) -> bool {
+    fn may_write(&self, place: &'static Metadata<'static>, subject: Subject, now: Instant) -> bool {
         let mut places = self.0.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = places.entry(place.callsite()).or_insert_with(|| RepeatPlace {
+        let mut key = (place.callsite(), subject);
+        if places.len() >= MOST_PLACES && !places.contains_key(&key) {
+            places.retain(|(_, subject), place| {
+                let rested = now.saturating_duration_since(place.since) >= ONE_MORE_EVERY * IN_A_ROW;
+                subject.is_none() || place.withheld > 0 || !rested
+            });
+            if places.len() >= MOST_PLACES {
+                key.1 = None;
+            }
+        }
+        let place = places.entry(key).or_insert_with(|| RepeatPlace {
             may_still: IN_A_ROW,
             since: now,
             withheld: 0,
@@ -80,12 +101,11 @@ impl Repeats {
     /// What was withheld at each place since this was last asked.
     pub(crate) fn take_withheld(&self) -> Vec<Withheld> {
         let mut places = self.0.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let withheld = places.values_mut().filter(|place| place.withheld > 0).map(|place| Withheld {
-            lines: std::mem::take(&mut place.withheld),
-            target: place.at.0,
-            line: place.at.1,
-        });
-        withheld.collect()
+        let mut withheld: BTreeMap<(&'static str, Option<u32>), u64> = BTreeMap::new();
+        for place in places.values_mut().filter(|place| place.withheld > 0) {
+            *withheld.entry(place.at).or_default() += std::mem::take(&mut place.withheld);
+        }
+        withheld.into_iter().map(|((target, line), lines)| Withheld { lines, target, line }).collect()
     }
 
     /// Says, again and again, what was withheld. Runs until dropped.
@@ -111,7 +131,25 @@ impl<S> Filter<S> for Repeats {
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        self.may_write(event.metadata(), clock::now())
+        self.may_write(event.metadata(), subject(event), clock::now())
+    }
+}
+
+fn subject(event: &Event<'_>) -> Subject {
+    event.metadata().fields().field("subject")?;
+    let mut reader = SubjectReader(DefaultHasher::new());
+    event.record(&mut reader);
+    Some(reader.0.finish())
+}
+
+/// Reads what a line is about.
+struct SubjectReader(DefaultHasher);
+
+impl Visit for SubjectReader {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if ["kind", "subject"].contains(&field.name()) {
+            (field.name(), format!("{value:?}")).hash(&mut self.0);
+        }
     }
 }
 
@@ -162,24 +200,57 @@ mod tests {
     }
 
     #[test]
+    fn lines_about_different_things_are_no_repetition_and_those_about_one_are() {
+        let repeats = Repeats::default();
+        let written = lines(&repeats, || {
+            for number in 0..40 {
+                tracing::warn!(kind = "store_down", subject = format!("redis-{number}"), "alert");
+            }
+        });
+        assert_eq!(written, 40);
+        let again = |subject: &str| tracing::warn!(kind = "store_down", subject, "alert again");
+        let written = lines(&repeats, || {
+            (0..100).for_each(|_| again("a"));
+            again("b");
+        });
+        assert_eq!(written, IN_A_ROW as usize + 1);
+        let told = repeats.take_withheld();
+        assert_eq!((told.len(), told[0].lines), (1, 90));
+    }
+
+    #[test]
+    fn subjects_without_end_take_bounded_memory() {
+        let (repeats, start) = (Repeats::default(), clock::now());
+        let about = |subjects: std::ops::Range<u64>, now: Instant| {
+            subjects.filter(|subject| repeats.may_write(place(), Some(*subject), now)).count()
+        };
+        assert_eq!(about(0..10_000, start), MOST_PLACES + IN_A_ROW as usize, "the others share one");
+        assert!(repeats.0.places.lock().unwrap().len() <= MOST_PLACES + 1);
+        let later = start + ONE_MORE_EVERY * IN_A_ROW;
+        assert_eq!(about(20_000..20_100, later), 100, "who wrote nothing lately leaves room");
+    }
+
+    /// A place in the code.
+    fn place() -> &'static Metadata<'static> {
+        struct TestPlace;
+        impl tracing::callsite::Callsite for TestPlace {
+            fn set_interest(&self, _: tracing::subscriber::Interest) {}
+            fn metadata(&self) -> &Metadata<'_> {
+                &META
+            }
+        }
+        static PLACE: TestPlace = TestPlace;
+        static META: Metadata<'static> = tracing::metadata! {
+            name: "test", target: "test", level: tracing::Level::INFO, fields: &[],
+            callsite: &PLACE, kind: tracing::metadata::Kind::EVENT
+        };
+        &META
+    }
+
+    #[test]
     fn with_time_a_place_may_write_again() {
         let (repeats, start) = (Repeats::default(), clock::now());
-        let place = || {
-            struct RepeatPlace;
-            impl tracing::callsite::Callsite for RepeatPlace {
-                fn set_interest(&self, _: tracing::subscriber::Interest) {}
-                fn metadata(&self) -> &Metadata<'_> {
-                    &META
-                }
-            }
-            static PLACE: RepeatPlace = RepeatPlace;
-            static META: Metadata<'static> = tracing::metadata! {
-                name: "test", target: "test", level: tracing::Level::INFO, fields: &[],
-                callsite: &PLACE, kind: tracing::metadata::Kind::EVENT
-            };
-            &META
-        };
-        let written = |after: u64| repeats.may_write(place(), start + Duration::from_secs(after));
+        let written = |after: u64| repeats.may_write(place(), None, start + Duration::from_secs(after));
         assert_eq!((0..100).filter(|_| written(0)).count(), 10);
         assert_eq!((0..100).filter(|_| written(9)).count(), 0);
         assert_eq!((0..100).filter(|_| written(10)).count(), 1);

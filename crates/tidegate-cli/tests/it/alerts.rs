@@ -85,6 +85,12 @@ fn a_killed_redis_is_at_the_webhook_within_ten_seconds_and_its_end_after() {
         told_after < Duration::from_secs(10)
     });
     assert!(in_time, "it took longer than ten seconds, three times");
+    let log = server.server.stderr();
+    let store = redis.addr();
+    for line in ["alert: the store", "alert is over: the store"] {
+        let count = log.matches(&format!("{line} {store} does not answer")).count();
+        assert_eq!(count, outages, "{line}: one line per outage in {log}");
+    }
     // What an outage brings is told too.
     for kind in ["fallback", "breaker_open"] {
         assert!(count(&webhook, kind, "firing") > 0, "{kind}: {:?}", told(&webhook));

@@ -12,6 +12,8 @@ const MINUTES_A_SLOT: u64 = 60;
 const LATELY: f64 = 0.023;
 /// How much one week counts in an hour of the week, and one day in an hour of the day.
 const RECURRING: f64 = 0.3;
+/// Times that an hour of the week must have been seen to tell without other days.
+const WEEKS_THAT_TELL: u32 = 2;
 /// Minutes that must have been seen before anything is unusual.
 const WARM_UP: u32 = 30;
 /// Minutes of something unusual after which it is the new usual.
@@ -94,8 +96,7 @@ impl Baseline {
         }
         let slot = slot(minute);
         // Of what is known, what explains the number best: a rush hour is usual, and so is a new level.
-        let candidates = [Some(self.lately), self.weekly[slot].level(), self.daily[slot % HOURS].level()];
-        let deviations = candidates.into_iter().flatten().map(|level| {
+        let deviations = self.usual(slot).map(|level| {
             let spread = level.spread.max(noise(level.mean)).max(f64::MIN_POSITIVE);
             Deviation { expected: level.mean, spread, score: (value - level.mean) / spread }
         });
@@ -106,9 +107,16 @@ impl Baseline {
     #[must_use]
     pub fn lowest(&self, minute: u64) -> Option<f64> {
         let slot = slot(minute);
-        let known = [Some(self.lately), self.weekly[slot].level(), self.daily[slot % HOURS].level()];
-        let means = known.into_iter().flatten().map(|level| level.mean);
+        let means = self.usual(slot).map(|level| level.mean);
         means.reduce(f64::min).filter(|_| self.seen >= WARM_UP)
+    }
+
+    /// What is usual in an hour of the week. An hour that was seen in two weeks needs no other days to tell: a busy Monday
+    /// says nothing about Tuesday.
+    fn usual(&self, slot: usize) -> impl Iterator<Item = Level> {
+        let weekly = self.weekly[slot];
+        let daily = self.daily[slot % HOURS].level().filter(|_| weekly.times < WEEKS_THAT_TELL);
+        [Some(self.lately), weekly.level(), daily].into_iter().flatten()
     }
 
     /// Takes note of a minute. Where it was unusual, it is not learned from, for a while.
@@ -142,6 +150,57 @@ impl Baseline {
         self.hour.sum += value;
         self.hour.minutes += 1;
     }
+}
+
+/// What is kept of a baseline: what recurs, and what was usual lately. Numbers are little-endian, and the length is bounded.
+impl Baseline {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend(self.seen.to_le_bytes());
+        [self.lately.mean, self.lately.spread].iter().for_each(|number| put(out, *number));
+        let seasons = || (0_u8..).zip(self.weekly.iter().chain(&self.daily)).filter(|(_, one)| one.times > 0);
+        out.push(u8::try_from(seasons().count()).unwrap_or_default());
+        for (place, season) in seasons() {
+            out.push(place);
+            out.push(u8::try_from(season.times).unwrap_or(u8::MAX));
+            put(out, season.mean);
+            put(out, season.spread);
+        }
+    }
+
+    /// Reads one from the beginning of `bytes`, which then begin after it. What was usual lately counts only if it is.
+    pub(super) fn read(bytes: &mut &[u8], is_recent: bool) -> Option<Self> {
+        let mut baseline = Baseline::default();
+        let seen = u32::from_le_bytes(take(bytes)?);
+        let lately = Level { mean: number(bytes)?, spread: number(bytes)? };
+        let [count] = take(bytes)?;
+        for _ in 0..count {
+            let [place, times] = take(bytes)?;
+            let season = Season { mean: number(bytes)?, spread: number(bytes)?, times: times.into() };
+            let place = usize::from(place);
+            *match place.checked_sub(SLOTS) {
+                None => baseline.weekly.get_mut(place)?,
+                Some(hour) => baseline.daily.get_mut(hour)?,
+            } = season;
+        }
+        if is_recent {
+            (baseline.seen, baseline.lately) = (seen, lately);
+        }
+        Some(baseline)
+    }
+}
+
+fn put(out: &mut Vec<u8>, number: f64) {
+    out.extend((number as f32).to_le_bytes());
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn number(bytes: &mut &[u8]) -> Option<f64> {
+    Some(f64::from(f32::from_le_bytes(take(bytes)?))).filter(|number| number.is_finite() && *number >= 0.0)
 }
 
 /// Whether a minute was far from usual.
@@ -182,6 +241,51 @@ mod tests {
         let score = |hour: u64| baseline.deviation(week + hour * 60, 1_000.0, f64::sqrt).unwrap().score;
         assert!(score(9).abs() < 3.0, "{}", score(9));
         assert!(score(4) > 5.0, "{}", score(4));
+    }
+
+    const DAY: u64 = 24 * 60;
+
+    /// Ten times as much all Monday; 1970 began on a Thursday.
+    fn mondays(minute: u64) -> f64 {
+        if minute / DAY % 7 == 4 { 1_000.0 } else { 100.0 }
+    }
+
+    #[test]
+    fn a_busy_monday_is_usual_on_the_third_monday_and_unusual_on_the_tuesday_after_it() {
+        // Until nine on a day of the third week.
+        let score = |day: u64| {
+            let nine = (14 + day) * DAY + 9 * 60;
+            let known = taught(nine - 9 * 60, mondays);
+            let known = (nine - 9 * 60..nine).fold(known, |mut known, minute| {
+                // On Monday nothing is known of that day yet.
+                if day != 4 {
+                    known.learn(minute, mondays(minute), Unusual::No);
+                }
+                known
+            });
+            known.deviation(nine, 1_000.0, f64::sqrt).unwrap().score
+        };
+        assert!(score(4).abs() < 3.0, "Monday: {}", score(4));
+        assert!(score(5) > 6.0, "Tuesday: {}", score(5));
+    }
+
+    #[test]
+    fn what_was_kept_says_the_same_as_what_was_learned() {
+        let learned = taught(16 * DAY, |minute| mondays(minute) + (minute % 7) as f64);
+        let mut kept = Vec::new();
+        learned.write(&mut kept);
+        assert!(kept.len() < 2_000, "{} bytes", kept.len());
+        let restored = Baseline::read(&mut kept.as_slice(), true).unwrap();
+        for minute in (16 * DAY..23 * DAY).step_by(30) {
+            let both = [&learned, &restored].map(|one| one.deviation(minute, 500.0, f64::sqrt).unwrap());
+            let same = (both[0].score - both[1].score).abs() < 1e-3 * (1.0 + both[0].score.abs());
+            assert!(same, "{both:?} at {minute}");
+        }
+        let old = Baseline::read(&mut kept.as_slice(), false).unwrap();
+        assert_eq!(old.deviation(16 * DAY, 500.0, f64::sqrt), None, "lately is learned anew");
+        for length in 0..kept.len() {
+            assert!(Baseline::read(&mut &kept[..length], true).is_none(), "cut after {length} bytes");
+        }
     }
 
     #[test]

@@ -94,6 +94,23 @@ impl Detector {
         self.traffic.keep_only(in_use);
     }
 
+    /// What is not known yet of a minute that is about to be judged, and may have been kept: see [`Detector::restore`].
+    #[must_use]
+    pub fn unknown(&self, minute: &Minute) -> Vec<RuleName> {
+        self.traffic.unknown(minute)
+    }
+
+    /// Goes on from what was kept of one of those, by this process before it was restarted or by another node.
+    pub fn restore(&mut self, what: &RuleName, kept: &[u8], minute: u64) {
+        self.traffic.restore(what, kept, minute);
+    }
+
+    /// What is to be kept after this minute: everything once an hour, a part of it each minute.
+    #[must_use]
+    pub fn to_keep(&self, minute: u64) -> Vec<(RuleName, Vec<u8>)> {
+        self.traffic.to_keep(minute)
+    }
+
     /// How much is remembered.
     #[must_use]
     pub fn stats(&self) -> TrafficStats {
@@ -151,11 +168,15 @@ impl Detector {
                 }
             }
         }
-        let kinds: BTreeSet<(u64, u64, &str)> =
-            nodes.iter().map(|one| (one.version, one.rules_in_use, one.release.as_str())).collect();
-        if kinds.len() > 1 {
+        let versions: BTreeSet<(u64, &str)> =
+            nodes.iter().map(|one| (one.version, one.release.as_str())).collect();
+        // A node that watches no alerts tells no digest.
+        let rules: BTreeSet<&str> =
+            nodes.iter().map(|one| one.rules.as_str()).filter(|rules| !rules.is_empty()).collect();
+        let different = versions.len().max(rules.len());
+        if different > 1 {
             let summary =
-                format!("{} nodes run {} different sets of rules or releases", nodes.len(), kinds.len());
+                format!("{} nodes run {different} different sets of rules or releases", nodes.len());
             found.push(Finding::new(Kind::VersionSkew, "fleet", summary));
         }
         found
@@ -219,6 +240,15 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_tells_no_digest_is_compared_by_version_and_release_alone() {
+        let told = node("a", |one| one.rules = "0123456789abcdef".to_owned());
+        let found = |other: Signals| kinds(&Detector::default().look(0, &[told.clone(), other]));
+        assert_eq!(found(node("b", |_| ())), []);
+        assert_eq!(found(node("b", |one| one.version = 2)), [Kind::VersionSkew]);
+        assert_eq!(found(node("b", |one| one.release = "2".to_owned())), [Kind::VersionSkew]);
+    }
+
+    #[test]
     fn states_of_every_kind_are_found() {
         let bad = node("a", |one| {
             one.breakers_open = vec!["r".to_owned()];
@@ -226,9 +256,9 @@ mod tests {
             (one.store_bytes, one.store_most_bytes) = (90, 100);
             one.reload_failed = true;
             one.certificates = vec![("http".to_owned(), 100 + 3 * 86_400), ("grpc".to_owned(), 99 * 86_400)];
-            one.rules_in_use = 3;
+            one.rules = "0123456789abcdef".to_owned();
         });
-        let good = node("b", |_| ());
+        let good = node("b", |one| one.rules = "0123456789abcdee".to_owned());
         let found = Detector::default().look(100, &[bad, good]);
         let expected = [
             Kind::BreakerOpen,

@@ -45,8 +45,8 @@ pub struct Signals {
     pub evicted_spent: u64,
     /// Whether the rules on offer are refused.
     pub reload_failed: bool,
-    /// How many rules it runs.
-    pub rules_in_use: u64,
+    /// What its rules decide, as a digest; empty from a release before there was one.
+    pub rules: String,
     /// The version of its rules, where a database numbers them; else 0.
     pub version: u64,
     /// Listeners whose certificates end, and when, in seconds since 1970.
@@ -80,6 +80,7 @@ impl Signals {
             found.filter_map(|one| one.label("node")).take(MOST_LISTED).map(short).collect()
         };
         let build = scrape.samples("tidegate_build").first();
+        let config = scrape.samples("tidegate_config").first();
         let ends = scrape.samples("tidegate_certificate_not_after_seconds").iter().take(MOST_LISTED);
         Signals {
             node: node.to_owned(),
@@ -96,7 +97,7 @@ impl Signals {
             store_keys: count("tidegate_store_keys", &[]),
             evicted_spent: count("tidegate_cell_evictions", &[("reason", "spent")]),
             reload_failed: scrape.get("tidegate_config_last_reload_success") == Some(0.0),
-            rules_in_use: count("tidegate_config_rules", &[]),
+            rules: config.and_then(|config| config.label("digest")).unwrap_or_default().to_owned(),
             version: 0,
             certificates: ends
                 .filter_map(|end| Some((end.label("listener")?.to_owned(), end.value as u64)))

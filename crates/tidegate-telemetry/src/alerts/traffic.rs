@@ -10,6 +10,10 @@ use super::signals::Signals;
 
 /// Rules with baselines, about 10 kB each; those beyond have none.
 pub const MOST_BASELINES: usize = 1_000;
+/// How what is kept is written: another release may write otherwise.
+const KEPT_FORMAT: u8 = 1;
+/// Minutes for which what was usual lately still is, once it was kept.
+const LATELY_KEPT_FOR: u64 = 120;
 /// Minutes in a row that must be unusual.
 const IN_A_ROW: u32 = 2;
 /// Callers that are remembered for a rule, for as many minutes after they were last among its greatest.
@@ -131,9 +135,63 @@ impl Traffic {
         self.rules.retain(|rule, _| in_use.contains(rule));
     }
 
+    pub(super) fn unknown(&self, minute: &Minute) -> Vec<RuleName> {
+        let keys = self.last.is_none().then(keys_name);
+        let new = minute.rules.keys().filter(|rule| !self.rules.contains_key(*rule)).cloned();
+        keys.into_iter().chain(new.take(MOST_BASELINES.saturating_sub(self.rules.len()))).collect()
+    }
+
+    /// Bytes that this release does not understand are none.
+    pub(super) fn restore(&mut self, what: &RuleName, kept: &[u8], minute: u64) {
+        let Some([traffic, refusals]) = read(kept, minute) else { return };
+        if *what == keys_name() {
+            self.keys = traffic;
+        } else if self.rules.len() < MOST_BASELINES {
+            // Who its greatest callers were is not kept: until some are known again, none is new.
+            self.rules.insert(what.clone(), RuleWatch { traffic, refusals, ..RuleWatch::new(minute) });
+        }
+    }
+
+    pub(super) fn to_keep(&self, minute: u64) -> Vec<(RuleName, Vec<u8>)> {
+        let rules = self.rules.iter().map(|(rule, watch)| (rule.clone(), [&watch.traffic, &watch.refusals]));
+        let nothing = Baseline::default();
+        let all = rules.chain([(keys_name(), [&self.keys, &nothing])]);
+        let due = all.filter(|(what, _)| minute_of(what) == minute % 60);
+        due.map(|(what, both)| (what, write(both, minute))).collect()
+    }
+
     pub(super) fn stats(&self) -> TrafficStats {
         TrafficStats { baselines: self.rules.len() as u64, without: self.without.len() as u64 }
     }
+}
+
+/// What the number of keys is kept under: no domain has an empty name.
+fn keys_name() -> RuleName {
+    RuleName::new("", "keys")
+}
+
+/// The minute of the hour in which a rule's baselines are kept: not all at once.
+fn minute_of(rule: &RuleName) -> u64 {
+    let bytes = rule.domain.bytes().chain(rule.rule.bytes());
+    bytes.fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) % 60
+}
+
+fn write(both: [&Baseline; 2], minute: u64) -> Vec<u8> {
+    let mut kept = vec![KEPT_FORMAT];
+    kept.extend(minute.to_le_bytes());
+    both.iter().for_each(|baseline| baseline.write(&mut kept));
+    kept
+}
+
+fn read(kept: &[u8], now: u64) -> Option<[Baseline; 2]> {
+    let (head, mut rest) = kept.split_first_chunk::<9>()?;
+    let (format, minute) = head.split_first()?;
+    if *format != KEPT_FORMAT {
+        return None;
+    }
+    let age = now.abs_diff(u64::from_le_bytes(minute.try_into().ok()?));
+    let mut next = || Baseline::read(&mut rest, age < LATELY_KEPT_FOR);
+    Some([next()?, next()?])
 }
 
 /// What all nodes together say of a rule's callers: what all asked, and what each of the greatest did.
@@ -291,6 +349,26 @@ mod tests {
             .flat_map(|number| kinds(&traffic.judge(&minute(number, 6_000.0), &[], &limits)))
             .collect();
         assert_eq!(found, [Kind::TrafficSpike, Kind::TrafficSpike], "from the second minute on");
+    }
+
+    #[test]
+    fn a_detector_that_is_restarted_goes_on_from_what_was_kept_each_hour() {
+        let (before, limits) = (taught(300), Thresholds::default());
+        let kept: Vec<(RuleName, Vec<u8>)> = (240..300).flat_map(|number| before.to_keep(number)).collect();
+        assert_eq!(kept.len(), 2, "the rule and the number of keys, once in an hour");
+        let mut after = Traffic::default();
+        let mut unknown = after.unknown(&minute(300, 6_000.0));
+        unknown.sort();
+        assert_eq!(unknown, [keys_name(), rule()]);
+        kept.iter().for_each(|(what, bytes)| after.restore(what, bytes, 300));
+        let mut judge =
+            |traffic: &mut Traffic, number| kinds(&traffic.judge(&minute(number, 6_000.0), &[], &limits));
+        assert_eq!([judge(&mut after, 300), judge(&mut after, 301)], [vec![], vec![Kind::TrafficSpike]]);
+        assert_eq!(after.unknown(&minute(302, 1.0)), []);
+        let mut other = Traffic::default();
+        let newer = [&[9], &kept[0].1[1..]].concat();
+        kept.iter().for_each(|(what, _)| other.restore(what, &newer, 300));
+        assert_eq!(other.stats().baselines, 0, "another release's format is none");
     }
 
     #[test]

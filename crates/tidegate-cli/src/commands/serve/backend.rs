@@ -68,10 +68,12 @@ impl Backend {
         }
     }
 
-    /// The Redis that `settings` ask for, by another time than its own.
+    /// The Redis that `settings` ask for, by another time than its own; memory has its own.
     #[cfg(test)]
     pub(super) fn by(settings: &Settings, metrics: &Arc<Metrics>, clock: Arc<dyn Clock>) -> Self {
-        let StoreUrl::Redis(url) = &settings.store.url else { panic!("these settings ask for no Redis") };
+        let StoreUrl::Redis(url) = &settings.store.url else {
+            return Backend::open(settings, metrics).expect("memory is there");
+        };
         let config = redis_config(&settings.store, metrics).time(TimeSource::Given(clock));
         Backend::Redis(Arc::new(RedisStore::new(url, &config).expect("a Redis")), Arc::default())
     }

@@ -1,8 +1,8 @@
 //! Watches whether something is the matter in the fleet, and has it told once.
 //!
 //! Every two seconds a node tells the others what it sees ([`Signals`], with its heartbeat), hears what they see, and keeps
-//! the book of alerts. The one that holds the lease tells. In the store are three records: the lease, what was told (for a
-//! successor), and what is silenced.
+//! the book of alerts. The one that holds the lease tells. In the store are the lease, what was told (for a successor), what is
+//! silenced, and what is usual of each rule (for who starts, or starts again).
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +13,8 @@ use tidegate_core::Micros;
 use tidegate_store::{Clock, Record, Store};
 use tidegate_telemetry::Scrape;
 use tidegate_telemetry::alerts::{
-    Alert, Book, Courier, Detector, Duty, Minutes, Notice, Role, Severity, Signals, Silence, Telling,
-    TrafficStats, rule_counts,
+    Alert, Book, Courier, Detector, Duty, Minute, Minutes, Notice, Role, RuleName, Severity, Signals,
+    Silence, Telling, TrafficStats, rule_counts,
 };
 
 use super::backend::Backend;
@@ -35,6 +35,11 @@ const MOST_HEARD: usize = 64;
 const SILENCES_NAME: &[u8] = b"alerts: silences";
 /// How long an empty list of silences is kept.
 const NO_SILENCES_TTL_S: u64 = 60;
+/// What is usual of a rule; the rule's name follows. It outlives two weeks in which nobody keeps it.
+const USUAL_NAME: &str = "alerts: usual of";
+const USUAL_TTL: Micros = Micros::from_secs(15 * 24 * 3600);
+/// What stands there for a minute where nothing was kept.
+const NOTHING_USUAL: (&[u8], Micros) = (&[0], Micros::from_secs(60));
 /// How long a look waits for what it told to be delivered.
 const DELIVERED_WITHIN: Duration = Duration::from_millis(500);
 /// Times are of what came in the last ten seconds or so.
@@ -207,9 +212,13 @@ impl Watchman {
         };
         match minute {
             Some(minute) => {
+                if !self.restore_usual(&minute).await {
+                    return;
+                }
                 self.minutes.judged = Some(minute.number);
                 self.detector.keep_only(&self.control.rules_in_use());
                 self.detector.judge(&minute);
+                self.keep_usual(minute.number).await;
                 self.own.callers = self.control.callers_lately(&mut self.callers);
                 *self.traffic.lock().unwrap_or_else(PoisonError::into_inner) = self.detector.stats();
             }
@@ -217,6 +226,32 @@ impl Watchman {
                 self.detector.missed_a_minute();
             }
             None => {}
+        }
+    }
+
+    /// Goes on from what was kept of rules that this process has not seen yet. False where the store does not say: then the
+    /// minute waits.
+    async fn restore_usual(&mut self, minute: &Minute) -> bool {
+        let Some(store) = self.shared.clone() else { return true };
+        let (value, ttl) = NOTHING_USUAL;
+        for what in self.detector.unknown(minute) {
+            let record = Record { name: &usual_name(&what), value };
+            match store.put_record(record, ttl).answer().await {
+                Ok(Some(kept)) => self.detector.restore(&what, &kept, minute.number),
+                Ok(None) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Every node learns what is usual; the one that tells keeps it.
+    async fn keep_usual(&self, minute: u64) {
+        let Some(store) = self.shared.as_ref().filter(|_| self.duty.role() == Role::Holder) else { return };
+        for (what, kept) in self.detector.to_keep(minute) {
+            if !overwrite(store, &usual_name(&what), &kept, USUAL_TTL).await {
+                return;
+            }
         }
     }
 
@@ -319,6 +354,11 @@ fn seconds(clock: &dyn Clock) -> u64 {
     clock.now().as_micros() / 1_000_000
 }
 
+fn usual_name(what: &RuleName) -> Vec<u8> {
+    let RuleName { domain, rule } = what;
+    format!("{USUAL_NAME} {} {domain}{rule}", domain.len()).into_bytes()
+}
+
 /// Several processes on one machine have its name: when they began tells them apart.
 fn tell_apart(nodes: &mut [Signals]) {
     let names: Vec<String> = nodes.iter().map(|one| one.node.clone()).collect();
@@ -353,14 +393,15 @@ async fn overwrite(store: &Arc<dyn Store>, name: &[u8], value: &[u8], ttl: Micro
     }
 }
 
-/// One line when it begins, one when it is over.
+/// One line when it begins, one when it is over. The subject tells the lines of different alerts apart: none is withheld
+/// for another.
 fn tell(notice: &Notice) {
     let alert = notice.alert();
-    let (kind, next) = (alert.kind.name(), alert.next.as_str());
+    let (kind, subject, next) = (alert.kind.name(), alert.subject.as_str(), alert.next.as_str());
     match (notice, alert.severity) {
-        (Notice::Ended(_), _) => tracing::info!(kind, "alert is over: {}", alert.summary),
-        (_, Severity::Info) => tracing::info!(kind, next, "alert: {}", alert.summary),
-        (_, _) => tracing::warn!(kind, next, "alert: {}", alert.summary),
+        (Notice::Ended(_), _) => tracing::info!(kind, subject, "alert is over: {}", alert.summary),
+        (_, Severity::Info) => tracing::info!(kind, subject, next, "alert: {}", alert.summary),
+        (_, _) => tracing::warn!(kind, subject, next, "alert: {}", alert.summary),
     }
 }
 

@@ -9,15 +9,19 @@ use tidegate_core::Hits;
 use tidegate_limiter::{CheckRequest, DescriptorAsk, Limiter, LimiterConfig};
 use tidegate_rules::{Format as RuleFormat, RuleSet, Source, Timestamp};
 use tidegate_store::ManualClock;
+use tidegate_telemetry::alerts::Thresholds;
 use tidegate_testkit::{Redis, Upstream, eventually, poll, resp};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{Layer as _, Registry};
 
 use super::super::busy::BusyRatio;
 use super::super::control_plane::{self, ControlParts};
 use super::super::decisions;
 use super::super::redis_fleet::RedisFleet;
 use super::*;
+use crate::repeats::Repeats;
 use crate::settings::Settings;
 
 /// The beginning of an hour that is far ahead: Redis, whose own time is the machine's, must not think that cells are old.
@@ -49,14 +53,13 @@ struct Node {
 }
 
 impl Node {
-    async fn start(redis: &Redis, webhook: &Upstream, name: &str, clock: &Arc<ManualClock>) -> Node {
+    async fn start(store: &str, webhook: &Upstream, name: &str, clock: &Arc<ManualClock>) -> Node {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tidegate.yaml");
         let config = format!(
-            "store: {{ url: '{}', timeout: 5s }}\nadmin: {{ node: {name}, database: none }}\n\
+            "store: {{ url: '{store}', timeout: 5s }}\nadmin: {{ node: {name}, database: none }}\n\
              alerts: {{ store_p99: 60s, webhook: {{ url: 'http://{}/hook' }} }}\n\
              decision_log: {{ admissions_one_in: 1, refusals_per_second: 1000000 }}\n",
-            redis.url(),
             webhook.addr()
         );
         fs::write(&file, config).unwrap();
@@ -70,14 +73,14 @@ impl Node {
         config.remote = backend.remote(&settings.store);
         let limiter = Arc::new(Limiter::new(config));
         metrics.began_with(&limiter.snapshot());
-        let fleet = RedisFleet::new(backend.redis().unwrap(), clock.clone());
+        let fleet = backend.redis().map(|redis| RedisFleet::new(redis, clock.clone()));
         let parts = ControlParts {
             limiter: &limiter,
             metrics: &metrics,
             database: None,
             backend: &backend,
             busy: &Arc::new(BusyRatio::default()),
-            fleet: Some(&fleet),
+            fleet: fleet.as_ref(),
             admin_tokens: None,
             clock: &clock,
         };
@@ -146,8 +149,8 @@ impl World {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
         let nodes = runtime.block_on(async {
             [
-                Node::start(&redis, &webhook, "a", &clock).await,
-                Node::start(&redis, &webhook, "b", &clock).await,
+                Node::start(&redis.url(), &webhook, "a", &clock).await,
+                Node::start(&redis.url(), &webhook, "b", &clock).await,
             ]
         });
         World { runtime, redis, webhook, clock, nodes, seen: 0 }
@@ -233,6 +236,21 @@ impl World {
         notices.collect()
     }
 
+    /// Both nodes are gone, and others of their names are there.
+    fn restart(&mut self) {
+        let World { runtime, redis, webhook, clock, nodes, .. } = self;
+        runtime.block_on(async {
+            nodes.iter().for_each(|node| node.courier.abort());
+            // Longer than the lease lasts by Redis's own time: it is nobody's.
+            forget_lease(redis);
+            clock.advance(Micros::from_secs(60));
+            *nodes = [
+                Node::start(&redis.url(), webhook, "a", clock).await,
+                Node::start(&redis.url(), webhook, "b", clock).await,
+            ];
+        });
+    }
+
     /// What is told of these minutes and the usual ones after them, once all of it is over.
     #[track_caller]
     fn incident(&mut self, minutes: u64, traffic: impl Fn(u64) -> Vec<Asked>) -> Vec<String> {
@@ -246,6 +264,16 @@ impl World {
         let new = new.unwrap_or_else(|| panic!("no beginning, or no end: {:?}", self.notices()));
         self.seen += new.len();
         began(&new)
+    }
+}
+
+fn forget_lease(redis: &Redis) {
+    let resp::Value::Array(keys) = redis.cmd(&["KEYS", "*"]) else { panic!("no list") };
+    for key in keys {
+        let resp::Value::Bulk(key) = key else { panic!("no key") };
+        if String::from_utf8_lossy(&key).contains("whose duty") {
+            redis.cmd(&[b"DEL", key.as_slice()]);
+        }
     }
 }
 
@@ -352,16 +380,91 @@ fn what_its_holder_could_not_deliver_before_it_was_killed_is_told_by_the_next() 
     // The first is gone: it looks, tells and beats no more, and its lease ends.
     world.nodes[0].courier.abort();
     world.webhook.set_status(200);
-    let lease = |key: &[u8]| String::from_utf8_lossy(key).contains("whose duty");
-    let resp::Value::Array(keys) = world.redis.cmd(&["KEYS", "*"]) else { panic!("no list") };
-    for key in keys {
-        let resp::Value::Bulk(key) = key else { panic!("no key") };
-        if lease(&key) {
-            world.redis.cmd(&[b"DEL", key.as_slice()]);
-        }
-    }
+    forget_lease(&world.redis);
     world.look_for(10, [1, 1]);
     let by_b = || world.notices().into_iter().filter(|notice| notice[0] == "b").collect::<Vec<_>>();
     eventually("it is told", PATIENCE, || !by_b().is_empty());
     assert_eq!(began(&by_b()), ["b: shadow_would_refuse trial/tried/out"]);
+}
+
+#[test]
+fn what_is_usual_outlives_a_restart_of_every_node() {
+    let mut world = World::start();
+    // What is usual of a rule is kept once an hour, of this one in its 53rd minute.
+    world.clock.advance(Micros::from_secs(20 * 60));
+    world.pass(36, usual);
+    assert_eq!(world.notices(), Vec::<[String; 4]>::new());
+    world.restart();
+    assert_eq!(
+        world.incident(3, |second| users(second, 8)),
+        ["a: traffic_spike api/per-user"],
+        "long before it has seen half an hour of it"
+    );
+}
+
+#[test]
+fn a_node_alone_with_its_memory_judges_its_own_minutes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let webhook = Upstream::recording();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START_S * 1_000_000)));
+    let told = runtime.block_on(async {
+        let mut node = Node::start("memory:", &webhook, "alone", &clock).await;
+        assert!(!node.control.is_shared());
+        let mut told = Vec::new();
+        for second in 0..35 * 60 {
+            // Memory goes by the machine's time: callers who come once are within their limits.
+            let asked = users(second, if second / 60 < 32 { 2 } else { 8 });
+            let asked: Vec<Asked> =
+                (0..).zip(asked).map(|(n, (domain, ..))| (domain, format!("u{second}-{n}"), 1)).collect();
+            node.ask(&asked).await;
+            if second % 10 == 5 {
+                node.look().await;
+                let active = node.watchman.desk.with_book(|book| book.active());
+                let named = active.iter().map(|alert| format!("{} {}", alert.kind.name(), alert.subject));
+                told.push((second / 60, named.collect::<Vec<_>>()));
+            }
+            clock.advance(Micros::from_secs(1));
+        }
+        told
+    });
+    let first = told.iter().find(|(_, active)| !active.is_empty()).expect("it is found");
+    assert_eq!(
+        *first,
+        (34, vec!["traffic_spike api/per-user".to_owned()]),
+        "once two whole minutes were unusual"
+    );
+}
+
+/// What is written while `work` is done, through what withholds repeated lines.
+fn logged(work: impl FnOnce()) -> Vec<String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let sink = file.reopen().unwrap();
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Arc::new(sink));
+    let subscriber = Registry::default().with(layer.with_filter(Repeats::default()));
+    tracing::subscriber::with_default(subscriber, work);
+    fs::read_to_string(file.path()).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn each_of_many_alerts_has_a_line_when_it_begins_and_one_when_it_is_over() {
+    let mut book = Book::new("");
+    let down = |number| Signals { stores_down: vec![format!("redis:{number}")], ..Signals::default() };
+    let nodes: Vec<Signals> = (0..30).map(down).collect();
+    let mut detector = Detector::new(Thresholds::default());
+    let lines = logged(|| {
+        for now_s in 0..20 {
+            let found = detector.look(now_s, if now_s < 5 { &nodes } else { &[] });
+            book.step(now_s, found, &[], Telling::Ours).iter().for_each(tell);
+        }
+    });
+    for number in 0..30 {
+        let end = format!("the store redis:{number} does not answer ");
+        let begun =
+            lines.iter().filter(|line| line.contains(" WARN ") && line.contains(&format!("alert: {end}")));
+        let over = lines
+            .iter()
+            .filter(|line| line.contains(" INFO ") && line.contains(&format!("alert is over: {end}")));
+        assert_eq!((begun.count(), over.count()), (1, 1), "{number}: {lines:#?}");
+    }
+    assert_eq!(lines.len(), 60);
 }
