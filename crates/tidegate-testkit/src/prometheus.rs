@@ -47,6 +47,19 @@ impl Prometheus {
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
+    /// The values that a label of a metric has, as Grafana asks for them.
+    ///
+    /// # Panics
+    /// When Prometheus refuses the question; the message says why.
+    #[track_caller]
+    pub fn label_values(&self, metric: &str, label: &str) -> Vec<String> {
+        let path = format!("/api/v1/label/{label}/values?match[]={}", escaped(metric));
+        let answer = http::get(self.port.addr(), &path).json();
+        assert_eq!(answer["status"], "success", "{metric}, {label}: {answer}");
+        let values = answer["data"].as_array().cloned().unwrap_or_default();
+        values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect()
+    }
+
     /// The exemplars that it keeps of a metric.
     ///
     /// # Panics

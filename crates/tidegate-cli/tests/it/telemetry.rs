@@ -1,13 +1,15 @@
 //! What an operator watches: metrics, the rules and the dashboard that are shipped for them, and the log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_testkit::{Prometheus, Redis, TidegateServer, Upstream, eventually, find_tool, http, poll};
+use tidegate_testkit::{
+    Certificates, Prometheus, Redis, TidegateServer, Upstream, eventually, find_tool, http, poll,
+};
 
 use crate::redis_world::{BINARY, Node, PATIENCE, PATIENT};
 use crate::tidegate;
@@ -30,19 +32,53 @@ fn the_page_of_metrics_is_what_the_registry_says() {
     );
 }
 
+/// A metric's labels, and the values of each where they are a fixed set.
+type Labels = BTreeMap<String, BTreeSet<String>>;
+
 /// The names on the page, and the labels of each.
-fn known_metrics() -> Vec<(String, BTreeSet<String>)> {
+fn known_metrics() -> BTreeMap<String, Labels> {
     let rows = reference();
     let rows = rows.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let labels = |rest: &str| {
         let cell = rest.split(" | ").nth(1).unwrap_or_default();
-        let names = cell.split("; ").filter_map(|label| label.strip_prefix('`')?.split('`').next());
-        names.map(str::to_owned).collect()
+        let labels = cell.split("; ").filter_map(|label| label.strip_prefix('`')?.split_once('`'));
+        let words = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        labels.map(|(name, values)| (name.to_owned(), words(values))).collect()
     };
     rows.map(|(name, rest)| (name.to_owned(), labels(rest))).collect()
 }
 
-/// Every `tidegate_…{label…}` in a text names a metric that exists, and labels that it has.
+/// The labels of a metric, or of the histogram of which it is a part.
+#[track_caller]
+fn labels_of<'k>(known: &'k BTreeMap<String, Labels>, name: &str, place: &str) -> &'k Labels {
+    let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+    let found = known.get(name).or_else(|| known.get(family?));
+    found.unwrap_or_else(|| panic!("{place}: there is no metric {name}"))
+}
+
+/// What a metric's labels must be: `reason="a"`, `reason=~"a|b.*"`, `reason`. Values are checked where the page has them all.
+#[track_caller]
+fn assert_labels(name: &str, labels: &Labels, inside: &str, place: &str) {
+    for matcher in inside.split(',').filter(|matcher| !matcher.is_empty()) {
+        let (label, value) = matcher.split_once('=').unwrap_or((matcher, ""));
+        let label = label.trim_end_matches('!').trim();
+        if ["instance", "le"].contains(&label) {
+            continue;
+        }
+        let Some(values) = labels.get(label) else { panic!("{place}: {name} has no label {label}") };
+        let wanted = value.trim_start_matches('~').trim_matches('"');
+        for one in wanted.split('|').filter(|one| !one.is_empty() && !values.is_empty()) {
+            let exists = match one.strip_suffix(".*") {
+                Some(start) => values.iter().any(|value| value.starts_with(start)),
+                None => values.contains(one),
+            };
+            assert!(exists, "{place}: {label} of {name} is never {one}, but {values:?}");
+        }
+    }
+}
+
+/// Every `tidegate_…{label…}` in a text names a metric that exists, and labels and values that it has.
+#[track_caller]
 fn assert_known(text: &str, place: &str) {
     let known = known_metrics();
     let mut rest = text;
@@ -52,22 +88,29 @@ fn assert_known(text: &str, place: &str) {
         let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(word.len());
         let (name, after) = word.split_at(end);
         rest = after;
-        let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
-        let entry = known.iter().find(|(known, _)| known == name || Some(known.as_str()) == family);
-        let Some((_, labels)) = entry else {
-            panic!("{place}: there is no metric {name}");
-        };
+        let labels = labels_of(&known, name, place);
         found += 1;
-        let Some(inside) = after.strip_prefix('{').and_then(|inside| inside.split('}').next()) else {
-            continue;
-        };
-        for label in inside.split(',').filter(|label| !label.is_empty()) {
-            let label = label.split(['=', '!']).next().unwrap_or_default().trim();
-            let everywhere = ["instance", "le"].contains(&label);
-            assert!(everywhere || labels.contains(label), "{place}: {name} has no label {label}");
+        if let Some(inside) = after.strip_prefix('{').and_then(|inside| inside.split('}').next()) {
+            assert_labels(name, labels, inside, place);
         }
     }
     assert!(found > 0, "{place} names no metric");
+}
+
+/// Every series that a server shows is on the page, with its labels and their values.
+#[track_caller]
+fn assert_on_the_page(metrics: &str) {
+    let known = known_metrics();
+    let samples: Vec<&str> = metrics.lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(samples.len() > 50, "{metrics}");
+    for sample in samples {
+        let name = sample.split(['{', ' ']).next().unwrap();
+        let inside = sample
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'))
+            .map_or("", |(inside, _)| inside);
+        assert_labels(name, labels_of(&known, name, sample), inside, sample);
+    }
 }
 
 #[test]
@@ -84,6 +127,33 @@ fn the_table_of_alerts_names_metrics_and_labels_that_exist() {
         .map(|name| format!("{name}\n"))
         .collect();
     assert_known(&names, "operating.md");
+    let rules = fs::read_to_string(root("deploy/prometheus/tidegate.rules.yml")).unwrap();
+    for name in names.lines().map(|name| name.split('{').next().unwrap()) {
+        assert!(rules.contains(name), "operating.md: no shipped rule is about {name}");
+    }
+}
+
+#[test]
+fn what_the_table_of_alerts_says_of_a_metric_are_values_of_its_own_labels() {
+    let known = known_metrics();
+    let all: BTreeSet<&String> = known.values().flat_map(|labels| labels.values().flatten()).collect();
+    let guide = fs::read_to_string(root("docs/guides/operating.md")).unwrap();
+    let table = guide.split("## What to alert on").nth(1).unwrap().split("\n## ").next().unwrap();
+    let mut found = 0;
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let words = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        let (names, rest) = row[2..].split_once(" | ").unwrap();
+        let names =
+            words(names).into_iter().map(|name| format!("tidegate_{}", name.split('{').next().unwrap()));
+        let own: BTreeSet<&String> = names
+            .flat_map(|name| labels_of(&known, &name, row).values().flatten().collect::<Vec<_>>())
+            .collect();
+        for word in words(rest).iter().filter(|word| all.contains(word)) {
+            found += 1;
+            assert!(own.contains(word), "{word} is a value of another metric: {row}");
+        }
+    }
+    assert!(found > 10, "only {found} values found");
 }
 
 #[test]
@@ -117,8 +187,15 @@ fn dashboard_queries() -> Vec<(String, String)> {
     queries.collect()
 }
 
-/// Queries that have no answer from a server that is well, because nothing of the kind has happened.
-const MAY_BE_EMPTY: [&str; 2] = ["tidegate_certificate", "tidegate_store_memory_max"];
+/// The metric and the label of every variable that Grafana fills in.
+fn dashboard_variables() -> Vec<(String, String)> {
+    let text = fs::read_to_string(root("deploy/grafana/tidegate.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    let queries = variables.filter_map(|variable| variable["query"]["query"].as_str());
+    let inside = queries.map(|query| query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap());
+    inside.map(|inside| inside.split_once(", ").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap()).collect()
+}
 
 const RULES: &str = "\
 - { name: per-user, key: [user], limits: [5/minute] }
@@ -129,12 +206,18 @@ const RULES: &str = "\
 #[test]
 fn every_query_of_the_dashboard_is_answered_by_a_prometheus_that_scrapes_a_loaded_server() {
     let (redis, upstream) = (Redis::start(), Upstream::start());
+    redis.cmd(&["CONFIG", "SET", "maxmemory", "200mb"]);
     let dir = tempfile::tempdir().unwrap();
+    let certificates = Certificates::for_loopback(dir.path());
     fs::write(dir.path().join("rules.yaml"), format!("domain: api\nrules:\n{RULES}")).unwrap();
     let config = format!(
         "listen: {{ http: '127.0.0.1:0', grpc: off, resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n\
+         tls: {{ resp: {{ certificate: '{}', key: '{}' }} }}\n\
+         telemetry: {{ statsd: {{ address: '127.0.0.1:9' }} }}\n\
          store: {{ url: '{}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\nshedding: {{ workers: 20 }}\n\
          proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: back, targets: ['http://{}'] }}] }}\n",
+        certificates.cert.display(),
+        certificates.key.display(),
         redis.url(),
         upstream.addr()
     );
@@ -156,10 +239,7 @@ fn every_query_of_the_dashboard_is_answered_by_a_prometheus_that_scrapes_a_loade
     // A rate needs two scrapes; load goes on until every query has an answer.
     let answered = poll(Duration::from_secs(120), || {
         load();
-        left.retain(|(_, query)| {
-            let may_be_empty = MAY_BE_EMPTY.iter().any(|name| query.contains(name));
-            prometheus.query(query).is_empty() && !may_be_empty
-        });
+        left.retain(|(_, query)| prometheus.query(query).is_empty());
         left.is_empty().then_some(())
     });
     assert!(answered.is_some(), "{} of {asked} queries have no answer: {left:#?}", left.len());
@@ -167,9 +247,28 @@ fn every_query_of_the_dashboard_is_answered_by_a_prometheus_that_scrapes_a_loade
     assert_eq!(refused.len(), 1, "the load is seen");
     let limit = prometheus.query("tidegate_limit{rule=\"per-user\"} == 5");
     assert_eq!(limit.len(), 1, "the limit itself is a metric");
+    let variables = dashboard_variables();
+    assert_eq!(variables.len(), 3);
+    let values: Vec<Vec<String>> =
+        variables.iter().map(|(metric, label)| prometheus.label_values(metric, label)).collect();
+    assert_eq!(
+        values,
+        [
+            vec![admin.to_string()],
+            vec!["api".to_owned()],
+            ["per-user", "tried", "watched"].map(str::to_owned).to_vec()
+        ]
+    );
+    assert_on_the_page(&http::get(admin, "/metrics").text());
     for (title, query) in dashboard_queries() {
         assert_known(&query.replace("process_", "tidegate_build_info "), &title);
     }
+}
+
+#[test]
+fn what_a_server_with_its_memory_shows_is_on_the_page() {
+    let node = Node::start("memory:", PATIENT, "- { name: r, key: [user], limits: [5/minute] }\n");
+    assert_on_the_page(&http::get(node.admin, "/metrics").text());
 }
 
 #[test]
