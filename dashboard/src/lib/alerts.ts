@@ -1,6 +1,5 @@
 // Alerts in words, and as marks in charts.
 
-import { link } from './router.svelte';
 import type { Alert, Alerts, Mark, Version } from './types';
 
 export const kindInWords = (kind: string) => {
@@ -8,16 +7,9 @@ export const kindInWords = (kind: string) => {
   return words.charAt(0).toUpperCase() + words.slice(1);
 };
 
-/** Kinds whose subject is a rule, as `domain/rule`. */
-const OF_A_RULE = ['traffic_spike', 'traffic_drop', 'refusal_spike', 'new_top_caller', 'spread_caller', 'shadow_would_refuse'];
-
-/** Where in this dashboard an alert is looked into. */
+/** Where in this dashboard an alert is looked into: where its link leads that others are told, whatever stands before the page. */
 export function alertPlace(alert: Alert): string {
-  // A rule's name may hold slashes itself.
-  const [domain, ...rest] = alert.subject.split('/');
-  const rule = rest.join('/');
-  if (OF_A_RULE.includes(alert.kind) && domain && rule) return link(['rules', domain, rule]);
-  return link([alert.kind === 'reload_failed' || OF_A_RULE.includes(alert.kind) ? 'rules' : 'cluster']);
+  return alert.link.slice(alert.link.indexOf('#'));
 }
 
 /** What happened in a range: versions, breakers that opened, alerts. */
