@@ -154,7 +154,7 @@ impl Visit for SubjectReader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io;
 
     use tracing_subscriber::layer::SubscriberExt as _;
@@ -162,8 +162,8 @@ mod tests {
 
     use super::*;
 
-    /// What comes out of `work` when it is logged through `repeats`.
-    fn lines(repeats: &Repeats, work: impl FnOnce()) -> usize {
+    /// The lines that come out of `work` when it is logged through `repeats`.
+    pub(crate) fn written(repeats: &Repeats, work: impl FnOnce()) -> Vec<String> {
         #[derive(Clone, Default)]
         struct Out(Arc<Mutex<Vec<u8>>>);
         impl io::Write for Out {
@@ -177,11 +177,15 @@ mod tests {
         }
         let out = Out::default();
         let sink = out.clone();
-        let layer = tracing_subscriber::fmt::layer().with_writer(move || sink.clone());
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || sink.clone());
         let subscriber = Registry::default().with(layer.with_filter(repeats.clone()));
         tracing::subscriber::with_default(subscriber, work);
         let text = out.0.lock().unwrap().clone();
-        text.iter().filter(|byte| **byte == b'\n').count()
+        String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn lines(repeats: &Repeats, work: impl FnOnce()) -> usize {
+        written(repeats, work).len()
     }
 
     #[test]

@@ -186,3 +186,28 @@ impl Observer for Narrator {
         self.metrics.answered_together(transport, took, requests);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repeats::Repeats;
+    use crate::repeats::tests::written;
+
+    #[test]
+    fn what_many_calls_charge_after_an_outage_is_one_line() {
+        let narrator = Narrator::new(Arc::new(Metrics::new()));
+        let lines = written(&Repeats::default(), || {
+            for _ in 0..2 {
+                // Heartbeats go on while it is charged, and after.
+                (0..5).for_each(|_| {
+                    (0..100).for_each(|_| narrator.debts_paid(1, 3, None));
+                    narrator.fleet_counted(2);
+                });
+                (0..5).for_each(|_| narrator.fleet_counted(2));
+            }
+        });
+        let charged: Vec<&String> = lines.iter().filter(|line| line.contains("is charged there")).collect();
+        assert_eq!(charged.len(), 2, "one for each outage: {lines:#?}");
+        assert!(charged.iter().all(|line| line.contains("hits=1500")), "{charged:#?}");
+    }
+}

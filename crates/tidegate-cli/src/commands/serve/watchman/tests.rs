@@ -13,8 +13,6 @@ use tidegate_telemetry::alerts::Thresholds;
 use tidegate_testkit::{Redis, Upstream, eventually, poll, resp};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::{Layer as _, Registry};
 
 use super::super::busy::BusyRatio;
 use super::super::control_plane::{self, ControlParts};
@@ -22,6 +20,7 @@ use super::super::decisions;
 use super::super::redis_fleet::RedisFleet;
 use super::*;
 use crate::repeats::Repeats;
+use crate::repeats::tests::written;
 use crate::settings::Settings;
 
 /// The beginning of an hour that is far ahead: Redis, whose own time is the machine's, must not think that cells are old.
@@ -435,23 +434,13 @@ fn a_node_alone_with_its_memory_judges_its_own_minutes() {
     );
 }
 
-/// What is written while `work` is done, through what withholds repeated lines.
-fn logged(work: impl FnOnce()) -> Vec<String> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let sink = file.reopen().unwrap();
-    let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Arc::new(sink));
-    let subscriber = Registry::default().with(layer.with_filter(Repeats::default()));
-    tracing::subscriber::with_default(subscriber, work);
-    fs::read_to_string(file.path()).unwrap().lines().map(str::to_owned).collect()
-}
-
 #[test]
 fn each_of_many_alerts_has_a_line_when_it_begins_and_one_when_it_is_over() {
     let mut book = Book::new("");
     let down = |number| Signals { stores_down: vec![format!("redis:{number}")], ..Signals::default() };
     let nodes: Vec<Signals> = (0..30).map(down).collect();
     let mut detector = Detector::new(Thresholds::default());
-    let lines = logged(|| {
+    let lines = written(&Repeats::default(), || {
         for now_s in 0..20 {
             let found = detector.look(now_s, if now_s < 5 { &nodes } else { &[] });
             book.step(now_s, found, &[], Telling::Ours).iter().for_each(tell);
