@@ -206,11 +206,7 @@ impl LimitChoice {
         let usual = match &self.usual {
             UsualLimits::Same(set) => of_limits(set),
             UsualLimits::ByTier(tiers) => {
-                let tier = |(name, set): (&Box<[u8]>, &usize)| {
-                    format!("{} {}", name.escape_ascii(), of_limits(&tiers.sets[*set]))
-                };
-                let mut names: Vec<String> = tiers.names.iter().map(tier).collect();
-                names.sort_unstable();
+                let names = tiers.canonical(&tiers.sets);
                 format!("{:?} {names:?} {}", attribute(tiers.on), of_limits(&tiers.sets[tiers.default]))
             }
         };
@@ -219,16 +215,10 @@ impl LimitChoice {
             let mut when: Vec<String> = when.map(|(name, value)| format!("{name:?} {value}")).collect();
             when.sort_unstable();
             // One set, or one per tier by its name, whose order is the file's.
-            let mut limits: Vec<String> = match &self.usual {
-                UsualLimits::ByTier(tiers) if one.limits.len() > 1 => {
-                    let of_tier = |(name, set): (&Box<[u8]>, &usize)| {
-                        format!("{} {}", name.escape_ascii(), of_limits(&one.limits[*set]))
-                    };
-                    tiers.names.iter().map(of_tier).collect()
-                }
+            let limits: Vec<String> = match &self.usual {
+                UsualLimits::ByTier(tiers) if one.limits.len() > 1 => tiers.canonical(&one.limits),
                 _ => one.limits.iter().map(of_limits).collect(),
             };
-            limits.sort_unstable();
             format!("{when:?} {:?} {limits:?}", one.until)
         });
         let own: Vec<String> = own.collect();
@@ -244,6 +234,14 @@ impl LimitChoice {
 }
 
 impl TierSets {
+    /// The limits of each tier, of these sets, by its name.
+    fn canonical(&self, sets: &[LimitSet]) -> Vec<String> {
+        let names = self.names.iter().map(|(name, set)| (name.escape_ascii(), &sets[*set]));
+        let mut tiers: Vec<String> = names.map(|(name, set)| format!("{name} {}", of_limits(set))).collect();
+        tiers.sort_unstable();
+        tiers
+    }
+
     fn of(&self, present: &Present<'_>) -> usize {
         let named = present.get(self.on).and_then(|value| self.names.get(value));
         named.copied().unwrap_or(self.default)

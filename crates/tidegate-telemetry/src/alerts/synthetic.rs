@@ -43,9 +43,12 @@ pub enum Size {
     Below,
 }
 
+/// A size, and what it lies between.
+pub type Range = (Size, f64, f64);
+
 /// The kinds that are put in, and how large they are when plain, just above and below what is worth an alert: times or parts
 /// of the usual traffic, parts more refused, a caller's part, the part that a shadow would refuse.
-pub const SIZES: [(Kind, [(Size, f64, f64); 3]); 6] = [
+pub const SIZES: [(Kind, [Range; 3]); 6] = [
     (Kind::TrafficSpike, [(Size::Plain, 3.0, 12.0), (Size::JustAbove, 2.3, 2.8), (Size::Below, 1.5, 1.9)]),
     (Kind::TrafficDrop, [(Size::Plain, 0.0, 0.15), (Size::JustAbove, 0.18, 0.25), (Size::Below, 0.45, 0.7)]),
     (Kind::RefusalSpike, [(Size::Plain, 0.2, 0.7), (Size::JustAbove, 0.08, 0.12), (Size::Below, 0.01, 0.03)]),

@@ -361,7 +361,7 @@ mod tests {
         unknown.sort();
         assert_eq!(unknown, [keys_name(), rule()]);
         kept.iter().for_each(|(what, bytes)| after.restore(what, bytes, 300));
-        let mut judge =
+        let judge =
             |traffic: &mut Traffic, number| kinds(&traffic.judge(&minute(number, 6_000.0), &[], &limits));
         assert_eq!([judge(&mut after, 300), judge(&mut after, 301)], [vec![], vec![Kind::TrafficSpike]]);
         assert_eq!(after.unknown(&minute(302, 1.0)), []);
