@@ -104,10 +104,8 @@ impl<'p> PendingCheck<'p> {
     fn portion_at(&self, place: usize) -> Option<Portion> {
         match self.policy_at(place) {
             Source::FallbackLocal => Some(Portion::Share),
-            // Leases are no hits: they could not be charged.
-            Source::OverloadOpen if !self.cells.spends[place].touch.limit.takes_lease() => {
-                Some(Portion::Whole)
-            }
+            // Leases are no hits, and are not charged: they live here until they end.
+            Source::OverloadOpen => Some(Portion::Whole),
             _ => None,
         }
     }

@@ -175,6 +175,23 @@ fn in_overload_an_open_rule_lets_pass_no_more_than_its_limit_and_charges_it() {
 }
 
 #[test]
+fn in_overload_an_open_rule_gives_no_more_leases_than_there_may_be_and_takes_them_back() {
+    let rules = "- { name: a, key: [user], on_store_failure: open, limits: [{ algorithm: concurrency, limit: 5, ttl: 1h }] }";
+    let fleet = Fleet::running(rules, small_queue());
+    let node = &fleet.nodes[0];
+    assert!((0..3).all(|_| node.check("seen").allowed));
+    let waiting = fill(&fleet);
+    assert_eq!(told(&fleet, "seen", 30), (2, vec![Source::OverloadOpen]));
+    let mut leases: Vec<_> = (0..5).map(|_| node.start("unseen").wait().decision.lease.unwrap()).collect();
+    assert_eq!(told(&fleet, "unseen", 30), (0, vec![Source::OverloadOpen]));
+    let (limiter, given_back) = (node.limiter.clone(), leases.pop().unwrap());
+    fleet.executor.finish(async move { limiter.release(&given_back).await.unwrap() });
+    let _also_waiting = fill(&fleet);
+    assert_eq!(told(&fleet, "unseen", 30), (1, vec![Source::OverloadOpen]));
+    drop(all(waiting));
+}
+
+#[test]
 fn a_deadline_that_passes_while_the_store_answers_others_is_overload() {
     // Each call takes 6 ms: who waits for the second one is late, and the store is well.
     let setting =
