@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use crate::attack::{Attack, Pipeline};
-use crate::history::{Answer, LeaseWhat};
+use crate::history::{Answer, LeaseWhat, Source};
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::world::pass;
 
 /// The longest that a patient client waits: longer waits are not tried.
 const LONGEST_WAIT: Duration = Duration::from_millis(2_500);
+
+/// So often a client asks that waits for another source.
+const MOST_ASKS: usize = 1_000;
 
 /// `requests` over `connections`, on one shape or on all of them.
 pub(crate) fn pipelines(
@@ -78,6 +81,19 @@ pub(crate) fn patient(attack: &mut Attack, random: &mut Random) {
             flood(attack, shape, 2, 600);
         }
     }
+}
+
+/// A client that asks, one request after the other, until `source` has decided so often.
+pub(crate) fn insist(attack: &mut Attack, shape: usize, source: Source, times: usize) {
+    let first = attack.history.asked.len();
+    for _ in 0..MOST_ASKS {
+        attack.ask(0, shape, 1);
+        let asked = &attack.history.asked[first..];
+        if asked.iter().filter(|asked| asked.source() == Some(source)).count() >= times {
+            return;
+        }
+    }
+    panic!("{source:?} does not decide: {:?}", attack.history.asked.last());
 }
 
 /// Renews some leases, gives some back, and some of them twice.

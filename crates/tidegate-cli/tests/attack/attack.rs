@@ -139,13 +139,29 @@ impl Attack {
 
     /// Stops one Redis for `span` in the middle of a burst.
     pub(crate) fn stall(&mut self, server: usize, span: Duration, pipelines: &[Pipeline]) {
+        self.stalled(server, |attack| {
+            attack.burst_while(pipelines, |_, store| {
+                store.servers()[server].pause();
+                pass(span);
+                store.servers()[server].resume();
+            });
+        });
+    }
+
+    /// Stops one Redis for as long as `asks` takes.
+    pub(crate) fn stall_while(&mut self, server: usize, asks: impl FnOnce(&mut Self)) {
+        self.stalled(server, |attack| {
+            attack.store.servers()[server].pause();
+            asks(attack);
+            attack.store.servers()[server].resume();
+        });
+    }
+
+    /// Notes that one Redis stands still for as long as `what` takes.
+    fn stalled(&mut self, server: usize, what: impl FnOnce(&mut Self)) {
         let spares = if self.store.reserves() { self.elsewhere(server) } else { BTreeSet::new() };
         let (from, wall_from) = (self.at(), wall());
-        self.burst_while(pipelines, |_, store| {
-            store.servers()[server].pause();
-            pass(span);
-            store.servers()[server].resume();
-        });
+        what(self);
         let wall_until = wall();
         self.stopped.push(Span { from: wall_from, until: wall_until, waited: wall_until - wall_from });
         self.history.troubles.push(Trouble { from, until: self.at(), what: What::Stalled, spares });

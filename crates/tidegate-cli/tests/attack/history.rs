@@ -27,6 +27,8 @@ pub(crate) struct History {
     pub(crate) reserves: bool,
     /// Whether every decision must be the store's own: deadlines are long and nothing fails.
     pub(crate) must_be_exact: bool,
+    /// Whether every node has seen what was left of every cell before a store went away: then it gives only its part of that.
+    pub(crate) is_known_to_all: bool,
 }
 
 /// The state of one limit for one key.
@@ -100,8 +102,8 @@ impl Source {
     }
 
     /// Whether a policy lets everybody pass: such admissions are not promised to be few.
-    pub(crate) fn is_open(self) -> bool {
-        matches!(self, Source::FallbackOpen | Source::OverloadOpen)
+    pub(crate) fn is_unbounded(self) -> bool {
+        matches!(self, Source::FallbackOpen)
     }
 
     pub(crate) fn is_fallback(self) -> bool {

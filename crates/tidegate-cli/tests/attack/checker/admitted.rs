@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::grants::beyond;
 use super::{Kind, View, Violation};
 use crate::history::{Answer, Asked, History, What};
 use crate::limit::{Limit, ROUNDING};
@@ -12,19 +13,20 @@ pub(super) fn check(view: &View<'_>, cell: usize) -> Vec<Violation> {
     let mut admitted: Vec<&Asked> =
         view.touching[cell].iter().copied().filter(|asked| counts(asked)).collect();
     admitted.sort_by_key(|asked| asked.received);
-    let mut violations: Vec<Violation> = in_any_window(history, cell, &admitted).into_iter().collect();
-    violations.extend(in_a_fixed_window(history, cell, &admitted));
+    let mut violations: Vec<Violation> = in_any_window(view, cell, &admitted).into_iter().collect();
+    violations.extend(in_a_fixed_window(view, cell, &admitted));
     violations.extend(numbers(history, cell, &admitted));
     violations
 }
 
-/// What a policy of `open` lets pass is not promised to be few.
+/// What a policy of `open` lets pass while the store is away is not promised to be few.
 fn counts(asked: &Asked) -> bool {
-    matches!(&asked.answer, Answer::Admitted { source, .. } if !source.is_open())
+    matches!(&asked.answer, Answer::Admitted { source, .. } if !source.is_unbounded())
 }
 
 /// Takes every request as the first of a window, and counts those that were surely decided in it.
-fn in_any_window(history: &History, cell: usize, by_end: &[&Asked]) -> Option<Violation> {
+fn in_any_window(view: &View<'_>, cell: usize, by_end: &[&Asked]) -> Option<Violation> {
+    let history = view.history;
     let costs = history.largest_cost();
     for from in by_end.iter().map(|asked| asked.sent) {
         let mut total = 0;
@@ -39,7 +41,7 @@ fn in_any_window(history: &History, cell: usize, by_end: &[&Asked]) -> Option<Vi
             if total <= most {
                 continue;
             }
-            let most = most + allowance(history, cell, from, until);
+            let most = most + beyond(view, cell, from, until);
             if total > most {
                 let name = &history.cells[cell].name;
                 let what =
@@ -52,7 +54,8 @@ fn in_any_window(history: &History, cell: usize, by_end: &[&Asked]) -> Option<Vi
 }
 
 /// In a window of the clock, a fixed window admits its limit and no more.
-fn in_a_fixed_window(history: &History, cell: usize, admitted: &[&Asked]) -> Option<Violation> {
+fn in_a_fixed_window(view: &View<'_>, cell: usize, admitted: &[&Asked]) -> Option<Violation> {
+    let history = view.history;
     let Limit::FixedWindow { limit, window } = history.cells[cell].limit else { return None };
     if !history.cells[cell].earlier.is_empty() || has_stepped(history) {
         return None;
@@ -69,7 +72,7 @@ fn in_a_fixed_window(history: &History, cell: usize, admitted: &[&Asked]) -> Opt
     let (begins, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
     let from = Duration::from_micros(u64::try_from(begins * window.as_micros()).unwrap_or(u64::MAX))
         .saturating_sub(history.epoch);
-    let most = limit + allowance(history, cell, from, from + window);
+    let most = limit + beyond(view, cell, from, from + window);
     (count > most).then(|| {
         let name = &history.cells[cell].name;
         Violation::new(
@@ -77,27 +80,6 @@ fn in_a_fixed_window(history: &History, cell: usize, admitted: &[&Asked]) -> Opt
             format!("{name}: {count} admitted in one fixed window, at most {most} may be"),
         )
     })
-}
-
-/// What the documentation grants on top of a bound for what went wrong in `from..until`.
-fn allowance(history: &History, cell: usize, from: Duration, until: Duration) -> u64 {
-    let limit = &history.cells[cell].limit;
-    let whole = limit.capacity().min(u64::MAX / 8);
-    // A store that forgets gives the limit once more; a clock that goes on gives what comes back in that time.
-    let once_more = |what: &What| match what {
-        What::Emptied => whole,
-        What::SteppedOn(span) => match limit {
-            Limit::TokenBucket { rate, .. } | Limit::LeakyBucket { rate } => whole.min(rate.hits_in(*span)),
-            _ => whole,
-        },
-        What::Stalled | What::SteppedBack | What::NodeDied => 0,
-    };
-    let forgotten: u64 = history.troubles_in(from, until).map(|trouble| once_more(&trouble.what)).sum();
-    // Without the store, each node has its share once per window: together at most the limit, rounded up on each node.
-    let away =
-        history.troubles_in(from, until).any(|trouble| matches!(trouble.what, What::Stalled | What::Emptied));
-    let shares = if away { whole.div_ceil(history.nodes.max(1)) * history.nodes } else { 0 };
-    forgotten + shares
 }
 
 fn has_stepped(history: &History) -> bool {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::grants::beyond;
 use super::sources::RECOVERY;
 use super::{Kind, View, Violation};
-use crate::history::{Answer, Asked, History, LeaseCall, LeaseWhat, What};
+use crate::history::{Answer, Asked, Cell, History, LeaseCall, LeaseWhat, What};
 use crate::limit::Limit;
 
 pub(super) fn check(view: &View<'_>, cell: usize) -> Vec<Violation> {
@@ -13,7 +14,7 @@ pub(super) fn check(view: &View<'_>, cell: usize) -> Vec<Violation> {
     let leases: Vec<Lease<'_>> =
         view.touching[cell].iter().filter_map(|asked| Lease::of(view, asked, ttl)).collect();
     let name = &history.cells[cell].name;
-    let mut violations: Vec<Violation> = too_many(history, cell, &leases).into_iter().collect();
+    let mut violations: Vec<Violation> = too_many(view, cell, &leases).into_iter().collect();
     let emptied = history.troubles.iter().any(|trouble| trouble.what == What::Emptied);
     for lease in &leases {
         if lease.was_lost() && !emptied {
@@ -83,16 +84,22 @@ impl<'h> Lease<'h> {
         self.is_the_stores() && self.releases().filter(told).filter(asked).count() > 1
     }
 
+    /// What a policy of `open` gives while the store is away is not promised to be little.
+    fn is_bounded(&self) -> bool {
+        self.taken.source().is_some_and(|source| !source.is_unbounded())
+    }
+
     /// What a policy gave is known only to the node that gave it.
     fn is_the_stores(&self) -> bool {
         self.taken.source().is_some_and(|source| source.is_exact())
     }
 }
 
-/// At no moment more leases are surely held than the limit.
-fn too_many(history: &History, cell: usize, leases: &[Lease<'_>]) -> Option<Violation> {
+/// At no moment more leases are surely held than the limit, and what is granted for what went wrong since the oldest of them
+/// can have been taken.
+fn too_many(view: &View<'_>, cell: usize, leases: &[Lease<'_>]) -> Option<Violation> {
     let mut moments: Vec<(Duration, i64)> = Vec::new();
-    for lease in leases {
+    for lease in leases.iter().filter(|lease| lease.is_bounded()) {
         let (begins, ends) = (lease.taken.received, lease.may_end());
         if begins < ends {
             moments.extend([(begins, 1), (ends, -1)]);
@@ -100,21 +107,18 @@ fn too_many(history: &History, cell: usize, leases: &[Lease<'_>]) -> Option<Viol
     }
     // At one moment, ends come first.
     moments.sort_unstable();
+    let Cell { name, limit, .. } = &view.history.cells[cell];
+    let Limit::Concurrency { ttl, .. } = *limit else { return None };
     let mut held = 0;
     for (moment, change) in moments {
         held += change;
-        let cell = &history.cells[cell];
-        let most = cell.limits_in(moment, moment).map(Limit::capacity).max()?;
-        let window = moment.saturating_sub(match cell.limit {
-            Limit::Concurrency { ttl, .. } => ttl,
-            _ => Duration::ZERO,
-        });
-        let away = history
-            .troubles_in(window, moment)
-            .filter(|trouble| matches!(trouble.what, What::Stalled | What::Emptied));
-        let allowed = most * (1 + away.count() as u64);
+        let most = view.history.cells[cell].limits_in(moment, moment).map(Limit::capacity).max()?;
+        if !u64::try_from(held).is_ok_and(|held| held > most) {
+            continue;
+        }
+        let allowed = most + beyond(view, cell, moment.saturating_sub(ttl), moment);
         if u64::try_from(held).is_ok_and(|held| held > allowed) {
-            let what = format!("{}: {held} leases held at {moment:?}, at most {allowed} may be", cell.name);
+            let what = format!("{name}: {held} leases held at {moment:?}, at most {allowed} may be");
             return Some(Violation::new(Kind::TooMany, what));
         }
     }

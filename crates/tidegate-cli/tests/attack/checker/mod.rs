@@ -5,6 +5,7 @@
 //! makes it miss something, and never complain wrongly.
 
 mod admitted;
+mod grants;
 mod leases;
 mod ledger;
 mod redis;

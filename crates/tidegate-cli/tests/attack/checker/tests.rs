@@ -123,6 +123,32 @@ fn what_an_open_policy_lets_pass_is_not_counted() {
 }
 
 #[test]
+fn what_is_known_to_be_spent_is_not_given_again_while_the_store_is_away() {
+    let local = |sent| admitted_by(Source::FallbackLocal, sent, sent + 1);
+    let mut history = history(log(2, HOUR), vec![admitted(0, 1), admitted(2, 3), local(12)]);
+    history.troubles.push(trouble(What::Stalled, 10, 20));
+    finds(&history, &[]);
+    history.is_known_to_all = true;
+    finds(&history, &[Kind::TooMany]);
+    // Two nodes have one part each of what is left, rounded up.
+    history.nodes = 2;
+    finds(&history, &[]);
+}
+
+#[test]
+fn in_overload_an_open_policy_lets_pass_the_limit_on_each_node_and_no_more() {
+    let open = |sent| admitted_by(Source::OverloadOpen, sent, sent + 1);
+    let mut history = history(log(1, HOUR), vec![admitted(0, 1), open(12)]);
+    finds(&history, &[]);
+    history.asked.push(open(13));
+    finds(&history, &[Kind::TooMany]);
+    history.nodes = 2;
+    finds(&history, &[]);
+    history.asked.push(open(14));
+    finds(&history, &[Kind::TooMany]);
+}
+
+#[test]
 fn a_refusal_with_quota_left_is_found() {
     for limit in [log(2, SECOND), fixed(2), bucket(2, 1), Limit::SlidingWindow { limit: 3, window: HOUR }] {
         let one_left = vec![admitted(0, 1), refused(10, 11, 5)];
@@ -274,6 +300,24 @@ fn more_leases_at_once_than_the_limit_are_found() {
     finds(&given_back, &[]);
     given_back.lease_calls[0] = call(LeaseWhat::Release, 20, "a", true);
     finds(&given_back, &[Kind::TooMany]);
+}
+
+/// Promise 9: a full limit, one stall, and as many leases again.
+#[test]
+fn leases_of_a_node_that_saw_the_limit_full_are_found() {
+    let local = |sent, token: &str| {
+        let lease = Some(token.to_owned());
+        asked(sent, sent + 1, Answer::Admitted { source: Source::FallbackLocal, remaining: 0, lease })
+    };
+    let taken = vec![lease(0, "a"), lease(1, "b"), local(12, "c"), local(13, "d")];
+    let mut history = history(slots(2), taken);
+    history.troubles.extend([trouble(What::Stalled, 10, 15), trouble(What::Stalled, 30, 35)]);
+    finds(&history, &[]);
+    history.asked.push(local(32, "e"));
+    finds(&history, &[Kind::TooMany]);
+    history.asked.truncate(3);
+    history.is_known_to_all = true;
+    finds(&history, &[Kind::TooMany]);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tidegate_testkit::{SentinelGroup, ShardedRedis};
 
 use super::{acts, attack_with};
-use crate::acts::{any_act, flood, give_all_back, pipelines};
+use crate::acts::{any_act, flood, give_all_back, insist, pipelines};
 use crate::attack::{Attack, Pipeline};
+use crate::history::Source;
 use crate::limit::{Limit, Rate};
 use crate::plan::{Plan, Taste};
 use crate::world::{DEFAULT, Store, pass};
@@ -22,6 +23,7 @@ fn short_stalls_give_each_node_its_share_once() {
         let limit = Limit::FixedWindow { limit: 5, window: HOUR };
         let mut attack = Attack::start(Store::single(), 1, DEFAULT, Plan::of(limit, "local", 1));
         flood(&mut attack, 0, 1, 20);
+        attack.history.is_known_to_all = true;
         for _ in 0..8 {
             let asks: Vec<Pipeline> =
                 (0..4).map(|_| Pipeline { node: 0, requests: vec![(0, 1); 20] }).collect();
@@ -38,8 +40,8 @@ fn a_stall_gives_no_more_leases_than_there_are() {
         let limit = Limit::Concurrency { limit: 10, ttl: Duration::from_secs(600), count_refused: false };
         let mut attack = Attack::start(Store::single(), 1, DEFAULT, Plan::of(limit, "local", 1));
         flood(&mut attack, 0, 1, 15);
-        let asks = [Pipeline { node: 0, requests: vec![(0, 1); 20] }];
-        attack.stall(0, Duration::from_millis(300), &asks);
+        attack.history.is_known_to_all = true;
+        attack.stall_while(0, |attack| insist(attack, 0, Source::FallbackLocal, 20));
         pass(Duration::from_millis(1_500));
         give_all_back(&mut attack);
         attack
