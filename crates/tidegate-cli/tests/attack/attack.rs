@@ -255,11 +255,10 @@ impl Attack {
         self.look_at_redis();
         let watches = std::mem::take(&mut self.watches);
         for (redis, watch) in self.store.servers().into_iter().zip(watches) {
-            let (mut seen, pace) = watch.finish();
-            seen.schedule.0.extend(&self.stopped);
+            let (looks, pace) = watch.finish();
             if redis.process().is_running() {
                 let pace = pace.max(pace_of(redis));
-                self.violations.extend(slow_scripts(&seen.scripts, &seen.schedule, pace));
+                self.violations.extend(slow_scripts(&looks, &self.stopped, pace));
             }
         }
         let mut violations = checker::check(&self.history);

@@ -76,6 +76,25 @@ impl Plan {
         plan
     }
 
+    /// Rules with these limits, all of which every request of every user must pass.
+    pub(crate) fn of_rules(rules: &[Vec<Limit>], users: usize) -> Self {
+        let mut plan = Plan::default();
+        let rule = |(number, limits): (usize, &Vec<Limit>)| Rule {
+            name: format!("rule{number}"),
+            case: "case".to_owned(),
+            key: "user",
+            limits: limits.clone(),
+            policy: "local",
+        };
+        plan.rules = rules.iter().enumerate().map(rule).collect();
+        for user in 0..users {
+            let user = format!("u{user}");
+            let cells = plan.rules.clone().iter().flat_map(|rule| plan.cells_of(rule, &user)).collect();
+            plan.shapes.push(Shape { attributes: vec![("case", "case".to_owned()), ("user", user)], cells });
+        }
+        plan
+    }
+
     /// Adds rules for requests of `case`, and those requests for each user.
     pub(crate) fn add(
         &mut self,

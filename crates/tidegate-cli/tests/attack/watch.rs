@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_testkit::Redis;
 use tidegate_testkit::resp::{Client, Value};
 
-use crate::checker::{Pace, Schedule, Script, Span, Violation, keys_without_ttl};
+use crate::checker::{Look, Pace, Script, Span, Violation, keys_without_ttl};
 use crate::world::{PATIENCE, pass, wall};
 
 /// Between two looks: about as long as a slow script, so that what is seen of the scheduler is what the script met.
@@ -21,14 +21,7 @@ const EVERY: Duration = Duration::from_millis(5);
 pub(crate) struct Watch {
     pace: Pace,
     stop: Arc<AtomicBool>,
-    watcher: JoinHandle<Seen>,
-}
-
-/// What was seen of one server.
-#[derive(Default)]
-pub(crate) struct Seen {
-    pub(crate) schedule: Schedule,
-    pub(crate) scripts: Vec<Script>,
+    watcher: JoinHandle<Vec<Look>>,
 }
 
 impl Watch {
@@ -42,26 +35,26 @@ impl Watch {
         let (pid, mut client, stopped) = (redis.process().pid(), redis.client(), stop.clone());
         client.set_patience(PATIENCE).expect("patience is not zero");
         let watcher = std::thread::spawn(move || {
-            let mut seen = Seen::default();
+            let mut looks = Vec::new();
+            // Before each look, for the next: a look waits for the script that runs.
             let (mut from, mut before, mut last) = (wall(), stood_still(pid), false);
             while !last {
                 last = stopped.load(Ordering::Relaxed);
                 pass(EVERY);
+                let next = (wall(), stood_still(pid));
                 // One that was killed says nothing more.
-                let Ok(slow) = take_slow_log(&mut client) else { break };
-                let (until, waited) = (wall(), stood_still(pid));
-                let script = |(took, words)| Script { logged: (from, until), took, words };
-                seen.scripts.extend(slow.into_iter().map(script));
-                seen.schedule.0.push(Span { from, until, waited: waited.saturating_sub(before) });
-                (from, before) = (until, waited);
+                let Ok(scripts) = take_slow_log(&mut client) else { break };
+                let span = Span { from, until: wall(), waited: stood_still(pid).saturating_sub(before) };
+                looks.extend((!scripts.is_empty()).then_some(Look { span, scripts }));
+                (from, before) = next;
             }
-            seen
+            looks
         });
         Watch { pace, stop, watcher }
     }
 
     /// What was seen, and how slow Redis was before.
-    pub(crate) fn finish(self) -> (Seen, Pace) {
+    pub(crate) fn finish(self) -> (Vec<Look>, Pace) {
         self.stop.store(true, Ordering::Relaxed);
         (self.watcher.join().expect("watching does not fail"), self.pace)
     }
@@ -94,7 +87,7 @@ fn stood_still(pid: u32) -> Duration {
 }
 
 /// Empties the slow log: how long each script call in it took, and its first words.
-fn take_slow_log(client: &mut Client) -> io::Result<Vec<(Duration, String)>> {
+fn take_slow_log(client: &mut Client) -> io::Result<Vec<Script>> {
     client.try_cmd(&["MULTI"])?;
     client.try_cmd(&["SLOWLOG", "GET", "-1"])?;
     client.try_cmd(&["SLOWLOG", "RESET"])?;
@@ -104,7 +97,7 @@ fn take_slow_log(client: &mut Client) -> io::Result<Vec<(Duration, String)>> {
         let words: Vec<String> = fields[3].array().iter().take(6).map(Value::text).collect();
         let is_script = words.first().is_some_and(|word| word.to_ascii_lowercase().starts_with("eval"));
         let took = Duration::from_micros(fields[2].int().try_into().unwrap_or(0));
-        is_script.then(|| (took, words.join(" ").chars().take(200).collect()))
+        is_script.then(|| Script { took, words: words.join(" ").chars().take(200).collect() })
     };
     Ok(replies.array()[0].array().iter().filter_map(script).collect())
 }

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::View;
-use crate::history::{Answer, Asked, LeaseWhat, Source, What};
+use crate::history::{Answer, Asked, History, LeaseWhat, Source, What};
 use crate::limit::{Limit, Rate};
 
 /// What a failure policy admitted reaches the store later, once the store is back.
 const SETTLED: Duration = Duration::from_secs(15);
 /// A request that nobody answered in time may still be on its way to the store.
 const UNDER_WAY: Duration = Duration::from_secs(5);
+
+/// What a refused request took on another server is given back about a round trip later.
+const PUT_BACK: Duration = Duration::from_millis(500);
 
 /// Spends, sorted both by when they began and by when at the latest they were over.
 #[derive(Debug, Default)]
@@ -118,10 +121,17 @@ fn spends(view: &View<'_>, cell: usize) -> Vec<Spend> {
             Answer::Lost => by(UNDER_WAY, 1),
             Answer::Refused { source, .. } if !source.is_exact() => by(UNDER_WAY, 1),
             Answer::Refused { .. } if limit.counts_refused() => by(Duration::ZERO, 1),
+            // What other servers took for it may not be back yet, and stays taken if its node dies.
+            Answer::Refused { .. } if dies_after(view.history, asked) => by(Duration::ZERO, 1),
             Answer::Refused { .. } => None,
         }
     };
     view.touching[cell].iter().copied().filter(|asked| asked.cost > 0).filter_map(spend).collect()
+}
+
+fn dies_after(history: &History, asked: &Asked) -> bool {
+    let mut troubles = history.troubles_in(asked.sent, asked.received + PUT_BACK);
+    history.reserves && troubles.any(|trouble| trouble.what == What::NodeDied)
 }
 
 /// A lease counts until it was surely given back, or surely over.

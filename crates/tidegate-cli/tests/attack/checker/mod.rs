@@ -18,7 +18,7 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 
-pub(crate) use redis::{Pace, Schedule, Script, Span, keys_without_ttl, slow_scripts};
+pub(crate) use redis::{Look, Pace, Script, Span, keys_without_ttl, slow_scripts};
 
 use crate::history::{Asked, History, LeaseCall};
 

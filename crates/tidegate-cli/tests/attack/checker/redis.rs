@@ -38,42 +38,48 @@ pub(crate) fn keys_without_ttl(ttls: impl IntoIterator<Item = (String, i64)>) ->
 /// A script call in Redis's slow log.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    /// Between these two looks at the slow log, since 1970, it was over.
-    pub(crate) logged: (Duration, Duration),
     pub(crate) took: Duration,
     pub(crate) words: String,
 }
 
-/// When Redis stood still through no fault of its own.
-#[derive(Debug, Default)]
-pub(crate) struct Schedule(pub(crate) Vec<Span>);
+/// One look at the slow log. It empties the log, so every script in it ran after the look before, and before this one.
+#[derive(Clone, Debug)]
+pub(crate) struct Look {
+    /// From the look before to this one.
+    pub(crate) span: Span,
+    pub(crate) scripts: Vec<Script>,
+}
 
-/// A span, short against a second.
+/// Some time, since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// When it began and ended, since 1970.
     pub(crate) from: Duration,
     pub(crate) until: Duration,
     /// How long Redis waited for a core, or was stopped, meanwhile.
     pub(crate) waited: Duration,
 }
 
-impl Schedule {
-    /// How long Redis stood still in a span, at most.
-    fn waited(&self, from: Duration, until: Duration) -> Duration {
-        let spans = self.0.iter().filter(|span| span.from <= until && from <= span.until);
-        spans.map(|span| span.waited).sum()
-    }
-}
-
-/// Scripts that took longer than they may, even if all that Redis waited for a core around then was theirs.
-pub(crate) fn slow_scripts(scripts: &[Script], schedule: &Schedule, pace: Pace) -> Vec<Violation> {
-    let slow = scripts.iter().filter(|script| {
-        let (after, before) = script.logged;
-        let waited = schedule.waited(after.saturating_sub(script.took), before);
-        script.took.saturating_sub(waited) > LONGEST_SCRIPT.mul_f64(pace.0)
-    });
-    let told =
-        |script: &Script| Violation::new(Kind::SlowScript, format!("{:?} for {}", script.took, script.words));
-    slow.map(told).collect()
+/// Scripts that took longer than they may, even if all that Redis waited for a core or was stopped between two looks was
+/// theirs. What several of them waited is waited once: together they may not have taken it all, one by one.
+pub(crate) fn slow_scripts(looks: &[Look], stopped: &[Span], pace: Pace) -> Vec<Violation> {
+    let longest = LONGEST_SCRIPT.mul_f64(pace.0);
+    let slow = |look: &Look| {
+        let Span { from, until, waited } = look.span;
+        let stopped = stopped.iter().filter(|span| span.from <= until && from <= span.until);
+        let waited = waited + stopped.map(|span| span.waited).sum::<Duration>();
+        let mut scripts = look.scripts.clone();
+        scripts.sort_by_key(|script| std::cmp::Reverse(script.took));
+        let (mut took, mut may_take) = (Duration::ZERO, waited);
+        let is_slow = scripts.iter().any(|script| {
+            took += script.took;
+            may_take += longest;
+            took > may_take
+        });
+        let slowest = scripts.into_iter().next().filter(|_| is_slow)?;
+        let Script { took, words } = slowest;
+        let of = look.scripts.len();
+        let what = format!("{took:?}, the slowest of {of} while Redis waited for {waited:?}: {words}");
+        Some(Violation::new(Kind::SlowScript, what))
+    };
+    looks.iter().filter_map(slow).collect()
 }

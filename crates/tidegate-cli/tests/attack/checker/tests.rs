@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Kind, Pace, Schedule, Script, Span, check, keys_without_ttl, slow_scripts};
+use super::{Kind, Look, Pace, Script, Span, check, keys_without_ttl, slow_scripts};
 use crate::history::{Answer, Asked, Cell, History, LeaseCall, LeaseWhat, Source, Trouble, What};
 use crate::limit::{Limit, Rate};
 
@@ -361,29 +361,41 @@ fn a_key_without_a_time_to_live_is_found() {
     assert_eq!(found.iter().map(|found| found.what.as_str()).collect::<Vec<_>>(), ["stays"]);
 }
 
-/// What is found of a script that took so many milliseconds while Redis waited for a core as `schedule` says.
-fn slow(took: u64, schedule: &Schedule, pace: Pace) -> usize {
-    let logged = (100 * SECOND, 100 * SECOND + ms(5));
-    let script = Script { logged, took: ms(took), words: "evalsha".to_owned() };
-    slow_scripts(&[script], schedule, pace).len()
+/// What is found of scripts that took so many milliseconds between two looks, while Redis waited for a core for so many.
+fn slow(took: &[u64], waited: u64, pace: Pace) -> usize {
+    let script = |took: &u64| Script { took: ms(*took), words: "evalsha".to_owned() };
+    let span = Span { from: 100 * SECOND, until: 101 * SECOND, waited: ms(waited) };
+    let look = Look { span, scripts: took.iter().map(script).collect() };
+    let stopped = Span { from: 102 * SECOND, until: 103 * SECOND, waited: SECOND };
+    slow_scripts(&[look], &[stopped], pace).len()
 }
 
 #[test]
 fn a_slow_script_is_found_unless_redis_had_no_core_meanwhile() {
     let usual = Pace::of(&[]);
-    let waiting = |waited| Schedule(vec![Span { from: ms(99_996), until: ms(100_002), waited: ms(waited) }]);
-    assert_eq!(slow(3, &Schedule::default(), usual), 1);
-    assert_eq!(slow(3, &waiting(0), usual), 1);
-    assert_eq!(slow(3, &waiting(2), usual), 0);
-    assert_eq!(slow(30, &waiting(2), usual), 1);
-    let just_before = Schedule(vec![Span { from: ms(99_990), until: ms(99_995), waited: ms(50) }]);
-    assert_eq!((slow(3, &just_before, usual), slow(6, &just_before, usual)), (1, 0));
+    assert_eq!(slow(&[3], 0, usual), 1);
+    assert_eq!(slow(&[3], 2, usual), 0);
+    assert_eq!(slow(&[30], 2, usual), 1);
+    let look = Look {
+        span: Span { from: SECOND, until: 2 * SECOND, waited: Duration::ZERO },
+        scripts: vec![Script { took: ms(30), words: "evalsha".to_owned() }],
+    };
+    let stopped = Span { from: ms(1_500), until: ms(1_600), waited: ms(100) };
+    assert_eq!(slow_scripts(&[look], &[stopped], usual).len(), 0);
+}
+
+#[test]
+fn what_redis_waited_for_a_core_excuses_one_slow_script_and_not_each_of_many() {
+    let usual = Pace::of(&[]);
+    assert_eq!(slow(&[30], 30, usual), 0);
+    assert_eq!(slow(&[30, 3, 30], 30, usual), 1);
+    assert_eq!(slow(&[3, 3, 3], 3, usual), 0, "each may have taken two");
 }
 
 #[test]
 fn on_a_machine_that_is_slower_a_script_may_take_as_much_longer_and_no_more() {
     let [twice, faster] = [900, 100].map(|best| Pace::of(&[ms(50), Duration::from_micros(best), ms(9)]));
-    assert_eq!((slow(3, &Schedule::default(), twice), slow(5, &Schedule::default(), twice)), (0, 1));
-    assert_eq!(slow(3, &Schedule::default(), faster), 1, "what is fast is not asked for more");
-    assert_eq!(slow(3, &Schedule::default(), faster.max(twice)), 0);
+    assert_eq!((slow(&[3], 0, twice), slow(&[5], 0, twice)), (0, 1));
+    assert_eq!(slow(&[3], 0, faster), 1, "what is fast is not asked for more");
+    assert_eq!(slow(&[3], 0, faster.max(twice)), 0);
 }

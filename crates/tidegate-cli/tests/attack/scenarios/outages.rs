@@ -95,6 +95,14 @@ fn a_lost_shard_takes_no_other_along() {
             attack.stall(1, Duration::from_millis(500), &pipelines);
             pass(Duration::from_millis(1_000));
         }
+        // Asked again and again, until nobody waits for the lost one any more.
+        attack.stall_while(1, |attack| {
+            for _ in 0..10 {
+                attack.burst(&[Pipeline { node: 0, requests: (0..60).map(|shape| (shape, 1)).collect() }]);
+            }
+        });
+        let fell_back = attack.history.asked.iter().any(|one| one.source() == Some(Source::FallbackLocal));
+        assert!(fell_back, "nobody was answered without the lost shard");
         attack
     });
 }
