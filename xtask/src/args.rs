@@ -26,6 +26,7 @@ cargo xtask CHORE
   compare                        the library beside governor, tower_governor and limitador, as a table
   fuzz [TARGET] [--seconds N]    every fuzz target, or one, for N seconds each
   mutants [WORD]                 break the code on purpose, and see a test fail; all mistakes, or those with WORD
+                                 in their names (`attack`: those that the attacks must find)
   bench [NAME [ARGS...]]         list the benchmarks, or run one
 
 New here? Run `cargo xtask test`. On Debian and Ubuntu it installs what is missing with apt-get (as root, or with

@@ -89,6 +89,12 @@ impl CommandLine {
         output.status.success().then(|| text.trim_end().to_owned())
     }
 
+    /// What it prints on stdout, whether or not it succeeds, showing nothing.
+    pub(crate) fn printed(&self, dir: &Path) -> String {
+        let output = self.command(dir).stdin(Stdio::null()).stderr(Stdio::null()).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+    }
+
     fn command(&self, dir: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).current_dir(dir);
