@@ -156,6 +156,20 @@ fn concurrency_fallback_gives_no_place_that_was_seen_taken() {
     assert_eq!(admitted, 0, "all ten places were taken");
 }
 
+/// What `min-replicas-to-write` does to a master that is cut off.
+#[test]
+fn a_master_without_its_replicas_decides_nothing_and_its_nodes_fall_back() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), PATIENT, PER_USER);
+    let mut client = node.client();
+    assert_eq!(check(&mut client, &[("user", "42")], 1).source, "store");
+    redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let answer = check(&mut client, &[("user", "42")], 1);
+    assert_eq!((answer.allowed, answer.source.as_str()), (false, "fallback_closed"));
+    redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert_eq!(look(&mut client, &[("user", "42")]).remaining, 999);
+}
+
 #[test]
 fn a_warm_start_has_a_connection_on_every_worker_before_it_listens() {
     let redis = Redis::start();

@@ -84,6 +84,18 @@ fn nodes_that_start_without_the_store_divide_a_limit_by_how_many_are_expected() 
 }
 
 #[test]
+fn nodes_that_start_without_the_store_and_expect_no_others_give_the_limit_each() {
+    let fleet = Fleet::new(FIVE, Setting { nodes: 3, ..Setting::default() });
+    fleet.set(Weather::Refuses);
+    for node in &fleet.nodes {
+        fleet.executor.start(node.limiter.maintain());
+    }
+    fleet.run_for_millis(3_000);
+    let during: usize = fleet.nodes.iter().map(|node| admitted(node, "one", 20)).sum();
+    assert_eq!(during, 3 * 5);
+}
+
+#[test]
 fn nodes_that_start_together_stay_within_the_bound_of_an_approximate_rule() {
     let rules = "- { name: a, key: [user], coordination: approximate, sync_every: 1s, \
                  limits: [{ algorithm: fixed_window, limit: 1000, window: 1h }] }";
