@@ -1,7 +1,7 @@
 //! What a failover or a crash loses, and what it may cost: never more than was lost.
 
-use tidegate_core::Micros;
-use tidegate_limiter::Source;
+use tidegate_core::{Hits, Micros};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Source, SpentAt};
 
 use super::executor::Handle;
 use super::store::Weather;
@@ -181,4 +181,71 @@ fn a_lease_goes_back_to_the_node_that_holds_its_cell() {
     *node.link.second_node.lock().unwrap() = Some((b'z', Weather::Fine));
     fleet.run_for_millis(3_000);
     assert_eq!((orphans(), node.check("z").allowed), (0, true));
+}
+
+#[test]
+fn a_refund_goes_to_the_node_that_holds_its_cell_and_waits_for_no_other() {
+    let fleet = Fleet::running(&rules("closed"), Setting::default());
+    let node = &fleet.nodes[0];
+    let second = |weather| *node.link.second_node.lock().unwrap() = Some((b'z', weather));
+    let left = |user: &str| {
+        let look = node.check_cost(user, 0);
+        look.governing().unwrap().limit().unwrap().outcome.remaining
+    };
+    let refund = |user: &'static str| {
+        let limiter = node.limiter.clone();
+        fleet.executor.finish(async move {
+            let entries: [(&str, &[u8]); 1] = [("user", user.as_bytes())];
+            let asks = [DescriptorAsk::one(&entries)];
+            limiter.refund(&CheckRequest::new("api", &asks), Hits::new(10), SpentAt::Unknown).await.is_ok()
+        })
+    };
+    second(Weather::Fine);
+    ["a", "z"].into_iter().for_each(|user| drop(node.check_cost(user, 100)));
+    second(Weather::Refuses);
+    assert_eq!((refund("a"), refund("z")), (true, false));
+    assert_eq!(left("a"), LIMIT - 90);
+    second(Weather::Fine);
+    fleet.run_for_millis(3_000);
+    assert_eq!(left("z"), LIMIT - 100, "nobody was told that it went back");
+}
+
+#[test]
+fn a_renewal_goes_to_the_node_that_holds_its_cell_and_waits_for_no_other() {
+    let slots = "- { name: a, key: [user], limits: [{ algorithm: concurrency, limit: 1, ttl: 60s }] }";
+    let fleet = Fleet::running(slots, Setting::default());
+    let node = &fleet.nodes[0];
+    let second = |weather| *node.link.second_node.lock().unwrap() = Some((b'z', weather));
+    second(Weather::Fine);
+    let taken = ["a", "z"].map(|user| node.check(user).lease.expect("a lease was taken"));
+    fleet.run_for_millis(40_000);
+    second(Weather::Refuses);
+    let renewed = taken.map(|lease| {
+        let limiter = node.limiter.clone();
+        fleet.executor.finish(async move { limiter.renew(&lease).await.is_ok() })
+    });
+    assert_eq!(renewed, [true, false]);
+    second(Weather::Fine);
+    fleet.run_for_millis(40_000);
+    // One has another time to live, the other's is over.
+    assert_eq!((node.check("a").allowed, node.check("z").allowed), (false, true));
+}
+
+/// Both nodes are needed, and either may be the one that is lost.
+#[test]
+fn a_request_over_two_nodes_is_not_decided_while_either_is_lost() {
+    for lost in [[Weather::Hangs, Weather::Fine], [Weather::Fine, Weather::Hangs]] {
+        let fleet = Fleet::running(TWO, Setting::default());
+        let node = &fleet.nodes[0];
+        let second = |weather| *node.link.second_node.lock().unwrap() = Some((b'z', weather));
+        second(lost[1]);
+        node.link.set(lost[0]);
+        assert_eq!(admitted(storm(&fleet, 5, &[("user", "a"), ("tenant", "z")])), 0, "{lost:?}");
+        second(Weather::Fine);
+        node.link.set(Weather::Fine);
+        fleet.run_for_millis(3_000);
+        // What the other node had taken by then is lost, and no more than that.
+        let after = admitted(storm(&fleet, 80, &[("user", "a"), ("tenant", "z")]));
+        assert!((30..=35).contains(&after), "{lost:?}: {after}");
+    }
 }

@@ -114,8 +114,13 @@ impl Fleet {
         let number = 1_000 + self.executor.below(1 << 32);
         let new = self.node(number);
         new.link.set(self.nodes[place].link.weather());
+        *new.link.second_node.lock().unwrap() = *self.nodes[place].link.second_node.lock().unwrap();
         // A dead node sends nothing more, and hears nothing.
-        self.nodes[place].link.set(Weather::Hangs);
+        let old = &self.nodes[place].link;
+        old.set(Weather::Hangs);
+        if let Some((_, weather)) = &mut *old.second_node.lock().unwrap() {
+            *weather = Weather::Hangs;
+        }
         self.executor.start(new.limiter.maintain());
         self.nodes[place] = new;
     }

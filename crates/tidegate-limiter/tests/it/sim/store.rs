@@ -1,6 +1,6 @@
 //! A model of a store over a network: one truth, and one link to it per limiter, each with faults of its own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_limiter::Runtime;
 use tidegate_store::{
-    BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, Record, Refund, Reply, Request, Store,
-    StoreError,
+    BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, Record, Refund, Reply, Request, Spend,
+    Store, StoreError,
 };
 
 use super::executor::Executor;
@@ -41,6 +41,22 @@ pub(crate) enum Weather {
     Cuts,
     /// Any of these, by chance: so many in a hundred are fine.
     Changing { fine: u64 },
+}
+
+impl Weather {
+    /// What says least about what was done is worst, where several nodes are asked at once.
+    fn severity(&self) -> (u8, u64) {
+        match self {
+            Weather::Fine => (0, 0),
+            Weather::Slow(span) => (1, span.get()),
+            // What the others did is put back.
+            Weather::Refuses => (2, 0),
+            Weather::Cuts => (3, 0),
+            Weather::LosesReplies => (4, 0),
+            Weather::Hangs => (5, 0),
+            Weather::Changing { .. } => unreachable!("it has become one of the others"),
+        }
+    }
 }
 
 /// The way of one limiter to the store.
@@ -142,7 +158,14 @@ impl Link {
         node: usize,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let weather = self.weather_at(node);
+        self.carry_in(self.weather_at(node), work).await
+    }
+
+    async fn carry_in<T>(
+        &self,
+        weather: Weather,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         if weather == Weather::Refuses {
             return Err(StoreError::NotApplied { endpoint: "model".into(), source: "refused".into() });
         }
@@ -173,6 +196,19 @@ impl Link {
 }
 
 impl Link {
+    /// Where one node of several is lost, the others have spent their part, and nobody puts it back.
+    async fn decide_in_part(&self, batch: &[Request<'_>], weather: &BTreeMap<usize, Weather>) {
+        let hears = |tag: &[u8]| !matches!(weather[&self.node_of(tag)], Weather::Hangs | Weather::Refuses);
+        for request in batch {
+            let heard: Vec<Spend<'_>> =
+                request.spends.iter().filter(|spend| hears(spend.cell.tag)).copied().collect();
+            if !heard.is_empty() {
+                let part = [Request { spends: &heard, count: request.count }];
+                self.truth.memory.decide(&part).answer().await.expect("the truth answers");
+            }
+        }
+    }
+
     /// Sends each node what is its own, and fails if one of them does.
     fn by_node<'a, T: Copy + Send + Sync>(
         &'a self,
@@ -210,15 +246,19 @@ impl Store for Link {
         let tags =
             |request: &Request<'_>| request.spends.iter().map(|spend| spend.cell.tag.to_vec()).collect();
         let lane: Vec<Vec<u8>> = batch.first().map(tags).unwrap_or_default();
-        let node = batch[0].spends.iter().map(|spend| self.node_of(spend.cell.tag)).max().unwrap_or(0);
+        let spends = || batch.iter().flat_map(|request| request.spends);
+        let nodes: BTreeSet<usize> = spends().map(|spend| self.node_of(spend.cell.tag)).collect();
+        // Each node has its own weather, and what needs several of them meets the worst.
+        let weather: BTreeMap<usize, Weather> =
+            nodes.into_iter().map(|node| (node, self.weather_at(node))).collect();
+        let worst = weather.values().copied().max_by_key(Weather::severity).unwrap_or(Weather::Fine);
         Reply::Later(Box::pin(async move {
             let _under_way = UnderWay::new(self, lane, batch.len());
-            self.carry(node, async move {
-                let hits: u64 = batch
-                    .iter()
-                    .flat_map(|request| request.spends)
-                    .map(|spend| spend.touch.ask.hits.get())
-                    .sum();
+            if worst == Weather::Hangs {
+                self.decide_in_part(batch, &weather).await;
+            }
+            self.carry_in(worst, async move {
+                let hits: u64 = spends().map(|spend| spend.touch.ask.hits.get()).sum();
                 self.truth.asked_hits.fetch_add(hits, Ordering::Relaxed);
                 self.truth.memory.decide(batch).answer().await
             })
@@ -250,7 +290,8 @@ impl Store for Link {
     }
 
     fn put_record<'a>(&'a self, record: Record<'a>, ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
-        self.other("record", 0, async move { self.truth.memory.put_record(record, ttl).answer().await })
+        let node = self.node_of(record.name);
+        self.other("record", node, async move { self.truth.memory.put_record(record, ttl).answer().await })
     }
 
     fn replace_record<'a>(
@@ -259,9 +300,10 @@ impl Store for Link {
         to: Option<&'a [u8]>,
         ttl: Micros,
     ) -> Reply<'a, bool> {
+        let node = self.node_of(record.name);
         self.other(
             "record",
-            0,
+            node,
             async move { self.truth.memory.replace_record(record, to, ttl).answer().await },
         )
     }
