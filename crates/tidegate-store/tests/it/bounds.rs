@@ -106,13 +106,14 @@ fn a_one_hit_flood_on_a_limit_of_one_frees_nobody_who_was_refused_while_others_c
 
 #[test]
 fn the_memory_of_logs_is_one_bound_for_all_shards() {
-    // 61 shards. A log of 100,000 hits takes 400 kB: one shard's 61st part of 32 MiB would not hold two.
-    let store = store(1_000_000, 32 << 20);
-    let limit = hour_log(10_000);
-    spend_all(&store, &limit, 0..700);
+    // The defaults: 610 shards. A log of 100,000 hits takes 400 kB: the 610th part of 512 MiB would hold two, and 200 of them
+    // hash to some shards thrice.
+    let store = store(10_000_000, 512 << 20);
+    let limit = hour_log(100_000);
+    spend_all(&store, &limit, 0..200);
     let stats = store.stats();
-    assert!(stats.bytes > 25 << 20, "{} bytes", stats.bytes);
-    assert_eq!((stats.evicted_spent, freed(&store, &limit, 0..700)), (0, 0));
+    assert!(stats.bytes > 80_000_000, "{} bytes", stats.bytes);
+    assert_eq!((stats.evicted_spent, freed(&store, &limit, 0..200)), (0, 0));
 }
 
 #[test]
