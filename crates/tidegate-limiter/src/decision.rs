@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Outcome, Timestamp};
+use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 use tidegate_rules::{Mode, OnMissingKey, Rule, Variant};
 use tidegate_store::Outcomes;
 
@@ -14,6 +14,7 @@ use crate::lease::LeaseToken;
 use crate::lease_key::LeaseKeys;
 use crate::observer::RuleResult;
 use crate::snapshot::Snapshot;
+use crate::spent::SpentToken;
 
 /// The answer to one request.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct Decision {
     pub(crate) reports: SmallVec<[Report; 4]>,
     /// When it was asked for, by the clock of the node that decided.
     asked_at: Timestamp,
+    /// What a later refund must know; none where nothing was spent that can be given back.
+    spent: Option<SpentToken>,
     snapshot: Arc<Snapshot>,
 }
 
@@ -205,6 +208,7 @@ impl Decision {
             lease: None,
             reports: SmallVec::new(),
             asked_at,
+            spent: None,
             snapshot,
         };
         decision.reports.extend(plan.limits().iter().map(|entry| report(entry, &answer.outcomes)));
@@ -216,6 +220,7 @@ impl Decision {
         if decision.allowed {
             decision.delay = decision.reports.iter().map(Report::delay).max().unwrap_or_default();
             decision.lease = plan.lease.and_then(|lease| LeaseToken::new(lease, plan.leases(), keys));
+            decision.spent = spent(plan, answer, asked_at);
         }
         decision
     }
@@ -324,6 +329,13 @@ impl Decision {
         self.asked_at
     }
 
+    /// What a later refund must know, for who cannot keep the decision itself. None where nothing was spent that can be given
+    /// back: it was refused, a look, took only leases, or nobody counted.
+    #[must_use]
+    pub fn spent(&self) -> Option<SpentToken> {
+        self.spent
+    }
+
     /// The version of the rules that decided: that as which they were published or, where they were not, how many sets of
     /// rules have been in use so far.
     #[must_use]
@@ -393,6 +405,27 @@ impl Report {
         let enforced = self.limit().filter(|_| self.mode != Mode::Shadow);
         enforced.map_or(Micros::ZERO, |limit| limit.outcome.delay())
     }
+}
+
+/// What a later refund of an allowed request must know.
+fn spent(plan: &Plan<'_>, answer: &Answer, asked_at: Timestamp) -> Option<SpentToken> {
+    if answer.source == Source::FallbackOpen {
+        return None;
+    }
+    let (mut is_spent, mut refilled_after) = (false, None);
+    for place in plan.refundable() {
+        let (touch, outcome) = (&plan.spends[place].touch, &answer.outcomes[place]);
+        if touch.ask.hits == Hits::ZERO || touch.limit.takes_lease() || !outcome.is_admitted() {
+            continue;
+        }
+        is_spent = true;
+        if touch.limit.refills() {
+            refilled_after = Some(
+                refilled_after.map_or(outcome.reset_after, |first: Micros| first.min(outcome.reset_after)),
+            );
+        }
+    }
+    is_spent.then(|| SpentToken::new(asked_at, refilled_after))
 }
 
 fn report(entry: &MatchedLimit<'_>, outcomes: &Outcomes) -> Report {

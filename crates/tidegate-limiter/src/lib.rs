@@ -29,6 +29,7 @@ mod runtime;
 mod shared_observer;
 mod shed;
 mod snapshot;
+mod spent;
 mod trace;
 mod usage;
 
@@ -56,5 +57,6 @@ pub use shed::{
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
 };
 pub use snapshot::Snapshot;
+pub use spent::{SpentToken, SpentTokenError};
 pub use trace::{TRACEPARENT, TraceContext, Traced};
 pub use usage::{CellUsage, Usage};

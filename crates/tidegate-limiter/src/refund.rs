@@ -18,6 +18,7 @@ use crate::observer::{Settlement, SpentBefore, StoreCall};
 use crate::owned::OwnedCell;
 use crate::remote::{LARGEST_BATCH, Remote};
 use crate::request::CheckRequest;
+use crate::spent::SpentToken;
 
 /// Why hits could not be given back or charged, or cells not be reset.
 #[derive(Debug)]
@@ -71,6 +72,9 @@ pub enum SpentAt<'d> {
     /// The same, and these limits have it back by themselves, whatever their algorithm says: each by its rule's name and its own,
     /// as [`Settlement::Refunded`](crate::Settlement::Refunded) names them. For who repeats what another limiter did.
     AgoExcept(Micros, &'d [String]),
+    /// As a decision of any node of the fleet said, and its caller kept it. Where the request touched several buckets, none gets
+    /// anything back once the first of them has refilled.
+    Token(SpentToken),
     /// By this decision of this limiter.
     By(&'d Decision),
     /// With this decision of this limiter, which was charged with more since: the time when its quota was to be back is no
@@ -134,6 +138,7 @@ impl Limiter {
         match spent {
             SpentAt::Unknown => Some(Micros::ZERO),
             SpentAt::Ago(age) | SpentAt::AgoExcept(age, _) => Some(age),
+            SpentAt::Token(token) => Some(token.age(self.clock.now())),
             SpentAt::By(decision) | SpentAt::Charged(decision) => {
                 decision.allowed.then(|| self.clock.now().since(decision.asked_at()))
             }
@@ -154,9 +159,16 @@ impl Limiter {
             SpentAt::By(decision) if plan.is_of(decision) => {
                 plan.reset_after(place, decision).is_some_and(|reset_after| age >= reset_after)
             }
+            SpentAt::Token(token) if token.is_refilled(age) && plan.spends[place].touch.limit.refills() => {
+                true
+            }
             SpentAt::AgoExcept(_, back) if back.contains(&plan.name_of(place)) => true,
             // A bucket is idle again by then at the latest, whatever was in it. The store knows of windows.
-            SpentAt::By(_) | SpentAt::Charged(_) | SpentAt::Ago(_) | SpentAt::AgoExcept(..) => {
+            SpentAt::By(_)
+            | SpentAt::Charged(_)
+            | SpentAt::Token(_)
+            | SpentAt::Ago(_)
+            | SpentAt::AgoExcept(..) => {
                 let limit = plan.spends[place].touch.limit;
                 limit.refills()
                     && refill_time(limit, plan.overdraft(place)).is_some_and(|refill| age >= refill)

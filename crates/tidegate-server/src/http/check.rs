@@ -87,7 +87,7 @@ impl Shared {
         let entries = entries(&refund.attributes);
         let asks = [ask(&entries, 0)];
         let request = question(refund.domain.as_str(), &asks);
-        let spent = refund.age_ms.map_or(SpentAt::Unknown, |Count(ms)| SpentAt::Ago(Micros::from_millis(ms)));
+        let spent = self.spent_at(refund).map_err(|problem| (problem, Keep::Nothing))?;
         self.service.limiter.refund(&request, Hits::new(refund.amount.0), spent).await.map_err(|error| {
             match error {
                 RefundError::UnknownDomain(error) => (self.unknown_domain(&error, "domain"), Keep::Nothing),
@@ -101,6 +101,20 @@ impl Shared {
         let body = serde_json::json!({ "refunded": refund.amount.0 }).to_string();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, JSON)]);
         Ok(Told { status: StatusCode::OK, headers, body: body.into(), keep: Keep::Answer })
+    }
+
+    /// When the hits were spent that a refund gives back.
+    fn spent_at(&self, refund: &json::Refund<'_>) -> Result<SpentAt<'static>, Problem> {
+        let wrong = |why: &str| Problem::new(Kind::InvalidField, format!("spent: {why}")).at("spent");
+        match (&refund.spent, refund.age_ms) {
+            (None, None) => Ok(SpentAt::Unknown),
+            (None, Some(Count(ms))) => Ok(SpentAt::Ago(Micros::from_millis(ms))),
+            (Some(_), Some(_)) => Err(wrong("cannot be given together with age_ms").hint("leave age_ms out")),
+            (Some(spent), None) => match self.service.limiter.read_spent(spent.as_str().as_bytes()) {
+                Ok(token) => Ok(SpentAt::Token(token)),
+                Err(error) => Err(wrong(&error.to_string())),
+            },
+        }
     }
 
     pub(super) fn told(&self, decision: &Decision, began: Timestamp) -> Told {
@@ -151,6 +165,7 @@ fn as_json<'d>(decision: &'d Decision, lease: Option<&'d str>) -> json::Decision
         source: decision.source.name(),
         lease,
         delay_ms: decision.delay.as_millis_ceil(),
+        spent: decision.spent(),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use tidegate_limiter::SpentToken;
 
 /// The answer to one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,6 +32,17 @@ pub struct Decision<'a> {
     pub lease: Option<&'a str>,
     /// How long to wait before going on (leaky buckets).
     pub delay_ms: u64,
+    /// To be given with a refund, where hits were spent, else left out.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
+    pub spent: Option<SpentToken>,
+}
+
+/// Straight into the body, without a string in between.
+fn as_text<S: Serializer>(spent: &Option<SpentToken>, serializer: S) -> Result<S::Ok, S::Error> {
+    match spent {
+        Some(spent) => serializer.collect_str(spent),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// The answer to a batch: one decision per check, in order.
@@ -56,6 +68,7 @@ mod tests {
         source: "store",
         lease: None,
         delay_ms: 0,
+        spent: None,
     };
 
     #[test]

@@ -27,5 +27,7 @@ pub const MAX_VALUE_BYTES: usize = 4 * 1024;
 pub const MAX_DOMAIN_BYTES: usize = 256;
 /// Bytes of a request id: a UUID, a trace id and then some.
 pub const MAX_REQUEST_ID_BYTES: usize = 128;
+/// Bytes of what says when hits were spent: more than we ever write.
+pub const MAX_SPENT_BYTES: usize = 128;
 /// Bytes of a lease, which names the cells it holds.
 pub const MAX_LEASE_BYTES: usize = 64 * 1024;

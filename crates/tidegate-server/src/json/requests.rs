@@ -1,7 +1,7 @@
 //! What clients send.
 
 use super::fields::{Attributes, Count, Object, Text};
-use super::{MAX_CHECKS, MAX_DOMAIN_BYTES, MAX_LEASE_BYTES, MAX_REQUEST_ID_BYTES};
+use super::{MAX_CHECKS, MAX_DOMAIN_BYTES, MAX_LEASE_BYTES, MAX_REQUEST_ID_BYTES, MAX_SPENT_BYTES};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
@@ -61,6 +61,9 @@ pub struct Refund<'a> {
     /// How long ago the check was sent that spent them, at least.
     #[serde(default)]
     pub age_ms: Option<Count>,
+    /// The `spent` of the check's answer, in its place.
+    #[serde(borrow, default)]
+    pub spent: Option<Text<'a, MAX_SPENT_BYTES>>,
     /// Makes a repeated request safe.
     #[serde(borrow, default)]
     pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,

@@ -14,7 +14,7 @@ use tidegate_store::Request;
 
 use super::RespWorker;
 use super::catalogue::{self, Command, CommandEntry};
-use super::check::{self, RespCheck};
+use super::check::{self, RespCheck, RespRefund};
 use super::gather::Gathered;
 use super::multi::Transaction;
 use super::parse::{Bounds, Parsed, Words, parse};
@@ -309,7 +309,7 @@ impl Answerer {
         let ask = check.ask();
         let request = check.request(&ask);
         let decision = self.noting_waits(limiter.check(&request)).await;
-        check::write(limiter, &decision, to);
+        check::write(limiter, check.shows(), &decision, to);
     }
 
     /// Answers a command that is neither put off nor in a hurry.
@@ -321,6 +321,10 @@ impl Answerer {
                     check::write_lease(self.noting_waits(limiter.release(&lease)).await, to);
                 }
                 Ok(lease) => check::write_lease(self.noting_waits(limiter.renew(&lease)).await, to),
+                Err(error) => to.error(&format!("ERR {error}")),
+            },
+            Command::Refund => match RespRefund::read(&words[1..]) {
+                Ok(refund) => self.noting_waits(refund.run(limiter, to)).await,
                 Err(error) => to.error(&format!("ERR {error}")),
             },
             _ => {

@@ -9,6 +9,7 @@ use super::reply::Replies;
 pub(crate) enum Command {
     Throttle,
     Check,
+    Refund,
     Release,
     Renew,
     Ping,
@@ -48,7 +49,7 @@ const BEFORE_AUTH: &[&str] = &["fast", "loading", "no_auth", "noscript", "stale"
 const MANY: usize = usize::MAX;
 
 /// The most frequent first: they are looked for in this order, and [`find`] knows the very first.
-static COMMANDS: [CommandEntry; 20] = [
+static COMMANDS: [CommandEntry; 21] = [
     CommandEntry {
         command: Command::Throttle,
         name: "cl.throttle",
@@ -70,11 +71,20 @@ static COMMANDS: [CommandEntry; 20] = [
     CommandEntry {
         command: Command::Check,
         name: "tg.check",
-        arguments: "domain [COST n] attribute value [attribute value ...]",
+        arguments: "domain [COST n] [SPENT] attribute value [attribute value ...]",
         words: 2..=MANY,
         key: None,
         flags: WRITES,
         summary: "Decides a request by the rules of a domain",
+    },
+    CommandEntry {
+        command: Command::Refund,
+        name: "tg.refund",
+        arguments: "domain [AMOUNT n] [SPENT token] attribute value [attribute value ...]",
+        words: 2..=MANY,
+        key: None,
+        flags: WRITES,
+        summary: "Gives hits back that TG.CHECK spent",
     },
     CommandEntry {
         command: Command::Release,
@@ -305,7 +315,9 @@ impl CommandEntry {
 
     fn group(&self) -> &'static str {
         match self.command {
-            Command::Throttle | Command::Check | Command::Release | Command::Renew => "module",
+            Command::Throttle | Command::Check | Command::Refund | Command::Release | Command::Renew => {
+                "module"
+            }
             Command::Info | Command::Commands => "server",
             _ => "connection",
         }

@@ -1,11 +1,12 @@
-//! `TG.CHECK`, `TG.RELEASE` and `TG.RENEW`: the rules, asked over the Redis protocol.
+//! `TG.CHECK`, `TG.REFUND`, `TG.RELEASE` and `TG.RENEW`: the rules, asked over the Redis protocol.
 
 use std::str;
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
 use tidegate_limiter::{
-    CheckRequest, Decision, DescriptorAsk, LeaseError, LeaseToken, LeaseTokenError, Limiter, Patience, Report,
+    CheckRequest, Decision, DescriptorAsk, LeaseError, LeaseToken, LeaseTokenError, Limiter, Patience,
+    RefundError, Report, SpentAt,
 };
 use tidegate_rules::UnknownDomain;
 
@@ -14,50 +15,56 @@ use super::throttle::read_number;
 use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 use crate::service::{governing_limit, rule_name};
 
+/// Attributes and their values.
+type Entries<'b> = SmallVec<[(&'b str, &'b [u8]); 4]>;
+
 /// What one call asks.
 #[derive(Debug)]
 pub(crate) struct RespCheck<'b> {
     domain: &'b str,
     cost: Hits,
-    entries: SmallVec<[(&'b str, &'b [u8]); 4]>,
+    entries: Entries<'b>,
+    shows: Shows,
+}
+
+/// What the reply to a check has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shows {
+    /// The eight fields that every reply has.
+    Usual,
+    /// What a later refund must know besides.
+    Spent,
 }
 
 impl<'b> RespCheck<'b> {
-    /// Reads `domain [COST n] attribute value …`.
+    /// Reads `domain [COST n] [SPENT] attribute value …`.
     ///
     /// # Errors
     /// What is wrong, for the client to read.
     pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
         let domain = read_text("domain", domain, MAX_DOMAIN_BYTES)?;
-        let (cost, pairs) = match rest {
-            [option, cost, pairs @ ..] if option.eq_ignore_ascii_case(b"cost") => {
-                (read_number("COST", cost)?, pairs)
+        let (cost, rest) = match rest {
+            [option, cost, rest @ ..] if option.eq_ignore_ascii_case(b"cost") => {
+                (read_number("COST", cost)?, rest)
             }
-            pairs => (1, pairs),
+            rest => (1, rest),
         };
-        if pairs.len() > 2 * MAX_ATTRIBUTES {
-            return Err(format!("at most {MAX_ATTRIBUTES} attributes are allowed"));
-        }
-        let (pairs, left_over) = pairs.as_chunks();
-        if let [name] = left_over {
-            return Err(format!("attribute {} has no value", quoted(name)));
-        }
-        let mut entries = SmallVec::new();
-        for [name, value] in pairs {
-            let name = read_text("attribute", name, MAX_NAME_BYTES)?;
-            if value.len() > MAX_VALUE_BYTES {
-                return Err(format!(
-                    "the value of attribute '{name}' is longer than {MAX_VALUE_BYTES} bytes"
-                ));
+        let (shows, pairs) = match rest {
+            // Attributes come in pairs: only a word that has no partner is the option, and not an attribute of that name.
+            [option, pairs @ ..]
+                if pairs.len().is_multiple_of(2) && option.eq_ignore_ascii_case(b"spent") =>
+            {
+                (Shows::Spent, pairs)
             }
-            // At most 64 names: a scan beats a set.
-            if entries.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(format!("attribute '{name}' is given twice"));
-            }
-            entries.push((name, *value));
-        }
-        Ok(RespCheck { domain, cost: Hits::new(cost), entries })
+            pairs => (Shows::Usual, pairs),
+        };
+        Ok(RespCheck { domain, cost: Hits::new(cost), entries: read_pairs(pairs)?, shows })
+    }
+
+    /// What the client wants to read.
+    pub(crate) fn shows(&self) -> Shows {
+        self.shows
     }
 
     pub(crate) fn ask(&self) -> DescriptorAsk<'_> {
@@ -71,6 +78,77 @@ impl<'b> RespCheck<'b> {
     }
 }
 
+/// Hits that a call gives back.
+#[derive(Debug)]
+pub(crate) struct RespRefund<'b> {
+    domain: &'b str,
+    amount: Hits,
+    spent: Option<&'b [u8]>,
+    entries: Entries<'b>,
+}
+
+impl<'b> RespRefund<'b> {
+    /// Reads `domain [AMOUNT n] [SPENT token] attribute value …`.
+    ///
+    /// # Errors
+    /// What is wrong, for the client to read.
+    pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
+        let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
+        let (domain, mut rest) = (read_text("domain", domain, MAX_DOMAIN_BYTES)?, rest);
+        let (mut amount, mut spent) = (1, None);
+        if let [option, number, after @ ..] = rest
+            && option.eq_ignore_ascii_case(b"amount")
+        {
+            (amount, rest) = (read_number("AMOUNT", number)?, after);
+        }
+        if let [option, token, after @ ..] = rest
+            && option.eq_ignore_ascii_case(b"spent")
+        {
+            (spent, rest) = (Some(*token), after);
+        }
+        Ok(RespRefund { domain, amount: Hits::new(amount), spent, entries: read_pairs(rest)? })
+    }
+
+    /// Gives them back and writes how many that were, or why not.
+    pub(crate) async fn run(&self, limiter: &Limiter, to: &mut Replies) {
+        let spent = match self.spent.map(|text| limiter.read_spent(text)).transpose() {
+            Ok(token) => token.map_or(SpentAt::Unknown, SpentAt::Token),
+            Err(error) => return to.error(&format!("ERR SPENT: {error}")),
+        };
+        let ask = DescriptorAsk::one(&self.entries).cost(Hits::ZERO);
+        let request = CheckRequest::new(self.domain, std::slice::from_ref(&ask));
+        match limiter.refund(&request, self.amount, spent).await {
+            Ok(()) => write_number(Some(self.amount.get()), to),
+            Err(RefundError::UnknownDomain(error)) => to.error(&unknown_domain(limiter, &error)),
+            Err(error) => to.error(&format!("ERR {error}, hits that are not given back stay spent")),
+        }
+    }
+}
+
+/// Reads `attribute value …`.
+fn read_pairs<'b>(pairs: &[&'b [u8]]) -> Result<Entries<'b>, String> {
+    if pairs.len() > 2 * MAX_ATTRIBUTES {
+        return Err(format!("at most {MAX_ATTRIBUTES} attributes are allowed"));
+    }
+    let (pairs, left_over) = pairs.as_chunks();
+    if let [name] = left_over {
+        return Err(format!("attribute {} has no value", quoted(name)));
+    }
+    let mut entries = Entries::new();
+    for [name, value] in pairs {
+        let name = read_text("attribute", name, MAX_NAME_BYTES)?;
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(format!("the value of attribute '{name}' is longer than {MAX_VALUE_BYTES} bytes"));
+        }
+        // At most 64 names: a scan beats a set.
+        if entries.iter().any(|(earlier, _)| *earlier == name) {
+            return Err(format!("attribute '{name}' is given twice"));
+        }
+        entries.push((name, *value));
+    }
+    Ok(entries)
+}
+
 /// Text of ours to be: names of domains and attributes. Values may be any bytes.
 fn read_text<'b>(what: &str, word: &'b [u8], most: usize) -> Result<&'b str, String> {
     if word.len() > most {
@@ -79,15 +157,21 @@ fn read_text<'b>(what: &str, word: &'b [u8], most: usize) -> Result<&'b str, Str
     str::from_utf8(word).map_err(|_| format!("{what} {} is not UTF-8", quoted(word)))
 }
 
-/// Writes what was decided: allowed, limit, remaining, retry_after_ms, reset_after_ms, rule, source, lease.
-pub(crate) fn write(limiter: &Limiter, decision: &Result<Decision, UnknownDomain>, to: &mut Replies) {
+/// Writes what was decided: allowed, limit, remaining, retry_after_ms, reset_after_ms, rule, source, lease, and spent where
+/// the client wants it.
+pub(crate) fn write(
+    limiter: &Limiter,
+    shows: Shows,
+    decision: &Result<Decision, UnknownDomain>,
+    to: &mut Replies,
+) {
     let decision = match decision {
         Ok(decision) => decision,
         Err(error) => return to.error(&unknown_domain(limiter, error)),
     };
     let limit = governing_limit(decision).map(|(_, limit)| limit);
     let retry_after = decision.governing().and_then(Report::retry_after);
-    to.array(8);
+    to.array(if shows == Shows::Spent { 9 } else { 8 });
     to.integer(i64::from(decision.allowed));
     write_number(limit.map(|limit| limit.quota), to);
     write_number(limit.map(|limit| limit.outcome.remaining), to);
@@ -101,6 +185,11 @@ pub(crate) fn write(limiter: &Limiter, decision: &Result<Decision, UnknownDomain
     match &decision.lease {
         Some(lease) => to.bulk(lease.to_string().as_bytes()),
         None => to.nil(),
+    }
+    match decision.spent().filter(|_| shows == Shows::Spent) {
+        Some(spent) => to.bulk(&spent.to_ascii()),
+        None if shows == Shows::Spent => to.nil(),
+        None => {}
     }
 }
 

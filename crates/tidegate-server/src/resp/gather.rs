@@ -90,7 +90,7 @@ async fn decide_checks(checks: &[RespCheck<'_>], limiter: &Limiter, to: &mut Rep
     let asks: Vec<DescriptorAsk<'_>> = checks.iter().map(RespCheck::ask).collect();
     let requests: Vec<CheckRequest<'_>> =
         checks.iter().zip(&asks).map(|(check, ask)| check.request(ask)).collect();
-    for decision in limiter.check_batch(&requests).await {
-        check::write(limiter, &decision, to);
+    for (check, decision) in checks.iter().zip(limiter.check_batch(&requests).await) {
+        check::write(limiter, check.shows(), &decision, to);
     }
 }

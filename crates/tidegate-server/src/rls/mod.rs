@@ -74,8 +74,8 @@ impl Service {
     }
 
     /// Answers a question some of whose descriptors have negative hits: those are given back if the others pass, and a
-    /// request that is refused changes nothing. The protocol does not say when they were spent: they go back to the
-    /// current window.
+    /// request that is refused changes nothing. The protocol has no place for when they were spent: they go back
+    /// into the current window.
     async fn spend_and_give_back(
         &self,
         request: &RateLimitRequest,

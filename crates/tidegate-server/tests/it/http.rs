@@ -8,6 +8,7 @@ mod leases;
 mod mistakes;
 mod openapi;
 mod pages;
+mod refunds;
 mod slow;
 mod utilization;
 

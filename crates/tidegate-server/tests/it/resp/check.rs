@@ -75,8 +75,24 @@ fn a_check_that_is_not_one_says_why_and_spends_nothing() {
         (
             "TG.CHECK",
             "wrong number of arguments for 'tg.check' command, expected TG.CHECK domain [COST n] \
-                      attribute value [attribute value ...]",
+                      [SPENT] attribute value [attribute value ...]",
         ),
+        (
+            "TG.REFUND",
+            "wrong number of arguments for 'tg.refund' command, expected TG.REFUND domain [AMOUNT n] \
+                      [SPENT token] attribute value [attribute value ...]",
+        ),
+        ("TG.REFUND nowhere user 42", "unknown domain `nowhere`, known domains: api, smooth"),
+        ("TG.REFUND api AMOUNT x user 42", "AMOUNT is not a whole number: 'x'"),
+        (
+            "TG.REFUND api AMOUNT 1 SPENT x user 42",
+            "SPENT: expected the `spent` of a check's answer as it is",
+        ),
+        (
+            "TG.REFUND api SPENT AAAAAAAAAAAAAAAAAAAA",
+            "SPENT: expected the `spent` of a check's answer as it is",
+        ),
+        ("TG.REFUND api AMOUNT 1 user", "attribute 'user' has no value"),
         ("TG.CHECK nowhere user 42", "unknown domain `nowhere`, known domains: api, smooth"),
         ("TG.CHECK api user", "attribute 'user' has no value"),
         ("TG.CHECK api COST -1 user 42", "COST must not be negative"),
@@ -132,4 +148,52 @@ fn a_request_that_would_have_to_wait_is_refused_for_the_reply_cannot_say_so() {
     assert_eq!((refused.array()[0].int(), refused.array()[3].int()), (0, 1_000));
     world.advance(Micros::from_secs(1));
     assert_eq!(ask(&mut client, "TG.CHECK smooth").array()[0].int(), 1);
+}
+
+#[test]
+fn a_check_says_when_it_spent_only_where_asked_to() {
+    let world = World::new();
+    let mut client = world.client();
+    assert_eq!(ask(&mut client, "TG.CHECK api user 42").array().len(), 8);
+    let asked = ask(&mut client, "TG.CHECK api COST 2 SPENT user 42");
+    assert_eq!((asked.array().len(), asked.array()[8].text().len()), (9, 20));
+    let refused = ask(&mut client, "TG.CHECK api spent user 42");
+    assert_eq!((refused.array()[0].int(), &refused.array()[8]), (0, &Value::Nil));
+    let unmatched = ask(&mut client, "TG.CHECK api SPENT");
+    assert_eq!((unmatched.array()[0].int(), &unmatched.array()[8]), (1, &Value::Nil));
+}
+
+#[test]
+fn an_attribute_may_be_called_spent() {
+    let world = World::new();
+    let mut client = world.client();
+    for (command, elements) in [
+        ("TG.CHECK api spent 1 user 42", 8),
+        ("TG.CHECK api COST 1 spent 1", 8),
+        ("TG.CHECK api SPENT spent 1 user 42", 9),
+    ] {
+        assert_eq!(ask(&mut client, command).array().len(), elements, "{command}");
+    }
+}
+
+#[test]
+fn hits_go_back_into_the_window_that_was_charged_and_nowhere_if_that_is_over() {
+    let world = World::new();
+    let mut client = world.client();
+    let mut spend = |cost: u64| ask(&mut client, &format!("TG.CHECK api COST {cost} SPENT user 42"));
+    let first = spend(3).array()[8].text();
+    world.advance(Micros::from_secs(60));
+    let second = spend(3).array()[8].text();
+    let mut client = world.client();
+    let mut refund = |words: &str| ask(&mut client, &format!("TG.REFUND api {words} user 42")).int();
+    assert_eq!(refund(&format!("AMOUNT 3 SPENT {first}")), 3);
+    let mut client = world.client();
+    assert_eq!(
+        ask(&mut client, "TG.CHECK api user 42").array()[0].int(),
+        0,
+        "the first hits went to the second"
+    );
+    assert_eq!(refund(&format!("SPENT {second}")), 1);
+    assert_eq!(refund("amount 1"), 1);
+    assert_eq!(ask(&mut client, "TG.CHECK api COST 0 user 42").array()[2].int(), 2);
 }

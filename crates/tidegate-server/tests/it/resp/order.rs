@@ -93,6 +93,23 @@ fn replies_come_in_the_order_of_their_commands_whatever_they_wait_for() {
 }
 
 #[test]
+fn each_check_of_a_pipeline_says_as_much_as_it_was_asked_for() {
+    let (world, _) = distant();
+    let mut client = world.client();
+    ask(&mut client, "TG.CHECK api user first");
+    let commands = [
+        "TG.CHECK api user 42",
+        "TG.CHECK api SPENT user 42",
+        "TG.REFUND api user 42",
+        "TG.CHECK api user 42",
+    ];
+    let replies = client.pipeline(&commands.map(words));
+    let elements = [0, 1, 3].map(|place: usize| replies[place].array().len());
+    assert_eq!((elements, replies[2].int()), ([8, 9, 8], 1), "{replies:?}");
+    assert_eq!(replies[3].array()[2].int(), 1, "the refund ran between its neighbours");
+}
+
+#[test]
 fn a_pipeline_waits_once_for_all_its_throttles_and_once_for_all_its_checks() {
     let (world, store) = distant();
     let mut client = world.client();

@@ -1,5 +1,6 @@
 //! How many hits a descriptor asks for, looks at, or gives back.
 
+use tidegate_core::Micros;
 use tidegate_server::rls::{Code, RateLimitDescriptor, RateLimitRequest};
 
 use super::told;
@@ -102,4 +103,14 @@ async fn negative_hits_of_a_request_that_is_refused_are_not_given_back() {
         (Code::OverLimit, vec!["OVER 0 of 10/MINUTE 60s".to_owned(), "OVER 10 of 10/MINUTE 60s".to_owned()])
     );
     assert_eq!(left(&world, &[(0, back(Some(4)))]).await, [(Code::Ok, 4)]);
+}
+
+/// The protocol has no place for when hits were spent.
+#[tokio::test]
+async fn negative_hits_go_back_into_the_current_window_whichever_they_were_spent_in() {
+    let world = World::envoy(RULES);
+    left(&world, &[(0, user(Some(10)))]).await;
+    world.advance(Micros::from_secs(60));
+    let asked = [(0, user(Some(10))), (0, back(Some(4))), (0, user(Some(4)))];
+    assert_eq!(left(&world, &asked).await, [(Code::Ok, 0), (Code::Ok, 4), (Code::Ok, 0)]);
 }

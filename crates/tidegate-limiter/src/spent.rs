@@ -1,0 +1,183 @@
+//! When a request spent, as a caller keeps it until it gives hits back: a short text that any node reads, without a state.
+//!
+//! It is not signed. Whoever may refund may also leave it out, so a forged one wins nothing; the checksum finds typing errors.
+
+use std::fmt;
+use std::hash::Hasher as _;
+use std::str;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use siphasher::sip::SipHasher13;
+use tidegate_core::{Micros, Timestamp};
+use tidegate_store::Clock;
+
+use crate::limiter::Limiter;
+
+/// When a decision spent, and until when its buckets were to refill: what a later refund must know.
+///
+/// It is 20 ASCII characters long when written. [`Limiter::read_spent`] reads it on any node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpentToken {
+    /// When the request was asked for, by the clock of the node that decided.
+    at: Timestamp,
+    /// Until the first of its buckets was to be full again, in milliseconds, rounded down; [`NO_BUCKET`] where it has none.
+    refilled_after_ms: u64,
+}
+
+/// Why a text does not say when hits were spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpentTokenError {
+    /// It does not look like one.
+    Malformed,
+    /// It is from a time that this node's clock has not reached: the clocks of two nodes differ by too much.
+    FromTheFuture,
+}
+
+impl fmt::Display for SpentTokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SpentTokenError::Malformed => "expected the `spent` of a check's answer as it is",
+            SpentTokenError::FromTheFuture => {
+                "was decided later than this node's clock shows; synchronise the clocks of the nodes"
+            }
+        })
+    }
+}
+
+impl std::error::Error for SpentTokenError {}
+
+/// How far the clocks of two nodes may be apart, and how much longer a refund may take to the store than its check took.
+///
+/// A refund counts as this much older than it seems: an age that is too large gives too little back, one that is too small
+/// may give back what a later window has spent.
+const CLOCK_SKEW: Micros = Micros::from_millis(50);
+
+/// The first byte, so that a later layout can be told from this one.
+const LAYOUT: u8 = 1;
+/// Layout, time, refill, checksum.
+const BYTES: usize = 1 + TIME_BYTES + REFILL_BYTES + CHECK_BYTES;
+const TIME_BYTES: usize = 7;
+const REFILL_BYTES: usize = 5;
+const CHECK_BYTES: usize = 2;
+/// The largest number of the field: 34 years.
+const NO_BUCKET: u64 = (1 << (8 * REFILL_BYTES)) - 1;
+
+impl SpentToken {
+    /// How long it is when written.
+    pub const TEXT_BYTES: usize = BYTES / 3 * 4;
+
+    /// Of a request that was asked for then, and whose first bucket is full again after `refilled_after`, if it has any.
+    pub(crate) fn new(at: Timestamp, refilled_after: Option<Micros>) -> Self {
+        let refilled_after_ms =
+            refilled_after.map_or(NO_BUCKET, |after| (after.get() / 1_000).min(NO_BUCKET));
+        SpentToken { at, refilled_after_ms }
+    }
+
+    /// How long ago it was at the most.
+    pub(crate) fn age(&self, now: Timestamp) -> Micros {
+        now.since(self.at.back(CLOCK_SKEW))
+    }
+
+    /// Whether a bucket has refilled since.
+    pub(crate) fn is_refilled(&self, age: Micros) -> bool {
+        self.refilled_after_ms != NO_BUCKET && age >= Micros::from_millis(self.refilled_after_ms)
+    }
+
+    /// As a caller keeps it: ASCII, nothing that JSON or a shell would escape.
+    #[must_use]
+    pub fn to_ascii(&self) -> [u8; SpentToken::TEXT_BYTES] {
+        let mut bytes = [0; BYTES];
+        let (said, check) = bytes.split_at_mut(BYTES - CHECK_BYTES);
+        said[0] = LAYOUT;
+        said[1..=TIME_BYTES].copy_from_slice(&self.at.as_micros().to_be_bytes()[8 - TIME_BYTES..]);
+        said[1 + TIME_BYTES..].copy_from_slice(&self.refilled_after_ms.to_be_bytes()[8 - REFILL_BYTES..]);
+        check.copy_from_slice(&checksum(said));
+        let mut text = [0; SpentToken::TEXT_BYTES];
+        URL_SAFE_NO_PAD.encode_slice(bytes, &mut text).expect("15 bytes are 20 characters");
+        text
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut bytes = [0; BYTES];
+        let is_whole = text.len() == SpentToken::TEXT_BYTES
+            && URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) == Ok(BYTES);
+        let (said, check) = bytes.split_at(BYTES - CHECK_BYTES);
+        if !is_whole || said[0] != LAYOUT || check != checksum(said) {
+            return None;
+        }
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let (at, refilled_after_ms) = (number(&said[1..=TIME_BYTES]), number(&said[1 + TIME_BYTES..]));
+        let at = (at <= Timestamp::MAX.as_micros()).then(|| Timestamp::from_micros(at))?;
+        Some(SpentToken { at, refilled_after_ms })
+    }
+}
+
+impl fmt::Display for SpentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(str::from_utf8(&self.to_ascii()).expect("base64 is ASCII"))
+    }
+}
+
+impl Limiter {
+    /// When the hits were spent that `text` is about, as a decision's [`spent`](crate::Decision::spent) was written.
+    ///
+    /// # Errors
+    /// When it is no such text, or is from a time that this node's clock has not reached.
+    pub fn read_spent(&self, text: &[u8]) -> Result<SpentToken, SpentTokenError> {
+        let token = SpentToken::parse(text).ok_or(SpentTokenError::Malformed)?;
+        if token.at.back(CLOCK_SKEW) > self.clock.now() {
+            return Err(SpentTokenError::FromTheFuture);
+        }
+        Ok(token)
+    }
+}
+
+fn checksum(said: &[u8]) -> [u8; CHECK_BYTES] {
+    // Fixed keys, so that every node finds the same.
+    let mut hasher = SipHasher13::new_with_keys(0x7469_6465_6761_7465, 0x7370_656e_7420_6174);
+    hasher.write(said);
+    let [first, second, ..] = hasher.finish().to_be_bytes();
+    [first, second]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_token_survives_being_written_and_read(at in 0..=Timestamp::MAX.as_micros(), refill in any::<Option<u64>>()) {
+            let token = SpentToken::new(Timestamp::from_micros(at), refill.map(Micros::new));
+            prop_assert_eq!(SpentToken::parse(token.to_string().as_bytes()), Some(token));
+        }
+
+        #[test]
+        fn no_text_makes_reading_a_token_panic(text in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = SpentToken::parse(&text);
+        }
+    }
+
+    #[test]
+    fn one_wrong_character_is_noticed() {
+        let text = SpentToken::new(Timestamp::from_micros(1_800_057_600_123_456), None).to_ascii();
+        for place in 0..text.len() {
+            for other in (0..=u8::MAX).filter(|other| *other != text[place]) {
+                let mut wrong = text;
+                wrong[place] = other;
+                assert_eq!(SpentToken::parse(&wrong), None, "{}", wrong.escape_ascii());
+            }
+        }
+    }
+
+    #[test]
+    fn a_bucket_counts_as_refilled_no_later_than_it_was_said_to_be() {
+        let token = SpentToken::new(Timestamp::from_micros(0), Some(Micros::new(1_500_999)));
+        assert!(!token.is_refilled(Micros::new(1_499_999)) && token.is_refilled(Micros::new(1_500_000)));
+        let none = SpentToken::new(Timestamp::from_micros(0), None);
+        assert!(!none.is_refilled(Micros::new(u64::MAX)));
+    }
+}
