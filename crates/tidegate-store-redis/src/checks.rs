@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_evicts_is_warned_approx_now() {
+    fn a_policy_that_evicts_is_warned_about() {
         let info = "redis_version:7.0.15\r\nmaxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
         let warning =
             "`maxmemory-policy allkeys-lru` forgets who has spent what when memory is full: use `noeviction`";

@@ -78,6 +78,31 @@ fn the_sliding_window_may_refuse_a_caller_who_did_nothing_for_a_minute() {
 }
 
 #[test]
+fn the_sliding_window_has_a_hit_again_after_a_window_and_its_part_of_the_next_and_all_after_two() {
+    for per_minute in [1, 2, 7, 100, 1_000] {
+        let limit = Limit::SlidingWindow(SlidingWindow::new(per_minute, MINUTE).unwrap());
+        for burst_at in [0, 1, MINUTE.get() / 3, MINUTE.get() - 1] {
+            let mut cell = Cell::Vacant;
+            let burst = Timestamp::from_micros(START + burst_at);
+            assert!(limit.decide(&mut cell, burst, Ask::hits(per_minute)).is_admitted());
+            // The rest of the burst's window, then until one of its hits has faded, or all of them.
+            let end = MINUTE.get() - burst_at;
+            for (hits, longest) in
+                [(1, end + MINUTE.get().div_ceil(per_minute)), (per_minute, end + MINUTE.get())]
+            {
+                let wait = limit.look(&cell, burst, Ask::hits(hits)).retry_after().unwrap().get();
+                assert!(wait <= longest, "{wait} us for {hits} of {per_minute} after a burst at {burst_at}");
+                let then = Timestamp::from_micros(START + burst_at + longest);
+                assert!(
+                    limit.look(&cell, then, Ask::hits(hits)).is_admitted(),
+                    "{hits} of {per_minute} at {burst_at}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_log_and_the_fixed_window_refuse_only_when_the_last_minute_holds_the_whole_limit() {
     // Bursts of seven every 3.1 s: never in step with a window.
     let times: Vec<u64> = (0..2_000).map(|n| n / 7 * 3_100_000 + n % 7).collect();
@@ -119,4 +144,32 @@ fn a_concurrency_limit_holds_a_crashed_callers_place_until_its_ttl() {
     assert!(limit.decide(&mut cell, at(0), ask(1)).is_admitted());
     assert!(!limit.decide(&mut cell, at(MINUTE.get() - 1), ask(2)).is_admitted());
     assert!(limit.decide(&mut cell, at(MINUTE.get()), ask(2)).is_admitted());
+}
+
+#[test]
+fn a_concurrency_limit_admits_never_more_at_once_and_never_less() {
+    let (most, ttl) = (10, Micros::from_secs(1));
+    let limit = Limit::Concurrency(Concurrency::new(most, ttl, RefusedHits::Forget).unwrap());
+    let lease = |id| tidegate_core::LeaseId(std::num::NonZeroU64::new(id).unwrap());
+    let mut cell = Cell::Vacant;
+    // Who holds a place, and until when, counted by hand.
+    let mut held: Vec<(u64, u64)> = Vec::new();
+    let (mut random, mut time, mut fullest) = (7_u64, START, 0);
+    for id in 1..20_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        time += (random >> 40) % 60_000;
+        held.retain(|(_, until)| *until > time);
+        let now = Timestamp::from_micros(time);
+        if random >> 62 == 0 && !held.is_empty() {
+            let (holder, _) = held.swap_remove((random >> 32) as usize % held.len());
+            assert!(limit.release(&mut cell, now, lease(holder)));
+        } else {
+            let ask = Ask { lease: Some(lease(id)), ..Ask::hits(1) };
+            let admitted = limit.decide(&mut cell, now, ask).is_admitted();
+            assert_eq!(admitted, (held.len() as u64) < most, "{} are held at {time}", held.len());
+            held.extend(admitted.then_some((id, time + ttl.get())));
+        }
+        fullest = fullest.max(held.len() as u64);
+    }
+    assert_eq!(fullest, most);
 }
