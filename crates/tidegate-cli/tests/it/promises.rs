@@ -5,10 +5,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
+<<<<<<< HEAD
 use tidegate_testkit::resp::Client;
 use tidegate_testkit::{Redis, ShardedRedis, eventually, http, poll};
+=======
+use tidegate_testkit::resp::Value;
+use tidegate_testkit::{Redis, ShardedRedis, eventually, http, in_three_tries, poll};
+>>>>>>> ec4cf71 (cli: hold starts, stalls, overload and a lost master to their promises on real processes)
 
-use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, check, left, look, pass};
+use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, alone, check, left, look, now, pass, tell};
 
 const PER_USER: &str = "\
 - { name: per-user, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
@@ -173,19 +178,126 @@ fn a_master_without_its_replicas_decides_nothing_and_its_nodes_fall_back() {
 #[test]
 fn a_warm_start_has_a_connection_on_every_worker_before_it_listens() {
     let redis = Redis::start();
-    let _node = Node::start(&redis.url(), PATIENT, PER_USER);
-    let clients: usize = redis.info("connected_clients").unwrap().trim().parse().unwrap();
-    // This test's own is one of them.
-    let workers = std::thread::available_parallelism().unwrap().get();
-    assert!(clients > workers, "{clients} for {workers} workers");
+    let clients = || redis.info("connected_clients").unwrap().trim().parse::<usize>().unwrap();
+    let idle = clients();
+    // What a server connects with besides its workers, whose number makes no difference to that.
+    let of_a_server = |workers: usize| {
+        let node = Node::start_with(&redis.url(), PATIENT, PER_USER, &format!("workers: {workers}\n"));
+        let connected = clients() - idle;
+        drop(node);
+        eventually("its connections are closed", PATIENCE, || clients() == idle);
+        connected
+    };
+    let besides = of_a_server(1) - 1;
+    tell!("{besides} connections besides those of the workers");
+    for workers in [2, 5] {
+        assert_eq!(of_a_server(workers), besides + workers, "{workers} workers");
+    }
+}
+
+/// Limits of 500 a day, by each policy.
+const FIVE_HUNDRED: &str = "\
+- { name: local, match: { policy: local }, key: [user], on_store_failure: local, limits: [{ algorithm: fixed_window, limit: 500, window: 1d }] }
+- { name: closed, match: { policy: closed }, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 500, window: 1d }] }
+";
+
+/// Asks `count` times at once over some connections: how many passed, and who decided.
+fn burst(node: &Node, policy: &str, user: &str, count: usize) -> (usize, Vec<String>) {
+    const CONNECTIONS: usize = 6;
+    let words = ["TG.CHECK", "api", "policy", policy, "user", user].map(str::to_owned).to_vec();
+    let replies: Vec<Value> = std::thread::scope(|scope| {
+        let some = || scope.spawn(|| node.client().pipeline(&vec![words.clone(); count / CONNECTIONS]));
+        let clients: Vec<_> = (0..CONNECTIONS).map(|_| some()).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    let mut sources: Vec<String> = replies.iter().map(|reply| reply.array()[6].text()).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    (replies.iter().filter(|reply| reply.array()[0].int() == 1).count(), sources)
+}
+
+#[test]
+fn two_nodes_admit_the_limit_exactly_from_the_moment_that_they_listen() {
+    let _alone = alone();
+    let redis = Redis::start();
+    for round in 0..4 {
+        // A machine that is busy may be late, and then says so (`overload`); a store that it has not met yet would be a
+        // failure (`fallback`).
+        let url = redis.url();
+        let nodes = std::thread::scope(|scope| {
+            let start = || scope.spawn(|| Node::start(&url, "1s", FIVE_HUNDRED));
+            [start(), start()].map(|node| node.join().unwrap())
+        });
+        for policy in ["local", "closed"] {
+            let user = format!("round-{round}");
+            let asked = std::thread::scope(|scope| {
+                nodes
+                    .each_ref()
+                    .map(|node| scope.spawn(|| burst(node, policy, &user, 300)))
+                    .map(|one| one.join().unwrap())
+            });
+            let (admitted, sources) =
+                (asked[0].0 + asked[1].0, [asked[0].1.clone(), asked[1].1.clone()].concat());
+            let by_store = sources.iter().all(|source| source == "store" || source == "deny_cache");
+            assert!(by_store, "{policy}, start {round}: {sources:?}");
+            assert_eq!(admitted, 500, "{policy}, start {round}");
+        }
+        let status = post(
+            nodes[0].http,
+            "/v1/check",
+            &json!({ "domain": "api", "attributes": { "policy": "closed", "user": "new" } }),
+        )
+        .0;
+        assert_eq!(status, 200, "start {round}");
+    }
+}
+
+#[test]
+fn three_nodes_that_start_without_redis_divide_a_limit_by_how_many_the_config_expects() {
+    let redis = Redis::start();
+    redis.pause();
+    let rules = "- { name: few, key: [user], on_store_failure: local, limits: [{ algorithm: fixed_window, limit: 15, window: 1d }] }\n";
+    let store = format!("{DEFAULT}, expected_nodes: 3");
+    let url = redis.url();
+    let nodes = std::thread::scope(|scope| {
+        let start = || scope.spawn(|| Node::start(&url, &store, rules));
+        [start(), start(), start()].map(|node| node.join().unwrap())
+    });
+    let mut admitted = [0; 3];
+    for (node, admitted) in nodes.iter().zip(&mut admitted) {
+        let mut client = node.client();
+        let asked: Vec<_> = (0..20).map(|_| check(&mut client, &[("user", "42")], 1)).collect();
+        assert!(asked.iter().all(|answer| answer.source == "fallback_local"), "{asked:?}");
+        *admitted = asked.iter().filter(|answer| answer.allowed).count();
+    }
+    redis.resume();
+    assert_eq!(admitted, [5, 5, 5], "fifteen in all, a third at each");
 }
 
 #[test]
 fn a_start_without_its_store_waits_two_seconds_and_says_so() {
     let redis = Redis::start();
+    let start = || {
+        let began = now();
+        (Node::start(&redis.url(), DEFAULT, PER_USER), began.elapsed())
+    };
+    let (_, in_touch) = start();
     redis.pause();
-    let node = Node::start(&redis.url(), DEFAULT, PER_USER);
+    let (node, took) = start();
+    let waited = took.saturating_sub(in_touch);
+    tell!("a start takes {in_touch:?}, without its store {took:?}");
+    // As long as such a start takes, it may take once more: the machine may be busy.
+    assert!(
+        took >= Duration::from_secs(2) && waited <= Duration::from_secs(4) + in_touch,
+        "{took:?}, {in_touch:?}"
+    );
     assert_eq!(post(node.http, "/v1/check", &named("42", "r-1")).0, 503);
+    eventually("it says so", PATIENCE, || {
+        let (stderr, address) = (node.server.stderr(), redis.addr().to_string());
+        let line =
+            stderr.lines().find(|line| line.contains("rules decide by their failure policy until it does"));
+        line.is_some_and(|line| line.contains("WARN") && line.contains(&address))
+    });
     redis.resume();
     eventually("the node is in touch with its store", PATIENCE, || {
         post(node.http, "/v1/check", &named("42", "r-1")).0 == 200
@@ -204,6 +316,58 @@ fn a_refund_that_says_its_age_goes_into_the_window_that_was_charged() {
     };
     assert_eq!(refund(2 * 86_400_000), 0, "that window is over");
     assert_eq!(refund(1), 10);
+}
+
+/// Redis's time in whole windows.
+fn window_of(redis: &Redis, window_s: i64) -> i64 {
+    redis.cmd(&["TIME"]).array()[0].text().parse::<i64>().unwrap() / window_s
+}
+
+#[test]
+fn a_refund_by_spent_after_its_window_is_over_gives_nothing_back_on_redis() {
+    const WINDOW_S: i64 = 2;
+    let rules =
+        "- { name: ten, key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 2s }] }\n";
+    let redis = Redis::start();
+    let [decides, refunds] = [0, 1].map(|_| Node::ready(&redis.url(), PATIENT, rules));
+    let mut tries = 0;
+    in_three_tries(|| {
+        tries += 1;
+        let user = format!("user-{tries}");
+        let attributes = json!({ "user": user });
+        let spend = |node: &Node, cost: u64| {
+            post(node.http, "/v1/check", &json!({ "domain": "api", "attributes": attributes, "cost": cost }))
+                .1
+        };
+        let refund = |amount: u64, spent: &Json| {
+            let body = json!({ "domain": "api", "attributes": attributes, "amount": amount, "spent": spent });
+            assert_eq!(post(refunds.http, "/v1/refund", &body).0, 200);
+        };
+        let first = spend(&decides, 10);
+        let began = poll(PATIENCE, || {
+            let window = window_of(&redis, WINDOW_S);
+            spend(&decides, 10)["allowed"].as_bool().unwrap().then_some(window)
+        });
+        refund(10, &first["spent"]);
+        // The node that refunds has forgotten what it knew: it asks the store.
+        let after = spend(&refunds, 1);
+        if began != Some(window_of(&redis, WINDOW_S)) {
+            return Err("the window was over before all was asked".to_owned());
+        }
+        assert_eq!((&after["allowed"], &after["source"]), (&json!(false), &json!("store")), "{after}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_refund_by_spent_gives_back_on_another_node_what_the_window_still_holds() {
+    let redis = Redis::start();
+    let [decides, refunds] = [0, 1].map(|_| Node::ready(&redis.url(), PATIENT, PER_USER));
+    let reply = decides.client().cmd(&["TG.CHECK", "api", "COST", "1000", "SPENT", "user", "42"]);
+    let spent = reply.array()[8].text();
+    let refunded = refunds.client().cmd(&["TG.REFUND", "api", "AMOUNT", "7", "SPENT", &spent, "user", "42"]);
+    // Unless a day has begun a moment ago.
+    assert_eq!((refunded.int(), left(&mut refunds.client(), "42")), (7, 7));
 }
 
 #[test]

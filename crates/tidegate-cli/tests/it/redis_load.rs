@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_testkit::{Redis, in_three_tries};
+use tidegate_testkit::{Redis, eventually, in_three_tries};
 
-use crate::redis_world::{Answer, DEFAULT, Node, PATIENT, alone, check, now, pass, tell};
+use crate::redis_world::{
+    Answer, DEFAULT, Load, Node, PATIENCE, PATIENT, POLICY_RULES, alone, check, now, pass, tell,
+};
 
 const KEYS: usize = 100_000;
 /// A limit that nobody reaches.
@@ -52,6 +54,9 @@ fn offer(node: &Node, connections: usize, span: Duration) -> (Sources, f64) {
     (sources, by_store)
 }
 
+/// The part of its own pace that the store must keep with 1,024 in flight and ten milliseconds for each.
+const FAIR: f64 = 0.3;
+
 /// Nobody said that the store is gone.
 fn assert_not_a_failure(what: &str, node: &Node, sources: &Sources) {
     assert!(sources.keys().all(|source| !source.starts_with("fallback")), "{what}: {sources:?}");
@@ -73,12 +78,27 @@ fn a_thousand_in_flight_over_a_hundred_thousand_keys_slow_a_node_down_and_break_
     });
     let node = Node::ready(&redis.url(), DEFAULT, PLENTY);
     in_three_tries(|| {
-        let (sources, _) = offer(&node, 8, Duration::from_secs(2));
+        let (_, some) = offer(&node, 2, Duration::from_secs(1));
+        let (sources, more) = offer(&node, 8, Duration::from_secs(2));
         assert_not_a_failure("1,024 in flight", &node, &sources);
+        let overloaded = sources.keys().any(|source| source.starts_with("overload"));
+        if overloaded {
+            eventually("it says that it is too much", PATIENCE, || {
+                node.server.stderr().contains("more is asked of the store than it answers in time")
+            });
+        }
         let mut client = node.client();
         let mut calm = || check(&mut client, &[("user", "calm")], 1);
         let late = (0..200).map(|_| calm()).filter(|answer| !Answer::is_exact(answer)).count();
         tell!("right afterwards {late} of 200 were not decided by the store");
+        if overloaded {
+            eventually("it says that it is over", PATIENCE, || {
+                node.server.stderr().contains("the store answers everybody in time again")
+            });
+        }
+        if more < FAIR * some {
+            return Err(format!("{more:.0}/s by the store with 1,024, {some:.0}/s with 256"));
+        }
         if late <= 10 { Ok(()) } else { Err(format!("{late} of 200 right afterwards")) }
     });
 }
@@ -136,4 +156,57 @@ fn assert_spread(redis: &Redis) {
         tenths.len()
     );
     assert!(moments.len() > 1_000 && tenths.len() > 10 && most < 4 * mean, "{tenths:?}");
+}
+
+/// Redis stands still for 20 ms, as its own expiry cycle makes it: that is no failure, whatever the policy.
+#[test]
+fn stalls_of_twenty_milliseconds_open_no_breaker_and_are_over_at_once() {
+    const STALL: Duration = Duration::from_millis(20);
+    let _alone = alone();
+    in_three_tries(|| {
+        let redis = Redis::start();
+        let node = Node::ready(&redis.url(), DEFAULT, POLICY_RULES);
+        eventually("it recommends more steps a second", PATIENCE, || {
+            node.server.stderr().contains("`hz 10` expires keys in pauses of up to 25 ms: use `hz 100`")
+        });
+        let load = Load::start(&[&node], 2);
+        let mut stalls = Vec::new();
+        for _ in 0..10 {
+            pass(Duration::from_millis(150));
+            let began = load.at();
+            redis.pause();
+            pass(STALL);
+            redis.resume();
+            stalls.push((began, load.at()));
+        }
+        pass(Duration::from_millis(150));
+        let outcome = load.finish();
+        let longest = stalls.iter().map(|(began, over)| *over - *began).max().unwrap();
+        let stalled = |one: &&crate::redis_world::Asked| {
+            stalls.iter().any(|(began, over)| one.at + one.took > *began && one.at < *over)
+        };
+        let met = outcome.asked.iter().filter(|one| !one.answer.is_exact()).filter(stalled).count();
+        let again = stalls.iter().map(|(_, over)| outcome.exact_again_after(*over)).max().unwrap();
+        let noise = outcome.noise();
+        tell!(
+            "stalls of up to {longest:?}: {met} of {} answers without the store, exact again after {again:?}, pings {noise:?}",
+            outcome.asked.len()
+        );
+        if longest > 5 * STALL {
+            return Err(format!("the machine made a stall last {longest:?}"));
+        }
+        assert!(met > 0, "no stall was noticed");
+        let failed = outcome.asked.iter().find(|one| one.answer.is_fallback());
+        let stderr = node.server.stderr();
+        if failed.is_some() || stderr.contains("the store does not answer") {
+            return Err(format!("taken for a failure: {failed:?}\n{stderr}"));
+        }
+        assert_eq!(node.metric_sum("tidegate_breaker_state{"), 0.0);
+        let soon = Duration::from_millis(50) + 3 * noise;
+        if again <= soon {
+            Ok(())
+        } else {
+            Err(format!("exact again only after {again:?}, more than {soon:?}"))
+        }
+    });
 }

@@ -63,6 +63,51 @@ fn a_cluster_whose_master_dies() {
     });
 }
 
+/// Which users live on which master, by the keys that each holds.
+fn users_of(master: &Redis, users: &[String]) -> Vec<String> {
+    let keys: Vec<String> = master.cmd(&["KEYS", "*"]).array().iter().map(Value::text).collect();
+    users.iter().filter(|user| keys.iter().any(|key| key.contains(user.as_str()))).cloned().collect()
+}
+
+/// Promise 8: a node that was told of one seed knows all masters, and one that dies takes only its own keys along.
+#[test]
+fn a_cluster_of_which_one_seed_is_named_loses_only_the_keys_of_the_master_that_dies() {
+    let _alone = alone();
+    // The seed itself, then another: within the second in which the others do not know of it yet.
+    for dies in [0, 1] {
+        in_three_tries(|| {
+            let cluster = RedisCluster::start();
+            let seed = &cluster.nodes()[0];
+            let node = Node::ready(&format!("redis+cluster://{}", seed.addr()), DEFAULT, POLICY_RULES);
+            let mut client = node.client();
+            let users: Vec<String> = (0..24).map(|number| format!("somebody-{number:02}")).collect();
+            let mut ask = |user: &String| check(&mut client, &[("policy", "open"), ("user", user)], 1);
+            for user in &users {
+                eventually("the store decides", PATIENCE, || ask(user).source == "store");
+            }
+            let homes = [0, 1, 2].map(|master: usize| users_of(&cluster.nodes()[master], &users));
+            assert!(homes.iter().all(|home| home.len() >= 2), "{homes:?}");
+            cluster.nodes()[dies].kill();
+            let died = now();
+            let (mut lost, mut healthy) = (Vec::new(), Vec::new());
+            while died.elapsed() < Duration::from_millis(800) {
+                lost.extend(homes[dies].iter().map(&mut ask));
+                let others = homes.iter().enumerate().filter(|(master, _)| *master != dies);
+                healthy.extend(others.flat_map(|(_, home)| home.iter().map(&mut ask).collect::<Vec<_>>()));
+            }
+            let without = healthy.iter().filter(|answer| answer.source != "store").collect::<Vec<_>>();
+            tell!("master {dies} died: {} answers for its keys, {} for others", lost.len(), healthy.len());
+            assert!(lost.iter().all(|answer| answer.source != "store") && healthy.len() > 100, "{lost:?}");
+            match without[..] {
+                [] => Ok(()),
+                [first, ..] => {
+                    Err(format!("{} of {} by others than the store: {first:?}", without.len(), healthy.len()))
+                }
+            }
+        });
+    }
+}
+
 /// Lets nobody new in, and throws the replica and the sentinels out: they take the master for dead, while a client that
 /// is connected goes on.
 fn part_from_its_peers(master: &Redis) {

@@ -36,11 +36,16 @@ pub(crate) struct Node {
 impl Node {
     /// Starts one on `store` with these rules of the domain `api`.
     pub(crate) fn start(store: &str, timeout: &str, rules: &str) -> Self {
+        Node::start_with(store, timeout, rules, "")
+    }
+
+    /// The same, with these lines in its configuration besides.
+    pub(crate) fn start_with(store: &str, timeout: &str, rules: &str, config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("rules.yaml"), format!("domain: api\nrules:\n{rules}")).unwrap();
         let config = format!(
             "listen: {{ http: '127.0.0.1:0', grpc: '127.0.0.1:0', resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n\
-             store: {{ url: '{store}', timeout: {timeout} }}\nrules: {{ paths: [rules.yaml] }}\n"
+             store: {{ url: '{store}', timeout: {timeout} }}\nrules: {{ paths: [rules.yaml] }}\n{config}"
         );
         fs::write(dir.path().join("tidegate.yaml"), config).unwrap();
         let config = dir.path().join("tidegate.yaml");
@@ -338,6 +343,11 @@ impl Outcome {
         Ok(())
     }
 
+    /// How late the machine itself is: answers that need no store, but for one in a thousand.
+    pub(crate) fn noise(&self) -> Duration {
+        quantile(&mut self.asked.iter().map(|one| one.ping).collect::<Vec<_>>(), 0.999)
+    }
+
     /// Tells how long after `since` the store decided again, for the last of all clients; it must be soon.
     pub(crate) fn is_exact_again(&self, what: &str, since: Duration) -> Result<(), String> {
         let took = self.exact_again_after(since);
@@ -346,7 +356,7 @@ impl Outcome {
     }
 
     /// How long after `since` the store decided again, for the last of all clients for whom it did.
-    fn exact_again_after(&self, since: Duration) -> Duration {
+    pub(crate) fn exact_again_after(&self, since: Duration) -> Duration {
         let mut first: BTreeMap<usize, Option<Duration>> = BTreeMap::new();
         for one in self.asked.iter().filter(|one| one.at >= since) {
             let known = first.entry(one.client).or_default();

@@ -210,4 +210,20 @@ mod tests {
         assert_eq!(charged.len(), 2, "one for each outage: {lines:#?}");
         assert!(charged.iter().all(|line| line.contains("hits=1500")), "{charged:#?}");
     }
+
+    #[test]
+    fn overload_is_one_line_when_it_begins_and_one_when_it_ends() {
+        let narrator = Narrator::new(Arc::new(Metrics::new()));
+        let lines = written(&Repeats::default(), || {
+            for overloaded in [0, 3, 5, 0, 0] {
+                (0..overloaded).for_each(|_| narrator.overloaded(Overload::Deadline, 1));
+                narrator.fleet_counted(1);
+            }
+        });
+        let lines: Vec<&String> = lines.iter().filter(|line| !line.contains("limiters that share")).collect();
+        let [begins, ends] = lines[..] else { panic!("{lines:#?}") };
+        assert!(begins.contains("WARN") && begins.contains("more is asked of the store"), "{begins}");
+        assert!(begins.contains("requests=3"), "{begins}");
+        assert!(ends.contains("INFO") && ends.contains("in time again"), "{ends}");
+    }
 }
