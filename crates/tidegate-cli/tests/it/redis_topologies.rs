@@ -71,41 +71,39 @@ fn users_of(master: &Redis, users: &[String]) -> Vec<String> {
 
 /// Promise 8: a node that was told of one seed knows all masters, and one that dies takes only its own keys along.
 #[test]
-fn a_cluster_of_which_one_seed_is_named_loses_only_the_keys_of_the_master_that_dies() {
+fn a_cluster_of_which_one_seed_is_named_loses_only_the_keys_of_the_masters_that_die() {
     let _alone = alone();
-    // The seed itself, then another: within the second in which the others do not know of it yet.
-    for dies in [0, 1] {
-        in_three_tries(|| {
-            let cluster = RedisCluster::start();
-            let seed = &cluster.nodes()[0];
-            let node = Node::ready(&format!("redis+cluster://{}", seed.addr()), DEFAULT, POLICY_RULES);
-            let mut client = node.client();
-            let users: Vec<String> = (0..24).map(|number| format!("somebody-{number:02}")).collect();
-            let mut ask = |user: &String| check(&mut client, &[("policy", "open"), ("user", user)], 1);
-            for user in &users {
-                eventually("the store decides", PATIENCE, || ask(user).source == "store");
-            }
-            let homes = [0, 1, 2].map(|master: usize| users_of(&cluster.nodes()[master], &users));
-            assert!(homes.iter().all(|home| home.len() >= 2), "{homes:?}");
+    in_three_tries(|| {
+        let cluster = RedisCluster::start();
+        let url = format!("redis+cluster://{}", cluster.nodes()[0].addr());
+        let node = Node::ready(&url, DEFAULT, POLICY_RULES);
+        let mut client = node.client();
+        let users: Vec<String> = (0..24).map(|number| format!("somebody-{number:02}")).collect();
+        let mut ask = |user: &String| check(&mut client, &[("policy", "open"), ("user", user)], 1);
+        for user in &users {
+            eventually("the store decides", PATIENCE, || ask(user).source == "store");
+        }
+        let homes = [0, 1, 2].map(|master: usize| users_of(&cluster.nodes()[master], &users));
+        assert!(homes.iter().all(|home| home.len() >= 2), "{homes:?}");
+        let mut late = 0;
+        // Another one, then the seed: all within the second in which the others do not know of it yet.
+        for (dies, alive) in [(1, &[0, 2][..]), (0, &[2])] {
             cluster.nodes()[dies].kill();
             let died = now();
             let (mut lost, mut healthy) = (Vec::new(), Vec::new());
-            while died.elapsed() < Duration::from_millis(800) {
+            while died.elapsed() < Duration::from_millis(400) {
                 lost.extend(homes[dies].iter().map(&mut ask));
-                let others = homes.iter().enumerate().filter(|(master, _)| *master != dies);
-                healthy.extend(others.flat_map(|(_, home)| home.iter().map(&mut ask).collect::<Vec<_>>()));
+                healthy.extend(alive.iter().flat_map(|master| &homes[*master]).map(&mut ask));
             }
-            let without = healthy.iter().filter(|answer| answer.source != "store").collect::<Vec<_>>();
             tell!("master {dies} died: {} answers for its keys, {} for others", lost.len(), healthy.len());
-            assert!(lost.iter().all(|answer| answer.source != "store") && healthy.len() > 100, "{lost:?}");
-            match without[..] {
-                [] => Ok(()),
-                [first, ..] => {
-                    Err(format!("{} of {} by others than the store: {first:?}", without.len(), healthy.len()))
-                }
-            }
-        });
-    }
+            assert!(lost.iter().all(|answer| answer.source != "store"), "{lost:?}");
+            let failed = healthy.iter().find(|answer| answer.is_fallback());
+            assert!(failed.is_none() && healthy.len() > 20, "master {dies} took others along: {failed:?}");
+            late += healthy.iter().filter(|answer| answer.source != "store").count();
+        }
+        // On a busy machine an answer may be late.
+        if late == 0 { Ok(()) } else { Err(format!("{late} answers were late")) }
+    });
 }
 
 /// Lets nobody new in, and throws the replica and the sentinels out: they take the master for dead, while a client that
