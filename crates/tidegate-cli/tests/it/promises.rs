@@ -216,39 +216,38 @@ fn burst(node: &Node, policy: &str, user: &str, count: usize) -> (usize, Vec<Str
     (replies.iter().filter(|reply| reply.array()[0].int() == 1).count(), sources)
 }
 
+/// Asks two nodes for 600 at once: how many passed, and who decided.
+fn burst_over(nodes: &[Node; 2], policy: &str, user: &str) -> (usize, Vec<String>) {
+    std::thread::scope(|scope| {
+        let asked = nodes.each_ref().map(|node| scope.spawn(|| burst(node, policy, user, 300)));
+        let [(some, by), (others, by_others)] = asked.map(|one| one.join().unwrap());
+        (some + others, [by, by_others].concat())
+    })
+}
+
 #[test]
 fn two_nodes_admit_the_limit_exactly_from_the_moment_that_they_listen() {
     let _alone = alone();
     let redis = Redis::start();
-    for round in 0..4 {
-        // A machine that is busy may be late, and then says so (`overload`); a store that it has not met yet would be a
-        // failure (`fallback`).
+    // With the default deadline a busy machine may be late (`overload`), but a store that a worker has not met is a failure
+    // (`fallback`). With time enough all is decided by the store.
+    for (start, timeout) in [DEFAULT, DEFAULT, DEFAULT, PATIENT].into_iter().enumerate() {
         let url = redis.url();
         let nodes = std::thread::scope(|scope| {
-            let start = || scope.spawn(|| Node::start(&url, "1s", FIVE_HUNDRED));
-            [start(), start()].map(|node| node.join().unwrap())
+            let node = || scope.spawn(|| Node::start(&url, timeout, FIVE_HUNDRED));
+            [node(), node()].map(|node| node.join().unwrap())
         });
-        for policy in ["local", "closed"] {
-            let user = format!("round-{round}");
-            let asked = std::thread::scope(|scope| {
-                nodes
-                    .each_ref()
-                    .map(|node| scope.spawn(|| burst(node, policy, &user, 300)))
-                    .map(|one| one.join().unwrap())
-            });
-            let (admitted, sources) =
-                (asked[0].0 + asked[1].0, [asked[0].1.clone(), asked[1].1.clone()].concat());
-            let by_store = sources.iter().all(|source| source == "store" || source == "deny_cache");
-            assert!(by_store, "{policy}, start {round}: {sources:?}");
-            assert_eq!(admitted, 500, "{policy}, start {round}");
+        for policy in ["closed", "local"] {
+            let (admitted, sources) = burst_over(&nodes, policy, &format!("start-{start}"));
+            let is_late = sources.iter().any(|source| source.starts_with("overload"));
+            tell!("start {start}, {timeout}: {admitted} admitted by {sources:?}");
+            assert!(
+                sources.iter().all(|source| !source.starts_with("fallback")),
+                "start {start}: {sources:?}"
+            );
+            assert!(!is_late || timeout == DEFAULT, "start {start}: {sources:?}");
+            assert!(admitted == 500 || is_late && admitted < 500, "{admitted} at start {start}: {sources:?}");
         }
-        let status = post(
-            nodes[0].http,
-            "/v1/check",
-            &json!({ "domain": "api", "attributes": { "policy": "closed", "user": "new" } }),
-        )
-        .0;
-        assert_eq!(status, 200, "start {round}");
     }
 }
 
