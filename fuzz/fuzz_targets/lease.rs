@@ -1,4 +1,5 @@
-//! Any text as a lease: none that this process has not signed is one, and none makes it panic.
+//! Any text as a lease: none that this process has not signed is one, and none makes it panic. Nor does any as a `spent`; what is
+//! one is written as it was read.
 
 #![no_main]
 
@@ -14,4 +15,9 @@ static LIMITER: LazyLock<Limiter> = LazyLock::new(|| {
     Limiter::new(LimiterConfig::new(RuleSet::default(), store, Arc::new(NoObserver)))
 });
 
-fuzz_target!(|text: &str| assert!(LIMITER.read_lease(text).is_err()));
+fuzz_target!(|text: &str| {
+    assert!(LIMITER.read_lease(text).is_err());
+    if let Ok(spent) = LIMITER.read_spent(text.as_bytes()) {
+        assert_eq!(spent.to_string(), text);
+    }
+});
