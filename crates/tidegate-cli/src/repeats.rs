@@ -28,10 +28,10 @@ const MOST_PLACES: usize = 4_000;
 
 /// Knows what was written lately.
 #[derive(Clone, Default)]
-pub(crate) struct Repeats(Arc<Shared>);
+pub(crate) struct Repeats(Arc<RepeatState>);
 
 #[derive(Default)]
-struct Shared {
+struct RepeatState {
     places: Mutex<HashMap<(Identifier, Subject), RepeatPlace>>,
     withheld: AtomicU64,
 }

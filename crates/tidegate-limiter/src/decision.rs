@@ -9,7 +9,7 @@ use tidegate_core::{Hits, Micros, Outcome, Timestamp};
 use tidegate_rules::{Mode, OnMissingKey, Rule, Variant};
 use tidegate_store::Outcomes;
 
-use crate::check::{Answer, Asks, MatchedLimit, Plan};
+use crate::check::{Asks, CheckAnswer, MatchedLimit, Plan};
 use crate::lease::LeaseToken;
 use crate::lease_key::LeaseKeys;
 use crate::observer::RuleResult;
@@ -193,7 +193,7 @@ impl Decision {
     pub(crate) fn new(
         snapshot: Arc<Snapshot>,
         plan: &Plan<'_>,
-        answer: &Answer,
+        answer: &CheckAnswer,
         keys: &Arc<LeaseKeys>,
         asked_at: Timestamp,
     ) -> Self {
@@ -408,7 +408,7 @@ impl Report {
 }
 
 /// What a later refund of an allowed request must know.
-fn spent(plan: &Plan<'_>, answer: &Answer, asked_at: Timestamp) -> Option<SpentToken> {
+fn spent(plan: &Plan<'_>, answer: &CheckAnswer, asked_at: Timestamp) -> Option<SpentToken> {
     if answer.source == Source::FallbackOpen {
         return None;
     }

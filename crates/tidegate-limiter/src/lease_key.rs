@@ -18,12 +18,12 @@ pub(crate) const KEPT: Micros = Micros::from_secs(7 * 86_400);
 
 /// The keys that a node signs with and knows.
 pub(crate) struct LeaseKeys {
-    known: ArcSwap<Known>,
+    known: ArcSwap<SigningKeys>,
     /// Whether an operator gave the key: then the store has no say.
     is_given: bool,
 }
 
-struct Known {
+struct SigningKeys {
     signing: Key,
     /// Signed with until the store told another.
     earlier: Option<Key>,
@@ -41,7 +41,8 @@ impl LeaseKeys {
         let random =
             || (0..8_u64).flat_map(|number| RandomState::new().hash_one(number).to_le_bytes()).collect();
         let seed: Vec<u8> = secret.map_or_else(random, |secret| [b"tidegate leases ", secret].concat());
-        let known = ArcSwap::from_pointee(Known { signing: Sha256::digest(&seed).into(), earlier: None });
+        let known =
+            ArcSwap::from_pointee(SigningKeys { signing: Sha256::digest(&seed).into(), earlier: None });
         LeaseKeys { known, is_given: secret.is_some() }
     }
 
@@ -61,7 +62,7 @@ impl LeaseKeys {
         if let Ok(key) = Key::try_from(fleets)
             && key != known.signing
         {
-            self.known.store(std::sync::Arc::new(Known { signing: key, earlier: Some(known.signing) }));
+            self.known.store(std::sync::Arc::new(SigningKeys { signing: key, earlier: Some(known.signing) }));
         }
     }
 

@@ -11,7 +11,7 @@ use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, U
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
 use crate::cell_hash::CellHasher;
-use crate::check::{Answer, Begun, Matched, Plan, begin_check, settle_together, without_the_store};
+use crate::check::{Begun, CheckAnswer, Matched, Plan, begin_check, settle_together, without_the_store};
 use crate::config::LimiterConfig;
 use crate::decision::{Decision, Source};
 use crate::deny_cache::DenyCache;
@@ -319,9 +319,9 @@ impl Limiter {
         }
     }
 
-    async fn ask_memory(&self, plan: &Plan<'_>) -> Answer {
+    async fn ask_memory(&self, plan: &Plan<'_>) -> CheckAnswer {
         if plan.spends.is_empty() {
-            return Answer { outcomes: Outcomes::new(), source: Source::None };
+            return CheckAnswer { outcomes: Outcomes::new(), source: Source::None };
         }
         let request = [Request::once(&plan.spends)];
         let answer = match self.store.decide(&request) {
@@ -329,7 +329,7 @@ impl Limiter {
             Reply::Later(answer) => answer.await,
         };
         match answer {
-            Ok(told) => Answer { outcomes: told.outcomes, source: plan.source_in_memory() },
+            Ok(told) => CheckAnswer { outcomes: told.outcomes, source: plan.source_in_memory() },
             Err(error) => {
                 self.observer.store_failed(&error);
                 without_the_store(self, &plan.spends, plan.policies())
@@ -337,12 +337,12 @@ impl Limiter {
         }
     }
 
-    async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<Answer> {
+    async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
         let requests: Vec<Request<'_>> = plans.iter().map(|plan| Request::once(&plan.spends)).collect();
         match self.store.decide(&requests).answer().await {
             Ok(outcomes) => {
                 let mut outcomes = outcomes.into_iter();
-                let answer = |plan: &&Plan<'_>| Answer {
+                let answer = |plan: &&Plan<'_>| CheckAnswer {
                     outcomes: outcomes.by_ref().take(plan.spends.len()).collect(),
                     source: plan.source_in_memory(),
                 };

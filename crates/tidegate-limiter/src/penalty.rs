@@ -8,7 +8,7 @@ use tidegate_core::{Hits, Outcome, Verdict};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Spend};
 
-use crate::check::{Answer, Asks, MatchedLimit, Plan};
+use crate::check::{Asks, CheckAnswer, MatchedLimit, Plan};
 use crate::decision::Source;
 use crate::limiter::Limiter;
 use crate::local::charge_now;
@@ -16,7 +16,7 @@ use crate::owned::OwnedCell;
 
 impl Limiter {
     /// Begins the penalties of the rules whose limits refused, and says so in `answer`.
-    pub(crate) async fn begin_penalties(&self, plan: &Plan<'_>, answer: &mut Answer) {
+    pub(crate) async fn begin_penalties(&self, plan: &Plan<'_>, answer: &mut CheckAnswer) {
         let mut begun: SmallVec<[Spend<'_>; 1]> = SmallVec::new();
         for penalty in plan.penalties() {
             let Asks::Limit { limit, spend } = penalty.asks else { continue };
@@ -51,7 +51,7 @@ impl Limiter {
 }
 
 /// Whether a limit of the penalty's rule refused this request in a way that time heals.
-fn is_refused(plan: &Plan<'_>, answer: &Answer, penalty: &MatchedLimit<'_>) -> bool {
+fn is_refused(plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>) -> bool {
     let index = |entry: &MatchedLimit<'_>| entry.rule.map(Rule::index);
     plan.limits().iter().any(|entry| {
         let Asks::Limit { spend, .. } = entry.asks else { return false };

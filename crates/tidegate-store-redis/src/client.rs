@@ -119,9 +119,9 @@ impl Client {
                 self.run_in(cluster, &connections, partition, call, deadline).await
             }
             (Route::Sharded { .. }, Connections::Listed(links)) => {
-                run_on(&links[usize::from(partition)], call, Asking::No, deadline).await
+                run_on(&links[usize::from(partition)], call, AskFirst::No, deadline).await
             }
-            (_, Connections::Listed(links)) => run_on(&links[0], call, Asking::No, deadline).await,
+            (_, Connections::Listed(links)) => run_on(&links[0], call, AskFirst::No, deadline).await,
             (_, Connections::Found(..)) => unreachable!("only a cluster's members are found"),
         };
         let reason = answer.as_ref().err().map(Failure::reason);
@@ -166,7 +166,7 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Value, Failure> {
         let mut master = cluster.master_of(slot);
-        let mut asking = Asking::No;
+        let mut asking = AskFirst::No;
         for _ in 0..MOST_REDIRECTS {
             let Some(endpoint) = &master else {
                 let _ = tokio::time::timeout_at(deadline.at, self.learn_map(cluster, connections)).await;
@@ -180,7 +180,7 @@ impl Client {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
             };
-            asking = Asking::No;
+            asking = AskFirst::No;
             match failure.redirect(endpoint) {
                 Some(Redirect::Moved { slot, to }) => {
                     cluster.moved(slot, &to);
@@ -188,7 +188,7 @@ impl Client {
                 }
                 Some(Redirect::Ask { to }) => {
                     master = Some(to);
-                    asking = Asking::Yes;
+                    asking = AskFirst::Yes;
                 }
                 None if failure.code() == Some("TRYAGAIN") => sleep(MOVING_PAUSE).await,
                 None if !failure.is_certainly_not_applied() => {
@@ -286,16 +286,16 @@ impl Route {
 
 /// Whether a member is told that the slot is not its own yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asking {
+enum AskFirst {
     No,
     Yes,
 }
 
 /// Runs a call on one server; a script that it does not know is brought along the second time.
-async fn run_on(link: &Link, call: Call<'_>, asking: Asking, deadline: Deadline) -> Result<Value, Failure> {
+async fn run_on(link: &Link, call: Call<'_>, asking: AskFirst, deadline: Deadline) -> Result<Value, Failure> {
     let answer = match asking {
-        Asking::No => link.call(call.command, deadline).await,
-        Asking::Yes => link.call_all(&in_one_go(call.command, None, asking), deadline).await,
+        AskFirst::No => link.call(call.command, deadline).await,
+        AskFirst::Yes => link.call_all(&in_one_go(call.command, None, asking), deadline).await,
     };
     match (answer, call.source) {
         // It did not run, so running it again is safe.
@@ -306,12 +306,12 @@ async fn run_on(link: &Link, call: Call<'_>, asking: Asking, deadline: Deadline)
     }
 }
 
-fn in_one_go(command: &Cmd, source: Option<&str>, asking: Asking) -> Pipeline {
+fn in_one_go(command: &Cmd, source: Option<&str>, asking: AskFirst) -> Pipeline {
     let mut pipeline = Pipeline::new();
     if let Some(source) = source {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
     }
-    if asking == Asking::Yes {
+    if asking == AskFirst::Yes {
         pipeline.cmd("ASKING");
     }
     pipeline.add_command(command.clone());

@@ -37,7 +37,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// A connection that is made on first use and kept up.
 pub(crate) struct Link {
-    shared: Arc<Shared>,
+    shared: Arc<KeptLink>,
 }
 
 /// Which server a link leads to.
@@ -49,7 +49,7 @@ pub(crate) enum Target {
     Master(Arc<Sentinels>),
 }
 
-struct Shared {
+struct KeptLink {
     target: Target,
     dialer: Arc<Dialer>,
     max_in_flight: usize,
@@ -123,7 +123,7 @@ enum Status {
 
 impl Link {
     pub(crate) fn new(target: Target, dialer: Arc<Dialer>, max_in_flight: usize) -> Self {
-        let shared = Shared {
+        let shared = KeptLink {
             target,
             dialer,
             max_in_flight,
@@ -348,7 +348,7 @@ fn unreachable(why: BoxError) -> Failure {
 }
 
 /// The keeper: connects, runs the connection, and begins again.
-async fn keep_up(shared: Arc<Shared>) {
+async fn keep_up(shared: Arc<KeptLink>) {
     let mut backoff = Backoff::default();
     let mut reached = shared.dialer.reached();
     loop {
@@ -381,7 +381,7 @@ async fn keep_up(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
+impl KeptLink {
     async fn dial(&self) -> Result<(Dialed, Endpoint), BoxError> {
         let (endpoint, greeting) = match &self.target {
             Target::Server(endpoint) => (endpoint.clone(), Greeting::Answer),

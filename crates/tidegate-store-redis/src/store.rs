@@ -25,7 +25,7 @@ use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
 use crate::sharded::Shards;
 use crate::url::{StoreUrl, Topology};
-use crate::wire::{self, Answer, Change, Doubt, EncodeContext, OutcomeReader, Plan};
+use crate::wire::{self, Change, Doubt, EncodeContext, OutcomeReader, Plan, ScriptAnswer};
 
 /// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
 ///
@@ -161,8 +161,8 @@ impl Inner {
             _ => return Err(nonsense("a string")),
         };
         match wire::read(&answer) {
-            Answer::Done(_) => Ok(Ran::Done(answer)),
-            Answer::OtherTime(now) => {
+            ScriptAnswer::Done(_) => Ok(Ran::Done(answer)),
+            ScriptAnswer::OtherTime(now) => {
                 let ahead = now.as_micros().cast_signed() - self.node_clock.now().as_micros().cast_signed();
                 self.ahead_us.store(ahead, Ordering::Relaxed);
                 Ok(Ran::OtherTime)

@@ -408,19 +408,19 @@ impl Keys {
 
 /// What a script answered.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Answer<'a> {
+pub(crate) enum ScriptAnswer<'a> {
     /// What the driver says.
     Done(&'a [u8]),
     /// The plan's calendar windows are not those of the store's time, which is this. Nothing was done.
     OtherTime(Timestamp),
 }
 
-pub(crate) fn read(reply: &[u8]) -> Answer<'_> {
+pub(crate) fn read(reply: &[u8]) -> ScriptAnswer<'_> {
     match reply.split_first() {
         Some((&first, rest)) if (reply.len(), first) == OTHER_TIME => {
-            Answer::OtherTime(Timestamp::from_micros(whole(float(rest))))
+            ScriptAnswer::OtherTime(Timestamp::from_micros(whole(float(rest))))
         }
-        _ => Answer::Done(reply),
+        _ => ScriptAnswer::Done(reply),
     }
 }
 

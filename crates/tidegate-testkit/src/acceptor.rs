@@ -13,12 +13,12 @@ const MAX_CONNECTIONS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<AcceptorState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct AcceptorState {
     stopped: AtomicBool,
     accepted: AtomicU64,
     /// The sockets of each live connection, so that they can be shut while their thread waits on them.
@@ -29,7 +29,7 @@ struct Shared {
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<AcceptorState>,
 }
 
 impl Acceptor {
@@ -37,7 +37,7 @@ impl Acceptor {
     pub(crate) fn start(handle: impl Fn(Connection) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let addr = listener.local_addr().expect("a listener has an address");
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(AcceptorState::default());
         let (handle, for_thread) = (Arc::new(handle), Arc::clone(&shared));
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
@@ -82,7 +82,7 @@ impl Drop for Acceptor {
 }
 
 impl Connection {
-    fn open(stream: TcpStream, shared: &Arc<Shared>) -> Option<Self> {
+    fn open(stream: TcpStream, shared: &Arc<AcceptorState>) -> Option<Self> {
         let id = shared.accepted.fetch_add(1, Ordering::SeqCst);
         let _ = stream.set_nodelay(true);
         let mut live = shared.live();
@@ -109,7 +109,7 @@ impl Drop for Connection {
     }
 }
 
-impl Shared {
+impl AcceptorState {
     fn live(&self) -> MutexGuard<'_, HashMap<u64, Vec<TcpStream>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

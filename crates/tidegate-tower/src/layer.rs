@@ -55,12 +55,12 @@ pub(crate) type RefundWhen = dyn Fn(&http::response::Parts) -> bool + Send + Syn
 /// ```
 #[derive(Clone)]
 pub struct RateLimitLayer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<LayerState>,
 }
 
 /// What every clone of the middleware shares.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct LayerState {
     pub(crate) gate: Gate,
     pub(crate) domain: Box<str>,
     pub(crate) who: Who,
@@ -99,7 +99,7 @@ impl RateLimitLayer {
             observed: None,
         };
         let who = Who::Identity(Arc::new(identity));
-        let shared = Shared {
+        let shared = LayerState {
             gate,
             domain: domain.into(),
             who,
@@ -225,7 +225,7 @@ impl RateLimitLayer {
         self.with(|shared| shared.gate.clock = clock)
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut LayerState)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }

@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use crate::body::LimitedBody;
 use crate::identity::{Attributes, GoesOn, Identity, RequestHead};
-use crate::layer::{Shared, Who};
+use crate::layer::{LayerState, Who};
 use crate::peer::peer;
 use crate::problem::{Kind, Problem};
 
@@ -27,7 +27,7 @@ use crate::problem::{Kind, Problem};
 #[derive(Clone)]
 pub struct RateLimit<S> {
     pub(crate) inner: S,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<LayerState>,
 }
 
 impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RateLimit<S>
@@ -79,7 +79,7 @@ where
     }
 }
 
-impl Shared {
+impl LayerState {
     /// Lets a request through, after its wait, or says what to answer instead.
     async fn admit(&self, parts: &Parts) -> Result<(Admitted, Option<Asked>), Refusal> {
         let attributes = self.attributes(parts, self.gate.clock.now())?;
@@ -190,7 +190,7 @@ impl Asked {
         Asked { readings: readings.collect(), cost }
     }
 
-    async fn refund(&self, shared: &Shared, decision: &Decision) {
+    async fn refund(&self, shared: &LayerState, decision: &Decision) {
         let readings = self.readings.iter().map(|reading| reading.iter());
         let entries: Vec<Vec<(&str, &[u8])>> =
             readings.map(|reading| reading.map(|(name, value)| (&**name, &**value)).collect()).collect();

@@ -19,10 +19,10 @@ const MOST_LIMIT_SERIES: usize = 10_000;
 
 /// The limits of the rules in use.
 #[derive(Default)]
-pub(super) struct LimitTable(Mutex<Known>);
+pub(super) struct LimitTable(Mutex<KnownLimits>);
 
 #[derive(Default)]
-struct Known {
+struct KnownLimits {
     series: Vec<LimitSeries>,
     left_out: u64,
 }
@@ -45,7 +45,7 @@ impl LimitSeries {
 impl LimitTable {
     /// Takes the limits of `snapshot` for those in use.
     pub(super) fn take(&self, snapshot: &Snapshot) {
-        let mut known = Known::default();
+        let mut known = KnownLimits::default();
         for rule in snapshot.rules().rules().filter(|rule| !rule.is_carrier()) {
             for (tier, limits) in rule.limit_sets() {
                 for limit in limits {

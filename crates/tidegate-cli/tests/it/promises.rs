@@ -5,13 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-<<<<<<< HEAD
-use tidegate_testkit::resp::Client;
-use tidegate_testkit::{Redis, ShardedRedis, eventually, http, poll};
-=======
-use tidegate_testkit::resp::Value;
+use tidegate_testkit::resp::{Client, Value};
 use tidegate_testkit::{Redis, ShardedRedis, eventually, http, in_three_tries, poll};
->>>>>>> ec4cf71 (cli: hold starts, stalls, overload and a lost master to their promises on real processes)
 
 use crate::redis_world::{DEFAULT, Node, PATIENCE, PATIENT, alone, check, left, look, now, pass, tell};
 

@@ -10,7 +10,7 @@ use tidegate_store::{BatchOutcomes, Outcomes, Reply, Request, StoreError};
 
 use super::classify::CellPolicy;
 use super::fallback::without_the_store;
-use super::pending::{Answer, Begun, begin_direct, settle_together};
+use super::pending::{Begun, CheckAnswer, begin_direct, settle_together};
 use crate::decision::Source;
 use crate::limiter::Limiter;
 use crate::observer::RuleResult;
@@ -101,7 +101,7 @@ impl Limiter {
     }
 
     /// All outcomes, and of those who answered the one to be relied on least.
-    fn direct_answer(&self, answers: impl Iterator<Item = Answer>) -> (Outcomes, Source) {
+    fn direct_answer(&self, answers: impl Iterator<Item = CheckAnswer>) -> (Outcomes, Source) {
         let (mut outcomes, mut source) = (Outcomes::new(), Source::None);
         for answer in answers {
             self.tell_direct(&answer.outcomes, answer.source);

@@ -14,7 +14,7 @@ use tidegate_rules::OnStoreFailure;
 use tidegate_store::Clock;
 
 use super::classify::{CellPolicy, Cells};
-use super::pending::{Answer, PendingCheck, Refused};
+use super::pending::{CheckAnswer, PendingCheck, Refused};
 use crate::decision::Source;
 use crate::deny_cache::Certainty;
 use crate::limiter::Limiter;
@@ -25,7 +25,7 @@ pub(crate) fn without_the_store<'p>(
     limiter: &'p Limiter,
     spends: &'p [tidegate_store::Spend<'p>],
     policies: impl Iterator<Item = CellPolicy>,
-) -> Answer {
+) -> CheckAnswer {
     let mut pending = PendingCheck::new(limiter, Cells::new(&limiter.hasher, spends, 0, policies));
     pending.store = (0..spends.len()).collect();
     pending.without_store()
@@ -33,24 +33,24 @@ pub(crate) fn without_the_store<'p>(
 
 impl<'p> PendingCheck<'p> {
     /// The store did not answer for the cells that it was asked.
-    pub(super) fn without_store(&mut self) -> Answer {
+    pub(super) fn without_store(&mut self) -> CheckAnswer {
         self.decide_here(Cause::Failure)
     }
 
     /// The store answers others, and there was no room or no time to ask it for this request.
-    pub(super) fn overloaded(&mut self) -> Answer {
+    pub(super) fn overloaded(&mut self) -> CheckAnswer {
         let now = self.limiter.clock.now();
         let cells = self.cells.cached.iter().copied();
         if let Some(outcomes) = self.limiter.deny_cache.refusal(cells, (now, Certainty::Likely)) {
             let held = self.held.take();
             self.undo(held);
             self.limiter.observer.deny_cache_hit();
-            return Answer { outcomes, source: Source::DenyCache };
+            return CheckAnswer { outcomes, source: Source::DenyCache };
         }
         self.decide_here(Cause::Overload)
     }
 
-    fn decide_here(&mut self, cause: Cause) -> Answer {
+    fn decide_here(&mut self, cause: Cause) -> CheckAnswer {
         self.cause = cause;
         let now = self.limiter.clock.now();
         let (held, away) = (self.held.take(), std::mem::take(&mut self.store));

@@ -15,5 +15,5 @@ mod shedding;
 pub use direct::Direct;
 pub(crate) use fallback::without_the_store;
 pub(crate) use matched::Matched;
-pub(crate) use pending::{Answer, Begun, begin_check, settle_together};
+pub(crate) use pending::{Begun, CheckAnswer, begin_check, settle_together};
 pub(crate) use plan::{Asks, MatchedLimit, Plan};

@@ -21,7 +21,7 @@ use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
 
 /// What all the cells of a request said, and who answered.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CheckAnswer {
     pub(crate) outcomes: Outcomes,
     pub(crate) source: Source,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 /// A check as far as this node could take it by itself.
 pub(crate) enum Begun<'p> {
     /// To its end.
-    Decided(Answer),
+    Decided(CheckAnswer),
     /// The store must be asked. In a box, so that a check on memory, which never has one, stays small.
     AskStore(Box<PendingCheck<'p>>),
 }
@@ -63,7 +63,7 @@ pub(crate) fn begin_check<'p>(
         // Refused whatever the store says, or nothing to say: the store is spared the question.
         let now = limiter.clock.now();
         let last_seen = cells.cached.iter().map(|cell| limiter.deny_cache.last_seen(cell, now));
-        return Begun::Decided(Answer { outcomes: last_seen.collect(), source: Source::None });
+        return Begun::Decided(CheckAnswer { outcomes: last_seen.collect(), source: Source::None });
     }
     begin(limiter, remote, cells)
 }
@@ -82,13 +82,13 @@ fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) ->
     let classified = classify(limiter, remote, &cells, now);
     if let Some(outcomes) = classified.deny {
         limiter.observer.deny_cache_hit();
-        return Begun::Decided(Answer { outcomes, source: Source::DenyCache });
+        return Begun::Decided(CheckAnswer { outcomes, source: Source::DenyCache });
     }
     Box::new(PendingCheck::new(limiter, cells)).commit(remote, classified, now)
 }
 
 /// Asks the store for several requests together, and settles each.
-pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begun<'p>>) -> Vec<Answer> {
+pub(crate) async fn settle_together<'p>(remote: &'p Arc<Remote>, begun: Vec<Begun<'p>>) -> Vec<CheckAnswer> {
     let pending = || {
         begun.iter().filter_map(|begun| match begun {
             Begun::AskStore(pending) => Some(&**pending),
@@ -194,7 +194,7 @@ impl<'p> PendingCheck<'p> {
     }
 
     /// The store has answered, or not.
-    pub(crate) fn settle(&mut self, stored: Option<StoreReply>) -> Answer {
+    pub(crate) fn settle(&mut self, stored: Option<StoreReply>) -> CheckAnswer {
         match stored {
             Some(StoreReply::Answered(stored)) => self.after(stored),
             Some(StoreReply::Overloaded) => self.overloaded(),
@@ -202,11 +202,11 @@ impl<'p> PendingCheck<'p> {
         }
     }
 
-    fn after(&mut self, stored: StoreAnswer) -> Answer {
+    fn after(&mut self, stored: StoreAnswer) -> CheckAnswer {
         // It gives leases only to a request that passes, and then nobody is left to refuse it.
         stored.leases.into_iter().for_each(TakenLeases::keep);
         if self.store.len() == self.cells.spends.len() {
-            return Answer { outcomes: stored.outcomes, source: stored.source };
+            return CheckAnswer { outcomes: stored.outcomes, source: stored.source };
         }
         let mut passes = true;
         for (place, outcome) in self.store.iter().zip(&stored.outcomes) {
@@ -246,7 +246,7 @@ impl<'p> PendingCheck<'p> {
         LocalSpend { place, spend: self.cells.spends[place], hash: self.cells.cached[place].hash, reason }
     }
 
-    pub(super) fn answer(&mut self) -> Answer {
-        Answer { outcomes: std::mem::take(&mut self.outcomes), source: self.source }
+    pub(super) fn answer(&mut self) -> CheckAnswer {
+        CheckAnswer { outcomes: std::mem::take(&mut self.outcomes), source: self.source }
     }
 }

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::Timestamp;
 
-use super::patterns::{Literal, PatternIndex, Shared};
+use super::patterns::{Literal, PatternIndex, UseCounts};
 use super::replacing::drop_replaced;
 use super::{CellKeyBytes, Descriptor, Match, MatchedLimits, Matches, append_to_key};
 use crate::choice::LimitSet;
@@ -190,7 +190,7 @@ impl BranchNode {
 
 impl Wildcards {
     fn new(list: Vec<(Branch, Pattern)>) -> Self {
-        let shared = Shared::count(list.iter().flat_map(|(_, pattern)| Literal::all_of(pattern)));
+        let shared = UseCounts::count(list.iter().flat_map(|(_, pattern)| Literal::all_of(pattern)));
         let rarest = |pattern: &Pattern| {
             Literal::all_of(pattern).into_iter().min_by_key(|literal| shared.cost(literal, literal))
         };

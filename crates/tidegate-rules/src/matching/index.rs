@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Present;
 use super::condition::Condition;
-use super::patterns::{Literal, PatternIndex, Shared};
+use super::patterns::{Literal, PatternIndex, UseCounts};
 
 /// Numbers of rules that may match.
 pub(crate) type Candidates = SmallVec<[u32; 16]>;
@@ -30,7 +30,7 @@ impl Index {
         rules: impl Iterator<Item = Option<&'c [Condition]>> + Clone,
         attributes: usize,
     ) -> Self {
-        let shared = Shared::count(rules.clone().flatten().flatten().flat_map(options_of).flatten());
+        let shared = UseCounts::count(rules.clone().flatten().flatten().flat_map(options_of).flatten());
         let mut filed: Vec<Vec<(Literal, u32)>> = vec![Vec::new(); attributes];
         let mut always = Vec::new();
         for (number, conditions) in (0..).zip(rules) {
@@ -62,7 +62,7 @@ impl Index {
 }
 
 /// Where a rule with this condition is best filed so that no match is missed; none if requests without the attribute match.
-fn places_of(condition: &Condition, shared: &Shared<Place>) -> Option<Vec<Place>> {
+fn places_of(condition: &Condition, shared: &UseCounts<Place>) -> Option<Vec<Place>> {
     let options = options_of(condition);
     let best = |options: Vec<Place>| options.into_iter().min_by_key(|place| cost(place, shared));
     (!options.is_empty()).then(|| options.into_iter().filter_map(best).collect())
@@ -76,7 +76,7 @@ fn options_of(condition: &Condition) -> Vec<Vec<Place>> {
     condition.is.iter().flatten().map(places).collect()
 }
 
-fn cost(place: &Place, shared: &Shared<Place>) -> (u32, u8) {
+fn cost(place: &Place, shared: &UseCounts<Place>) -> (u32, u8) {
     shared.cost(place, &place.1)
 }
 

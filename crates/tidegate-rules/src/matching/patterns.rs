@@ -49,13 +49,13 @@ impl Literal {
 }
 
 /// How many patterns ask for each literal, of each attribute where that makes a difference.
-pub(crate) struct Shared<K>(HashMap<K, u32, RandomState>);
+pub(crate) struct UseCounts<K>(HashMap<K, u32, RandomState>);
 
-impl<K: Hash + Eq> Shared<K> {
+impl<K: Hash + Eq> UseCounts<K> {
     pub(crate) fn count(all: impl Iterator<Item = K>) -> Self {
         let mut shared = HashMap::default();
         all.for_each(|one| *shared.entry(one).or_default() += 1);
-        Shared(shared)
+        UseCounts(shared)
     }
 
     /// What it costs to file a pattern under `literal`: how many others are there; among equals, how rarely texts hold it.

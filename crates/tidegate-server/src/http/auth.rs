@@ -16,7 +16,7 @@ use tidegate_http::{GateAnswer, HttpCheck, Refusal, trace_of};
 use tidegate_limiter::{Decision, Patience, ReportKind};
 use tidegate_rules::UnknownDomain;
 
-use super::{Answer, Shared};
+use super::{Answer, HttpState};
 use crate::problem::{Kind, Problem};
 
 /// Traefik and Caddy say `Forwarded`, nginx's users and ingress controllers `Original`.
@@ -41,7 +41,7 @@ fn one() -> u64 {
     1
 }
 
-impl Shared {
+impl HttpState {
     pub(super) async fn auth(&self, parts: &request::Parts, peer: SocketAddr) -> Result<Answer, Problem> {
         let began = self.service.clock.now();
         let Query(asked) = Query::<Asked>::try_from_uri(&parts.uri).map_err(|error| {
@@ -91,7 +91,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl HttpState {
     /// Says now and then that a rule counts by what is not read here: it limits nobody, and nothing else would show it.
     /// Rules may be for `/v1/check`, whose callers send what they are counted by, so this is known only now.
     fn warn_of_unread(&self, decision: &Decision) {

@@ -11,8 +11,8 @@ use tidegate_limiter::{CheckRequest, Claim, DescriptorAsk, FirstTime, Transport}
 use tidegate_rules::UnknownDomain;
 
 use super::check::{Entries, ask, entries, question};
-use super::idempotency::{Told, check_id, conflict, detached, unreadable};
-use super::{Answer, JSON, Shared, answer};
+use super::idempotency::{KeptAnswer, check_id, conflict, detached, unreadable};
+use super::{Answer, HttpState, JSON, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
 
@@ -20,10 +20,10 @@ use crate::problem::{Kind, Problem};
 enum Earlier<'c> {
     Unnamed,
     FirstTime(FirstTime<'c>),
-    Answered(Told),
+    Answered(KeptAnswer),
 }
 
-impl Shared {
+impl HttpState {
     pub(super) async fn check_batch(self: &Arc<Self>, body: Bytes) -> Result<Answer, Problem> {
         let began = self.service.clock.now();
         let batch: json::Batch<'_> = json::parse(&body)?;
@@ -85,13 +85,13 @@ impl Shared {
         match self.service.limiter.claim(&check_id(check, id.as_str())).await {
             Ok(Claim::First(first)) => Ok(Earlier::FirstTime(first)),
             Ok(Claim::Answered(record)) => {
-                Told::from_record(&record).map(Earlier::Answered).ok_or_else(unreadable)
+                KeptAnswer::from_record(&record).map(Earlier::Answered).ok_or_else(unreadable)
             }
             Err(error) => Err(conflict(error).at(format!("checks[{number}].request_id"))),
         }
     }
 
-    async fn decide_all(&self, checks: &[&Check<'_>], began: Timestamp) -> Result<Vec<Told>, Problem> {
+    async fn decide_all(&self, checks: &[&Check<'_>], began: Timestamp) -> Result<Vec<KeptAnswer>, Problem> {
         let entries: Vec<Entries<'_>> = checks.iter().map(|check| entries(&check.attributes)).collect();
         let asks: Vec<DescriptorAsk<'_>> =
             checks.iter().zip(&entries).map(|(check, entries)| ask(entries, check.cost.0)).collect();

@@ -13,15 +13,15 @@ use tidegate_limiter::{
 };
 use tidegate_rules::UnknownDomain;
 
-use super::idempotency::{Keep, Told, check_id, detached, refund_id};
-use super::{Answer, JSON, Shared};
+use super::idempotency::{Keep, KeptAnswer, check_id, detached, refund_id};
+use super::{Answer, HttpState, JSON};
 use crate::json::{self, Attributes, Check, Count};
 use crate::problem::{Kind, Problem};
 use crate::service::{governing_limit, rule_name};
 
 pub(super) type Entries<'a> = SmallVec<[(&'a str, &'a [u8]); 8]>;
 
-impl Shared {
+impl HttpState {
     pub(super) async fn check(
         self: &Arc<Self>,
         body: Bytes,
@@ -57,13 +57,13 @@ impl Shared {
         body: &[u8],
         began: Timestamp,
         trace: Option<TraceContext>,
-    ) -> Result<Told, Problem> {
+    ) -> Result<KeptAnswer, Problem> {
         let check: Check<'_> = json::parse(body)?;
         let id = check.request_id.as_ref().map_or("", |id| id.as_str());
         self.once(&check_id(&check, id), self.decide(&check, began, trace)).await
     }
 
-    async fn refund_once(&self, body: &[u8]) -> Result<Told, Problem> {
+    async fn refund_once(&self, body: &[u8]) -> Result<KeptAnswer, Problem> {
         let refund: json::Refund<'_> = json::parse(body)?;
         let id = refund.request_id.as_ref().map_or("", |id| id.as_str());
         self.once(&refund_id(&refund, id), self.give_back(&refund)).await
@@ -74,7 +74,7 @@ impl Shared {
         check: &Check<'_>,
         began: Timestamp,
         trace: Option<TraceContext>,
-    ) -> Result<Told, (Problem, Keep)> {
+    ) -> Result<KeptAnswer, (Problem, Keep)> {
         let entries = entries(&check.attributes);
         let asks = [ask(&entries, check.cost.0)];
         let decided = self.service.limiter.check(&question(check.domain.as_str(), &asks)).await;
@@ -83,7 +83,7 @@ impl Shared {
         Ok(self.told(&decision, began))
     }
 
-    async fn give_back(&self, refund: &json::Refund<'_>) -> Result<Told, (Problem, Keep)> {
+    async fn give_back(&self, refund: &json::Refund<'_>) -> Result<KeptAnswer, (Problem, Keep)> {
         let entries = entries(&refund.attributes);
         let asks = [ask(&entries, 0)];
         let request = question(refund.domain.as_str(), &asks);
@@ -100,7 +100,7 @@ impl Shared {
         })?;
         let body = serde_json::json!({ "refunded": refund.amount.0 }).to_string();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, JSON)]);
-        Ok(Told { status: StatusCode::OK, headers, body: body.into(), keep: Keep::Answer })
+        Ok(KeptAnswer { status: StatusCode::OK, headers, body: body.into(), keep: Keep::Answer })
     }
 
     /// When the hits were spent that a refund gives back.
@@ -117,7 +117,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn told(&self, decision: &Decision, began: Timestamp) -> Told {
+    pub(super) fn told(&self, decision: &Decision, began: Timestamp) -> KeptAnswer {
         let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
         headers.insert(CONTENT_TYPE, JSON);
         self.service.write_headers(decision, self.service.settings.headers, began, &mut headers);
@@ -126,7 +126,7 @@ impl Shared {
         serde_json::to_writer(&mut body, &as_json(decision, lease.as_deref()))
             .expect("a decision always serialises");
         let keep = if decision.source.is_without_the_store() { Keep::Nothing } else { Keep::Answer };
-        Told { status: answer::status(decision), headers, body: body.into(), keep }
+        KeptAnswer { status: answer::status(decision), headers, body: body.into(), keep }
     }
 
     pub(super) fn unknown_domain(&self, error: &UnknownDomain, field: &str) -> Problem {

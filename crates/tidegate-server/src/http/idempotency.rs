@@ -12,13 +12,13 @@ use http_body_util::Full;
 use tidegate_core::{append_part, take_part};
 use tidegate_limiter::{Claim, ClaimError, FirstTime, RequestId};
 
-use super::{Answer, Shared};
+use super::{Answer, HttpState};
 use crate::json::{Attributes, Check, Refund};
 use crate::problem::{Kind, Problem};
 
 /// What is answered to a check or a refund.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct KeptAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -36,7 +36,7 @@ pub(super) enum Keep {
     Claim,
 }
 
-impl Told {
+impl KeptAnswer {
     /// Leaves this answer to whoever asks again, or frees the name where it is none.
     pub(super) async fn settle(&self, first: FirstTime<'_>) {
         match self.keep {
@@ -57,7 +57,7 @@ impl Told {
         record
     }
 
-    /// The counterpart of [`Told::to_record`]; none if a later version wrote it.
+    /// The counterpart of [`KeptAnswer::to_record`]; none if a later version wrote it.
     pub(super) fn from_record(record: &[u8]) -> Option<Self> {
         let (status, rest) = record.split_first_chunk()?;
         let (body, mut rest) = take_part(rest)?;
@@ -69,12 +69,12 @@ impl Told {
             rest = after;
         }
         let status = StatusCode::from_u16(u16::from_be_bytes(*status)).ok()?;
-        Some(Told { status, headers, body: Bytes::copy_from_slice(body), keep: Keep::Answer })
+        Some(KeptAnswer { status, headers, body: Bytes::copy_from_slice(body), keep: Keep::Answer })
     }
 }
 
-impl From<Told> for Answer {
-    fn from(told: Told) -> Self {
+impl From<KeptAnswer> for Answer {
+    fn from(told: KeptAnswer) -> Self {
         let mut answer = Response::new(Full::new(told.body));
         *answer.status_mut() = told.status;
         *answer.headers_mut() = told.headers;
@@ -107,16 +107,16 @@ fn asked(what: &[u8], hits: u64, attributes: &Attributes<'_>) -> Vec<u8> {
     asked
 }
 
-impl Shared {
+impl HttpState {
     /// Answers a named request: at most once a minute by `decide`, a repeat with the first answer.
     pub(super) async fn once(
         &self,
         request: &RequestId,
-        decide: impl Future<Output = Result<Told, (Problem, Keep)>>,
-    ) -> Result<Told, Problem> {
+        decide: impl Future<Output = Result<KeptAnswer, (Problem, Keep)>>,
+    ) -> Result<KeptAnswer, Problem> {
         let first = match self.service.limiter.claim(request).await {
             Ok(Claim::First(first)) => first,
-            Ok(Claim::Answered(record)) => return Told::from_record(&record).ok_or_else(unreadable),
+            Ok(Claim::Answered(record)) => return KeptAnswer::from_record(&record).ok_or_else(unreadable),
             Err(error) => return Err(conflict(error).at("request_id")),
         };
         let decided = decide.await;

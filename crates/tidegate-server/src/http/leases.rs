@@ -3,11 +3,11 @@
 use http::StatusCode;
 use tidegate_limiter::{LeaseError, LeaseToken};
 
-use super::{Answer, JSON, Shared, answer};
+use super::{Answer, HttpState, JSON, answer};
 use crate::json;
 use crate::problem::{Kind, Problem};
 
-impl Shared {
+impl HttpState {
     pub(super) async fn release(&self, body: &[u8]) -> Result<Answer, Problem> {
         let lease = self.read_lease(body)?;
         match self.service.limiter.release(&lease).await {

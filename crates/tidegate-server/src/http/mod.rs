@@ -42,11 +42,11 @@ pub(crate) type Answer = Response<Full<Bytes>>;
 /// The HTTP protocol of one worker, or of all.
 #[derive(Clone)]
 pub struct Http {
-    shared: Arc<Shared>,
+    shared: Arc<HttpState>,
 }
 
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct HttpState {
     service: Arc<Service>,
     /// Who a request is that a gateway asks about.
     identity: Arc<Identity>,
@@ -74,7 +74,7 @@ impl Http {
         let gate = service.gate(Transport::Auth, None);
         let (identity, access, stopping) = (Arc::new(identity), None, Arc::default());
         let unread = Arc::new(Mutex::new(Occasional::every(LOG_PAUSE)));
-        Self { shared: Arc::new(Shared { service, identity, gate, access, stopping, unread }) }
+        Self { shared: Arc::new(HttpState { service, identity, gate, access, stopping, unread }) }
     }
 
     /// The same, with who a request is read in this way.
@@ -110,7 +110,7 @@ impl Http {
         })
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Shared)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut HttpState)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }
@@ -135,7 +135,7 @@ impl Protocol for Http {
 
 /// One connection, and what its requests ask.
 struct HttpCaller {
-    shared: Arc<Shared>,
+    shared: Arc<HttpState>,
     peer: SocketAddr,
     seat: Arc<Seat>,
 }
@@ -217,7 +217,7 @@ impl HttpCaller {
     }
 }
 
-impl Shared {
+impl HttpState {
     /// envoyproxy/ratelimit's JSON form: the gRPC question and answer, with its status codes. As there, the content type
     /// does not matter: its guide posts with plain `curl --data`.
     async fn rls_json(&self, body: &[u8]) -> Result<Answer, Problem> {

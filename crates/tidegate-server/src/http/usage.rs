@@ -10,7 +10,7 @@ use tidegate_limiter::{CellUsage, Transport};
 use tidegate_rules::{Descriptor, RuleOutcome};
 
 use super::check::entries;
-use super::{Answer, JSON, Shared, answer};
+use super::{Answer, HttpState, JSON, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
 
@@ -42,7 +42,7 @@ struct Left<'a> {
     shadow: bool,
 }
 
-impl Shared {
+impl HttpState {
     pub(super) async fn usage(&self, body: &[u8]) -> Result<Answer, Problem> {
         let check: Check<'_> = json::parse(body)?;
         let entries = entries(&check.attributes);

@@ -5,11 +5,11 @@ use std::num::NonZeroUsize;
 use http::StatusCode;
 use tidegate_limiter::{ShedStats, Utilization};
 
-use super::{Answer, JSON, Shared, answer};
+use super::{Answer, HttpState, JSON, answer};
 use crate::json;
 use crate::problem::{Kind, Problem};
 
-impl Shared {
+impl HttpState {
     pub(super) fn report_utilization(&self, body: &[u8]) -> Result<Answer, Problem> {
         let report: json::WorkerReport = json::parse(body)?;
         let capacity = usize::try_from(report.capacity.0).unwrap_or(usize::MAX);

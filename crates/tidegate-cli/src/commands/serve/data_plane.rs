@@ -25,7 +25,7 @@ use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
 use super::backend::Backend;
-use super::narrator::Narrator;
+use super::log_observer::LogObserver;
 use super::open_files;
 use super::secrets::Reloads;
 use crate::failure::Failure;
@@ -76,7 +76,7 @@ pub(super) fn start(
     settings: &Settings,
     backend: &Backend,
     limiter: &Limiter,
-    observer: &Arc<Narrator>,
+    observer: &Arc<LogObserver>,
 ) -> Result<Running, Failure> {
     let runtime = runtime_settings(settings)?;
     let mut reloads = Reloads::default();

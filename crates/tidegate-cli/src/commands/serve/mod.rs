@@ -11,7 +11,7 @@ mod data_plane;
 mod decisions;
 mod exposition;
 mod jwks;
-mod narrator;
+mod log_observer;
 mod open_files;
 mod outgoing;
 mod redis_fleet;
@@ -48,7 +48,7 @@ use busy::BusyRatio;
 use control_plane::ControlParts;
 pub(crate) use control_plane::log_in_link;
 use data_plane::Running;
-use narrator::Narrator;
+use log_observer::LogObserver;
 use outgoing::Outgoing;
 use redis_fleet::RedisFleet;
 use reloader::Reloader;
@@ -109,7 +109,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     }
     decisions::keep(&settings, &metrics, &backend).await?;
     let outgoing = Outgoing::new(&settings.telemetry.check()?, settings.control.node.clone(), &metrics)?;
-    let observer = Arc::new(Narrator::new(metrics.clone()).with_spans(outgoing.spans.clone()));
+    let observer = Arc::new(LogObserver::new(metrics.clone()).with_spans(outgoing.spans.clone()));
     let mut config = LimiterConfig::new(begin_with.rules, backend.store(), observer.clone());
     config.remote = backend.remote(&settings.store);
     config.lease_secret = settings.store.lease_secret.as_ref().map(|secret| secret.bytes().into());

@@ -16,7 +16,7 @@ use tidegate_store::StoreError;
 use tidegate_telemetry::SpanQueue;
 
 /// Hears what the limiter does, counts it, and says what has changed.
-pub(super) struct Narrator {
+pub(super) struct LogObserver {
     metrics: Arc<Metrics>,
     /// The last number of limiters that was said; none while heartbeats are not taken.
     fleet: AtomicU64,
@@ -30,9 +30,9 @@ pub(super) struct Narrator {
     spans: Option<Arc<SpanQueue>>,
 }
 
-impl Narrator {
+impl LogObserver {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Narrator {
+        LogObserver {
             metrics,
             fleet: AtomicU64::new(0),
             overloaded: AtomicU64::new(0),
@@ -45,7 +45,7 @@ impl Narrator {
 
     /// The same, with sampled traces put down in `spans`.
     pub(super) fn with_spans(self, spans: Option<Arc<SpanQueue>>) -> Self {
-        Narrator { spans, ..self }
+        LogObserver { spans, ..self }
     }
 
     /// Says once, when no more comes, how much was charged after an outage: each call of many would be a line else.
@@ -72,7 +72,7 @@ impl Narrator {
     }
 }
 
-impl Observer for Narrator {
+impl Observer for LogObserver {
     fn breaker_changed(&self, node: &str, state: BreakerState) {
         self.metrics.breaker_changed(node, state);
         match state {
@@ -195,15 +195,15 @@ mod tests {
 
     #[test]
     fn what_many_calls_charge_after_an_outage_is_one_line() {
-        let narrator = Narrator::new(Arc::new(Metrics::new()));
+        let observer = LogObserver::new(Arc::new(Metrics::new()));
         let lines = written(&Repeats::default(), || {
             for _ in 0..2 {
                 // Heartbeats go on while it is charged, and after.
                 (0..5).for_each(|_| {
-                    (0..100).for_each(|_| narrator.debts_paid(1, 3, None));
-                    narrator.fleet_counted(2);
+                    (0..100).for_each(|_| observer.debts_paid(1, 3, None));
+                    observer.fleet_counted(2);
                 });
-                (0..5).for_each(|_| narrator.fleet_counted(2));
+                (0..5).for_each(|_| observer.fleet_counted(2));
             }
         });
         let charged: Vec<&String> = lines.iter().filter(|line| line.contains("is charged there")).collect();
@@ -213,11 +213,11 @@ mod tests {
 
     #[test]
     fn overload_is_one_line_when_it_begins_and_one_when_it_ends() {
-        let narrator = Narrator::new(Arc::new(Metrics::new()));
+        let observer = LogObserver::new(Arc::new(Metrics::new()));
         let lines = written(&Repeats::default(), || {
             for overloaded in [0, 3, 5, 0, 0] {
-                (0..overloaded).for_each(|_| narrator.overloaded(Overload::Deadline, 1));
-                narrator.fleet_counted(1);
+                (0..overloaded).for_each(|_| observer.overloaded(Overload::Deadline, 1));
+                observer.fleet_counted(1);
             }
         });
         let lines: Vec<&String> = lines.iter().filter(|line| !line.contains("limiters that share")).collect();
