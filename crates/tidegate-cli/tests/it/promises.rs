@@ -427,6 +427,10 @@ fn a_batch_with_one_check_on_a_dead_shard_falls_back_for_that_one_alone() {
             let state = format!("tidegate_breaker_state{{node=\"{}\"", server.addr());
             assert_eq!(node.metric_sum(&state), 0.0, "{what}: the breaker of a healthy shard");
         }
-        assert!(node.metric_sum("tidegate_breaker_state{") > 0.0, "{what}: that of the lost one is open");
+        // On a busy machine a few silent calls are no failure yet.
+        eventually(&format!("{what}: the breaker of the lost shard opens"), PATIENCE, || {
+            sources_of_a_batch(&node, &[lost[0].0]);
+            node.metric_sum("tidegate_breaker_state{") > 0.0
+        });
     }
 }
