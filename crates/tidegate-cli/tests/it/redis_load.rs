@@ -54,7 +54,8 @@ fn offer(node: &Node, connections: usize, span: Duration) -> (Sources, f64) {
     (sources, by_store)
 }
 
-/// The part of its own pace that the store must keep with 1,024 in flight and ten milliseconds for each.
+/// The part of its pace that the store must keep with ten milliseconds for each of 1,024 in flight. Measured: all of it, or nearly.
+/// A collapse leaves 3 to 17 %.
 const FAIR: f64 = 0.3;
 
 /// Nobody said that the store is gone.
@@ -70,15 +71,16 @@ fn a_thousand_in_flight_over_a_hundred_thousand_keys_slow_a_node_down_and_break_
     let _alone = alone();
     let redis = Redis::start();
     let patient = Node::ready(&redis.url(), PATIENT, PLENTY);
+    let mut pace = 0.0;
     in_three_tries(|| {
         let (few, some) = offer(&patient, 2, Duration::from_secs(1));
         let (many, more) = offer(&patient, 8, Duration::from_secs(1));
         assert!(few.len() == 1 && many.len() == 1, "with time enough the store decides: {few:?}, {many:?}");
+        pace = more;
         if more >= 0.6 * some { Ok(()) } else { Err(format!("{more:.0}/s with 1,024, {some:.0}/s with 256")) }
     });
     let node = Node::ready(&redis.url(), DEFAULT, PLENTY);
     in_three_tries(|| {
-        let (_, some) = offer(&node, 2, Duration::from_secs(1));
         let (sources, more) = offer(&node, 8, Duration::from_secs(2));
         assert_not_a_failure("1,024 in flight", &node, &sources);
         let overloaded = sources.keys().any(|source| source.starts_with("overload"));
@@ -96,8 +98,8 @@ fn a_thousand_in_flight_over_a_hundred_thousand_keys_slow_a_node_down_and_break_
                 node.server.stderr().contains("the store answers everybody in time again")
             });
         }
-        if more < FAIR * some {
-            return Err(format!("{more:.0}/s by the store with 1,024, {some:.0}/s with 256"));
+        if more < FAIR * pace {
+            return Err(format!("{more:.0}/s by the store, {pace:.0}/s with time enough"));
         }
         if late <= 10 { Ok(()) } else { Err(format!("{late} of 200 right afterwards")) }
     });
