@@ -121,7 +121,8 @@ pub mod observe {
 pub mod inspect {
     pub use tidegate_limiter::{
         CellUsage, Claim, ClaimError, DescriptorDecision, FirstTime, LeaseTokenError, LimitOverride,
-        LimitReport, NodeHealth, RemoteStats, Report, ReportKind, RequestId, Snapshot, Usage,
+        LimitReport, NodeHealth, RemoteStats, Report, ReportKind, RequestId, Snapshot, SpentToken,
+        SpentTokenError, Usage,
     };
     pub use tidegate_rules::{
         Colour, Diagnostic, Explanation, LimitExplanation, LoadError, Matches, OverrideEffect,

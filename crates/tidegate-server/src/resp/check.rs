@@ -16,14 +16,14 @@ use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES, MAX_VALUE_BY
 use crate::service::{governing_limit, rule_name};
 
 /// Attributes and their values.
-type Entries<'b> = SmallVec<[(&'b str, &'b [u8]); 4]>;
+type Pairs<'b> = SmallVec<[(&'b str, &'b [u8]); 4]>;
 
 /// What one call asks.
 #[derive(Debug)]
 pub(crate) struct RespCheck<'b> {
     domain: &'b str,
     cost: Hits,
-    entries: Entries<'b>,
+    entries: Pairs<'b>,
     shows: Shows,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct RespRefund<'b> {
     domain: &'b str,
     amount: Hits,
     spent: Option<&'b [u8]>,
-    entries: Entries<'b>,
+    entries: Pairs<'b>,
 }
 
 impl<'b> RespRefund<'b> {
@@ -126,7 +126,7 @@ impl<'b> RespRefund<'b> {
 }
 
 /// Reads `attribute value …`.
-fn read_pairs<'b>(pairs: &[&'b [u8]]) -> Result<Entries<'b>, String> {
+fn read_pairs<'b>(pairs: &[&'b [u8]]) -> Result<Pairs<'b>, String> {
     if pairs.len() > 2 * MAX_ATTRIBUTES {
         return Err(format!("at most {MAX_ATTRIBUTES} attributes are allowed"));
     }
@@ -134,7 +134,7 @@ fn read_pairs<'b>(pairs: &[&'b [u8]]) -> Result<Entries<'b>, String> {
     if let [name] = left_over {
         return Err(format!("attribute {} has no value", quoted(name)));
     }
-    let mut entries = Entries::new();
+    let mut entries = Pairs::new();
     for [name, value] in pairs {
         let name = read_text("attribute", name, MAX_NAME_BYTES)?;
         if value.len() > MAX_VALUE_BYTES {
