@@ -21,9 +21,9 @@ fn counters_reach_a_udp_receiver_in_packets_that_fit() {
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let statsd = Statsd::new(receiver.local_addr().unwrap(), Lines::default()).unwrap();
     let text: String = (0..100)
-        .map(|n| format!("tidegate_decisions_total{{domain=\"api\",rule=\"r{n}\",result=\"refused\",source=\"store\"}} {n}\n"))
+        .map(|n| format!("tidegate_hits_total{{domain=\"api\",rule=\"r{n}\",stat=\"over_limit\"}} {n}\n"))
         .collect();
-    let scrape = Scrape::parse(&format!("# TYPE tidegate_decisions counter\n{text}"));
+    let scrape = Scrape::parse(&format!("# TYPE tidegate_hits counter\n{text}"));
     runtime().block_on(statsd.send(&scrape, &mut Before::default()));
     // r0 counted nothing: 99 rules, two lines each.
     let (mut lines, mut packet) = (Vec::new(), [0; 65_536]);
