@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use tidegate_replay::{Format, Options, Ordered, Parser, Reader, Replay};
+use tidegate_replay::{Format, MergeByTime, Options, Parser, Reader, Replay};
 use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
 
 const LINES: u64 = 2_000_000;
@@ -70,7 +70,7 @@ fn run(log: &str, case: &Case, against: Option<RuleSet>) -> (f64, u64, u64) {
     let played = match Parser::new(case.format) {
         // As the command does: in the order of their times.
         Some(_) if case.format == Format::Tidegate => {
-            replay.play_ordered(&mut Ordered::new([(reader, None)]), |_| ())
+            replay.play_merged(&mut MergeByTime::new([(reader, None)]), |_| ())
         }
         Some(mut parser) => replay.play_log(&mut reader, &mut parser, |_| ()),
         None => {
@@ -205,7 +205,13 @@ fn leases(lines: u64) -> String {
             ends.pop();
             *held.entry(whose).or_insert(0) -= 1;
             let answered = 150 + mark % 450;
-            put(end, answered, format!("\"event\":\"released\",\"answered_in_us\":{answered},\"lease\":\"{mark:016x}\",\"node\":\"gate-1\",\"n\":1"));
+            put(
+                end,
+                answered,
+                format!(
+                    "\"event\":\"released\",\"answered_in_us\":{answered},\"lease\":\"{mark:016x}\",\"node\":\"gate-1\",\"n\":1"
+                ),
+            );
         }
         // A hundred callers, so that some are refused.
         let whose = hashed % 100;
@@ -220,9 +226,13 @@ fn leases(lines: u64) -> String {
             *slots += 1;
             ends.push(Reverse((at + 20_000 + random % 130_000, random, whose)));
         }
-        put(at, answered, format!(
-            "\"domain\":\"web\",\"rule\":\"slots\",\"verdict\":\"{verdict}\",\"limit\":3,\"remaining\":0,\"source\":\"store\",\"node\":\"gate-1\",\"version\":3,\"n\":1,\"cost\":1,\"answered_in_us\":{answered},{lease}\"key\":[\"ip\"],\"attributes\":{{\"ip\":\"#{whose:016x}\"}}"
-        ));
+        put(
+            at,
+            answered,
+            format!(
+                "\"domain\":\"web\",\"rule\":\"slots\",\"verdict\":\"{verdict}\",\"limit\":3,\"remaining\":0,\"source\":\"store\",\"node\":\"gate-1\",\"version\":3,\"n\":1,\"cost\":1,\"answered_in_us\":{answered},{lease}\"key\":[\"ip\"],\"attributes\":{{\"ip\":\"#{whose:016x}\"}}"
+            ),
+        );
     }
     written.sort_by_key(|(at, _)| *at);
     written.into_iter().map(|(_, line)| line).collect()

@@ -1,6 +1,5 @@
 //! Plays requests through the real limiter, under a clock that shows the time of the line.
 
-use std::cmp;
 use std::future::Future;
 use std::io::{self, Read};
 use std::pin::pin;
@@ -14,17 +13,17 @@ use tidegate_limiter::{
     CheckRequest, Decided, Limiter, LimiterConfig, NoObserver, Observer, RefundError,
     Report as LimiterReport, RuleResult, RuleWatcher, SpentAt,
 };
-use tidegate_rules::{Mode, Rule, RuleSet};
+use tidegate_rules::{Mode, Rule, RuleLimit, RuleSet};
 use tidegate_store::{Clock as _, ManualClock, MemoryConfig, MemoryStore};
 
 use crate::asked::{Spending, with_request};
 use crate::callers::Side;
-use crate::leases::{Leases, Taken};
-use crate::ordered::Ordered;
+use crate::leases::{Holds, Leases, Taken};
+use crate::merge::{LEAP, MergeByTime};
 use crate::parse::{BadLine, Format, Parser, Recorded, Tells};
+use crate::race_order::{LONGEST, More, RaceOrder};
 use crate::reader::{Line, Reader};
 use crate::report::{BadLineExample, Lines, Report};
-use crate::sequence::Sequence;
 use crate::summary::{RuleTally, Tally, printable_start};
 
 /// How to replay.
@@ -52,8 +51,6 @@ impl Options {
 /// Idle cells are looked for after this many requests, in one part of [`SWEEP_PARTS`] of the store.
 const SWEEP_EVERY: u64 = 1 << 16;
 const SWEEP_PARTS: usize = 8;
-/// A pause in a log that another line has to confirm.
-const LEAP: Micros = Micros::from_secs(86_400);
 /// Lines that could not be read and are shown.
 const MOST_EXAMPLES: usize = 5;
 
@@ -79,9 +76,8 @@ pub struct Replay {
     /// The line before, where its time is far ahead.
     leap: Option<Box<Leap>>,
     leases: Leases,
-    /// Whether a rule limits concurrency.
-    takes_leases: bool,
-    sequence: Sequence,
+    /// Lines that were under way at once; none while one of them is chosen.
+    racing: Option<Box<RaceOrder>>,
     /// Whether what is asked now is a look, of which nobody need hear.
     looks: Arc<AtomicBool>,
 }
@@ -131,8 +127,7 @@ impl Replay {
             earliest: Timestamp::from_micros(0),
             leap: None,
             leases: Leases::default(),
-            takes_leases,
-            sequence: Sequence::default(),
+            racing: takes_leases.then(Box::default),
             looks: Arc::default(),
         }
     }
@@ -180,9 +175,9 @@ impl Replay {
     ///
     /// # Errors
     /// When a log cannot be read. A line that makes no sense is counted, not an error.
-    pub fn play_ordered<R: Read>(
+    pub fn play_merged<R: Read>(
         &mut self,
-        logs: &mut Ordered<R>,
+        logs: &mut MergeByTime<R>,
         mut progress: impl FnMut(u64),
     ) -> io::Result<()> {
         let mut parser = Parser::new(Format::Tidegate).expect("our own format needs no columns");
@@ -238,29 +233,41 @@ impl Replay {
     /// Plays a line when its turn comes. Where requests take leases, and the log says how long answers took, those that were under
     /// way at once may be played in another order than they stand in the log.
     pub fn put(&mut self, recorded: &Recorded<'_>) {
-        if !self.takes_leases || recorded.own.answered_in.is_none() {
-            self.play_waiting(true);
-            self.play(recorded);
-            return;
+        // A line that stands for several tells when one of them was decided, and nothing of the others.
+        match &mut self.racing {
+            Some(racing) if recorded.own.answered_in.is_some() && recorded.weight == 1 => {
+                racing.put(recorded.clone().into_owned());
+                self.play_waiting(More::MayCome);
+            }
+            _ => {
+                self.play_waiting(More::None);
+                self.play(recorded);
+            }
         }
-        self.sequence.put(recorded.clone().into_owned());
-        self.play_waiting(false);
     }
 
-    /// Plays what waits and is known to be next; at the end, all of it.
-    fn play_waiting(&mut self, is_end: bool) {
-        loop {
-            let mut sequence = std::mem::take(&mut self.sequence);
-            let next = sequence.next(is_end, |recorded| self.would_pass(recorded));
-            self.sequence = sequence;
+    /// Plays what waits and is known to be next; where no more comes, all of it.
+    fn play_waiting(&mut self, more: More) {
+        while let Some(mut racing) = self.racing.take() {
+            let next = racing.next(more, |recorded, at| self.would_pass(recorded, at));
+            self.racing = Some(racing);
             let Some(mut next) = next else { return };
-            next.at = next.at.max(self.latest.unwrap_or(next.at));
+            // Those that were under way at once are played in any order. What is further behind is out of order.
+            if let Some(latest) = self.latest.filter(|latest| next.at + LONGEST >= *latest) {
+                next.at = next.at.max(latest);
+            }
             self.play(&next);
         }
     }
 
-    /// Whether a request would pass, by the rules that are most like those of then.
-    fn would_pass(&self, recorded: &Recorded<'_>) -> bool {
+    /// Whether a request would pass at `at`, by the rules that are most like those of then.
+    fn would_pass(&mut self, recorded: &Recorded<'_>, at: Timestamp) -> bool {
+        if self.now.is_none() {
+            return true;
+        }
+        let at = at.max(self.latest.unwrap_or(at));
+        self.end_leases(at);
+        self.clock.set(at);
         let Some(ruled) = self.before.as_ref().or(self.now.as_ref()) else { return true };
         let domain = recorded.domain.as_deref().unwrap_or(&self.domain);
         self.looks.store(true, Ordering::Relaxed);
@@ -318,8 +325,10 @@ impl Replay {
     ) -> Option<Verdicts> {
         let mut verdicts = None;
         for turn in 0..recorded.weight {
+            // Of a line that stands for several, the log tells the end of one lease: that of the last.
+            let holds = if turn + 1 == recorded.weight { Holds::AsRecorded } else { Holds::Nothing };
             let mut check = |side: Side, ruled: &Option<Ruled>| {
-                ruled.as_ref()?.check(request, recorded, (at, side), &mut self.leases)
+                ruled.as_ref()?.check(request, recorded, (at, side, holds), &mut self.leases)
             };
             let Some(now) = check(Side::Now, &self.now) else {
                 self.lines.unknown_domain += 1;
@@ -341,7 +350,6 @@ impl Replay {
 
     /// Does to the limits what was done to them beside a decision.
     fn settle(&mut self, recorded: &Recorded<'_>, domain: &str, at: Timestamp) {
-        self.lines.events += 1;
         let mark = recorded.own.lease.unwrap_or_default();
         match recorded.tells {
             Tells::Request => {}
@@ -368,22 +376,26 @@ impl Replay {
                 }
             }
             Tells::Refunded(..) | Tells::Charged(..) | Tells::Reset => {
-                let sides = [(&self.now, true), (&self.before, false)];
-                let unknown = with_request(recorded, Spending::AsRecorded, domain, |request| {
-                    let of_side = |(ruled, is_now): (&Option<Ruled>, bool)| {
-                        ruled.as_ref().is_some_and(|ruled| ruled.settle(recorded, request).is_err()) && is_now
-                    };
-                    sides.map(of_side)[0]
+                let [unknown, _] = with_request(recorded, Spending::AsRecorded, domain, |request| {
+                    [&self.now, &self.before].map(|ruled| {
+                        ruled.as_ref().is_some_and(|ruled| ruled.settle(recorded, request).is_err())
+                    })
                 });
-                self.lines.unknown_domain += u64::from(unknown);
+                if unknown {
+                    self.lines.unknown_domain += 1;
+                    return;
+                }
             }
         }
+        self.lines.events += 1;
     }
 
-    /// How many requests were decided so far: a line may stand for many.
+    /// How many requests were decided so far, or wait to be: a line may stand for many.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.requests
+        let racing = self.racing.as_ref().map_or(0, |racing| racing.len() as u64);
+        let leap = self.leap.as_ref().map_or(0, |leap| u64::from(leap.recorded.weight));
+        self.requests + racing + leap
     }
 
     fn ruled(&self, side: Side) -> Option<&Ruled> {
@@ -427,7 +439,7 @@ impl Replay {
         if let Some(leap) = self.leap.take() {
             self.put(&leap.recorded);
         }
-        self.play_waiting(true);
+        self.play_waiting(More::None);
         self.begin();
         let now = self.now.expect("a replay that has begun has rules");
         let (snapshot, stats) = (now.limiter.snapshot(), now.store.stats());
@@ -452,7 +464,7 @@ impl Ruled {
         &self,
         request: &CheckRequest<'_>,
         recorded: &Recorded<'_>,
-        (at, side): (Timestamp, Side),
+        (at, side, holds): (Timestamp, Side, Holds),
         leases: &mut Leases,
     ) -> Option<bool> {
         let decision = match recorded.own.readings {
@@ -460,7 +472,7 @@ impl Ruled {
             false => at_once(self.limiter.check(request)).ok()?,
         };
         if let Some(token) = &decision.lease
-            && leases.take(recorded, at, side, token) == Taken::DoneAtOnce
+            && leases.take(recorded, (at, side, holds), token) == Taken::DoneAtOnce
         {
             drop(at_once(self.limiter.release(token)));
         }
@@ -474,16 +486,45 @@ impl Ruled {
             false => at_once(self.limiter.check(look)),
         };
         let Ok(decision) = decision else { return true };
-        let cost = |descriptor: usize| match descriptor.cmp(&recorded.own.also_before) {
-            cmp::Ordering::Equal => recorded.cost,
-            cmp::Ordering::Less => recorded.own.also.get(descriptor).map_or(1, |also| also.cost),
-            cmp::Ordering::Greater => recorded.own.also.get(descriptor - 1).map_or(1, |also| also.cost),
+        let takes_lease = |report: &LimiterReport| {
+            let (Some(told), Some(rule)) = (report.limit(), decision.rule_of(report)) else { return false };
+            let is_of = |limit: &RuleLimit| limit.limit.quota() == told.quota && told.window.is_none();
+            rule.limits().any(|limit| limit.limit.takes_lease() && is_of(limit))
         };
+        // What descriptors spend on the same cell adds up; of readings only one counts.
+        let is_same_cell = |one: &LimiterReport, other: &LimiterReport| {
+            let key = |report: &LimiterReport| decision.rule_of(report).map(Rule::key);
+            let limit = |report: &LimiterReport| report.limit().map(|limit| (limit.quota, limit.window));
+            one == other
+                || one.descriptor != other.descriptor
+                    && !recorded.own.readings
+                    && one.rule.is_some()
+                    && (one.rule, limit(one)) == (other.rule, limit(other))
+                    && key(one).is_some_and(|key| {
+                        key.iter().all(|name| {
+                            recorded.attribute(one.descriptor, name)
+                                == recorded.attribute(other.descriptor, name)
+                        })
+                    })
+        };
+        let reports = decision.reports();
         let has_room = |report: &LimiterReport| {
-            !report.is_refusal()
-                && report.limit().is_none_or(|limit| limit.outcome.remaining >= cost(report.descriptor))
+            let Some(limit) = report.limit().filter(|_| !report.is_refusal()) else {
+                return !report.is_refusal();
+            };
+            let cost = |report: &LimiterReport| recorded.cost_of(report.descriptor);
+            let wanted = match &recorded.own.also[..] {
+                // A request takes one lease of a cell, whatever it costs.
+                _ if takes_lease(report) => 1,
+                [] => cost(report),
+                _ => {
+                    let of_cell = reports.iter().filter(|other| is_same_cell(report, other));
+                    of_cell.fold(0, |sum: u64, other| sum.saturating_add(cost(other)))
+                }
+            };
+            limit.outcome.remaining >= wanted
         };
-        decision.reports().iter().filter(|report| report.mode == Mode::Enforce).all(has_room)
+        reports.iter().filter(|report| report.mode == Mode::Enforce).all(has_room)
     }
 
     /// Gives back, charges or resets what was when it happened.

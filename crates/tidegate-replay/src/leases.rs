@@ -7,7 +7,7 @@
 //! What is kept is bounded by the leases that are held at once, and by a number of releases that no lease was found for.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 
 use foldhash::quality::RandomState;
 use smallvec::SmallVec;
@@ -15,14 +15,17 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::LeaseToken;
 
 use crate::callers::Side;
+use crate::latest::LatestMap;
 use crate::parse::Recorded;
 
 /// Releases whose lease has not been seen, of which the last are remembered: clocks of nodes differ, so that a release may be
 /// written before the admission.
 const MOST_EARLY: usize = 16_384;
 
+/// Leases that have ended and are not forgotten yet, beside as many as are open.
+const MOST_ENDED: usize = 1_024;
+
 /// Leases that are held.
-#[derive(Default)]
 pub(crate) struct Leases {
     /// Those whose end is known.
     held: BinaryHeap<Held>,
@@ -32,8 +35,7 @@ pub(crate) struct Leases {
     open: HashMap<u64, Open, RandomState>,
     /// When those end by themselves at the earliest.
     expiring: BinaryHeap<Reverse<(Timestamp, u64)>>,
-    early: HashSet<u64, RandomState>,
-    early_in_turn: VecDeque<u64>,
+    early: LatestMap<()>,
     /// How long leases were held, by limit.
     lengths: HashMap<u64, Lengths, RandomState>,
     pub(crate) counts: LeaseCounts,
@@ -48,6 +50,8 @@ pub(crate) struct LeaseCounts {
     pub(crate) supposed: u64,
     /// By their time to live.
     pub(crate) expired: u64,
+    /// The most requests that a line stands for which took a lease, where that is more than one.
+    pub(crate) one_in: u32,
 }
 
 /// A lease whose end is known.
@@ -83,18 +87,44 @@ pub(crate) enum Taken {
     DoneAtOnce,
 }
 
+/// What of a line's leases is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// This one, for as long as the log says.
+    AsRecorded,
+    /// None: it is one of many that a line stands for, which came at other times.
+    Nothing,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Leases {
+            held: BinaryHeap::new(),
+            taken: 0,
+            open: HashMap::default(),
+            expiring: BinaryHeap::new(),
+            early: LatestMap::new(MOST_EARLY),
+            lengths: HashMap::default(),
+            counts: LeaseCounts::default(),
+        }
+    }
+}
+
 impl Leases {
     /// Takes note of a lease that `recorded` took.
     pub(crate) fn take(
         &mut self,
         recorded: &Recorded<'_>,
-        at: Timestamp,
-        side: Side,
+        (at, side, holds): (Timestamp, Side, Holds),
         token: &LeaseToken,
     ) -> Taken {
+        if holds == Holds::Nothing {
+            self.counts.one_in = self.counts.one_in.max(recorded.weight);
+            return Taken::DoneAtOnce;
+        }
         match (recorded.took, recorded.own.lease) {
             (Some(took), _) => self.hold(at + took, side, token),
-            (None, Some(mark)) if self.early.contains(&mark) => self.hold(at, side, token),
+            (None, Some(mark)) if self.early.get(mark).is_some() => self.hold(at, side, token),
             (None, Some(mark)) => self.wait_for_end(mark, at, side, token),
             (None, None) => match self.usual(token) {
                 Some(usual) => {
@@ -123,6 +153,10 @@ impl Leases {
         });
         open.until = open.until.max(until);
         open.tokens.push((side, token.clone()));
+        // Those that were released stay there until their time to live is over, which may be long.
+        if self.expiring.len() > 2 * self.open.len() + MOST_ENDED {
+            self.expiring.retain(|Reverse((_, mark))| self.open.contains_key(mark));
+        }
     }
 
     /// How long leases like this one were held so far; none where none has ended.
@@ -157,13 +191,8 @@ impl Leases {
     /// What is released at `at`; none where the admission was not seen, or was refused here.
     pub(crate) fn released(&mut self, mark: u64, at: Timestamp) -> Option<Open> {
         let open = self.end(mark, at);
-        if open.is_none() && self.early.insert(mark) {
-            self.early_in_turn.push_back(mark);
-            if self.early_in_turn.len() > MOST_EARLY
-                && let Some(oldest) = self.early_in_turn.pop_front()
-            {
-                self.early.remove(&oldest);
-            }
+        if open.is_none() {
+            self.early.insert(mark, ());
         }
         open
     }

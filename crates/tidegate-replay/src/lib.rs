@@ -13,19 +13,20 @@ mod asked;
 mod callers;
 mod demand;
 mod engine;
+mod latest;
 mod leases;
-mod ordered;
+mod merge;
 mod parse;
 mod past;
+mod race_order;
 mod reader;
 mod render;
 mod report;
-mod sequence;
 mod summary;
 mod timeline;
 
 pub use engine::{Options, Replay, Verdicts};
-pub use ordered::Ordered;
+pub use merge::MergeByTime;
 pub use parse::{
     Also, Attributes, BadLine, Format, Own, Parser, Recorded, Tells, UnknownFormat, decision_line,
 };

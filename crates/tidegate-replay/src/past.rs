@@ -16,6 +16,8 @@ const MOST_TOLD: usize = 64;
 pub(crate) struct Past {
     by_source: [u64; Source::ALL.len()],
     versions: BTreeSet<u64>,
+    /// The lowest and the highest of all.
+    version_range: Option<(u64, u64)>,
     last_version: Option<u64>,
     banned: u64,
     left_out: u64,
@@ -36,18 +38,21 @@ impl Past {
         // Almost all are of the same version as the line before.
         if own.version != self.last_version
             && let Some(version) = own.version
-            && self.versions.len() < MOST_TOLD
         {
-            self.versions.insert(version);
+            if self.versions.len() < MOST_TOLD {
+                self.versions.insert(version);
+            }
+            let (lowest, highest) = self.version_range.unwrap_or((version, version));
+            self.version_range = Some((lowest.min(version), highest.max(version)));
             self.last_version = own.version;
         }
         self.banned += if own.banned { weight } else { 0 };
-        self.left_out += u64::from(own.also_left_out > 0);
+        self.left_out += if own.also_left_out > 0 { weight } else { 0 };
         for (name, value) in &recorded.attributes {
             if value.first() == Some(&b'#')
-                && std::str::from_utf8(value).is_ok_and(is_hash)
-                && !self.hashed.contains(&**name)
                 && self.hashed.len() < MOST_TOLD
+                && !self.hashed.contains(&**name)
+                && std::str::from_utf8(value).is_ok_and(is_hash)
             {
                 self.hashed.insert(name.to_string());
             }
@@ -102,11 +107,10 @@ impl Past {
                 self.banned
             ));
         }
-        if let (Some(first), Some(last)) = (self.versions.first(), self.versions.last())
-            && first < last
-        {
+        if let Some((first, last)) = self.version_range.filter(|(first, last)| first < last) {
+            let at_least = if self.versions.len() < MOST_TOLD { "" } else { "at least " };
             notes.push(format!(
-                "the log was decided under {} versions of rules, {first} to {last}: here the same rules decide all of it",
+                "the log was decided under {at_least}{} versions of rules, {first} to {last}: here the same rules decide all of it",
                 self.versions.len()
             ));
         }

@@ -1,6 +1,7 @@
 //! Lines out of a stream, in blocks: no allocation per line, and no line that takes the memory of the machine.
 
 use std::io::{self, Read};
+use std::ops::Range;
 
 /// The longest line that is read; a longer one is counted as one that cannot be.
 pub const MOST_LINE_BYTES: usize = 64 * 1024;
@@ -20,7 +21,21 @@ pub struct Reader<R> {
     /// Whether no line was read yet, and whether there is nothing more to read.
     at_start: bool,
     at_end: bool,
+    /// Whether the beginning of this line was too long to be kept.
+    skips: bool,
     bytes: u64,
+}
+
+/// What stands next in a buffer.
+pub(crate) enum Scan {
+    /// A line, there.
+    Line(Range<usize>),
+    /// One that is too long.
+    TooLong,
+    /// Less than a line.
+    NeedsMore,
+    /// Nothing, and nothing will.
+    AtEnd,
 }
 
 /// A line of a log.
@@ -43,6 +58,7 @@ impl<R: Read> Reader<R> {
             next: 0,
             at_start: true,
             at_end: false,
+            skips: false,
             bytes: 0,
         }
     }
@@ -59,35 +75,61 @@ impl<R: Read> Reader<R> {
     /// When the input cannot be read.
     pub fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
         loop {
-            let rest = &self.buffer[self.next..self.filled];
-            if let Some(end) = memchr::memchr(b'\n', rest) {
-                let line = self.next..self.next + end;
-                self.next += end + 1;
-                if end > MOST_LINE_BYTES {
-                    return Ok(Some(Line::TooLong));
-                }
-                if self.buffer[line.clone()].trim_ascii().is_empty() {
-                    continue;
-                }
-                let is_first = std::mem::take(&mut self.at_start);
-                return Ok(Some(Line::Text(bare(&self.buffer[line], is_first))));
+            match self.scan() {
+                Scan::Line(line) => return Ok(Some(Line::Text(&self.buffer[line]))),
+                Scan::TooLong => return Ok(Some(Line::TooLong)),
+                Scan::AtEnd => return Ok(None),
+                Scan::NeedsMore => self.fill()?,
             }
-            if rest.len() > MOST_LINE_BYTES {
-                self.skip_line()?;
-                return Ok(Some(Line::TooLong));
-            }
-            if self.at_end {
-                let line = self.next..self.filled;
-                self.next = self.filled;
-                let (text, is_first) = (&self.buffer[line], std::mem::take(&mut self.at_start));
-                return Ok((!text.trim_ascii().is_empty()).then(|| Line::Text(bare(text, is_first))));
-            }
-            self.fill()?;
         }
     }
 
+    /// The next line in the buffer, where it stands until [`Reader::fill`] is called.
+    pub(crate) fn scan(&mut self) -> Scan {
+        loop {
+            let rest = &self.buffer[self.next..self.filled];
+            let (line, is_whole) = match memchr::memchr(b'\n', rest) {
+                Some(end) => (self.next..self.next + end, true),
+                None => (self.next..self.filled, self.at_end),
+            };
+            if !is_whole {
+                if rest.len() > MOST_LINE_BYTES || self.skips {
+                    (self.skips, self.next) = (true, self.filled);
+                }
+                return Scan::NeedsMore;
+            }
+            if line.is_empty() && line.end == self.filled && !self.skips {
+                return Scan::AtEnd;
+            }
+            self.next = self.filled.min(line.end + 1);
+            if std::mem::take(&mut self.skips) || line.len() > MOST_LINE_BYTES {
+                self.at_start = false;
+                return Scan::TooLong;
+            }
+            let line = self.bare(line);
+            if !self.buffer[line.clone()].trim_ascii().is_empty() {
+                self.at_start = false;
+                return Scan::Line(line);
+            }
+        }
+    }
+
+    /// A line that was found since the last call of [`Reader::fill`].
+    pub(crate) fn text(&self, line: Range<usize>) -> &[u8] {
+        &self.buffer[line]
+    }
+
+    /// A line without what stands before the first one, and behind each.
+    #[inline]
+    fn bare(&self, line: Range<usize>) -> Range<usize> {
+        let text = &self.buffer[line.clone()];
+        let end = line.end - usize::from(text.ends_with(b"\r"));
+        let marked = self.at_start && text.starts_with(BYTE_ORDER_MARK);
+        line.start + if marked { BYTE_ORDER_MARK.len() } else { 0 }..end
+    }
+
     /// Moves what is left to the front, and reads more behind it.
-    fn fill(&mut self) -> io::Result<()> {
+    pub(crate) fn fill(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.next..self.filled, 0);
         (self.filled, self.next) = (self.filled - self.next, 0);
         loop {
@@ -103,28 +145,6 @@ impl<R: Read> Reader<R> {
             }
         }
     }
-
-    /// Goes on behind the end of a line that is too long to be kept.
-    fn skip_line(&mut self) -> io::Result<()> {
-        loop {
-            let rest = &self.buffer[self.next..self.filled];
-            if let Some(end) = memchr::memchr(b'\n', rest) {
-                self.next += end + 1;
-                return Ok(());
-            }
-            self.next = self.filled;
-            if self.at_end {
-                return Ok(());
-            }
-            self.fill()?;
-        }
-    }
-}
-
-/// A line without what stands before the first one, and behind each.
-fn bare(line: &[u8], is_first: bool) -> &[u8] {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Tally {
                     .to_owned(),
             );
         }
-        let LeaseCounts { untimed, supposed, expired } = self.leases;
+        let LeaseCounts { untimed, supposed, expired, one_in } = self.leases;
         if untimed > 0 {
             notes.push(format!(
                 "{untimed} requests do not say how long they took: for concurrency limits they count as done at once"
@@ -173,6 +173,12 @@ impl Tally {
         if expired > 0 {
             notes.push(format!(
                 "{expired} leases were not released in the log: they end by their time to live"
+            ));
+        }
+        if one_in > 0 {
+            notes.push(format!(
+                "the log keeps one lease in {one_in}: it says little about concurrency limits, for of the leases that a line \
+                 stands for one is held here, and the others count as done at once"
             ));
         }
         notes.extend(self.past.notes(rules));

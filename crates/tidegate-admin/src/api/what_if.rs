@@ -11,7 +11,9 @@ use axum::extract::{Extension, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_decisions::DecisionLog;
-use tidegate_replay::{Format as LogFormat, Line, Options, Ordered, Parser, Reader, Replay, Report, html};
+use tidegate_replay::{
+    Format as LogFormat, Line, MergeByTime, Options, Parser, Reader, Replay, Report, html,
+};
 use tidegate_rules::{Format, RuleSet};
 use tidegate_rulestore::{Document, DocumentSet, Role};
 use tidegate_store::MemoryConfig;
@@ -159,7 +161,7 @@ fn log_played(
     };
     if parser.format() == LogFormat::Tidegate {
         // In the order of time: several threads, and perhaps several nodes, wrote it.
-        let mut lines = Ordered::new([(Reader::new(log.as_bytes()), None)]);
+        let mut lines = MergeByTime::new([(Reader::new(log.as_bytes()), None)]);
         while let Some((number, line)) = lines.next_line().map_err(unreadable)? {
             replay.play_numbered(number, line, &mut parser);
             too_many(&replay)?;

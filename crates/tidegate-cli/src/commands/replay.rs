@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate_replay::{Format, Line, Options, Ordered, Parser, Reader, Replay, html, svg, text};
+use tidegate_replay::{Format, Line, MergeByTime, Options, Parser, Reader, Replay, html, svg, text};
 use tidegate_rules::RuleSet;
 
 use crate::args::{Output, RecordedFormat, ReplayArgs};
@@ -152,8 +152,8 @@ fn play(replay: &mut Replay, logs: Vec<OpenedLog>) -> Result<(), Failure> {
                 replay.play_log(&mut only.reader, &mut only.parser, |bytes| bar.set_position(bytes))
             }
             _ => {
-                let mut logs = Ordered::new(group.into_iter().map(|log| (log.reader, log.first)));
-                replay.play_ordered(&mut logs, |bytes| bar.set_position(bytes))
+                let mut logs = MergeByTime::new(group.into_iter().map(|log| (log.reader, log.first)));
+                replay.play_merged(&mut logs, |bytes| bar.set_position(bytes))
             }
         };
         bar.finish_and_clear();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate_replay::{Format, Line, Options, Ordered, Parser, Reader, Replay, Tells};
+use tidegate_replay::{Format, Line, MergeByTime, Options, Parser, Reader, Replay, Tells};
 use tidegate_rules::{Format as RuleFormat, RuleSet, Source};
 use tidegate_server::rls::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::rls::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
@@ -315,7 +315,7 @@ impl Traffic {
         let rules = RuleSet::compile(&[Source::new("rules.yaml", RULES)], RuleFormat::Native).unwrap();
         let mut replay = Replay::new(rules, None, Options::new("api"));
         let mut parser = Parser::new(Format::Tidegate).unwrap();
-        let mut lines = Ordered::new(logs.iter().map(|log| (Reader::new(log.as_bytes()), None)));
+        let mut lines = MergeByTime::new(logs.iter().map(|log| (Reader::new(log.as_bytes()), None)));
         let (mut seen, mut events) = (BTreeSet::new(), BTreeMap::<String, u64>::new());
         while let Some((_, line)) = lines.next_line().unwrap() {
             let Line::Text(text) = line else { panic!("a line is too long") };

@@ -212,7 +212,8 @@ fn source(raw: Raw<'_>) -> Option<Source> {
 pub(crate) fn time_of(line: &[u8]) -> Option<u64> {
     let quick = line.strip_prefix(b"{\"time_us\":").and_then(|rest| {
         let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-        whole(&rest[..end])
+        // Behind a torn line another may stand at once.
+        matches!(rest[end], b',' | b'}').then(|| whole(&rest[..end]))?
     });
     quick.or_else(|| {
         let mut at = None;

@@ -11,6 +11,7 @@ mod json;
 mod time;
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv6Addr};
 
 use smallvec::SmallVec;
@@ -58,14 +59,15 @@ impl Format {
             let read = combined::Combined::default().read(line, &mut Recorded::default());
             return read.map(|()| Format::Combined).map_err(|_| UnknownFormat);
         }
-        let (mut ours, mut caddy, mut envoy) = (false, false, false);
+        let (mut timed, mut ours, mut caddy, mut envoy) = (false, false, false, false);
         let read = json::fields(line, |name, walk| {
+            timed |= name == b"time_us";
             ours |= name == b"verdict" || name == b"event";
             caddy |= name == b"request";
             envoy |= name == b"start_time";
             walk.ignore()
         });
-        match (read, ours, caddy, envoy) {
+        match (read, ours && timed, caddy, envoy) {
             (Ok(()), true, _, _) => Ok(Format::Tidegate),
             (Ok(()), _, true, _) => Ok(Format::Caddy),
             (Ok(()), _, _, true) => Ok(Format::Envoy),
@@ -165,7 +167,7 @@ pub struct Also<'a> {
     pub attributes: Attributes<'a>,
 }
 
-impl Recorded<'_> {
+impl<'a> Recorded<'a> {
     /// A request at this time of which nothing else is known yet.
     #[must_use]
     pub fn at(at: Timestamp) -> Self {
@@ -179,6 +181,27 @@ impl Recorded<'_> {
             refused: None,
             took: None,
             own: Own::default(),
+        }
+    }
+
+    /// What the descriptor at this place of its request spends.
+    pub(crate) fn cost_of(&self, descriptor: usize) -> u64 {
+        self.also_at(descriptor).map_or(self.cost, |also| also.cost)
+    }
+
+    /// The value that the descriptor at this place has of an attribute.
+    pub(crate) fn attribute(&self, descriptor: usize, name: &str) -> Option<&[u8]> {
+        let attributes = self.also_at(descriptor).map_or(&self.attributes, |also| &also.attributes);
+        attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// The other descriptor at this place; none where it is the one that the line is about.
+    fn also_at(&self, descriptor: usize) -> Option<&Also<'a>> {
+        let before = self.own.also_before.min(self.own.also.len());
+        match descriptor.cmp(&before) {
+            Ordering::Less => self.own.also.get(descriptor),
+            Ordering::Equal => None,
+            Ordering::Greater => self.own.also.get(descriptor - 1),
         }
     }
 
@@ -388,6 +411,9 @@ mod tests {
         assert_eq!(of(r#"{"level":"info","ts":1.5,"request":{"method":"GET"},"status":200}"#), Ok("caddy"));
         assert_eq!(of(r#"{"start_time":"2026-11-16T02:30:16.123Z","method":"GET","path":"/"}"#), Ok("envoy"));
         assert_eq!(of(r#"{"time_us":1,"domain":"api","verdict":"refused"}"#), Ok("tidegate"));
+        // Others have fields named so, too.
+        assert_eq!(of(r#"{"event":"served","ts":1.5,"request":{"method":"GET"}}"#), Ok("caddy"));
+        assert_eq!(of(r#"{"event":"served","start_time":"2026-11-16T02:30:16Z"}"#), Ok("envoy"));
         assert_eq!(of("a,b,c"), Err(UnknownFormat));
         assert_eq!(of(r#"{"hello":"#), Err(UnknownFormat));
     }

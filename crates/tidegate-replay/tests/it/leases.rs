@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tidegate_core::Micros;
 use tidegate_decisions::DecisionLogConfig;
-use tidegate_replay::{Format, Options, Ordered, Otherwise, Reader, Replay, Report, text};
+use tidegate_replay::{Format, Line, MergeByTime, Options, Otherwise, Parser, Reader, Replay, Report, text};
 
 use crate::live::{Live, at_once, everything, play};
 use crate::{replay, rules};
@@ -138,7 +138,7 @@ fn logs_of_several_nodes_are_played_as_one_and_a_release_meets_its_admission_in_
     let play = |logs: &[&str]| {
         let mut replay = Replay::new(rules(ONE), None, Options::new("web"));
         let logs = logs.iter().map(|log| (Reader::new(log.as_bytes()), None));
-        replay.play_ordered(&mut Ordered::new(logs), |_| ()).unwrap();
+        replay.play_merged(&mut MergeByTime::new(logs), |_| ()).unwrap();
         replay.finish()
     };
     let report = play(&[&one, &two]);
@@ -330,4 +330,135 @@ fn leases_that_end_one_after_the_other_make_room_one_after_the_other() {
         report.rules.iter().map(|rule| (rule.rule.as_str(), rule.refused.now)).collect();
     // At 0.2 and 2.2 s both limits refuse; at 1.5 s only the one for all.
     assert_eq!(refused, [("all", 3), ("own", 2)]);
+}
+
+/// The same line, that costs so much.
+fn costs(line: &str, cost: u64) -> String {
+    line.replacen("{", &format!("{{\"cost\":{cost},"), 1)
+}
+
+#[test]
+fn of_many_leases_that_a_line_stands_for_one_is_held_and_the_report_says_how_little_that_is() {
+    let ten = TWO.replace("limit: 2", "limit: 10");
+    let sampled = |line: String| line.replace("\"n\":1,", "\"n\":100,");
+    let log = [sampled(admitted(0, 1)), sampled(admitted(1_000, 2)), event(2_000, "released", 1)].concat();
+    for (rules, refused) in [(ten.as_str(), 0), (TWO, 0), (ONE, 100)] {
+        let report = replay(&log, Format::Tidegate, rules, None);
+        // With one slot the second line finds it held.
+        assert_eq!((report.requests, report.refused.now), (200, refused), "{rules}");
+        assert!(says(&report, "keeps one lease in 100"), "{:?}", report.notes);
+        assert!(!says(&report, "do not say how long"), "{:?}", report.notes);
+    }
+    let whole = replay(&admitted(0, 1), Format::Tidegate, ONE, None);
+    assert!(!says(&whole, "one lease in"), "{:?}", whole.notes);
+}
+
+#[test]
+fn a_lease_is_one_lease_whatever_the_request_costs_when_an_order_is_chosen() {
+    // The second slot is taken, and then refused: to one that costs five it would look full before.
+    let log = [
+        within(&admitted(0, 9), 0),
+        within(&admitted(985, 1), 60),
+        costs(&within(&refused(1_002), 12), 5),
+        within(&refused(2_000), 0),
+    ];
+    let report = replay(&log.concat(), Format::Tidegate, TWO, None);
+    assert_eq!(report.decided_otherwise, Some(Otherwise::default()), "{:?}", report.notes);
+}
+
+#[test]
+fn two_descriptors_that_count_on_one_cell_need_room_for_both_when_an_order_is_chosen() {
+    let rules = "
+  - { name: three, key: [], limits: [{ algorithm: fixed_window, limit: 3, window: 1d }] }
+  - { name: slot, match: { kind: slow }, key: [], limits: [{ algorithm: concurrency, limit: 1, ttl: 10s }] }
+";
+    let without_lease =
+        |at: u64| within(&refused(at), 40).replace("\"refused\",\"n\":1,", "\"admitted\",\"n\":1,");
+    let also = "\"also\":[{\"cost\":1,\"attributes\":{}}],\"attributes\"";
+    // One is left for two that ask: they were admitted after the reset.
+    let reset = event(1_001, "reset", 0)
+        .replace("\"lease\":\"0000000000000000\"", "\"domain\":\"web\",\"attributes\":{}");
+    let log = [
+        costs(&without_lease(0), 2),
+        without_lease(1_000).replace("\"attributes\"", also),
+        within(&reset, 60),
+    ];
+    let report = replay(&log.concat(), Format::Tidegate, rules, None);
+    assert_eq!((report.requests, report.lines.events), (2, 1), "{:?}", report.lines);
+    assert_eq!(report.decided_otherwise, Some(Otherwise::default()), "{:?}", report.notes);
+}
+
+#[test]
+fn after_a_pause_an_order_is_chosen_by_what_is_left_then() {
+    // The first lease has outlived its time: the slot is free, so the refused one came second.
+    let log = [within(&admitted(0, 1), 0), within(&admitted(12_005, 2), 40), within(&refused(12_000), 20)];
+    let report = replay(&log.concat(), Format::Tidegate, ONE, None);
+    assert_eq!(report.decided_otherwise, Some(Otherwise::default()), "{:?}", report.notes);
+}
+
+#[test]
+fn a_lease_is_not_released_before_it_was_taken() {
+    // By their ends the release would be first; then nobody would know how long the lease was held.
+    let log = [
+        within(&admitted(0, 1), 0),
+        within(&event(900, "released", 1), 0),
+        within(&admitted(1_000, 2), 80),
+        within(&event(1_010, "released", 2), 2),
+        within(&admitted(2_000, 3), 0),
+        within(&refused(2_500), 0),
+    ];
+    let report = replay(&log.concat(), Format::Tidegate, TWO, None);
+    // Held for 0.9 s and 0.01 s: so is the last one for 0.455 s, not for 0.9 s.
+    let probe = [within(&refused(2_960), 0), within(&refused(2_961), 0)];
+    let probed = replay(&[&log[..], &probe].concat().concat(), Format::Tidegate, TWO, None);
+    assert_eq!(outcome(&report), (0, 0, 1), "{:?}", report.notes);
+    assert_eq!(outcome(&probed), (1, 0, 2), "{:?}", probed.notes);
+}
+
+#[test]
+fn lines_far_behind_are_counted_as_out_of_order_under_concurrency_limits_too() {
+    let log = [within(&admitted(5_000, 1), 0), within(&refused(5_500), 0), within(&refused(1_000), 0)];
+    let report = replay(&log.concat(), Format::Tidegate, ONE, None);
+    assert_eq!((report.lines.out_of_order, report.lines.most_out_of_order_us), (1, 4_000_000));
+}
+
+#[test]
+fn a_log_with_gaps_of_days_and_one_without_are_played_as_one() {
+    const DAY: u64 = 86_400_000;
+    let gaps = [0, 2, 4].map(|day| refused(day * DAY)).concat();
+    let steady: String = (0..10).map(|half| refused(half * DAY / 2 + 1_000)).collect();
+    let mut replay = Replay::new(rules(ONE), None, Options::new("web"));
+    let logs = [&gaps, &steady].map(|log| (Reader::new(log.as_bytes()), None));
+    replay.play_merged(&mut MergeByTime::new(logs), |_| ()).unwrap();
+    let report = replay.finish();
+    assert_eq!((report.lines.played, report.lines.bad, report.lines.out_of_order), (13, 0, 0));
+}
+
+#[test]
+fn what_waits_counts_as_requests_too() {
+    let mut replay = Replay::new(rules(ONE), None, Options::new("web"));
+    let mut parser = Parser::new(Format::Tidegate).unwrap();
+    let many = within(&refused(0), 1).replace("\"n\":1,", "\"n\":1000,");
+    for line in [within(&refused(0), 1), many, within(&refused(1), 1)] {
+        replay.play_line(Line::Text(line.trim_end().as_bytes()), &mut parser);
+    }
+    assert_eq!(replay.requests(), 1_002);
+}
+
+#[test]
+fn a_refund_in_a_domain_without_rules_is_no_event_that_was_played() {
+    let refund = "{\"time_us\":1800057600000000,\"event\":\"refunded\",\"domain\":\"other\",\"amount\":1,\"attributes\":{}}";
+    let report = replay(refund, Format::Tidegate, ONE, None);
+    assert_eq!((report.lines.events, report.lines.unknown_domain), (0, 1));
+}
+
+#[test]
+fn requests_with_more_descriptors_than_are_kept_and_many_versions_are_counted_as_they_are() {
+    let line = |version: u64| {
+        refused(version).replace("\"n\":1,", &format!("\"n\":10,\"version\":{version},\"also_left_out\":2,"))
+    };
+    let log: String = (1..=100).rev().map(line).collect();
+    let report = replay(&log, Format::Tidegate, "\n  - { name: r, key: [], limits: [9/second] }\n", None);
+    assert!(says(&report, "1000 requests had more descriptors"), "{:?}", report.notes);
+    assert!(says(&report, "at least 64 versions of rules, 1 to 100"), "{:?}", report.notes);
 }

@@ -1,0 +1,296 @@
+//! Lines of our own logs in the order of their times: of one log, whose lines several threads wrote, or of several nodes.
+//!
+//! A node writes a line when it has the answer, so that lines are out of order by as long as answers take. Some lines are
+//! read ahead, and the earliest of them comes first. Of several logs the one goes on whose next line is the earliest.
+//!
+//! A line more than a day from the one before is either wrong, or the log has a gap there. The next line of the same log tells
+//! which: a wrong one stays where it stands, and whoever plays it finds out by its neighbours.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::ops::Range;
+
+use tidegate_core::Micros;
+
+use crate::parse::time_of;
+use crate::reader::{Line, Reader, Scan};
+
+/// Lines of each log that are read ahead: more than come while the slowest of them waits for its answer.
+const AHEAD: usize = 512;
+/// A step from one line to the next, forward or back, that another line has to confirm.
+pub(crate) const LEAP: Micros = Micros::from_secs(86_400);
+
+/// Logs whose lines are read in the order of their times.
+#[derive(Debug)]
+pub struct MergeByTime<R> {
+    logs: Vec<Log<R>>,
+    /// The log that the last line came from; all are read ahead before the first.
+    last: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Log<R> {
+    reader: Reader<R>,
+    /// In the order in which they are given out. Almost all are read in it, too.
+    ahead: VecDeque<ReadAhead>,
+    /// A line whose time is far from that of the line before, until the next one tells whether it is right.
+    leaped: Option<(u64, ReadAhead)>,
+    /// Texts that had to make room in the reader's buffer, and those that did before.
+    kept: Vec<u8>,
+    kept_before: Vec<u8>,
+    /// The number of the last line that was read, and the time of the last one that was right.
+    number: u64,
+    time: u64,
+    at_end: bool,
+}
+
+/// A line that was read ahead. Those of the same place keep their order.
+#[derive(Debug)]
+struct ReadAhead {
+    place: u64,
+    number: u64,
+    text: Text,
+}
+
+/// Where the text of a line stands.
+#[derive(Clone, Debug)]
+enum Text {
+    InBuffer(Range<usize>),
+    Kept(Range<usize>),
+    TooLong,
+}
+
+impl<R: Read> MergeByTime<R> {
+    /// The lines of these logs. What was read of one already comes back as its first line.
+    #[must_use]
+    pub fn new(logs: impl IntoIterator<Item = (Reader<R>, Option<Vec<u8>>)>) -> Self {
+        MergeByTime {
+            logs: logs.into_iter().map(|(reader, first)| Log::new(reader, first)).collect(),
+            last: None,
+        }
+    }
+
+    /// How many bytes were read so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.logs.iter().map(|log| log.reader.bytes()).sum()
+    }
+
+    /// The next line, and its number in its log; none at the end of all.
+    ///
+    /// # Errors
+    /// When a log cannot be read.
+    pub fn next_line(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+        match self.last {
+            Some(last) => self.logs[last].read_ahead()?,
+            None => self.logs.iter_mut().try_for_each(Log::read_ahead)?,
+        }
+        let next = |(place, log): (usize, &Log<R>)| Some((log.ahead.front()?.place, place));
+        let Some((_, place)) = self.logs.iter().enumerate().filter_map(next).min() else { return Ok(None) };
+        self.last = Some(place);
+        let log = &mut self.logs[place];
+        let Some(line) = log.ahead.pop_front() else { return Ok(None) };
+        Ok(Some((line.number, log.text(line.text).map_or(Line::TooLong, Line::Text))))
+    }
+}
+
+impl<R: Read> Log<R> {
+    fn new(reader: Reader<R>, first: Option<Vec<u8>>) -> Self {
+        let mut log = Log {
+            reader,
+            ahead: VecDeque::new(),
+            leaped: None,
+            kept: Vec::new(),
+            kept_before: Vec::new(),
+            number: 0,
+            time: 0,
+            at_end: false,
+        };
+        if let Some(first) = first {
+            log.kept = first;
+            log.put(Text::Kept(0..log.kept.len()));
+        }
+        log
+    }
+
+    fn read_ahead(&mut self) -> io::Result<()> {
+        while self.ahead.len() < AHEAD && !self.at_end {
+            match self.reader.scan() {
+                Scan::Line(line) => self.put(Text::InBuffer(line)),
+                Scan::TooLong => self.put(Text::TooLong),
+                Scan::NeedsMore => {
+                    self.keep_texts();
+                    self.reader.fill()?;
+                }
+                Scan::AtEnd => {
+                    self.at_end = true;
+                    if let Some((time, leaped)) = self.leaped.take() {
+                        // A log may end after a gap. It does not end with its first days.
+                        self.insert(ReadAhead { place: time.max(self.time), ..leaped });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&self, text: Text) -> Option<&[u8]> {
+        match text {
+            Text::InBuffer(line) => Some(self.reader.text(line)),
+            Text::Kept(line) => Some(&self.kept[line]),
+            Text::TooLong => None,
+        }
+    }
+
+    /// Copies the texts of lines that are not given out yet: the reader's buffer is about to be filled anew.
+    fn keep_texts(&mut self) {
+        std::mem::swap(&mut self.kept, &mut self.kept_before);
+        self.kept.clear();
+        for line in self.ahead.iter_mut().chain(self.leaped.iter_mut().map(|(_, line)| line)) {
+            let text = match &line.text {
+                Text::InBuffer(text) => self.reader.text(text.clone()),
+                Text::Kept(text) => &self.kept_before[text.clone()],
+                Text::TooLong => continue,
+            };
+            let start = self.kept.len();
+            self.kept.extend_from_slice(text);
+            line.text = Text::Kept(start..self.kept.len());
+        }
+    }
+
+    fn put(&mut self, text: Text) {
+        self.number += 1;
+        let time = self.text(text.clone()).and_then(time_of);
+        let line = ReadAhead { place: self.time, number: self.number, text };
+        // What tells no time stays where it is.
+        let Some(time) = time else { return self.insert(line) };
+        if let Some((leaped_to, leaped)) = self.leaped.take() {
+            let goes_on = match leaped_to > self.time {
+                true => !is_leap(time, leaped_to),
+                false => !is_leap(leaped_to, time),
+            };
+            if goes_on {
+                self.time = leaped_to;
+                self.insert(ReadAhead { place: leaped_to, ..leaped });
+            } else {
+                self.insert(leaped);
+            }
+        }
+        if self.number > 1 && (is_leap(self.time, time) || is_leap(time, self.time)) {
+            self.leaped = Some((time, ReadAhead { place: self.time, ..line }));
+            return;
+        }
+        self.time = time;
+        self.insert(ReadAhead { place: time, ..line });
+    }
+
+    fn insert(&mut self, line: ReadAhead) {
+        let key = |line: &ReadAhead| (line.place, line.number);
+        match self.ahead.back() {
+            Some(last) if key(last) > key(&line) => {
+                let before = self.ahead.partition_point(|other| key(other) < key(&line));
+                self.ahead.insert(before, line);
+            }
+            _ => self.ahead.push_back(line),
+        }
+    }
+}
+
+/// Whether `to` is more than a day after `from`.
+fn is_leap(from: u64, to: u64) -> bool {
+    to > from.saturating_add(LEAP.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(logs: &[&str]) -> Vec<String> {
+        let logs = logs.iter().map(|log| (Reader::new(log.as_bytes()), None));
+        let (mut ordered, mut all) = (MergeByTime::new(logs), Vec::new());
+        while let Some((number, line)) = ordered.next_line().unwrap() {
+            let Line::Text(text) = line else { panic!("no line is long") };
+            all.push(format!("{number} {}", String::from_utf8_lossy(text)));
+        }
+        all
+    }
+
+    fn log(times: &[u64]) -> String {
+        times.iter().map(|time| format!("{{\"time_us\":{time}}}\n")).collect()
+    }
+
+    #[test]
+    fn lines_of_several_logs_come_in_the_order_of_their_times_and_equal_ones_stay_in_theirs() {
+        let read = lines(&[&log(&[10, 30, 20, 30]), &log(&[15, 30, 5])]);
+        let expected = ["3 5", "1 10", "1 15", "3 20", "2 30", "4 30", "2 30"];
+        let expected = expected.map(|line| {
+            let (number, time) = line.split_once(' ').unwrap();
+            format!("{number} {{\"time_us\":{time}}}")
+        });
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_line_that_tells_no_time_or_one_far_ahead_stays_in_its_place() {
+        let text = format!("{}nonsense\n{}", log(&[10, 20]), log(&[9_000_000_000_000, 30, 40]));
+        let numbers: Vec<String> = lines(&[&text]).iter().map(|line| line[..1].to_owned()).collect();
+        assert_eq!(numbers, ["1", "2", "3", "4", "5", "6"]);
+    }
+
+    const DAY: u64 = 86_400_000_000;
+
+    /// In which order the lines come, each by its log and its number there.
+    fn order(logs: &[&str]) -> Vec<String> {
+        let name = |line: &String| {
+            let (number, text) = line.split_once(' ').unwrap();
+            let log = logs.iter().position(|log| log.lines().any(|line| line == text)).unwrap();
+            format!("{}{number}", char::from(b'a' + u8::try_from(log).unwrap()))
+        };
+        lines(logs).iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_log_with_gaps_of_days_is_merged_with_one_that_has_none() {
+        let gaps = log(&[0, 2, 4].map(|days| 10 + days * DAY));
+        let steady = log(&[0, 1, 2, 3, 4, 5].map(|days| 20 + days * DAY));
+        let expected = ["a1", "b1", "b2", "a2", "b3", "b4", "a3", "b5", "b6"];
+        assert_eq!(order(&[&gaps, &steady]), expected);
+    }
+
+    #[test]
+    fn one_line_far_behind_its_neighbours_stays_in_its_place_and_takes_no_other_along() {
+        let torn = log(&[10 * DAY, 10 * DAY + 2, 7, 10 * DAY + 4, 10 * DAY + 6]);
+        let steady = log(&[10 * DAY + 1, 10 * DAY + 3, 10 * DAY + 5]);
+        assert_eq!(order(&[&torn, &steady]), ["a1", "b1", "a2", "a3", "b2", "a4", "b3", "a5"]);
+        // Two lines that were glued together tell no time.
+        let glued = format!("{}{{\"time_us\":7{}{}", log(&[10 * DAY]), log(&[1]), log(&[10 * DAY + 6]));
+        assert_eq!(order(&[&glued, &steady]), ["a1", "a2", "b1", "b2", "b3", "a3"]);
+    }
+
+    #[test]
+    fn a_log_that_goes_on_with_earlier_days_is_read_from_there() {
+        let times = [10 * DAY, 10 * DAY + 1, DAY, DAY + 1, DAY + 2];
+        assert_eq!(order(&[&log(&times)]), ["a3", "a4", "a5", "a1", "a2"]);
+    }
+
+    #[test]
+    fn texts_outlive_the_buffer_that_they_were_read_into() {
+        // Some blocks of it; the first line waits for the end.
+        let last = DAY / 2;
+        let times = [last].into_iter().chain((0..200_000).map(|n| n ^ 1));
+        let text: String = times.map(|time| log(&[time])).collect();
+        let read = lines(&[&text]);
+        assert_eq!(read.len(), 200_001);
+        let expected = |time: usize| format!("{} {{\"time_us\":{time}}}", (time ^ 1) + 2);
+        assert!(read.iter().take(200_000).enumerate().all(|(time, line)| *line == expected(time)));
+        assert_eq!(read[200_000], format!("1 {{\"time_us\":{last}}}"));
+    }
+
+    #[test]
+    fn what_is_out_of_order_by_more_than_is_read_ahead_is_still_given_out() {
+        let times: Vec<u64> = (100..100 + 2 * AHEAD as u64).chain([1]).collect();
+        let read = lines(&[&log(&times)]);
+        assert_eq!(read.len(), times.len());
+        assert!(read.iter().any(|line| line.ends_with(":1}")));
+    }
+}
