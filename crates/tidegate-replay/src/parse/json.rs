@@ -24,6 +24,17 @@ pub(super) enum Raw<'a> {
 const BROKEN: BadLine = BadLine("it is not a JSON object");
 const DEEPEST: usize = 64;
 
+/// Whether a byte ends a number or a word.
+const ENDS_BARE: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        ends[byte as usize] = matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
+        byte += 1;
+    }
+    ends
+};
+
 impl<'a> Raw<'a> {
     /// The text of a string; nothing for `null` and others.
     pub(super) fn text(self) -> Option<Cow<'a, [u8]>> {
@@ -126,8 +137,8 @@ impl<'a> Walk<'a> {
             }
             b'{' | b'[' => self.nested(),
             _ => {
-                let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
-                let end = self.rest.iter().position(ends).filter(|end| *end > 0).ok_or(BROKEN)?;
+                let end = self.rest.iter().position(|byte| ENDS_BARE[usize::from(*byte)]);
+                let end = end.filter(|end| *end > 0).ok_or(BROKEN)?;
                 Ok(Raw::Bare(self.take(end)))
             }
         }
@@ -209,7 +220,7 @@ impl<'a> Walk<'a> {
 /// Where the first quote or backslash stands. Strings of logs are short: eight bytes at a time are looked at without the
 /// beginning and end that a search by vectors has.
 #[inline]
-fn quote_or_backslash(text: &[u8]) -> Option<usize> {
+pub(super) fn quote_or_backslash(text: &[u8]) -> Option<usize> {
     /// Every byte a 1: times a byte, it is that byte eight times.
     const ONES: u64 = u64::MAX / 255;
     // The highest bit of the first byte that is zero, and perhaps of later ones.
