@@ -300,8 +300,14 @@ impl Replay {
         self.end_leases(at);
         self.clock.set(at);
         self.begin();
-        let domain = self.domain.clone();
-        let domain = recorded.domain.as_deref().unwrap_or(&domain);
+        let named;
+        let domain = match recorded.domain.as_deref() {
+            Some(domain) => domain,
+            None => {
+                named = self.domain.clone();
+                &named
+            }
+        };
         if recorded.tells != Tells::Request {
             self.settle(recorded, domain, at);
             return None;
@@ -575,7 +581,9 @@ impl Observer for Heard {
     }
 }
 
-/// The answer of a limiter on memory, which is there when it is asked.
+/// The answer of a limiter on memory, which is there when it is asked. In line, a future is polled where it was made: some have
+/// two kilobytes.
+#[inline(always)]
 fn at_once<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,

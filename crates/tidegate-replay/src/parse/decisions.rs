@@ -6,7 +6,7 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::Source;
 
 use super::json::{self, Raw, Walk, quote_or_backslash, unescaped};
-use super::time::{NO_TIME, whole};
+use super::time::NO_TIME;
 use super::{Also, Attributes, BadLine, Recorded, Tells};
 
 /// The most requests that one line may stand for: each is decided by itself, and a second has no more.
@@ -71,10 +71,14 @@ impl<'a> InOrder<'a> {
             b"refused" => true,
             _ => return None,
         });
-        for name in [&b",\"limit\":"[..], b",\"remaining\":", b",\"retry_after_ms\":"] {
-            if self.skip(name).is_some() {
-                self.number()?;
-            }
+        if self.skip(b",\"limit\":").is_some() {
+            self.number()?;
+        }
+        if self.skip(b",\"remaining\":").is_some() {
+            self.number()?;
+        }
+        if self.skip(b",\"retry_after_ms\":").is_some() {
+            self.number()?;
         }
         self.skip(b",\"source\":\"")?;
         recorded.own.source = source(Raw::Text(self.string()?));
@@ -315,11 +319,10 @@ fn source(raw: Raw<'_>) -> Option<Source> {
 
 /// When a line says that it happened, without reading the rest of it where it stands first, as we write it.
 pub(crate) fn time_of(line: &[u8]) -> Option<u64> {
-    let quick = line.strip_prefix(b"{\"time_us\":").and_then(|rest| {
-        let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-        // Behind a torn line another may stand at once.
-        matches!(rest[end], b',' | b'}').then(|| whole(&rest[..end]))?
-    });
+    let mut in_order = InOrder { rest: line };
+    let quick = in_order.skip(b"{\"time_us\":").and_then(|()| in_order.number());
+    // Behind a torn line another may stand at once.
+    let quick = quick.filter(|_| matches!(in_order.rest, [b',' | b'}', ..]));
     quick.or_else(|| {
         let mut at = None;
         let read = json::fields(line, |name, walk| {
