@@ -243,6 +243,13 @@ mod tests {
         let play = |most| log_played(&asked, &[line; 3].join("\n"), rules(), rules(), most);
         let (report, _) = play(27).unwrap();
         assert_eq!((report.requests, report.refused.now), (27, 25));
+        // What waits for others that were under way at once counts, too, and is not played beyond the bound.
+        let slots = || {
+            let text = "{ domain: api, rules: [{ name: r, key: [], limits: [{ algorithm: concurrency, limit: 1 }] }] }";
+            RuleSet::compile(&[Source::new("a", text)], Format::Native).unwrap()
+        };
+        let racing = line.replace("\"n\":9", "\"n\":9,\"answered_in_us\":90000");
+        assert!(log_played(&asked, &[&*racing; 3].join("\n"), slots(), slots(), 26).is_err());
         let told = format!("{:?}", play(26).unwrap_err());
         assert!(told.contains("more than 26 requests") && told.contains("tidegate replay"), "{told}");
     }

@@ -29,9 +29,13 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     domains.sort_unstable();
     let mut replay = Replay::new(rules, against.map(|loaded| loaded.rules), options);
     let check = |format| check_domain(format, domain.as_ref(), &domains);
-    let opened = args.logs.iter().map(|log| open(log, args, check));
-    let logs: Vec<OpenedLog> = opened.filter_map(Result::transpose).collect::<Result<_, Failure>>()?;
-    play(&mut replay, logs)?;
+    if args.logs.iter().filter(|log| is_stdin(log)).count() > 1 {
+        return Err(Failure::new("`-` is given twice, and there is one standard input")
+            .hint("cat the logs into one pipe: zcat *.gz | tidegate replay - …"));
+    }
+    let found = args.logs.iter().map(|log| find(log, args, check));
+    let logs: Vec<FoundLog> = found.filter_map(Result::transpose).collect::<Result<_, Failure>>()?;
+    play(&mut replay, logs, args)?;
     let report = replay.finish();
     if report.lines.read == 0 {
         return Err(Failure::new("the log is empty").hint("give the log that holds the traffic to play"));
@@ -108,12 +112,8 @@ struct OpenedLog {
 }
 
 /// Opens a log and finds out how it is written; none where it is empty.
-fn open(
-    path: &Path,
-    args: &ReplayArgs,
-    check: impl Fn(Format) -> Result<(), Failure>,
-) -> Result<Option<OpenedLog>, Failure> {
-    let (input, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
+fn open(path: &Path, args: &ReplayArgs) -> Result<Option<OpenedLog>, Failure> {
+    let (input, size): (Box<dyn Read>, u64) = if is_stdin(path) {
         (Box::new(io::stdin().lock()), 0)
     } else {
         let file = File::open(path).map_err(|error| unreadable(path, &error))?;
@@ -123,7 +123,6 @@ fn open(
     let mut reader = Reader::new(input);
     let Some(line) = reader.next_line().map_err(|error| unreadable(path, &error))? else { return Ok(None) };
     let (parser, is_header) = parser_for(line, args)?;
-    check(parser.format())?;
     let first = match line {
         Line::Text(text) if !is_header => Some(text.to_vec()),
         _ => None,
@@ -131,35 +130,70 @@ fn open(
     Ok(Some(OpenedLog { path: path.to_owned(), reader, parser, first, size }))
 }
 
+/// A log that is not empty. Only what must be is kept open: there may be more logs than a process may open.
+enum FoundLog {
+    Open(OpenedLog),
+    /// Closed again.
+    At(PathBuf),
+}
+
+/// Finds out how a log is written, so that what is wrong with any of them is told before the first is played; none where it is
+/// empty.
+fn find(
+    path: &Path,
+    args: &ReplayArgs,
+    check: impl Fn(Format) -> Result<(), Failure>,
+) -> Result<Option<FoundLog>, Failure> {
+    let Some(log) = open(path, args)? else { return Ok(None) };
+    check(log.parser.format())?;
+    // A pipe gives its first line once.
+    let stays_open = is_own(&log) || !path.is_file();
+    Ok(Some(if stays_open { FoundLog::Open(log) } else { FoundLog::At(log.path) }))
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn is_own(log: &OpenedLog) -> bool {
+    log.parser.format() == Format::Tidegate
+}
+
 /// Plays logs one after the other, as they are given. Our own tell times exactly, and those of several nodes belong together:
 /// where all are of that kind they are played as one, in the order of time.
-fn play(replay: &mut Replay, logs: Vec<OpenedLog>) -> Result<(), Failure> {
-    let is_own = |log: &OpenedLog| log.parser.format() == Format::Tidegate;
-    let mut groups: Vec<Vec<OpenedLog>> = Vec::new();
-    if logs.iter().all(is_own) {
-        groups.push(logs);
-    } else {
-        groups.extend(logs.into_iter().map(|log| vec![log]));
+fn play(replay: &mut Replay, logs: Vec<FoundLog>, args: &ReplayArgs) -> Result<(), Failure> {
+    let all_are_own = logs.iter().all(|log| matches!(log, FoundLog::Open(log) if is_own(log)));
+    let opened = logs.into_iter().map(|log| match log {
+        FoundLog::Open(log) => Ok(Some(log)),
+        FoundLog::At(path) => open(&path, args),
+    });
+    let mut opened = opened.filter_map(Result::transpose);
+    if all_are_own {
+        return play_merged(replay, opened.collect::<Result<_, Failure>>()?);
     }
-    for mut group in groups {
-        let bar = progress(group.iter().map(|log| log.size).sum());
-        let names: Vec<String> = group.iter().map(|log| log.path.display().to_string()).collect();
-        let played = match &mut group[..] {
-            [only] if !is_own(only) => {
-                if let Some(first) = &only.first {
-                    replay.play_line(Line::Text(first), &mut only.parser);
-                }
-                replay.play_log(&mut only.reader, &mut only.parser, |bytes| bar.set_position(bytes))
-            }
-            _ => {
-                let mut logs = MergeByTime::new(group.into_iter().map(|log| (log.reader, log.first)));
-                replay.play_merged(&mut logs, |bytes| bar.set_position(bytes))
-            }
-        };
-        bar.finish_and_clear();
-        played.map_err(|error| unreadable(Path::new(&names.join(", ")), &error))?;
+    opened.try_for_each(|log| {
+        let log = log?;
+        if is_own(&log) { play_merged(replay, vec![log]) } else { play_one(replay, log) }
+    })
+}
+
+fn play_one(replay: &mut Replay, mut log: OpenedLog) -> Result<(), Failure> {
+    let bar = progress(log.size);
+    if let Some(first) = &log.first {
+        replay.play_line(Line::Text(first), &mut log.parser);
     }
-    Ok(())
+    let played = replay.play_log(&mut log.reader, &mut log.parser, |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    played.map_err(|error| unreadable(&log.path, &error))
+}
+
+fn play_merged(replay: &mut Replay, logs: Vec<OpenedLog>) -> Result<(), Failure> {
+    let bar = progress(logs.iter().map(|log| log.size).sum());
+    let names: Vec<String> = logs.iter().map(|log| log.path.display().to_string()).collect();
+    let mut logs = MergeByTime::new(logs.into_iter().map(|log| (log.reader, log.first)));
+    let played = replay.play_merged(&mut logs, |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    played.map_err(|error| unreadable(Path::new(&names.join(", ")), &error))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Failure {

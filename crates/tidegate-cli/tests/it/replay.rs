@@ -89,6 +89,7 @@ fn mistakes_say_what_to_do() {
             &["access.log", "--rules", "new.yaml", "--format", "combined", "--map", "ip=a"],
             "only CSV has some",
         ),
+        (&["-", "access.log", "-", "--rules", "new.yaml"], "`-` is given twice"),
         (&["missing.log", "--rules", "new.yaml", "--html", "no/a.html"], "cannot write no/a.html"),
         (&["access.log", "--rules", "new.yaml", "--html", "./access.log"], "it is read, or written twice"),
         (&["access.log", "--rules", "new.yaml", "--svg", "new.yaml"], "it is read, or written twice"),
@@ -113,6 +114,25 @@ fn a_log_of_our_own_says_the_domain_of_each_request_so_nobody_else_must() {
     fs::write(dir.path().join("own.log"), line("api").repeat(3) + &line("web")).unwrap();
     let told = run_in(dir.path(), &["replay", "own.log", "--rules", "two.yaml"]);
     assert!(told.starts_with("exit 0") && told.contains("requests refused: 1 (25.00 % of 4)"), "{told}");
+}
+
+#[test]
+fn more_access_logs_are_played_than_a_process_may_open() {
+    let dir = dir();
+    let names: Vec<String> = (0..60).map(|number| format!("{number}.log")).collect();
+    for name in &names {
+        fs::copy(dir.path().join("access.log"), dir.path().join(name)).unwrap();
+    }
+    let program = tidegate(&[]).get_program().to_owned();
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 40; exec \"$0\" replay \"$@\" --rules new.yaml"])
+        .arg(program)
+        .args(&names)
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("of 360)"), "{told}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
