@@ -40,7 +40,7 @@ impl Limiter {
         let Some(remote) = &self.remote else {
             let charges: SmallVec<[CellCharge<'_>; 4]> = charges.map(|(_, charge)| charge).collect();
             self.store.charge(&charges).answer().await?;
-            self.settled(how, matched.asked_at);
+            self.settled(how, matched.asked_at, matched.matches());
             return Ok(());
         };
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
@@ -54,7 +54,7 @@ impl Limiter {
             }
         }
         remote.charge(stored).await?;
-        self.settled(how, matched.asked_at);
+        self.settled(how, matched.asked_at, matched.matches());
         Ok(())
     }
 }

@@ -105,6 +105,13 @@ impl LeaseToken {
         self.cells.first().map_or(0, |cell| cell.scope.digest()[0])
     }
 
+    /// The domain of its limits: the first part of what names a cell. All of a request are of one.
+    #[must_use]
+    pub fn domain(&self) -> Option<&str> {
+        let (domain, _) = take_part(self.cells.first()?.scope.as_bytes())?;
+        std::str::from_utf8(domain).ok()
+    }
+
     /// Its leases one by one, each as a token of its own; none where it has but one.
     pub(crate) fn parts(&self) -> impl Iterator<Item = LeaseToken> {
         let several = if self.cells.len() > 1 { &self.cells[..] } else { &[] };

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use tidegate_core::Timestamp;
 use tidegate_store::{Clock as _, Reply, StoreError};
 
+use tidegate_rules::Match;
+
 use crate::lease::LeaseToken;
 use crate::limiter::Limiter;
 use crate::observer::{Settled, Settlement, StoreCall};
 use crate::owned::OwnedLease;
-use crate::remote::Remote;
+use crate::remote::{Kept, Remote};
 
 /// Why a lease could not be renewed or released.
 #[derive(Debug)]
@@ -61,7 +63,7 @@ impl Limiter {
         if !self.release_each(token).await? {
             return Err(LeaseError::Ended);
         }
-        self.settled(Settlement::Released(token), asked_at);
+        self.settled(Settlement::Released(token), asked_at, &[]);
         Ok(())
     }
 
@@ -72,16 +74,17 @@ impl Limiter {
             ended |= self.release_each(&part).await?;
             match number == last {
                 _ if !ended => {}
-                true => self.settled(Settlement::Released(token), asked_at),
-                false => self.settled(Settlement::ReleasedPart(&part), asked_at),
+                true => self.settled(Settlement::Released(token), asked_at, &[]),
+                false => self.settled(Settlement::ReleasedPart(&part), asked_at, &[]),
             }
         }
         if ended { Ok(()) } else { Err(LeaseError::Ended) }
     }
 
-    /// Whether one of them had not ended yet.
+    /// Whether one of them had not ended yet. One that waits for the store to hear of it has ended: who releases it once more
+    /// is told so, as it would be if the store had answered.
     async fn release_each(&self, token: &LeaseToken) -> Result<bool, LeaseError> {
-        let mut ended = false;
+        let (mut ended, mut forgotten) = (false, None);
         for lease in token.leases() {
             // One that this node gave itself lives here.
             ended |= self.local.release(lease)
@@ -89,14 +92,22 @@ impl Limiter {
                     None => self.store.release(lease).answer().await?,
                     Some(remote) => {
                         let lease = OwnedLease::new(&lease);
-                        remote.release(lease.clone()).await.unwrap_or_else(|_| {
-                            remote.orphans.add([lease]);
-                            true
-                        })
+                        match remote.release(lease.clone()).await {
+                            Ok(ended) => ended,
+                            Err(error) => {
+                                let kept = remote.orphans.keep(lease);
+                                forgotten = (kept == Kept::NoRoom).then_some(error).or(forgotten);
+                                kept == Kept::New
+                            }
+                        }
                     }
                 };
         }
-        Ok(ended)
+        match forgotten {
+            // It goes on until its time to live is over.
+            Some(error) if !ended => Err(error.into()),
+            _ => Ok(ended),
+        }
     }
 
     /// Ends them at once where the store answers at once, as memory does: false if somebody must wait for one of them, which
@@ -115,7 +126,7 @@ impl Limiter {
             answer.is_some()
         });
         if done && ended {
-            self.settled(Settlement::Released(token), asked_at);
+            self.settled(Settlement::Released(token), asked_at, &[]);
         }
         done
     }
@@ -123,19 +134,25 @@ impl Limiter {
     /// The same without anybody waiting for it, on any thread: by a task of the limiter's runtime or, where that runs none,
     /// by the background in its next round.
     pub fn release_soon(&self, token: &LeaseToken) {
-        let asked_at = self.clock.now();
-        for lease in token.leases().filter(|lease| !self.local.release(*lease)) {
-            match &self.remote {
-                Some(remote) => remote.orphans.add([OwnedLease::new(&lease)]),
-                // A store in memory has done it by now; of one that has not, the lease's time to live is left.
-                None => drop(self.store.release(lease)),
-            }
+        let (asked_at, mut ended) = (self.clock.now(), false);
+        for lease in token.leases() {
+            ended |= self.local.release(lease)
+                || match &self.remote {
+                    Some(remote) => remote.orphans.keep(OwnedLease::new(&lease)) == Kept::New,
+                    // A store in memory has done it by now; of one that has not, the lease's time to live is left.
+                    None => {
+                        drop(self.store.release(lease));
+                        true
+                    }
+                };
         }
         if let Some(remote) = self.remote.clone().filter(|remote| remote.orphans.len() > 0) {
             remote.clone().spawn(Box::pin(async move { remote.give_orphans_back().await }));
         }
-        // Whether it had ended before nobody waits to hear; to end it once more changes nothing.
-        self.settled(Settlement::Released(token), asked_at);
+        // Whether it had ended before only the store knows, which is asked later: to end it once more changes nothing.
+        if ended {
+            self.settled(Settlement::Released(token), asked_at, &[]);
+        }
     }
 
     /// Gives the leases of a request that goes on another time to live.
@@ -147,7 +164,7 @@ impl Limiter {
         let renewed = self.renew_each(token, &mut any).await;
         // What was renewed before one had ended lives on.
         if any {
-            self.settled(Settlement::Renewed(token), asked_at);
+            self.settled(Settlement::Renewed(token), asked_at, &[]);
         }
         renewed
     }
@@ -167,8 +184,8 @@ impl Limiter {
         Ok(())
     }
 
-    pub(crate) fn settled(&self, how: Settlement<'_>, asked_at: Timestamp) {
-        self.observer.settled(&Settled { how, asked_at });
+    pub(crate) fn settled(&self, how: Settlement<'_>, asked_at: Timestamp, matches: &[Match<'_>]) {
+        self.observer.settled(&Settled { how, asked_at, matches });
     }
 }
 

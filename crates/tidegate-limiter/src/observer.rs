@@ -113,6 +113,8 @@ pub struct Settled<'a> {
     pub how: Settlement<'a>,
     /// When it was asked for, by the clock of this node. By now it is done.
     pub asked_at: Timestamp,
+    /// The rules that the request matches whose cells changed; none for leases, which name their cells themselves.
+    pub matches: &'a [Match<'a>],
 }
 
 /// What changed what is left of limits, beside a decision.

@@ -124,7 +124,11 @@ impl Limiter {
                 refunded?;
             }
         }
-        self.settled(Settlement::Refunded(request, amount, before, &back), matched.asked_at);
+        self.settled(
+            Settlement::Refunded(request, amount, before, &back),
+            matched.asked_at,
+            matched.matches(),
+        );
         Ok(())
     }
 
@@ -197,7 +201,7 @@ impl Limiter {
                 }
             }
         }
-        self.settled(Settlement::Reset(request), matched.asked_at);
+        self.settled(Settlement::Reset(request), matched.asked_at, matched.matches());
         Ok(())
     }
 

@@ -310,8 +310,9 @@ impl Remote {
             let (remote, given) = (self.clone(), lease.clone());
             let work = async move { remote.store.release(given.as_lease()).answer().await };
             if self.run(StoreCall::Release, [node].into_iter().collect(), work).await.is_err() {
-                return self.orphans.add([lease]);
+                return self.orphans.put_back(lease);
             }
+            self.orphans.done(&lease);
         }
     }
 }

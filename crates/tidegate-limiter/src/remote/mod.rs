@@ -18,7 +18,7 @@ mod warm_up;
 
 pub(crate) use background::LARGEST_BATCH;
 pub use late::LATE_CALLS_HEARD_FOR;
-pub(crate) use orphans::{Orphans, TakenLeases};
+pub(crate) use orphans::{Kept, Orphans, TakenLeases};
 pub use queue::QueueBounds;
 
 use std::pin::pin;

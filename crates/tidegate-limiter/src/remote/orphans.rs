@@ -1,7 +1,8 @@
 //! Leases that nobody holds: their requests were dropped, or never learnt whether they had got them. They are given back
 //! by their names, as soon as the store answers; what is lost even so ends by its time to live.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,33 +13,80 @@ use crate::owned::{OwnedLease, OwnedSpends};
 
 /// Leases to be given back.
 pub(crate) struct Orphans {
-    leases: Mutex<VecDeque<OwnedLease>>,
+    waiting: Mutex<Waiting>,
     most: usize,
     lost: AtomicU64,
+    names: RandomState,
+}
+
+#[derive(Default)]
+struct Waiting {
+    queue: VecDeque<OwnedLease>,
+    /// Hashes of those in the queue, and of the one that the store is just told of: a holder may release its lease as often as
+    /// it likes while the store is away.
+    known: HashSet<u64>,
+}
+
+/// What became of a lease that should be remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// It waits from now on.
+    New,
+    /// It did before.
+    Known,
+    /// As many as may wait do.
+    NoRoom,
 }
 
 impl Orphans {
     pub(crate) fn new(most: usize) -> Self {
-        Orphans { leases: Mutex::default(), most, lost: AtomicU64::new(0) }
+        Orphans { waiting: Mutex::default(), most, lost: AtomicU64::new(0), names: RandomState::new() }
+    }
+
+    pub(crate) fn keep(&self, lease: OwnedLease) -> Kept {
+        let name = self.name_of(&lease);
+        let mut waiting = self.waiting.lock();
+        if waiting.known.contains(&name) {
+            return Kept::Known;
+        }
+        if waiting.queue.len() >= self.most {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return Kept::NoRoom;
+        }
+        waiting.known.insert(name);
+        waiting.queue.push_back(lease);
+        Kept::New
     }
 
     pub(crate) fn add(&self, leases: impl IntoIterator<Item = OwnedLease>) {
-        let mut queue = self.leases.lock();
-        for lease in leases {
-            if queue.len() < self.most {
-                queue.push_back(lease);
-            } else {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        leases.into_iter().for_each(|lease| {
+            self.keep(lease);
+        });
     }
 
+    fn name_of(&self, lease: &OwnedLease) -> u64 {
+        let cell = lease.cell.key();
+        self.names.hash_one((cell.scope.as_bytes(), cell.key, lease.id.0))
+    }
+
+    /// The next one, until it is [`Self::done`] or [`Self::put_back`].
     pub(crate) fn next(&self) -> Option<OwnedLease> {
-        self.leases.lock().pop_front()
+        self.waiting.lock().queue.pop_front()
+    }
+
+    /// The store has heard of it.
+    pub(crate) fn done(&self, lease: &OwnedLease) {
+        self.waiting.lock().known.remove(&self.name_of(lease));
+    }
+
+    /// The store has not: it waits on.
+    pub(crate) fn put_back(&self, lease: OwnedLease) {
+        self.done(&lease);
+        self.keep(lease);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.leases.lock().len()
+        self.waiting.lock().queue.len()
     }
 
     /// Leases that must end by themselves because there was no room to remember them.

@@ -102,6 +102,29 @@ fn a_lease_whose_answer_was_lost_is_given_back_when_the_store_answers_again() {
 }
 
 #[test]
+fn a_lease_released_again_and_again_while_the_store_is_away_waits_once_and_is_told_once() {
+    let fleet = Fleet::running(LEASES, Setting::default());
+    let node = &fleet.nodes[0];
+    let lease = node.check("one").lease.unwrap();
+    node.link.set(Weather::Hangs);
+    let mut answers = Vec::new();
+    // Across several rounds of the background, which takes the lease from the queue to try it.
+    for _ in 0..40 {
+        let (limiter, lease) = (node.limiter.clone(), lease.clone());
+        answers.push(fleet.executor.finish(async move { limiter.release(&lease).await }).is_ok());
+        fleet.run_for_millis(100);
+        assert!(node.limiter.remote_stats().unwrap().orphans <= 1);
+    }
+    assert_eq!(answers.iter().filter(|ended| **ended).count(), 1, "{answers:?}");
+    node.limiter.release_soon(&lease);
+    assert_eq!((answers[0], *node.heard.released.lock().unwrap()), (true, 1));
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(1_500);
+    let look = node.check_cost("one", 0);
+    assert_eq!(look.governing().unwrap().limit().unwrap().outcome.remaining, 3);
+}
+
+#[test]
 fn a_lease_released_while_the_store_is_away_is_given_back_later() {
     let fleet = Fleet::running(LEASES, Setting::default());
     let node = &fleet.nodes[0];

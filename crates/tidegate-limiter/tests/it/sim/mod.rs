@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_limiter::{
     BreakerState, CheckRequest, Decision, DescriptorAsk, LateCall, Limiter, LimiterConfig, NoObserver,
-    Observer, Overload, RemoteConfig, RuleWatcher, Source, SpentAt,
+    Observer, Overload, RemoteConfig, RuleWatcher, Settled, Settlement, Source, SpentAt,
 };
 use tidegate_rules::{Descriptor, Rule};
 use tidegate_store::{Clock, ManualClock};
@@ -58,6 +58,7 @@ pub(crate) struct Heard {
     pub(crate) debts: Mutex<Vec<(usize, u64)>>,
     pub(crate) overloaded: Mutex<Vec<(Overload, usize)>>,
     pub(crate) heartbeats_lost: Mutex<usize>,
+    pub(crate) released: Mutex<usize>,
     pub(crate) late_calls: Mutex<Vec<LateCall>>,
 }
 
@@ -235,6 +236,10 @@ struct Ears(Arc<Heard>);
 impl Observer for Ears {
     fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
         NoObserver.watch_rule(rule)
+    }
+
+    fn settled(&self, settled: &Settled<'_>) {
+        *self.0.released.lock().unwrap() += usize::from(matches!(settled.how, Settlement::Released(_)));
     }
 
     fn breaker_changed(&self, endpoint: &str, state: BreakerState) {
