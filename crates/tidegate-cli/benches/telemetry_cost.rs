@@ -2,9 +2,12 @@
 //!
 //! `cargo xtask bench telemetry` counts instructions of the whole server with valgrind, so the same on a busy machine: what a
 //! request costs, and what is done every second whatever the load, which is spread over the requests of a busy node. Once
-//! without telemetry, once with the decision log alone at its default, once with everything.
+//! without telemetry, once with the decision log alone at its default, once with everything; then where everything is refused,
+//! without the log, with one that keeps no refusal, and with one that keeps all of them, in memory and in a file. A busy node
+//! keeps a thousand refusals a second, and counts the others.
 //! `cargo xtask bench many-keys` lets ten million callers ask once each, of a limit per hour, so that every one of them is
-//! remembered, and prints memory and the size of `/metrics`.
+//! remembered, and prints memory and the size of `/metrics`. It fails where a caller takes more than [`MOST_PER_KEY`] bytes, or
+//! telemetry more than [`MOST_ADDED_KIB`].
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints it")]
 
@@ -30,6 +33,17 @@ const TOKEN: &str = "a-token-of-the-benchmark";
 /// A limit that nobody reaches, and one that remembers everybody who asked.
 const UNREACHED: &str = "{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }";
 const REMEMBERS: &str = "100/h";
+/// One that refuses everybody who has asked once.
+const REFUSES: &str = "{ algorithm: fixed_window, limit: 1, window: 1d }";
+/// How many callers `load` has.
+const CALLERS: usize = 1_000;
+/// Refusals that are kept in a second, unless somebody says otherwise.
+const KEPT: f64 = 1_000.0;
+/// The most resident memory that a remembered caller takes, in bytes: its counter, and what the table and the allocator leave
+/// free.
+const MOST_PER_KEY: f64 = 130.0;
+/// The most that telemetry adds to that: 16 MiB of the decision log's records, and rankings, histories and buffers.
+const MOST_ADDED_KIB: u64 = 48 << 10;
 
 #[derive(Parser)]
 struct Options {
@@ -84,21 +98,14 @@ fn cost(ours: &Path, requests: usize, rules: usize, window: Duration) -> Result<
     let mut lines = Vec::new();
     for telemetry in [Telemetry::Off, Telemetry::DecisionLog, Telemetry::On] {
         let idle = {
-            let mut server = Server::counted(ours, rules, telemetry)?;
-            load(server.address("http")?, 500)?;
+            let mut server = Server::counted(ours, (UNREACHED, rules), telemetry)?;
+            load(server.address("http")?, 500, &[200])?;
             server.zero()?;
             let began = Instant::now();
             wait(window);
             server.end()? as f64 / began.elapsed().as_secs_f64()
         };
-        let mut server = Server::counted(ours, rules, telemetry)?;
-        let http = server.address("http")?;
-        load(http, 500)?;
-        server.zero()?;
-        let began = Instant::now();
-        load(http, requests)?;
-        let took = began.elapsed().as_secs_f64();
-        let each = (server.end()? as f64 - idle * took) / requests as f64;
+        let each = each(ours, (UNREACHED, rules), telemetry, (requests, idle))?;
         println!(
             "telemetry {telemetry:?}: {each:.0} instructions a request over HTTP, {idle:.0} a second beside them"
         );
@@ -116,11 +123,43 @@ fn cost(ours: &Path, requests: usize, rules: usize, window: Duration) -> Result<
             return Err(format!("{what}: more than {most} times").into());
         }
     }
+    let refused =
+        |telemetry, (_, idle): (f64, f64)| each(ours, (REFUSES, rules), telemetry, (requests, idle));
+    let (off, beyond) = (refused(Telemetry::Off, off)?, refused(Telemetry::NoRefusal, log)?);
+    for telemetry in [Telemetry::EveryRefusal, Telemetry::EveryRefusalToFile] {
+        let kept = refused(telemetry, log)?;
+        let ratio = (beyond + (kept - beyond) * KEPT / BUSY) / off;
+        println!(
+            "everything refused: {off:.0} instructions a request without the log, {beyond:.0} with one that keeps none of them, \
+             {kept:.0} with {telemetry:?}; of {BUSY:.0} a second {KEPT:.0} are kept: {ratio:.4} times"
+        );
+        if ratio > 1.03 {
+            return Err(format!("{telemetry:?}: more than 1.03 times").into());
+        }
+    }
     Ok(())
+}
+
+/// Instructions of one request, without what is done every second.
+fn each(
+    ours: &Path,
+    (limit, rules): (&str, usize),
+    telemetry: Telemetry,
+    (requests, idle): (usize, f64),
+) -> Result<f64, Box<dyn Error>> {
+    let mut server = Server::counted(ours, (limit, rules), telemetry)?;
+    let http = server.address("http")?;
+    load(http, CALLERS, &[200, 429])?;
+    server.zero()?;
+    let began = Instant::now();
+    load(http, requests, if limit == REFUSES { &[429] } else { &[200] })?;
+    let took = began.elapsed().as_secs_f64();
+    Ok((server.end()? as f64 - idle * took) / requests as f64)
 }
 
 /// Memory and the size of `/metrics` after many callers.
 fn many_keys(ours: &Path, keys: usize) -> Result<(), Box<dyn Error>> {
+    let mut held = Vec::new();
     for telemetry in [Telemetry::Off, Telemetry::On] {
         let mut server = Server::plain(ours, 100, telemetry)?;
         let (resp, admin) = (server.address("resp")?, server.address("admin")?);
@@ -137,6 +176,19 @@ fn many_keys(ours: &Path, keys: usize) -> Result<(), Box<dyn Error>> {
         if then_bytes > bytes + 1_000 {
             return Err("/metrics grows with callers".into());
         }
+        held.push((kib, then_kib));
+    }
+    let [(before, off), (_, on)] = held[..] else { return Err("two runs".into()) };
+    let per_key = off.saturating_sub(before) as f64 * 1024.0 / keys as f64;
+    let added = on.saturating_sub(off);
+    println!(
+        "a caller takes {per_key:.0} bytes, and at most {MOST_PER_KEY}; telemetry adds {added} KiB, and at most {MOST_ADDED_KIB}"
+    );
+    if per_key > MOST_PER_KEY {
+        return Err(format!("{per_key:.0} bytes a caller are more than {MOST_PER_KEY}").into());
+    }
+    if added > MOST_ADDED_KIB {
+        return Err(format!("{added} KiB of telemetry are more than {MOST_ADDED_KIB}").into());
     }
     Ok(())
 }
@@ -159,6 +211,10 @@ enum Telemetry {
     /// Nothing but the decision log, as it is by default.
     DecisionLog,
     On,
+    /// The decision log alone, without refusals, with all of them, and with all of them written to a file.
+    NoRefusal,
+    EveryRefusal,
+    EveryRefusalToFile,
 }
 
 /// A server, and the receivers of what it tells.
@@ -169,10 +225,10 @@ struct Server {
 }
 
 impl Server {
-    fn counted(ours: &Path, rules: usize, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
+    fn counted(ours: &Path, rules: (&str, usize), telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(ours);
-        Server::start(valgrind, (UNREACHED, rules), telemetry)
+        Server::start(valgrind, rules, telemetry)
     }
 
     fn plain(ours: &Path, rules: usize, telemetry: Telemetry) -> Result<Self, Box<dyn Error>> {
@@ -196,9 +252,16 @@ impl Server {
             .collect();
         let own = format!("- {{ name: per-user, key: [user], limits: [{limit}] }}");
         fs::write(dir.path().join("rules.yaml"), format!("domain: api\nrules:\n{own}\n{others}"))?;
+        let refusals = |how: &str| format!("decision_log: {{ {how} }}\nalerts: {{ enabled: false }}");
         let sections = match telemetry {
             Telemetry::Off => "alerts: { enabled: false }".to_owned(),
             Telemetry::DecisionLog => "decision_log: {}\nalerts: { enabled: false }".to_owned(),
+            Telemetry::NoRefusal => refusals("refusals_per_second: 0"),
+            Telemetry::EveryRefusal => refusals("refusals_per_second: 1000000"),
+            Telemetry::EveryRefusalToFile => {
+                let path = dir.path().join("decisions.log");
+                refusals(&format!("refusals_per_second: 1000000, file: {{ path: '{}' }}", path.display()))
+            }
             Telemetry::On => format!(
                 "decision_log: {{ admissions_one_in: 100 }}\ntelemetry:\n  statsd: {{ address: '{}' }}\n  otlp: {{ endpoint: 'http://{}' }}\n\
                  alerts: {{ webhook: {{ url: 'http://{}/hook' }} }}",
@@ -251,14 +314,14 @@ impl Server {
     }
 }
 
-/// So many requests over HTTP on one connection, of a thousand callers.
-fn load(to: SocketAddr, requests: usize) -> Result<(), Box<dyn Error>> {
+/// So many requests over HTTP on one connection, of a thousand callers, each answered by one of these.
+fn load(to: SocketAddr, requests: usize, statuses: &[u16]) -> Result<(), Box<dyn Error>> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(START))?;
     let mut answer = [0; 4_096];
     for number in 0..requests {
-        let body = format!("{{\"domain\":\"api\",\"attributes\":{{\"user\":\"{}\"}}}}", number % 1_000);
+        let body = format!("{{\"domain\":\"api\",\"attributes\":{{\"user\":\"{}\"}}}}", number % CALLERS);
         let trace = match number % TRACED_ONE_IN {
             0 => format!("traceparent: 00-{:032x}-b7ad6b7169203331-01\r\n", number + 1),
             _ => String::new(),
@@ -270,7 +333,8 @@ fn load(to: SocketAddr, requests: usize) -> Result<(), Box<dyn Error>> {
         stream.write_all((head + &body).as_bytes())?;
         // An answer is small and comes as one.
         let length = stream.read(&mut answer)?;
-        if !answer[..length].starts_with(b"HTTP/1.1 200") {
+        let is = |status: &u16| answer[..length].starts_with(format!("HTTP/1.1 {status}").as_bytes());
+        if !statuses.iter().any(is) {
             return Err(String::from_utf8_lossy(&answer[..length]).into());
         }
     }

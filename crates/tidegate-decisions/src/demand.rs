@@ -10,14 +10,14 @@
 //! that all nodes agree on. What is older than two days is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::RandomState;
+use std::hash::BuildHasherDefault;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Micros;
 
 use crate::histogram::Histogram;
-use crate::table::Table;
+use crate::table::{Name, Parts, Quick, Table};
 
 /// Callers told apart per limit, and over all limits: about 60 bytes each.
 const MOST_CALLERS: usize = 4_096;
@@ -33,7 +33,7 @@ const SUGGESTED: u64 = 999;
 
 /// What callers ask of each limit.
 pub struct Demand {
-    limits: Mutex<Table<LimitName, Tracked>>,
+    limits: Mutex<Table<Name, Tracked>>,
 }
 
 impl Default for Demand {
@@ -41,9 +41,6 @@ impl Default for Demand {
         Demand { limits: Mutex::new(Table::new(MOST_LIMITS, 2 * GENERATION_US)) }
     }
 }
-
-/// Domain, rule and limit.
-type LimitName = (Box<str>, Box<str>, Box<str>);
 
 /// What is noted of one decision under one limit.
 #[derive(Clone, Debug)]
@@ -62,7 +59,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) now_us: u64,
     /// The caller: a hash that all nodes agree on, and its key.
     pub(crate) caller: u32,
-    pub(crate) key: &'a [(&'a str, &'a str)],
+    pub(crate) key: &'a [(&'a str, String)],
 }
 
 struct Tracked {
@@ -78,7 +75,7 @@ struct Generation {
     since_us: u64,
     halvings: u32,
     places: Histogram,
-    callers: HashMap<u32, Seen, RandomState>,
+    callers: HashMap<u32, Seen, BuildHasherDefault<Quick>>,
     named: Vec<NamedPeak>,
 }
 
@@ -174,25 +171,16 @@ pub fn confidence_percent(callers: u64) -> u64 {
 impl Demand {
     pub(crate) fn note(&self, asked: &Asked<'_>) {
         let mut limits = self.limits.lock();
-        let name = (asked.domain.into(), asked.rule.into(), asked.limit.into());
+        let name = [asked.domain, asked.rule, asked.limit];
         let most = (MOST_CALLERS_OF_ALL / limits.len().max(1)).min(MOST_CALLERS);
-        let Some(tracked) = limits.at(asked.now_us, name, || Tracked::new(asked)) else { return };
-        // A changed window or algorithm counts in other cells: what was seen of the old ones says nothing.
-        if tracked.algorithm != asked.algorithm || tracked.window != asked.window {
-            *tracked = Tracked::new(asked);
-        }
-        tracked.quota = asked.quota;
-        if asked.now_us.saturating_sub(tracked.current.since_us) > GENERATION_US {
-            let next = Generation { since_us: asked.now_us, ..Generation::default() };
-            tracked.earlier = Some(std::mem::replace(&mut tracked.current, next));
-        }
-        tracked.current.note(asked, most);
+        let begun = || (Name::new(name), Tracked::new(asked));
+        limits.at(asked.now_us, &name as &dyn Parts, begun, |tracked| tracked.note(asked, most));
     }
 
     /// What is known of limits that fit: those of this domain and rule, where they are given.
     #[must_use]
     pub fn of(&self, domain: Option<&str>, rule: Option<&str>) -> Vec<LimitDemand> {
-        let fits = |(known, of, _): &LimitName| {
+        let fits = |Name([known, of, _]): &Name| {
             domain.is_none_or(|domain| domain == &**known) && rule.is_none_or(|rule| rule == &**of)
         };
         let limits = self.limits.lock();
@@ -224,7 +212,20 @@ impl Tracked {
         }
     }
 
-    fn told(&self, (domain, rule, limit): &LimitName) -> LimitDemand {
+    fn note(&mut self, asked: &Asked<'_>, most: usize) {
+        // A changed window or algorithm counts in other cells: what was seen of the old ones says nothing.
+        if self.algorithm != asked.algorithm || self.window != asked.window {
+            *self = Tracked::new(asked);
+        }
+        self.quota = asked.quota;
+        if asked.now_us.saturating_sub(self.current.since_us) > GENERATION_US {
+            let next = Generation { since_us: asked.now_us, ..Generation::default() };
+            self.earlier = Some(std::mem::replace(&mut self.current, next));
+        }
+        self.current.note(asked, most);
+    }
+
+    fn told(&self, Name([domain, rule, limit]): &Name) -> LimitDemand {
         let told = |generation: &Generation| LimitDemand {
             domain: domain.to_string(),
             rule: rule.to_string(),
@@ -284,19 +285,25 @@ impl Generation {
     }
 
     /// Keeps the key of a caller that is among the busiest.
-    fn name(&mut self, peak: Peak, key: &[(&str, &str)]) {
-        if let Some(known) = self.named.iter_mut().find(|known| known.peak.caller == peak.caller) {
-            known.peak = peak;
-            return;
+    fn name(&mut self, peak: Peak, key: &[(&str, String)]) {
+        let (mut least, mut least_needed) = (0, u64::MAX);
+        for (place, known) in self.named.iter_mut().enumerate() {
+            if known.peak.caller == peak.caller {
+                known.peak = peak;
+                return;
+            }
+            let needed = known.peak.needed();
+            if needed < least_needed {
+                (least, least_needed) = (place, needed);
+            }
         }
-        let owned = || key.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let owned = || key.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         if self.named.len() < NAMED {
             self.named.push(NamedPeak { peak, key: owned() });
             return;
         }
-        let least = self.named.iter_mut().min_by_key(|known| known.peak.needed());
-        if let Some(least) = least.filter(|least| least.peak.needed() < peak.needed()) {
-            *least = NamedPeak { peak, key: owned() };
+        if least_needed < peak.needed() {
+            self.named[least] = NamedPeak { peak, key: owned() };
         }
     }
 }
@@ -428,8 +435,7 @@ mod tests {
 
     /// Caller `caller` asks under a limit of 100 a minute, has used `used` after that, and was refused or not.
     fn note(demand: &Demand, caller: u32, used: u64, refused: bool, now_us: u64) {
-        let value = caller.to_string();
-        let key = [("user", value.as_str())];
+        let key = [("user", caller.to_string())];
         demand.note(&Asked {
             domain: "api",
             rule: "r",

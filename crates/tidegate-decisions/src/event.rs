@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use tidegate_limiter::{CheckRequest, Settlement};
+use tidegate_limiter::{CheckRequest, LeaseToken, Settled, Settlement};
+use tidegate_rules::Match;
 
-use crate::also::{AlsoAsked, also_asked};
-use crate::record::{Digester, Record, When, as_map, as_text, short};
+use crate::also::{AlsoAsked, OwnLimit, also_asked, own_limit};
+use crate::record::{Digester, Record, When, as_map, as_text, is_zero, most_telling, short};
 
 /// The most limits that a refund names.
 const MOST_BACK: usize = 16;
@@ -30,7 +31,7 @@ impl Entry {
         }
     }
 
-    /// The domain; none where a lease tells none.
+    /// The domain.
     #[must_use]
     pub fn domain(&self) -> Option<&str> {
         match self {
@@ -46,6 +47,16 @@ impl Entry {
             Entry::Decision(record) => record.line(),
             Entry::Event(event) => serde_json::to_string(&**event).expect("an event is plain data"),
         }
+    }
+
+    /// Writes the line behind what is there, with its end.
+    pub(crate) fn write_to(&self, text: &mut Vec<u8>) {
+        match self {
+            Entry::Decision(record) => serde_json::to_writer(&mut *text, &**record),
+            Entry::Event(event) => serde_json::to_writer(&mut *text, &**event),
+        }
+        .expect("an entry is plain data, and memory takes it");
+        text.push(b'\n');
     }
 
     /// About how much memory it takes.
@@ -79,7 +90,7 @@ pub struct Event {
     /// The mark of the limit under which alone it was released, where leases under others go on.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub under: Option<u64>,
-    /// The domain, where requests are named.
+    /// The domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<Box<str>>,
     /// How many hits were given back or charged.
@@ -96,12 +107,18 @@ pub struct Event {
     pub node: Arc<str>,
     /// How many such events this one stands for.
     pub n: u32,
+    /// The limit that the request brought along.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_limit: Option<OwnLimit>,
     /// What is known of the request whose cells changed.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
     pub attributes: Vec<(Box<str>, Box<str>)>,
     /// Its other descriptors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<AlsoAsked>,
+    /// How many more it had.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub also_left_out: usize,
 }
 
 /// What happened.
@@ -122,33 +139,40 @@ pub enum EventKind {
 
 impl Event {
     pub(crate) fn new(
-        how: Settlement<'_>,
+        settled: &Settled<'_>,
         (When { time_us, answered_in_us }, n): (When, u32),
         node: Arc<str>,
         names: &Digester,
     ) -> Option<Self> {
-        let event = |event, lease| Event {
+        let event = |event| Event {
             time_us,
             event,
             answered_in_us,
-            lease,
+            lease: None,
             under: None,
             domain: None,
             amount: None,
             age_us: None,
             back: Vec::new(),
-            node,
+            node: node.clone(),
             n,
+            own_limit: None,
             attributes: Vec::new(),
             also: Vec::new(),
+            also_left_out: 0,
         };
-        let (kind, request, spent) = match how {
-            Settlement::Released(token) => return Some(event(EventKind::Released, Some(token.mark()))),
+        let of_lease = |kind, token: &LeaseToken| Event {
+            lease: Some(token.mark()),
+            domain: token.domain().map(short),
+            ..event(kind)
+        };
+        let (kind, request, spent) = match settled.how {
+            Settlement::Released(token) => return Some(of_lease(EventKind::Released, token)),
             Settlement::ReleasedPart(token) => {
                 let under = Some(token.limit_mark());
-                return Some(Event { under, ..event(EventKind::Released, Some(token.mark())) });
+                return Some(Event { under, ..of_lease(EventKind::Released, token) });
             }
-            Settlement::Renewed(token) => return Some(event(EventKind::Renewed, Some(token.mark()))),
+            Settlement::Renewed(token) => return Some(of_lease(EventKind::Renewed, token)),
             Settlement::Refunded(request, hits, before, back) => {
                 (EventKind::Refunded, request, Some((hits, before, back)))
             }
@@ -158,21 +182,22 @@ impl Event {
             Settlement::Reset(request) => (EventKind::Reset, request, None),
             _ => return None,
         };
-        let mut event = event(kind, None);
+        let mut event = event(kind);
         if let Some((hits, before, back)) = spent {
             (event.amount, event.age_us) = (Some(hits.get()), before.map(|age| age.get()));
             event.back = back.iter().take(MOST_BACK).map(|name| short(name)).collect();
         }
-        event.names(request, names);
+        event.names(request, settled.matches, names);
         Some(event)
     }
 
     /// Says whose cells changed.
-    fn names(&mut self, request: &CheckRequest<'_>, names: &Digester) {
+    fn names(&mut self, request: &CheckRequest<'_>, matches: &[Match<'_>], names: &Digester) {
         self.domain = Some(short(request.domain));
         let Some(first) = request.descriptors.first() else { return };
-        self.attributes = names.attributes(first.descriptor.entries);
-        (self.also, _) = also_asked(request, 0, names);
+        self.own_limit = own_limit(first);
+        self.attributes = names.attributes(&most_telling(matches.iter(), first.descriptor.entries));
+        (self.also, self.also_left_out) = also_asked(request, 0, names);
     }
 
     fn bytes(&self) -> usize {

@@ -14,11 +14,11 @@ use tidegate_store::Clock;
 use crate::config::DecisionLogConfig;
 use crate::demand::{Asked, Demand};
 use crate::event::{Entry, Event};
-use crate::record::{Digester, Record, When};
+use crate::record::{Digester, LONGEST_NAME, Record, When};
 use crate::ring::{Found, Query, Ring, search};
 use crate::sample::{OneIn, PerSecond};
 use crate::sink::Sink;
-use crate::top::{Noted, TopCallers};
+use crate::top::{By, Noted, Top, TopCallers};
 
 /// The parts of a key that are kept with a ranked caller; and beyond how many bytes their hashes are.
 const MOST_PARTS: usize = 16;
@@ -39,6 +39,7 @@ pub struct DecisionLog {
     top: TopCallers,
     demand: Demand,
     kept: AtomicU64,
+    renewals_left_out: AtomicU64,
 }
 
 /// What the log holds, and what it had to drop.
@@ -48,6 +49,8 @@ pub struct LogStats {
     pub kept: u64,
     /// Lines that could not be written to the file or stdout.
     pub dropped: u64,
+    /// Renewals of leases that were not kept: more came in a second than are.
+    pub renewals_left_out: u64,
     /// Lines in memory.
     pub records: usize,
     /// Bytes they take.
@@ -75,6 +78,7 @@ impl DecisionLog {
             top: TopCallers::default(),
             demand: Demand::default(),
             kept: AtomicU64::new(0),
+            renewals_left_out: AtomicU64::new(0),
         })
     }
 
@@ -111,24 +115,28 @@ impl DecisionLog {
             // Whoever holds a lease may renew it as often as it likes.
             Settlement::Renewed(lease) => {
                 let kept = self.admissions.of_mark(|| lease.mark());
-                kept.filter(|_| self.renewals.take(now_us / 1_000_000).is_some())
+                let fits = |_: &u32| self.renewals.take(now_us / 1_000_000).is_some();
+                let taken = kept.filter(fits);
+                let left_out = kept.is_some() && taken.is_none();
+                self.renewals_left_out.fetch_add(left_out.into(), Ordering::Relaxed);
+                taken
             }
             Settlement::Reset(_) => Some(1),
             _ => self.settlements.take(),
         };
         let Some(n) = kept else { return };
         let when = When::between(settled.asked_at.as_micros(), now_us);
-        if let Some(event) = Event::new(settled.how, (when, n), self.node.clone(), &self.names) {
+        if let Some(event) = Event::new(settled, (when, n), self.node.clone(), &self.names) {
             self.write(Entry::Event(Arc::new(event)));
         }
     }
 
     #[cold]
     fn keep(&self, decided: &Decided<'_>, now_us: u64, n: u32) {
-        self.rank(decided, now_us, n);
         let when = When::between(decided.decision.asked_at().as_micros(), now_us);
-        let record = Record::new(decided, (when, n), self.node.clone(), &self.names);
-        self.write(Entry::Decision(Arc::new(record)));
+        let record = Arc::new(Record::new(decided, (when, n), self.node.clone(), &self.names));
+        self.rank(decided, &record, now_us, n);
+        self.write(Entry::Decision(record));
     }
 
     fn write(&self, entry: Entry) {
@@ -140,7 +148,7 @@ impl DecisionLog {
     }
 
     /// Counts the caller under every rule that it matched.
-    fn rank(&self, decided: &Decided<'_>, now_us: u64, n: u32) {
+    fn rank(&self, decided: &Decided<'_>, record: &Record, now_us: u64, n: u32) {
         for (found, result, report) in decided.by_match() {
             let refused = match result {
                 RuleResult::Refused | RuleResult::ShadowRefused => true,
@@ -148,8 +156,7 @@ impl DecisionLog {
                 // Nobody was counted: the rule has no limits for it, or no key.
                 _ => continue,
             };
-            let key = self.key_of(decided, found);
-            let key: Vec<(&str, &str)> = key.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let key = self.key_of(decided, record, found);
             let caller = self.names.caller(&found.key);
             let limit = report.limit().filter(|limit| limit.quota > 0);
             self.top.note(&Noted {
@@ -174,7 +181,7 @@ impl DecisionLog {
         &self,
         decided: &Decided<'_>,
         found: &Match<'_>,
-        (caller, key): (u32, &[(&str, &str)]),
+        (caller, key): (u32, &[(&str, String)]),
         (now_us, n): (u64, u32),
     ) {
         let MatchedLimits::Enforce(limits) = found.limits else { return };
@@ -203,22 +210,35 @@ impl DecisionLog {
     }
 
     /// The key of a caller under a rule, as it is shown, in bounded bytes.
-    fn key_of<'d>(&self, decided: &Decided<'d>, found: &Match<'d>) -> Vec<(&'d str, String)> {
+    fn key_of<'d>(
+        &self,
+        decided: &Decided<'d>,
+        record: &Record,
+        found: &Match<'d>,
+    ) -> Vec<(&'d str, String)> {
         let entries = decided.request.descriptors[found.descriptor].descriptor.entries;
         // An envoyproxy/ratelimit limit is keyed by the whole descriptor.
-        let names: Vec<&'d str> = match found.rule.key().is_empty() && !found.key.is_empty() {
-            true => entries.iter().map(|(name, _)| *name).collect(),
-            false => found.rule.key().iter().map(String::as_str).collect(),
-        };
+        let of_all = found.rule.key().is_empty() && !found.key.is_empty();
+        let all = entries.iter().filter(|_| of_all).map(|(name, _)| *name);
+        let names = all.chain(found.rule.key().iter().map(String::as_str));
+        let is_only = decided.request.descriptors.len() == 1;
         let mut bytes = 0;
         let shown = |name: &'d str| {
             let own = entries.iter().find(|(known, _)| *known == name);
-            let value = own.map(|(name, value)| self.names.shown(name, value)).unwrap_or_default();
+            // Of the only descriptor it is in the line already, and hashed once.
+            let written = record
+                .attributes
+                .iter()
+                .find(|(known, _)| is_only && **known == *name && name.len() < LONGEST_NAME);
+            let value = match written {
+                Some((_, shown)) => shown.clone().into_string(),
+                None => own.map(|(name, value)| self.names.shown(name, value)).unwrap_or_default(),
+            };
             bytes += name.len() + value.len();
             let hash = |(name, value): &(&str, &[u8])| self.names.hash(name, value);
             (name, if bytes > LONGEST_KEY { own.map(hash).unwrap_or_default() } else { value })
         };
-        names.into_iter().take(MOST_PARTS).map(shown).collect()
+        names.take(MOST_PARTS).map(shown).collect()
     }
 
     /// Searches what is kept in memory.
@@ -244,6 +264,12 @@ impl DecisionLog {
     /// Waits until what was kept so far is written to the file and stdout, for at most so long. False where it is not.
     pub fn flush(&self, within: Duration) -> bool {
         self.sink.as_ref().is_none_or(|sink| sink.flush(within))
+    }
+
+    /// The `most` busiest callers of a rule, as they are now.
+    #[must_use]
+    pub fn top_of(&self, domain: &str, rule: &str, by: By, most: usize) -> Top {
+        self.top.top((domain, rule), by, most, self.clock.now().as_micros())
     }
 
     /// The busiest callers.
@@ -274,6 +300,7 @@ impl DecisionLog {
         LogStats {
             kept: self.kept.load(Ordering::Relaxed),
             dropped: self.sink.as_ref().map_or(0, Sink::dropped),
+            renewals_left_out: self.renewals_left_out.load(Ordering::Relaxed),
             records,
             bytes,
             callers: self.top.kept() + self.demand.callers(),

@@ -1,5 +1,6 @@
 //! One line of the log, and how callers are named in it.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use tidegate_core::Micros;
 use tidegate_limiter::{Decided, LeaseToken, Patience, Report, ReportKind, RuleResult};
+use tidegate_rules::Match;
 
 use crate::also::{AlsoAsked, OwnLimit, also_asked, own_limit};
 use crate::config::Clear;
@@ -14,7 +16,7 @@ use crate::event::as_mark;
 
 /// The most attributes of a line, and the longest of their names and values.
 const MOST_ATTRIBUTES: usize = 16;
-const LONGEST_NAME: usize = 64;
+pub(crate) const LONGEST_NAME: usize = 64;
 const LONGEST_VALUE: usize = 256;
 
 /// When a thing was done that was asked for, and answered.
@@ -125,6 +127,7 @@ impl Record {
         let (also, also_left_out) = also_asked(request, place, names);
         let is_ban = |report: &&Report| matches!(report.kind, ReportKind::Banned { .. });
         let limit = governing.and_then(|report| report.limit());
+        let matches = || decided.by_match().map(|(found, ..)| found);
         let shadow = decided.by_match().filter(|(_, result, _)| *result == RuleResult::ShadowRefused);
         Record {
             time_us,
@@ -149,7 +152,7 @@ impl Record {
                 .map(|rule| rule.key().iter().map(|name| cut(name, LONGEST_NAME)).collect())
                 .unwrap_or_default(),
             attributes: ask
-                .map(|ask| names.attributes(&most_telling(decided, ask.descriptor.entries)))
+                .map(|ask| names.attributes(&most_telling(matches(), ask.descriptor.entries)))
                 .unwrap_or_default(),
             also_before: place.min(also.len()),
             also,
@@ -176,12 +179,15 @@ impl Record {
 }
 
 /// As many attributes as are kept: all, or those first that a rule counts by. Without its key nobody finds a caller again.
-fn most_telling<'e>(decided: &Decided<'_>, entries: &[(&'e str, &'e [u8])]) -> Vec<(&'e str, &'e [u8])> {
+pub(crate) fn most_telling<'s, 'e, 'm>(
+    matches: impl Iterator<Item = &'m Match<'m>>,
+    entries: &'s [(&'e str, &'e [u8])],
+) -> Cow<'s, [(&'e str, &'e [u8])]> {
     if entries.len() <= MOST_ATTRIBUTES {
-        return entries.to_vec();
+        return entries.into();
     }
-    let is_key =
-        |name: &str| decided.by_match().any(|(found, ..)| found.rule.key().iter().any(|key| key == name));
+    let keys: Vec<&str> = matches.flat_map(|found| found.rule.key()).map(String::as_str).collect();
+    let is_key = |name: &str| keys.contains(&name);
     let (keys, others): (Vec<_>, Vec<_>) = entries.iter().partition(|(name, _)| is_key(name));
     keys.into_iter().chain(others).take(MOST_ATTRIBUTES).collect()
 }
@@ -197,7 +203,7 @@ fn is_true(flag: &bool) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_zero(count: &usize) -> bool {
+pub(crate) fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
@@ -254,7 +260,13 @@ impl Digester {
         hasher.write_usize(name.len());
         hasher.write(name.as_bytes());
         hasher.write(value);
-        format!("#{:016x}", hasher.finish128().h1)
+        let hash = hasher.finish128().h1;
+        // By hand: it is written for every attribute of every line, and `format!` takes ten times as long.
+        let mut text = [b'#'; 17];
+        for (place, digit) in text[1..].iter_mut().enumerate() {
+            *digit = b"0123456789abcdef"[(hash >> (60 - 4 * place) & 15) as usize];
+        }
+        str::from_utf8(&text).expect("digits").to_owned()
     }
 
     /// A number for a caller that nodes with the same secret agree on.

@@ -74,7 +74,7 @@ impl Sink {
 
 /// Writes whatever waits, then flushes: a line reaches its file at once when there are few, and with others when there are many.
 fn run(waiting: &Receiver<Wanted>, mut file: Option<RotatingFile>, stdout: bool, lost: &AtomicU64) {
-    let mut failing = false;
+    let (mut failing, mut line) = (false, Vec::new());
     while let Ok(first) = waiting.recv() {
         let (mut written, mut asked) = (Ok(()), Vec::new());
         for wanted in iter::once(first).chain(waiting.try_iter().take(MOST_WAITING)) {
@@ -85,10 +85,10 @@ fn run(waiting: &Receiver<Wanted>, mut file: Option<RotatingFile>, stdout: bool,
                     continue;
                 }
             };
-            let mut line = entry.line();
-            line.push('\n');
-            let to_stdout = if stdout { io::stdout().lock().write_all(line.as_bytes()) } else { Ok(()) };
-            let to_file = file.as_mut().map_or(Ok(()), |file| file.write(line.as_bytes(), lost));
+            line.clear();
+            entry.write_to(&mut line);
+            let to_stdout = if stdout { io::stdout().lock().write_all(&line) } else { Ok(()) };
+            let to_file = file.as_mut().map_or(Ok(()), |file| file.write(&line, lost));
             let one = to_stdout.and(to_file);
             lost.fetch_add(u64::from(one.is_err()), Ordering::Relaxed);
             written = written.and(one);

@@ -2,16 +2,16 @@
 //!
 //! Without that, rules that were taken out of use would keep their places, and those that came after them have none.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
-use std::hash::Hash;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// How often room is looked for.
 const TIDY_EVERY_US: u64 = 60_000_000;
 
 /// At most so many entries; one that was not asked for in `keep_us` may be dropped.
 pub(crate) struct Table<K, V> {
-    entries: HashMap<K, Kept<V>, RandomState>,
+    entries: HashMap<K, Kept<V>, BuildHasherDefault<Quick>>,
     most: usize,
     keep_us: u64,
     tidied_us: Option<u64>,
@@ -27,19 +27,33 @@ impl<K: Eq + Hash, V> Table<K, V> {
         Table { entries: HashMap::default(), most, keep_us, tidied_us: None }
     }
 
-    /// The entry of `key`, begun where there is none; none where there is no room.
-    pub(crate) fn at(&mut self, now_us: u64, key: K, begin: impl FnOnce() -> V) -> Option<&mut V> {
-        if self.entries.len() >= self.most && !self.entries.contains_key(&key) {
+    /// Calls `then` with the entry of `key`, begun where there is none; not where there is no room. What is there is found by
+    /// one look, without owning a key.
+    pub(crate) fn at<Q, T>(
+        &mut self,
+        now_us: u64,
+        key: &Q,
+        begin: impl FnOnce() -> (K, V),
+        then: impl FnOnce(&mut V) -> T,
+    ) -> Option<T>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        if let Some(kept) = self.entries.get_mut(key) {
+            kept.asked_us = now_us;
+            return Some(then(&mut kept.value));
+        }
+        if self.entries.len() >= self.most {
             self.make_room(now_us);
         }
-        let is_full = self.entries.len() >= self.most;
-        let kept = match self.entries.entry(key) {
-            Entry::Occupied(kept) => kept.into_mut(),
-            Entry::Vacant(_) if is_full => return None,
-            Entry::Vacant(place) => place.insert(Kept { asked_us: now_us, value: begin() }),
-        };
-        kept.asked_us = now_us;
-        Some(&mut kept.value)
+        if self.entries.len() >= self.most {
+            return None;
+        }
+        let (key, mut value) = begin();
+        let done = then(&mut value);
+        self.entries.insert(key, Kept { asked_us: now_us, value });
+        Some(done)
     }
 
     /// Looking through all entries costs: now and then only.
@@ -64,6 +78,89 @@ impl<K: Eq + Hash, V> Table<K, V> {
     }
 }
 
+/// FNV-1a. Names of rules are ours and not those of callers: nobody chooses them so that they collide.
+pub(crate) struct Quick(u64);
+
+impl Default for Quick {
+    fn default() -> Self {
+        Quick(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Quick {
+    fn finish(&self) -> u64 {
+        // Its high bits say more than its low ones, of which a table takes some.
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+/// A name of several parts, owned or not: the same hash and the same equality, so that a table finds one by the other.
+pub(crate) trait Parts {
+    fn parts(&self) -> [&str; 3];
+}
+
+impl Parts for [&str; 3] {
+    fn parts(&self) -> [&str; 3] {
+        *self
+    }
+}
+
+/// The name of a rule or of a limit, owned.
+#[derive(Clone, Debug)]
+pub(crate) struct Name(pub(crate) [Box<str>; 3]);
+
+impl Name {
+    pub(crate) fn new(parts: [&str; 3]) -> Self {
+        Name(parts.map(Box::from))
+    }
+}
+
+impl Parts for Name {
+    fn parts(&self) -> [&str; 3] {
+        self.0.each_ref().map(|part| &**part)
+    }
+}
+
+impl<'a> Borrow<dyn Parts + 'a> for Name {
+    fn borrow(&self) -> &(dyn Parts + 'a) {
+        self
+    }
+}
+
+impl Hash for dyn Parts + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialEq for dyn Parts + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for dyn Parts + '_ {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Name {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,7 +168,8 @@ mod tests {
     #[test]
     fn a_full_table_takes_nothing_new_until_something_is_old() {
         let mut table = Table::new(2, 100_000_000);
-        let mut at = |now_s: u64, key: &'static str| table.at(now_s * 1_000_000, key, || now_s).copied();
+        let mut at =
+            |now_s: u64, key: &'static str| table.at(now_s * 1_000_000, key, || (key, now_s), |value| *value);
         assert_eq!((at(0, "a"), at(10, "b")), (Some(0), Some(10)));
         assert_eq!(at(100, "c"), None, "both were asked about lately");
         assert_eq!(at(105, "b"), Some(10), "what is in it goes on");
@@ -84,7 +182,7 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_does_not_keep_a_table_full_for_ever() {
         let mut table = Table::new(1, 100_000_000);
-        assert!(table.at(9_000_000_000, "a", || ()).is_some());
-        assert!(table.at(1_000_000_000, "b", || ()).is_some());
+        assert!(table.at(9_000_000_000, "a", || ("a", ()), |()| ()).is_some());
+        assert!(table.at(1_000_000_000, "b", || ("b", ()), |()| ()).is_some());
     }
 }

@@ -6,12 +6,12 @@
 //! they stand is found by a hash that is keyed with the fleet's secret. What is told is of the last one to two hours.
 
 use std::collections::HashMap;
-use std::hash::RandomState;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::table::Table;
+use crate::table::{Name, Parts, Table};
 
 /// Callers kept per rule and ranking.
 const PLACES: usize = 256;
@@ -19,6 +19,9 @@ const PLACES: usize = 256;
 const MOST_RULES: usize = 250;
 /// How long a ranking is added to before the next one is begun. The last two are told.
 const GENERATION_US: u64 = 3_600_000_000;
+
+/// Ages are of when a node heard the question, and one hears it up to so long after another.
+const AGES_DIFFER_US: u64 = 5_000_000;
 
 /// By what callers are ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +46,9 @@ pub struct TopCaller {
     pub error: u64,
     /// What was left when it was last seen, in thousandths of the limit; none where no limit was told.
     pub left_permille: Option<u64>,
+    /// How long ago that was. An age and not a time: nodes never compare clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ago_us: Option<u64>,
 }
 
 /// The busiest callers of a rule.
@@ -70,7 +76,7 @@ pub struct RuleTop {
 
 /// The busiest callers of every rule.
 pub struct TopCallers {
-    rules: Mutex<Table<RuleName, Ranked>>,
+    rules: Mutex<Table<Name, Ranked>>,
 }
 
 impl Default for TopCallers {
@@ -79,13 +85,23 @@ impl Default for TopCallers {
     }
 }
 
-/// Domain and name.
-type RuleName = (Box<str>, Box<str>);
-
 struct Ranked {
     since_us: u64,
     current: Rankings,
     earlier: Option<Rankings>,
+}
+
+impl Ranked {
+    fn note(&mut self, noted: &Noted<'_>) {
+        if noted.now_us.saturating_sub(self.since_us) > GENERATION_US {
+            self.earlier = Some(std::mem::take(&mut self.current));
+            self.since_us = noted.now_us;
+        }
+        self.current.used.add(noted);
+        if noted.refused {
+            self.current.refused.add(noted);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -101,7 +117,7 @@ pub(crate) struct Noted<'a> {
     pub(crate) rule: &'a str,
     /// The caller: a hash that all nodes agree on, and its key.
     pub(crate) caller: u64,
-    pub(crate) key: &'a [(&'a str, &'a str)],
+    pub(crate) key: &'a [(&'a str, String)],
     pub(crate) now_us: u64,
     pub(crate) n: u64,
     pub(crate) refused: bool,
@@ -111,32 +127,28 @@ pub(crate) struct Noted<'a> {
 impl TopCallers {
     pub(crate) fn note(&self, noted: &Noted<'_>) {
         let mut rules = self.rules.lock();
-        let name = (Box::from(noted.domain), Box::from(noted.rule));
+        let name = [noted.domain, noted.rule, ""];
         let begun = || Ranked { since_us: noted.now_us, current: Rankings::default(), earlier: None };
-        let Some(ranked) = rules.at(noted.now_us, name, begun) else { return };
-        if noted.now_us.saturating_sub(ranked.since_us) > GENERATION_US {
-            ranked.earlier = Some(std::mem::take(&mut ranked.current));
-            ranked.since_us = noted.now_us;
-        }
-        ranked.current.used.add(noted);
-        if noted.refused {
-            ranked.current.refused.add(noted);
-        }
+        let begun = || (Name::new(name), begun());
+        rules.at(noted.now_us, &name as &dyn Parts, begun, |ranked| ranked.note(noted));
     }
 
-    /// The `most` busiest callers of a rule.
+    /// The `most` busiest callers of a rule, as they are at `now_us`. Where nearness is asked for, those of whom nobody knows
+    /// what is left come last: who joins this with other nodes' must know how often they asked.
     #[must_use]
-    pub fn top(&self, domain: &str, rule: &str, by: By, most: usize) -> Top {
+    pub fn top(&self, (domain, rule): (&str, &str), by: By, most: usize, now_us: u64) -> Top {
         let rules = self.rules.lock();
-        let Some(ranked) = rules.get(&(Box::from(domain), Box::from(rule))) else { return Top::default() };
+        let Some(ranked) = rules.get(&Name::new([domain, rule, ""])) else { return Top::default() };
         let of = |rankings: &Rankings| match by {
-            By::Refused => rankings.refused.top(),
-            By::Used | By::Near => rankings.used.top(),
+            By::Refused => rankings.refused.top(now_us),
+            By::Used | By::Near => rankings.used.top(now_us),
         };
-        // What is left is what was left last: the current one's comes first.
         let tops: Vec<Top> =
             [Some(&ranked.current), ranked.earlier.as_ref()].into_iter().flatten().map(of).collect();
-        merge(&tops, by, most)
+        let mut joined = join(&tops);
+        joined.rank(by);
+        joined.callers.truncate(most);
+        joined
     }
 
     /// How many callers are kept, of all rules.
@@ -154,7 +166,7 @@ impl TopCallers {
             .rules
             .lock()
             .iter()
-            .map(|((domain, rule), _)| (domain.to_string(), rule.to_string()))
+            .map(|(Name([domain, rule, _]), _)| (domain.to_string(), rule.to_string()))
             .collect();
         names.sort_unstable();
         names
@@ -162,8 +174,8 @@ impl TopCallers {
 }
 
 impl Top {
-    /// Fewer callers, until it takes at most so many bytes as JSON. Whoever is left out may have asked as often as the first
-    /// of them did.
+    /// Fewer callers, until it takes at most so many bytes as JSON. Whoever is left out may have asked as often as the busiest
+    /// of them did, which is not the first where they are ranked by what they have left.
     pub fn cut(&mut self, most_bytes: usize) {
         let mut bytes = 64;
         let mut fits = |caller: &TopCaller| {
@@ -172,60 +184,100 @@ impl Top {
             bytes <= most_bytes
         };
         let fit = self.callers.iter().take_while(|caller| fits(caller)).count();
-        if let Some(first) = self.callers.get(fit) {
-            self.most_error = self.most_error.max(first.count);
-            self.callers.truncate(fit);
-        }
+        let left_out = self.callers.drain(fit..).map(|caller| caller.count).max();
+        self.most_error = self.most_error.max(left_out.unwrap_or(0));
+    }
+
+    fn rank(&mut self, by: By) {
+        self.callers.sort_by(|a, b| match by {
+            By::Refused | By::Used => (b.count, &a.key).cmp(&(a.count, &b.key)),
+            By::Near => {
+                let near = |one: &TopCaller| one.left_permille.unwrap_or(u64::MAX);
+                (near(a), b.count, &a.key).cmp(&(near(b), a.count, &b.key))
+            }
+        });
     }
 }
 
 /// Joins what several nodes say of one rule, each with all the callers that it keeps or those that [`Top::cut`] left. Counts
 /// add up. A node that does not list a caller may have seen it up to as often as its `most_error`, which is added to the error
-/// and to the count.
+/// and to the count. What a caller has left is what it had when any node saw it last: of a cell that all of them share the
+/// smallest number would be one of an hour ago, long refilled. Of nodes that saw it about when the others did, who was last
+/// nobody knows, and the smallest number counts: whoever is at its limit is not hidden.
 #[must_use]
 pub fn merge(tops: &[Top], by: By, most: usize) -> Top {
+    let mut merged = join(tops);
+    if by == By::Near {
+        merged.callers.retain(|caller| caller.left_permille.is_some());
+    }
+    merged.rank(by);
+    merged.callers.truncate(most);
+    merged
+}
+
+fn join(tops: &[Top]) -> Top {
     let most_error: u64 = tops.iter().map(|top| top.most_error).sum();
     let mut callers: HashMap<&[(String, String)], TopCaller> = HashMap::new();
+    let mut lately: HashMap<&[(String, String)], u64> = HashMap::new();
     for (top, caller) in tops.iter().flat_map(|top| top.callers.iter().map(move |caller| (top, caller))) {
         // As if no node listed it, until it is found that one does.
         let unseen = || TopCaller {
             count: most_error,
             error: most_error,
             left_permille: None,
+            left_ago_us: None,
             key: caller.key.clone(),
         };
         let own = callers.entry(&caller.key).or_insert_with(unseen);
         own.count = own.count - top.most_error + caller.count;
         own.error = own.error - top.most_error + caller.error;
-        own.left_permille = own.left_permille.or(caller.left_permille);
+        let seen = lately.entry(&caller.key).or_insert(u64::MAX);
+        *seen = (*seen).min(caller.left_ago_us.unwrap_or(u64::MAX));
     }
-    let mut merged = Top {
+    for caller in tops.iter().flat_map(|top| &top.callers) {
+        // One that tells no age, as an earlier release does, counts as the oldest.
+        let is_late =
+            caller.left_ago_us.unwrap_or(u64::MAX) <= lately[&*caller.key].saturating_add(AGES_DIFFER_US);
+        let Some(own) = callers.get_mut(&*caller.key).filter(|_| is_late) else { continue };
+        let least = |one: &TopCaller| (one.left_permille.unwrap_or(u64::MAX), one.left_ago_us);
+        if least(caller) < least(own) {
+            (own.left_permille, own.left_ago_us) = (caller.left_permille, caller.left_ago_us);
+        }
+    }
+    Top {
         callers: callers.into_values().collect(),
         total: tops.iter().map(|top| top.total).sum(),
         most_error,
-    };
-    match by {
-        By::Refused | By::Used => merged.callers.sort_by(|a, b| (b.count, &a.key).cmp(&(a.count, &b.key))),
-        By::Near => {
-            merged.callers.retain(|caller| caller.left_permille.is_some());
-            merged
-                .callers
-                .sort_by(|a, b| (a.left_permille, b.count, &a.key).cmp(&(b.left_permille, a.count, &b.key)));
-        }
     }
-    merged.callers.truncate(most);
-    merged
 }
 
 /// The Space-Saving sketch.
 #[derive(Default)]
 struct Sketch {
     places: Vec<Place>,
-    by_caller: HashMap<u64, usize, RandomState>,
+    by_caller: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
     total: u64,
     /// No count is below this; places before the cursor are above it.
     floor: u64,
     cursor: usize,
+}
+
+/// The number of a caller is a hash under the fleet's secret: nobody chooses it, and it need not be hashed again.
+#[derive(Default)]
+struct AlreadyHashed(u64);
+
+impl Hasher for AlreadyHashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
 }
 
 struct Place {
@@ -233,32 +285,40 @@ struct Place {
     key: Vec<(String, String)>,
     count: u64,
     error: u64,
-    left_permille: Option<u64>,
+    /// What was left, in thousandths of the limit, and when.
+    left: Option<(u64, u64)>,
 }
 
 impl Sketch {
     fn add(&mut self, noted: &Noted<'_>) {
-        let Noted { caller, n, left_permille, .. } = *noted;
+        let Noted { caller, n, .. } = *noted;
+        let left = noted.left_permille.map(|left| (left, noted.now_us));
         self.total += n;
         if let Some(place) = self.by_caller.get(&caller) {
             let place = &mut self.places[*place];
             place.count += n;
-            place.left_permille = left_permille.or(place.left_permille);
+            place.left = left.or(place.left);
             return;
         }
-        let key = noted.key.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut new = Place { caller, key, count: n, error: 0, left_permille };
         if self.places.len() < PLACES {
             self.by_caller.insert(caller, self.places.len());
-            self.places.push(new);
+            let key = noted.key.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            self.places.push(Place { caller, key, count: n, error: 0, left });
             return;
         }
         let least = self.least();
         let old = &mut self.places[least];
-        (new.error, new.count) = (old.count, old.count + n);
         self.by_caller.remove(&old.caller);
         self.by_caller.insert(caller, least);
-        *old = new;
+        (old.caller, old.left) = (caller, left);
+        (old.error, old.count) = (old.count, old.count + n);
+        // In the memory that the old one's takes: it is about as long.
+        old.key.resize_with(noted.key.len(), Default::default);
+        for ((name, value), (new_name, new_value)) in old.key.iter_mut().zip(noted.key) {
+            name.clear();
+            name.push_str(new_name);
+            value.clone_from(new_value);
+        }
     }
 
     /// The place with the smallest count. Counts only grow, so most calls go on where the last one ended.
@@ -273,7 +333,7 @@ impl Sketch {
         self.cursor
     }
 
-    fn top(&self) -> Top {
+    fn top(&self, now_us: u64) -> Top {
         let mut callers: Vec<TopCaller> = self
             .places
             .iter()
@@ -281,7 +341,8 @@ impl Sketch {
                 key: place.key.clone(),
                 count: place.count,
                 error: place.error,
-                left_permille: place.left_permille,
+                left_permille: place.left.map(|(left, _)| left),
+                left_ago_us: place.left.map(|(_, seen_us)| now_us.saturating_sub(seen_us)),
             })
             .collect();
         callers.sort_by(|a, b| (b.count, &a.key).cmp(&(a.count, &b.key)));
@@ -316,13 +377,13 @@ mod tests {
         exact
     }
 
-    fn noted<'a>(caller: u64, key: &'a [(&'a str, &'a str)]) -> Noted<'a> {
+    fn noted<'a>(caller: u64, key: &'a [(&'a str, String)]) -> Noted<'a> {
         Noted { domain: "api", rule: "r", caller, key, now_us: 0, n: 1, refused: false, left_permille: None }
     }
 
     fn note(top: &TopCallers, caller: usize) {
         let value = caller.to_string();
-        top.note(&noted(caller as u64, &[("user", &value)]));
+        top.note(&noted(caller as u64, &[("user", value)]));
     }
 
     fn number(caller: &TopCaller) -> usize {
@@ -333,7 +394,7 @@ mod tests {
     fn rules_that_are_no_longer_asked_about_make_room_for_others() {
         let top = TopCallers::default();
         let note = |rule: &str, now_us| {
-            let key = [("user", "u")];
+            let key = [("user", "u".to_owned())];
             top.note(&Noted { rule, now_us, ..noted(1, &key) });
         };
         (0..MOST_RULES + 1).for_each(|rule| note(&format!("old-{rule}"), 0));
@@ -350,7 +411,7 @@ mod tests {
     fn counts_of_a_zipf_load_are_exact_within_the_stated_error() {
         let top = TopCallers::default();
         let exact = zipf(20_000, 200_000, 0x9e37_79b9, |caller| note(&top, caller));
-        let found = top.top("api", "r", By::Used, PLACES);
+        let found = top.top(("api", "r"), By::Used, PLACES, 0);
         assert_eq!(found.total, 200_000);
         assert!(found.most_error <= 200_000 / PLACES as u64, "{}", found.most_error);
         for caller in &found.callers {
@@ -376,7 +437,7 @@ mod tests {
             turn += 1;
             note(&nodes[turn % 3], caller);
         });
-        let tops = nodes.each_ref().map(|node| node.top("api", "r", By::Used, PLACES));
+        let tops = nodes.each_ref().map(|node| node.top(("api", "r"), By::Used, PLACES, 0));
         let merged = merge(&tops, By::Used, 20);
         assert_eq!((merged.total, merged.callers.len()), (90_000, 20));
         for caller in &merged.callers {
@@ -406,7 +467,7 @@ mod tests {
     fn callers_are_ranked_by_what_is_asked_for() {
         let top = TopCallers::default();
         let one = |user: &str, n: u64, refused: bool, left: u64| {
-            let key = [("user", user)];
+            let key = [("user", user.to_owned())];
             top.note(&Noted {
                 n,
                 refused,
@@ -417,9 +478,9 @@ mod tests {
         one("calm", 100, false, 900);
         one("near", 10, false, 20);
         one("refused", 30, true, 500);
-        let first = |by: By| top.top("api", "r", by, 1).callers[0].key[0].1.clone();
+        let first = |by: By| top.top(("api", "r"), by, 1, 0).callers[0].key[0].1.clone();
         assert_eq!([first(By::Used), first(By::Near), first(By::Refused)], ["calm", "near", "refused"]);
-        assert_eq!(top.top("api", "other", By::Used, 5), Top::default());
+        assert_eq!(top.top(("api", "other"), By::Used, 5, 0), Top::default());
     }
 
     #[test]
@@ -431,7 +492,7 @@ mod tests {
             note(&nodes[turn % 2], caller);
         });
         let tops = nodes.each_ref().map(|node| {
-            let mut top = node.top("api", "r", By::Used, PLACES);
+            let mut top = node.top(("api", "r"), By::Used, PLACES, 0);
             top.cut(3_000);
             assert!((5..60).contains(&top.callers.len()), "{}", top.callers.len());
             top
@@ -443,16 +504,66 @@ mod tests {
     }
 
     #[test]
+    fn what_a_caller_has_left_is_what_the_node_says_that_saw_it_last_however_nodes_are_ordered() {
+        let saw = |moments: &[(u64, u64)]| {
+            let node = TopCallers::default();
+            for (now_us, left) in moments {
+                let key = [("user", "alice".to_owned())];
+                node.note(&Noted { now_us: *now_us, left_permille: Some(*left), ..noted(1, &key) });
+            }
+            node
+        };
+        let merged = |nodes: [(&TopCallers, u64); 2]| {
+            let tops = nodes.map(|(node, now_us)| node.top(("api", "r"), By::Near, 9, now_us));
+            let mut turned = tops.clone();
+            turned.reverse();
+            let found = merge(&tops, By::Near, 1);
+            assert_eq!(found, merge(&turned, By::Near, 1));
+            (found.callers[0].left_permille, found.callers[0].left_ago_us, found.callers[0].count)
+        };
+        // Clocks differ by an hour: only ages are told.
+        let (hour, second) = (GENERATION_US, 1_000_000);
+        let (early, late) = (saw(&[(hour + second, 0)]), saw(&[(10 * second, 500), (40 * second, 990)]));
+        let at = [(&early, hour + 60 * second), (&late, 60 * second)];
+        assert_eq!(merged(at), (Some(990), Some(20 * second), 3), "it has refilled since");
+        // Who heard the question a second later tells an age that is too large: the smaller number counts.
+        let (one, other) = (saw(&[(9 * second, 975)]), saw(&[(10 * second, 0)]));
+        assert_eq!(merged([(&one, 10 * second), (&other, 12 * second)]), (Some(0), Some(2 * second), 2));
+    }
+
+    #[test]
+    fn a_list_by_nearness_that_was_cut_still_bounds_its_error() {
+        let note = |node: &TopCallers, user: &str, n: u64, left_permille: Option<u64>| {
+            let key = [("user", user.to_owned())];
+            node.note(&Noted { n, left_permille, ..noted(user.bytes().map(u64::from).sum(), &key) });
+        };
+        let nodes = [TopCallers::default(), TopCallers::default()];
+        note(&nodes[0], "near", 3, Some(10));
+        note(&nodes[0], "calm", 20, Some(500));
+        note(&nodes[0], "busy", 1_000, Some(900));
+        note(&nodes[0], "banned", 70, None);
+        ["near", "calm", "busy", "banned"].iter().for_each(|user| note(&nodes[1], user, 1, Some(0)));
+        let mut tops = nodes.each_ref().map(|node| node.top(("api", "r"), By::Near, PLACES, 0));
+        tops[0].cut(300);
+        assert_eq!(tops[0].callers.len(), 2, "those that are cut are the busiest: {:?}", tops[0]);
+        let merged = merge(&tops, By::Near, PLACES);
+        for (user, truth) in [("near", 4), ("calm", 21), ("busy", 1_001), ("banned", 71)] {
+            let one = merged.callers.iter().find(|one| one.key[0].1 == user).unwrap();
+            assert!(one.count >= truth && one.count - one.error <= truth, "{one:?}: {truth}");
+        }
+    }
+
+    #[test]
     fn what_was_busy_two_hours_ago_is_busy_no_more() {
         let top = TopCallers::default();
         let hour = GENERATION_US;
-        let key = [("user", "a")];
+        let key = [("user", "a".to_owned())];
         let at = |now_us: u64, caller: u64| top.note(&Noted { now_us, ..noted(caller, &key) });
         at(1, 1);
         at(2, 1);
         at(hour + 3, 2);
-        assert_eq!(top.top("api", "r", By::Used, 5).total, 3);
+        assert_eq!(top.top(("api", "r"), By::Used, 5, 0).total, 3);
         at(2 * hour + 5, 2);
-        assert_eq!(top.top("api", "r", By::Used, 5).total, 2);
+        assert_eq!(top.top(("api", "r"), By::Used, 5, 0).total, 2);
     }
 }

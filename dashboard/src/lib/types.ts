@@ -298,6 +298,7 @@ export interface TopCaller {
   count: number;
   error: number;
   left_permille: number | null;
+  left_ago_us?: number;
 }
 
 export interface TopCallers {

@@ -11,7 +11,7 @@ use axum::extract::{Extension, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_decisions::DecisionLog;
-use tidegate_replay::{LimitReport, Options, Peak, Recorded, Replay, Report, decision_line};
+use tidegate_replay::{LimitReport, Options, Peak, Recorded, Replay, Report, Tells, decision_line};
 use tidegate_rules::{Format, RuleSet, Timestamp};
 use tidegate_rulestore::{Document, DocumentSet, Role, put_rule};
 use tokio::sync::Semaphore;
@@ -140,7 +140,9 @@ pub(super) fn report(
     let options = Options { most_callers: MOST_CALLERS, named: NAMED, ..Options::new("") };
     let mut replay = Replay::new(rules, against, options);
     let mut hidden = BTreeSet::new();
-    let read = |line: &str| parse(line).map(|recorded| (recorded.at.as_micros(), recorded.weight));
+    // An event is played once, however many it stands for: its hits are multiplied.
+    let weight = |recorded: &Recorded<'_>| if recorded.tells == Tells::Request { recorded.weight } else { 1 };
+    let read = |line: &str| parse(line).map(|recorded| (recorded.at.as_micros(), weight(&recorded)));
     let mut ordered: Vec<((u64, u32), &str)> =
         lines.iter().filter_map(|line| Some((read(line)?, line.as_str()))).collect();
     ordered.retain(|((at, _), _)| *at >= since_us);
@@ -239,5 +241,31 @@ fn hide(report: &mut Value, log: &DecisionLog) {
             let busiest = limit["suggestion"]["busiest"].as_array_mut().into_iter().flatten();
             busiest.for_each(|one| hide_one(&mut one[0], &key));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_rules::Source;
+
+    use super::*;
+
+    #[test]
+    fn an_event_that_stands_for_many_takes_no_room_from_requests() {
+        let rules = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 1, window: 1h }] }] }";
+        let rules =
+            RuleSet::compile(&[Source::new("rules.yaml", rules)], Format::Native).expect("good rules");
+        let decision = |at: u64| {
+            format!(
+                r#"{{"time_us":{at},"domain":"api","verdict":"admitted","n":1,"attributes":{{"user":"a"}}}}"#
+            )
+        };
+        let refund = format!(
+            r#"{{"time_us":12,"event":"refunded","domain":"api","amount":0,"n":{},"attributes":{{"user":"a"}}}}"#,
+            2 * MOST_PLAYED
+        );
+        let lines = [decision(10), decision(11), refund, decision(13)];
+        let (report, _) = report(rules, None, &lines, 0);
+        assert_eq!((report.requests, report.refused.now, report.lines.events), (3, 2, 1));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tidegate_decisions::{By, DecisionLog, Entry, LimitDemand, Query, RuleTop, join_demands};
+use tidegate_decisions::{By, DecisionLog, LimitDemand, Query, RuleTop, join_demands};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -246,7 +246,7 @@ fn told(log: &DecisionLog, question: &Question, most_bytes: usize) -> Told {
             let rules: Vec<(String, String)> = log.top().rules().into_iter().filter(fits).collect();
             let each = most_bytes / rules.len().max(1);
             let top = |(domain, rule): (String, String)| {
-                let mut top = log.top().top(&domain, &rule, *by, ALL_PLACES);
+                let mut top = log.top_of(&domain, &rule, *by, ALL_PLACES);
                 top.cut(each);
                 RuleTop { domain, rule, top }
             };
@@ -278,9 +278,7 @@ fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
 
 fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
     let entries = log.recent();
-    // A lease that ends says nothing of its domain, and little else.
-    let is_of = |domain: &str, entry: &Entry| entry.domain().is_none_or(|own| own == domain);
-    let fit = entries.iter().rev().filter(|entry| domain.is_none_or(|domain| is_of(domain, entry)));
+    let fit = entries.iter().rev().filter(|entry| domain.is_none() || entry.domain() == domain);
     let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), log.complete_since_us());
     for entry in fit {
         let line = entry.line();
@@ -295,4 +293,67 @@ fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
     }
     lines.reverse();
     Told::Sample { lines, since_us }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_decisions::DecisionLogConfig;
+    use tidegate_limiter::{
+        CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher,
+        Settled,
+    };
+    use tidegate_rules::{Format, Rule, RuleSet, Source};
+    use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
+
+    use super::*;
+
+    struct Ears(Arc<DecisionLog>);
+
+    impl Observer for Ears {
+        fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+            NoObserver.watch_rule(rule)
+        }
+
+        fn decided(&self, decided: &Decided<'_>) {
+            self.0.hear(decided);
+        }
+
+        fn settled(&self, settled: &Settled<'_>) {
+            self.0.hear_settled(settled);
+        }
+    }
+
+    /// The log of a limiter that has taken and released as many leases in each of these domains.
+    async fn log_of(domains: &[(&str, usize)]) -> Arc<DecisionLog> {
+        let config = DecisionLogConfig { admissions_one_in: 1, ..DecisionLogConfig::default() };
+        let log = Arc::new(DecisionLog::open(config, Arc::new(SystemClock::new())).expect("it has no file"));
+        let rules = domains.iter().map(|(domain, _)| {
+            format!("{{ domain: {domain}, rules: [{{ name: slots, limits: [{{ algorithm: concurrency, limit: 9, ttl: 1h }}] }}] }}")
+        });
+        let rules = rules.collect::<Vec<String>>().join("\n---\n");
+        let rules =
+            RuleSet::compile(&[Source::new("rules.yaml", rules)], Format::Native).expect("good rules");
+        let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
+        let limiter = Limiter::new(LimiterConfig::new(rules, store, Arc::new(Ears(log.clone()))));
+        for (domain, leases) in domains {
+            for _ in 0..*leases {
+                let asks = [DescriptorAsk::one(&[("user", b"alice")])];
+                let decided = limiter.check(&CheckRequest::new(domain, &asks)).await.expect("a known domain");
+                limiter.release(&decided.lease.expect("room for one")).await.expect("it lives");
+            }
+        }
+        log
+    }
+
+    #[tokio::test]
+    async fn a_sample_of_one_domain_has_no_room_taken_by_the_leases_of_another() {
+        let log = log_of(&[("jobs", 3), ("noise", 200)]).await;
+        let Told::Sample { lines, since_us } = sample(&log, Some("jobs"), 4 << 10) else {
+            panic!("a sample")
+        };
+        assert_eq!((lines.len(), since_us), (6, None), "three admissions and their ends: {lines:?}");
+        assert!(lines.iter().all(|line| line.contains("\"domain\":\"jobs\"")), "{lines:?}");
+        let Told::Sample { lines, .. } = sample(&log, None, usize::MAX) else { panic!("a sample") };
+        assert_eq!(lines.len(), 2 * 203);
+    }
 }

@@ -130,7 +130,7 @@ impl CallerWatch {
         let mut told: Vec<RuleCallers> = rules
             .into_iter()
             .filter_map(|(domain, rule)| {
-                let now = log.top().top(&domain, &rule, By::Used, COMPARED);
+                let now = log.top_of(&domain, &rule, By::Used, COMPARED);
                 let name = RuleName::new(&domain, &rule);
                 let before = self.before.entry((domain, rule)).or_insert_with(|| now.clone());
                 // A ranking that was begun anew says nothing about what came since.
@@ -178,7 +178,7 @@ mod tests {
 
     fn caller(user: &str, count: u64, error: u64) -> TopCaller {
         let key = vec![("user".to_owned(), user.to_owned())];
-        TopCaller { key, count, error, left_permille: None }
+        TopCaller { key, count, error, left_permille: None, left_ago_us: None }
     }
 
     fn top(callers: Vec<TopCaller>) -> Top {

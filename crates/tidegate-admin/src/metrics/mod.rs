@@ -331,6 +331,8 @@ fn encode_decisions(stats: &LogStats, encoder: &mut DescriptorEncoder<'_>) -> fm
     counter(encoder, "decision_log_lines", "Decisions that were kept.", stats.kept)?;
     let help = "Kept decisions that could not be written to the file or to stdout in time.";
     counter(encoder, "decision_log_dropped", help, stats.dropped)?;
+    let help = "Renewals of leases that were not kept: more came in a second than refusals_per_second.";
+    counter(encoder, "decision_log_renewals_left_out", help, stats.renewals_left_out)?;
     gauge(encoder, "decision_log_bytes", "Memory that kept decisions take.", stats.bytes as u64)?;
     gauge(encoder, "ranked_callers", "Callers that are ranked, of all rules.", stats.callers as u64)
 }

@@ -112,8 +112,9 @@ impl Picture {
         let (nodes, stores) = (client.get("/nodes")?.body, client.get("/stores")?.body);
         let mut callers = Vec::new();
         if most_callers > 0 {
-            callers.extend(busiest(client, "refused", most_callers));
-            callers.extend(busiest(client, "used", most_callers));
+            callers.extend(
+                ["refused", "used", "near"].into_iter().flat_map(|by| busiest(client, by, most_callers)),
+            );
         }
         Ok(Picture { nodes, stores, latest, rules, callers })
     }
@@ -230,7 +231,10 @@ fn busiest(client: &AdminClient, by: &'static str, most: usize) -> Vec<Busy> {
         let callers = rule["callers"].as_array().into_iter().flatten();
         found.extend(callers.map(|told| Busy { by, rule: name.clone(), told: told.clone() }));
     }
-    found.sort_by_key(|one| u64::MAX - one.told["count"].as_u64().unwrap_or(0));
+    let count = |one: &Busy| u64::MAX - one.told["count"].as_u64().unwrap_or(0);
+    let left =
+        |one: &Busy| if by == "near" { one.told["left_permille"].as_u64().unwrap_or(u64::MAX) } else { 0 };
+    found.sort_by_key(|one| (left(one), count(one)));
     found.truncate(most);
     found
 }

@@ -220,6 +220,12 @@ fn top_shows_callers_and_a_suggested_limit_becomes_a_shadow_rule() {
     let is_alice = |one: &&Value| one["by"] == "used" && one["key"][0][1] == "alice";
     let alice = callers.as_array().unwrap().iter().find(is_alice).unwrap();
     assert_eq!((&alice["rule"], &alice["count"]), (&json!("api/per-user"), &json!(4)), "{callers}");
+    let nearest = callers.as_array().unwrap().iter().find(|one| one["by"] == "near").unwrap();
+    assert_eq!((&nearest["key"][0][1], &nearest["count"]), (&json!("alice"), &json!(4)), "{callers}");
+    assert!(
+        top.lines().any(|line| line.trim_start().starts_with("near") && line.contains("user=alice")),
+        "{top}"
+    );
     let suggested = says(&node, &["rules", "suggest"]);
     assert!(suggested.contains("SUGGESTED") && suggested.contains("per-"), "{suggested}");
     let rule = json_of(&node, &["rules", "suggest"])["rules"][0].clone();

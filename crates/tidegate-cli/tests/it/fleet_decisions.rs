@@ -156,6 +156,29 @@ fn the_busiest_callers_of_two_nodes_are_exact_within_the_stated_error() {
 }
 
 #[test]
+fn who_is_at_its_limit_on_one_node_is_nearest_to_it_wherever_it_was_seen_before() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair(&redis, "['*']");
+    // Node one sees alice with all but one left, and bob with half; on node two alice spends the rest.
+    one.ask(&["alice".to_owned()]);
+    one.ask(&vec!["bob".to_owned(); 20]);
+    two.ask(&vec!["alice".to_owned(); 39]);
+    for node in [&one, &two] {
+        let near = node.whole("/keys/top?by=near&limit=2");
+        let callers = near["rules"][0]["callers"].as_array().unwrap();
+        let told = [0, 1].map(|place| {
+            let caller = &callers[place];
+            (&caller["key"][0][1], &caller["left_permille"], &caller["count"], &caller["error"])
+        });
+        let expected = [("alice", 0, 40), ("bob", 500, 20)];
+        let expected = expected.map(|(name, left, count)| [json!(name), json!(left), json!(count), json!(0)]);
+        for ((name, left, count, error), expected) in told.into_iter().zip(&expected) {
+            assert_eq!([name, left, count, error], expected.each_ref(), "{near}");
+        }
+    }
+}
+
+#[test]
 fn a_search_finds_what_the_other_node_refused_and_a_viewer_sees_no_key() {
     let redis = Redis::start();
     // Callers are hashed with the secret that the fleet keeps in its store.

@@ -10,10 +10,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_decisions::{By, Clear, DecisionLog, DecisionLogConfig, FileConfig, Query, Verdict};
 use tidegate_limiter::{
-    CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher,
+    CheckRequest, Decided, DescriptorAsk, LimitOverride, Limiter, LimiterConfig, NoObserver, Observer,
+    RuleWatcher, Settled, SpentAt,
 };
 use tidegate_rules::{Format, Rule, RuleSet, Source};
 use tidegate_store::{ManualClock, MemoryConfig, MemoryStore};
@@ -21,7 +22,9 @@ use tidegate_testkit::poll;
 
 const RULES: &str = "{ domain: api, rules: [
   { name: per-user, key: [user], limits: [{ algorithm: sliding_log, limit: 3, window: 1h }] },
-  { name: tried, shadow: true, match: { path: /login }, key: [ip], limits: [{ algorithm: sliding_log, limit: 1, window: 1h }] }] }";
+  { name: tried, shadow: true, match: { path: /login }, key: [ip], limits: [{ algorithm: sliding_log, limit: 1, window: 1h }] }] }
+---
+{ domain: jobs, rules: [{ name: at-once, key: [team], limits: [{ algorithm: concurrency, limit: 3, ttl: 60s }] }] }";
 const START: u64 = 1_800_057_600_000_000;
 
 struct World {
@@ -39,6 +42,10 @@ impl Observer for Ears {
 
     fn decided(&self, decided: &Decided<'_>) {
         self.0.hear(decided);
+    }
+
+    fn settled(&self, settled: &Settled<'_>) {
+        self.0.hear_settled(settled);
     }
 }
 
@@ -59,11 +66,14 @@ impl World {
             attributes.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         let asks = [DescriptorAsk::one(&entries)];
         let request = CheckRequest::new("api", &asks);
-        let check = pin!(self.limiter.check(&request));
-        match check.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decision) => decision.unwrap().allowed,
-            Poll::Pending => unreachable!("memory answers at once"),
-        }
+        at_once(self.limiter.check(&request)).unwrap().allowed
+    }
+}
+
+fn at_once<T>(work: impl Future<Output = T>) -> T {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => unreachable!("memory answers at once"),
     }
 }
 
@@ -112,6 +122,48 @@ fn what_rules_count_by_is_kept_of_a_request_with_very_many_attributes() {
     assert_eq!(found.fit, 1, "a caller is found by its key");
     let kept: Vec<&str> = found.records[0].attributes.iter().map(|(name, _)| &**name).collect();
     assert_eq!((kept.len(), &kept[..3]), (16, &["ip", "user", "a0"][..]), "the shadow rule's key, too");
+}
+
+#[test]
+fn what_is_given_back_is_told_with_its_key_its_own_limit_and_how_much_is_left_out() {
+    let world = World::new(DecisionLogConfig { clear: Clear::All, ..everything() });
+    let names: Vec<String> = (0..40).map(|number| format!("a{number}")).collect();
+    let mut entries: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b"x"[..])).collect();
+    entries.push(("user", b"alice"));
+    let own = LimitOverride::new("api", 7, Micros::from_secs(60)).unwrap();
+    let others: Vec<Vec<(&str, &[u8])>> = (0..20).map(|_| vec![("ip", &b"203.0.113.7"[..])]).collect();
+    let mut asks = vec![DescriptorAsk::one(&entries).limit(Some(&own))];
+    asks.extend(others.iter().map(|other| DescriptorAsk::one(other)));
+    let request = CheckRequest::new("api", &asks);
+    at_once(world.limiter.refund(&request, Hits::new(2), SpentAt::Unknown)).unwrap();
+    at_once(world.limiter.reset(&request)).unwrap();
+    let lines: Vec<Value> =
+        world.log.recent().iter().map(|entry| serde_json::from_str(&entry.line()).unwrap()).collect();
+    assert_eq!([&lines[0]["event"], &lines[1]["event"]], ["refunded", "reset"]);
+    for line in &lines {
+        assert_eq!(line["own_limit"], serde_json::json!({ "limit": 7, "window_us": 60_000_000 }), "{line}");
+        assert_eq!(
+            (line["attributes"]["user"].as_str(), &line["also_left_out"]),
+            (Some("alice"), &5.into()),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn the_end_of_a_lease_says_its_domain_and_renewals_beyond_the_rate_are_counted() {
+    let world = World::new(DecisionLogConfig { refusals_per_second: 2, ..everything() });
+    let entries = [("team", &b"blue"[..])];
+    let asks = [DescriptorAsk::one(&entries)];
+    let lease = at_once(world.limiter.check(&CheckRequest::new("jobs", &asks))).unwrap().lease.unwrap();
+    for _ in 0..5 {
+        at_once(world.limiter.renew(&lease)).unwrap();
+    }
+    at_once(world.limiter.release(&lease)).unwrap();
+    let domains: Vec<Option<String>> =
+        world.log.recent().iter().map(|entry| entry.domain().map(str::to_owned)).collect();
+    assert_eq!(domains, vec![Some("jobs".to_owned()); 1 + 2 + 1], "the admission, two renewals, the end");
+    assert_eq!(world.log.stats().renewals_left_out, 3);
 }
 
 #[test]
@@ -186,7 +238,7 @@ fn callers_are_ranked_under_every_rule_they_match() {
         world.ask(&[("user", "bob"), ("ip", "10.0.0.1"), ("path", "/login")]);
     }
     let top = |rule: &str, by: By| {
-        let callers = world.log.top().top("api", rule, by, 10).callers;
+        let callers = world.log.top_of("api", rule, by, 10).callers;
         callers.iter().map(|caller| (caller.key[0].1.clone(), caller.count)).collect::<Vec<_>>()
     };
     assert_eq!(top("per-user", By::Used), [("alice".to_owned(), 9), ("bob".to_owned(), 2)]);
@@ -261,7 +313,7 @@ fn keys_of_any_bytes_are_kept_apart_and_hurt_nobody() {
         let check = pin!(world.limiter.check(&request));
         assert!(matches!(check.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
     }
-    let top = world.log.top().top("api", "per-user", By::Used, 10);
+    let top = world.log.top_of("api", "per-user", By::Used, 10);
     assert_eq!((top.callers.len(), top.total), (7, 7), "{top:?}");
     for record in world.log.recent() {
         let line: Value = serde_json::from_str(&record.line()).unwrap();

@@ -151,10 +151,21 @@ fn one_call_tries_the_suggested_limit_in_a_shadow_rule() {
     assert_eq!((&made["rule"]["limits"][0]["limit"], &made["rule"]["key"]), (&json!(5), &json!(["user"])));
     let versions = node.get("/versions");
     assert_eq!(versions["versions"][0]["reason"], "tries 5 for api/per-user in shadow");
-    // It counts what enforcing it would refuse: carol asks eight times, three pass the rule, and five would pass this one.
+    // It counts what enforcing it would refuse: of carol's eight the rule itself lets three pass, and this one would have let five.
     assert_eq!(node.passing("carol", 8), 3);
-    let top = node.get("/keys/top?rule=per-user-suggested&by=refused");
-    assert_eq!(top["rules"].as_array().unwrap().len(), 1, "{top}");
+    let callers = |by: &str| {
+        let top = node.get(&format!("/keys/top?rule=per-user-suggested&by={by}"));
+        let [rule] = &top["rules"].as_array().unwrap()[..] else { panic!("{top}") };
+        let count =
+            |caller: &Value| (caller["key"][0][1].as_str().unwrap().to_owned(), caller["count"].clone());
+        rule["callers"].as_array().unwrap().iter().map(count).collect::<Vec<_>>()
+    };
+    assert_eq!((callers("used"), callers("refused")), (vec![("carol".to_owned(), json!(8))], vec![]));
+    // With two instead it would have refused all of dave's but two, one of which the rule let pass.
+    let two = json!({ "domain": "api", "rule": "per-user", "value": 2 });
+    assert_eq!(node.ask("POST", "/suggestions/shadow", &two).status, 200);
+    assert_eq!(node.passing("dave", 8), 3);
+    assert_eq!(callers("refused"), [("dave".to_owned(), json!(6))]);
     // Again with another number: it is replaced.
     let again = json!({ "domain": "api", "rule": "per-user", "value": 7, "reason": "rather seven" });
     assert_eq!(node.ask("POST", "/suggestions/shadow", &again).status, 200);
