@@ -30,10 +30,10 @@ pub(crate) struct WhyArgs {
     #[arg(long)]
     pub(crate) all: bool,
     /// From this moment on (RFC 3339), or so far back, such as 15m
-    #[arg(long, value_name = "WHEN", conflicts_with = "log")]
+    #[arg(long, value_name = "WHEN")]
     pub(crate) from: Option<String>,
     /// Before this moment
-    #[arg(long, value_name = "WHEN", conflicts_with = "log")]
+    #[arg(long, value_name = "WHEN")]
     pub(crate) to: Option<String>,
     /// Show at most this many, newest first
     #[arg(long, value_name = "N", default_value_t = 20)]

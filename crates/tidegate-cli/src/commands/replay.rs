@@ -242,6 +242,8 @@ fn progress(size: u64) -> ProgressBar {
     let template = "{elapsed_precise} [{bar:40}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
     let style = ProgressStyle::with_template(template).expect("a valid template");
     bar.set_style(style.progress_chars("=> "));
+    // At once: it moves only after many lines, which a slow pipe may take its time for.
+    bar.tick();
     bar
 }
 

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate_replay::{Line, Reader};
+use tidegate_store::{Clock as _, SystemClock};
 
 use crate::args::{Attribute, Output, WhyArgs};
 use crate::commands::admin_client::AdminClient;
@@ -69,6 +70,7 @@ fn escaped(text: &str) -> String {
 /// The same from a file, in the shape that the API answers in.
 fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
     let unreadable = |error: io::Error| Failure::new(format!("cannot read {}: {error}", path.display()));
+    let (from, to) = (moment_us(args.from.as_deref(), "--from")?, moment_us(args.to.as_deref(), "--to")?);
     let (mut newest, mut fit, mut bad) = (VecDeque::new(), 0u64, 0u64);
     let mut hashed = BTreeSet::new();
     let mut lines = Reader::new(File::open(path).map_err(unreadable)?);
@@ -90,7 +92,9 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
             shown.starts_with('#') && !one.value.starts_with('#')
         };
         hashed.extend(args.attributes.iter().filter(is_hashed).map(|one| one.key.as_str()));
-        if !fits(&decision, args) {
+        let at = decision["time_us"].as_u64().unwrap_or(0);
+        let is_then = from.is_none_or(|from| at >= from) && to.is_none_or(|to| at < to);
+        if !is_then || !fits(&decision, args) {
             continue;
         }
         fit += 1;
@@ -101,6 +105,20 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
         newest.truncate(args.limit);
     }
     Ok(json!({ "decisions": newest, "fit": fit, "unreadable": bad, "hashed": hashed }))
+}
+
+/// A moment, or a span back from now, as the API takes them.
+fn moment_us(text: Option<&str>, option: &str) -> Result<Option<u64>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    if let Ok(back) = tidegate_rules::parse_duration(text) {
+        return Ok(Some(SystemClock::new().now().as_micros().saturating_sub(back.get())));
+    }
+    let moment: jiff::Timestamp = text.parse().map_err(|_| {
+        Failure::new(format!("`{text}` is no moment")).hint(format!(
+            "write date, time and zone, such as {option} 2027-01-01T14:03Z, or how far back: {option} 15m"
+        ))
+    })?;
+    Ok(Some(u64::try_from(moment.as_microsecond()).unwrap_or(0)))
 }
 
 /// When it was made, as the API writes it.

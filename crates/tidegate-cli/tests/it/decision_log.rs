@@ -190,6 +190,52 @@ fn why_answers_from_a_file() {
 }
 
 #[test]
+fn why_was_somebody_refused_at_three_past_two_is_answered_from_a_file_and_by_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    // 2027-01-16T14:02:59.999999Z, 14:03:00, 14:03:59.999999 and 14:04:00.
+    let line = |time_us: u64, user: &str| {
+        format!(
+            "{{\"time_us\":{time_us},\"domain\":\"api\",\"rule\":\"r\",\"verdict\":\"refused\",\"attributes\":{{\"user\":\"{user}\"}}}}\n"
+        )
+    };
+    let three_past = 1_800_108_180_000_000u64;
+    let times = [three_past - 1, three_past, three_past + 59_999_999, three_past + 60_000_000];
+    let log: String = times.iter().flat_map(|at| ["alice", "bob"].map(|user| line(*at, user))).collect();
+    fs::write(dir.path().join("a.log"), log).unwrap();
+    let at = |from: &str, to: &str| {
+        run_in(dir.path(), &["why", "user=alice", "--log", "a.log", "--from", from, "--to", to])
+    };
+    let told = at("2027-01-16T14:03Z", "2027-01-16T15:04+01:00");
+    assert_eq!(told.matches("refused by api/r").count(), 2, "{told}");
+    assert!(told.contains("2027-01-16T14:03:00Z") && told.contains("2027-01-16T14:03:59.999999Z"), "{told}");
+    assert!(at("5m", "1m").contains("nothing that fits was kept"), "spans go back from now");
+    let wrong = at("14:03", "1m");
+    assert!(wrong.starts_with("exit 1") && wrong.contains("--from 2027-01-01T14:03Z"), "{wrong}");
+
+    let (mut server, dir) = serve("{ admissions_one_in: 1, clear: ['*'] }");
+    let admin = server.addr("admin");
+    let body = json!({ "domain": "api", "attributes": { "user": "alice" }, "cost": 8 }).to_string();
+    assert_eq!(http::post_json(server.addr("http"), "/v1/check", &body).status, 429);
+    let why = |more: &[&str]| {
+        let told = tidegate(&[&["why", "user=alice"], more].concat())
+            .env("TIDEGATE_ADMIN", format!("http://{admin}"))
+            .env("TIDEGATE_TOKEN", TOKEN)
+            .env("HOME", dir.path())
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&told.stdout).into_owned()
+    };
+    // When it happened, by the line itself.
+    let kept = why(&[]);
+    let moment = kept.split_whitespace().next().unwrap();
+    assert!(why(&["--from", moment]).contains("refused by api/per-user"), "{kept}");
+    assert!(
+        why(&["--from", "1h", "--to", moment]).contains("nothing that fits"),
+        "what is asked for ends before it"
+    );
+}
+
+#[test]
 fn why_reads_on_behind_what_is_no_line_and_says_that_callers_are_hashed() {
     let dir = tempfile::tempdir().unwrap();
     let line = r##"{"time_us":1800057600000000,"domain":"api","rule":"r","verdict":"refused","attributes":{"user":"#b1f3c0de9a417d22"}}"##;

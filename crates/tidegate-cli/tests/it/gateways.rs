@@ -4,9 +4,10 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate_testkit::{Caddy, Envoy, Nginx, TidegateServer, Upstream, http};
+use tidegate_testkit::{Caddy, Envoy, Nginx, TidegateServer, Upstream, http, poll};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
 const FREE_PORTS: [&str; 8] =
@@ -113,6 +114,61 @@ fn nginx_asks_before_it_forwards_and_turns_403_into_429() {
     // A 403 of the service's own is not taken for ours.
     upstream.set_status(403);
     assert_eq!(get(gateway.addr(), "/", &[]).status, 403);
+}
+
+#[test]
+fn what_nginx_logged_is_replayed_to_the_same_refusals_as_live() {
+    let (mut server, upstream, dir) = (tidegate(), Upstream::start(), TempDir::new().unwrap());
+    let (tidegate, service) = (server.addr("http").to_string(), upstream.addr().to_string());
+    let log = dir.path().join("access.log");
+    let gateway = Nginx::start(|listen| {
+        let listen = listen.to_string();
+        let addresses =
+            [("127.0.0.1:8000", &*listen), ("127.0.0.1:8080", &tidegate), ("127.0.0.1:3000", &service)];
+        let listening = format!("listen {listen};");
+        let logging = format!("{listening}\n    access_log {} combined;", log.display());
+        example("nginx/auth_request.conf", &addresses).replace(&listening, &logging)
+    });
+    // Log-ins are limited by address, on whatever path that means the same; nothing else is, without a key.
+    let mut live = Vec::new();
+    for (method, path) in [
+        ("POST", "/login"),
+        ("GET", "/items"),
+        ("POST", "//Login/?next=%2F"),
+        ("POST", "/login"),
+        ("GET", "/login"),
+        ("POST", "/logins"),
+        ("POST", "/%6cogin"),
+        ("GET", "/items"),
+        ("POST", "/login"),
+    ] {
+        live.push(http::request(gateway.addr(), method, path, &[], b"").unwrap().status);
+    }
+    assert!(live.contains(&200) && live.contains(&429), "{live:?}");
+    let written = || fs::read_to_string(&log).ok().filter(|log| log.lines().count() == live.len());
+    let written = poll(Duration::from_secs(20), written).expect("nginx writes every line");
+    // nginx tells the status: the log itself says who was refused live.
+    let logged: Vec<u16> = written
+        .lines()
+        .map(|line| line.rsplit('"').nth(4).unwrap().split_whitespace().next().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(logged, live, "{written}");
+    // Line by line: a log of the first n lines refuses one more than that of n - 1 where the n-th was refused.
+    let rules = examples().join("rules.yaml");
+    let mut before = 0;
+    for (n, status) in (1..).zip(&live) {
+        let start: String = written.lines().take(n).map(|line| format!("{line}\n")).collect();
+        fs::write(dir.path().join("start.log"), start).unwrap();
+        let rules = rules.to_str().unwrap();
+        let args = ["replay", "start.log", "--rules", rules, "--domain", "gateway", "--output", "json"];
+        let output = crate::tidegate(&args).current_dir(dir.path()).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+        assert_eq!(report["lines"]["played"], n, "{report}");
+        let refused = report["refused"]["now"].as_u64().unwrap();
+        assert_eq!(refused - before == 1, *status == 429, "line {n} of\n{written}");
+        before = refused;
+    }
 }
 
 #[test]

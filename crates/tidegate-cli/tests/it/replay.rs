@@ -151,6 +151,90 @@ fn a_pipe_is_played_and_a_compressed_log_is_named() {
     assert!(told.starts_with("exit 1") && told.contains("compressed") && told.contains("zcat"), "{told}");
 }
 
+/// A log of so many lines, a thousand to a second, each of the caller that `caller` says.
+fn long_log(lines: u64, caller: impl Fn(u64) -> u64) -> String {
+    use std::fmt::Write as _;
+    let mut log = String::new();
+    for n in 0..lines {
+        let (second, caller) = (n / 1_000, caller(n));
+        let (minute, second) = (second / 60, second % 60);
+        writeln!(
+            log,
+            "10.{}.{}.{} - - [16/Jan/2027:00:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"",
+            caller >> 16 & 255, caller >> 8 & 255, caller & 255
+        )
+        .unwrap();
+    }
+    log
+}
+
+/// The most memory that a replay of this log held at once, in KiB, and what it says.
+fn held(dir: &std::path::Path, log: &str) -> (u64, Value) {
+    let pipe = dir.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (rules, output) = (["--rules", "second.yaml"], ["--output", "json", "--max-callers", "2000"]);
+    let child = tidegate(&[&["replay", "pipe"][..], &rules, &output].concat())
+        .current_dir(dir)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // All of the log is written before the pipe is closed: until then it runs, and it has read all but a pipe's worth.
+    use std::io::Write as _;
+    let mut writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    writer.write_all(log.as_bytes()).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib = line.trim().trim_end_matches(" kB").trim().parse().unwrap();
+    drop(writer);
+    let output = child.wait_with_output().unwrap();
+    fs::remove_file(pipe).unwrap();
+    (kib, serde_json::from_slice(&output.stdout).unwrap())
+}
+
+#[test]
+fn memory_is_bounded_by_live_keys_however_many_callers_a_log_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "{ domain: web, rules: [{ name: per-ip, key: [ip], limits: [{ algorithm: fixed_window, limit: 5, window: 1s }] }] }";
+    fs::write(dir.path().join("second.yaml"), rules).unwrap();
+    const LINES: u64 = 200_000;
+    let (few, report) = held(dir.path(), &long_log(LINES, |n| n % 1_000));
+    assert_eq!((&report["lines"]["played"], &report["rules"][0]["callers"]), (&LINES.into(), &1_000.into()));
+    let (many, report) = held(dir.path(), &long_log(LINES, |n| n));
+    let callers = report["rules"][0]["callers"].as_u64().unwrap();
+    assert!((180_000..220_000).contains(&callers), "nearly every line has a caller of its own: {callers}");
+    // A thousand counters are alive at once, and two thousand callers are told apart. Were none of two hundred thousand counters
+    // dropped they would take 6 MiB, and callers that are told apart 65 MiB more: that was measured.
+    assert!(many < few + (4 << 10), "{many} KiB for 200,000 callers, {few} KiB for 1,000");
+    assert!(many < 80 << 10, "{many} KiB, most of it the program itself: this is a debug build");
+}
+
+#[test]
+fn progress_is_shown_in_a_terminal_and_nowhere_else() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("new.yaml"), NEW).unwrap();
+    fs::write(dir.path().join("access.log"), long_log(2_000, |n| n % 500)).unwrap();
+    let args = ["replay", "access.log", "--rules", "new.yaml"];
+    let plain = tidegate(&args).current_dir(dir.path()).output().unwrap();
+    assert_eq!((plain.status.code(), &*plain.stderr), (Some(0), &b""[..]), "nobody watches");
+    // stdout goes elsewhere: what the terminal shows is stderr alone. A new one says that it has no columns, and nothing is drawn.
+    let command =
+        format!("stty cols 100 rows 30; {} {} > report.txt", env!("CARGO_BIN_EXE_tidegate"), args.join(" "));
+    let watched = std::process::Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(std::process::Stdio::null())
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&watched.stdout).into_owned();
+    assert!(watched.status.success(), "{shown}");
+    let size = fs::metadata(dir.path().join("access.log")).unwrap().len() as f64 / 1024.0;
+    assert!(shown.contains(&format!("] 0 B of {size:.2} KiB, ")), "{shown:?}");
+    assert!(shown.ends_with("\u{1b}[2K"), "it is gone in the end: {shown:?}");
+    let report = fs::read(dir.path().join("report.txt")).unwrap();
+    assert!(report == plain.stdout, "the report is the same, byte for byte");
+}
+
 /// A line as Apache's documentation defines its combined format: every directive, replaced by what stands for it.
 fn apache(directives: &[(&str, &str)]) -> String {
     let format = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-agent}i""#;

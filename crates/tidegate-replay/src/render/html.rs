@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use super::svg::{Chart, escaped};
 use super::{grouped, moment, percent, signed};
 use crate::parse::civil;
-use crate::report::{Counts, LimitReport, Report, RuleReport};
+use crate::report::{CallerReport, Counts, LimitReport, Report, RuleReport};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -78,23 +78,32 @@ fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
     )?;
     if rule.refused.now > 0 {
         writeln!(out, "<figure>{}</figure>", Chart::Refused(&rule.timeline).svg("requests refused"))?;
-        out.push_str("<table><thead><tr><th>hit most</th><th>requests</th><th>refused</th><th>first at</th></tr></thead><tbody>");
-        for caller in &rule.hit_most {
-            let first = caller.first_refused_us.map(moment).unwrap_or_default();
-            let (name, requests, refused) =
-                (escaped(&caller.caller), grouped(caller.requests), grouped(caller.refused.now));
-            write!(
-                out,
-                "<tr><td><code>{name}</code></td><td>{requests}</td><td>{refused}</td><td>{first}</td></tr>"
-            )?;
-        }
-        out.push_str("</tbody></table>\n");
+        write_callers(out, "hit first", &rule.hit_first)?;
+        write_callers(out, "hit most", &rule.hit_most)?;
     }
     rule.limits
         .iter()
         .filter(|limit| !limit.peaks.is_empty())
         .try_for_each(|limit| write_limit(out, limit))?;
     out.push_str("</section>\n");
+    Ok(())
+}
+
+fn write_callers(out: &mut String, title: &str, callers: &[CallerReport]) -> fmt::Result {
+    write!(
+        out,
+        "<table><thead><tr><th>{title}</th><th>requests</th><th>refused</th><th>first at</th></tr></thead><tbody>"
+    )?;
+    for caller in callers {
+        let first = caller.first_refused_us.map(moment).unwrap_or_default();
+        let (name, requests, refused) =
+            (escaped(&caller.caller), grouped(caller.requests), grouped(caller.refused.now));
+        write!(
+            out,
+            "<tr><td><code>{name}</code></td><td>{requests}</td><td>{refused}</td><td>{first}</td></tr>"
+        )?;
+    }
+    out.push_str("</tbody></table>\n");
     Ok(())
 }
 

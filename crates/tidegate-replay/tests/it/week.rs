@@ -144,6 +144,113 @@ fn refusals_come_in_the_hours_in_which_they_happened() {
     }
 }
 
+/// Columns from `from` on in which the highest of `heights` stand.
+fn highest<T: Ord + Copy>(heights: &[T]) -> (usize, usize) {
+    let most = heights.iter().max().copied();
+    let places = || (0..heights.len()).filter(|place| heights.get(*place).copied() == most);
+    (places().next().unwrap(), places().count())
+}
+
+/// The hour of the flood, counted from Monday.
+const FLOODED: usize = 3 * 24 + 14;
+
+#[test]
+fn the_hour_of_the_flood_is_the_highest_column_in_the_terminal() {
+    let requests = week();
+    let report = replay(&log_of(&requests), Format::Combined, HOURLY_6, Some(HOURLY_9));
+    let drawn = text(&report, 240);
+    let row = |name: &str| {
+        let row =
+            drawn.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{name} |"))).unwrap();
+        row.strip_suffix('|')
+            .unwrap()
+            .chars()
+            .map(|block| if block == ' ' { 0 } else { u32::from(block) })
+            .collect()
+    };
+    for name in ["now", "before"] {
+        let columns: Vec<u32> = row(name);
+        assert_eq!((columns.len(), highest(&columns)), (168, (FLOODED, 1)), "{drawn}");
+        assert_eq!(columns[FLOODED], u32::from('█'));
+    }
+    // Half as wide: two hours to a column, said so, and the flood in the one that holds it.
+    let drawn = text(&report, 100);
+    let both = FLOODED as u64 / 2 * 2..FLOODED as u64 / 2 * 2 + 2;
+    let within: Vec<Request> =
+        requests.iter().filter(|(second, _)| both.contains(&((second - START) / 3_600))).copied().collect();
+    let refused = expected(&within, 6).refused.to_string();
+    let (thousands, ones) = refused.split_at(1);
+    assert!(
+        drawn.contains(&format!("a column is 2 h, the highest {thousands},{ones})")),
+        "{refused}: {drawn}"
+    );
+    let now = drawn.lines().find_map(|line| line.trim_start().strip_prefix("now |")).unwrap();
+    assert_eq!(now.chars().position(|block| block == '█'), Some(FLOODED / 2), "{drawn}");
+}
+
+/// The attributes of every element of this name and class, in their order: the picture is ours, so its writing is known.
+fn elements<'s>(svg: &'s str, start: &str) -> Vec<HashMap<&'s str, u64>> {
+    let found = svg.split(start).skip(1);
+    let attributes = found.map(|rest| {
+        let inside = rest.split_once("/>").expect("it ends").0;
+        let pairs = inside.split_whitespace().map(|pair| pair.split_once('=').expect("name and value"));
+        pairs.map(|(name, value)| (name, value.trim_matches('"').parse().expect("a number"))).collect()
+    });
+    attributes.collect()
+}
+
+#[test]
+fn the_hour_of_the_flood_is_the_tallest_bar_of_the_picture_at_its_place() {
+    let report = replay(&log_of(&week()), Format::Combined, HOURLY_6, None);
+    let picture = svg(&report);
+    // Every element that is opened is closed, in order.
+    let mut open: Vec<&str> = Vec::new();
+    for tag in picture.split('<').skip(1).map(|rest| rest.split_once('>').expect("a tag ends").0) {
+        let name = tag.split_whitespace().next().unwrap();
+        match name.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name), "{tag}"),
+            None if tag.ends_with('/') => {}
+            None => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    // The first chart is of all rules: one bar for each hour with a refusal.
+    let chart = picture.split("<g transform").nth(1).unwrap();
+    let bars = elements(chart, "<rect class=\"now\"");
+    let refusing = report.timeline.buckets.iter().filter(|bucket| bucket[1] > 0).count();
+    assert_eq!(bars.len(), refusing);
+    let heights: Vec<u64> = bars.iter().map(|bar| bar["height"]).collect();
+    let (place, only) = highest(&heights);
+    assert_eq!(only, 1);
+    let tallest = &bars[place];
+    // From 70 to 880 the week, from 34 down to 184 the numbers: 168 hours, of which the flood fills one.
+    let left = 70 + FLOODED as u64 * 810 / 168;
+    assert_eq!((tallest["x"], tallest["y"], tallest["height"]), (left, 34, 150));
+    assert!((4..=5).contains(&tallest["width"]), "{tallest:?}");
+    assert!(bars.iter().all(|bar| bar["y"] + bar["height"] == 184), "all stand on the axis");
+    // Most callers ask least: of the peaks the tallest bar is left of the limit.
+    let chart = picture.split("<g transform").last().unwrap();
+    let peaks = elements(chart, "<rect class=\"callers\"");
+    let heights: Vec<u64> = peaks.iter().map(|bar| bar["height"]).collect();
+    assert_eq!((highest(&heights), peaks[0]["x"]), ((0, 1), 70), "{heights:?}");
+}
+
+#[test]
+fn a_page_says_who_is_hit_first_and_when_and_who_is_hit_most() {
+    let requests = week();
+    let page = html(&replay(&log_of(&requests), Format::Combined, HOURLY_6, None));
+    let (second, caller) = expected(&requests, 6).first.unwrap();
+    let at = jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap();
+    let first_row = |title: &str| {
+        let table = page.split_once(&format!("<th>{title}</th>")).expect("a table").1;
+        table.split_once("<tbody>").unwrap().1.split_once("</tr>").unwrap().0.to_owned()
+    };
+    let first = first_row("hit first");
+    assert!(first.contains(&format!("<code>ip={}</code>", address(caller))), "{first}");
+    assert!(first.contains(&format!("<td>{at}</td>")), "{first}");
+    assert!(first_row("hit most").contains("<code>ip=10.1.234.96</code>"), "the one that floods");
+}
+
 #[test]
 fn a_sliding_log_and_a_bucket_refuse_what_a_plain_simulation_refuses() {
     let requests = week();
