@@ -5,6 +5,7 @@
 'use strict';
 
 const fs = require('node:fs');
+const os = require('node:os');
 const path = require('node:path');
 
 const { ADMIN, HTTP, LINK, CHROMIUM, PLAYWRIGHT, AXE, SCREENSHOTS, REDIS_PID, SERVER_PID, BINARY, ARGS } = process.env;
@@ -137,6 +138,33 @@ async function busyCallers(callers = 30) {
       await Promise.all([...Array(Math.min(4, requests - i))].map(() => ask({ user: `u${user}`, method: 'GET', path: '/v1/items', ip: `203.0.113.${user}` })));
     }
   }
+}
+
+/** Opens a saved report as a file: it asks no network for anything, and its slider says whom a limit touches. */
+async function offline(browser, saved) {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'tidegate-report-'));
+  const file = path.join(folder, 'report.html');
+  fs.writeFileSync(file, saved);
+  const page = await open(browser);
+  const asked = [];
+  page.on('request', (request) => request.url() === `file://${file}` || asked.push(request.url()));
+  await page.goto(`file://${file}`);
+  const slider = page.locator('.slider').first();
+  const said = () => slider.locator('output').innerText();
+  const expect = async (text) => (await said()) === text || fail(`the slider says "${await said()}", not "${text}"`);
+  // One caller asked 40 times in a minute, nine once.
+  await expect('10: touches 1 of 10 callers, about 30 requests');
+  await slider.locator('input').press('End');
+  await expect('40: touches 0 of 10 callers, about 0 requests');
+  await slider.locator('input').press('ArrowLeft');
+  await expect('39: touches 1 of 10 callers, about 1 requests');
+  await slider.locator('input').press('Home');
+  await expect('0: touches 10 of 10 callers, about 49 requests');
+  await page.getByRole('row').filter({ hasText: '2026-11-16T10:00:10Z' }).first().waitFor();
+  if (asked.length) fail(`a report that should need no network asks for ${asked.join(', ')}`);
+  page.noMistakes();
+  await page.context().close();
+  fs.rmSync(folder, { recursive: true });
 }
 
 /** Waits until `told` says something true; the last it said is in the failure. */
@@ -417,9 +445,25 @@ const stories = {
     if (suggested < 20 || suggested > 60) fail(`${suggested} is suggested to callers of at most sixty`);
     await page.getByRole('dialog').getByRole('button', { name: 'Publish', exact: true }).click();
     await page.getByRole('heading', { name: /per-user-suggested/ }).waitFor();
-    await page.getByText(/Enforcing it would have refused/).waitFor();
+    const sentence = page.getByText(/Enforcing it would have refused/);
+    await sentence.waitFor();
     const { rule } = await api(page, 'GET', 'rules/api/per-user-suggested');
     if (rule.mode !== 'shadow' || rule.limits[0].limit !== suggested) fail(`not the suggestion: ${JSON.stringify(rule)}`);
+    // A calm caller, and one that asks for twenty more than the shadow rule would allow: nobody is refused, twenty would be.
+    await until('every node runs it', async () => (await api(page, 'GET', 'nodes')).converged);
+    const began = Date.now();
+    for (const [user, times] of [['calm', 5], ['hasty', suggested + 20]]) {
+      for (let i = 0; i < times; i += 1) if ((await ask({ user, method: 'GET', path: '/v1/items' })) !== 200) fail('a shadow rule refuses');
+    }
+    // What came back meanwhile was not refused.
+    const refilled = Math.ceil(((Date.now() - began) / 60_000) * suggested) + 1;
+    const share = (refused) => (100 * refused) / (suggested + 25);
+    await until('the page says what enforcing it would refuse', async () => {
+      const said = await sentence.innerText();
+      const told = /refused\s+([\d.,]+)\s*% of its decisions in this range; 1 of 2 callers asked for more/.exec(said);
+      const percentage = Number(told?.[1].replace(',', '.'));
+      return (percentage >= share(20 - refilled) - 0.5 && percentage <= share(20) + 0.5) || said;
+    });
     await screenshot(page, 'rule-shadow');
     await accessible(page, 'a shadow rule');
     page.noMistakes();
@@ -465,12 +509,15 @@ const stories = {
     const log = [...Array(40).keys()].map((n) => line('198.51.100.7', n)).concat([...Array(9).keys()].map((n) => line(`203.0.113.${n}`, 59)));
     await page.getByLabel('Log file').setInputFiles({ name: 'access.log', mimeType: 'text/plain', buffer: Buffer.from(log.join('\n')) });
     await page.getByRole('button', { name: 'Edit the new rules' }).click();
-    await write(page, 'domain: api\nrules:\n  - name: login\n    match: { path: /login }\n    key: [ip]\n    limits: [{ algorithm: sliding_log, limit: 10, window: 1m }]\n');
+    await write(page, 'domain: api\nrules:\n  - name: login\n    match: { path: /login }\n    key: [ip]\n    limits: [{ algorithm: fixed_window, limit: 10, window: 1m }]\n');
     await page.getByRole('button', { name: 'Play it' }).click();
     // The starter rules allow 5 a minute from an address: 35 of 40 refused. With 10 it is 30.
     await page.getByText(/Would have refused\s+30\s+of 49 requests/).waitFor();
     await page.getByRole('row').filter({ hasText: 'login' }).filter({ hasText: '−5' }).waitFor();
-    await page.getByRole('cell', { name: 'ip=198.51.100.7' }).waitFor();
+    await page.getByRole('region', { name: 'Callers refused most' }).getByRole('cell', { name: 'ip=198.51.100.7' }).waitFor();
+    // Its eleventh is the first that is refused, ten seconds after ten.
+    const first = page.getByRole('region', { name: 'Callers refused first' }).getByRole('row').nth(1);
+    if (!/ip=198\.51\.100\.7[^]*:00:10/.test(await first.innerText())) fail(`refused first: ${await first.innerText()}`);
     await page.getByRole('img', { name: /^Refused over time/ }).waitFor();
     await looks(page, 'whatif-result');
     await accessible(page, 'what if, with a result');
@@ -478,6 +525,7 @@ const stories = {
     await page.getByRole('button', { name: 'Export HTML' }).click();
     const saved = fs.readFileSync(await (await download).path(), 'utf8');
     if (!saved.includes('198.51.100.7') || !/<html/i.test(saved)) fail('the export is no report');
+    await offline(browser, saved);
 
     // Ten megabytes are played; more than the server reads is not even sent, and the reader is told what to do.
     const agent = 'x'.repeat(2_500);
