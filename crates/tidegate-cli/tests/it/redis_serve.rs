@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate_testkit::{
     Process, Redis, ShardedRedis, TidegateServer, eventually, find_tool, http, in_three_tries,
 };
 
-use crate::redis_world::{BINARY, DEFAULT, Node, PATIENCE, PATIENT, POLICY_RULES, check};
+use crate::redis_world::{BINARY, DEFAULT, Node, PATIENCE, PATIENT, POLICY_RULES, check, now};
 
 const ONE: &str = "- { name: a, key: [user], limits: [{ algorithm: fixed_window, limit: 5, window: 1d }] }";
 const FREE_PORTS: [&str; 8] =
@@ -173,7 +173,7 @@ fn until_it_falls_back(node: &Node, redis: &Redis) -> Duration {
     let mut source = || check(&mut client, &[("user", "u")], 0).source;
     eventually("the store decides", PATIENCE, || source() == "store");
     redis.pause();
-    let stopped = Instant::now();
+    let stopped = now();
     eventually("it falls back", PATIENCE, || source().starts_with("fallback"));
     let took = stopped.elapsed();
     redis.resume();
