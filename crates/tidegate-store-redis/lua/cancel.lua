@@ -31,6 +31,9 @@ local function put_back_log(record, from, key, raw, hits, taken_at, window_us, w
     return nil, from
   elseif count == after and newest == taken_at then
     return sliding_log_restore(key, raw, before, newest_before, dropped, width, large), from
+  elseif dropped ~= "" then
+    -- Nor can they be put back among what came since: without them, to remove an entry would free somebody.
+    return nil, from
   end
   return sliding_log_refund(key, raw, now, hits, max(now - taken_at, 0), window_us, width, large), from
 end

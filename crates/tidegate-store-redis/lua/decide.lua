@@ -59,26 +59,22 @@ local function admits(most, letter, key, hits, a, b, c, d, e, f)
   return min(1 + floor_div(remaining, hits), most), wait
 end
 
--- How many of `count` equal requests with these spends pass, and whether more of them would if others put back what they
--- hold: not where a cell that nobody holds admits no more.
+-- How many of `count` equal requests with these spends pass, and whether any cell refuses some of them only as long as
+-- others hold what they may put back. One such cell is enough, also where another refuses for certain: by the time that
+-- nobody holds anything here, those have put back what they held too who took so little that they are not listed.
 local function passing(count, spends, since, at)
-  local certain, held = count, count
+  local passed, in_doubt = count, false
   for _ = 1, spends do
     local key, letter, flags, hits, a, b, c, d, e, f
     key, letter, flags, hits, a, b, c, d, e, f, at = from_bytes(SPEND, plan, at)
     -- Where nothing can be in doubt, the first refusal is enough.
-    if has(flags, ENFORCED) and (certain > 0 or letter_at > 0) then
+    if has(flags, ENFORCED) and (passed > 0 or letter_at > 0) then
       local admitted, wait = admits(count, letter, key, hits, a, b, c, d, e, f)
-      if letter_at > 0 and admitted < count and wait ~= -1 and may_yet_pass(key, since) then
-        held = min(held, admitted)
-      else
-        certain = min(certain, admitted)
-      end
+      in_doubt = in_doubt or letter_at > 0 and admitted < count and wait ~= -1 and may_yet_pass(key, since)
+      passed = min(passed, admitted)
     end
   end
-  -- What is refused all the same must not be told to wait for what is held.
-  is_for_good = is_for_good or held < count and held >= certain
-  return min(certain, held), held < certain
+  return passed, in_doubt
 end
 
 -- Spends what `count` equal requests ask: what the last of them is told.
@@ -241,10 +237,10 @@ local function tell_how_many(count, spends, at)
 end
 
 -- Says that a request is in doubt, and what it is told if it cannot wait: that it is refused, and to come again soon.
-local function tell_in_doubt(count, passed, spends, is_reserved, at)
+local function tell_in_doubt(count, passed, mode, spends, is_reserved, at)
   is_for_good = true
   tell(IN_DOUBT, now, passed)
-  if count > 1 and is_reserved then
+  if count > 1 and is_reserved and mode ~= REFUSED_ELSEWHERE then
     return tell_how_many(count, spends, at)
   end
   for _ = 1, spends do
@@ -267,7 +263,7 @@ local taken = {}
 -- Lists who holds some of a cell, if that may be missing to others.
 local function hold_if_scarce(remaining, times, reservation, letter, key, hits, c)
   taken[key] = (taken[key] or 0) + hits * times
-  if hits > 0 and times > 0 and (remaining < SCARCE * taken[key] or letter == "l" and c > 0) then
+  if hits > 0 and times > 0 and (remaining < SCARCE * taken[key] + FEW or letter == "l" and c > 0) then
     hold(key, KEYS[reservation])
   end
 end
@@ -315,7 +311,7 @@ for _ = 1, items do
     -- One limit alone decides in one go: its refusal changes nothing by itself.
     local is_alone = mode ~= PART and spends == 1 and count == 1
     if mode == REFUSED_ELSEWHERE then
-      is_for_good = letter_at > 0
+      _, in_doubt = passing(1, spends, since, at)
     elseif not cancelled then
       if not is_alone or letter_at > 0 then
         passed, in_doubt = passing(count, spends, since, at)
@@ -326,7 +322,7 @@ for _ = 1, items do
       end
     end
     if in_doubt then
-      tell_in_doubt(count, passed, spends, reservation > 0, at)
+      tell_in_doubt(count, passed, mode, spends, reservation > 0, at)
     elseif reservation > 0 and count > 1 and mode ~= REFUSED_ELSEWHERE and passed < count then
       tell_how_many(count, spends, at)
     else

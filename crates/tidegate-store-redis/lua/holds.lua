@@ -6,9 +6,9 @@
 -- The set is not among KEYS: where a slot of a cluster moves, Redis turns calls away some of whose keys are there and some
 -- are not, and most calls never need it. Where it cannot be reached, nothing counts as held.
 
--- A call that leaves so many times as much of a cell as it takes stands in nobody's way, and need not say that it holds
--- anything; unless requests must keep a distance, where one alone does. As in rounds.rs.
-local SCARCE = 4
+-- A call that leaves so many times as much of a cell as it takes, and this many hits more, stands in nobody's way, and need
+-- not say that it holds anything; unless requests must keep a distance, where one alone does. As in rounds.rs.
+local SCARCE, FEW = 4, 16
 -- Who is not refused for certain is told to come again so soon.
 local SOON_US = 100000
 -- What a request is told that is not decided.

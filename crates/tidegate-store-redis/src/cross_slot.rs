@@ -31,7 +31,9 @@ use crate::limits::{self, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER};
 use crate::link::Deadline;
 use crate::observer::Operation;
 use crate::patience::Patience;
-use crate::rounds::{PartId, PartShape, PartTold, Question, Rounds, SpendShape, Step, ToAsk, ToKeep, ToUndo};
+use crate::rounds::{
+    PartId, PartShape, PartTold, Question, Rounds, Settled, SpendShape, Step, ToAsk, ToKeep, ToUndo,
+};
 use crate::script::{Algorithms, Driver};
 use crate::store::{Inner, Ran, nonsense};
 use crate::wire::{Doubt, EncodeContext, Mode, Noting, OutcomeReader, Plan, PlannedSpend, ReservationKey};
@@ -202,7 +204,7 @@ impl Reservation {
             undo: Vec::new(),
             keep: Vec::new(),
             guesses: 0,
-            patience: Patience::new(deadline, batch.len()),
+            patience: Patience::new(deadline),
             name: random(),
         }
     }
@@ -248,14 +250,14 @@ impl Reservation {
     /// One round: puts back what the last one left, asks, and settles.
     async fn round(&mut self) -> Result<(), StoreError> {
         let first = self.rounds.first_step();
-        let mut in_doubt = self.ask(first).await?;
+        self.ask(first).await?;
         let last = self.rounds.last_step();
-        in_doubt += self.ask(last).await?;
+        self.ask(last).await?;
         // Last first: what an earlier round left comes after.
-        let (undo, keep) = self.rounds.settle();
+        let Settled { undo, keep, in_doubt } = self.rounds.settle();
         self.undo.splice(..0, undo);
         self.keep.extend(keep);
-        if in_doubt > 0 && !self.rounds.is_settled() {
+        if in_doubt > 0 {
             // Nobody shall wait for what is held here by who waits.
             self.ask(Vec::new()).await?;
             let manner = self.patience.pause(in_doubt).await;
@@ -264,8 +266,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Asks parts, one call per place, after putting back what is to be undone there: how many are in doubt.
-    async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<usize, StoreError> {
+    /// Asks parts, one call per place, after putting back what is to be undone there.
+    async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<(), StoreError> {
         let asks: Vec<(ToAsk, u128)> = asks.into_iter().map(|ask| (ask, self.new_id())).collect();
         for (ask, id) in &asks {
             self.rounds.asking(*ask, *id);
@@ -297,27 +299,23 @@ impl Reservation {
         if self.guesses > MOST_GUESSES {
             return Err(nonsense("a time near this node's"));
         }
-        Ok(self.wait_for_others(in_doubt))
+        self.wait_for_others(in_doubt);
+        Ok(())
     }
 
-    /// Parts are in doubt: how many of them wait for who holds what they need. The others are refused as they are.
-    fn wait_for_others(&mut self, in_doubt: Vec<(PartId, PartTold, Doubt)>) -> usize {
-        // What another part refuses cannot pass, whatever is put back here.
-        let (futile, hopeful): (Vec<_>, Vec<_>) =
-            in_doubt.into_iter().partition(|(part, ..)| self.rounds.is_refused(part.request));
-        let waits = if self.patience.allows(hopeful.len()) { hopeful.len() } else { 0 };
-        for (number, (part, told, doubt)) in hopeful.into_iter().chain(futile).enumerate() {
+    /// Lets parts in doubt wait for who holds what they need, or refuses them as they are if there are too many.
+    fn wait_for_others(&mut self, in_doubt: Vec<(PartId, PartTold, Doubt)>) {
+        let is_patient = self.patience.allows(in_doubt.len());
+        for (part, told, doubt) in in_doubt {
             let refused_counts = self.part(part).spends.iter().any(|spend| spend.limit.counts_refused());
-            if number >= waits && !refused_counts {
+            if !is_patient && !refused_counts {
                 self.rounds.answered(part, told);
                 continue;
             }
             // Where refused requests count, who cannot wait is asked once more, and refused there.
-            let doubt = if number < waits { doubt } else { Doubt::NO_MORE };
-            self.parts[part.request][part.part].doubt = doubt;
+            self.parts[part.request][part.part].doubt = if is_patient { doubt } else { Doubt::NO_MORE };
             self.rounds.in_doubt(part);
         }
-        waits
     }
 
     /// Nothing was done with `items`: what is to be undone still is, what was asked is asked again.

@@ -32,7 +32,7 @@ pub(crate) async fn decide(
     places: &[Option<u16>],
     deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
-    let mut patience = Patience::new(deadline, batch.len());
+    let mut patience = Patience::new(deadline);
     let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
     let every = places.iter().enumerate();
     let first = every.filter_map(|(number, place)| Some(Undecided::new((*place)?, number)));

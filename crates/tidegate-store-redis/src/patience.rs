@@ -15,8 +15,6 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 /// The patience that each who asks again takes.
 const EACH: Duration = Duration::from_millis(2);
-/// How long others of the same call, which are decided, wait at most for those who ask again.
-const IN_COMPANY: Duration = Duration::from_millis(10);
 
 /// The patience of one call.
 #[derive(Debug)]
@@ -26,24 +24,20 @@ pub(crate) struct Patience {
     wears_thin: Instant,
     until: Instant,
     pause: Duration,
-    /// How many requests the call has.
-    requests: usize,
 }
 
 impl Patience {
-    /// Half the time that is left, at first, for a call of so many requests that is about to be sent.
-    pub(crate) fn new(deadline: Deadline, requests: usize) -> Self {
+    /// Half the time that is left, for a call that is about to be sent.
+    pub(crate) fn new(deadline: Deadline) -> Self {
         let (began, pause) = (Instant::now(), SHORTEST_PAUSE);
         let left = deadline.at.saturating_duration_since(began);
-        Patience { began, wears_thin: began + left / 4, until: began + left / 2, pause, requests }
+        Patience { began, wears_thin: began + left / 4, until: began + left / 2, pause }
     }
 
     /// Whether so many may ask again: in a flood of refusals that would only be more of the flood.
     pub(crate) fn allows(&self, in_doubt: usize) -> bool {
         let now = Instant::now();
-        let is_alone = in_doubt >= self.requests;
-        let until = if is_alone { self.until } else { self.until.min(self.began + IN_COMPANY) };
-        let left = until.saturating_duration_since(now + self.pause);
+        let left = self.until.saturating_duration_since(now + self.pause);
         // Where the first answer took long, the next would come too late for all.
         in_doubt as u128 <= left.as_micros() / EACH.as_micros() && now.duration_since(self.began) <= left
     }

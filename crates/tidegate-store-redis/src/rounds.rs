@@ -161,9 +161,22 @@ pub(crate) struct ToKeep {
     pub(crate) id: u128,
 }
 
-/// A call that leaves so many times as much of a cell as it takes stands in nobody's way, and is not listed. `holds.lua` counts
-/// what a call really takes; here at least as much counts, so that whatever was listed is taken from the list.
+/// What a round comes to.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    /// What must be undone, in this order, before the next round or before others are told.
+    pub(crate) undo: Vec<ToUndo>,
+    /// What passed.
+    pub(crate) keep: Vec<ToKeep>,
+    /// How many parts wait for what others hold.
+    pub(crate) in_doubt: usize,
+}
+
+/// A call that leaves so many times as much of a cell as it takes, and `FEW` hits more, stands in nobody's way, and is not
+/// listed. `holds.lua` counts what a call really takes; here at least as much counts, so that whatever was listed is taken
+/// from the list.
 const SCARCE: u64 = 4;
+const FEW: u64 = 16;
 
 /// What the answers of a round come to for one request.
 #[derive(Debug)]
@@ -242,12 +255,6 @@ impl Rounds {
         }
     }
 
-    /// Whether a part of a request that has answered refuses it.
-    pub(crate) fn is_refused(&self, request: usize) -> bool {
-        let state = &self.requests[request];
-        state.standing == Standing::Refused || state.parts.iter().any(|part| part.refuses(1))
-    }
-
     /// A part has done nothing, for others hold some of what it needs, and must be asked again.
     pub(crate) fn in_doubt(&mut self, part: PartId) {
         self.part_mut(part).asked = Asked::InDoubt;
@@ -258,11 +265,12 @@ impl Rounds {
         self.part_mut(part).asked = Asked::No;
     }
 
-    /// Ends a round: what must be undone, in this order, before the next one or before others are told; and what passed.
-    pub(crate) fn settle(&mut self) -> (Vec<ToUndo>, Vec<ToKeep>) {
-        let (mut undo, mut keep) = (Vec::new(), Vec::new());
+    /// Ends a round.
+    pub(crate) fn settle(&mut self) -> Settled {
+        let (mut undo, mut keep, mut in_doubt) = (Vec::new(), Vec::new(), 0);
         for (request, judgement, tainted) in self.judge(Step::Last) {
             let state = &mut self.requests[request];
+            in_doubt += state.parts.iter().filter(|part| matches!(part.asked, Asked::InDoubt)).count();
             match judgement {
                 Judgement::Passes => state.pass(request, &self.asked_of, &mut keep),
                 Judgement::Again => state.begin_again(request, &mut undo),
@@ -274,7 +282,7 @@ impl Rounds {
             }
         }
         undo.reverse();
-        (undo, keep)
+        Settled { undo, keep, in_doubt }
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -401,7 +409,8 @@ impl RequestState {
             };
             *asked = Asked::Done(id);
             for (number, (spend, fold)) in shape.spends.iter().zip(told.decided).enumerate() {
-                let is_scarce = fold.last_admitted.remaining < asked_of[&spend.cell].saturating_mul(SCARCE);
+                let is_scarce = fold.last_admitted.remaining
+                    < asked_of[&spend.cell].saturating_mul(SCARCE).saturating_add(FEW);
                 if spend.hits > 0 && (is_scarce || spend.keeps_distance) {
                     keep.push(ToKeep { part: PartId { request, part }, spend: number, id });
                 }

@@ -184,29 +184,6 @@ fn lists_with_holders(node: &Redis) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn who_is_refused_for_certain_does_not_wait_for_what_another_holds() {
-    let scene = Scene::new(&patient());
-    let mut names = (0..).map(|number| Target::new("spent", &format!("spent-{number}"), a_day(0)));
-    let spent = names.find(|target| scene.store.node_of(&target.key) == scene.home).unwrap();
-    let (other, own) =
-        ([scene.wanted.spend(1), scene.full.spend(1)], [scene.wanted.spend(1), spent.spend(1)]);
-    // Redis knows the script from here on.
-    ask(&scene.store, &own).await.unwrap();
-    scene.far().pause();
-    let (other, own) = tokio::join!(ask(&scene.store, &other), async {
-        scene.is_held().await;
-        let before = scripts_run(scene.near());
-        let own = ask(&scene.store, &own).await.unwrap();
-        assert_eq!(scripts_run(scene.near()), before + 1, "it was asked again");
-        scene.far().resume();
-        own
-    });
-    assert!(!other.unwrap()[1].is_admitted());
-    assert_eq!(retry_after(&own[0]), Some(Duration::from_millis(100)), "what is held may be put back");
-    assert!(!own[1].is_admitted());
-}
-
-#[tokio::test]
 async fn a_refusal_that_counts_is_noted_where_another_holds_what_it_needs() {
     let scene = Scene::new(&prompt());
     let slow = store(&scene.sharded.url(), &patient());
@@ -286,4 +263,26 @@ fn now_us(redis: &Redis) -> u64 {
     let time: Vec<u64> =
         redis.cmd(&["TIME"]).array().iter().map(|part| part.text().parse().unwrap()).collect();
     time[0] * 1_000_000 + time[1]
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_undone_after_others_were_noted_frees_nobody() {
+    let scene = Scene::new(&prompt());
+    let slow = store(&scene.sharded.url(), &patient());
+    let log = SlidingLog::new(5, Micros::from_secs(86_400), Micros::ZERO, RefusedHits::Count).unwrap();
+    let mut names = (0..).map(|number| Target::new("log", &format!("log-{number}"), Limit::SlidingLog(log)));
+    let full = names.find(|target| scene.store.node_of(&target.key) == scene.home).unwrap();
+    assert!(ask(&slow, &[full.spend(5)]).await.unwrap()[0].is_admitted());
+    scene.far().pause();
+    // Each is noted where it is refused, and undone where nobody answers.
+    let spends = [full.spend(1), scene.roomy.spend(1)];
+    let undone = futures_util::future::join_all((0..6).map(|_| ask(&scene.store, &spends))).await;
+    scene.far().resume();
+    assert!(undone.iter().all(Result::is_err), "{undone:?}");
+    eventually("all of them are undone", async || match left(&slow, &scene.roomy).await {
+        10 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    assert!(!ask(&slow, &[full.spend(1)]).await.unwrap()[0].is_admitted());
 }
