@@ -56,7 +56,10 @@ impl LastAnswer {
         let bucket = bucket_after(limit, reset_after, wanted);
         let retry_after = match (limit, bucket) {
             _ if never => None,
-            (Limit::FixedWindow(_), _) => Some(reset_after.max(Micros::ONE)),
+            // Sooner where the store said so: what refuses may be put back.
+            (Limit::FixedWindow(_), _) => {
+                Some(wait.map_or(reset_after, |wait| wait.min(reset_after)).max(Micros::ONE))
+            }
             _ if wanted.get().max(1) == refused.get() => wait,
             // What was told is rounded to whole microseconds: it is refused, so there is at least one to wait.
             (_, Some(bucket)) => Some(bucket.retry_after().unwrap_or(Micros::ONE)),

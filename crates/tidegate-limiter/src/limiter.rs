@@ -165,7 +165,7 @@ impl Limiter {
             },
         };
         if !plan.penalties().is_empty() {
-            self.begin_penalties(&plan, &mut answer).await;
+            self.begin_penalties(&plan, &mut answer, snapshot.version()).await;
         }
         let decision =
             Decision::new(Arc::clone(snapshot), &plan, &answer, self.lease_ids.keys(), matched.asked_at);
@@ -203,7 +203,7 @@ impl Limiter {
             };
             let mut answer = answers.next().expect("one answer per known domain");
             if !plan.penalties().is_empty() {
-                self.begin_penalties(plan, &mut answer).await;
+                self.begin_penalties(plan, &mut answer, snapshot.version()).await;
             }
             let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
             let matches = found.as_ref().map_or(&[][..], Matched::matches);

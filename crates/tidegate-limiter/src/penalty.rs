@@ -6,46 +6,60 @@
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Outcome, Verdict};
 use tidegate_rules::{Coordination, Rule};
-use tidegate_store::{CellCharge, Spend};
+use tidegate_store::{CellCharge, Clock};
 
-use crate::check::{Asks, CheckAnswer, MatchedLimit, Plan};
-use crate::decision::Source;
+use crate::check::{Asks, Cells, CheckAnswer, MatchedLimit, Plan};
+use crate::deny_cache::{AnsweredCell, CachedCell};
 use crate::limiter::Limiter;
 use crate::local::charge_now;
 use crate::owned::OwnedCell;
 
 impl Limiter {
     /// Begins the penalties of the rules whose limits refused, and says so in `answer`.
-    pub(crate) async fn begin_penalties(&self, plan: &Plan<'_>, answer: &mut CheckAnswer) {
-        let mut begun: SmallVec<[Spend<'_>; 1]> = SmallVec::new();
+    pub(crate) async fn begin_penalties(&self, plan: &Plan<'_>, answer: &mut CheckAnswer, rules: u64) {
+        let mut begun: SmallVec<[usize; 1]> = SmallVec::new();
         for penalty in plan.penalties() {
             let Asks::Limit { limit, spend } = penalty.asks else { continue };
             if answer.outcomes[spend].is_admitted() && is_refused(plan, answer, penalty) {
                 let span = limit.limit.quota_window().unwrap_or_default();
                 let verdict = Verdict::Refused { retry_after: Some(span) };
                 answer.outcomes[spend] = Outcome { verdict, remaining: 0, reset_after: span };
-                begun.push(plan.spends[spend]);
                 if penalty.rule.map(Rule::coordination) == Some(Coordination::Local) && self.remote.is_some()
                 {
-                    begun.pop().into_iter().for_each(|spend| self.local.set(spend, 1));
+                    self.local.set(plan.spends[spend], 1);
+                } else {
+                    begun.push(spend);
                 }
             }
         }
-        // What the deny cache refuses was refused by the store a moment ago, and the penalty has begun then.
-        if begun.is_empty() || answer.source == Source::DenyCache {
+        if begun.is_empty() {
             return;
         }
         match &self.remote {
             None => {
                 let charges: SmallVec<[CellCharge<'_>; 1]> =
-                    begun.iter().map(|spend| charge_now(*spend, 1)).collect();
+                    begun.iter().map(|spend| charge_now(plan.spends[*spend], 1)).collect();
                 if let Err(error) = self.store.charge(&charges).answer().await {
                     self.observer.store_failed(&error);
                 }
             }
             Some(remote) => {
-                remote.charge_soon(begun.iter().map(|spend| OwnedCell::new(&spend.cell, spend.touch.limit)));
+                self.remember_penalties(plan, answer, &begun, rules);
+                let cells = begun.iter().map(|spend| &plan.spends[*spend]);
+                remote.charge_soon(cells.map(|spend| OwnedCell::new(&spend.cell, spend.touch.limit)));
             }
+        }
+    }
+
+    /// Remembers penalties as if the store had told of them: what the deny cache refuses next has its penalty already, and a
+    /// flood charges none of it again.
+    fn remember_penalties(&self, plan: &Plan<'_>, answer: &CheckAnswer, begun: &[usize], rules: u64) {
+        let (cells, now) = (Cells::new(&self.hasher, &plan.spends, rules, plan.policies()), self.clock.now());
+        for &spend in begun {
+            let CachedCell { hash, version, limit, hits, .. } = cells.cached[spend];
+            let outcome = answer.outcomes[spend];
+            let told = AnsweredCell { limit, version, hits, outcome, sent: now, received: now };
+            self.deny_cache.remember(hash, &told);
         }
     }
 }

@@ -12,6 +12,7 @@ mod pending;
 mod plan;
 mod shedding;
 
+pub(crate) use classify::Cells;
 pub use direct::Direct;
 pub(crate) use fallback::without_the_store;
 pub(crate) use matched::Matched;

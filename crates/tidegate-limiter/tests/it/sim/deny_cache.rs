@@ -313,3 +313,29 @@ fn the_deny_cache_hides_no_refusal_from_a_cell_that_counts_them() {
     assert_eq!(decisions.iter().filter(|decision| decision.allowed).count(), 3);
     assert_eq!(tries(&node.check_cost("one", 0)), 0, "each refused try was counted");
 }
+
+#[test]
+fn a_refusal_that_is_repeated_here_after_a_penalty_ended_begins_the_next_one_once() {
+    let rules = "- { name: a, key: [user], penalty: 1s,
+        limits: [{ algorithm: sliding_log, limit: 4, window: 2s }] }";
+    let fleet = Fleet::new(rules, Setting { nodes: 1, latency: (250, 250), ..Setting::default() });
+    let node = &fleet.nodes[0];
+    node.check_cost("one", 4);
+    fleet.run_for_millis(200);
+    assert!(!node.check("one").allowed, "its penalty ends a second from here");
+    fleet.run_for_millis(980);
+    assert_eq!(node.check("one").source, Source::Store, "both still refuse");
+    fleet.run_for_millis(750);
+    node.link.forget_calls();
+    for _ in 0..100 {
+        assert_eq!(node.check("one").source, Source::DenyCache, "the penalty is over, the limit is not");
+    }
+    fleet.run_for_millis(200);
+    let others = node.link.seen.lock().unwrap().others.clone();
+    let charges = others.iter().filter(|(_, call)| *call == "charge").count();
+    assert_eq!(charges, 1, "the penalty is charged once");
+    let refused = node.check("one");
+    assert!(!refused.allowed, "there is room, but the penalty has begun anew");
+    let wait = refused.retry_after().unwrap().as_millis();
+    assert!((700..900).contains(&wait), "{wait} ms of the second are left");
+}
