@@ -53,7 +53,8 @@ fn lane() -> usize {
     MINE.with(|lane| *lane)
 }
 
-/// Keeps so many in a second, and remembers how many it did not.
+/// Keeps so many in a second and, of what comes beyond, ever fewer: so that each line stands for few others, and who is refused
+/// most has most of the lines. What is left over is carried by the next line.
 pub(crate) struct PerSecond {
     most: u64,
     /// The second, and how many came in it: 40 and 24 bits.
@@ -62,6 +63,10 @@ pub(crate) struct PerSecond {
 }
 
 const COUNT_BITS: u32 = 24;
+const MOST_COUNTED: u64 = (1 << COUNT_BITS) - 1;
+/// Beyond the rate one in so many is kept, beyond twice the rate one in twice as many, and so on: at most another sixteenth of
+/// the rate each time that refusals double.
+const THINNED: u64 = 16;
 
 impl PerSecond {
     pub(crate) fn new(most: u32) -> Self {
@@ -73,20 +78,24 @@ impl PerSecond {
     /// How many this one stands for, if it is kept: itself, and those that were not kept before it.
     pub(crate) fn take(&self, second: u64) -> Option<u32> {
         let second = second & ((1 << (64 - COUNT_BITS)) - 1);
-        let counted = |state: u64| {
-            let count = if state >> COUNT_BITS == second { state & ((1 << COUNT_BITS) - 1) } else { 0 };
-            (count < self.most).then_some(second << COUNT_BITS | (count + 1))
-        };
-        match self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted) {
-            Ok(_) => {
-                let skipped = self.skipped.swap(0, Ordering::Relaxed);
-                Some(u32::try_from(skipped + 1).unwrap_or(u32::MAX))
-            }
-            Err(_) => {
-                self.skipped.fetch_add(1, Ordering::Relaxed);
-                None
-            }
+        let so_far = |state: u64| if state >> COUNT_BITS == second { state & MOST_COUNTED } else { 0 };
+        let counted = |state: u64| Some(second << COUNT_BITS | (so_far(state) + 1).min(MOST_COUNTED));
+        let before = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).map_or(0, so_far);
+        if self.is_kept(before) {
+            let skipped = self.skipped.swap(0, Ordering::Relaxed);
+            return Some(u32::try_from(skipped + 1).unwrap_or(u32::MAX));
         }
+        self.skipped.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Whether one is kept that comes after so many in its second.
+    fn is_kept(&self, before: u64) -> bool {
+        if before < self.most || self.most == 0 {
+            return before < self.most;
+        }
+        let stride = THINNED * (before / self.most).next_power_of_two();
+        before % stride == stride - 1
     }
 }
 
@@ -110,5 +119,16 @@ mod tests {
         assert_eq!(sample.take(101), Some(8), "itself and the seven before");
         assert_eq!(sample.take(101), Some(1));
         assert_eq!(PerSecond::new(0).take(1), None);
+    }
+
+    #[test]
+    fn beyond_the_rate_each_line_stands_for_few_and_all_of_them_for_all() {
+        let sample = PerSecond::new(1_000);
+        let kept: Vec<u32> = (0..100_000).filter_map(|_| sample.take(100)).collect();
+        assert!((1_000..1_500).contains(&kept.len()), "{} lines", kept.len());
+        assert!(kept.iter().all(|n| *n <= 2_048), "one stands for {:?}", kept.iter().max());
+        let stands_for: u64 =
+            kept.iter().map(|n| u64::from(*n)).sum::<u64>() + u64::from(sample.take(101).unwrap()) - 1;
+        assert_eq!(stands_for, 100_000);
     }
 }

@@ -70,17 +70,18 @@ pub enum PostError {
 }
 
 impl PostError {
-    /// Whether the same body may be taken later: not what the receiver understood and refused.
+    /// Whether the same body may be taken later: not what the receiver understood and refused. A gateway that answers 404 or
+    /// redirects while the receiver is deployed anew has not read it.
     #[must_use]
     pub fn is_worth_a_retry(&self) -> bool {
-        match self {
-            PostError::Status(status) => {
-                status.is_server_error()
-                    || *status == StatusCode::TOO_MANY_REQUESTS
-                    || *status == StatusCode::REQUEST_TIMEOUT
-            }
-            _ => true,
-        }
+        const REFUSED: [StatusCode; 5] = [
+            StatusCode::BAD_REQUEST,
+            StatusCode::GONE,
+            StatusCode::PAYLOAD_TOO_LARGE,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            StatusCode::UNPROCESSABLE_ENTITY,
+        ];
+        !matches!(self, PostError::Status(status) if REFUSED.contains(status))
     }
 }
 
