@@ -92,6 +92,8 @@ impl Remote {
                 self.local.fleet.heard(size, self.clock.now());
                 self.observer.fleet_counted(self.local.fleet.size());
             }
+            // Too much to do: nothing is known to be wrong, and the next beat comes long before the fleet forgets this limiter.
+            Err(StoreError::TimedOut { endpoint, .. }) if self.is_only_busy(&endpoint, sent) => {}
             Err(error) => {
                 self.observer.store_failed(&error);
                 let why = with_its_cause(&error);
@@ -118,6 +120,13 @@ impl Remote {
         let same = Record { name: lease_key::RECORD, value: &fleets };
         let again = self.store.replace_record(same, Some(&fleets), lease_key::KEPT).answer();
         matches!(self.attend(self.timeout, again).await, Some(Ok(_)))
+    }
+
+    /// Whether the node of this name, which did not answer what was sent then, answers others.
+    fn is_only_busy(&self, endpoint: &str, sent: Timestamp) -> bool {
+        let mut nodes = 0..self.store.nodes();
+        let named = nodes.find(|node| self.store.endpoint(*node) == endpoint);
+        named.is_some_and(|node| self.is_only_late(&[node], sent, self.clock.now()))
     }
 
     /// A heartbeat failed and nobody knows which nodes are away: without requests, nobody else would find out.

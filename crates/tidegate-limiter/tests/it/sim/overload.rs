@@ -1,7 +1,7 @@
 //! Too much at once is not a store that fails: nothing opens, nothing is given away, and it ends with its cause.
 
 use tidegate_core::Micros;
-use tidegate_limiter::{BreakerState, CheckRequest, DescriptorAsk, Overload, Source};
+use tidegate_limiter::{BreakerState, CheckRequest, DescriptorAsk, Health, Overload, Source};
 
 use super::store::Weather;
 use super::{Checked, Fleet, Setting};
@@ -287,4 +287,22 @@ fn a_batch_with_one_check_on_a_dead_shard_takes_no_other_check_along() {
     }
     let breakers: Vec<BreakerState> = node.limiter.nodes().iter().map(|node| node.breaker).collect();
     assert_eq!(breakers, [BreakerState::Closed, BreakerState::Open]);
+}
+
+#[test]
+fn a_heartbeat_that_is_late_while_the_store_answers_others_is_no_sign_of_ill_health() {
+    let fleet = Fleet::running(&rules("local", 100), Setting::default());
+    let node = &fleet.nodes[0];
+    let beats =
+        || node.link.seen.lock().unwrap().others.iter().filter(|(_, call)| *call == "heartbeat").count();
+    fleet.set(Weather::Slow(Micros::from_millis(15)));
+    while beats() == 0 {
+        fleet.run_for_millis(1);
+    }
+    fleet.set(Weather::Fine);
+    // Some of them on the node that hears the beat.
+    let users: Vec<_> = (0..8).map(|user| node.start(&format!("user-{user}"))).collect();
+    assert!(all(users).iter().all(|one| one.decision.source == Source::Store));
+    fleet.run_for_millis(20);
+    assert_eq!(node.limiter.health(), Health::Healthy);
 }
