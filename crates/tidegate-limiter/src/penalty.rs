@@ -4,7 +4,7 @@
 //! that causes it, with a call that nobody waits for: until it arrives, the limit that refused goes on refusing.
 
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Outcome, Verdict};
+use tidegate_core::{Hits, Micros, Outcome, Verdict};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock};
 
@@ -20,7 +20,7 @@ impl Limiter {
         let mut begun: SmallVec<[usize; 1]> = SmallVec::new();
         for penalty in plan.penalties() {
             let Asks::Limit { limit, spend } = penalty.asks else { continue };
-            if answer.outcomes[spend].is_admitted() && is_refused(plan, answer, penalty) {
+            if answer.outcomes[spend].is_admitted() && self.is_refused(plan, answer, penalty) {
                 let span = limit.limit.quota_window().unwrap_or_default();
                 let verdict = Verdict::Refused { retry_after: Some(span) };
                 answer.outcomes[spend] = Outcome { verdict, remaining: 0, reset_after: span };
@@ -62,16 +62,21 @@ impl Limiter {
             self.deny_cache.remember(hash, &told);
         }
     }
+
+    /// Whether a limit of the penalty's rule refused this request in a way that time heals.
+    fn is_refused(&self, plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>) -> bool {
+        let index = |entry: &MatchedLimit<'_>| entry.rule.map(Rule::index);
+        // Over several nodes a short wait may mean that another request only holds what is missing.
+        let is_certain = |wait: Micros| wait > HELD_FOR_A_MOMENT || self.store.nodes() == 1;
+        plan.limits().iter().any(|entry| {
+            let Asks::Limit { spend, .. } = entry.asks else { return false };
+            entry.descriptor == penalty.descriptor
+                && index(entry) == index(penalty)
+                && plan.spends[spend].touch.ask.hits > Hits::ZERO
+                && answer.outcomes[spend].retry_after().is_some_and(is_certain)
+        })
+    }
 }
 
-/// Whether a limit of the penalty's rule refused this request in a way that time heals.
-fn is_refused(plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>) -> bool {
-    let index = |entry: &MatchedLimit<'_>| entry.rule.map(Rule::index);
-    plan.limits().iter().any(|entry| {
-        let Asks::Limit { spend, .. } = entry.asks else { return false };
-        entry.descriptor == penalty.descriptor
-            && index(entry) == index(penalty)
-            && plan.spends[spend].touch.ask.hits > Hits::ZERO
-            && answer.outcomes[spend].retry_after().is_some()
-    })
-}
+/// A store over several nodes tells who is refused by what another request only holds to come again so soon.
+const HELD_FOR_A_MOMENT: Micros = Micros::from_millis(100);
