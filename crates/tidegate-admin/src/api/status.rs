@@ -29,7 +29,9 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     let is_own = |note: &NodeNote| note.name == own.name && note.started_us == own.started_us;
     // What this node knows of itself is newer than what it last told.
     match notes.iter_mut().find(|note| is_own(note)) {
-        Some(note) => *note = NodeNote { id: note.id.clone(), ..own.clone() },
+        Some(note) => {
+            *note = NodeNote { id: note.id.clone(), signals: note.signals.take(), ..own.clone() };
+        }
         None => notes.push(own.clone()),
     }
     notes.sort_by(|one, other| (&one.name, one.started_us).cmp(&(&other.name, other.started_us)));
@@ -47,7 +49,11 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     }
     let runs_it =
         |note: &NodeNote| (note.version, note.overrides) == (version, overrides) && note.error.is_none();
-    let converged = notes.iter().all(runs_it);
+    let differ = who_runs_other_rules(&notes);
+    let converged = notes.iter().all(runs_it) && differ.is_none();
+    warnings.extend(differ.map(|(one, other)| {
+        format!("{one} and {other} run different rules under the same version: compare their rule files")
+    }));
     let now_us = control.clock.now().as_micros();
     let nodes: Vec<Value> = notes.iter().map(|note| as_json(note, is_own(note), now_us)).collect();
     Ok(Json(json!({
@@ -57,6 +63,22 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
         "converged": converged,
         "warnings": warnings,
     })))
+}
+
+/// Two nodes of one release that say the same version and decide by different rules, as files without versions may.
+fn who_runs_other_rules(notes: &[NodeNote]) -> Option<(&str, &str)> {
+    let rules = |note: &NodeNote| {
+        note.signals.as_ref().map(|told| told.rules.clone()).filter(|rules| !rules.is_empty())
+    };
+    let alike = |note: &NodeNote| (note.release.clone(), note.version);
+    notes.iter().enumerate().find_map(|(place, one)| {
+        let differs = |other: &&NodeNote| {
+            alike(one) == alike(other)
+                && rules(one).zip(rules(other)).is_some_and(|(one, other)| one != other)
+        };
+        let other = notes[place + 1..].iter().find(differs)?;
+        Some((one.name.as_str(), other.name.as_str()))
+    })
 }
 
 /// What is published, as the database has it; the newest that some node runs where it does not answer.

@@ -128,6 +128,9 @@ fn of_two_nodes_on_one_store_only_one_tells_what_both_see() {
         ahead.maybe_step();
         nodes.iter().all(|node| shown(node, "active")) && told("firing") != [0, 0]
     });
+    let fleet = nodes[0].api("GET", "nodes", "").json();
+    assert_eq!(fleet["converged"], false, "{fleet}");
+    assert!(fleet["warnings"].to_string().contains("run different rules"), "{fleet}");
     nodes[0].offer_rules(&another);
     eventually("both see the end of it, and that is told", LONG, || {
         nodes.iter().all(|node| shown(node, "over") && !shown(node, "active")) && told("resolved") != [0, 0]
