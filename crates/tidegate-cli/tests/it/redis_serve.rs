@@ -4,11 +4,9 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use tidegate_testkit::{
-    Process, Redis, ShardedRedis, TidegateServer, eventually, find_tool, http, in_three_tries,
-};
+use tidegate_testkit::{Process, Redis, ShardedRedis, TidegateServer, eventually, find_tool, http};
 
-use crate::redis_world::{BINARY, DEFAULT, Node, PATIENCE, PATIENT, POLICY_RULES, check, now};
+use crate::redis_world::{BINARY, DEFAULT, Node, PATIENCE, PATIENT, POLICY_RULES, check};
 
 const ONE: &str = "- { name: a, key: [user], limits: [{ algorithm: fixed_window, limit: 5, window: 1d }] }";
 const FREE_PORTS: [&str; 8] =
@@ -148,36 +146,6 @@ fn of_five_sharded_servers_the_loss_of_one_touches_only_its_own_callers() {
     assert!((15..=75).contains(&lost), "{lost} of 200 callers have lost their server");
     shards.nodes()[2].restart();
     eventually("all are decided again", PATIENCE, || away() == 0);
-}
-
-#[test]
-fn of_several_servers_one_that_stops_is_known_to_have_failed_as_soon_as_one_alone() {
-    let (alone, shards) = (Redis::start(), ShardedRedis::start(2));
-    let asks_of_alone = Node::ready(&alone.url(), DEFAULT, ONE);
-    let asks_of_shards = Node::ready(&shards.url(), DEFAULT, ONE);
-    check(&mut asks_of_shards.client(), &[("user", "u")], 0);
-    check(&mut asks_of_shards.client(), &[("user", "u")], 1);
-    let holds = |server: &&Redis| !server.cmd(&["KEYS", "*2*{*u*"]).array().is_empty();
-    let home = shards.nodes().iter().find(holds).expect("one of them counts the hit");
-    // On a busy machine both take longer.
-    in_three_tries(|| {
-        let one = until_it_falls_back(&asks_of_alone, &alone);
-        let many = until_it_falls_back(&asks_of_shards, home);
-        if many <= one * 3 + Duration::from_millis(60) { Ok(()) } else { Err(format!("{many:?}, {one:?}")) }
-    });
-}
-
-/// How long the store counts as too busy after it has stopped; it runs again afterwards.
-fn until_it_falls_back(node: &Node, redis: &Redis) -> Duration {
-    let mut client = node.client();
-    let mut source = || check(&mut client, &[("user", "u")], 0).source;
-    eventually("the store decides", PATIENCE, || source() == "store");
-    redis.pause();
-    let stopped = now();
-    eventually("it falls back", PATIENCE, || source().starts_with("fallback"));
-    let took = stopped.elapsed();
-    redis.resume();
-    took
 }
 
 #[test]
