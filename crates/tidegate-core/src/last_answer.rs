@@ -140,6 +140,15 @@ mod tests {
         })
     }
 
+    #[test]
+    fn a_fixed_window_that_the_store_may_free_soon_is_not_said_to_take_until_its_end() {
+        let limit = Limit::FixedWindow(FixedWindow::new(10, Micros::from_secs(3_600)).unwrap());
+        let last = LastAnswer { remaining: 0, reset_after: Micros::from_secs(1_800) };
+        let soon = Some(Micros::from_millis(90));
+        let told = last.refusal_after(&limit, Micros::from_millis(10), Hits::ONE, Hits::ONE, soon);
+        assert_eq!(told.retry_after(), soon);
+    }
+
     proptest! {
         #[test]
         fn a_refusal_told_later_is_what_the_limit_itself_says_then(
