@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tidegate_core::{Micros, Timestamp, append_part};
-use tidegate_store::{Clock, Record, StoreError};
+use tidegate_store::{Clock, Record, RefundId, StoreError};
 
 use crate::limiter::Limiter;
 use crate::observer::StoreCall;
@@ -45,6 +45,14 @@ impl RequestId {
         let mut fingerprint = Fingerprint::default();
         fingerprint.copy_from_slice(&Sha256::digest(asked)[..size_of::<Fingerprint>()]);
         RequestId { name: Sha256::digest(&name).into(), fingerprint }
+    }
+
+    /// The name by which the store knows a refund that this request asks for.
+    #[must_use]
+    pub fn refund_id(&self) -> RefundId {
+        let digest = Sha256::new().chain_update(self.name).chain_update(self.fingerprint).finalize();
+        let (bytes, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");
+        RefundId::new(*bytes)
     }
 }
 
@@ -87,6 +95,8 @@ pub struct FirstTime<'l> {
     claim: Vec<u8>,
     /// Whether the store may hold the claim.
     claimed: bool,
+    /// Whether the store said that it does.
+    is_certain: bool,
 }
 
 /// What all named requests of a node have in common.
@@ -117,13 +127,23 @@ impl Limiter {
     pub async fn claim(&self, request: &RequestId) -> Result<Claim<'_>, ClaimError> {
         let claim = self.request_names.new_claim(request.fingerprint);
         let put = self.put_record(request.name, claim.clone()).await;
-        let first = |claim, claimed| {
-            Ok(Claim::First(FirstTime { limiter: self, name: request.name, claim, claimed }))
+        let name = request.name;
+        let certain = |claim| {
+            Ok(Claim::First(FirstTime { limiter: self, name, claim, claimed: true, is_certain: true }))
         };
         let known = match put {
-            Ok(None) => return first(claim, true),
+            Ok(None) => return certain(claim),
             Ok(Some(known)) => known,
-            Err(error) => return first(claim, !error.is_certainly_not_applied()),
+            Err(error) => {
+                let claimed = !error.is_certainly_not_applied();
+                return Ok(Claim::First(FirstTime {
+                    limiter: self,
+                    name,
+                    claim,
+                    claimed,
+                    is_certain: false,
+                }));
+            }
         };
         match read(&known) {
             Some((fingerprint, _)) if fingerprint != request.fingerprint => Err(ClaimError::UsedForAnother),
@@ -133,7 +153,7 @@ impl Limiter {
                 let until = self.clock.now() + KEPT;
                 let change = Unwritten { name: request.name, from: known, to: Some(claim.clone()), until };
                 match self.replace_record(change).await {
-                    Ok(true) => first(claim, true),
+                    Ok(true) => certain(claim),
                     Ok(false) | Err(_) => Err(ClaimError::UnderWay),
                 }
             }
@@ -178,9 +198,10 @@ impl FirstTime<'_> {
         }
     }
 
-    /// Leaves the name claimed: nobody knows whether it was carried out, and it must not be twice.
-    pub fn lost(mut self) {
-        self.claimed = false;
+    /// Whether the store said that this is the first of its name. If not, it was not asked in time, and may know an answer.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        self.is_certain
     }
 
     async fn write(&mut self, to: Option<Vec<u8>>) {

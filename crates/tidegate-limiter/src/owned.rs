@@ -3,13 +3,17 @@
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Scope, Stance, Touch};
 use tidegate_rules::CellKeyBytes;
-use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, Request, Spend};
+use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, RefundId, Request, Spend};
 
 use crate::cell_hash::CellHash;
 use crate::deny_cache::{CachedCell, LimitVersion};
 
 /// What one request asks of the store, as long as the request is there.
-pub(crate) struct Question<'q>(pub(crate) SmallVec<[AskedCell<'q>; 2]>);
+pub(crate) struct Question<'q> {
+    pub(crate) cells: SmallVec<[AskedCell<'q>; 2]>,
+    /// Whether a refusal that is remembered of one of its cells is enough to refuse it.
+    pub(crate) repeats_refusals: bool,
+}
 
 /// What one request asks of one cell of the store.
 #[derive(Clone, Copy)]
@@ -30,20 +34,20 @@ pub(crate) struct ShapeOfCell {
     version: LimitVersion,
     hits: Hits,
     enforced: bool,
-    counts_refused: bool,
+    repeats_refusals: bool,
 }
 
 impl Question<'_> {
     /// Its shape; none for one that takes a lease, which is like no other.
     pub(crate) fn shape(&self) -> Option<Shape> {
         let shape = |asked: &AskedCell<'_>| {
-            let Touch { limit, ask, stance } = asked.spend.touch;
+            let Touch { limit: _, ask, stance } = asked.spend.touch;
             let (hash, version, hits) = (asked.hash, asked.version, ask.hits);
-            let (enforced, counts_refused) = (stance == Stance::Enforced, limit.counts_refused());
-            let shape = ShapeOfCell { hash, version, hits, enforced, counts_refused };
+            let (enforced, repeats_refusals) = (stance == Stance::Enforced, self.repeats_refusals);
+            let shape = ShapeOfCell { hash, version, hits, enforced, repeats_refusals };
             ask.lease.is_none().then_some(shape)
         };
-        self.0.iter().map(shape).collect()
+        self.cells.iter().map(shape).collect()
     }
 
     /// The same, in a form that outlives the request.
@@ -56,23 +60,23 @@ impl Question<'_> {
             hash: asked.hash,
             version: asked.version,
         };
-        self.0.iter().map(owned).collect()
+        self.cells.iter().map(owned).collect()
     }
 
     /// About how long the store works on it.
     pub(crate) fn work(&self) -> Micros {
-        let spends: SmallVec<[Spend<'_>; 2]> = self.0.iter().map(|asked| *asked.spend).collect();
+        let spends: SmallVec<[Spend<'_>; 2]> = self.cells.iter().map(|asked| *asked.spend).collect();
         Micros::new(Request::once(&spends).store_us())
     }
 
     /// Which of `crowds` its cells belong to, all of them together.
     pub(crate) fn crowd(&self, crowds: usize) -> usize {
-        self.0.iter().map(|asked| asked.hash.below(crowds)).sum::<usize>() % crowds
+        self.cells.iter().map(|asked| asked.hash.below(crowds)).sum::<usize>() % crowds
     }
 
     /// How much its keys take.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.iter().map(|asked| asked.spend.cell.key.len() + asked.spend.cell.tag.len()).sum()
+        self.cells.iter().map(|asked| asked.spend.cell.key.len() + asked.spend.cell.tag.len()).sum()
     }
 }
 
@@ -102,8 +106,8 @@ impl OwnedCell {
     }
 
     /// What `hits` on it are, to be given back.
-    pub(crate) fn refund(&self, hits: Hits, age: Micros) -> Refund<'_> {
-        Refund { cell: self.key(), limit: &self.limit, hits, age }
+    pub(crate) fn refund(&self, hits: Hits, age: Micros, id: Option<RefundId>) -> Refund<'_> {
+        Refund { cell: self.key(), limit: &self.limit, hits, age, id }
     }
 }
 

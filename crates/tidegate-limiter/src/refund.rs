@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Micros};
 use tidegate_rules::{Coordination, UnknownDomain};
-use tidegate_store::{Clock, Refund, Store, StoreError};
+use tidegate_store::{Clock, Refund, RefundId, Store, StoreError};
 
 use crate::check::{Matched, Plan};
 use crate::decision::{Decision, Source};
@@ -24,7 +24,7 @@ use crate::spent::SpentToken;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RefundError {
-    /// No rule speaks of the domain.
+    /// No rule has the domain.
     UnknownDomain(UnknownDomain),
     /// The store did not answer.
     Store(StoreError),
@@ -95,16 +95,42 @@ struct Return {
 pub(crate) type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
 
 impl Limiter {
-    /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter. What has come back by
-    /// itself since it was spent is not given back again.
+    /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter. Hits that have come
+    /// back since they were spent are not given back again.
     ///
     /// # Errors
-    /// When no rule speaks of the domain, or the store did not answer.
+    /// When no rule has the domain, or the store did not answer. What fails may have been applied, over several store nodes
+    /// also in part: [`Limiter::refund_once`] may be called again.
     pub async fn refund(
         &self,
         request: &CheckRequest<'_>,
         amount: Hits,
         spent: SpentAt<'_>,
+    ) -> Result<(), RefundError> {
+        self.give_back(request, amount, spent, None).await
+    }
+
+    /// [`Limiter::refund`] under a name: called again with the same `id` within a minute, on whichever node, it gives back what
+    /// the earlier calls did not.
+    ///
+    /// # Errors
+    /// As [`Limiter::refund`]. Then it may be called again.
+    pub async fn refund_once(
+        &self,
+        request: &CheckRequest<'_>,
+        amount: Hits,
+        spent: SpentAt<'_>,
+        id: RefundId,
+    ) -> Result<(), RefundError> {
+        self.give_back(request, amount, spent, Some(id)).await
+    }
+
+    async fn give_back(
+        &self,
+        request: &CheckRequest<'_>,
+        amount: Hits,
+        spent: SpentAt<'_>,
+        id: Option<RefundId>,
     ) -> Result<(), RefundError> {
         let snapshot = self.rules.load_full();
         let matched = Matched::of(&snapshot, request, self)?;
@@ -116,12 +142,15 @@ impl Limiter {
         let back = plan.refundable().filter(|place| !all.iter().any(|one| one.place == *place));
         let back: Vec<String> = back.map(|place| plan.name_of(place)).collect();
         match &self.remote {
-            None => self.store.refund(&refunds(&plan, all.into_iter())).answer().await?,
+            // No answer of a store in this process is lost, so nobody sends a refund again.
+            None => self.store.refund(&refunds(&plan, &all)).answer().await?,
             Some(remote) => {
-                let stored = self.give_back_here(&plan, all.into_iter());
-                let refunded = remote.refund(stored).await;
+                // This node's own cells come last: where the store fails, nothing was given back that a retry would repeat.
+                let due = self.due_at_store(&plan, &all);
+                let refunded = remote.refund(stored(&plan, &all, &due), id).await;
                 self.forget(&plan);
                 refunded?;
+                remote.refund_soon(self.give_back_here(&plan, &all, &due));
             }
         }
         self.settled(
@@ -185,7 +214,7 @@ impl Limiter {
     /// Gives every cell that `request` would touch its full quota back.
     ///
     /// # Errors
-    /// When no rule speaks of the domain, or the store did not answer.
+    /// When no rule has the domain, or the store did not answer.
     pub async fn reset(&self, request: &CheckRequest<'_>) -> Result<(), RefundError> {
         let snapshot = self.rules.load_full();
         let matched = Matched::of(&snapshot, request, self)?;
@@ -211,41 +240,61 @@ impl Limiter {
         let age = self.clock.now().since(decision.asked_at());
         let spent = (0..plan.spends.len()).filter(|place| plan.was_admitted(*place, decision));
         let spent = spent.map(|place| Return { place, hits: plan.spends[place].touch.ask.hits, age });
+        let spent: SmallVec<[Return; 4]> = spent.collect();
         match &self.remote {
             None => {
-                if let Err(error) = self.store.refund(&refunds(plan, spent)).answer().await {
+                if let Err(error) = self.store.refund(&refunds(plan, &spent)).answer().await {
                     self.observer.store_failed(&error);
                 }
             }
-            Some(remote) => remote.refund_soon(self.give_back_here(plan, spent)),
+            Some(remote) => {
+                let due = self.due_at_store(plan, &spent);
+                let mut given = stored(plan, &spent, &due);
+                given.extend(self.give_back_here(plan, &spent, &due));
+                remote.refund_soon(given);
+            }
         }
     }
 
-    /// Gives back what this node has counted itself; what is left must go back to the store.
-    fn give_back_here(&self, plan: &Plan<'_>, returns: impl Iterator<Item = Return>) -> GivenBack {
-        let mut stored = GivenBack::new();
+    /// How many hits of each the store must give back: of an exact cell all, of a local one none, of an approximate one those
+    /// that it was told of.
+    fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
-        for Return { place, hits, age } in returns {
-            let spend = &plan.spends[place];
-            let left = match policies[place].coordination {
-                Coordination::Exact => hits,
-                Coordination::Local => {
-                    self.local.refund(*spend, hits, age);
-                    Hits::ZERO
-                }
+        let due = |Return { place, hits, age }: &Return| match policies[*place].coordination {
+            Coordination::Exact => *hits,
+            Coordination::Local => Hits::ZERO,
+            Coordination::Approximate { .. } => {
+                let hash = self.hasher.cell(&plan.spends[*place].cell);
+                let unreported = self.local.approximate.unreported_since(hash, self.clock.now().back(*age));
+                Hits::new(hits.get().saturating_sub(unreported))
+            }
+        };
+        returns.iter().map(due).collect()
+    }
+
+    /// Gives back what this node has counted itself, which is what is not `due` at the store. What the store has been told of
+    /// since then must go back there after all.
+    fn give_back_here(&self, plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
+        let mut late = GivenBack::new();
+        let policies: SmallVec<[_; 4]> = plan.policies().collect();
+        for (Return { place, hits, age }, due) in returns.iter().zip(due) {
+            let spend = &plan.spends[*place];
+            match policies[*place].coordination {
+                Coordination::Exact => {}
+                Coordination::Local => self.local.refund(*spend, *hits, *age),
                 Coordination::Approximate { .. } => {
-                    self.local.refund(*spend, hits, age);
-                    let hash = self.hasher.cell(&spend.cell);
-                    let spent_at = self.clock.now().back(age);
-                    let here = self.local.approximate.put_back(hash, hits, spent_at);
-                    Hits::new(hits.get() - here)
+                    self.local.refund(*spend, *hits, *age);
+                    let (hash, here) = (self.hasher.cell(&spend.cell), Hits::new(hits.get() - due.get()));
+                    let spent_at = self.clock.now().back(*age);
+                    let put_back = self.local.approximate.put_back(hash, here, spent_at);
+                    if put_back < here.get() {
+                        let left = Hits::new(here.get() - put_back);
+                        late.push((OwnedCell::new(&spend.cell, spend.touch.limit), left, *age));
+                    }
                 }
-            };
-            if left > Hits::ZERO {
-                stored.push((OwnedCell::new(&spend.cell, spend.touch.limit), left, age));
             }
         }
-        stored
+        late
     }
 
     fn forget(&self, plan: &Plan<'_>) {
@@ -257,12 +306,12 @@ impl Limiter {
 }
 
 impl Remote {
-    async fn refund(self: &Arc<Self>, given: GivenBack) -> Result<(), StoreError> {
+    async fn refund(self: &Arc<Self>, given: GivenBack, id: Option<RefundId>) -> Result<(), StoreError> {
         if given.is_empty() {
             return Ok(());
         }
         let nodes = self.nodes_of(given.iter().map(|(cell, ..)| cell.key().tag));
-        self.run(StoreCall::Refund, nodes, refund_at(self.store(), given)).await
+        self.run(StoreCall::Refund, nodes, refund_at(self.store(), given, id)).await
     }
 
     /// Refunds what the store said just now that it had spent, whatever its breaker says, without anybody waiting for it.
@@ -270,17 +319,20 @@ impl Remote {
         let remote = self.clone();
         self.spawn(Box::pin(async move {
             for some in given.chunks(LARGEST_BATCH) {
-                remote.call_late(StoreCall::Refund, refund_at(remote.store(), some.into())).await;
+                remote.call_late(StoreCall::Refund, refund_at(remote.store(), some.into(), None)).await;
             }
         }));
     }
 
     /// Refunds without anybody waiting for it.
     pub(crate) fn refund_soon(self: &Arc<Self>, given: GivenBack) {
+        if given.is_empty() {
+            return;
+        }
         let remote = self.clone();
         self.spawn(Box::pin(async move {
-            // A failure was told to the observer; what was spent stays spent.
-            let _ = remote.refund(given).await;
+            // The observer has heard of a failure; what was spent stays spent.
+            let _ = remote.refund(given, None).await;
         }));
     }
 
@@ -291,9 +343,9 @@ impl Remote {
     }
 }
 
-async fn refund_at(store: Arc<dyn Store>, given: GivenBack) -> Result<(), StoreError> {
+async fn refund_at(store: Arc<dyn Store>, given: GivenBack, id: Option<RefundId>) -> Result<(), StoreError> {
     let refunds: SmallVec<[Refund<'_>; 2]> =
-        given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age)).collect();
+        given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age, id)).collect();
     store.refund(&refunds).answer().await
 }
 
@@ -304,10 +356,20 @@ fn refill_time(limit: &Limit, overdraft: Hits) -> Option<Micros> {
     Some(Micros::new(u64::try_from(most.div_ceil(quota.max(1))).unwrap_or(u64::MAX)))
 }
 
-fn refunds<'p>(plan: &Plan<'p>, returns: impl Iterator<Item = Return>) -> SmallVec<[Refund<'p>; 4]> {
-    let refund = |Return { place, hits, age }: Return| {
-        let spend = &plan.spends[place];
-        Refund { cell: spend.cell, limit: spend.touch.limit, hits, age }
+fn refunds<'p>(plan: &Plan<'p>, returns: &[Return]) -> SmallVec<[Refund<'p>; 4]> {
+    let refund = |Return { place, hits, age }: &Return| {
+        let spend = &plan.spends[*place];
+        Refund { cell: spend.cell, limit: spend.touch.limit, hits: *hits, age: *age, id: None }
     };
-    returns.map(refund).collect()
+    returns.iter().map(refund).collect()
+}
+
+/// What of `returns` goes to the store.
+fn stored(plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
+    let due = returns.iter().zip(due).filter(|(_, due)| **due > Hits::ZERO);
+    let owned = |(one, due): (&Return, &Hits)| {
+        let spend = &plan.spends[one.place];
+        (OwnedCell::new(&spend.cell, spend.touch.limit), *due, one.age)
+    };
+    due.map(owned).collect()
 }

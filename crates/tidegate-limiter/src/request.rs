@@ -13,19 +13,26 @@ pub struct CheckRequest<'a> {
     pub descriptors: &'a [DescriptorAsk<'a>],
     /// Whether it may be asked to wait.
     pub patience: Patience,
+    /// Whether each of its cells is asked, also where one of them is known to refuse it.
+    pub(crate) asks_every_cell: bool,
 }
 
 impl<'a> CheckRequest<'a> {
     /// One that can wait, under the rules of `domain`.
     #[must_use]
     pub const fn new(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> Self {
-        CheckRequest { domain, descriptors, patience: Patience::Waits }
+        CheckRequest { domain, descriptors, patience: Patience::Waits, asks_every_cell: false }
     }
 
     /// The same, with another patience.
     #[must_use]
     pub const fn patience(self, patience: Patience) -> Self {
         CheckRequest { patience, ..self }
+    }
+
+    /// The same, for who wants to know what every cell holds, and not only whether the request passes.
+    pub(crate) const fn asking_every_cell(self) -> Self {
+        CheckRequest { asks_every_cell: true, ..self }
     }
 }
 

@@ -49,7 +49,7 @@ impl Limiter {
     /// When no rule has the domain.
     pub async fn usage(&self, domain: &str, descriptor: Descriptor<'_>) -> Result<Usage, UnknownDomain> {
         let descriptors = [DescriptorAsk::of(descriptor).cost(Hits::ZERO)];
-        let request = CheckRequest::new(domain, &descriptors);
+        let request = CheckRequest::new(domain, &descriptors).asking_every_cell();
         let decision = self.check(&request).await?;
         let rules = decision.snapshot().rules();
         let explanation = rules.explain(domain, &descriptor, self.clock.now())?;

@@ -1,12 +1,20 @@
 -- Changes cells outside a request: gives hits back, takes hits spent elsewhere, renews and releases leases.
 --
--- KEYS     the cells
--- Items    key (2 bytes: its number), algorithm (a letter), what (1 byte: 1 refund, 2 charge, 3 renew, 4 release),
---          hits, age_us, overdraft and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the
---          number of the lease's name in ARGV[2])
--- Reply    a byte per item: "1", or "0" for a lease that had ended
+-- KEYS     the cells, then strings that say that a cell has had a refund
+-- Items    key (2 bytes: its number), algorithm (a letter), what (1 byte: 1 refund, 2 charge, 3 renew, 4 release), refund
+--          (2 bytes: of one that may be sent again, the number of the key that says so; else 0), hits, age_us, overdraft
+--          and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the number of the lease's name
+--          in ARGV[2])
+-- Reply    a byte per item: "1", or "0" for a lease that had ended and for a cell that has had the refund
 
 local REFUND, CHARGE, RENEW = 1, 2, 3
+-- A cell is known to have had a refund for this long (RefundId::KNOWN_FOR).
+local REFUND_KNOWN_MS = 120000
+
+-- Whether a cell has had the refund that `key` stands for. From here on it has.
+local function has_had(key)
+  return not call("SET", key, "", "PX", REFUND_KNOWN_MS, "NX")
+end
 
 -- Takes hits that were already spent, whether or not they fit, from when they were spent on.
 local function charge(letter, key, raw, hits, age_us, overdraft, a, b, c, d, e, f)
@@ -25,14 +33,16 @@ end
 
 local reply = {}
 for index = 1, items do
-  local number, letter, what, hits, age_us, overdraft, a, b, c, d, e, f
-  number, letter, what, hits, age_us, overdraft, a, b, c, d, e, f, at = from_bytes("<I2c1I1ddddddddd", plan, at)
+  local number, letter, what, id, hits, age_us, overdraft, a, b, c, d, e, f
+  number, letter, what, id, hits, age_us, overdraft, a, b, c, d, e, f, at = from_bytes("<I2c1I1I2ddddddddd", plan, at)
   local key, raw = KEYS[number], nil
   if number <= readable then
     raw = call("GET", key)
   end
   local done, after, expires_s = true, nil, nil
-  if what == REFUND then
+  if what == REFUND and id > 0 and has_had(KEYS[id]) then
+    done = false
+  elseif what == REFUND then
     after, expires_s = refund(letter, key, raw, hits, age_us, a, b, c, d, e, f)
   elseif what == CHARGE then
     after, expires_s = charge(letter, key, raw, hits, age_us, overdraft, a, b, c, d, e, f)

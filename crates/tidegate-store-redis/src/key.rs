@@ -21,7 +21,7 @@
 
 use sha2::{Digest, Sha256};
 use tidegate_core::append_part;
-use tidegate_store::CellKey;
+use tidegate_store::{CellKey, RefundId};
 
 use crate::sample::KeyKind;
 
@@ -31,6 +31,8 @@ const LAYOUT: u8 = b'2';
 pub const KEY_LAYOUT: &str = "2";
 /// In the place of the algorithm: a reservation, not a cell.
 const RESERVATION: u8 = b'r';
+/// In the place of the algorithm: that a cell has had a refund.
+const REFUND: u8 = b'g';
 /// In the place of the algorithm: who holds some of a cell for now (`holds.lua`).
 const HOLDERS: u8 = b'o';
 /// In the place of the algorithm: limiters that are alive.
@@ -89,6 +91,17 @@ impl KeyWriter {
         out.extend_from_slice(&id.to_le_bytes());
     }
 
+    /// Appends the key that says that `cell` has had the refund `id`.
+    pub(crate) fn append_refund(&self, out: &mut Vec<u8>, cell: &CellKey<'_>, id: RefundId) {
+        let mut parts = Vec::with_capacity(cell.scope.as_bytes().len() + cell.key.len() + 24);
+        parts.extend_from_slice(&id.to_bytes());
+        append_part(&mut parts, cell.scope.as_bytes());
+        parts.extend_from_slice(cell.key);
+        self.append_head(out, REFUND, b'd');
+        append_tag(out, cell.tag);
+        out.extend_from_slice(&Sha256::digest(&parts)[..16]);
+    }
+
     /// The key of the list of who holds some of the cell with this key for now.
     pub(crate) fn holders_of(&self, cell: &[u8]) -> Vec<u8> {
         let mut list = cell.to_vec();
@@ -132,7 +145,7 @@ impl KeyWriter {
             None => KeyKind::Foreign,
             Some(rest) if rest.starts_with(b"fleet{") => KeyKind::Fleet,
             Some([LAYOUT, MEMBERS, ..]) => KeyKind::Fleet,
-            Some([LAYOUT, RESERVATION | HOLDERS, ..]) => KeyKind::Reservation,
+            Some([LAYOUT, RESERVATION | HOLDERS | REFUND, ..]) => KeyKind::Reservation,
             Some([LAYOUT, RECORD, ..]) => KeyKind::Record,
             Some([LAYOUT, _, ..]) => KeyKind::Cell,
             Some([layout, ..]) if layout.is_ascii_digit() => KeyKind::OtherLayout,
@@ -244,7 +257,7 @@ mod tests {
         }
 
         #[test]
-        fn cells_of_one_tag_share_a_slot_with_each_other_and_their_reservations(
+        fn cells_of_one_tag_share_a_slot_with_each_other_their_reservations_and_refunds(
             tag in part(), one in (part(), part()), other in (part(), part())
         ) {
             let slot = tidegate_testkit::slot_of(&written(&one.0, &one.1, &tag));
@@ -253,6 +266,10 @@ mod tests {
             let mut reservation = Vec::new();
             KeyWriter::new("tg").append_reservation(&mut reservation, &tag, 7);
             prop_assert_eq!(slot, tidegate_testkit::slot_of(&reservation));
+            let (scope, mut refund) = (Scope::from_bytes(&one.0), Vec::new());
+            let cell = CellKey { scope: &scope, key: &one.1, tag: &tag };
+            KeyWriter::new("tg").append_refund(&mut refund, &cell, RefundId::new([7; 16]));
+            prop_assert_eq!(slot, tidegate_testkit::slot_of(&refund));
         }
     }
 }

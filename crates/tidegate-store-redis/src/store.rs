@@ -428,7 +428,7 @@ impl Store for RedisStore {
         let is_refundable =
             |refund: &&Refund<'_>| !matches!(refund.limit, Limit::LeakyBucket(_) | Limit::Concurrency(_));
         let change = |refund: &Refund<'a>| {
-            (refund.cell, refund.limit, Change::Refund { hits: refund.hits, age: refund.age })
+            (refund.cell, refund.limit, Change::Refund { hits: refund.hits, age: refund.age, id: refund.id })
         };
         let changes: Vec<_> = refunds.iter().filter(is_refundable).map(change).collect();
         if changes.is_empty() {

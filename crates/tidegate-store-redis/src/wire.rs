@@ -4,7 +4,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 use tidegate_core::{Ask, Charge, Fold, Hits, Limit, Micros, Outcome, Stance, Timestamp, Verdict};
-use tidegate_store::{BatchOutcomes, CellKey, Request, Spend};
+use tidegate_store::{BatchOutcomes, CellKey, RefundId, Request, Spend};
 
 use crate::key::KeyWriter;
 use crate::limits::{self, ALWAYS, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER, number};
@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     driver: Driver,
     algorithms: Algorithms,
     valid: (f64, f64),
-    /// Cells whose values are read at once, cells that are read in place, reservations: in this order in `KEYS`.
+    /// Cells whose values are read at once, cells that are read in place, reservations and refunds: in this order in `KEYS`.
     keys: [Keys; 3],
     /// Where others may hold some of these cells for now: the place of a key's letter, from which the script makes the
     /// names of the lists of who does.
@@ -112,7 +112,7 @@ pub(crate) struct PlannedSpend<'a, K> {
 /// A change of one cell outside a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    Refund { hits: Hits, age: Micros },
+    Refund { hits: Hits, age: Micros, id: Option<RefundId> },
     Charge(Charge),
     Renew { name: u64 },
     Release { name: u64 },
@@ -237,8 +237,12 @@ impl Plan {
         self.item_count += 1;
         let mut limit = limits::encode(limit, context.approx_now);
         self.push_cell(|out, letter| context.keys.append(out, letter, cell), &limit);
+        let mut refund = None;
         let (what, hits, age, overdraft) = match change {
-            Change::Refund { hits, age } => (1, number(hits.get()), number(age.get()), 0.0),
+            Change::Refund { hits, age, id } => {
+                refund = id;
+                (1, number(hits.get()), number(age.get()), 0.0)
+            }
             Change::Charge(Charge { hits, age, overdraft }) => {
                 (2, number(hits.get()), number(age.get()), number(overdraft.get()))
             }
@@ -252,6 +256,13 @@ impl Plan {
             }
         };
         self.items.push(what);
+        match refund {
+            None => self.items.extend_from_slice(&[0, 0]),
+            Some(id) => {
+                let place = self.keys[RESERVATIONS].place_of(|out| context.keys.append_refund(out, cell, id));
+                self.push_key(RESERVATIONS, place);
+            }
+        }
         self.push_numbers(&[hits, age, overdraft]);
         self.push_numbers(&limit.numbers);
     }

@@ -8,6 +8,7 @@ mod broken;
 mod history;
 mod model;
 mod records;
+mod refunds;
 
 use tidegate_core::Timestamp;
 
@@ -37,6 +38,7 @@ pub trait Subject {
 /// When the store is not one.
 pub async fn check(subject: &dyn Subject, seeds: std::ops::Range<u64>) {
     records::check(subject).await;
+    refunds::check(subject).await;
     for seed in seeds {
         play(subject, &History::generate(seed)).await;
     }

@@ -40,7 +40,8 @@ pub trait Store: Send + Sync + 'static {
     /// were admitted.
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes>;
 
-    /// Gives hits back, at most what was spent. Leaky buckets keep theirs: those behind were already told their time.
+    /// Gives hits back, at most what was spent. Leaky buckets keep theirs: those behind were already told their time. Where
+    /// a refund has an id, each cell gets it back once, however often it is sent.
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()>;
 
     /// Takes hits that were already spent, whether or not they fit.
@@ -198,6 +199,30 @@ pub struct Refund<'a> {
     pub hits: Hits,
     /// How long ago they were taken, so that they go back into the window that was charged.
     pub age: Micros,
+    /// Set where the refund may be sent again, because its answer was lost: the cell gets it back once.
+    pub id: Option<RefundId>,
+}
+
+/// Names a refund, so that sending it again changes nothing, for [`RefundId::KNOWN_FOR`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefundId(u128);
+
+impl RefundId {
+    /// How long a store knows that a cell has had a refund: twice the minute for which a request's name counts, so that the
+    /// last retry of that minute is known too.
+    pub const KNOWN_FOR: Micros = Micros::from_secs(120);
+
+    /// The id with these bytes: random ones, or a hash of what names the refund.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        RefundId(u128::from_le_bytes(bytes))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
 }
 
 /// Hits to take that were already spent.

@@ -158,8 +158,8 @@ pub mod store {
     #[doc(inline)]
     pub use tidegate_store::conformance;
     pub use tidegate_store::{
-        BatchOutcomes, BoxError, CellCharge, CellKey, LeaseRef, Outcomes, Record, Refund, Reply, Request,
-        RequestOutcomes, Spend, Store, StoreError,
+        BatchOutcomes, BoxError, CellCharge, CellKey, LeaseRef, Outcomes, Record, Refund, RefundId, Reply,
+        Request, RequestOutcomes, Spend, Store, StoreError,
     };
 }
 

@@ -1,11 +1,13 @@
 //! What a request has spent, as a value: it remembers when and from which cells.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::time::Duration;
 
 use tidegate_core::Hits;
 use tidegate_limiter::{Decision, LeaseError, LeaseToken, Limiter, RefundError, Source, SpentAt};
+use tidegate_store::RefundId;
 
 use crate::ask::Ask;
 
@@ -41,6 +43,8 @@ pub struct Spend {
     /// Of what was spent, what nobody counted, because the store was away and the rule lets requests pass without it.
     uncounted: u64,
     is_charged: bool,
+    /// The last refund, if it failed: what may have been applied of it is not applied again.
+    failed_refund: Option<(u64, RefundId)>,
 }
 
 impl Spend {
@@ -49,7 +53,7 @@ impl Spend {
         let spent = if decision.allowed { ask.hits().get() } else { 0 };
         let uncounted = if decision.source == Source::FallbackOpen { spent } else { 0 };
         let (limiter, ask) = (limiter.clone(), ask.clone().into_owned());
-        Spend { limiter, ask, decision, lease, spent, uncounted, is_charged: false }
+        Spend { limiter, ask, decision, lease, spent, uncounted, is_charged: false, failed_refund: None }
     }
 
     /// Whether it may pass.
@@ -67,7 +71,8 @@ impl Spend {
     /// Gives `hits` back, at most what was spent: into the window that was charged, and nowhere if that is over.
     ///
     /// # Errors
-    /// When the rules no longer have the domain, or the store did not answer.
+    /// When the rules no longer have the domain, or the store did not answer. Called again for as many hits, within a minute, it
+    /// gives back what the failed call did not.
     pub async fn refund(&mut self, hits: u64) -> Result<(), RefundError> {
         let hits = hits.min(self.spent);
         let counted = hits.min(self.spent - self.uncounted);
@@ -75,7 +80,13 @@ impl Spend {
             let by = if self.is_charged { SpentAt::Charged } else { SpentAt::By }(&self.decision);
             let entries = self.ask.entries();
             let descriptors = [self.ask.descriptor(&entries)];
-            self.limiter.refund(&self.ask.request(&descriptors), Hits::new(counted), by).await?;
+            let id = match self.failed_refund {
+                Some((failed, id)) if failed == counted => id,
+                _ => random_id(),
+            };
+            self.failed_refund = Some((counted, id));
+            self.limiter.refund_once(&self.ask.request(&descriptors), Hits::new(counted), by, id).await?;
+            self.failed_refund = None;
         }
         self.spent -= hits;
         self.uncounted -= hits - counted;
@@ -121,6 +132,13 @@ impl Spend {
     pub fn into_lease(self) -> Option<Lease> {
         self.lease
     }
+}
+
+/// One that no other refund has.
+fn random_id() -> RefundId {
+    let random = RandomState::new();
+    let halves = [random.hash_one(0), random.hash_one(1)].map(u128::from);
+    RefundId::new((halves[0] << 64 | halves[1]).to_le_bytes())
 }
 
 impl Deref for Spend {

@@ -83,6 +83,63 @@ fn request_id_a_retry_after_the_client_gave_up_does_not_spend_again() {
 }
 
 #[test]
+fn request_id_a_refund_that_failed_on_one_of_two_shards_is_given_back_once_by_its_retry() {
+    const RULES: &str = "\
+- { name: per-user, key: [user], limits: [1000/h] }
+- { name: per-tenant, key: [tenant], limits: [1000/h] }
+";
+    let redis = ShardedRedis::start(2);
+    let node = Node::ready(&redis.url(), DEFAULT, RULES);
+    let check = |user: &str, tenant: &str| {
+        let attributes = json!({ "user": user, "tenant": tenant });
+        json!({ "domain": "api", "attributes": attributes, "cost": 100 })
+    };
+    let has_a_cell = |shard: &Redis| !shard.cmd(&["KEYS", "*per-*"]).array().is_empty();
+    // A user on one shard and a tenant on the other, found by trying.
+    let names = (0..64).map(|number| (format!("u{number}"), format!("t{number}")));
+    let (user, tenant) = names
+        .into_iter()
+        .find(|(user, tenant)| {
+            redis.nodes().iter().for_each(|shard| drop(shard.cmd(&["FLUSHALL"])));
+            post(node.http, "/v1/check", &check(user, tenant)).0 == 200
+                && redis.nodes().iter().all(has_a_cell)
+        })
+        .unwrap();
+    for number in 0..8 {
+        let mut refund = check(&user, &tenant);
+        refund["cost"].take();
+        let refund = json!({
+            "domain": "api", "attributes": refund["attributes"], "amount": 5, "request_id": format!("f-{number}"),
+        });
+        let shard = &redis.nodes()[number % 2];
+        shard.pause();
+        assert_eq!(post(node.http, "/v1/refund", &refund).0, 503);
+        shard.resume();
+        eventually("the refund is given back", PATIENCE, || post(node.http, "/v1/refund", &refund).0 == 200);
+    }
+    let query = format!("/v1/usage?domain=api&user={user}&tenant={tenant}");
+    let usage = http::get(node.http, &query).json();
+    let left: Vec<&Json> = usage["limits"].as_array().unwrap().iter().map(|one| &one["remaining"]).collect();
+    assert_eq!(left, [940, 940], "a hundred spent, eight times five given back: {usage}");
+}
+
+#[test]
+fn request_id_a_refund_that_failed_without_one_says_so() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), DEFAULT, PER_USER);
+    let mut refund = json!({ "domain": "api", "attributes": { "user": "42" }, "amount": 1 });
+    redis.pause();
+    let (status, problem) = post(node.http, "/v1/refund", &refund);
+    let hint = problem["hint"].as_str().unwrap();
+    assert!(status == 503 && hint.contains("may have been given back"), "{problem}");
+    refund["request_id"] = json!("f-1");
+    let (status, problem) = post(node.http, "/v1/refund", &refund);
+    let hint = problem["hint"].as_str().unwrap();
+    assert!(status == 503 && hint.contains("same request_id"), "{problem}");
+    redis.resume();
+}
+
+#[test]
 fn lease_tokens_are_signed_by_the_fleet_and_a_forged_one_ends_nothing() {
     let redis = Redis::start();
     let [one, other] = [0, 1].map(|_| Node::ready(&redis.url(), PATIENT, SLOTS));

@@ -15,6 +15,8 @@ pub(crate) struct Cells<'p> {
     pub(crate) spends: &'p [Spend<'p>],
     pub(crate) cached: SmallVec<[CachedCell<'p>; 4]>,
     pub(crate) policies: SmallVec<[CellPolicy; 4]>,
+    /// Whether a refusal that is remembered of one of them is enough to refuse the request.
+    pub(crate) repeats_refusals: bool,
 }
 
 /// How a rule wants one of its cells treated.
@@ -42,8 +44,7 @@ pub(crate) struct Classified {
 
 /// Says who decides each of `cells`. Each node of the store is looked at once.
 pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, now: Timestamp) -> Classified {
-    // A cell that counts refused requests must hear of each: such a request is not refused behind its back.
-    if !cells.cached.iter().any(|cell| cell.limit.counts_refused()) {
+    if cells.repeats_refusals {
         let deny = limiter.deny_cache.refusal(cells.cached.iter().copied(), (now, Certainty::Known));
         if deny.is_some() {
             return Classified { deny, ..Classified::default() };
@@ -107,6 +108,8 @@ impl<'p> Cells<'p> {
         rules: u64,
         policies: impl Iterator<Item = CellPolicy>,
     ) -> Self {
+        // A cell that counts refused requests must hear of each: such a request is not refused behind its back.
+        let repeats_refusals = !spends.iter().any(|spend| spend.touch.limit.counts_refused());
         let cached = |Spend { cell, touch }: &Spend<'p>| CachedCell {
             hash: hasher.cell(cell),
             version: LimitVersion::new(rules, touch.limit),
@@ -114,7 +117,8 @@ impl<'p> Cells<'p> {
             hits: touch.ask.hits,
             stance: touch.stance,
         };
-        Cells { spends, cached: spends.iter().map(cached).collect(), policies: policies.collect() }
+        let (cached, policies) = (spends.iter().map(cached).collect(), policies.collect());
+        Cells { spends, cached, policies, repeats_refusals }
     }
 
     /// Those of limits that the caller brought along: no rule set has anything to say of them.

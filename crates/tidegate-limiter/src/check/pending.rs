@@ -58,7 +58,8 @@ pub(crate) fn begin_check<'p>(
     plan: &'p Plan<'_>,
     rules: u64,
 ) -> Begun<'p> {
-    let cells = Cells::new(&limiter.hasher, &plan.spends, rules, plan.policies());
+    let mut cells = Cells::new(&limiter.hasher, &plan.spends, rules, plan.policies());
+    cells.repeats_refusals &= !plan.asks_every_cell;
     if plan.lacks_a_key || plan.spends.is_empty() {
         // Refused whatever the store says, or nothing to say: the store is spared the question.
         let now = limiter.clock.now();
@@ -239,7 +240,8 @@ impl<'p> PendingCheck<'p> {
             let approximate = matches!(coordination, Coordination::Approximate { .. });
             AskedCell { spend, hash: cell.hash, version: cell.version, approximate }
         };
-        Question(self.store.iter().map(asked).collect())
+        let cells = self.store.iter().map(asked).collect();
+        Question { cells, repeats_refusals: self.cells.repeats_refusals }
     }
 
     pub(super) fn local_spend(&self, place: usize, reason: LocalReason) -> LocalSpend<'p> {

@@ -25,6 +25,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) lacks_a_key: bool,
     /// A ban refuses it: nothing else is asked.
     pub(crate) banned: bool,
+    /// Each of its cells is asked, also where one of them is known to refuse it.
+    pub(crate) asks_every_cell: bool,
     /// How many of the entries and of the spends are limits. The others, which come last, are penalties.
     limits: (usize, usize),
 }
@@ -70,6 +72,7 @@ impl<'p> Plan<'p> {
             lease: None,
             lacks_a_key: false,
             banned: false,
+            asks_every_cell: false,
             limits: (0, 0),
         }
     }
@@ -81,6 +84,7 @@ impl<'p> Plan<'p> {
         overrides: &'p [(usize, CellKeyBytes)],
         lease_ids: &LeaseIds,
     ) {
+        self.asks_every_cell = request.asks_every_cell;
         for found in matches {
             self.add_match(request, found, lease_ids);
         }

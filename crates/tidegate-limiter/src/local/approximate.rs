@@ -112,6 +112,13 @@ impl Approximate {
         (share.left < hits.get() && share.unreported > 0).then(|| share.report(hash, now))
     }
 
+    /// Hits that were admitted and that the store was not told of, if that goes back to `spent_at`.
+    pub(crate) fn unreported_since(&self, hash: CellHash, spent_at: Timestamp) -> u64 {
+        let cells = self.cells.lock();
+        // What was spent before the store was last told was told then.
+        cells.get(&hash).filter(|share| spent_at >= share.heard).map_or(0, |share| share.unreported)
+    }
+
     /// Puts back hits that [`Approximate::take`] took and that were not spent after all: as many as the store was not told
     /// of. Says how many that were.
     pub(crate) fn put_back(&self, hash: CellHash, hits: Hits, spent_at: Timestamp) -> u64 {

@@ -204,7 +204,7 @@ impl LocalCells {
     /// Gives hits back to a cell.
     pub(crate) fn refund(&self, spend: Spend<'_>, hits: Hits, age: Micros) {
         let Spend { cell, touch } = spend;
-        at_once(self.memory.refund(&[Refund { cell, limit: touch.limit, hits, age }]));
+        at_once(self.memory.refund(&[Refund { cell, limit: touch.limit, hits, age, id: None }]));
     }
 
     /// Takes hits whether or not they fit.

@@ -161,7 +161,7 @@ impl Remote {
 
     /// Answers the waiters of `item` if the store has refused its like since they came.
     fn refuse_meanwhile(&self, item: &mut Item, now: Timestamp) {
-        if item.spends.iter().any(|spend| spend.cell.limit.counts_refused()) {
+        if !item.repeats_refusals {
             return;
         }
         let cells = item.spends.iter().map(OwnedSpend::cached);

@@ -256,7 +256,7 @@ impl Remote {
     }
 
     fn queue_of(&self, question: &Question<'_>) -> QueueId {
-        let tags = || question.0.iter().map(|asked| asked.spend.cell.tag);
+        let tags = || question.cells.iter().map(|asked| asked.spend.cell.tag);
         if self.store.nodes() == 1 {
             return QueueId { nodes: SmallVec::from_slice(&[0]), spans: false };
         }

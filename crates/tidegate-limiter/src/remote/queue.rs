@@ -94,6 +94,8 @@ pub(crate) struct Item {
     pub(crate) waiters: SmallVec<[StoreTicket; 1]>,
     /// How many of them were let go while it was under way, because their time was over.
     pub(crate) late: AtomicUsize,
+    /// Whether a refusal that is remembered of one of its cells is enough to refuse it.
+    pub(crate) repeats_refusals: bool,
     shape: Option<Shape>,
     work_of_one: Micros,
     bytes: usize,
@@ -183,19 +185,16 @@ impl Queues {
                     self.bytes.fetch_add(bytes, Ordering::Relaxed);
                     let (spends, work_of_one) = (question.owned(), question.work());
                     let (waiters, late) = (SmallVec::from_buf([ticket]), AtomicUsize::new(0));
+                    let repeats_refusals = question.repeats_refusals;
+                    // An equal one waits already, before others that came with this one: it stays alone.
+                    if matches!(known, Some(Whereabouts::Waiting(_))) {
+                        shape = None;
+                    }
+                    let item =
+                        Item { spends, waiters, late, repeats_refusals, shape, work_of_one, bytes, crowd };
                     match known {
-                        Some(Whereabouts::UnderWay { next }) => {
-                            let item = Item { spends, waiters, late, shape, work_of_one, bytes, crowd };
-                            *next = Some(Box::new(item));
-                        }
-                        known => {
-                            // An equal one waits already, before others that came with this one: it stays by itself.
-                            if known.is_some() {
-                                shape = None;
-                            }
-                            let item = Item { spends, waiters, late, shape, work_of_one, bytes, crowd };
-                            not_before = queue.push(item);
-                        }
+                        Some(Whereabouts::UnderWay { next }) => *next = Some(Box::new(item)),
+                        _ => not_before = queue.push(item),
                     }
                 }
             }
@@ -393,7 +392,7 @@ mod tests {
             let (hash, version) = (hasher.cell(&Spend::clone(spend).cell), LimitVersion::new(1, &limit));
             let asked = AskedCell { spend, hash, version, approximate: false };
             (
-                Question(SmallVec::from_iter([asked])),
+                Question { cells: SmallVec::from_iter([asked]), repeats_refusals: true },
                 Ticket::new(Lag::default().arrival(Timestamp::default())).0,
             )
         };

@@ -7,21 +7,14 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use http::StatusCode;
 use tidegate_core::Timestamp;
-use tidegate_limiter::{CheckRequest, Claim, DescriptorAsk, FirstTime, Transport};
+use tidegate_limiter::{CheckRequest, DescriptorAsk, Transport};
 use tidegate_rules::UnknownDomain;
 
 use super::check::{Entries, ask, entries, question};
-use super::idempotency::{KeptAnswer, check_id, conflict, detached, unreadable};
+use super::idempotency::{KeptAnswer, Turn, check_id, detached};
 use super::{Answer, HttpState, JSON, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
-
-/// What is known of a check before it is decided.
-enum Earlier<'c> {
-    Unnamed,
-    FirstTime(FirstTime<'c>),
-    Answered(KeptAnswer),
-}
 
 impl HttpState {
     pub(super) async fn check_batch(self: &Arc<Self>, body: Bytes) -> Result<Answer, Problem> {
@@ -41,31 +34,31 @@ impl HttpState {
 
     async fn decide_batch(&self, batch: &json::Batch<'_>, began: Timestamp) -> Result<Answer, Problem> {
         let numbers = 0..batch.checks.len();
-        let earlier = join_all(numbers.map(|number| self.earlier(&batch.checks[number], number))).await;
-        let earlier: Vec<Earlier<'_>> = earlier.into_iter().collect::<Result<_, _>>()?;
+        let turns = join_all(numbers.map(|number| self.turn_in_batch(&batch.checks[number], number))).await;
+        let turns: Vec<Option<Turn<'_>>> = turns.into_iter().collect::<Result<_, _>>()?;
         let open: Vec<&Check<'_>> = batch
             .checks
             .iter()
-            .zip(&earlier)
-            .filter(|(_, earlier)| !matches!(earlier, Earlier::Answered(_)))
+            .zip(&turns)
+            .filter(|(_, turn)| !matches!(turn, Some(Turn::Answered(_))))
             .map(|(check, _)| check)
             .collect();
         let mut decided = self.decide_all(&open, began).await?.into_iter();
         let mut next = || decided.next().expect("one answer for each open check");
-        let told = join_all(earlier.into_iter().map(|earlier| {
-            let (told, first) = match earlier {
-                Earlier::Unnamed => (next(), None),
-                Earlier::FirstTime(first) => (next(), Some(first)),
-                Earlier::Answered(told) => (told, None),
+        let bodies = join_all(turns.into_iter().map(|turn| {
+            let (kept, first) = match turn {
+                None => (next(), None),
+                Some(Turn::Ours(first)) => (next(), Some(first)),
+                Some(Turn::Answered(kept)) => (kept, None),
             };
             async move {
                 if let Some(first) = first {
-                    told.settle(first).await;
+                    kept.settle(first).await;
                 }
-                told.body
+                kept.body
             }
         }));
-        Ok(answer(StatusCode::OK, JSON, joined(told.await.into_iter())))
+        Ok(answer(StatusCode::OK, JSON, joined(bodies.await.into_iter())))
     }
 
     /// A batch is taken whole or not at all, so that a typing error in one check does not spend the others.
@@ -80,15 +73,11 @@ impl HttpState {
         Ok(())
     }
 
-    async fn earlier(&self, check: &Check<'_>, number: usize) -> Result<Earlier<'_>, Problem> {
-        let Some(id) = &check.request_id else { return Ok(Earlier::Unnamed) };
-        match self.service.limiter.claim(&check_id(check, id.as_str())).await {
-            Ok(Claim::First(first)) => Ok(Earlier::FirstTime(first)),
-            Ok(Claim::Answered(record)) => {
-                KeptAnswer::from_record(&record).map(Earlier::Answered).ok_or_else(unreadable)
-            }
-            Err(error) => Err(conflict(error).at(format!("checks[{number}].request_id"))),
-        }
+    /// Whose turn it is to decide a check that has a name; none for one that has no name.
+    async fn turn_in_batch(&self, check: &Check<'_>, number: usize) -> Result<Option<Turn<'_>>, Problem> {
+        let Some(id) = &check.request_id else { return Ok(None) };
+        let turn = self.turn(&check_id(check, id.as_str())).await;
+        turn.map(Some).map_err(|problem| problem.at(format!("checks[{number}].request_id")))
     }
 
     async fn decide_all(&self, checks: &[&Check<'_>], began: Timestamp) -> Result<Vec<KeptAnswer>, Problem> {

@@ -12,8 +12,9 @@ use tidegate_limiter::{
     CheckRequest, Decision, DescriptorAsk, RefundError, SpentAt, TraceContext, Transport,
 };
 use tidegate_rules::UnknownDomain;
+use tidegate_store::RefundId;
 
-use super::idempotency::{Keep, KeptAnswer, check_id, detached, refund_id};
+use super::idempotency::{Keep, KeptAnswer, Turn, check_id, detached, refund_id, settled};
 use super::{Answer, HttpState, JSON};
 use crate::json::{self, Attributes, Check, Count};
 use crate::problem::{Kind, Problem};
@@ -30,7 +31,7 @@ impl HttpState {
         let began = self.service.clock.now();
         let check: Check<'_> = json::parse(&body)?;
         let told = match check.request_id {
-            None => self.decide(&check, began, trace).await.map_err(|(problem, _)| problem)?,
+            None => self.decide(&check, began, trace).await?,
             Some(_) => {
                 let (shared, body) = (self.clone(), body.clone());
                 detached(async move { shared.check_once(&body, began, trace).await }).await?
@@ -43,7 +44,7 @@ impl HttpState {
     pub(super) async fn refund(self: &Arc<Self>, body: Bytes) -> Result<Answer, Problem> {
         let refund: json::Refund<'_> = json::parse(&body)?;
         let told = match refund.request_id {
-            None => self.give_back(&refund).await.map_err(|(problem, _)| problem)?,
+            None => self.give_back(&refund, None).await?,
             Some(_) => {
                 let (shared, body) = (self.clone(), body.clone());
                 detached(async move { shared.refund_once(&body).await }).await?
@@ -60,13 +61,28 @@ impl HttpState {
     ) -> Result<KeptAnswer, Problem> {
         let check: Check<'_> = json::parse(body)?;
         let id = check.request_id.as_ref().map_or("", |id| id.as_str());
-        self.once(&check_id(&check, id), self.decide(&check, began, trace)).await
+        match self.turn(&check_id(&check, id)).await? {
+            Turn::Answered(kept) => Ok(kept),
+            Turn::Ours(first) => settled(first, self.decide(&check, began, trace).await).await,
+        }
     }
 
     async fn refund_once(&self, body: &[u8]) -> Result<KeptAnswer, Problem> {
         let refund: json::Refund<'_> = json::parse(body)?;
         let id = refund.request_id.as_ref().map_or("", |id| id.as_str());
-        self.once(&refund_id(&refund, id), self.give_back(&refund)).await
+        let request = refund_id(&refund, id);
+        match self.turn(&request).await? {
+            Turn::Answered(kept) => Ok(kept),
+            // It may have been given back before, on this node's own count too, which knows no names.
+            Turn::Ours(first) if !first.is_certain() => {
+                first.withdrawn().await;
+                let detail = "the store did not say whether this request_id is new: nothing was given back";
+                Err(Problem::new(Kind::StoreUnavailable, detail).hint("try again with the same request_id"))
+            }
+            Turn::Ours(first) => {
+                settled(first, self.give_back(&refund, Some(request.refund_id())).await).await
+            }
+        }
     }
 
     async fn decide(
@@ -74,29 +90,37 @@ impl HttpState {
         check: &Check<'_>,
         began: Timestamp,
         trace: Option<TraceContext>,
-    ) -> Result<KeptAnswer, (Problem, Keep)> {
+    ) -> Result<KeptAnswer, Problem> {
         let entries = entries(&check.attributes);
         let asks = [ask(&entries, check.cost.0)];
         let decided = self.service.limiter.check(&question(check.domain.as_str(), &asks)).await;
-        let decision = decided.map_err(|error| (self.unknown_domain(&error, "domain"), Keep::Nothing))?;
+        let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
         self.service.traced(trace, Transport::Http, began, check.domain.as_str(), &decision);
         Ok(self.told(&decision, began))
     }
 
-    async fn give_back(&self, refund: &json::Refund<'_>) -> Result<KeptAnswer, (Problem, Keep)> {
+    async fn give_back(
+        &self,
+        refund: &json::Refund<'_>,
+        id: Option<RefundId>,
+    ) -> Result<KeptAnswer, Problem> {
         let entries = entries(&refund.attributes);
         let asks = [ask(&entries, 0)];
         let request = question(refund.domain.as_str(), &asks);
-        let spent = self.spent_at(refund).map_err(|problem| (problem, Keep::Nothing))?;
-        self.service.limiter.refund(&request, Hits::new(refund.amount.0), spent).await.map_err(|error| {
-            match error {
-                RefundError::UnknownDomain(error) => (self.unknown_domain(&error, "domain"), Keep::Nothing),
-                RefundError::Store(error) if error.is_certainly_not_applied() => {
-                    (super::store_unavailable(&error), Keep::Nothing)
-                }
-                RefundError::Store(error) => (super::store_unavailable(&error), Keep::Claim),
-                other => (Problem::new(Kind::StoreUnavailable, other.to_string()), Keep::Claim),
+        let (limiter, amount, spent) =
+            (&self.service.limiter, Hits::new(refund.amount.0), self.spent_at(refund)?);
+        let refunded = match id {
+            None => limiter.refund(&request, amount, spent).await,
+            Some(id) => limiter.refund_once(&request, amount, spent, id).await,
+        };
+        refunded.map_err(|error| match error {
+            RefundError::UnknownDomain(error) => self.unknown_domain(&error, "domain"),
+            RefundError::Store(error) if error.is_certainly_not_applied() || id.is_some() => {
+                super::store_unavailable(&error)
             }
+            error => Problem::new(Kind::StoreUnavailable, error.to_string()).hint(
+                "it may have been given back, in part or whole; with a request_id it can be tried again safely",
+            ),
         })?;
         let body = serde_json::json!({ "refunded": refund.amount.0 }).to_string();
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, JSON)]);

@@ -30,10 +30,8 @@ pub(crate) struct KeptAnswer {
 pub(super) enum Keep {
     /// The answer is kept.
     Answer,
-    /// It was decided without the store, or not at all, which is no answer: the name is free.
+    /// It was decided without the store, which is no answer: the name is free.
     Nothing,
-    /// Nobody knows whether it was carried out, and it must not be twice: the name stays claimed.
-    Claim,
 }
 
 impl KeptAnswer {
@@ -42,7 +40,6 @@ impl KeptAnswer {
         match self.keep {
             Keep::Answer => first.answered(&self.to_record()).await,
             Keep::Nothing => first.withdrawn().await,
-            Keep::Claim => first.lost(),
         }
     }
 
@@ -107,26 +104,37 @@ fn asked(what: &[u8], hits: u64, attributes: &Attributes<'_>) -> Vec<u8> {
     asked
 }
 
+/// Whose turn it is to decide a named request.
+pub(super) enum Turn<'l> {
+    /// This one's.
+    Ours(FirstTime<'l>),
+    /// Nobody's: it was answered this.
+    Answered(KeptAnswer),
+}
+
 impl HttpState {
-    /// Answers a named request: at most once a minute by `decide`, a repeat with the first answer.
-    pub(super) async fn once(
-        &self,
-        request: &RequestId,
-        decide: impl Future<Output = Result<KeptAnswer, (Problem, Keep)>>,
-    ) -> Result<KeptAnswer, Problem> {
-        let first = match self.service.limiter.claim(request).await {
-            Ok(Claim::First(first)) => first,
-            Ok(Claim::Answered(record)) => return KeptAnswer::from_record(&record).ok_or_else(unreadable),
-            Err(error) => return Err(conflict(error).at("request_id")),
-        };
-        let decided = decide.await;
-        match &decided {
-            Ok(told) => told.settle(first).await,
-            Err((_, Keep::Claim)) => first.lost(),
-            Err(_) => first.withdrawn().await,
+    /// Claims the name of a request, at most once a minute.
+    pub(super) async fn turn(&self, request: &RequestId) -> Result<Turn<'_>, Problem> {
+        match self.service.limiter.claim(request).await {
+            Ok(Claim::First(first)) => Ok(Turn::Ours(first)),
+            Ok(Claim::Answered(record)) => {
+                KeptAnswer::from_record(&record).map(Turn::Answered).ok_or_else(unreadable)
+            }
+            Err(error) => Err(conflict(error)),
         }
-        decided.map_err(|(problem, _)| problem)
     }
+}
+
+/// Leaves what was decided to whoever asks again. A problem is no answer: the name is free.
+pub(super) async fn settled(
+    first: FirstTime<'_>,
+    decided: Result<KeptAnswer, Problem>,
+) -> Result<KeptAnswer, Problem> {
+    match &decided {
+        Ok(kept) => kept.settle(first).await,
+        Err(_) => first.withdrawn().await,
+    }
+    decided
 }
 
 /// Runs `work` to its end, also if nobody waits for it any more.
@@ -142,8 +150,8 @@ pub(super) async fn detached<T: Send + 'static>(
     }
 }
 
-pub(super) fn conflict(error: ClaimError) -> Problem {
-    Problem::new(Kind::Conflict, error.to_string()).hint(match error {
+fn conflict(error: ClaimError) -> Problem {
+    Problem::new(Kind::Conflict, error.to_string()).at("request_id").hint(match error {
         ClaimError::UsedForAnother => "use a new request_id for a new request",
         ClaimError::UnderWay => "wait for the first answer, then ask again",
         _ => "ask again with a new request_id",
@@ -151,7 +159,7 @@ pub(super) fn conflict(error: ClaimError) -> Problem {
 }
 
 /// Nodes of two versions may be at work at once.
-pub(super) fn unreadable() -> Problem {
+fn unreadable() -> Problem {
     let detail = "the first answer was written by another version of tidegate";
     Problem::new(Kind::Conflict, detail).hint("use a new request_id").at("request_id")
 }

@@ -37,29 +37,33 @@ pub(crate) enum Shows {
 }
 
 impl<'b> RespCheck<'b> {
-    /// Reads `domain [COST n] [SPENT] attribute value …`.
+    /// Reads `domain [COST n] [SPENT] attribute value …`, the options in any order.
     ///
     /// # Errors
     /// What is wrong, for the client to read.
     pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
-        let domain = read_text("domain", domain, MAX_DOMAIN_BYTES)?;
-        let (cost, rest) = match rest {
-            [option, cost, rest @ ..] if option.eq_ignore_ascii_case(b"cost") => {
-                (read_number("COST", cost)?, rest)
-            }
-            rest => (1, rest),
-        };
-        let (shows, pairs) = match rest {
-            // Attributes come in pairs: only a word that has no partner is the option, and not an attribute of that name.
-            [option, pairs @ ..]
-                if pairs.len().is_multiple_of(2) && option.eq_ignore_ascii_case(b"spent") =>
-            {
-                (Shows::Spent, pairs)
-            }
-            pairs => (Shows::Usual, pairs),
-        };
-        Ok(RespCheck { domain, cost: Hits::new(cost), entries: read_pairs(pairs)?, shows })
+        let (domain, mut rest) = (read_text("domain", domain, MAX_DOMAIN_BYTES)?, rest);
+        let (mut cost, mut shows) = (None, Shows::Usual);
+        loop {
+            rest = match rest {
+                [option, number, after @ ..] if cost.is_none() && option.eq_ignore_ascii_case(b"cost") => {
+                    cost = Some(read_number("COST", number)?);
+                    after
+                }
+                // Attributes come in pairs, and so does COST: only a word without a partner is this option, and not an
+                // attribute of that name.
+                [option, after @ ..]
+                    if after.len().is_multiple_of(2) && option.eq_ignore_ascii_case(b"spent") =>
+                {
+                    shows = Shows::Spent;
+                    after
+                }
+                _ => break,
+            };
+        }
+        let entries = read_pairs(rest, &["cost"])?;
+        Ok(RespCheck { domain, cost: Hits::new(cost.unwrap_or(1)), entries, shows })
     }
 
     /// What the client wants to read.
@@ -88,25 +92,31 @@ pub(crate) struct RespRefund<'b> {
 }
 
 impl<'b> RespRefund<'b> {
-    /// Reads `domain [AMOUNT n] [SPENT token] attribute value …`.
+    /// Reads `domain [AMOUNT n] [SPENT token] attribute value …`, the options in any order.
     ///
     /// # Errors
     /// What is wrong, for the client to read.
     pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
         let (domain, mut rest) = (read_text("domain", domain, MAX_DOMAIN_BYTES)?, rest);
-        let (mut amount, mut spent) = (1, None);
-        if let [option, number, after @ ..] = rest
-            && option.eq_ignore_ascii_case(b"amount")
-        {
-            (amount, rest) = (read_number("AMOUNT", number)?, after);
+        let (mut amount, mut spent) = (None, None);
+        loop {
+            rest = match rest {
+                [option, number, after @ ..]
+                    if amount.is_none() && option.eq_ignore_ascii_case(b"amount") =>
+                {
+                    amount = Some(read_number("AMOUNT", number)?);
+                    after
+                }
+                [option, token, after @ ..] if spent.is_none() && option.eq_ignore_ascii_case(b"spent") => {
+                    spent = Some(*token);
+                    after
+                }
+                _ => break,
+            };
         }
-        if let [option, token, after @ ..] = rest
-            && option.eq_ignore_ascii_case(b"spent")
-        {
-            (spent, rest) = (Some(*token), after);
-        }
-        Ok(RespRefund { domain, amount: Hits::new(amount), spent, entries: read_pairs(rest)? })
+        let entries = read_pairs(rest, &["amount", "spent"])?;
+        Ok(RespRefund { domain, amount: Hits::new(amount.unwrap_or(1)), spent, entries })
     }
 
     /// Gives them back and writes how many that were, or why not.
@@ -125,18 +135,24 @@ impl<'b> RespRefund<'b> {
     }
 }
 
-/// Reads `attribute value …`.
-fn read_pairs<'b>(pairs: &[&'b [u8]]) -> Result<Pairs<'b>, String> {
+/// Reads `attribute value …`. An attribute by the name of one of the `options` is an option in the wrong place: to take it for
+/// an attribute would spend or give back another number of hits than the client wants.
+fn read_pairs<'b>(pairs: &[&'b [u8]], options: &[&str]) -> Result<Pairs<'b>, String> {
     if pairs.len() > 2 * MAX_ATTRIBUTES {
         return Err(format!("at most {MAX_ATTRIBUTES} attributes are allowed"));
     }
     let (pairs, left_over) = pairs.as_chunks();
     if let [name] = left_over {
-        return Err(format!("attribute {} has no value", quoted(name)));
+        let hint =
+            if name.eq_ignore_ascii_case(b"spent") { ": SPENT goes before the attributes" } else { "" };
+        return Err(format!("attribute {} has no value{hint}", quoted(name)));
     }
     let mut entries = Pairs::new();
     for [name, value] in pairs {
         let name = read_text("attribute", name, MAX_NAME_BYTES)?;
+        if let Some(option) = options.iter().find(|option| name.eq_ignore_ascii_case(option)) {
+            return Err(format!("{} goes before the attributes, and once", option.to_uppercase()));
+        }
         if value.len() > MAX_VALUE_BYTES {
             return Err(format!("the value of attribute '{name}' is longer than {MAX_VALUE_BYTES} bytes"));
         }

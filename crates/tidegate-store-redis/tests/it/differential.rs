@@ -222,7 +222,7 @@ async fn act(store: &dyn Store, histories: &[History], moves: &[Move]) -> Vec<An
                 Answer::Outcomes(Vec::new(), Vec::new())
             }
             Move::Refund { hits, age } => {
-                refunds.push(Refund { cell, limit, hits: *hits, age: *age });
+                refunds.push(Refund { cell, limit, hits: *hits, age: *age, id: None });
                 Answer::Done
             }
             Move::Charge(charge) => {

@@ -111,8 +111,13 @@ async fn a_refund_of_all_leaves_no_key() {
     for limit in every_limit(Micros::from_secs(60)).into_iter().filter(refundable) {
         let target = Target::new("rule", "42", limit);
         use_it(&store, &target).await;
-        let refund =
-            Refund { cell: target.cell(), limit: &target.limit, hits: Hits::new(3), age: Micros::ZERO };
+        let refund = Refund {
+            cell: target.cell(),
+            limit: &target.limit,
+            hits: Hits::new(3),
+            age: Micros::ZERO,
+            id: None,
+        };
         store.refund(&[refund]).answer().await.unwrap();
         assert_eq!(redis.cmd(&["DBSIZE"]).int(), 0, "{:?}", target.limit);
     }

@@ -267,7 +267,7 @@ async fn a_refund_goes_into_the_window_that_was_charged() {
             // Two windows later nothing of the first counts any more.
             clock.set(START + window + window);
             assert!(decide(store, &target, Ask::hits(10)).await.is_admitted());
-            let refund = |age| [Refund { cell: target.cell(), limit, hits: Hits::new(10), age }];
+            let refund = |age| [Refund { cell: target.cell(), limit, hits: Hits::new(10), age, id: None }];
             store.refund(&refund(window + window)).answer().await.unwrap();
             assert_eq!(decide(store, &target, Ask::look()).await.remaining, 0, "{limit:?}");
             store.refund(&refund(Micros::ZERO)).answer().await.unwrap();

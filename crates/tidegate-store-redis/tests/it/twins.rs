@@ -135,7 +135,7 @@ async fn act(
     match random.below(20) {
         0 => {
             let age = Micros::new(any_wait(limit, random));
-            let refund = Refund { cell: twin.key(), limit, hits, age };
+            let refund = Refund { cell: twin.key(), limit, hits, age, id: None };
             store.refund(&[refund]).answer().await.unwrap();
             limit.refund(&mut twin.cell, now, hits, age);
             Default::default()

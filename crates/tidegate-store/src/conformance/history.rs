@@ -146,7 +146,13 @@ impl History {
     }
 
     pub(super) fn refund(&self, cell: usize, hits: u64, age: Micros) -> Refund<'_> {
-        Refund { cell: self.cells[cell].key(), limit: &self.cells[cell].limit, hits: Hits::new(hits), age }
+        Refund {
+            cell: self.cells[cell].key(),
+            limit: &self.cells[cell].limit,
+            hits: Hits::new(hits),
+            age,
+            id: None,
+        }
     }
 
     pub(super) fn charge(&self, cell: usize, charge: Charge) -> CellCharge<'_> {

@@ -22,10 +22,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hash128, SipHasher13};
 use smallvec::SmallVec;
-use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, decide_fold, decide_request};
+use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, append_part, decide_fold, decide_request};
 
 use crate::clock::{Clock, SystemClock};
-use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Reply, Request, Spend, Store};
+use crate::contract::{
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, RefundId, Reply, Request, Spend, Store,
+};
 use crate::outcomes::Outcomes;
 use crate::record::Record;
 pub use costs::memory_bytes;
@@ -245,6 +247,16 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Changes one cell outside any request.
+    /// Whether `cell` has had the refund `id`. From here on it has.
+    fn has_had(&self, cell: &CellKey<'_>, id: RefundId) -> bool {
+        let mut name = Vec::new();
+        for part in [&b"refund"[..], &id.to_bytes(), cell.scope.as_bytes(), cell.key] {
+            append_part(&mut name, part);
+        }
+        let record = Record { name: &name, value: b"" };
+        self.records.lock().put(record, self.clock.now(), RefundId::KNOWN_FOR).is_some()
+    }
+
     fn with_cell<T>(
         &self,
         key: &CellKey<'_>,
@@ -331,6 +343,9 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
         for refund in refunds {
+            if refund.id.is_some_and(|id| self.has_had(&refund.cell, id)) {
+                continue;
+            }
             self.with_cell(&refund.cell, refund.limit, |cell, now| {
                 refund.limit.refund(cell, now, refund.hits, refund.age);
             });

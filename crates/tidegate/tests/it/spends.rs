@@ -8,7 +8,7 @@ use tidegate::store::{
     BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Refund, Reply, Request, Store, StoreError,
 };
 use tidegate::{Ask, Clock, Limiter, ManualClock, RedisConfig, Setup, Timestamp};
-use tidegate_testkit::Redis;
+use tidegate_testkit::{Fault, FaultProxy, Redis};
 
 const RULES: &str = "domain: api
 rules:
@@ -171,6 +171,30 @@ impl Store for Leaving {
     fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
         self.or_away(|| self.store.release(lease))
     }
+}
+
+#[tokio::test]
+async fn a_refund_whose_answer_was_lost_is_given_back_once_when_it_is_called_again() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    let rules = "{ domain: api, rules: [{ name: r, limits: [100/h] }] }";
+    let limiter = tidegate::on_redis(rules, &format!("redis://{}", proxy.addr())).unwrap();
+    let mut spend = Ask::new("api").cost(31).spend(&limiter).await.unwrap();
+    assert_eq!(spend.remaining(), Some(69));
+    // Redis has the script from here on: the answer that is lost is that of a refund.
+    spend.refund(1).await.unwrap();
+    proxy.set(Fault::DropReplies);
+    spend.refund(10).await.unwrap_err();
+    assert_eq!(spend.spent(), 30);
+    proxy.set(Fault::None);
+    let until_given_back = async {
+        while spend.refund(10).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), until_given_back).await.unwrap();
+    let left = Ask::new("api").cost(0).check(&limiter).await.unwrap().remaining();
+    assert_eq!((spend.spent(), left), (20, Some(80)));
 }
 
 #[tokio::test]

@@ -339,3 +339,23 @@ fn a_refusal_that_is_repeated_here_after_a_penalty_ended_begins_the_next_one_onc
     let wait = refused.retry_after().unwrap().as_millis();
     assert!((600..800).contains(&wait), "{wait} ms of the second are left");
 }
+
+#[test]
+fn usage_asks_every_cell_though_one_of_them_is_known_to_be_refused() {
+    let rules = "\
+- { name: small, key: [user], limits: [{ algorithm: fixed_window, limit: 2, window: 1h }] }
+- { name: large, key: [], limits: [{ algorithm: fixed_window, limit: 100, window: 1h }] }
+";
+    let fleet = Fleet::new(rules, Setting { nodes: 2, ..Setting::default() });
+    let [here, there] = &fleet.nodes[..] else { panic!("two nodes") };
+    here.check_cost("one", 2);
+    assert!(!here.check("one").allowed, "and this node remembers it");
+    there.check_cost("two", 2);
+    let limiter = here.limiter.clone();
+    let usage = fleet.executor.start(async move {
+        let entries: [(&str, &[u8]); 1] = [("user", b"one")];
+        limiter.usage("api", tidegate_rules::Descriptor { entries: &entries }).await.unwrap()
+    });
+    let left: Vec<u64> = usage.wait().cells.iter().map(|cell| cell.outcome.remaining).collect();
+    assert_eq!(left, [0, 96], "what the other node has spent counts");
+}

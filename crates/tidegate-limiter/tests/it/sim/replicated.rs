@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Ask, Charge, Hits, LeaseId, Limit, Micros, Scope, Stance, Timestamp, Touch};
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Record,
-    Refund, Reply, Request, Spend, Store, StoreError,
+    Refund, RefundId, Reply, Request, Spend, Store, StoreError,
 };
 
 /// The master, and what it wrote.
@@ -95,15 +95,19 @@ impl Store for Replicated {
     }
 
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        let own = |refund: &Refund<'_>| (OwnCell::of(refund.cell, refund.limit), refund.hits, refund.age);
+        let own = |refund: &Refund<'_>| {
+            (OwnCell::of(refund.cell, refund.limit), refund.hits, refund.age, refund.id)
+        };
         let kept: Vec<_> = refunds.iter().map(own).collect();
         let again = move |replica: &Memory| {
-            let refund = |(cell, hits, age): &(OwnCell, Hits, Micros)| {
+            let refund = |(cell, hits, age, id): &(OwnCell, Hits, Micros, Option<RefundId>)| {
+                let (key, limit) = (cell.key(), &cell.limit);
                 drop(at_once(replica.refund(&[Refund {
-                    cell: cell.key(),
-                    limit: &cell.limit,
+                    cell: key,
+                    limit,
                     hits: *hits,
                     age: *age,
+                    id: *id,
                 }])));
             };
             kept.iter().for_each(refund);

@@ -98,6 +98,11 @@ fn a_check_that_is_not_one_says_why_and_spends_nothing() {
         ("TG.CHECK api COST -1 user 42", "COST must not be negative"),
         ("TG.CHECK api COST x user 42", "COST is not a whole number: 'x'"),
         ("TG.CHECK api user 42 user 43", "attribute 'user' is given twice"),
+        ("TG.CHECK api user 42 COST 3", "COST goes before the attributes, and once"),
+        ("TG.CHECK api COST 1 COST 3 user 42", "COST goes before the attributes, and once"),
+        ("TG.CHECK api user 42 SPENT", "attribute 'SPENT' has no value: SPENT goes before the attributes"),
+        ("TG.REFUND api user 42 amount 3", "AMOUNT goes before the attributes, and once"),
+        ("TG.REFUND api user 42 SPENT x", "SPENT goes before the attributes, and once"),
         ("TG.RELEASE nonsense", "not a lease: pass the `lease` of a check's answer as it is"),
         ("TG.RENEW \u{e9}", "not a lease: pass the `lease` of a check's answer as it is"),
     ] {
@@ -161,6 +166,17 @@ fn a_check_says_when_it_spent_only_where_asked_to() {
     assert_eq!((refused.array()[0].int(), &refused.array()[8]), (0, &Value::Nil));
     let unmatched = ask(&mut client, "TG.CHECK api SPENT");
     assert_eq!((unmatched.array()[0].int(), &unmatched.array()[8]), (1, &Value::Nil));
+}
+
+#[test]
+fn options_come_in_any_order() {
+    let world = World::new();
+    let mut client = world.client();
+    let asked = ask(&mut client, "TG.CHECK api SPENT COST 3 user 42");
+    assert_eq!((asked.array().len(), asked.array()[2].int()), (9, 0));
+    let spent = asked.array()[8].text();
+    assert_eq!(ask(&mut client, &format!("TG.REFUND api SPENT {spent} AMOUNT 2 user 42")).int(), 2);
+    assert_eq!(ask(&mut client, "TG.CHECK api COST 0 user 42").array()[2].int(), 2);
 }
 
 #[test]
