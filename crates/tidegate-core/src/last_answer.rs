@@ -21,6 +21,23 @@ impl LastAnswer {
         LastAnswer { remaining: outcome.remaining, reset_after: outcome.reset_after }
     }
 
+    /// The same where the limit's number was `quota` then and is another one since: what was spent stays spent.
+    #[must_use]
+    pub fn under(self, quota: u64, limit: &Limit) -> Self {
+        let spent = quota.saturating_sub(self.remaining);
+        let remaining = limit.quota().saturating_sub(spent);
+        let reset_after = match (limit, limit.quota_window()) {
+            // A bucket's reset says how much was spent.
+            (Limit::TokenBucket(_) | Limit::LeakyBucket(_), Some(window)) => {
+                let most = u128::from(window.get()) * u128::from(spent);
+                let span = most.div_ceil(u128::from(limit.quota().max(1)));
+                Micros::new(u64::try_from(span).unwrap_or(u64::MAX))
+            }
+            _ => self.reset_after,
+        };
+        LastAnswer { remaining, reset_after }
+    }
+
     /// What is left `elapsed` later, and when all is back; nothing if all is back by then.
     #[must_use]
     pub fn left_after(self, limit: &Limit, elapsed: Micros) -> Option<Outcome> {

@@ -65,7 +65,7 @@ pub struct RemoteConfig {
     pub queue: QueueBounds,
     /// Of how many cells it is remembered what the store last said: refusals to repeat, and where to go on without the
     /// store. About 130 bytes each, taken as they come.
-    pub recalled_cells: usize,
+    pub remembered_cells: usize,
     /// For how many cells books are kept of what the store must still be told.
     pub booked_cells: usize,
     /// How many limiters share the store, as far as the operator knows: by what a limit is divided until the store was heard
@@ -85,7 +85,7 @@ impl RemoteConfig {
             timeout: Micros::from_millis(10),
             breaker: BreakerConfig::default(),
             queue: QueueBounds::default(),
-            recalled_cells: 1 << 17,
+            remembered_cells: 1 << 17,
             booked_cells: 1 << 17,
             expected_nodes: None,
             secret: [random.hash_one(0), random.hash_one(1)],

@@ -211,9 +211,9 @@ impl Decision {
             spent: None,
             snapshot,
         };
-        decision.reports.extend(plan.limits().iter().map(|entry| report(entry, &answer.outcomes)));
+        decision.reports.extend(plan.limits().iter().map(|entry| report(entry, plan, &answer.outcomes)));
         // A penalty that does not apply has no numbers to tell.
-        let penalties = plan.penalties().iter().map(|entry| report(entry, &answer.outcomes));
+        let penalties = plan.penalties().iter().map(|entry| report(entry, plan, &answer.outcomes));
         decision.reports.extend(penalties.filter(Report::is_refusal));
         let reports = &decision.reports;
         decision.allowed = !(reports.iter().any(Report::refuses_request) || every_quota_is_spent(reports));
@@ -428,16 +428,17 @@ fn spent(plan: &Plan<'_>, answer: &CheckAnswer, asked_at: Timestamp) -> Option<S
     is_spent.then(|| SpentToken::new(asked_at, refilled_after))
 }
 
-fn report(entry: &MatchedLimit<'_>, outcomes: &Outcomes) -> Report {
+fn report(entry: &MatchedLimit<'_>, plan: &Plan<'_>, outcomes: &Outcomes) -> Report {
     let kind = match entry.asks {
         Asks::Unlimited => ReportKind::Unlimited,
         Asks::KeyMissing(then) => ReportKind::KeyMissing(then),
         Asks::Banned { retry_after } => ReportKind::Banned { retry_after },
-        Asks::Limit { limit, spend } => ReportKind::Limited(LimitReport {
-            outcome: outcomes[spend],
-            quota: limit.limit.quota(),
-            window: limit.limit.quota_window(),
-        }),
+        Asks::Limit { spend, .. } => {
+            // Where several descriptors name the cell, the limit that keeps them all.
+            let limit = plan.spends[spend].touch.limit;
+            let (quota, window) = (limit.quota(), limit.quota_window());
+            ReportKind::Limited(LimitReport { outcome: outcomes[spend], quota, window })
+        }
     };
     Report {
         descriptor: entry.descriptor,

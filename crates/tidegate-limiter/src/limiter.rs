@@ -57,7 +57,7 @@ impl Limiter {
         let clock = NodeClock(clock);
         let random = RandomState::new();
         let (secret, cached, booked) = match &remote {
-            Some(remote) => (remote.secret, remote.recalled_cells, remote.booked_cells),
+            Some(remote) => (remote.secret, remote.remembered_cells, remote.booked_cells),
             None => ([random.hash_one(0), random.hash_one(1)], 0, 0),
         };
         let member = secret[0] ^ secret[1].rotate_left(32);
@@ -155,7 +155,7 @@ impl Limiter {
             // A store in memory answers at once and does not fail: nothing is put before it.
             None => self.ask_memory(&plan).await,
             // Classifies the cells, then commits: refuses what is known to be refused, spends what is decided here.
-            Some(remote) => match begin_check(self, remote, &plan, snapshot.version()) {
+            Some(remote) => match begin_check(self, remote, &plan) {
                 Begun::Decided(answer) => answer,
                 // The store decides or, where it does not answer, the failure policy of each rule.
                 Begun::AskStore(mut pending) => {
@@ -165,7 +165,7 @@ impl Limiter {
             },
         };
         if !plan.penalties().is_empty() {
-            self.begin_penalties(&plan, &mut answer, snapshot.version()).await;
+            self.begin_penalties(&plan, &mut answer).await;
         }
         let decision =
             Decision::new(Arc::clone(snapshot), &plan, &answer, self.lease_ids.keys(), matched.asked_at);
@@ -191,7 +191,7 @@ impl Limiter {
         let answers = match &self.remote {
             None => self.ask_memory_together(&known).await,
             Some(remote) => {
-                let begun = known.iter().map(|plan| begin_check(self, remote, plan, snapshot.version()));
+                let begun = known.iter().map(|plan| begin_check(self, remote, plan));
                 settle_together(remote, begun.collect()).await
             }
         };
@@ -203,7 +203,7 @@ impl Limiter {
             };
             let mut answer = answers.next().expect("one answer per known domain");
             if !plan.penalties().is_empty() {
-                self.begin_penalties(plan, &mut answer, snapshot.version()).await;
+                self.begin_penalties(plan, &mut answer).await;
             }
             let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
             let matches = found.as_ref().map_or(&[][..], Matched::matches);

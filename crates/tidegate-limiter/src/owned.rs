@@ -1,12 +1,12 @@
 //! What is asked of the store, in a form that outlives the request that asked.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Scope, Stance, Touch};
+use tidegate_core::{Ask, Charge, Hits, Limit, LimitFingerprint, Micros, Scope, Stance, Touch};
 use tidegate_rules::CellKeyBytes;
 use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, RefundId, Request, Spend};
 
 use crate::cell_hash::CellHash;
-use crate::deny_cache::{CachedCell, LimitVersion};
+use crate::deny_cache::CachedCell;
 
 /// What one request asks of the store, as long as the request is there.
 pub(crate) struct Question<'q> {
@@ -20,7 +20,7 @@ pub(crate) struct Question<'q> {
 pub(crate) struct AskedCell<'q> {
     pub(crate) spend: &'q Spend<'q>,
     pub(crate) hash: CellHash,
-    pub(crate) version: LimitVersion,
+    pub(crate) version: LimitFingerprint,
     /// Whether it is of an approximate rule, which wants to hear what the store says.
     pub(crate) approximate: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) type Shape = SmallVec<[ShapeOfCell; 1]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShapeOfCell {
     hash: CellHash,
-    version: LimitVersion,
+    version: LimitFingerprint,
     hits: Hits,
     enforced: bool,
     repeats_refusals: bool,
@@ -136,7 +136,7 @@ pub(crate) struct OwnedSpend {
     pub(crate) ask: Ask,
     pub(crate) stance: Stance,
     pub(crate) hash: CellHash,
-    pub(crate) version: LimitVersion,
+    pub(crate) version: LimitFingerprint,
     /// Whether it is of an approximate rule, which wants to hear what the store says.
     pub(crate) approximate: bool,
 }

@@ -4,9 +4,9 @@
 //! that causes it, with a call that nobody waits for: until it arrives, the limit that refused goes on refusing.
 
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Micros, Outcome, Verdict};
+use tidegate_core::{Hits, Outcome, Verdict};
 use tidegate_rules::{Coordination, Rule};
-use tidegate_store::{CellCharge, Clock};
+use tidegate_store::{CellCharge, Clock, HELD_RETRY_AFTER};
 
 use crate::check::{Asks, Cells, CheckAnswer, MatchedLimit, Plan};
 use crate::deny_cache::{AnsweredCell, CachedCell};
@@ -16,11 +16,11 @@ use crate::owned::OwnedCell;
 
 impl Limiter {
     /// Begins the penalties of the rules whose limits refused, and says so in `answer`.
-    pub(crate) async fn begin_penalties(&self, plan: &Plan<'_>, answer: &mut CheckAnswer, rules: u64) {
+    pub(crate) async fn begin_penalties(&self, plan: &Plan<'_>, answer: &mut CheckAnswer) {
         let mut begun: SmallVec<[usize; 1]> = SmallVec::new();
         for penalty in plan.penalties() {
             let Asks::Limit { limit, spend } = penalty.asks else { continue };
-            if answer.outcomes[spend].is_admitted() && self.is_refused(plan, answer, penalty) {
+            if answer.outcomes[spend].is_admitted() && is_refused(plan, answer, penalty) {
                 let span = limit.limit.quota_window().unwrap_or_default();
                 let verdict = Verdict::Refused { retry_after: Some(span) };
                 answer.outcomes[spend] = Outcome { verdict, remaining: 0, reset_after: span };
@@ -44,7 +44,7 @@ impl Limiter {
                 }
             }
             Some(remote) => {
-                self.remember_penalties(plan, answer, &begun, rules);
+                self.remember_penalties(plan, answer, &begun);
                 let cells = begun.iter().map(|spend| &plan.spends[*spend]);
                 remote.charge_soon(cells.map(|spend| OwnedCell::new(&spend.cell, spend.touch.limit)));
             }
@@ -53,8 +53,8 @@ impl Limiter {
 
     /// Remembers penalties as if the store had told of them: what the deny cache refuses next has its penalty already, and a
     /// flood charges none of it again.
-    fn remember_penalties(&self, plan: &Plan<'_>, answer: &CheckAnswer, begun: &[usize], rules: u64) {
-        let (cells, now) = (Cells::new(&self.hasher, &plan.spends, rules, plan.policies()), self.clock.now());
+    fn remember_penalties(&self, plan: &Plan<'_>, answer: &CheckAnswer, begun: &[usize]) {
+        let (cells, now) = (Cells::new(&self.hasher, &plan.spends, plan.policies()), self.clock.now());
         for &spend in begun {
             let CachedCell { hash, version, limit, hits, .. } = cells.cached[spend];
             let outcome = answer.outcomes[spend];
@@ -62,21 +62,16 @@ impl Limiter {
             self.deny_cache.remember(hash, &told);
         }
     }
-
-    /// Whether a limit of the penalty's rule refused this request in a way that time heals.
-    fn is_refused(&self, plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>) -> bool {
-        let index = |entry: &MatchedLimit<'_>| entry.rule.map(Rule::index);
-        // Over several nodes a short wait may mean that another request only holds what is missing.
-        let is_certain = |wait: Micros| wait > HELD_FOR_A_MOMENT || self.store.nodes() == 1;
-        plan.limits().iter().any(|entry| {
-            let Asks::Limit { spend, .. } = entry.asks else { return false };
-            entry.descriptor == penalty.descriptor
-                && index(entry) == index(penalty)
-                && plan.spends[spend].touch.ask.hits > Hits::ZERO
-                && answer.outcomes[spend].retry_after().is_some_and(is_certain)
-        })
-    }
 }
 
-/// A store over several nodes tells who is refused by what another request only holds to come again so soon.
-const HELD_FOR_A_MOMENT: Micros = Micros::from_millis(100);
+/// Whether a limit of the penalty's rule refused this request in a way that time heals.
+fn is_refused(plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>) -> bool {
+    let index = |entry: &MatchedLimit<'_>| entry.rule.map(Rule::index);
+    plan.limits().iter().any(|entry| {
+        let Asks::Limit { spend, .. } = entry.asks else { return false };
+        entry.descriptor == penalty.descriptor
+            && index(entry) == index(penalty)
+            && plan.spends[spend].touch.ask.hits > Hits::ZERO
+            && answer.outcomes[spend].retry_after().is_some_and(|wait| wait != HELD_RETRY_AFTER)
+    })
+}

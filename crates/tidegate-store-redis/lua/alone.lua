@@ -16,7 +16,7 @@ if items == 1 then
       keep(KEYS[1], after ~= "" and after, expires_s)
     end
     if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(1, 0) then
-      return to_bytes(DOUBTFUL, IN_DOUBT, now, 0, max(wait, -2 - SOON_US), remaining, reset_after_us)
+      return to_bytes(DOUBTFUL, IN_DOUBT, now, 0, HELD_WAIT, remaining, reset_after_us)
     end
     return to_bytes("<ddd", wait, remaining, reset_after_us)
   end
@@ -36,8 +36,7 @@ while told < items do
     end
     told = told + 1
     if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(key, 0) then
-      wait = max(wait, -2 - SOON_US)
-      reply[told] = to_bytes(DOUBTFUL, IN_DOUBT, now, 0, wait, remaining, reset_after_us)
+      reply[told] = to_bytes(DOUBTFUL, IN_DOUBT, now, 0, HELD_WAIT, remaining, reset_after_us)
     else
       if wait < 0 and flags >= COUNTS_REFUSED then
         wait, remaining, reset_after_us = look_noted(letter, KEYS[key], raws[key], hits, 1, a, b, c, d, e)

@@ -124,7 +124,7 @@ end
 -- The wait of who is refused: a short one where that is not for certain, and cannot wait to be.
 local function soon_if_held(key, wait)
   if is_for_good and wait < -1 and held_since(key) then
-    return max(wait, -2 - SOON_US)
+    return HELD_WAIT
   end
   return wait
 end

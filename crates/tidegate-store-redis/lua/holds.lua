@@ -9,8 +9,9 @@
 -- A call that leaves so many times as much of a cell as it takes, and this many hits more, stands in nobody's way, and need
 -- not say that it holds anything; unless requests must keep a distance, where one alone does. As in rounds.rs.
 local SCARCE, FEW = 4, 16
--- Who is not refused for certain is told to come again so soon.
-local SOON_US = 100000
+-- The wait of who is not refused for certain, whatever the limit's own wait is: by this number it is known
+-- (`HELD_RETRY_AFTER` in contract.rs).
+local HELD_WAIT = -2 - 99999
 -- What a request is told that is not decided.
 local IN_DOUBT = -0.5
 

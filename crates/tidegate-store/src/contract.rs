@@ -21,6 +21,10 @@ pub struct LastHeard {
     pub late: Option<Micros>,
 }
 
+/// The wait of a refusal by a partitioned store that is none of the limit's: another request holds for a moment what is missing,
+/// and may put it back. No penalty begins with it.
+pub const HELD_RETRY_AFTER: Micros = Micros::new(99_999);
+
 /// Where cells live: this process's memory, or a Redis that every node shares.
 ///
 /// 1. A request spends from all its cells or from none; one that is refused spends from none.

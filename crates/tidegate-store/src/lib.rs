@@ -15,8 +15,8 @@ mod record;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use contract::{
-    BatchOutcomes, CellCharge, CellKey, LastHeard, LeaseRef, Refund, RefundId, Reply, Request,
-    RequestOutcomes, Spend, Store,
+    BatchOutcomes, CellCharge, CellKey, HELD_RETRY_AFTER, LastHeard, LeaseRef, Refund, RefundId, Reply,
+    Request, RequestOutcomes, Spend, Store,
 };
 pub use error::{BoxError, StoreError};
 pub use lag::{MOST_LAG, Slice};

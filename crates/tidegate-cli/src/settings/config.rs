@@ -108,6 +108,9 @@ pub(crate) struct Store {
     /// How many nodes share the store: by what limits are divided on a node that starts while the store does not answer,
     /// and until it has heard of the others. By default a node thinks that it is alone then
     pub(crate) expected_nodes: Option<Count>,
+    /// Of how many counters a node remembers what the store last said: refusals to repeat, and where to go on while the store does
+    /// not answer. 131,072 by default, about 140 bytes each; those most spent are kept longest
+    pub(crate) remembered_cells: Option<Count>,
     /// What leases are signed with, the same on all nodes: at least 16 bytes. By default the nodes make a secret of their own
     /// and keep it in the store, where whoever may read the store can read it
     pub(crate) lease_secret: Option<Secret>,
@@ -353,6 +356,7 @@ impl Store {
             },
             key_prefix: self.key_prefix.or(weaker.key_prefix),
             expected_nodes: self.expected_nodes.or(weaker.expected_nodes),
+            remembered_cells: self.remembered_cells.or(weaker.remembered_cells),
             lease_secret: self.lease_secret.or(weaker.lease_secret),
             tls: Tls {
                 ca: self.tls.ca.or(weaker.tls.ca),

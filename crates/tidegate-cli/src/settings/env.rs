@@ -91,6 +91,9 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_STORE__EXPECTED_NODES", "how many nodes share the store", |to, text| {
         put(&mut to.store.expected_nodes, text)
     }),
+    open("TIDEGATE_STORE__REMEMBERED_CELLS", "counters whose last state is remembered", |to, text| {
+        put(&mut to.store.remembered_cells, text)
+    }),
     secret(
         "TIDEGATE_STORE__LEASE_SECRET",
         "what leases are signed with, the same on all nodes",

@@ -3,7 +3,7 @@
 //! An address may hold a password, so no message here repeats any part of one that has somebody log in.
 
 use std::fmt;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ pub(crate) struct StoreSettings {
     pub(crate) breaker_open_for: Option<Duration>,
     pub(crate) key_prefix: Option<String>,
     pub(crate) expected_nodes: Option<NonZeroU64>,
+    pub(crate) remembered_cells: Option<NonZeroUsize>,
     pub(crate) lease_secret: Option<LeaseSecret>,
     pub(crate) tls: TlsFiles,
     pub(crate) sentinel: Credentials,
@@ -78,6 +79,7 @@ impl StoreSettings {
             breaker,
             key_prefix,
             expected_nodes,
+            remembered_cells,
             lease_secret,
             tls,
             sentinel,
@@ -106,6 +108,7 @@ impl StoreSettings {
             breaker_open_for: breaker.open_for.map(|Span(span)| span),
             key_prefix,
             expected_nodes: expected_nodes.and_then(|Count(nodes)| NonZeroU64::try_from(nodes).ok()),
+            remembered_cells: remembered_cells.map(|Count(cells)| cells),
             lease_secret: lease_secret.as_ref().map(LeaseSecret::new).transpose()?,
             tls: files,
             sentinel: Credentials {

@@ -6,7 +6,7 @@ use tidegate_rules::{Coordination, OnStoreFailure, Rule};
 use tidegate_store::{Outcomes, Spend};
 
 use crate::cell_hash::CellHasher;
-use crate::deny_cache::{CachedCell, Certainty, LimitVersion};
+use crate::deny_cache::{CachedCell, Certainty};
 use crate::limiter::Limiter;
 use crate::remote::Remote;
 
@@ -101,18 +101,17 @@ impl NodesSeen<'_> {
 }
 
 impl<'p> Cells<'p> {
-    /// The cells of these spends, under the rule set of this version.
+    /// The cells of these spends.
     pub(crate) fn new(
         hasher: &CellHasher,
         spends: &'p [Spend<'p>],
-        rules: u64,
         policies: impl Iterator<Item = CellPolicy>,
     ) -> Self {
         // A cell that counts refused requests must hear of each: such a request is not refused behind its back.
         let repeats_refusals = !spends.iter().any(|spend| spend.touch.limit.counts_refused());
         let cached = |Spend { cell, touch }: &Spend<'p>| CachedCell {
             hash: hasher.cell(cell),
-            version: LimitVersion::new(rules, touch.limit),
+            version: touch.limit.fingerprint(),
             limit: touch.limit,
             hits: touch.ask.hits,
             stance: touch.stance,
@@ -123,7 +122,7 @@ impl<'p> Cells<'p> {
 
     /// Those of limits that the caller brought along: no rule set has anything to say of them.
     pub(crate) fn of_a_caller(hasher: &CellHasher, spends: &'p [Spend<'p>]) -> Self {
-        Cells::new(hasher, spends, 0, spends.iter().map(|_| CellPolicy::OF_A_CALLER))
+        Cells::new(hasher, spends, spends.iter().map(|_| CellPolicy::OF_A_CALLER))
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn without_the_store<'p>(
     spends: &'p [tidegate_store::Spend<'p>],
     policies: impl Iterator<Item = CellPolicy>,
 ) -> CheckAnswer {
-    let mut pending = PendingCheck::new(limiter, Cells::new(&limiter.hasher, spends, 0, policies));
+    let mut pending = PendingCheck::new(limiter, Cells::new(&limiter.hasher, spends, policies));
     pending.store = (0..spends.len()).collect();
     pending.without_store()
 }

@@ -112,6 +112,7 @@ impl<'r> Matched<'r> {
                 }
             }
         }
+        self.find_strictest(request);
         if request.patience == Patience::MustGoNow {
             without_waiting(&self.matches, &mut self.without_waiting);
         }
@@ -195,6 +196,7 @@ impl<'r> Matched<'r> {
     #[inline(always)]
     pub(crate) fn plan<'p>(&'p self, request: &'p CheckRequest<'p>, lease_ids: &LeaseIds) -> Plan<'p> {
         let mut plan = Plan::new();
+        plan.of_readings = self.of_readings;
         plan.add_all(request, &self.matches, &self.overrides, lease_ids);
         if !self.without_waiting.is_empty() {
             plan.go_now(&self.without_waiting);

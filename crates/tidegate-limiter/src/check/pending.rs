@@ -56,9 +56,8 @@ pub(crate) fn begin_check<'p>(
     limiter: &'p Limiter,
     remote: &'p Arc<Remote>,
     plan: &'p Plan<'_>,
-    rules: u64,
 ) -> Begun<'p> {
-    let mut cells = Cells::new(&limiter.hasher, &plan.spends, rules, plan.policies());
+    let mut cells = Cells::new(&limiter.hasher, &plan.spends, plan.policies());
     cells.repeats_refusals &= !plan.asks_every_cell;
     if plan.lacks_a_key || plan.spends.is_empty() {
         // Refused whatever the store says, or nothing to say: the store is spared the question.

@@ -25,6 +25,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) lacks_a_key: bool,
     /// A ban refuses it: nothing else is asked.
     pub(crate) banned: bool,
+    /// Its descriptors are several readings of one request.
+    pub(crate) of_readings: bool,
     /// Each of its cells is asked, also where one of them is known to refuse it.
     pub(crate) asks_every_cell: bool,
     /// How many of the entries and of the spends are limits. The others, which come last, are penalties.
@@ -72,6 +74,7 @@ impl<'p> Plan<'p> {
             lease: None,
             lacks_a_key: false,
             banned: false,
+            of_readings: false,
             asks_every_cell: false,
             limits: (0, 0),
         }
@@ -170,10 +173,12 @@ impl<'p> Plan<'p> {
         ask: Ask,
         known_from: usize,
     ) {
-        // Two descriptors of one request may name the same cell; it is asked once, for the sum.
+        // Two descriptors of one request may name the same cell; it is asked once, for the sum, or, where only one of them is
+        // what the request means, for the largest.
         let known = self.spends[known_from..].iter().position(|other| same_cell(&other.cell, &cell));
         let spend = known.map_or(self.spends.len(), |place| known_from + place);
         match self.spends.get_mut(spend) {
+            Some(known) if self.of_readings => known.touch.ask.hits = known.touch.ask.hits.max(ask.hits),
             Some(known) => known.touch.ask.hits = known.touch.ask.hits.saturating_add(ask.hits),
             None => {
                 let stance = match rule.map(Rule::mode) {

@@ -1,8 +1,9 @@
 //! What the store last said of one cell, and how long its refusal may be repeated.
 
-use tidegate_core::{Hits, LastAnswer, Micros, Timestamp};
+use tidegate_core::{Hits, LastAnswer, LimitFingerprint, Micros, Timestamp};
+use tidegate_store::HELD_RETRY_AFTER;
 
-use super::{AnsweredCell, LimitVersion};
+use super::AnsweredCell;
 use crate::cell_hash::CellHash;
 
 /// A refusal is repeated for at most this long. A refund, a reset or a raised limit elsewhere is honoured after that: within
@@ -18,13 +19,15 @@ pub(super) const WIDTH: usize = 4;
 pub(super) struct Entry {
     /// None while there is nothing here.
     pub(super) cell: Option<CellHash>,
-    pub(super) version: LimitVersion,
+    pub(super) version: LimitFingerprint,
     /// Answers to questions sent until then are no longer true: the cell was changed since.
     pub(super) void_until: Timestamp,
     pub(super) sent: Timestamp,
     /// When `last` came: it is of some moment since `sent`, and numbers returned later go on from the latest possible one.
     pub(super) received: Timestamp,
     pub(super) last: LastAnswer,
+    /// The number of the limit that `last` is about.
+    pub(super) quota: u64,
     pub(super) refusal: Option<Refusal>,
 }
 
@@ -60,6 +63,15 @@ impl Refusal {
 }
 
 impl Entry {
+    /// How many eighths of its quota were spent when the store last said; none once all is back.
+    fn spent_eighths(&self, now: Timestamp) -> u128 {
+        if now.since(self.received) >= self.last.reset_after {
+            return 0;
+        }
+        let spent = u128::from(self.quota.saturating_sub(self.last.remaining));
+        8 * spent / u128::from(self.quota.max(1))
+    }
+
     pub(super) fn learn(&mut self, answer: &AnsweredCell<'_>) {
         // Answers overtake each other. One from before the cell was changed, or older than what is known, tells nothing.
         if answer.sent < self.sent
@@ -71,12 +83,15 @@ impl Entry {
             *self = Entry { cell: self.cell, version: answer.version, ..Entry::default() };
         }
         (self.sent, self.received) = (answer.sent, answer.received);
-        self.last = LastAnswer::of(&answer.outcome);
+        (self.last, self.quota) = (LastAnswer::of(&answer.outcome), answer.limit.quota());
         let hits = Hits::new(answer.hits.get().max(1));
         if answer.outcome.is_admitted() {
             // What is admitted now is not refused any more, nor what costs less.
             self.refusal = self.refusal.filter(|refusal| refusal.hits > hits);
-        } else if answer.limit.refusal_may_be_remembered() {
+        } else if answer.limit.refusal_may_be_remembered()
+            // What another request holds for a moment may be back at any time.
+            && answer.outcome.retry_after() != Some(HELD_RETRY_AFTER)
+        {
             let new = Refusal {
                 sent: answer.sent,
                 received: answer.received,
@@ -90,11 +105,12 @@ impl Entry {
     }
 }
 
-/// The entry that is missed least: none at all, then the oldest, those of refusals that still hold last.
+/// The entry that is missed least: none at all, then of whom least was spent, the oldest of them first; those of refusals
+/// that still hold last. Who is forgotten may spend a share anew while the store is unavailable.
 pub(super) fn worst_of(bucket: &Bucket, now: Timestamp) -> usize {
     let worth = |entry: &Entry| {
         let holds = entry.refusal.is_some_and(|refusal| refusal.holds_at(now));
-        (entry.cell.is_some(), holds, entry.sent)
+        (entry.cell.is_some(), holds, entry.spent_eighths(now), entry.sent)
     };
     (0..WIDTH).min_by_key(|place| worth(&bucket[*place])).unwrap_or(0)
 }

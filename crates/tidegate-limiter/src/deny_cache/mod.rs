@@ -1,7 +1,8 @@
 //! The deny cache: refusals of the store that this node repeats, and the numbers to go on from without it.
 //!
 //! "Refused until then" is a fact that may be repeated for a short while; "allowed" is not, and is never answered from
-//! here. An entry is of one cell under one limit, number for number, and of one rule set. By this node's clock alone, it is
+//! here. An entry is of one cell under one limit, number for number; where a limit's number has changed since, what was spent
+//! still counts, and nobody is refused by it. By this node's clock alone, a refusal is
 //! repeated until its time is up since the question was sent, and its numbers go on from when the answer came: neither is
 //! anybody refused for too long, nor told to come back too early. The cache holds a bounded number of cells, the refused ones longest. It
 //! asks nobody.
@@ -36,24 +37,11 @@ pub(crate) enum Certainty {
     Likely,
 }
 
-/// Which rule set, and which numbers of a limit, an answer was given under.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct LimitVersion {
-    rules: u64,
-    limit: LimitFingerprint,
-}
-
-impl LimitVersion {
-    pub(crate) fn new(rules: u64, limit: &Limit) -> Self {
-        LimitVersion { rules, limit: limit.fingerprint() }
-    }
-}
-
 /// A cell about which something may be known, and what is asked of it.
 #[derive(Clone, Copy)]
 pub(crate) struct CachedCell<'a> {
     pub(crate) hash: CellHash,
-    pub(crate) version: LimitVersion,
+    pub(crate) version: LimitFingerprint,
     pub(crate) limit: &'a Limit,
     pub(crate) hits: Hits,
     pub(crate) stance: Stance,
@@ -63,7 +51,7 @@ pub(crate) struct CachedCell<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnsweredCell<'a> {
     pub(crate) limit: &'a Limit,
-    pub(crate) version: LimitVersion,
+    pub(crate) version: LimitFingerprint,
     pub(crate) hits: Hits,
     pub(crate) outcome: Outcome,
     /// When it was asked for, and when the answer came.
@@ -110,8 +98,12 @@ impl DenyCache {
 
     /// What was left of the cell when the store last said, as of `now`; nothing if that is unknown or all is back.
     pub(crate) fn left(&self, cell: &CachedCell<'_>, now: Timestamp) -> Option<Outcome> {
-        let entry = self.find(cell)?;
-        entry.last.left_after(cell.limit, now.since(entry.received))
+        let entry = self.find_under_any_limit(cell.hash)?;
+        let last = match entry.version == cell.version {
+            true => entry.last,
+            false => entry.last.under(entry.quota, cell.limit),
+        };
+        last.left_after(cell.limit, now.since(entry.received))
     }
 
     /// What is left of a cell as far as is known; an unknown one is full.
@@ -163,13 +155,15 @@ impl DenyCache {
     }
 
     fn find(&self, cell: &CachedCell<'_>) -> Option<Entry> {
-        let mut shard = self.shard(cell.hash).lock();
+        self.find_under_any_limit(cell.hash).filter(|entry| entry.version == cell.version)
+    }
+
+    fn find_under_any_limit(&self, hash: CellHash) -> Option<Entry> {
+        let mut shard = self.shard(hash).lock();
         if shard.is_empty() {
             return None;
         }
-        let bucket = self.bucket(&mut shard, cell.hash);
-        let same = |entry: &&Entry| entry.cell == Some(cell.hash) && entry.version == cell.version;
-        bucket.iter().find(same).copied()
+        self.bucket(&mut shard, hash).iter().find(|entry| entry.cell == Some(hash)).copied()
     }
 
     fn shard(&self, hash: CellHash) -> &Mutex<Vec<Bucket>> {

@@ -5,14 +5,13 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Hits, Micros, Stance, Timestamp};
+use tidegate_core::{Ask, Charge, Hits, LimitFingerprint, Micros, Stance, Timestamp};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock, Record, Request, Spend, StoreError};
 
 use super::breaker::BreakerState;
 use super::{Nodes, Remote};
 use crate::cell_hash::CellHash;
-use crate::deny_cache::LimitVersion;
 use crate::idempotency::RequestNames;
 use crate::lease_key::{self, LeaseKeys};
 use crate::lifecycle::{End, Lifecycle};
@@ -361,7 +360,7 @@ fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
         ask,
         stance: Stance::Enforced,
         hash,
-        version: LimitVersion::default(),
+        version: LimitFingerprint::default(),
         approximate: true,
     }
 }

@@ -368,7 +368,6 @@ mod tests {
 
     use super::*;
     use crate::cell_hash::CellHasher;
-    use crate::deny_cache::LimitVersion;
     use crate::owned::AskedCell;
     use crate::remote::lag::Lag;
     use crate::remote::ticket::Ticket;
@@ -389,7 +388,7 @@ mod tests {
             })
             .collect();
         let question = |spend| {
-            let (hash, version) = (hasher.cell(&Spend::clone(spend).cell), LimitVersion::new(1, &limit));
+            let (hash, version) = (hasher.cell(&Spend::clone(spend).cell), limit.fingerprint());
             let asked = AskedCell { spend, hash, version, approximate: false };
             (
                 Question { cells: SmallVec::from_iter([asked]), repeats_refusals: true },

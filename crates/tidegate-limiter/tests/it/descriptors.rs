@@ -113,3 +113,22 @@ fn what_a_request_of_two_readings_spent_can_be_given_back_by_its_decision() {
     let left = |path| remaining(&world.check_cost(&[("path", path)], 0), 0);
     assert_eq!((left("a"), left("b")), ((false, 2), (false, 1)));
 }
+
+#[test]
+fn two_readings_of_a_request_under_different_tiers_keep_the_stricter_and_spend_once() {
+    let rules = "- { name: cheap, key: [ip], tiers: { on: path, default: other, \
+        other: [{ algorithm: fixed_window, limit: 10, window: 1h }], \
+        cheap: [{ algorithm: fixed_window, limit: 1000, window: 1h }] } }";
+    for paths in [["cheap", "dear"], ["dear", "cheap"]] {
+        let world = World::new(rules);
+        let entries = paths.map(|path| [("ip", &b"1"[..]), ("path", path.as_bytes())]);
+        let asks = entries.each_ref().map(|entries| DescriptorAsk::one(entries));
+        let request = CheckRequest::new("api", &asks);
+        for left in (0..10).rev() {
+            let decision = at_once(world.limiter.check_readings(&request)).unwrap();
+            assert_eq!((decision.limit(), decision.remaining()), (Some(10), Some(left)), "{paths:?}");
+        }
+        let refused = at_once(world.limiter.check_readings(&request)).unwrap();
+        assert_eq!((refused.allowed, refused.limit(), refused.remaining()), (false, Some(10), Some(0)));
+    }
+}

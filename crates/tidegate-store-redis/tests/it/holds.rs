@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tidegate_core::{Limit, Micros, Outcome, RefusedHits, SlidingLog, Verdict};
-use tidegate_store::{Request, Store};
+use tidegate_store::{HELD_RETRY_AFTER, Request, Store};
 use tidegate_store_redis::RedisStore;
 use tidegate_testkit::resp::Value;
 use tidegate_testkit::{Redis, RedisCluster, ShardedRedis};
@@ -142,7 +142,7 @@ async fn who_cannot_wait_for_what_another_holds_is_told_to_come_again_soon() {
         own
     });
     assert!(!other.unwrap()[1].is_admitted());
-    assert_eq!(retry_after(&own.unwrap()[0]), Some(Duration::from_millis(100)));
+    assert_eq!(retry_after(&own.unwrap()[0]), Some(HELD_RETRY_AFTER.into()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -138,6 +138,9 @@ impl Backend {
         remote.breaker.failures = settings.breaker_failures.unwrap_or(default.failures);
         remote.breaker.open_for = settings.breaker_open_for.map_or(default.open_for, micros);
         remote.expected_nodes = settings.expected_nodes;
+        if let Some(cells) = settings.remembered_cells {
+            remote.remembered_cells = cells.get();
+        }
         Some(remote)
     }
 

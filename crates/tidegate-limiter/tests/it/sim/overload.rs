@@ -162,6 +162,18 @@ fn in_overload_a_local_rule_admits_nobody_whom_the_store_did_not_and_says_to_ask
 }
 
 #[test]
+fn in_overload_no_penalty_begins() {
+    let rules = "- { name: a, key: [user], penalty: 5m, limits: [{ algorithm: fixed_window, limit: 20, window: 1h }] }";
+    let fleet = Fleet::running(rules, small_queue());
+    let waiting = fill(&fleet);
+    let refused = fleet.nodes[0].start("late").wait().decision;
+    assert_eq!((refused.allowed, refused.source), (false, Source::OverloadLocal));
+    drop(all(waiting));
+    fleet.run_for_millis(2_000);
+    assert!(fleet.nodes[0].check("late").allowed, "it was never refused by a limit");
+}
+
+#[test]
 fn in_overload_an_open_rule_lets_pass_no_more_than_its_limit_and_charges_it() {
     let fleet = Fleet::running(&rules("open", 20), Setting { nodes: 2, ..small_queue() });
     let node = &fleet.nodes[0];

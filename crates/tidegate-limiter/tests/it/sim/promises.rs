@@ -7,6 +7,7 @@ use tidegate_limiter::Source;
 
 use super::store::Weather;
 use super::{Fleet, Node, Setting};
+use crate::world::compile;
 
 fn admitted(node: &Node, user: &str, requests: usize) -> usize {
     (0..requests).filter(|_| node.check(user).allowed).count()
@@ -33,6 +34,39 @@ fn local_fallback_gives_nothing_to_who_has_spent_all_however_often_the_store_sta
         let during: usize = (0..8).map(|_| stall(&fleet, "one", 10)).sum();
         assert_eq!(during, 0, "{nodes} nodes");
     }
+}
+
+#[test]
+fn local_fallback_gives_what_a_raised_limit_adds_and_nothing_anew_after_other_rules_changed() {
+    let other = "- { name: other, key: [tenant], limits: [1/s] }";
+    let eight = FIVE.replace("limit: 5", "limit: 8");
+    for nodes in [1, 3] {
+        for (rules, more) in [(format!("{FIVE}\n{other}"), 0), (eight.clone(), 3)] {
+            let fleet = Fleet::running(FIVE, Setting { nodes, ..Setting::default() });
+            assert_eq!(admitted(&fleet.nodes[0], "one", 10), 5);
+            fleet.nodes.iter().for_each(|node| assert!(!node.check("one").allowed));
+            for node in &fleet.nodes {
+                node.limiter.replace_rules(compile(&rules));
+            }
+            let during: usize = (0..8).map(|_| stall(&fleet, "one", 10)).sum();
+            assert_eq!(during, more, "{nodes} nodes: {rules}");
+        }
+    }
+}
+
+#[test]
+fn local_fallback_remembers_who_has_spent_most_longest() {
+    let setting = Setting { change: |remote| remote.remembered_cells = 4_096, ..Setting::default() };
+    let fleet = Fleet::running(FIVE, setting);
+    let node = &fleet.nodes[0];
+    let spent: Vec<String> = (0..100).map(|number| format!("spent {number}")).collect();
+    spent.iter().for_each(|user| drop(node.check_cost(user, 5)));
+    // Ten times as many as are remembered, each once.
+    (0..40_960).for_each(|number| drop(node.check(&format!("other {number}"))));
+    fleet.set(Weather::Refuses);
+    (0..3).for_each(|_| drop(node.check("nobody")));
+    let again = spent.iter().filter(|user| node.check(user).allowed).count();
+    assert_eq!(again, 0, "of {}", spent.len());
 }
 
 #[test]
