@@ -63,10 +63,6 @@ pub fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// What becomes of a request.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the common variant is the large one, and is taken apart at once"
-)]
 pub enum GateAnswer {
     /// It may pass, now.
     Admitted(Admitted),

@@ -126,7 +126,9 @@ impl Limiter {
         let snapshot = self.rules.load();
         let mut matched = Matched::new();
         matched.find(&snapshot, request, self)?;
-        Ok(self.decide(&snapshot, &matched, request).await)
+        let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
+        self.decide(&snapshot, &matched, request, &mut decision).await;
+        Ok(decision)
     }
 
     /// Decides one request whose descriptors are the ways in which the server behind may read it. It spends what each of
@@ -138,19 +140,23 @@ impl Limiter {
         let snapshot = self.rules.load();
         let mut matched = Matched::new();
         matched.find_readings(&snapshot, request, self)?;
-        Ok(self.decide(&snapshot, &matched, request).await)
+        let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
+        self.decide(&snapshot, &matched, request, &mut decision).await;
+        Ok(decision)
     }
 
     /// Decides a request whose rules are found: plans its cells, begins on this node, asks the store for the rest, and
-    /// settles both parts to one answer.
+    /// settles both parts to one answer. A decision is large, so it is filled where it stands.
     #[inline]
     pub(crate) async fn decide(
         &self,
         snapshot: &Guard<Arc<Snapshot>>,
         matched: &Matched<'_>,
         request: &CheckRequest<'_>,
-    ) -> Decision {
-        let plan = matched.plan(request, &self.lease_ids);
+        decision: &mut Decision,
+    ) {
+        let mut plan = Plan::new();
+        matched.add_to(&mut plan, request, &self.lease_ids);
         let mut answer = match &self.remote {
             // A store in memory answers at once and does not fail: nothing is put before it.
             None => self.ask_memory(&plan).await,
@@ -167,14 +173,12 @@ impl Limiter {
         if !plan.penalties().is_empty() {
             self.begin_penalties(&plan, &mut answer).await;
         }
-        let decision =
-            Decision::new(Arc::clone(snapshot), &plan, &answer, self.lease_ids.keys(), matched.asked_at);
+        decision.fill(&plan, &answer, self.lease_ids.keys());
         if decision.is_refused_by_quotas_alone() {
-            self.take_back(&plan, &decision).await;
+            self.take_back(&plan, decision).await;
         }
         let (matches, of_readings) = (matched.matches(), matched.of_readings);
-        self.tell(&Decided { request, matches, decision: &decision, of_readings });
-        decision
+        self.tell(&Decided { request, matches, decision, of_readings });
     }
 
     /// Decides several requests that have nothing to do with each other, in one call to the store.
@@ -207,7 +211,8 @@ impl Limiter {
             }
             let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
             let matches = found.as_ref().map_or(&[][..], Matched::matches);
-            let decision = Decision::new(snapshot.clone(), plan, &answer, self.lease_ids.keys(), asked_at);
+            let mut decision = Decision::not_yet(&snapshot, asked_at);
+            decision.fill(plan, &answer, self.lease_ids.keys());
             if decision.is_refused_by_quotas_alone() {
                 self.take_back(plan, &decision).await;
             }

@@ -2,7 +2,7 @@
 //!
 //! 2,000,000 lines of 50,000 callers are generated in memory, so that the disk has no part in it; what is timed is reading,
 //! parsing, deciding and counting. `--against` decides everything twice. Names of cases after the command run those alone, a
-//! number takes so many lines. Where the system tells, the time is that on the processor, so that others who use it count less.
+//! number takes so many lines, and `once` plays them a single time, for a tool that counts instructions. Where the system tells, the time is that on the processor, so that others who use it count less.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints it")]
 
@@ -48,9 +48,14 @@ fn main() {
     let lines = given.unwrap_or(if args.iter().any(|arg| arg == "--bench") { LINES } else { 1_000 });
     let named = |case: &Case| args.iter().any(|arg| arg == case.name);
     let all = !CASES.iter().any(named);
+    let once = args.iter().any(|arg| arg == "once");
     println!("{:<28} {:>14} {:>12} {:>12}", "log", "lines/s", "refused", "otherwise");
     for case in CASES.iter().filter(|case| all || named(case)) {
         let log = (case.log)(lines);
+        if once {
+            println!("{:<28} {:>14.0}", case.name, run(&log, case, None).0);
+            continue;
+        }
         for (against, name) in [(None, case.name.to_owned()), (Some(()), format!("{} --against", case.name))]
         {
             let best = (0..3).map(|_| run(&log, case, against.map(|()| rules(case))));

@@ -26,7 +26,9 @@ pub(crate) fn with_request<T>(
     domain: &str,
     then: impl FnOnce(&CheckRequest<'_>) -> T,
 ) -> T {
-    let entries = entries(&recorded.attributes);
+    // Filled where it stands: it is large.
+    let mut entries = Entries::new();
+    entries.extend(recorded.attributes.iter().map(|(name, value)| (&**name, &**value)));
     let cost = |cost: u64| if spending == Spending::Nothing { 0 } else { cost };
     let ask = ask(&entries, cost(recorded.cost));
     let patience = if recorded.own.must_go_now { Patience::MustGoNow } else { Patience::Waits };

@@ -474,9 +474,11 @@ impl Ruled {
         leases: &mut Leases,
     ) -> Option<bool> {
         let decision = match recorded.own.readings {
-            true => at_once(self.limiter.check_readings(request)).ok()?,
-            false => at_once(self.limiter.check(request)).ok()?,
+            true => at_once(self.limiter.check_readings(request)),
+            false => at_once(self.limiter.check(request)),
         };
+        // Borrowed: it is large.
+        let Ok(decision) = &decision else { return None };
         if let Some(token) = &decision.lease
             && leases.take(recorded, (at, side, holds), token) == Taken::DoneAtOnce
         {

@@ -192,10 +192,21 @@ impl<'r> Matched<'r> {
         have_a_say.filter_map(|found| found.rule.priority()).min()
     }
 
-    /// The cells that `request` touches because of what was found.
-    #[inline(always)]
+    /// The cells that `request` touches because of what was found, where a copy of them does not matter.
     pub(crate) fn plan<'p>(&'p self, request: &'p CheckRequest<'p>, lease_ids: &LeaseIds) -> Plan<'p> {
         let mut plan = Plan::new();
+        self.add_to(&mut plan, request, lease_ids);
+        plan
+    }
+
+    /// Adds the cells that `request` touches because of what was found.
+    #[inline]
+    pub(crate) fn add_to<'p>(
+        &'p self,
+        plan: &mut Plan<'p>,
+        request: &'p CheckRequest<'p>,
+        lease_ids: &LeaseIds,
+    ) {
         plan.of_readings = self.of_readings;
         plan.add_all(request, &self.matches, &self.overrides, lease_ids);
         if !self.without_waiting.is_empty() {
@@ -204,7 +215,6 @@ impl<'r> Matched<'r> {
         if !self.strictest.is_empty() {
             plan.keep_strictest(&self.strictest);
         }
-        plan
     }
 }
 

@@ -29,7 +29,11 @@ impl Limiter {
         let priority = matched.priority().unwrap_or_else(|| class_of(request, shedder));
         let permit = shedder.enter(priority).inspect_err(|shed| self.observer.shed(shed.priority))?;
         let decided = match found {
-            Ok(()) => Ok(self.decide(&snapshot, &matched, request).await),
+            Ok(()) => {
+                let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
+                self.decide(&snapshot, &matched, request, &mut decision).await;
+                Ok(decision)
+            }
             Err(unknown) => Err(unknown),
         };
         Ok((permit, decided))

@@ -66,10 +66,10 @@ fn neither_does_one_of_two_limits_under_two_rules() {
 }
 
 #[test]
-fn one_of_four_limits_allocates_once_for_its_outcomes() {
+fn one_of_four_limits_allocates_once_for_its_outcomes_and_once_for_its_reports() {
     let rules = "- { name: a, key: [user], limits: [1000000/minute, 1000000/hour] }\n\
                  - { name: b, match: { path: '/*' }, key: [path], limits: [{ algorithm: token_bucket, rate: 1000000/s, burst: 9999 }, 1000000/day] }";
-    assert_eq!(per_check(rules), 100);
+    assert_eq!(per_check(rules), 200);
 }
 
 #[test]

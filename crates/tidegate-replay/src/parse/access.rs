@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use tidegate_core::{Micros, Timestamp};
 
-use super::json::{self, Raw, Walk};
+use super::json::{Raw, Walk};
+use super::shape::Shape;
 use super::time::{NO_TIME, any, fraction, whole};
 use super::{BadLine, Recorded, Value, address, path};
 
@@ -32,7 +33,6 @@ impl<'a> Access<'a> {
             Cow::Owned(text) => Cow::Owned(address(&text).map(Cow::into_owned).unwrap_or(text)),
         });
         let host = self.host.map(host);
-        let given = |value: &Value<'_>| !matches!(&**value, b"" | b"-");
         let all = [
             ("ip", ip),
             ("user", self.user),
@@ -49,22 +49,6 @@ impl<'a> Access<'a> {
         recorded.took = self.took;
         Ok(())
     }
-
-    /// Reads one field of what Caddy says of a request.
-    fn caddy_request(&mut self, name: &[u8], walk: &mut Walk<'a>) -> Result<(), BadLine> {
-        match name {
-            b"client_ip" => self.ip = walk.value()?.text(),
-            b"remote_ip" => {
-                let peer = walk.value()?;
-                self.ip = self.ip.take().or_else(|| peer.text());
-            }
-            b"method" => self.method = walk.value()?.text(),
-            b"uri" => self.target = walk.value()?.text(),
-            b"host" => self.host = walk.value()?.text(),
-            _ => walk.ignore()?,
-        }
-        Ok(())
-    }
 }
 
 /// As the server names hosts: lower case, no port.
@@ -79,64 +63,200 @@ fn host(value: Value<'_>) -> Value<'_> {
     Cow::Owned(value[..end].to_ascii_lowercase())
 }
 
-pub(super) fn envoy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
-    let (mut access, mut forwarded) = (Access::default(), None);
-    json::fields(line, |name, walk| {
-        match name {
-            b"start_time" | b"time" | b"timestamp" => {
-                access.at = walk.value()?.scalar().and_then(|text| any(&text)).or(access.at)
-            }
-            b"method" | b"request_method" | b":method" => access.method = walk.value()?.text(),
-            b"path" | b"request_path" | b"x_envoy_original_path" | b":path" => {
-                // The path as the client asked for it is the one that rules saw.
-                let original = name == b"x_envoy_original_path";
-                let text = walk.value()?.text().filter(|text| !text.is_empty() && **text != *b"-");
-                access.target =
-                    if original { text.or(access.target.take()) } else { access.target.take().or(text) };
-            }
-            b"authority" | b"host" | b":authority" => access.host = walk.value()?.text(),
-            b"response_code" | b"status" => access.status = integer(walk.value()?),
-            b"duration" => access.took = integer(walk.value()?).map(Micros::from_millis),
-            b"downstream_remote_address" | b"client_ip" => access.ip = walk.value()?.text(),
-            b"x_forwarded_for" => forwarded = walk.value()?.text(),
-            _ => walk.ignore()?,
-        }
-        Ok(())
-    })?;
-    // The last address was written by Envoy itself, of the peer that it saw.
-    let last = |list: Value<'_>| list.rsplit(|byte| *byte == b',').next().map(|ip| ip.trim_ascii().to_vec());
-    let none = access.ip.as_deref().is_none_or(|ip| ip.is_empty() || ip == b"-");
-    if none && let Some(ip) = forwarded.and_then(last) {
-        access.ip = Some(Cow::Owned(ip));
-    }
-    access.tell(recorded)
+/// What a field of Envoy's means.
+#[derive(Clone, Copy, Debug)]
+enum EnvoyField {
+    Time,
+    Method,
+    Path,
+    OriginalPath,
+    Host,
+    Status,
+    Took,
+    Ip,
+    ForwardedFor,
+    Other,
 }
 
-pub(super) fn caddy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
-    let mut access = Access::default();
-    let mut has_request = false;
-    json::fields(line, |name, walk| {
+impl EnvoyField {
+    fn of(name: &[u8]) -> Self {
         match name {
-            b"ts" => access.at = walk.value()?.scalar().and_then(|text| any(&text)),
-            b"status" => access.status = integer(walk.value()?),
-            b"duration" => access.took = walk.value()?.scalar().and_then(|text| seconds(&text)),
-            b"user_id" => access.user = walk.value()?.text(),
-            b"request" if walk.is_object() => {
-                has_request = true;
-                walk.fields(|name, walk| access.caddy_request(name, walk))?;
+            b"start_time" | b"time" | b"timestamp" => EnvoyField::Time,
+            b"method" | b"request_method" | b":method" => EnvoyField::Method,
+            b"path" | b"request_path" | b":path" => EnvoyField::Path,
+            b"x_envoy_original_path" => EnvoyField::OriginalPath,
+            b"authority" | b"host" | b":authority" => EnvoyField::Host,
+            b"response_code" | b"status" => EnvoyField::Status,
+            b"duration" => EnvoyField::Took,
+            b"downstream_remote_address" | b"client_ip" => EnvoyField::Ip,
+            b"x_forwarded_for" => EnvoyField::ForwardedFor,
+            _ => EnvoyField::Other,
+        }
+    }
+}
+
+/// Reads Envoy's lines.
+#[derive(Debug)]
+pub(super) struct Envoy(Shape<EnvoyField>);
+
+impl Default for Envoy {
+    fn default() -> Self {
+        Envoy(Shape::new(EnvoyField::of))
+    }
+}
+
+impl Envoy {
+    pub(super) fn read<'a>(&mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+        let (mut access, mut forwarded) = (Access::default(), None);
+        let mut walk = Walk::over(line);
+        self.0.fields(&mut walk, |field, walk| {
+            match field {
+                EnvoyField::Time => {
+                    access.at = walk.value()?.scalar().and_then(|text| any(&text)).or(access.at)
+                }
+                EnvoyField::Method => access.method = walk.text()?,
+                // The path as the client asked for it is the one that rules saw.
+                EnvoyField::OriginalPath => {
+                    access.target = walk.text()?.filter(given).or(access.target.take())
+                }
+                EnvoyField::Path => {
+                    let path = walk.text()?.filter(given);
+                    access.target = access.target.take().or(path);
+                }
+                EnvoyField::Host => access.host = walk.text()?,
+                EnvoyField::Status => access.status = integer(walk.value()?),
+                EnvoyField::Took => access.took = integer(walk.value()?).map(Micros::from_millis),
+                EnvoyField::Ip => access.ip = walk.text()?,
+                EnvoyField::ForwardedFor => forwarded = walk.text()?,
+                EnvoyField::Other => walk.ignore()?,
             }
-            _ => walk.ignore()?,
+            Ok(())
+        })?;
+        walk.end()?;
+        // The last address was written by Envoy itself, of the peer that it saw.
+        let last =
+            |list: Value<'_>| list.rsplit(|byte| *byte == b',').next().map(|ip| ip.trim_ascii().to_vec());
+        if !access.ip.as_ref().is_some_and(given)
+            && let Some(ip) = forwarded.and_then(last)
+        {
+            access.ip = Some(Cow::Owned(ip));
+        }
+        access.tell(recorded)
+    }
+}
+
+/// What a field of Caddy's means.
+#[derive(Clone, Copy, Debug)]
+enum CaddyField {
+    Time,
+    Status,
+    Took,
+    User,
+    Request,
+    Other,
+}
+
+impl CaddyField {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"ts" => CaddyField::Time,
+            b"status" => CaddyField::Status,
+            b"duration" => CaddyField::Took,
+            b"user_id" => CaddyField::User,
+            b"request" => CaddyField::Request,
+            _ => CaddyField::Other,
+        }
+    }
+}
+
+/// What a field means of what Caddy says of a request.
+#[derive(Clone, Copy, Debug)]
+enum CaddyRequestField {
+    ClientIp,
+    RemoteIp,
+    Method,
+    Uri,
+    Host,
+    Other,
+}
+
+impl CaddyRequestField {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"client_ip" => CaddyRequestField::ClientIp,
+            b"remote_ip" => CaddyRequestField::RemoteIp,
+            b"method" => CaddyRequestField::Method,
+            b"uri" => CaddyRequestField::Uri,
+            b"host" => CaddyRequestField::Host,
+            _ => CaddyRequestField::Other,
+        }
+    }
+}
+
+/// Reads Caddy's lines.
+#[derive(Debug)]
+pub(super) struct Caddy {
+    line: Shape<CaddyField>,
+    request: Shape<CaddyRequestField>,
+}
+
+impl Default for Caddy {
+    fn default() -> Self {
+        Caddy { line: Shape::new(CaddyField::of), request: Shape::new(CaddyRequestField::of) }
+    }
+}
+
+impl Caddy {
+    pub(super) fn read<'a>(&mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+        let mut access = Access::default();
+        let mut has_request = false;
+        let mut walk = Walk::over(line);
+        self.line.fields(&mut walk, |field, walk| {
+            match field {
+                CaddyField::Time => access.at = walk.value()?.scalar().and_then(|text| any(&text)),
+                CaddyField::Status => access.status = integer(walk.value()?),
+                CaddyField::Took => access.took = walk.value()?.scalar().and_then(|text| seconds(&text)),
+                CaddyField::User => access.user = walk.text()?,
+                CaddyField::Request if walk.is_object() => {
+                    has_request = true;
+                    self.request.fields(walk, |field, walk| access.caddy_request(field, walk))?;
+                }
+                CaddyField::Request | CaddyField::Other => walk.ignore()?,
+            }
+            Ok(())
+        })?;
+        walk.end()?;
+        if !has_request {
+            return Err(BadLine("it has no request"));
+        }
+        // Caddy writes the line, and its time, when the request is done.
+        if let (Some(at), Some(took)) = (access.at, access.took) {
+            access.at = Some(at.back(took));
+        }
+        access.tell(recorded)
+    }
+}
+
+impl<'a> Access<'a> {
+    fn caddy_request(&mut self, field: CaddyRequestField, walk: &mut Walk<'a>) -> Result<(), BadLine> {
+        match field {
+            CaddyRequestField::ClientIp => self.ip = walk.text()?,
+            CaddyRequestField::RemoteIp => {
+                let peer = walk.text()?;
+                self.ip = self.ip.take().or(peer);
+            }
+            CaddyRequestField::Method => self.method = walk.text()?,
+            CaddyRequestField::Uri => self.target = walk.text()?,
+            CaddyRequestField::Host => self.host = walk.text()?,
+            CaddyRequestField::Other => walk.ignore()?,
         }
         Ok(())
-    })?;
-    if !has_request {
-        return Err(BadLine("it has no request"));
     }
-    // Caddy writes the line, and its time, when the request is done.
-    if let (Some(at), Some(took)) = (access.at, access.took) {
-        access.at = Some(at.back(took));
-    }
-    access.tell(recorded)
+}
+
+/// Whether a log has something to say: `-` stands for nothing.
+fn given(value: &Value<'_>) -> bool {
+    !matches!(&**value, b"" | b"-")
 }
 
 /// A whole number, also where it is written as text.
@@ -148,7 +268,7 @@ fn integer(value: Raw<'_>) -> Option<u64> {
 fn seconds(text: &[u8]) -> Option<Micros> {
     match text.iter().position(|byte| *byte == b'.') {
         Some(point) if text[point + 1..].iter().all(u8::is_ascii_digit) => {
-            let whole: u64 = std::str::from_utf8(&text[..point]).ok()?.parse().ok()?;
+            let whole = whole(&text[..point])?;
             Some(Micros::new(whole.checked_mul(1_000_000)?.checked_add(fraction(&text[point + 1..])?)?))
         }
         _ => {
@@ -169,6 +289,14 @@ mod tests {
     ) -> Result<Recorded<'a>, BadLine> {
         let mut recorded = Recorded::default();
         format(line, &mut recorded).map(|()| recorded)
+    }
+
+    fn envoy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+        Envoy::default().read(line, recorded)
+    }
+
+    fn caddy<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+        Caddy::default().read(line, recorded)
     }
 
     #[track_caller]

@@ -67,9 +67,9 @@ pub(super) fn fields<'a>(
     line: &'a [u8],
     each: impl FnMut(&'a [u8], &mut Walk<'a>) -> Result<(), BadLine>,
 ) -> Result<(), BadLine> {
-    let mut walk = Walk { rest: line };
+    let mut walk = Walk::over(line);
     walk.fields(each)?;
-    if walk.next().is_none() { Ok(()) } else { Err(BROKEN) }
+    walk.end()
 }
 
 /// What is left of a line.
@@ -77,26 +77,66 @@ pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
 
+/// The name of a field.
+pub(super) struct Name<'a> {
+    /// Without its quotes, escapes as they are.
+    pub(super) text: &'a [u8],
+    /// All that stands between the value before and its own, which is where a walk stands now.
+    pub(super) written: &'a [u8],
+}
+
 impl<'a> Walk<'a> {
+    /// Begins at the first byte of a line.
+    pub(super) fn over(line: &'a [u8]) -> Self {
+        Walk { rest: line }
+    }
+
+    /// Refuses what is left, if it is not only spaces.
+    pub(super) fn end(&mut self) -> Result<(), BadLine> {
+        if self.next().is_none() { Ok(()) } else { Err(BROKEN) }
+    }
+
     /// As [`fields`], for an object that stands here.
     pub(super) fn fields(
         &mut self,
         mut each: impl FnMut(&'a [u8], &mut Walk<'a>) -> Result<(), BadLine>,
     ) -> Result<(), BadLine> {
-        self.expect(b'{')?;
-        if self.next() == Some(b'}') {
-            return self.expect(b'}');
+        let mut place = 0;
+        while let Some(name) = self.next_name(place)? {
+            each(name.text, self)?;
+            place += 1;
         }
-        loop {
-            self.expect(b'"')?;
-            let (name, _) = self.string()?;
-            self.expect(b':')?;
-            each(name, self)?;
-            if self.next() != Some(b',') {
-                return self.expect(b'}');
+        Ok(())
+    }
+
+    /// Goes to the value of the field at `place` of the object that stands here, after the value before; none where the object
+    /// ends.
+    pub(super) fn next_name(&mut self, place: usize) -> Result<Option<Name<'a>>, BadLine> {
+        let before = self.rest;
+        if place == 0 {
+            self.expect(b'{')?;
+        }
+        match self.next() {
+            Some(b'}') => {
+                self.skip();
+                return Ok(None);
             }
-            self.skip();
+            Some(b',') if place > 0 => self.skip(),
+            _ if place > 0 => return Err(BROKEN),
+            _ => {}
         }
+        self.expect(b'"')?;
+        let (text, _) = self.string()?;
+        self.expect(b':')?;
+        Ok(Some(Name { text, written: &before[..before.len() - self.rest.len()] }))
+    }
+
+    /// Goes over `text`, if it stands here byte for byte.
+    #[inline]
+    pub(super) fn skip_text(&mut self, text: &[u8]) -> bool {
+        let rest = self.rest.strip_prefix(text);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
     }
 
     /// Calls `each` where every item of a list stands, which stands here: it takes the item.
@@ -123,8 +163,27 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes over a value that does not matter.
+    #[inline]
     pub(super) fn ignore(&mut self) -> Result<(), BadLine> {
-        self.value().map(drop)
+        match self.next().ok_or(BROKEN)? {
+            b'"' => {
+                self.skip();
+                self.string().map(drop)
+            }
+            b'{' | b'[' => self.nested().map(drop),
+            _ => self.bare().map(drop),
+        }
+    }
+
+    /// Takes a value, of which only the text of a string matters.
+    #[inline]
+    pub(super) fn text(&mut self) -> Result<Option<Cow<'a, [u8]>>, BadLine> {
+        if self.next() != Some(b'"') {
+            return self.ignore().map(|()| None);
+        }
+        self.skip();
+        let (text, escaped) = self.string()?;
+        Ok(if escaped { unescape(text) } else { Some(Cow::Borrowed(text)) })
     }
 
     /// Takes a value.
@@ -135,13 +194,17 @@ impl<'a> Walk<'a> {
                 let (text, escaped) = self.string()?;
                 Ok(if escaped { Raw::Escaped(text) } else { Raw::Text(text) })
             }
-            b'{' | b'[' => self.nested(),
-            _ => {
-                let end = self.rest.iter().position(|byte| ENDS_BARE[usize::from(*byte)]);
-                let end = end.filter(|end| *end > 0).ok_or(BROKEN)?;
-                Ok(Raw::Bare(self.take(end)))
-            }
+            b'{' | b'[' => self.nested().map(Raw::Nested),
+            _ => self.bare().map(Raw::Bare),
         }
+    }
+
+    /// A number or a word.
+    #[inline]
+    fn bare(&mut self) -> Result<&'a [u8], BadLine> {
+        let end = self.rest.iter().position(|byte| ENDS_BARE[usize::from(*byte)]);
+        let end = end.filter(|end| *end > 0).ok_or(BROKEN)?;
+        Ok(self.take(end))
     }
 
     /// The next byte that is no space: what is left begins with it.
@@ -194,7 +257,7 @@ impl<'a> Walk<'a> {
     }
 
     /// An object or a list.
-    fn nested(&mut self) -> Result<Raw<'a>, BadLine> {
+    fn nested(&mut self) -> Result<&'a [u8], BadLine> {
         let (whole, mut depth) = (self.rest, 0usize);
         loop {
             match self.rest.first().ok_or(BROKEN)? {
@@ -211,7 +274,7 @@ impl<'a> Walk<'a> {
             }
             self.skip();
             if depth == 0 {
-                return Ok(Raw::Nested(&whole[..whole.len() - self.rest.len()]));
+                return Ok(&whole[..whole.len() - self.rest.len()]);
             }
         }
     }

@@ -8,6 +8,7 @@ mod combined;
 mod csv;
 mod decisions;
 mod json;
+mod shape;
 mod time;
 
 use std::borrow::Cow;
@@ -255,8 +256,8 @@ pub struct Parser(Kind);
 enum Kind {
     Tidegate,
     Combined(Box<combined::Combined>),
-    Envoy,
-    Caddy,
+    Envoy(Box<access::Envoy>),
+    Caddy(Box<access::Caddy>),
     Csv(csv::Columns),
 }
 
@@ -267,8 +268,8 @@ impl Parser {
         let kind = match format {
             Format::Tidegate => Kind::Tidegate,
             Format::Combined => Kind::Combined(Box::default()),
-            Format::Envoy => Kind::Envoy,
-            Format::Caddy => Kind::Caddy,
+            Format::Envoy => Kind::Envoy(Box::default()),
+            Format::Caddy => Kind::Caddy(Box::default()),
             Format::Csv => return None,
         };
         Some(Parser(kind))
@@ -289,8 +290,8 @@ impl Parser {
         match self.0 {
             Kind::Tidegate => Format::Tidegate,
             Kind::Combined(_) => Format::Combined,
-            Kind::Envoy => Format::Envoy,
-            Kind::Caddy => Format::Caddy,
+            Kind::Envoy(_) => Format::Envoy,
+            Kind::Caddy(_) => Format::Caddy,
             Kind::Csv(_) => Format::Csv,
         }
     }
@@ -308,8 +309,8 @@ impl Parser {
         match &mut self.0 {
             Kind::Tidegate => decisions::read(line, recorded),
             Kind::Combined(combined) => combined.read(line, recorded),
-            Kind::Envoy => access::envoy(line, recorded),
-            Kind::Caddy => access::caddy(line, recorded),
+            Kind::Envoy(envoy) => envoy.read(line, recorded),
+            Kind::Caddy(caddy) => caddy.read(line, recorded),
             Kind::Csv(columns) => columns.read(line, recorded),
         }
     }

@@ -106,11 +106,10 @@ pub(super) fn whole(text: &[u8]) -> Option<u64> {
 
 /// The microseconds of digits after a decimal point; what is smaller is cut off.
 pub(super) fn fraction(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let place = |place: usize| u64::from(text.get(place).map_or(0, |byte| byte - b'0'));
-    Some((0..6).fold(0, |micros, at| micros * 10 + place(at)))
+    const UNITS: [u64; 7] = [1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
+    let (kept, cut) = text.split_at(text.len().min(6));
+    let kept_digits = digits(kept)?;
+    cut.iter().all(u8::is_ascii_digit).then(|| kept_digits * UNITS[kept.len()])
 }
 
 /// Seconds east of Greenwich.
