@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, UnknownDomain};
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
@@ -23,6 +23,7 @@ use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
 use crate::node_clock::NodeClock;
 use crate::observer::{Decided, Observer};
+use crate::penalty::apart_by_penalties;
 use crate::remote::{Remote, RemoteParts};
 use crate::request::CheckRequest;
 use crate::runtime::Runtime;
@@ -127,7 +128,7 @@ impl Limiter {
         let mut matched = Matched::new();
         matched.find(&snapshot, request, self)?;
         let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
-        self.decide(&snapshot, &matched, request, &mut decision).await;
+        self.decide(&matched, request, &mut decision).await;
         Ok(decision)
     }
 
@@ -141,7 +142,7 @@ impl Limiter {
         let mut matched = Matched::new();
         matched.find_readings(&snapshot, request, self)?;
         let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
-        self.decide(&snapshot, &matched, request, &mut decision).await;
+        self.decide(&matched, request, &mut decision).await;
         Ok(decision)
     }
 
@@ -150,7 +151,6 @@ impl Limiter {
     #[inline]
     pub(crate) async fn decide(
         &self,
-        snapshot: &Guard<Arc<Snapshot>>,
         matched: &Matched<'_>,
         request: &CheckRequest<'_>,
         decision: &mut Decision,
@@ -181,7 +181,7 @@ impl Limiter {
         self.tell(&Decided { request, matches, decision, of_readings });
     }
 
-    /// Decides several requests that have nothing to do with each other, in one call to the store.
+    /// Decides several requests one after another, where it can in one call to the store.
     pub async fn check_batch(&self, requests: &[CheckRequest<'_>]) -> Vec<Result<Decision, UnknownDomain>> {
         let snapshot = self.rules.load_full();
         let found: Vec<Result<Matched<'_>, UnknownDomain>> =
@@ -192,23 +192,13 @@ impl Limiter {
             .map(|(found, request)| Ok(found.as_ref()?.plan(request, &self.lease_ids)))
             .collect();
         let known: Vec<&Plan<'_>> = plans.iter().filter_map(|plan| plan.as_ref().ok()).collect();
-        let answers = match &self.remote {
-            None => self.ask_memory_together(&known).await,
-            Some(remote) => {
-                let begun = known.iter().map(|plan| begin_check(self, remote, plan));
-                settle_together(remote, begun.collect()).await
-            }
-        };
-        let mut answers = answers.into_iter();
+        let mut answers = self.ask_together(&known).await.into_iter();
         let mut decisions = Vec::with_capacity(requests.len());
         for ((plan, found), request) in plans.iter().zip(&found).zip(requests) {
             let Ok(plan) = plan.as_ref().map_err(|unknown| decisions.push(Err((*unknown).clone()))) else {
                 continue;
             };
-            let mut answer = answers.next().expect("one answer per known domain");
-            if !plan.penalties().is_empty() {
-                self.begin_penalties(plan, &mut answer).await;
-            }
+            let answer = answers.next().expect("one answer per known domain");
             let asked_at = found.as_ref().map_or(Timestamp::default(), |found| found.asked_at);
             let matches = found.as_ref().map_or(&[][..], Matched::matches);
             let mut decision = Decision::not_yet(&snapshot, asked_at);
@@ -220,6 +210,27 @@ impl Limiter {
             decisions.push(Ok(decision));
         }
         decisions
+    }
+
+    /// Asks the store for several requests in as few calls as their penalties let it, and begins those.
+    async fn ask_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
+        let mut answers = Vec::with_capacity(plans.len());
+        for plans in apart_by_penalties(plans) {
+            let asked = answers.len();
+            answers.extend(match &self.remote {
+                None => self.ask_memory_together(plans).await,
+                Some(remote) => {
+                    let begun = plans.iter().map(|plan| begin_check(self, remote, plan));
+                    settle_together(remote, begun.collect()).await
+                }
+            });
+            for (plan, answer) in plans.iter().zip(&mut answers[asked..]) {
+                if !plan.penalties().is_empty() {
+                    self.begin_penalties(plan, answer).await;
+                }
+            }
+        }
+        answers
     }
 
     /// The first rule that would count a request of these descriptors if they did not lack an attribute of its key; none

@@ -3,6 +3,8 @@
 //! A penalty is a limit of one hit that every request looks at and only a refused one spends. It begins after the refusal
 //! that causes it, with a call that nobody waits for: until it arrives, the limit that refused goes on refusing.
 
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Outcome, Verdict};
 use tidegate_rules::{Coordination, Rule};
@@ -62,6 +64,31 @@ impl Limiter {
             self.deny_cache.remember(hash, &told);
         }
     }
+}
+
+/// The same requests in order, parted before each that another one of its part may punish: one of the same key that is not
+/// equal to it. Of equal requests at one moment none passes after one was refused, so they may be asked for together.
+pub(crate) fn apart_by_penalties<'a, 'p>(plans: &'a [&'a Plan<'p>]) -> Vec<&'a [&'a Plan<'p>]> {
+    let (mut parts, mut start) = (Vec::new(), 0);
+    let mut punishable: HashMap<([u64; 2], &[u8]), &Plan<'_>> = HashMap::new();
+    for (place, plan) in plans.iter().enumerate() {
+        let cells = || {
+            plan.penalties().iter().filter_map(|penalty| match penalty.asks {
+                Asks::Limit { spend, .. } => Some(plan.spends[spend].cell),
+                _ => None,
+            })
+        };
+        let names = || cells().map(|cell| (cell.scope.digest(), cell.key));
+        let may_punish = |name| punishable.get(&name).is_some_and(|other| !plan.spends_the_same(other));
+        if names().any(may_punish) {
+            parts.push(&plans[start..place]);
+            start = place;
+            punishable.clear();
+        }
+        punishable.extend(names().map(|name| (name, *plan)));
+    }
+    parts.push(&plans[start..]);
+    parts
 }
 
 /// Whether a limit of the penalty's rule refused this request in a way that time heals.

@@ -191,6 +191,16 @@ impl<'p> Plan<'p> {
         self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::Limit { limit, spend } });
     }
 
+    /// Whether `other` spends as much from the same cells.
+    pub(crate) fn spends_the_same(&self, other: &Plan<'_>) -> bool {
+        let same = |(one, other): (&Spend<'_>, &Spend<'_>)| {
+            same_cell(&one.cell, &other.cell)
+                && one.touch.ask.hits == other.touch.ask.hits
+                && one.touch.limit == other.touch.limit
+        };
+        self.spends.len() == other.spends.len() && self.spends.iter().zip(&other.spends).all(same)
+    }
+
     /// Whether the limit at this spend let the request pass.
     pub(crate) fn was_admitted(&self, spend: usize, decision: &Decision) -> bool {
         let mut about = self.entries.iter().zip(&decision.reports).filter(|(entry, _)| entry.is_for(spend));

@@ -31,7 +31,7 @@ impl Limiter {
         let decided = match found {
             Ok(()) => {
                 let mut decision = Decision::not_yet(&snapshot, matched.asked_at);
-                self.decide(&snapshot, &matched, request, &mut decision).await;
+                self.decide(&matched, request, &mut decision).await;
                 Ok(decision)
             }
             Err(unknown) => Err(unknown),

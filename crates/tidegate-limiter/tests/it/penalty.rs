@@ -60,3 +60,14 @@ fn a_refund_lifts_no_penalty_and_a_reset_does() {
     at_once(world.limiter.reset(&request)).unwrap();
     assert!(world.check(&[("user", "a")]).allowed);
 }
+
+#[test]
+fn a_penalty_begins_within_a_batch() {
+    let world = World::new(RULES);
+    let entries: [(&str, &[u8]); 1] = [("user", b"a")];
+    let costs = [1, 2, 1, 1].map(|cost| [DescriptorAsk::one(&entries).cost(Hits::new(cost))]);
+    let requests = costs.each_ref().map(|asks| CheckRequest::new("api", asks));
+    let decisions = at_once(world.limiter.check_batch(&requests));
+    let allowed: Vec<bool> = decisions.iter().map(|one| one.as_ref().unwrap().allowed).collect();
+    assert_eq!(allowed, [true, false, false, false], "who was refused is refused for five minutes");
+}
