@@ -89,3 +89,22 @@ fn what_was_admitted_here_reaches_the_store_once() {
     assert_eq!(look.source, Source::Store);
     assert_eq!(look.governing().unwrap().limit().unwrap().outcome.remaining, 70);
 }
+
+#[test]
+fn a_node_that_dies_takes_at_most_its_share_of_an_approximate_rule_along() {
+    let mut fleet = Fleet::running(&rules(100), Setting { nodes: 2, ..Setting::default() });
+    let mut admitted = 0;
+    for _ in 0..6 {
+        // It uses all of its share, reports it at once, and is dead before that has arrived.
+        fleet.nodes[0].link.set(Weather::Hangs);
+        admitted += (0..60).filter(|_| fleet.nodes[0].check("one").source == Source::Approximate).count();
+        fleet.nodes[0].link.set(Weather::Fine);
+        fleet.crash(0);
+        fleet.run_for_millis(2_000);
+    }
+    // With the two shares of the nodes that live.
+    let left = fleet.nodes.iter().map(|node| (0..60).filter(|_| node.check("one").allowed).count());
+    let admitted = admitted + left.sum::<usize>();
+    assert!(admitted > 202, "a bound that is never approached says nothing: {admitted}");
+    assert!(admitted < 202 + 6 * 50, "{admitted}");
+}

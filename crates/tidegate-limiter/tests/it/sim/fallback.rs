@@ -196,3 +196,17 @@ fn a_lease_is_known_on_every_node_also_by_those_that_started_without_the_store()
     assert!(other.read_lease(&together).is_ok());
     assert!(one.read_lease(&alone).is_ok(), "what was signed before is still known");
 }
+
+#[test]
+fn a_lease_of_a_share_that_another_node_releases_keeps_its_place_until_its_time_to_live_is_over() {
+    let rules = "- { name: a, key: [user], limits: [{ algorithm: concurrency, limit: 2, ttl: 10s }] }";
+    let fleet = Fleet::running(rules, Setting { nodes: 2, ..Setting::default() });
+    lose_the_store(&fleet);
+    let lease = fleet.nodes[0].check("one").lease.unwrap();
+    let other = fleet.nodes[1].limiter.clone();
+    fleet.executor.finish(async move { other.release(&lease).await }).unwrap();
+    assert!(!fleet.nodes[0].check("one").allowed, "its share of one is taken");
+    assert!(fleet.nodes[1].check("one").allowed, "the other's is not");
+    fleet.run_for_millis(10_000);
+    assert!(fleet.nodes[0].check("one").allowed);
+}
