@@ -1,13 +1,23 @@
 //! What tells two limits apart that guard the same cell, and what may be remembered of their refusals.
 
 use crate::limit::Limit;
-use crate::sliding_log::RefusedHits;
 use crate::units::Micros;
 
 /// The numbers of a limit. Two limits that guard the same cell are the same if their fingerprints are: algorithm and
 /// period are part of the cell's name, numbers are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitFingerprint([u64; 3]);
+
+/// For how long "refused until then" may be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalHolds {
+    /// Until then.
+    UntilThen,
+    /// For who had asked by the time that the limit refused: leases end at any moment.
+    AtThatMoment,
+    /// Not at all: each refusal must be counted.
+    Never,
+}
 
 impl Limit {
     /// What tells this limit from others that guard the same cell.
@@ -31,14 +41,13 @@ impl Limit {
         })
     }
 
-    /// Whether "refused until then" holds until then. Not for leases, which end at any moment, nor where each refusal must
-    /// be counted.
+    /// For how long a refusal by this limit may be repeated without asking it again.
     #[must_use]
-    pub fn refusal_may_be_remembered(&self) -> bool {
+    pub fn refusal_holds(&self) -> RefusalHolds {
         match self {
-            Limit::Concurrency(_) => false,
-            Limit::SlidingLog(log) => log.refused_hits() == RefusedHits::Forget,
-            _ => true,
+            _ if self.counts_refused() => RefusalHolds::Never,
+            Limit::Concurrency(_) => RefusalHolds::AtThatMoment,
+            _ => RefusalHolds::UntilThen,
         }
     }
 
@@ -61,7 +70,7 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Concurrency, FixedWindow, Rate, SlidingLog, TokenBucket};
+    use crate::{Concurrency, FixedWindow, Rate, RefusedHits, SlidingLog, TokenBucket};
 
     const SECOND: Micros = Micros::from_secs(1);
 
@@ -80,12 +89,19 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_remembered_unless_it_may_end_early_or_must_be_counted() {
+    fn a_refusal_is_repeated_unless_it_may_end_early_or_must_be_counted() {
         let log = |refused| Limit::SlidingLog(SlidingLog::new(9, SECOND, Micros::ZERO, refused).unwrap());
-        let leases = Limit::Concurrency(Concurrency::new(9, SECOND, RefusedHits::Forget).unwrap());
+        let leases = |refused| Limit::Concurrency(Concurrency::new(9, SECOND, refused).unwrap());
         let window = Limit::FixedWindow(FixedWindow::new(9, SECOND).unwrap());
-        let remembered = [&log(RefusedHits::Forget), &log(RefusedHits::Count), &leases, &window]
-            .map(Limit::refusal_may_be_remembered);
-        assert_eq!(remembered, [true, false, false, true]);
+        let (forget, count) = (RefusedHits::Forget, RefusedHits::Count);
+        for (limit, holds) in [
+            (window, RefusalHolds::UntilThen),
+            (log(forget), RefusalHolds::UntilThen),
+            (log(count), RefusalHolds::Never),
+            (leases(forget), RefusalHolds::AtThatMoment),
+            (leases(count), RefusalHolds::Never),
+        ] {
+            assert_eq!(limit.refusal_holds(), holds, "{limit:?}");
+        }
     }
 }

@@ -43,7 +43,7 @@ mod units;
 
 pub use concurrency::{Concurrency, LeaseId, Leases};
 pub use error::LimitError;
-pub use fingerprint::LimitFingerprint;
+pub use fingerprint::{LimitFingerprint, RefusalHolds};
 pub use fixed_window::{FixedWindow, WindowCell};
 pub use fold::{Fold, decide_fold};
 pub use last_answer::LastAnswer;

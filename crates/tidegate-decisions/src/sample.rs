@@ -1,5 +1,9 @@
 //! Which decisions are kept. Nothing here takes a lock: it is asked for every decision.
+//!
+//! Of each stretch of so many decisions one is kept, at a place that nobody can foresee, and stands for the stretch. By turns it
+//! would be always the same caller of a hundred who come in turn.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Threads that count admissions for themselves; more share.
@@ -8,6 +12,7 @@ const LANES: usize = 16;
 /// Keeps one in so many, thread by thread.
 pub(crate) struct OneIn {
     n: u64,
+    places: Places,
     lanes: [Padded; LANES],
 }
 
@@ -17,7 +22,7 @@ struct Padded(AtomicU64);
 
 impl OneIn {
     pub(crate) fn new(n: u32) -> Self {
-        OneIn { n: n.into(), lanes: Default::default() }
+        OneIn { n: n.into(), places: Places::random(), lanes: Default::default() }
     }
 
     /// How many this one stands for, if it is kept.
@@ -26,9 +31,33 @@ impl OneIn {
         if self.n <= 1 {
             return (self.n == 1).then_some(1);
         }
-        let seen = self.lanes[lane()].0.fetch_add(1, Ordering::Relaxed);
-        // From the middle of each stretch: the first of every thread would be too many, the last too few.
-        (seen % self.n == self.n / 2).then(|| u32::try_from(self.n).unwrap_or(u32::MAX))
+        let lane = lane();
+        let seen = self.lanes[lane].0.fetch_add(1, Ordering::Relaxed);
+        let (stretch, place) = (seen / self.n, seen % self.n);
+        let kept = self.places.of(stretch * LANES as u64 + lane as u64, self.n);
+        (place == kept).then(|| u32::try_from(self.n).unwrap_or(u32::MAX))
+    }
+}
+
+/// Places within stretches, at random.
+struct Places {
+    seed: u64,
+}
+
+impl Places {
+    fn random() -> Self {
+        Places { seed: RandomState::new().hash_one(0) }
+    }
+
+    /// The place, below `length`, that is kept of a stretch.
+    #[inline]
+    fn of(&self, stretch: u64, length: u64) -> u64 {
+        // Two rounds of multiplying and folding mix every bit; the high half of the product is below `length`.
+        let mut mixed = (stretch ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        mixed ^= mixed >> 32;
+        let place = (u128::from(mixed) * u128::from(length)) >> 64;
+        u64::try_from(place).unwrap_or_default()
     }
 }
 
@@ -54,12 +83,12 @@ fn lane() -> usize {
 }
 
 /// Keeps so many in a second and, of what comes beyond, ever fewer: so that each line stands for few others, and who is refused
-/// most has most of the lines. What is left over is carried by the next line.
+/// most has most of the lines. A line stands for others of its own second alone.
 pub(crate) struct PerSecond {
     most: u64,
+    places: Places,
     /// The second, and how many came in it: 40 and 24 bits.
     state: AtomicU64,
-    skipped: AtomicU64,
 }
 
 const COUNT_BITS: u32 = 24;
@@ -72,30 +101,22 @@ impl PerSecond {
     pub(crate) fn new(most: u32) -> Self {
         // Of more than the count can hold, none is held back.
         let most = u64::from(most).min((1 << COUNT_BITS) - 2);
-        PerSecond { most, state: AtomicU64::new(0), skipped: AtomicU64::new(0) }
+        PerSecond { most, places: Places::random(), state: AtomicU64::new(0) }
     }
 
-    /// How many this one stands for, if it is kept: itself, and those that were not kept before it.
+    /// How many this one stands for, if it is kept.
     pub(crate) fn take(&self, second: u64) -> Option<u32> {
         let second = second & ((1 << (64 - COUNT_BITS)) - 1);
         let so_far = |state: u64| if state >> COUNT_BITS == second { state & MOST_COUNTED } else { 0 };
         let counted = |state: u64| Some(second << COUNT_BITS | (so_far(state) + 1).min(MOST_COUNTED));
         let before = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).map_or(0, so_far);
-        if self.is_kept(before) {
-            let skipped = self.skipped.swap(0, Ordering::Relaxed);
-            return Some(u32::try_from(skipped + 1).unwrap_or(u32::MAX));
-        }
-        self.skipped.fetch_add(1, Ordering::Relaxed);
-        None
-    }
-
-    /// Whether one is kept that comes after so many in its second.
-    fn is_kept(&self, before: u64) -> bool {
         if before < self.most || self.most == 0 {
-            return before < self.most;
+            return (before < self.most).then_some(1);
         }
         let stride = THINNED * (before / self.most).next_power_of_two();
-        before % stride == stride - 1
+        let stretch = second << COUNT_BITS | before / stride;
+        (before % stride == self.places.of(stretch, stride))
+            .then(|| u32::try_from(stride).unwrap_or(u32::MAX))
     }
 }
 
@@ -112,23 +133,37 @@ mod tests {
     }
 
     #[test]
-    fn refusals_beyond_the_rate_are_carried_by_the_next_line() {
+    fn of_callers_who_come_in_turn_each_is_kept_as_often_as_the_others() {
+        let sample = OneIn::new(10);
+        let mut kept = [0_u32; 10];
+        for turn in 0..100_000 {
+            kept[turn % 10] += u32::from(sample.take().is_some());
+        }
+        assert_eq!(kept.iter().sum::<u32>(), 10_000);
+        assert!(kept.iter().all(|kept| (850..1_150).contains(kept)), "{kept:?}");
+    }
+
+    #[test]
+    fn a_line_stands_for_nobody_of_another_second() {
         let sample = PerSecond::new(3);
-        let first: Vec<Option<u32>> = (0..10).map(|_| sample.take(100)).collect();
-        assert_eq!(first[..4], [Some(1), Some(1), Some(1), None]);
-        assert_eq!(sample.take(101), Some(8), "itself and the seven before");
-        assert_eq!(sample.take(101), Some(1));
+        let first: Vec<Option<u32>> = (0..4).map(|_| sample.take(100)).collect();
+        assert_eq!(first[..3], [Some(1); 3]);
+        for _ in 0..1_000 {
+            sample.take(100);
+        }
+        assert_eq!([sample.take(101), sample.take(101)], [Some(1); 2]);
         assert_eq!(PerSecond::new(0).take(1), None);
     }
 
     #[test]
-    fn beyond_the_rate_each_line_stands_for_few_and_all_of_them_for_all() {
-        let sample = PerSecond::new(1_000);
-        let kept: Vec<u32> = (0..100_000).filter_map(|_| sample.take(100)).collect();
-        assert!((1_000..1_500).contains(&kept.len()), "{} lines", kept.len());
-        assert!(kept.iter().all(|n| *n <= 2_048), "one stands for {:?}", kept.iter().max());
-        let stands_for: u64 =
-            kept.iter().map(|n| u64::from(*n)).sum::<u64>() + u64::from(sample.take(101).unwrap()) - 1;
-        assert_eq!(stands_for, 100_000);
+    fn beyond_the_rate_each_line_stands_for_few_and_all_of_them_for_about_all() {
+        for second in 100..110 {
+            let sample = PerSecond::new(1_000);
+            let kept: Vec<u32> = (0..100_000).filter_map(|_| sample.take(second)).collect();
+            assert!((1_000..1_500).contains(&kept.len()), "{} lines", kept.len());
+            assert!(kept.iter().all(|n| *n <= 2_048), "one stands for {:?}", kept.iter().max());
+            let stands_for: u32 = kept.iter().sum();
+            assert!((97_000..103_000).contains(&stands_for), "{stands_for}");
+        }
     }
 }

@@ -460,7 +460,8 @@ fn every_quota_is_spent(reports: &[Report]) -> bool {
 fn longest_wait<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {
     // What never passes, and a missing key, wait longest of all.
     let wait = |report: &Report| report.retry_after().unwrap_or(Micros::new(u64::MAX));
-    reports.filter(|report| report.is_refusal()).max_by_key(|report| wait(report))
+    // Of several that wait as long, the first: a limit, and not the penalty behind it.
+    reports.filter(|report| report.is_refusal()).min_by_key(|report| Reverse(wait(report)))
 }
 
 fn least_left<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {

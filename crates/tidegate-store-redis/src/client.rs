@@ -126,11 +126,35 @@ impl Client {
         };
         let reason = answer.as_ref().err().map(Failure::reason);
         let took = began.elapsed();
-        if answer.is_ok() {
-            self.heard.answered(self.route.node_of(partition), took);
+        match &answer {
+            Ok(_) => self.heard.answered(self.route.node_of(partition), took),
+            // Nobody hears an answer that comes after this.
+            Err(Failure::TimedOut(_)) if self.route.nodes() > 1 => {
+                self.look_for_life(&connections, partition)
+            }
+            Err(_) => {}
         }
         self.observer.called(call.operation, call.items, took, reason);
         answer.map_err(|failure| failure.into_store_error(self.name(partition)))
+    }
+
+    /// Asks the server of `partition`, which did not answer in time, whether it answers at all: one that is only busy must not
+    /// be taken for gone.
+    fn look_for_life(self: &Arc<Self>, connections: &Arc<Connections>, partition: u16) {
+        let (client, connections) = (Arc::clone(self), Arc::clone(connections));
+        tokio::spawn(async move {
+            let took = match (&client.route, &*connections) {
+                (Route::Cluster(cluster), Connections::Found(..)) => match cluster.master_of(partition) {
+                    Some(master) => client.link_to(&connections, &master).proves_alive_after().await,
+                    None => None,
+                },
+                (_, Connections::Listed(links)) => links[usize::from(partition)].proves_alive_after().await,
+                (_, Connections::Found(..)) => None,
+            };
+            if let Some(took) = took {
+                client.heard.answered(client.route.node_of(partition), took);
+            }
+        });
     }
 
     /// The server of `partition`, as an operator knows it.

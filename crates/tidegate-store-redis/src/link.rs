@@ -234,25 +234,13 @@ impl Link {
         }
     }
 
-    /// Asks what only one answer fits: a server that gives it is busy, and one that does not is given up.
     fn check_answers(&self) {
-        let Status::Up(mut connection) = self.shared.state.lock().status.clone() else { return };
-        if self.shared.is_checked.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move {
-            let nonce = RandomState::new().hash_one(0).to_string();
-            let mut ping = Cmd::new();
-            ping.arg("PING").arg(&nonce);
-            let answer = timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await;
-            if matches!(&answer, Ok(Ok(Value::BulkString(text))) if *text == nonce.as_bytes()) {
-                shared.is_heard();
-            } else {
-                shared.give_up.notify_waiters();
-            }
-            shared.is_checked.store(false, Ordering::Relaxed);
-        });
+        tokio::spawn(prove_alive(Arc::clone(&self.shared)));
+    }
+
+    /// How long the server takes to answer what only one answer fits; nothing if it does not, or is being asked already.
+    pub(crate) async fn proves_alive_after(&self) -> Option<Duration> {
+        prove_alive(Arc::clone(&self.shared)).await
     }
 
     fn refused(&self, failure: Failure) -> Failure {
@@ -285,6 +273,34 @@ impl Drop for Link {
     fn drop(&mut self) {
         if let Some(keeper) = &self.shared.state.lock().keeper {
             keeper.abort();
+        }
+    }
+}
+
+/// Asks what only one answer fits: a server that gives it is busy, and one that does not is given up.
+async fn prove_alive(shared: Arc<KeptLink>) -> Option<Duration> {
+    if shared.is_checked.swap(true, Ordering::Relaxed) {
+        return None;
+    }
+    let Status::Up(mut connection) = shared.state.lock().status.clone() else {
+        shared.is_checked.store(false, Ordering::Relaxed);
+        return None;
+    };
+    let (nonce, began) = (RandomState::new().hash_one(0).to_string(), Instant::now());
+    let mut ping = Cmd::new();
+    ping.arg("PING").arg(&nonce);
+    let answer = timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await;
+    shared.is_checked.store(false, Ordering::Relaxed);
+    match answer {
+        Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => {
+            shared.is_heard();
+            Some(began.elapsed())
+        }
+        // The connection was lost meanwhile, and another one may be up.
+        Ok(Err(_)) => None,
+        _ => {
+            shared.give_up.notify_waiters();
+            None
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 pub(crate) struct DecisionLog {
     /// One in this many admissions is kept: 100 by default, 0 for none
     admissions_one_in: Option<u32>,
-    /// The most refusals that are kept in a second: 1000 by default. The next one stands for those that are not
+    /// Up to so many refusals in a second are all kept: 1000 by default. Of those beyond, one in 16 and fewer, each of which stands for the others
     refusals_per_second: Option<u32>,
     /// The most memory that kept decisions take, in bytes: 16777216 by default
     memory: Option<Count>,

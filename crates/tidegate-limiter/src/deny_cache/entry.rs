@@ -1,6 +1,6 @@
 //! What the store last said of one cell, and how long its refusal may be repeated.
 
-use tidegate_core::{Hits, LastAnswer, LimitFingerprint, Micros, Timestamp};
+use tidegate_core::{Hits, LastAnswer, LimitFingerprint, Micros, RefusalHolds, Timestamp};
 use tidegate_store::HELD_RETRY_AFTER;
 
 use super::AnsweredCell;
@@ -37,16 +37,26 @@ pub(super) struct Refusal {
     pub(super) received: Timestamp,
     pub(super) hits: Hits,
     pub(super) retry_after: Option<Micros>,
+    /// Whether it is repeated only for those who had asked by then.
+    pub(super) is_of_a_moment: bool,
 }
 
 impl Refusal {
     fn lasts(&self) -> Micros {
+        if self.is_of_a_moment {
+            return Micros::ZERO;
+        }
         self.retry_after.unwrap_or(LONGEST_REFUSAL).min(LONGEST_REFUSAL)
     }
 
     pub(super) fn holds_at(&self, now: Timestamp) -> bool {
         // A clock that stepped back ends it: better one question too many.
         now >= self.sent && now.since(self.sent) < self.lasts()
+    }
+
+    /// Whether the store refused after `arrival`: whoever waits since then would have been refused just the same.
+    pub(super) fn came_after(&self, arrival: Timestamp, now: Timestamp) -> bool {
+        now >= self.sent && self.sent >= arrival
     }
 
     /// How long a caller who asks now has to wait, at least as long as the store would say: the store may have decided when
@@ -58,7 +68,9 @@ impl Refusal {
     /// Whether it is still what the store would say, unless somebody changed the cell.
     pub(super) fn may_hold_at(&self, now: Timestamp) -> bool {
         let longest = LONGEST_REFUSAL + LONGEST_REFUSAL;
-        now >= self.sent && now.since(self.sent) < self.retry_after.unwrap_or(longest).min(longest)
+        !self.is_of_a_moment
+            && now >= self.sent
+            && now.since(self.sent) < self.retry_after.unwrap_or(longest).min(longest)
     }
 }
 
@@ -88,11 +100,12 @@ impl Entry {
         if answer.outcome.is_admitted() {
             // What is admitted now is not refused any more, nor what costs less.
             self.refusal = self.refusal.filter(|refusal| refusal.hits > hits);
-        } else if answer.limit.refusal_may_be_remembered()
+        } else if answer.limit.refusal_holds() != RefusalHolds::Never
             // What another request holds for a moment may be back at any time.
             && answer.outcome.retry_after() != Some(HELD_RETRY_AFTER)
         {
             let new = Refusal {
+                is_of_a_moment: answer.limit.refusal_holds() == RefusalHolds::AtThatMoment,
                 sent: answer.sent,
                 received: answer.received,
                 hits,

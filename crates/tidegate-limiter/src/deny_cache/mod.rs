@@ -33,6 +33,8 @@ const SHARDS: usize = 64;
 pub(crate) enum Certainty {
     /// Nobody can have changed the cell for long without this node hearing of it.
     Known,
+    /// The same, or the store refused after this moment, since which somebody waits for an answer.
+    KnownSince(Timestamp),
     /// It is being asked again, and there is no room to wait for the answer.
     Likely,
 }
@@ -86,6 +88,7 @@ impl DenyCache {
         let entry = self.find(cell)?;
         let refusal = entry.refusal.filter(|refusal| match how {
             Certainty::Known => refusal.holds_at(now),
+            Certainty::KnownSince(arrival) => refusal.holds_at(now) || refusal.came_after(arrival, now),
             Certainty::Likely => refusal.may_hold_at(now),
         })?;
         // A look is answered as one hit would be.

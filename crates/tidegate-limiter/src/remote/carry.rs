@@ -164,8 +164,11 @@ impl Remote {
         if !item.repeats_refusals {
             return;
         }
+        let Some(last) = item.waiters.iter().map(|ticket| ticket.question().at).max() else { return };
         let cells = item.spends.iter().map(OwnedSpend::cached);
-        let Some(outcomes) = self.deny_cache.refusal(cells, (now, Certainty::Known)) else { return };
+        let Some(outcomes) = self.deny_cache.refusal(cells, (now, Certainty::KnownSince(last))) else {
+            return;
+        };
         for ticket in item.waiters.drain(..) {
             self.observer.deny_cache_hit();
             ticket.fill(StoreReply::known(outcomes.clone()));

@@ -50,6 +50,27 @@ fn a_flood_of_any_size_on_one_key_is_exact_under_every_policy() {
 }
 
 #[test]
+fn a_flood_on_a_concurrency_limit_costs_little_more_than_its_leases_and_stays_exact() {
+    let rules = "- { name: a, key: [user], limits: [{ algorithm: concurrency, limit: 100, ttl: 1h }] }";
+    let fleet = Fleet::running(rules, Setting::default());
+    let node = &fleet.nodes[0];
+    node.link.forget_calls();
+    let flood = all((0..50_000).map(|_| node.start("one")).collect());
+    let (calls, decisions) = (node.link.calls(), flood.iter().map(|one| &one.decision));
+    let by = |source| decisions.clone().filter(|decision| decision.source == source).count();
+    assert_eq!(decisions.clone().filter(|decision| decision.allowed).count(), 100);
+    // Leases are not folded: what the queue has no room for is overload.
+    assert_eq!(by(Source::Store) + by(Source::DenyCache) + by(Source::OverloadLocal), 50_000);
+    assert!(calls <= 20, "{calls} calls");
+    // Who asks after one was released is not refused by what was true before.
+    let lease = decisions.clone().find_map(|decision| decision.lease.clone()).unwrap();
+    let limiter = node.limiter.clone();
+    assert!(!node.check("one").allowed);
+    fleet.executor.finish(async move { limiter.release(&lease).await }).unwrap();
+    assert!(node.check("one").allowed);
+}
+
+#[test]
 fn each_of_a_flood_has_the_numbers_of_its_own_place() {
     let fleet = Fleet::new(&rules("closed", 100), Setting::default());
     let flood: Vec<_> = (0..300).map(|_| fleet.nodes[0].start("one")).collect();
@@ -168,6 +189,7 @@ fn in_overload_no_penalty_begins() {
     let waiting = fill(&fleet);
     let refused = fleet.nodes[0].start("late").wait().decision;
     assert_eq!((refused.allowed, refused.source), (false, Source::OverloadLocal));
+    assert_eq!(refused.limit(), Some(20), "the limit, and not the penalty's one hit");
     drop(all(waiting));
     fleet.run_for_millis(2_000);
     assert!(fleet.nodes[0].check("late").allowed, "it was never refused by a limit");
