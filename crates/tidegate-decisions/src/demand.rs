@@ -20,7 +20,7 @@ use crate::histogram::Histogram;
 use crate::table::{Name, Parts, Quick, Table};
 
 /// Callers told apart per limit, and over all limits: about 60 bytes each.
-const MOST_CALLERS: usize = 4_096;
+const MOST_CALLERS: usize = 6_144;
 const MOST_CALLERS_OF_ALL: usize = 131_072;
 /// Limits that are looked at; those beyond are not.
 const MOST_LIMITS: usize = 1_000;

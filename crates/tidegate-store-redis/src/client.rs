@@ -4,6 +4,7 @@
 //! moved. What may have been applied is never sent twice.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, Value};
 use tidegate_store::{LastHeard, StoreError};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cluster::{self, Cluster, SlotMap};
 use crate::dial::Dialer;
@@ -114,15 +115,13 @@ impl Client {
             let why = Failure::NotSent(Reason::Other, "there is no tokio runtime here".into());
             return Err(why.into_store_error(self.name(partition)));
         };
-        let answer = match (&self.route, &*connections) {
-            (Route::Cluster(cluster), Connections::Found(..)) => {
-                self.run_in(cluster, &connections, partition, call, deadline).await
+        let mut called = pin!(self.run_where(&connections, partition, call, deadline));
+        let answer = match timeout_at(deadline.at, called.as_mut()).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.look_for_life(&connections, partition);
+                called.await
             }
-            (Route::Sharded { .. }, Connections::Listed(links)) => {
-                run_on(&links[usize::from(partition)], call, AskFirst::No, deadline).await
-            }
-            (_, Connections::Listed(links)) => run_on(&links[0], call, AskFirst::No, deadline).await,
-            (_, Connections::Found(..)) => unreachable!("only a cluster's members are found"),
         };
         let reason = answer.as_ref().err().map(Failure::reason);
         let took = began.elapsed();
@@ -138,12 +137,31 @@ impl Client {
         answer.map_err(|failure| failure.into_store_error(self.name(partition)))
     }
 
+    async fn run_where(
+        self: &Arc<Self>,
+        connections: &Arc<Connections>,
+        partition: u16,
+        call: Call<'_>,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        match (&self.route, &**connections) {
+            (Route::Cluster(cluster), Connections::Found(..)) => {
+                self.run_in(cluster, connections, partition, call, deadline).await
+            }
+            (Route::Sharded { .. }, Connections::Listed(links)) => {
+                run_on(&links[usize::from(partition)], call, AskFirst::No, deadline).await
+            }
+            (_, Connections::Listed(links)) => run_on(&links[0], call, AskFirst::No, deadline).await,
+            (_, Connections::Found(..)) => unreachable!("only a cluster's members are found"),
+        }
+    }
+
     /// Asks the server of `partition`, which did not answer in time, whether it answers at all: one that is only busy must not
     /// be taken for gone.
     fn look_for_life(self: &Arc<Self>, connections: &Arc<Connections>, partition: u16) {
         let (client, connections) = (Arc::clone(self), Arc::clone(connections));
         tokio::spawn(async move {
-            let took = match (&client.route, &*connections) {
+            let after = match (&client.route, &*connections) {
                 (Route::Cluster(cluster), Connections::Found(..)) => match cluster.master_of(partition) {
                     Some(master) => client.link_to(&connections, &master).proves_alive_after().await,
                     None => None,
@@ -151,8 +169,8 @@ impl Client {
                 (_, Connections::Listed(links)) => links[usize::from(partition)].proves_alive_after().await,
                 (_, Connections::Found(..)) => None,
             };
-            if let Some(took) = took {
-                client.heard.answered(client.route.node_of(partition), took);
+            if let Some(after) = after {
+                client.heard.proved_alive(client.route.node_of(partition), after);
             }
         });
     }
@@ -193,7 +211,7 @@ impl Client {
         let mut asking = AskFirst::No;
         for _ in 0..MOST_REDIRECTS {
             let Some(endpoint) = &master else {
-                let _ = tokio::time::timeout_at(deadline.at, self.learn_map(cluster, connections)).await;
+                let _ = timeout_at(deadline.at, self.learn_map(cluster, connections)).await;
                 master = cluster.master_of(slot);
                 if master.is_none() {
                     return Err(Failure::NotSent(Reason::Cluster, "no member serves the slot".into()));
@@ -220,7 +238,7 @@ impl Client {
                     return Err(failure);
                 }
                 None => {
-                    let _ = tokio::time::timeout_at(deadline.at, self.learn_map(cluster, connections)).await;
+                    let _ = timeout_at(deadline.at, self.learn_map(cluster, connections)).await;
                     let other = cluster.master_of(slot);
                     if other == master || other.is_none() {
                         return Err(failure);

@@ -23,6 +23,7 @@ pub(crate) struct Heard {
 struct HeardNode {
     in_time: AtomicU64,
     late: AtomicU64,
+    alive: AtomicU64,
 }
 
 impl Heard {
@@ -45,14 +46,22 @@ impl Heard {
         heard.store(now, Ordering::Relaxed);
     }
 
+    /// `node`, which had missed a deadline, answered something small so long after it should have, what was under way before
+    /// left aside.
+    pub(crate) fn proved_alive(&self, node: usize, after: Duration) {
+        let node = &self.nodes[node];
+        let heard = if after <= self.in_time { &node.alive } else { &node.late };
+        heard.store(self.now().max(1), Ordering::Relaxed);
+    }
+
     pub(crate) fn last(&self, node: usize) -> LastHeard {
         let now = self.now();
         let ago = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
             0 => None,
             at => Some(Micros::new(now.saturating_sub(at))),
         };
-        let HeardNode { in_time, late } = &self.nodes[node];
-        LastHeard { in_time: ago(in_time), late: ago(late) }
+        let HeardNode { in_time, late, alive } = &self.nodes[node];
+        LastHeard { in_time: ago(in_time), late: ago(late), alive: ago(alive) }
     }
 }
 
@@ -68,5 +77,15 @@ mod tests {
         let told =
             [0, 1, 2].map(|node| heard.last(node)).map(|last| (last.in_time.is_some(), last.late.is_some()));
         assert_eq!(told, [(true, false), (false, true), (false, false)]);
+    }
+
+    #[test]
+    fn only_a_prompt_answer_proves_that_a_server_keeps_up() {
+        let heard = Heard::new(2, Duration::from_millis(10));
+        heard.proved_alive(0, Duration::from_millis(10));
+        heard.proved_alive(1, Duration::from_millis(11));
+        let told =
+            [0, 1].map(|node| heard.last(node)).map(|last| (last.alive.is_some(), last.late.is_some()));
+        assert_eq!(told, [(true, false), (false, true)]);
     }
 }

@@ -89,15 +89,15 @@ enum SilenceKind {
 }
 
 impl Silence {
-    /// A call that was sent at `sent` was not answered by `now`.
-    fn goes_on(&mut self, sent: Instant, now: Instant) -> SilenceKind {
+    /// A call that was sent at `sent` was not answered by `now`, while so many were under way.
+    fn goes_on(&mut self, sent: Instant, now: Instant, under_way: usize) -> SilenceKind {
         let (first, last) = self.since.unwrap_or((now, sent));
         if sent >= last {
             self.calls += 1;
             self.since = Some((first, now));
         }
         let is_late = self.late.is_some_and(|late| now.duration_since(late) < SILENT_FOR);
-        match self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR {
+        match self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR + explained(under_way) {
             false => SilenceKind::Nothing,
             true if is_late => SilenceKind::Late,
             true => SilenceKind::Silent,
@@ -226,7 +226,8 @@ impl Link {
     fn is_silent(&self, deadline: Deadline) {
         self.shared.is_silent.store(true, Ordering::Relaxed);
         let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
-        let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
+        let under_way = self.shared.in_flight.load(Ordering::Relaxed);
+        let finding = self.shared.silence.lock().goes_on(sent, Instant::now(), under_way);
         match finding {
             SilenceKind::Nothing => {}
             SilenceKind::Silent => self.give_up(),
@@ -238,7 +239,8 @@ impl Link {
         tokio::spawn(prove_alive(Arc::clone(&self.shared)));
     }
 
-    /// How long the server takes to answer what only one answer fits; nothing if it does not, or is being asked already.
+    /// How long the server takes to answer what only one answer fits, beyond what is under way before that; nothing if it does
+    /// not answer, or is being asked already.
     pub(crate) async fn proves_alive_after(&self) -> Option<Duration> {
         prove_alive(Arc::clone(&self.shared)).await
     }
@@ -277,6 +279,11 @@ impl Drop for Link {
     }
 }
 
+/// How long a server may take for so many calls: each is made not to hold it for longer than a millisecond.
+fn explained(calls: usize) -> Duration {
+    Duration::from_millis(u64::try_from(calls).unwrap_or(u64::MAX))
+}
+
 /// Asks what only one answer fits: a server that gives it is busy, and one that does not is given up.
 async fn prove_alive(shared: Arc<KeptLink>) -> Option<Duration> {
     if shared.is_checked.swap(true, Ordering::Relaxed) {
@@ -287,6 +294,7 @@ async fn prove_alive(shared: Arc<KeptLink>) -> Option<Duration> {
         return None;
     };
     let (nonce, began) = (RandomState::new().hash_one(0).to_string(), Instant::now());
+    let explained = explained(shared.in_flight.load(Ordering::Relaxed));
     let mut ping = Cmd::new();
     ping.arg("PING").arg(&nonce);
     let answer = timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await;
@@ -294,7 +302,7 @@ async fn prove_alive(shared: Arc<KeptLink>) -> Option<Duration> {
     match answer {
         Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => {
             shared.is_heard();
-            Some(began.elapsed())
+            Some(began.elapsed().saturating_sub(explained))
         }
         // The connection was lost meanwhile, and another one may be up.
         Ok(Err(_)) => None,
@@ -447,13 +455,13 @@ mod tests {
         let at = |millis| began + Duration::from_millis(millis);
         let mut silence = Silence::default();
         for _ in 0..10 {
-            assert_eq!(silence.goes_on(at(0), at(10)), SilenceKind::Nothing, "they were sent together");
+            assert_eq!(silence.goes_on(at(0), at(10), 0), SilenceKind::Nothing, "they were sent together");
         }
         assert_eq!(silence.calls, 1);
-        let pause = [silence.goes_on(at(10), at(20)), silence.goes_on(at(20), at(30))];
+        let pause = [silence.goes_on(at(10), at(20), 0), silence.goes_on(at(20), at(30), 0)];
         assert_eq!(pause, [SilenceKind::Nothing; 2], "a pause of 30 ms");
         assert_eq!(silence.calls, 3);
-        assert_eq!(silence.goes_on(at(200), at(210)), SilenceKind::Silent);
+        assert_eq!(silence.goes_on(at(200), at(210), 0), SilenceKind::Silent);
     }
 
     #[test]
@@ -461,7 +469,7 @@ mod tests {
         let began = Instant::now();
         let at = |millis| began + Duration::from_millis(millis);
         let mut silence = Silence { late: Some(at(205)), ..Silence::default() };
-        let told = [10, 30, 50, 230, 404, 405].map(|now| silence.goes_on(at(now - 10), at(now)));
+        let told = [10, 30, 50, 230, 404, 405].map(|now| silence.goes_on(at(now - 10), at(now), 0));
         assert_eq!(told[..3], [SilenceKind::Nothing; 3]);
         assert_eq!(told[3..], [SilenceKind::Late, SilenceKind::Late, SilenceKind::Silent]);
     }

@@ -19,6 +19,9 @@ pub struct LastHeard {
     pub in_time: Option<Micros>,
     /// After that time.
     pub late: Option<Micros>,
+    /// It proved that it lives and keeps up: asked something small after it had missed a deadline, it answered no later than what
+    /// was under way before explains.
+    pub alive: Option<Micros>,
 }
 
 /// The wait of a refusal by a partitioned store that is none of the limit's: another request holds for a moment what is missing,

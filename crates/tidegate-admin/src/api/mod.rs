@@ -75,7 +75,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/keys/top", "GET", VIEWER),
     ("/admin/v1/nodes", "GET", VIEWER),
     ("/admin/v1/openapi.json", "GET", ANYONE),
-    ("/admin/v1/replay", "POST", VIEWER),
+    ("/admin/v1/replay", "POST", EDITOR),
     ("/admin/v1/replay/log", "POST", VIEWER),
     ("/admin/v1/rules", "GET", VIEWER),
     ("/admin/v1/rules", "PUT", EDITOR),

@@ -160,7 +160,14 @@ pub(crate) fn of_key(control: &Control, key: &Key, caller: &Caller) -> Vec<Value
             && one.what.until_us.is_none_or(|until| now.as_micros() < until)
             && one.what.when.iter().all(|(name, value)| key.attributes.get(name) == Some(value))
     };
-    all.iter().filter(fits).map(|one| as_json(control, one, caller)).collect()
+    let mut found: Vec<Value> = all.iter().filter(fits).map(|one| as_json(control, one, caller)).collect();
+    if caller.actor.role == Role::Viewer {
+        // By these a viewer who tries names would find out whose an entry of the list is.
+        for one in found.iter_mut().filter_map(Value::as_object_mut) {
+            one.retain(|field, _| !["id", "reason", "author", "at"].contains(&field.as_str()));
+        }
+    }
+    found
 }
 
 fn as_json(control: &Control, one: &KeyOverride, caller: &Caller) -> Value {

@@ -2,23 +2,25 @@
 //!
 //! The sample is what all nodes have in their decision logs, played through the proposed rules and through those in force, by
 //! the same engine as `tidegate replay`. It runs on a thread of its own: nobody waits for it but who asked.
+//!
+//! Not for viewers, who see callers as hashes: rules that match on a value tell how many requests have it, and so, letter by letter,
+//! what the values are.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Extension, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_decisions::DecisionLog;
 use tidegate_replay::{LimitReport, Options, Peak, Recorded, Replay, Report, Tells, decision_line};
 use tidegate_rules::{Format, RuleSet, Timestamp};
-use tidegate_rulestore::{Document, DocumentSet, Role, put_rule};
+use tidegate_rulestore::{Document, DocumentSet, put_rule};
 use tokio::sync::Semaphore;
 
 use super::body::Body;
 use super::decisions::log_of;
-use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Base, Control, Missing, Question, Told};
@@ -47,7 +49,6 @@ static TURNS: Semaphore = Semaphore::const_new(2);
 
 pub(crate) async fn replay(
     State(control): State<Arc<Control>>,
-    Extension(caller): Extension<Caller>,
     Body(proposed): Body<Proposed>,
 ) -> Answer<Json<Value>> {
     let mut only = None;
@@ -73,7 +74,7 @@ pub(crate) async fn replay(
     };
     let rules = RuleSet::compile(&documents.sources(), Format::Native);
     let rules = rules.map_err(|found| Problem::invalid_rules(&found))?;
-    played(&control, rules, Some(running), only, &caller).await
+    played(&control, rules, Some(running), only).await
 }
 
 /// The sample of all nodes, from where on all of them are complete.
@@ -101,7 +102,6 @@ async fn played(
     rules: RuleSet,
     against: Option<Arc<Base>>,
     only: Option<String>,
-    caller: &Caller,
 ) -> Answer<Json<Value>> {
     let (log, now) = (log_of(control)?, control.clock.now());
     let Sample { lines, since_us, nodes, missing } = sample(control, log, only).await;
@@ -122,9 +122,6 @@ async fn played(
         for (limit, shown) in rule.limits.iter().zip(shown["limits"].as_array_mut().into_iter().flatten()) {
             shown["touched"] = json!(touched_in_replay(limit));
         }
-    }
-    if caller.actor.role == Role::Viewer {
-        hide(&mut value, log);
     }
     Ok(Json(value))
 }
@@ -217,31 +214,6 @@ fn touched_in_replay(limit: &LimitReport) -> Vec<Touched> {
     };
     let values: Vec<u64> = limit.peaks.iter().chain(&limit.runs).map(|peak| peak.value).collect();
     touched(&values, |at| (above(&limit.peaks, at), excess(&limit.runs, at)))
-}
-
-/// Hides callers from a viewer: what a report names them by is their keys.
-fn hide(report: &mut Value, log: &DecisionLog) {
-    let hide_one = |caller: &mut Value, key: &[String]| {
-        let Some(text) = caller.as_str() else { return };
-        let hidden = match (key, text.split_once('=')) {
-            ([name], Some((_, value))) => format!("{name}={}", log.names().masked(name, value)),
-            ([], _) => return,
-            // Values may hold what stands between them: the whole is hidden.
-            (names, _) => format!("{}={}", names.join(","), log.names().hash("", text.as_bytes())),
-        };
-        *caller = hidden.into();
-    };
-    for rule in report["rules"].as_array_mut().into_iter().flatten() {
-        let key: Vec<String> = serde_json::from_value(rule["key"].clone()).unwrap_or_default();
-        for list in ["hit_first", "hit_most"] {
-            let callers = rule[list].as_array_mut().into_iter().flatten();
-            callers.for_each(|one| hide_one(&mut one["caller"], &key));
-        }
-        for limit in rule["limits"].as_array_mut().into_iter().flatten() {
-            let busiest = limit["suggestion"]["busiest"].as_array_mut().into_iter().flatten();
-            busiest.for_each(|one| hide_one(&mut one[0], &key));
-        }
-    }
 }
 
 #[cfg(test)]

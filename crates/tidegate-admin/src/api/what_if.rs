@@ -68,6 +68,12 @@ pub(crate) async fn replay(
     Extension(caller): Extension<Caller>,
     Body(asked): Body<WhatIf>,
 ) -> Answer<Json<Value>> {
+    let proposes = asked.documents.is_some() || asked.against.is_some();
+    if caller.actor.role == Role::Viewer && proposes && asked.log.is_none() {
+        // As in preview.rs: by what rules match, a viewer would learn what is hidden.
+        return Err(Problem::forbidden("a viewer plays the sample through the rules in force alone")
+            .hint("bring a log of your own, or ask an editor"));
+    }
     let place = AT_ONCE.try_acquire().map_err(|_| {
         Problem::unavailable(format!("{MOST_AT_ONCE} replays are under way"))
             .hint("try again in a moment, or use `tidegate replay`")

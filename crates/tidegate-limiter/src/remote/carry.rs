@@ -397,6 +397,7 @@ impl Remote {
         let a_moment_ago = now.back(self.busy_patience());
         nodes.iter().all(|&node| {
             self.has_answered_since(node, sent)
+                || self.has_proved_alive_since(node, a_moment_ago)
                 // Where this core runs late, it may be one of many on a machine that is busy.
                 || self.lag.is_busy(now) && self.has_answered_since(node, a_moment_ago)
                 || self.has_answered_late_since(node, a_moment_ago)

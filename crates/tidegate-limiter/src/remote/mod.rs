@@ -323,6 +323,11 @@ impl Remote {
             || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
     }
 
+    /// Whether `node` has proved after `when` that it lives, though it missed a deadline.
+    fn has_proved_alive_since(&self, node: usize, when: Timestamp) -> bool {
+        self.store.last_heard(node).alive.is_some_and(|ago| self.clock.now().back(ago) > when)
+    }
+
     /// Whether `node` has answered this limiter too late after `when`. An answer in time does not count: a node that falls
     /// silent has just given one.
     fn has_answered_late_since(&self, node: usize, when: Timestamp) -> bool {

@@ -33,11 +33,9 @@ fn a_search_says_who_was_refused_and_by_which_rule() {
 fn a_viewer_sees_no_key() {
     let node = node();
     let token = node.token(Role::Viewer, false);
-    let body = json!({ "domain": "api", "rule": "per-user", "text": "{ name: per-user, key: [user], limits: [1/minute] }" });
     for (method, path, body) in [
         ("GET", "/decisions", &Value::Null),
         ("GET", "/keys/top?by=used", &Value::Null),
-        ("POST", "/replay", &body),
         ("POST", "/replay/log", &json!({ "html": true })),
     ] {
         let answer = node.ask_as(&token, method, path, &[], body);
@@ -58,6 +56,26 @@ fn a_viewer_cannot_find_out_whose_hash_it_sees_by_trying_names() {
     let shown = ask("/decisions").json();
     let hash = shown["decisions"][0]["attributes"]["user"].as_str().unwrap().replace('#', "%23");
     assert_eq!(ask(&format!("/decisions?key=user={hash}")).json()["fit"], 1, "bob asked last, and once");
+}
+
+#[test]
+fn a_viewer_cannot_find_out_values_by_rules_that_match_on_them() {
+    let node = node();
+    let token = node.token(Role::Viewer, false);
+    let text = "{ name: per-user, match: { user: 'a*' }, key: [user], limits: [1/minute] }";
+    let documents = json!([{ "domain": "api", "text": format!("{{ domain: api, rules: [{text}] }}") }]);
+    for (path, body) in [
+        ("/replay", json!({ "domain": "api", "rule": "per-user", "text": text })),
+        ("/replay", json!({ "documents": documents })),
+        ("/replay/log", json!({ "documents": documents })),
+        ("/replay/log", json!({ "against": documents })),
+    ] {
+        let answer = node.ask_as(&token, "POST", path, &[], &body);
+        assert_eq!(answer.status, 403, "{path} {body}: {}", answer.text());
+    }
+    let log = "203.0.113.7 - - [01/Jan/2027:00:00:00 +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"";
+    let own = json!({ "log": log, "documents": documents });
+    assert_eq!(node.ask_as(&token, "POST", "/replay/log", &[], &own).status, 200, "a log of one's own");
 }
 
 #[test]

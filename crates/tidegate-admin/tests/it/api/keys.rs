@@ -114,6 +114,10 @@ fn a_viewer_sees_that_keys_are_banned_and_not_which() {
     assert!(list(CONFIGURED, "?search=s3c").contains("s3cret"));
     assert!(!list(&viewer, "").contains("s3cret"));
     assert_eq!(list(&viewer, "?search=s3c"), list(&viewer, "?search=nothing"), "nor by trying");
+    let key = json!({ "domain": "api", "attributes": { "api_key": "s3cret" } });
+    let looked = node.ask_as(&viewer, "POST", "/keys/lookup", &[], &key).json();
+    assert_eq!(looked["overrides"][0]["action"], "ban");
+    assert!(looked["overrides"][0].get("id").is_none(), "nor by looking names up: {looked}");
 }
 
 #[test]
