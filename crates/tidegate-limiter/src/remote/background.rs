@@ -159,7 +159,12 @@ impl Remote {
             {
                 None
             }
-            (_, BreakerState::Closed) => self.breakers.failed(node, sent, now),
+            (_, BreakerState::Closed) => {
+                if let Some(at) = self.proved_alive_at(node) {
+                    self.breakers.lived(node, at);
+                }
+                self.breakers.failed(node, sent, now)
+            }
             (_, BreakerState::Open | BreakerState::HalfOpen) => None,
         };
         self.tell(change);

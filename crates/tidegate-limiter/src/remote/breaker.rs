@@ -130,6 +130,13 @@ impl Breaker {
         self.condition = CLOSED;
     }
 
+    /// The node proved at `at` that it lives: what failed before that is not in a row with what fails later.
+    fn lived(&mut self, at: Timestamp) {
+        if matches!(self.condition, Condition::Closed { noted, .. } if noted < at) {
+            self.condition = CLOSED;
+        }
+    }
+
     /// A call that was sent at `sent` failed. In a row means in time: what failed together failed once.
     fn failed(&mut self, sent: Timestamp, now: Timestamp) {
         self.condition = match self.condition {
@@ -206,6 +213,11 @@ impl Breakers {
         self.change(node, Breaker::answered).1
     }
 
+    /// `node` proved at `at` that it lives.
+    pub(crate) fn lived(&self, node: usize, at: Timestamp) {
+        self.change(node, |breaker| breaker.lived(at));
+    }
+
     /// A call to `node` that was sent at `sent` failed.
     pub(crate) fn failed(&self, node: usize, sent: Timestamp, now: Timestamp) -> Option<Change> {
         self.change(node, |breaker| breaker.failed(sent, now)).1
@@ -264,6 +276,23 @@ mod tests {
         }
         assert_eq!(breakers.state(0), BreakerState::Open);
         assert!(!breakers.claim(0, at(0)).0);
+    }
+
+    #[test]
+    fn a_proof_of_life_between_failures_starts_the_count_anew_and_closes_nothing() {
+        let breakers = Breakers::new(1, CONFIG);
+        for second in 0..10 {
+            breakers.failed(0, at(3 * second), at(3 * second + 1));
+            breakers.lived(0, at(3 * second + 2));
+        }
+        assert_eq!(breakers.state(0), BreakerState::Closed);
+        for second in 100..103 {
+            breakers.failed(0, at(second), at(second));
+            breakers.lived(0, at(99));
+        }
+        assert_eq!(breakers.state(0), BreakerState::Open, "it proved nothing since");
+        breakers.lived(0, at(200));
+        assert_eq!(breakers.state(0), BreakerState::Open, "it must decide again first");
     }
 
     #[test]

@@ -397,7 +397,7 @@ impl Remote {
         let a_moment_ago = now.back(self.busy_patience());
         nodes.iter().all(|&node| {
             self.has_answered_since(node, sent)
-                || self.has_proved_alive_since(node, a_moment_ago)
+                || self.proved_alive_at(node).is_some_and(|at| at > a_moment_ago)
                 // Where this core runs late, it may be one of many on a machine that is busy.
                 || self.lag.is_busy(now) && self.has_answered_since(node, a_moment_ago)
                 || self.has_answered_late_since(node, a_moment_ago)
@@ -415,6 +415,9 @@ impl Remote {
         let now = self.clock.now();
         for &node in nodes {
             if nodes.len() == 1 || self.store.endpoint(node) == error.endpoint() {
+                if let Some(at) = self.proved_alive_at(node) {
+                    self.breakers.lived(node, at);
+                }
                 self.tell(self.breakers.failed(node, sent, now));
             } else if !self.has_answered_since(node, sent) {
                 self.probe_soon(node);

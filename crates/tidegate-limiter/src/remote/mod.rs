@@ -323,9 +323,9 @@ impl Remote {
             || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
     }
 
-    /// Whether `node` has proved after `when` that it lives, though it missed a deadline.
-    fn has_proved_alive_since(&self, node: usize, when: Timestamp) -> bool {
-        self.store.last_heard(node).alive.is_some_and(|ago| self.clock.now().back(ago) > when)
+    /// When `node`, which had missed a deadline, last proved that it lives.
+    fn proved_alive_at(&self, node: usize) -> Option<Timestamp> {
+        self.store.last_heard(node).alive.map(|ago| self.clock.now().back(ago))
     }
 
     /// Whether `node` has answered this limiter too late after `when`. An answer in time does not count: a node that falls

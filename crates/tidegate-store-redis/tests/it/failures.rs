@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_store::StoreError;
+use futures_util::future::join_all;
+use tidegate_store::{Store, StoreError};
 use tidegate_store_redis::{Observer, Operation, Reason, RedisConfig, RedisStore};
 use tidegate_testkit::{Fault, FaultProxy, Redis, RedisCluster};
 use tokio::time::Instant;
 
-use crate::subject::{Target, a_day, assert_found_again, eventually, left, patient, prompt, spend, store};
+use crate::subject::{
+    Target, a_day, ask, assert_found_again, eventually, left, patient, prompt, spend, store,
+};
 
 fn target() -> Target {
     Target::new("rule", "42", a_day(100))
@@ -255,6 +258,31 @@ async fn a_slow_network_times_out_and_is_forgiven() {
 }
 
 #[tokio::test]
+async fn a_server_that_misses_a_deadline_and_lives_proves_it() {
+    let redis = [Redis::start(), Redis::start()];
+    let proxies = redis.each_ref().map(|redis| FaultProxy::start(redis.addr()));
+    let sharded = format!("redis+sharded://{},{}", proxies[0].addr(), proxies[1].addr());
+    for url in [format!("redis://{}", proxies[0].addr()), sharded] {
+        let store = store(&url, &RedisConfig::default().timeout(Duration::from_millis(20)));
+        let targets = (0..8).map(|user| Target::new("rule", &user.to_string(), a_day(100)));
+        let targets: Vec<Target> = targets.collect();
+        let spends: Vec<_> = targets.iter().map(|target| target.spend(1)).collect();
+        eventually("the servers decide", async || ask(&store, &spends).await).await;
+        let before = proxies.each_ref().map(FaultProxy::connections);
+        assert!(store.last_heard(0).alive.is_none(), "{url}: nobody asked for a proof");
+        // Replies are late, and no later than so many calls explain.
+        proxies[0].set(Fault::Delay(Duration::from_millis(25)));
+        eventually("it proves that it lives", async || {
+            join_all((0..16).map(|_| ask(&store, &spends))).await;
+            store.last_heard(0).alive.ok_or("not yet")
+        })
+        .await;
+        proxies[0].resume();
+        assert_eq!(proxies.each_ref().map(FaultProxy::connections), before, "{url}: none was given up");
+    }
+}
+
+#[tokio::test]
 async fn calls_beyond_the_bound_are_turned_away_at_once() {
     let redis = Redis::start();
     let store = store(&redis.url(), &prompt().max_in_flight(2));
@@ -262,7 +290,7 @@ async fn calls_beyond_the_bound_are_turned_away_at_once() {
     redis.pause();
     let target = target();
     let calls = (0..5).map(|_| spend(&store, &target));
-    let answers = futures_util::future::join_all(calls).await;
+    let answers = join_all(calls).await;
     let turned_away = answers.iter().filter(|answer| {
         answer.as_ref().is_err_and(|error| format!("{error:?}").contains("under way already"))
     });
