@@ -33,7 +33,7 @@ pub(crate) struct Callers {
     halvings: u32,
 }
 
-/// How many requests are counted at a time: about as many as a processor fetches from memory at once.
+/// How many requests are counted at a time; twice as many gained no more.
 const TOGETHER: usize = 16;
 
 /// A request that is not counted yet.
@@ -55,7 +55,7 @@ struct Entry {
     caller: Caller,
 }
 
-/// What a log looks up with every line: one more cache line each would cost it a tenth of its speed.
+/// Two cache lines, both of which [`Callers::fetch`] reads.
 const _: () = assert!(size_of::<Entry>() == 128);
 
 /// A caller's key under the rule. Most are short: those lie in the entry, so that a look-up goes nowhere else.
@@ -151,7 +151,7 @@ impl Callers {
     /// its way at once.
     fn fetch(&self, noted: &[Noted]) {
         let read = |noted: &Noted| {
-            // Almost always the right one: half of the hash is compared. Both of its cache lines are read.
+            // Mostly the right one, though only seven bits of the hash are compared. Both of its cache lines are read.
             let entry = &self.all[*self.places.find(noted.hash, |_| true)? as usize];
             Some(entry.key.len() + entry.caller.demands.len())
         };
