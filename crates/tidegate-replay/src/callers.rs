@@ -1,12 +1,15 @@
 //! The callers of one rule: what each asked for, and what it was told.
 //!
-//! Keys are chosen by callers, so the table's hash is keyed at random; nothing that is reported depends on its order. A
-//! table that is full keeps every second caller, by another hash that is the same in every run, and so on: what is counted
+//! Keys are chosen by callers, so the table's hash is keyed at random; nothing that is reported depends on its order.
+//! Almost every line of a log looks for a caller that is no longer in the processor's cache. So a caller is two cache lines,
+//! and requests are counted some at a time: their callers are fetched from memory at once, where one after another each
+//! would be waited for. A table that is full keeps every second caller, by another hash that is the same in every run, and so on: what is counted
 //! then is a sample of callers, each of them whole.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
+use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Timestamp, take_part};
@@ -17,31 +20,79 @@ use crate::demand::Demand;
 
 /// Callers of one rule.
 pub(crate) struct Callers {
-    pub(crate) map: HashMap<Key, Caller, RandomState>,
+    /// In the order in which they came.
+    all: Vec<Entry>,
+    /// Where each is, by the hash of its key.
+    places: HashTable<u32>,
+    hasher: RandomState,
+    /// Requests that are not counted yet, in their order.
+    noted: Vec<Noted>,
     pub(crate) limits: Vec<LimitTrack>,
     most: usize,
     /// One in two to the power of this is kept.
     halvings: u32,
 }
 
-/// A caller's key under the rule. Most are short: those lie in the table, so that a look-up goes nowhere else.
+/// How many requests are counted at a time; twice as many gained no more.
+const TOGETHER: usize = 16;
+
+/// A request that is not counted yet.
+struct Noted {
+    key: Key,
+    hash: u64,
+    side: Side,
+    refused: bool,
+    now: Timestamp,
+    hits: Hits,
+    /// What limits it: which track, and which limit of that.
+    limits: SmallVec<[(u32, u32); 2]>,
+}
+
+/// A caller and its key, on cache lines of their own.
+#[repr(align(64))]
+struct Entry {
+    key: Key,
+    caller: Caller,
+}
+
+/// Two cache lines, both of which [`Callers::fetch`] reads.
+const _: () = assert!(size_of::<Entry>() == 128);
+
+/// A caller's key under the rule. Most are short: those lie in the entry, so that a look-up goes nowhere else.
 type Key = SmallVec<[u8; 24]>;
 
 /// What one caller asked for, and what it was told.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     pub(crate) requests: u64,
-    /// Now, and before.
-    pub(crate) refused: [u64; 2],
-    pub(crate) first_refused: Option<Timestamp>,
+    /// Elsewhere, for most callers are never refused.
+    refusals: Option<Box<Refusals>>,
     pub(crate) demands: SmallVec<[(u32, Demand); 1]>,
+}
+
+/// How often a caller was refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Refusals {
+    /// Now, and before.
+    pub(crate) counts: [u64; 2],
+    /// The first time now.
+    pub(crate) first: Option<Timestamp>,
+}
+
+impl Caller {
+    pub(crate) fn refusals(&self) -> Refusals {
+        self.refusals.as_deref().copied().unwrap_or_default()
+    }
 }
 
 /// One limit of the rule, and the runs of all callers under it.
 pub(crate) struct LimitTrack {
     digest: [u64; 2],
     pub(crate) name: String,
+    /// The largest of its limits.
     pub(crate) limit: Limit,
+    /// All that there are: tiers share a track.
+    limits: Vec<Limit>,
     pub(crate) runs: Histogram,
 }
 
@@ -54,7 +105,21 @@ pub(crate) enum Side {
 
 impl Callers {
     pub(crate) fn new(most: usize) -> Self {
-        Callers { map: HashMap::default(), limits: Vec::new(), most: most.max(1), halvings: 0 }
+        Callers {
+            all: Vec::new(),
+            places: HashTable::new(),
+            hasher: RandomState::default(),
+            noted: Vec::with_capacity(TOGETHER),
+            limits: Vec::new(),
+            // A place is 32 bits.
+            most: most.clamp(1, 1 << 31),
+            halvings: 0,
+        }
+    }
+
+    /// Each caller's key, and the caller.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &Caller)> {
+        self.all.iter().map(|entry| (&*entry.key, &entry.caller))
     }
 
     /// How many callers each of those in the table stands for.
@@ -63,48 +128,92 @@ impl Callers {
     }
 
     pub(crate) fn note(&mut self, side: Side, found: &Match<'_>, refused: bool, now: Timestamp, hits: Hits) {
-        if !self.keeps(&found.key) {
-            return;
+        let (hash, key) = (self.hasher.hash_one(&*found.key), Key::from_slice(&found.key));
+        let mut limits = SmallVec::new();
+        if let (Side::Now, MatchedLimits::Enforce(enforced)) = (side, found.limits) {
+            limits.extend(enforced.iter().map(|limit| track_of(&mut self.limits, limit)));
         }
-        let is_full = self.map.len() >= self.most;
-        let caller = match self.map.get_mut(&*found.key) {
-            Some(caller) => caller,
-            None => {
-                if is_full {
-                    self.halve();
-                    return self.note(side, found, refused, now, hits);
-                }
-                self.map.entry(Key::from_slice(&found.key)).or_default()
-            }
-        };
-        let counted = u64::from(refused);
-        if side == Side::Before {
-            caller.refused[1] += counted;
-            return;
-        }
-        caller.requests += 1;
-        caller.refused[0] += counted;
-        if refused && caller.first_refused.is_none() {
-            caller.first_refused = Some(now);
-        }
-        if let MatchedLimits::Enforce(limits) = found.limits {
-            for limit in limits {
-                let track = track_of(&mut self.limits, limit);
-                let place = caller.demands.iter().position(|(of, _)| *of as usize == track);
-                let place = place.unwrap_or_else(|| {
-                    caller
-                        .demands
-                        .push((u32::try_from(track).expect("few limits"), Demand::new(&limit.limit)));
-                    caller.demands.len() - 1
-                });
-                caller.demands[place].1.note(&limit.limit, now, hits.get(), &mut self.limits[track].runs);
-            }
+        self.noted.push(Noted { key, hash, side, refused, now, hits, limits });
+        if self.noted.len() == TOGETHER {
+            self.count_noted();
         }
     }
 
-    /// Ends the runs that are under way.
+    /// Counts what was noted.
+    fn count_noted(&mut self) {
+        let mut noted = std::mem::take(&mut self.noted);
+        self.fetch(&noted);
+        noted.drain(..).for_each(|noted| self.count(&noted));
+        self.noted = noted;
+    }
+
+    /// Reads something of every caller that was noted. None of these reads waits for another, so that the memory of all is on
+    /// its way at once.
+    fn fetch(&self, noted: &[Noted]) {
+        let read = |noted: &Noted| {
+            // Mostly the right one, though only seven bits of the hash are compared. Both of its cache lines are read.
+            let entry = &self.all[*self.places.find(noted.hash, |_| true)? as usize];
+            Some(entry.key.len() + entry.caller.demands.len())
+        };
+        std::hint::black_box(noted.iter().filter_map(read).fold(0, usize::wrapping_add));
+    }
+
+    fn count(&mut self, noted: &Noted) {
+        if !self.keeps(&noted.key) {
+            return;
+        }
+        let Some(place) = self.place_of(noted) else {
+            self.halve();
+            return self.count(noted);
+        };
+        let caller = &mut self.all[place].caller;
+        if noted.refused {
+            let refusals = caller.refusals.get_or_insert_default();
+            match noted.side {
+                Side::Now => {
+                    refusals.counts[0] += 1;
+                    refusals.first.get_or_insert(noted.now);
+                }
+                Side::Before => refusals.counts[1] += 1,
+            }
+        }
+        if noted.side == Side::Before {
+            return;
+        }
+        caller.requests += 1;
+        for (track, limit) in &noted.limits {
+            let LimitTrack { limits, runs, .. } = &mut self.limits[*track as usize];
+            let limit = &limits[*limit as usize];
+            let place = caller.demands.iter().position(|(of, _)| of == track);
+            let place = place.unwrap_or_else(|| {
+                caller.demands.push((*track, Demand::new(limit)));
+                caller.demands.len() - 1
+            });
+            caller.demands[place].1.note(limit, noted.now, noted.hits.get(), runs);
+        }
+    }
+
+    /// Where the caller of this key is, who may be new; none where there is no room for it.
+    #[inline]
+    fn place_of(&mut self, Noted { key, hash, .. }: &Noted) -> Option<usize> {
+        let is_it = |place: &u32| self.all[*place as usize].key == *key;
+        if let Some(place) = self.places.find(*hash, is_it) {
+            return Some(*place as usize);
+        }
+        let place = self.all.len();
+        if place >= self.most {
+            return None;
+        }
+        let entry = u32::try_from(place).expect("a place is 32 bits");
+        self.places.insert_unique(*hash, entry, |other| hash_of(&self.hasher, &self.all, *other));
+        self.all.push(Entry { key: key.clone(), caller: Caller::default() });
+        Some(place)
+    }
+
+    /// Counts what is left, and ends the runs that are under way.
     pub(crate) fn finish(&mut self) {
-        for (track, demand) in self.map.values_mut().flat_map(|caller| &mut caller.demands) {
+        self.count_noted();
+        for (track, demand) in self.all.iter_mut().flat_map(|entry| &mut entry.caller.demands) {
             demand.finish(&mut self.limits[*track as usize].runs);
         }
     }
@@ -116,26 +225,47 @@ impl Callers {
     /// Keeps every second caller.
     fn halve(&mut self) {
         self.halvings += 1;
-        self.map.retain(|key, _| sampled(key, self.halvings));
+        self.all.retain(|entry| sampled(&entry.key, self.halvings));
+        self.places.clear();
+        for (place, entry) in (0..).zip(&self.all) {
+            let hash = self.hasher.hash_one(&*entry.key);
+            self.places.insert_unique(hash, place, |other| hash_of(&self.hasher, &self.all, *other));
+        }
     }
+}
+
+fn hash_of(hasher: &RandomState, all: &[Entry], place: u32) -> u64 {
+    hasher.hash_one(&*all[place as usize].key)
 }
 
 fn sampled(key: &[u8], halvings: u32) -> bool {
     SipHasher13::new_with_keys(0x7469_6465, 0x6761_7465).hash(key).trailing_zeros() >= halvings
 }
 
-fn track_of(tracks: &mut Vec<LimitTrack>, limit: &RuleLimit) -> usize {
+/// The track of a limit, and its place among the limits of that.
+fn track_of(tracks: &mut Vec<LimitTrack>, limit: &RuleLimit) -> (u32, u32) {
     let digest = limit.scope.digest();
-    if let Some(known) = tracks.iter().position(|track| track.digest == digest) {
+    let place = tracks.iter().position(|track| track.digest == digest).unwrap_or_else(|| {
+        let (name, largest) = (limit.name.clone(), limit.limit.clone());
+        tracks.push(LimitTrack {
+            digest,
+            name,
+            limit: largest,
+            limits: Vec::new(),
+            runs: Histogram::default(),
+        });
+        tracks.len() - 1
+    });
+    let track = &mut tracks[place];
+    let which = track.limits.iter().position(|known| *known == limit.limit).unwrap_or_else(|| {
         // Tiers share their cells' name where algorithm and window agree: the largest number stands for them.
-        if tracks[known].limit.quota() < limit.limit.quota() {
-            tracks[known].limit = limit.limit.clone();
+        if track.limit.quota() < limit.limit.quota() {
+            track.limit = limit.limit.clone();
         }
-        return known;
-    }
-    let (name, limit) = (limit.name.clone(), limit.limit.clone());
-    tracks.push(LimitTrack { digest, name, limit, runs: Histogram::default() });
-    tracks.len() - 1
+        track.limits.push(limit.limit.clone());
+        track.limits.len() - 1
+    });
+    (u32::try_from(place).expect("few limits"), u32::try_from(which).expect("few limits"))
 }
 
 /// The longest name of a caller that is shown.

@@ -27,12 +27,10 @@ enum State {
         start: u64,
     },
     Sliding {
-        slot: u64,
         /// Where the next slot begins, in microseconds.
         slot_end: u64,
+        /// What was asked for in each slot, the latest first.
         ring: [u32; SLOTS],
-        /// What is in the ring.
-        sum: u64,
     },
     Bucket {
         backlog: u64,
@@ -47,7 +45,7 @@ impl Demand {
         let state = match limit {
             Limit::FixedWindow(_) => State::Window { start: 0 },
             Limit::SlidingWindow(_) | Limit::SlidingLog(_) => {
-                State::Sliding { slot: 0, slot_end: 0, ring: [0; SLOTS], sum: 0 }
+                State::Sliding { slot_end: 0, ring: [0; SLOTS] }
             }
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => State::Bucket { backlog: 0, as_of: 0 },
             Limit::Concurrency(_) => State::Unknown,
@@ -67,31 +65,24 @@ impl Demand {
                 self.run = self.run.saturating_add(hits);
                 self.peak = self.peak.max(self.run);
             }
-            (
-                State::Sliding { slot, slot_end, ring, sum },
-                Limit::SlidingWindow(_) | Limit::SlidingLog(_),
-            ) => {
+            (State::Sliding { slot_end, ring }, Limit::SlidingWindow(_) | Limit::SlidingLog(_)) => {
                 if now.as_micros() >= *slot_end {
                     let window = limit.period().map_or(1, |window| window.get()).max(7);
                     // Seven of these cover the window; its end may stand anywhere in an eighth.
                     let width = window.div_ceil(7);
-                    let current = now.as_micros() / width;
-                    if current / 7 != *slot / 7 {
+                    let (slot, current) = ((*slot_end / width).saturating_sub(1), now.as_micros() / width);
+                    if current / 7 != slot / 7 {
                         end_run(&mut self.run, runs);
                     }
-                    let passed =
-                        usize::try_from(current.saturating_sub(*slot)).map_or(SLOTS, |n| n.min(SLOTS));
-                    (1..=passed).for_each(|ahead| ring[place(*slot + ahead as u64)] = 0);
-                    *sum = ring.iter().map(|count| u64::from(*count)).sum();
-                    *slot = current.max(*slot);
-                    *slot_end = (*slot + 1).saturating_mul(width);
+                    let passed = usize::try_from(current - slot).map_or(SLOTS, |n| n.min(SLOTS));
+                    ring.copy_within(..SLOTS - passed, passed);
+                    ring[..passed].fill(0);
+                    *slot_end = (current + 1).saturating_mul(width);
                 }
-                let held = &mut ring[place(*slot)];
-                let added = u32::try_from(hits).unwrap_or(u32::MAX).min(u32::MAX - *held);
-                *held += added;
-                *sum += u64::from(added);
+                let added = u32::try_from(hits).unwrap_or(u32::MAX).min(u32::MAX - ring[0]);
+                ring[0] += added;
                 self.run = self.run.saturating_add(hits);
-                self.peak = self.peak.max(*sum);
+                self.peak = self.peak.max(ring.iter().map(|count| u64::from(*count)).sum());
             }
             (State::Bucket { backlog, as_of }, Limit::TokenBucket(_) | Limit::LeakyBucket(_)) => {
                 let rate = match limit {
@@ -118,10 +109,6 @@ impl Demand {
     pub(crate) fn finish(&mut self, runs: &mut Histogram) {
         end_run(&mut self.run, runs);
     }
-}
-
-fn place(slot: u64) -> usize {
-    usize::try_from(slot % SLOTS as u64).expect("below eight")
 }
 
 fn end_run(run: &mut u64, runs: &mut Histogram) {

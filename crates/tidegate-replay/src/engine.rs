@@ -57,8 +57,8 @@ const MOST_EXAMPLES: usize = 5;
 /// A replay under way.
 pub struct Replay {
     options: Options,
-    /// The domain of requests that do not say theirs.
-    domain: Arc<str>,
+    /// The domain of requests that do not say theirs; taken out while one of them is played.
+    domain: String,
     clock: Arc<ManualClock>,
     /// The rules, until the first request comes.
     waiting: Option<(RuleSet, Option<RuleSet>)>,
@@ -111,7 +111,7 @@ impl Replay {
         let limits = [Some(&rules), against.as_ref()].into_iter().flatten().flat_map(RuleSet::rules);
         let takes_leases = limits.flat_map(Rule::limits).any(|limit| limit.limit.takes_lease());
         Replay {
-            domain: options.domain.as_str().into(),
+            domain: options.domain.clone(),
             options,
             compared: against.is_some(),
             clock: Arc::new(ManualClock::at(Timestamp::from_micros(0))),
@@ -300,14 +300,18 @@ impl Replay {
         self.end_leases(at);
         self.clock.set(at);
         self.begin();
-        let named;
-        let domain = match recorded.domain.as_deref() {
-            Some(domain) => domain,
+        match recorded.domain.as_deref() {
+            Some(domain) => self.play_in(domain, recorded, at),
             None => {
-                named = self.domain.clone();
-                &named
+                let domain = std::mem::take(&mut self.domain);
+                let verdicts = self.play_in(&domain, recorded, at);
+                self.domain = domain;
+                verdicts
             }
-        };
+        }
+    }
+
+    fn play_in(&mut self, domain: &str, recorded: &Recorded<'_>, at: Timestamp) -> Option<Verdicts> {
         if recorded.tells != Tells::Request {
             self.settle(recorded, domain, at);
             return None;

@@ -17,6 +17,8 @@ use crate::reader::{Line, Reader, Scan};
 
 /// Lines of each log that are read ahead: more than come while the slowest of them waits for its answer.
 const AHEAD: usize = 512;
+/// Lines that are looked at one by one for the place of another.
+const NEAR: usize = 32;
 /// A step from one line to the next, forward or back, that another line has to confirm.
 pub(crate) const LEAP: Micros = Micros::from_secs(86_400);
 
@@ -188,7 +190,12 @@ impl<R: Read> Log<R> {
         let key = |line: &ReadAhead| (line.place, line.number);
         match self.ahead.back() {
             Some(last) if key(last) > key(&line) => {
-                let before = self.ahead.partition_point(|other| key(other) < key(&line));
+                // It is seldom far from where it stands.
+                let later = self.ahead.iter().rev().take(NEAR).take_while(|other| key(other) > key(&line));
+                let before = match later.count() {
+                    NEAR => self.ahead.partition_point(|other| key(other) < key(&line)),
+                    later => self.ahead.len() - later,
+                };
                 self.ahead.insert(before, line);
             }
             _ => self.ahead.push_back(line),

@@ -121,8 +121,8 @@ impl Tally {
         (format, (from, to)): (&'static str, (Timestamp, Timestamp)),
         stats: MemoryStats,
     ) -> Report {
-        let notes = self.notes(rules, &lines, format, stats);
         self.rules.iter_mut().for_each(|rule| rule.callers.finish());
+        let notes = self.notes(rules, &lines, format, stats);
         let mut reports: Vec<RuleReport> =
             self.rules.iter().map(|rule| rule.report(compared, options.named)).collect();
         reports
@@ -260,11 +260,11 @@ impl RuleTally {
     fn report(&self, compared: bool, named: usize) -> RuleReport {
         let scale = self.callers.each_stands_for();
         let count = |holds: &dyn Fn(&Caller) -> bool| {
-            self.callers.map.values().filter(|caller| holds(caller)).count() as u64 * scale
+            self.callers.iter().filter(|(_, caller)| holds(caller)).count() as u64 * scale
         };
-        let refused = |side: usize| move |caller: &Caller| caller.refused[side] > 0;
-        let newly = count(&|caller| caller.refused[0] > 0 && caller.refused[1] == 0);
-        let no_longer = count(&|caller| caller.refused[0] == 0 && caller.refused[1] > 0);
+        let refused = |side: usize| move |caller: &Caller| caller.refusals().counts[side] > 0;
+        let newly = count(&|caller| matches!(caller.refusals().counts, [now, 0] if now > 0));
+        let no_longer = count(&|caller| matches!(caller.refusals().counts, [0, before] if before > 0));
         RuleReport {
             domain: self.domain.clone(),
             rule: self.name.clone(),
@@ -285,12 +285,15 @@ impl RuleTally {
             callers_no_longer_refused: compared.then_some(no_longer),
             sampled_one_in: scale,
             hit_first: self.callers_by(
-                |caller| Some((caller.first_refused?.as_micros(), 0)),
+                |caller| Some((caller.refusals().first?.as_micros(), 0)),
                 compared,
                 named,
             ),
             hit_most: self.callers_by(
-                |caller| (caller.refused[0] > 0).then_some((u64::MAX - caller.refused[0], caller.requests)),
+                |caller| {
+                    let [refused, _] = caller.refusals().counts;
+                    (refused > 0).then_some((u64::MAX - refused, caller.requests))
+                },
                 compared,
                 named,
             ),
@@ -309,16 +312,15 @@ impl RuleTally {
         compared: bool,
         named: usize,
     ) -> Vec<CallerReport> {
-        let ranked =
-            self.callers.map.iter().filter_map(|(key, caller)| Some((rank(caller)?, &**key, caller)));
+        let ranked = self.callers.iter().filter_map(|(key, caller)| Some((rank(caller)?, key, caller)));
         let mut ranked: Vec<_> = ranked.collect();
         ranked.sort_unstable_by_key(|(rank, key, _)| (*rank, *key));
         ranked.truncate(named);
         let report = |(_, key, caller): ((u64, u64), &[u8], &Caller)| CallerReport {
             caller: shown(key, &self.key),
             requests: caller.requests,
-            refused: counts(caller.refused, compared),
-            first_refused_us: caller.first_refused.map(Timestamp::as_micros),
+            refused: counts(caller.refusals().counts, compared),
+            first_refused_us: caller.refusals().first.map(Timestamp::as_micros),
         };
         ranked.into_iter().map(report).collect()
     }
@@ -326,7 +328,7 @@ impl RuleTally {
     fn limit(&self, place: u32, track: &LimitTrack, named: usize) -> LimitReport {
         let mut peaks = Histogram::default();
         let mut busiest: Vec<(u64, &[u8])> = Vec::new();
-        for (key, caller) in &self.callers.map {
+        for (key, caller) in self.callers.iter() {
             for (_, demand) in caller.demands.iter().filter(|(of, demand)| *of == place && demand.peak > 0) {
                 peaks.add(demand.peak, self.callers.each_stands_for());
                 busiest.push((demand.peak, key));

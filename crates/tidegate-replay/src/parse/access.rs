@@ -6,7 +6,7 @@ use tidegate_core::{Micros, Timestamp};
 
 use super::json::{Raw, Walk};
 use super::shape::Shape;
-use super::time::{NO_TIME, any, fraction, whole};
+use super::time::{AnyTime, NO_TIME, any, fraction, whole};
 use super::{BadLine, Recorded, Value, address, path};
 
 /// What an access log says of a request.
@@ -32,19 +32,16 @@ impl<'a> Access<'a> {
             Cow::Borrowed(text) => address(text).unwrap_or(ip),
             Cow::Owned(text) => Cow::Owned(address(&text).map(Cow::into_owned).unwrap_or(text)),
         });
-        let host = self.host.map(host);
-        let all = [
-            ("ip", ip),
-            ("user", self.user),
-            ("method", Some(method)),
-            ("path", Some(path(target))),
-            ("host", host),
-        ];
-        for (name, value) in all {
+        let mut put = |name: &'static str, value: Option<Value<'a>>| {
             if let Some(value) = value.filter(given) {
                 recorded.attributes.push((Cow::Borrowed(name), value));
             }
-        }
+        };
+        put("ip", ip);
+        put("user", self.user);
+        put("method", Some(method));
+        put("path", Some(path(target)));
+        put("host", self.host.map(host));
         recorded.refused = self.status.map(|status| status == 429);
         recorded.took = self.took;
         Ok(())
@@ -97,11 +94,14 @@ impl EnvoyField {
 
 /// Reads Envoy's lines.
 #[derive(Debug)]
-pub(super) struct Envoy(Shape<EnvoyField>);
+pub(super) struct Envoy {
+    line: Shape<EnvoyField>,
+    times: AnyTime,
+}
 
 impl Default for Envoy {
     fn default() -> Self {
-        Envoy(Shape::new(EnvoyField::of))
+        Envoy { line: Shape::new(EnvoyField::of), times: AnyTime::default() }
     }
 }
 
@@ -109,10 +109,10 @@ impl Envoy {
     pub(super) fn read<'a>(&mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
         let (mut access, mut forwarded) = (Access::default(), None);
         let mut walk = Walk::over(line);
-        self.0.fields(&mut walk, |field, walk| {
+        self.line.fields(&mut walk, |field, walk| {
             match field {
                 EnvoyField::Time => {
-                    access.at = walk.value()?.scalar().and_then(|text| any(&text)).or(access.at)
+                    access.at = walk.value()?.scalar().and_then(|text| self.times.read(&text)).or(access.at)
                 }
                 EnvoyField::Method => access.method = walk.text()?,
                 // The path as the client asked for it is the one that rules saw.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::time::{NO_TIME, any};
+use super::time::{AnyTime, NO_TIME};
 use super::{BadLine, Recorded, Value};
 
 /// What each column is, by its place.
@@ -13,6 +13,7 @@ pub(super) struct Columns {
     time: usize,
     cost: Option<usize>,
     attributes: Vec<(String, usize)>,
+    times: AnyTime,
 }
 
 impl Columns {
@@ -25,7 +26,7 @@ impl Columns {
             known
                 .ok_or_else(|| format!("there is no column `{column}`; the columns are {}", names.join(", ")))
         };
-        let mut columns = Columns { time: 0, cost: None, attributes: Vec::new() };
+        let mut columns = Columns { time: 0, cost: None, attributes: Vec::new(), times: AnyTime::default() };
         let mut time = None;
         for (number, (what, column)) in mapping.iter().enumerate() {
             if mapping[..number].iter().any(|(other, _)| other == what) {
@@ -41,9 +42,10 @@ impl Columns {
         Ok(columns)
     }
 
-    pub(super) fn read<'a>(&'a self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
+    pub(super) fn read<'a>(&'a mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
         let values = split(line)?;
-        recorded.at = values.get(self.time).and_then(|text| any(text.trim_ascii())).ok_or(NO_TIME)?;
+        let time = values.get(self.time).ok_or(NO_TIME)?;
+        recorded.at = self.times.read(time.trim_ascii()).ok_or(NO_TIME)?;
         if let Some(cost) = self.cost {
             let text = values.get(cost).map(|value| value.trim_ascii());
             let cost = text.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
@@ -112,7 +114,7 @@ mod tests {
     #[test]
     fn columns_are_found_by_their_names() {
         let map = mapping(&[("time", "when"), ("user", "who"), ("cost", "tokens")]);
-        let columns = Columns::new(b"who,when,other,tokens", &map).unwrap();
+        let mut columns = Columns::new(b"who,when,other,tokens", &map).unwrap();
         let mut recorded = Recorded::default();
         columns.read(b"\"a \"\"b\"\", c\",2027-01-16T00:00:00Z,x,250", &mut recorded).unwrap();
         assert_eq!((recorded.at.as_micros(), recorded.cost), (1_800_057_600_000_000, 250));
@@ -133,8 +135,8 @@ mod tests {
 
     #[test]
     fn broken_lines_say_why() {
-        let columns = Columns::new(b"t,u", &mapping(&[("time", "t"), ("user", "u")])).unwrap();
-        let why = |line: &[u8]| columns.read(line, &mut Recorded::default()).unwrap_err().0;
+        let mut columns = Columns::new(b"t,u", &mapping(&[("time", "t"), ("user", "u")])).unwrap();
+        let mut why = |line: &[u8]| columns.read(line, &mut Recorded::default()).unwrap_err().0;
         assert_eq!(why(b"yesterday,x"), NO_TIME.0);
         assert_eq!(why(b"1800057600"), "it has fewer columns than the header");
         assert_eq!(why(b"1800057600,\"x"), "a quoted value is not closed on its line");

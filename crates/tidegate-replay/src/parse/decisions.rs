@@ -66,11 +66,11 @@ impl<'a> InOrder<'a> {
             self.string()?;
         }
         self.skip(b",\"verdict\":\"")?;
-        recorded.refused = Some(match self.string()? {
-            b"admitted" => false,
-            b"refused" => true,
-            _ => return None,
-        });
+        let is_admitted = self.skip(b"admitted\"").is_some();
+        if !is_admitted {
+            self.skip(b"refused\"")?;
+        }
+        recorded.refused = Some(!is_admitted);
         if self.skip(b",\"limit\":").is_some() {
             self.number()?;
         }

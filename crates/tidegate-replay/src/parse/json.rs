@@ -245,15 +245,28 @@ impl<'a> Walk<'a> {
     /// A string whose first quote is taken already, and whether something in it is escaped.
     #[inline]
     fn string(&mut self) -> Result<(&'a [u8], bool), BadLine> {
-        let (mut end, mut escaped) = (quote_or_backslash(self.rest).ok_or(BROKEN)?, false);
+        match quote_or_backslash(self.rest) {
+            Some(end) if self.rest[end] == b'"' => {
+                let (text, rest) = (&self.rest[..end], &self.rest[end + 1..]);
+                self.rest = rest;
+                Ok((text, false))
+            }
+            Some(end) => self.escaped_string(end).map(|text| (text, true)),
+            None => Err(BROKEN),
+        }
+    }
+
+    /// A string whose first quote is taken already, and in which a backslash stands at `first`.
+    #[cold]
+    fn escaped_string(&mut self, first: usize) -> Result<&'a [u8], BadLine> {
+        let mut end = first;
         while self.rest[end] == b'\\' {
-            escaped = true;
             let after = end + 2;
             end = after + quote_or_backslash(self.rest.get(after..).ok_or(BROKEN)?).ok_or(BROKEN)?;
         }
         let (text, rest) = (&self.rest[..end], &self.rest[end + 1..]);
         self.rest = rest;
-        Ok((text, escaped))
+        Ok(text)
     }
 
     /// An object or a list.

@@ -1,6 +1,6 @@
 //! Times as logs write them, in microseconds since the Unix epoch.
 
-use tidegate_core::Timestamp;
+use tidegate_core::{Micros, Timestamp};
 
 use super::BadLine;
 
@@ -80,6 +80,36 @@ pub(super) fn number(text: &[u8]) -> Option<Timestamp> {
 /// Any of them: a number, or RFC 3339, or nginx's.
 pub(super) fn any(text: &[u8]) -> Option<Timestamp> {
     number(text).or_else(|| rfc3339(text)).or_else(|| common(text))
+}
+
+/// Reads any of them. Many lines share a second, so the last one in UTC is kept as it was written.
+#[derive(Debug, Default)]
+pub(super) struct AnyTime {
+    last: Option<([u8; 19], Timestamp)>,
+}
+
+impl AnyTime {
+    pub(super) fn read(&mut self, text: &[u8]) -> Option<Timestamp> {
+        let Some((second, micros)) = in_utc(text) else { return any(text) };
+        if let Some((written, at)) = &self.last
+            && written == second
+        {
+            return Some(*at + micros);
+        }
+        let at = any(text)?;
+        self.last = Some((*second, at.back(micros)));
+        Some(at)
+    }
+}
+
+/// What `2026-11-16T02:30:16.123456Z` says before the point, as it is written, and behind it.
+fn in_utc(text: &[u8]) -> Option<(&[u8; 19], Micros)> {
+    let (second, rest) = text.split_first_chunk()?;
+    match rest {
+        b"Z" | b"z" => Some((second, Micros::ZERO)),
+        [b'.', part @ .., b'Z' | b'z'] => Some((second, Micros::new(fraction(part)?))),
+        _ => None,
+    }
 }
 
 fn within(micros: u64) -> Option<Timestamp> {
@@ -223,6 +253,30 @@ mod tests {
         assert_eq!(at("1800057600123456"), Some(1_800_057_600_123_456));
         assert_eq!(at("1800057600123456789"), Some(1_800_057_600_123_456));
         assert_eq!([at(""), at("-1"), at("1.x"), at("99999999999999999999")], [None; 4]);
+    }
+
+    #[test]
+    fn a_time_is_read_the_same_whatever_was_read_before() {
+        let texts = [
+            "2026-11-16T02:30:16.25Z",
+            "2026-11-16T02:30:16.123456789z",
+            "2026-11-16T02:30:16Z",
+            "2026-11-16 02:30:16.9Z",
+            "2026-11-16T02:30:16.25+01:00",
+            "2026-11-16T02:30:16.Z",
+            "2026-11-16T02:30:16.2x5Z",
+            "2026-11-16T02:30:17Z",
+            "2026-13-16T02:30:16Z",
+            "1800057600.5",
+            "16/Nov/2026:02:30:16 +0000",
+            "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0Z",
+            "",
+        ];
+        for (before, text) in texts.iter().flat_map(|before| texts.map(|text| (before, text))) {
+            let mut times = AnyTime::default();
+            times.read(before.as_bytes());
+            assert_eq!(times.read(text.as_bytes()), super::any(text.as_bytes()), "{before} {text}");
+        }
     }
 
     #[test]
