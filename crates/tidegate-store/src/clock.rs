@@ -1,11 +1,14 @@
 //! What time it is: the one file in this crate that may ask the machine.
 
-#[cfg(feature = "counter")]
-use std::sync::atomic::AtomicI64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+#[cfg(feature = "counter")]
+use std::time::Instant;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::{Micros, Timestamp};
+
+#[cfg(feature = "counter")]
+use crate::counter::{CounterClock, Look, Rate};
 
 /// Tells the time, in microseconds since the Unix epoch.
 pub trait Clock: Send + Sync + 'static {
@@ -15,8 +18,9 @@ pub trait Clock: Send + Sync + 'static {
 
 /// The machine's wall clock.
 ///
-/// With the feature `counter` it is read from the processor's counter, at half the cost of asking the kernel, and follows
-/// the wall clock, which may be slewed or stepped, once a second.
+/// With the feature `counter` it is read from the processor's counter, at half the cost of asking the kernel. The counter's
+/// rate is measured again once a second, and its time follows the wall clock: gradually where the two drift apart, at once
+/// where the wall clock was set.
 #[derive(Debug)]
 pub struct SystemClock {
     #[cfg(feature = "counter")]
@@ -50,46 +54,61 @@ impl Clock for SystemClock {
     }
 }
 
+#[cfg(any(test, not(feature = "counter")))]
 fn wall_us() -> u64 {
+    u64::try_from(wall().as_micros()).unwrap_or(u64::MAX)
+}
+
+fn wall() -> Duration {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-    u64::try_from(wall).unwrap_or(u64::MAX)
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(feature = "counter")]
 #[derive(Debug)]
 struct Counter {
     counter: quanta::Clock,
-    started: u64,
-    /// What to add to the counter's microseconds to have the wall clock's.
-    offset_us: AtomicI64,
-    /// The counter's microseconds at which the wall clock is asked again.
-    follow_at_us: AtomicU64,
+    epoch: Instant,
+    clock: CounterClock,
 }
 
 #[cfg(feature = "counter")]
 impl Counter {
     fn new() -> Self {
+        /// As long a span as quanta converts exactly: about a second.
+        const TICKS: u64 = 1 << 32;
         let counter = quanta::Clock::new();
-        let started = counter.raw();
-        Counter { counter, started, offset_us: AtomicI64::new(0), follow_at_us: AtomicU64::new(0) }
+        let rate = Rate::new(counter.delta_as_nanos(0, TICKS), TICKS);
+        #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+        let epoch = Instant::now();
+        let clock = CounterClock::new(look(&counter, epoch), rate);
+        Counter { counter, epoch, clock }
     }
 
+    #[inline]
     fn now_us(&self) -> u64 {
-        let elapsed_us = self.counter.delta_as_nanos(self.started, self.counter.raw()) / 1_000;
-        if elapsed_us >= self.follow_at_us.load(Ordering::Relaxed) {
-            self.follow(elapsed_us, wall_us());
-        }
-        elapsed_us.saturating_add_signed(self.offset_us.load(Ordering::Relaxed))
+        self.clock.at(self.counter.raw(), || look(&self.counter, self.epoch))
     }
+}
 
-    /// Two threads that follow at once write nearly the same.
-    #[cold]
-    fn follow(&self, elapsed_us: u64, wall_us: u64) {
-        let offset = i64::try_from(wall_us).unwrap_or(i64::MAX).saturating_sub_unsigned(elapsed_us);
-        self.offset_us.store(offset, Ordering::Relaxed);
-        self.follow_at_us.store(elapsed_us + 1_000_000, Ordering::Relaxed);
+/// Reads all clocks. Of a few tries the one counts that was interrupted least.
+#[cfg(feature = "counter")]
+fn look(counter: &quanta::Clock, epoch: Instant) -> Look {
+    let once = || {
+        let begin = counter.raw();
+        let wall_ns = u64::try_from(wall().as_nanos()).unwrap_or(u64::MAX);
+        let monotonic_ns = u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let width_ticks = counter.raw().saturating_sub(begin);
+        Look { ticks: begin + width_ticks / 2, width_ticks, wall_ns, monotonic_ns }
+    };
+    let mut best = once();
+    for _ in 0..4 {
+        let again = once();
+        if again.width_ticks <= best.width_ticks {
+            best = again;
+        }
     }
+    best
 }
 
 /// A clock that stands still until told otherwise, for tests.
@@ -132,18 +151,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counter_takes_over_a_wall_clock_that_was_stepped() {
+    fn the_counter_shows_the_wall_clocks_time() {
         let counter = Counter::new();
-        let before = counter.now_us();
-        counter.follow(0, wall_us() + 3_600_000_000);
-        assert!(counter.now_us() >= before + 3_600_000_000);
-    }
-
-    #[test]
-    fn the_counter_asks_the_wall_clock_again_after_a_second() {
-        let counter = Counter::new();
-        counter.follow(0, 0);
-        counter.follow_at_us.store(0, Ordering::Relaxed);
-        assert!(counter.now_us().abs_diff(wall_us()) < 10_000_000, "it still shows 1970");
+        let before = wall_us();
+        let shown = counter.now_us();
+        let after = wall_us();
+        assert!(shown + 1_000 >= before && shown <= after + 1_000, "{shown} is not in {before}..={after}");
     }
 }

@@ -7,6 +7,8 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod contract;
+#[cfg(feature = "counter")]
+mod counter;
 mod error;
 mod lag;
 mod memory;
