@@ -16,14 +16,14 @@ pub(crate) use follow::{Look, Rate};
 #[derive(Debug)]
 pub(crate) struct CounterClock {
     published: AtomicU64,
-    places: [Place; 2],
+    places: [PublishedLine; 2],
     follower: Mutex<Follower>,
 }
 
 /// A line, and the one before it for ticks from before its begin: one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Place {
+struct PublishedLine {
     line: [AtomicU64; 4],
     before: [AtomicU64; 4],
 }
@@ -32,7 +32,7 @@ impl CounterClock {
     /// Begins with what the clocks show, and a rate that may be wrong.
     pub(crate) fn new(look: Look, rate: Rate) -> Self {
         let follower = Follower::new(look, rate);
-        let places = [Place::default(), Place::default()];
+        let places = [PublishedLine::default(), PublishedLine::default()];
         places[0].store(&follower.line(), &follower.line());
         CounterClock { published: AtomicU64::new(0), places, follower: Mutex::new(follower) }
     }
@@ -89,7 +89,7 @@ impl CounterClock {
     }
 
     #[inline]
-    fn read(&self, part: impl Fn(&Place) -> &[AtomicU64; 4]) -> Line {
+    fn read(&self, part: impl Fn(&PublishedLine) -> &[AtomicU64; 4]) -> Line {
         loop {
             let published = self.published.load(Ordering::Acquire);
             let line = load(part(self.place(published)));
@@ -101,12 +101,12 @@ impl CounterClock {
     }
 
     #[inline]
-    fn place(&self, published: u64) -> &Place {
+    fn place(&self, published: u64) -> &PublishedLine {
         &self.places[(published & 1) as usize]
     }
 }
 
-impl Place {
+impl PublishedLine {
     fn store(&self, line: &Line, before: &Line) {
         for (to, from) in [(&self.line, line), (&self.before, before)] {
             to[0].store(from.ticks, Ordering::Relaxed);
