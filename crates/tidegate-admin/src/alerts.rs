@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use tidegate_telemetry::alerts::{
-    Alert, Book, Courier, Finding, Notice, Silence, Silences, Telling, TrafficStats,
+    Alert, Book, Courier, Found, Notice, Silence, Silences, Telling, TrafficStats,
 };
 
 /// The book of alerts of one node, to be looked at while it is kept.
@@ -65,7 +65,7 @@ impl AlertDesk {
     }
 
     /// Takes note of what is the matter at `now_s`: what must be told by this node.
-    pub fn step(&self, now_s: u64, found: Vec<Finding>, telling: Telling) -> Vec<Notice> {
+    pub fn step(&self, now_s: u64, found: Found, telling: Telling) -> Vec<Notice> {
         let Desk { book, silences, .. } = &mut *self.0.lock();
         book.step(now_s, found, silences.at(now_s), telling)
     }

@@ -249,6 +249,7 @@ export interface Alert {
   since_s: number;
   ended_s: number | null;
   silenced: boolean;
+  unknown_since_s?: number;
 }
 
 export interface Alerts {

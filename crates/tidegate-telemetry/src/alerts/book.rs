@@ -1,13 +1,15 @@
 //! What is the matter, since when, and who was told: one entry for each thing, however often it is found.
 //!
 //! An alert begins when it has lasted as long as its kind must, and ends when it has been gone for a while, so that what
-//! flickers is told once. What an operator has silenced is kept, and not told. Every node of a fleet keeps a book, so that
-//! whoever takes the duty to tell over knows what is the matter; what was told already it learns from the one before.
+//! flickers is told once. While it is unknown whether it goes on, it neither begins nor ends. What an operator has silenced
+//! is kept, and not told. Every node of a fleet keeps a book, so that whoever takes the duty to tell over knows what is the
+//! matter; what was told already it learns from the one before.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use super::found::Found;
 use super::kinds::{Finding, Kind, Severity};
 use super::silences::Silence;
 
@@ -43,6 +45,9 @@ pub struct Alert {
     pub ended_s: Option<u64>,
     /// Whether an operator does not want to hear of it.
     pub silenced: bool,
+    /// Since when, in seconds since 1970, it is unknown whether it goes on; none where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_since_s: Option<u64>,
 }
 
 /// What has changed: to be told.
@@ -98,6 +103,8 @@ pub struct Book {
 struct Entry {
     alert: Alert,
     seen_s: u64,
+    /// Until when it was unknown whether it goes on: its absence counts from there.
+    unknown_s: u64,
     told_s: Option<u64>,
 }
 
@@ -112,15 +119,16 @@ impl Book {
     pub fn step(
         &mut self,
         now_s: u64,
-        found: Vec<Finding>,
+        mut found: Found,
         silences: &[Silence],
         telling: Telling,
     ) -> Vec<Notice> {
-        for one in found {
+        for one in std::mem::take(&mut found.findings) {
             self.see(now_s, one);
         }
         let (mut notices, mut over) = (Vec::new(), Vec::new());
         for (key, entry) in &mut self.entries {
+            entry.note_unknown(now_s, &found);
             entry.alert.silenced = silences.iter().any(|silence| silence.covers(&entry.alert, now_s));
             let may_tell = telling == Telling::Ours && !entry.alert.silenced;
             match entry.told_s {
@@ -139,7 +147,10 @@ impl Book {
                     notices.push(Notice::GoesOn(entry.alert.clone()));
                 }
                 // A clock that was set back must not keep what was seen ahead of it for ever.
-                _ => entry.seen_s = entry.seen_s.min(now_s),
+                _ => {
+                    entry.seen_s = entry.seen_s.min(now_s);
+                    entry.unknown_s = entry.unknown_s.min(now_s);
+                }
             }
         }
         for key in over {
@@ -175,6 +186,7 @@ impl Book {
             let key = (alert.kind, alert.subject.clone());
             let entry = self.entries.entry(key).or_insert(Entry {
                 seen_s: now_s,
+                unknown_s: 0,
                 told_s: None,
                 alert: alert.clone(),
             });
@@ -219,8 +231,9 @@ impl Book {
             since_s: now_s,
             ended_s: None,
             silenced: false,
+            unknown_since_s: None,
         };
-        self.entries.insert(key, Entry { alert, seen_s: now_s, told_s: None });
+        self.entries.insert(key, Entry { alert, seen_s: now_s, unknown_s: 0, told_s: None });
     }
 
     /// What is the matter now, the worst first.
@@ -247,7 +260,15 @@ impl Book {
 
 impl Entry {
     fn is_gone(&self, now_s: u64) -> bool {
-        now_s.saturating_sub(self.seen_s) >= CLEAR_AFTER_S
+        now_s.saturating_sub(self.seen_s.max(self.unknown_s)) >= CLEAR_AFTER_S
+    }
+
+    fn note_unknown(&mut self, now_s: u64, found: &Found) {
+        let unknown = self.seen_s != now_s && found.is_unknown(self.alert.kind, &self.alert.subject);
+        self.alert.unknown_since_s = unknown.then_some(self.seen_s);
+        if unknown {
+            self.unknown_s = now_s;
+        }
     }
 
     fn lasts(&self) -> bool {
@@ -266,6 +287,9 @@ fn fingerprint(kind: Kind, subject: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::detect::Detector;
+    use super::super::found::OthersHeard;
+    use super::super::signals::Signals;
     use super::*;
 
     fn down(store: &str) -> Finding {
@@ -279,7 +303,7 @@ mod tests {
     }
 
     fn step(book: &mut Book, now_s: u64, found: Vec<Finding>) -> Vec<Notice> {
-        book.step(now_s, found, &[], Telling::Ours)
+        book.step(now_s, found.into(), &[], Telling::Ours)
     }
 
     fn states(notices: &[Notice]) -> Vec<(&str, &str)> {
@@ -336,14 +360,15 @@ mod tests {
     #[test]
     fn what_is_silenced_is_kept_and_not_told_until_the_silence_ends() {
         let mut book = Book::new("");
-        let told = |now: &u64| !book.step(*now, vec![down("r")], &[silence("r")], Telling::Ours).is_empty();
+        let told =
+            |now: &u64| !book.step(*now, vec![down("r")].into(), &[silence("r")], Telling::Ours).is_empty();
         assert_eq!((0..100).filter(told).collect::<Vec<u64>>(), [50]);
     }
 
     #[test]
     fn a_silence_is_for_its_subject_alone() {
         let mut book = Book::new("");
-        let mut at = |now| book.step(now, vec![down("r"), down("s")], &[silence("r")], Telling::Ours);
+        let mut at = |now| book.step(now, vec![down("r"), down("s")].into(), &[silence("r")], Telling::Ours);
         at(0);
         assert_eq!(states(&at(5)), [("firing", "s")]);
         assert!(book.active().iter().any(|alert| alert.silenced && alert.subject == "r"));
@@ -353,8 +378,9 @@ mod tests {
     fn who_takes_the_duty_over_tells_what_is_new_and_the_end_of_what_was_told() {
         let (mut first, mut second) = (Book::new(""), Book::new(""));
         for now in 0..=2 {
-            let at =
-                |book: &mut Book, telling| book.step(now, vec![down("r"), down("t")], &[], telling).len();
+            let at = |book: &mut Book, telling| {
+                book.step(now, vec![down("r"), down("t")].into(), &[], telling).len()
+            };
             assert_eq!(
                 (at(&mut first, Telling::Ours), at(&mut second, Telling::Anothers)),
                 (2 * usize::from(now == 2), 0)
@@ -363,7 +389,7 @@ mod tests {
         let told: Vec<Alert> = first.told(100).into_iter().cloned().collect();
         // The first is gone; s begins before the second knows that.
         (3..12).for_each(|now| {
-            assert_eq!(second.step(now, vec![down("r"), down("s")], &[], Telling::Anothers), [])
+            assert_eq!(second.step(now, vec![down("r"), down("s")].into(), &[], Telling::Anothers), [])
         });
         second.take_over(12, told);
         let mut later = Vec::new();
@@ -379,12 +405,12 @@ mod tests {
     #[test]
     fn who_hands_the_duty_over_tells_the_end_only_of_what_the_other_does_not_know() {
         let mut first = Book::new("");
-        (0..=2).for_each(|now| drop(first.step(now, vec![down("r"), down("t")], &[], Telling::Ours)));
+        (0..=2).for_each(|now| drop(first.step(now, vec![down("r"), down("t")].into(), &[], Telling::Ours)));
         let knows: Vec<Alert> =
             first.told(100).into_iter().filter(|one| one.subject == "r").cloned().collect();
         first.hand_over(&knows);
         let later: Vec<Notice> =
-            (3..40).flat_map(|now| first.step(now, vec![], &[], Telling::Anothers)).collect();
+            (3..40).flat_map(|now| first.step(now, vec![].into(), &[], Telling::Anothers)).collect();
         assert_eq!(states(&later), [("resolved", "t")]);
     }
 
@@ -393,7 +419,7 @@ mod tests {
         let mut second = Book::new("");
         let mut at = |now: u64, elsewhere: &[String]| {
             second.heard(elsewhere.iter().cloned().collect());
-            second.step(now, vec![down("r"), down("s")], &[], Telling::Ours)
+            second.step(now, vec![down("r"), down("s")].into(), &[], Telling::Ours)
         };
         let told = [fingerprint(Kind::StoreDown, "r")];
         let while_heard: Vec<Notice> = (0..5).flat_map(|now| at(now, &told)).collect();
@@ -404,8 +430,8 @@ mod tests {
     #[test]
     fn what_ended_before_the_duty_was_taken_over_does_not_begin_then() {
         let mut second = Book::new("");
-        (0..=5).for_each(|now| drop(second.step(now, vec![down("r")], &[], Telling::Anothers)));
-        let told: usize = (6..40).map(|now| second.step(now, vec![], &[], Telling::Ours).len()).sum();
+        (0..=5).for_each(|now| drop(second.step(now, vec![down("r")].into(), &[], Telling::Anothers)));
+        let told: usize = (6..40).map(|now| second.step(now, vec![].into(), &[], Telling::Ours).len()).sum();
         assert_eq!((told, second.over().count()), (0, 1));
     }
 
@@ -425,6 +451,48 @@ mod tests {
         let ended: Vec<u64> =
             (5_000..5_030).filter(|now| !step(&mut book, *now, vec![]).is_empty()).collect();
         assert_eq!(ended, [5_010]);
+    }
+
+    /// A look of a node that hears of no other, and sees nothing.
+    fn alone() -> Found {
+        Detector::default().look(0, &[Signals::default()], OthersHeard::No)
+    }
+
+    fn with_an_alert() -> Book {
+        let mut book = Book::new("");
+        (0..=2).for_each(|now| drop(step(&mut book, now, vec![down("r")])));
+        book
+    }
+
+    #[test]
+    fn an_alert_does_not_end_while_it_is_unknown_whether_it_goes_on() {
+        let mut book = with_an_alert();
+        let notices: Vec<Notice> =
+            (3..3_600).flat_map(|now| book.step(now, alone(), &[], Telling::Ours)).collect();
+        assert_eq!(notices, []);
+        assert_eq!(book.active().len(), 1);
+    }
+
+    #[test]
+    fn an_alert_ends_once_it_is_known_for_a_while_that_it_is_over() {
+        let mut book = with_an_alert();
+        (3..100).for_each(|now| drop(book.step(now, alone(), &[], Telling::Ours)));
+        let ended: Vec<u64> = (100..200).filter(|now| !step(&mut book, *now, vec![]).is_empty()).collect();
+        assert_eq!(ended, [99 + CLEAR_AFTER_S]);
+        assert_eq!(book.over().next().and_then(|alert| alert.ended_s), Some(2), "when it was last seen");
+    }
+
+    #[test]
+    fn an_alert_says_since_when_it_is_unknown_whether_it_goes_on() {
+        let mut book = with_an_alert();
+        let mut since = |now, found| {
+            book.step(now, found, &[], Telling::Ours);
+            book.active()[0].unknown_since_s
+        };
+        assert_eq!(since(3, vec![down("r")].into()), None);
+        assert_eq!(since(4, alone()), Some(3));
+        assert_eq!(since(5, alone()), Some(3));
+        assert_eq!(since(6, vec![down("r")].into()), None);
     }
 
     #[test]

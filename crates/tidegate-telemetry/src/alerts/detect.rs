@@ -1,10 +1,12 @@
 //! What is the matter, from what all nodes say.
 //!
 //! States (a store that is down) are found at every look. Traffic is judged once a minute ([`Traffic`]), against what is
-//! usual for each rule. Nothing here waits, sends or reads a clock.
+//! usual for each rule. What a look cannot judge is neither found nor over: [`Found`] says which. Nothing here waits, sends or
+//! reads a clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::found::{Found, OthersHeard, Unjudged};
 use super::kinds::{Finding, Kind, RuleName};
 use super::minutes::Minute;
 use super::signals::Signals;
@@ -51,6 +53,8 @@ pub struct Detector {
     traffic: Traffic,
     /// Found in the last whole minute, and true until the next one.
     by_minute: Vec<Finding>,
+    /// What of the last minute could not be judged.
+    unjudged: Unjudged,
 }
 
 /// A process: its node's name, and when it began.
@@ -67,26 +71,30 @@ impl Detector {
         Detector { thresholds, ..Detector::default() }
     }
 
-    /// What is the matter, by what the nodes say at `now_s`.
-    pub fn look(&mut self, now_s: u64, nodes: &[Signals]) -> Vec<Finding> {
+    /// What is the matter, by what the nodes say at `now_s`. The first of `nodes` is this one.
+    pub fn look(&mut self, now_s: u64, nodes: &[Signals], others: OthersHeard) -> Found {
         let mut found = self.states(now_s, nodes);
         found.extend(self.increases(nodes));
         found.extend(self.by_minute.iter().cloned());
         self.last = nodes.iter().map(|one| (id(one), one.clone())).collect();
         found.sort_by(|one, other| (one.kind, &one.subject).cmp(&(other.kind, &other.subject)));
         found.dedup_by(|one, other| (one.kind, &one.subject) == (other.kind, &other.subject));
-        found
+        Found::new(found, nodes, others, self.unjudged)
     }
 
     /// Judges a whole minute, by what the nodes said last. What it finds is true until the next.
     pub fn judge(&mut self, minute: &Minute) {
         let nodes: Vec<&Signals> = self.last.values().collect();
-        self.by_minute = self.traffic.judge(minute, &nodes, &self.thresholds);
+        // A node that misses a part of the store counts the keys of the rest.
+        let keys = nodes.iter().filter(|one| one.stores_down.is_empty()).map(|one| one.store_keys).max();
+        self.unjudged = if keys.is_none() { Unjudged::Keys } else { Unjudged::Nothing };
+        self.by_minute = self.traffic.judge(minute, &nodes, keys, &self.thresholds);
     }
 
-    /// A minute passed of which nothing is known: what was found before it is no longer so.
+    /// A minute passed of which nothing is known: what was found before it may go on, or be over.
     pub fn missed_a_minute(&mut self) {
         self.by_minute.clear();
+        self.unjudged = Unjudged::Everything;
     }
 
     /// Forgets rules that are not in use any more: their end is no drop of traffic.
@@ -215,6 +223,10 @@ mod tests {
         signals
     }
 
+    fn look(detector: &mut Detector, now_s: u64, nodes: &[Signals]) -> Vec<Finding> {
+        detector.look(now_s, nodes, OthersHeard::Yes).findings
+    }
+
     fn kinds(found: &[Finding]) -> Vec<Kind> {
         found.iter().map(|one| one.kind).collect()
     }
@@ -222,7 +234,7 @@ mod tests {
     #[test]
     fn one_store_that_two_nodes_miss_is_one_finding() {
         let nodes = ["a", "b"].map(|name| node(name, |one| one.stores_down = vec!["redis:1".to_owned()]));
-        let found = Detector::default().look(0, &nodes);
+        let found = look(&mut Detector::default(), 0, &nodes);
         assert_eq!(kinds(&found), [Kind::StoreDown]);
         assert_eq!(found[0].summary, "the store redis:1 does not answer a, b");
     }
@@ -231,18 +243,18 @@ mod tests {
     fn a_counter_that_stands_still_is_no_finding() {
         let mut detector = Detector::default();
         let at = |count| [node("a", |one| one.fallbacks = count)];
-        assert_eq!(kinds(&detector.look(0, &at(5))), []);
-        assert_eq!(kinds(&detector.look(1, &at(5))), []);
-        assert_eq!(kinds(&detector.look(2, &at(6))), [Kind::Fallback]);
-        assert_eq!(kinds(&detector.look(3, &at(0))), [], "a node that restarted counts from nothing");
+        assert_eq!(kinds(&look(&mut detector, 0, &at(5))), []);
+        assert_eq!(kinds(&look(&mut detector, 1, &at(5))), []);
+        assert_eq!(kinds(&look(&mut detector, 2, &at(6))), [Kind::Fallback]);
+        assert_eq!(kinds(&look(&mut detector, 3, &at(0))), [], "a node that restarted counts from nothing");
         let other = node("a", |one| (one.fallbacks, one.started_us) = (9, 1));
-        assert_eq!(kinds(&detector.look(4, &[other])), [], "another process of that name is another");
+        assert_eq!(kinds(&look(&mut detector, 4, &[other])), [], "another process of that name is another");
     }
 
     #[test]
     fn a_node_that_tells_no_digest_is_compared_by_version_and_release_alone() {
         let told = node("a", |one| one.rules = "0123456789abcdef".to_owned());
-        let found = |other: Signals| kinds(&Detector::default().look(0, &[told.clone(), other]));
+        let found = |other: Signals| kinds(&look(&mut Detector::default(), 0, &[told.clone(), other]));
         assert_eq!(found(node("b", |_| ())), []);
         assert_eq!(found(node("b", |one| one.version = 2)), [Kind::VersionSkew]);
         assert_eq!(found(node("b", |one| one.release = "2".to_owned())), [Kind::VersionSkew]);
@@ -259,7 +271,7 @@ mod tests {
             one.rules = "0123456789abcdef".to_owned();
         });
         let good = node("b", |one| one.rules = "0123456789abcdee".to_owned());
-        let found = Detector::default().look(100, &[bad, good]);
+        let found = look(&mut Detector::default(), 100, &[bad, good]);
         let expected = [
             Kind::BreakerOpen,
             Kind::StoreSlow,
@@ -272,7 +284,28 @@ mod tests {
         assert_eq!(found[5].subject, "a/http");
         assert_eq!(found[5].summary, "the certificate of http on a ends in 3 days");
         let over = node("a", |one| one.certificates = vec![("http".to_owned(), 99)]);
-        let found = Detector::default().look(100, &[over]);
+        let found = look(&mut Detector::default(), 100, &[over]);
         assert_eq!(found[0].summary, "the certificate of http on a has ended");
+    }
+
+    #[test]
+    fn keys_are_not_judged_while_every_node_misses_a_part_of_the_store() {
+        let mut detector = Detector::default();
+        let mut unknown = |down: &[&str]| {
+            let down = down.iter().map(|store| (*store).to_owned()).collect();
+            let nodes = [node("a", |one| one.stores_down = down)];
+            look(&mut detector, 0, &nodes);
+            detector.judge(&Minute::default());
+            detector.look(0, &nodes, OthersHeard::Yes).is_unknown(Kind::KeyCardinality, "store")
+        };
+        assert_eq!([unknown(&["r"]), unknown(&[])], [true, false]);
+    }
+
+    #[test]
+    fn what_was_found_by_the_minute_is_unknown_after_one_was_missed() {
+        let mut detector = Detector::default();
+        detector.missed_a_minute();
+        let found = detector.look(0, &[node("a", |_| ())], OthersHeard::Yes);
+        assert!(found.is_unknown(Kind::TrafficSpike, "api/per-user"));
     }
 }

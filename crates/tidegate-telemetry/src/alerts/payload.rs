@@ -89,6 +89,7 @@ mod tests {
             since_s: 1,
             ended_s: None,
             silenced: false,
+            unknown_since_s: None,
         }
     }
 

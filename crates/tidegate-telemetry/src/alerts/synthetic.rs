@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::detect::{Detector, Thresholds};
+use super::found::OthersHeard;
 use super::kinds::{Kind, RuleName};
 use super::minutes::{Minutes, RuleCounts};
 use super::signals::{RuleCallers, Signals};
@@ -137,7 +138,7 @@ pub fn evaluate(seed: u64) -> Evaluation {
         if let Some(whole) = minutes.add(now_s, world.counts.clone()) {
             detector.judge(&whole);
         }
-        for finding in detector.look(now_s, &[signals]) {
+        for finding in detector.look(now_s, &[signals], OthersHeard::Yes).findings {
             let (kind, subject) = (finding.kind, finding.subject.as_str());
             let key = (kind, subject.to_owned());
             let goes_on = alerted.insert(key, look).is_some_and(|last| look - last <= 2 * LOOKS_A_MINUTE);

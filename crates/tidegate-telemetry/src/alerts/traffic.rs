@@ -71,8 +71,14 @@ struct Judged {
 }
 
 impl Traffic {
-    /// What is the matter with this minute.
-    pub(super) fn judge(&mut self, minute: &Minute, nodes: &[&Signals], limits: &Thresholds) -> Vec<Finding> {
+    /// What is the matter with this minute. `keys` is how many the store holds, where that is known.
+    pub(super) fn judge(
+        &mut self,
+        minute: &Minute,
+        nodes: &[&Signals],
+        keys: Option<u64>,
+        limits: &Thresholds,
+    ) -> Vec<Finding> {
         let number = minute.number;
         // After a gap, or once the clock was set, what was unusual before says nothing about now.
         if self.last.is_some_and(|last| last + 1 != number) {
@@ -80,10 +86,8 @@ impl Traffic {
         }
         self.last = Some(number);
         self.without.clear();
-        let keys = nodes.iter().map(|one| one.store_keys).max().unwrap_or_default() as f64;
-        let many = self.keys.deviation(number, keys, |mean| mean.sqrt().max(100.0));
-        let many = many.filter(|off| off.score > limits.score && keys > 1.5 * off.expected + 1_000.0);
-        self.keys.learn(number, keys, unusual(many.is_some()));
+        let many = keys.and_then(|keys| self.judge_keys(number, keys as f64, limits));
+        let keys = keys.unwrap_or_default() as f64;
         let silent: Vec<RuleName> =
             self.rules.keys().filter(|rule| !minute.rules.contains_key(*rule)).cloned().collect();
         let silent = silent.into_iter().map(|rule| (rule, Counts::default()));
@@ -111,6 +115,13 @@ impl Traffic {
         }
         found.extend(self.new_callers(number, nodes, limits));
         found
+    }
+
+    fn judge_keys(&mut self, number: u64, keys: f64, limits: &Thresholds) -> Option<Deviation> {
+        let many = self.keys.deviation(number, keys, |mean| mean.sqrt().max(100.0));
+        let many = many.filter(|off| off.score > limits.score && keys > 1.5 * off.expected + 1_000.0);
+        self.keys.learn(number, keys, unusual(many.is_some()));
+        many
     }
 
     /// Callers that take most of a rule and were none of its greatest before.
@@ -330,7 +341,7 @@ mod tests {
     fn taught(minutes: u64) -> Traffic {
         let mut traffic = Traffic::default();
         for number in 0..minutes {
-            assert_eq!(traffic.judge(&minute(number, 600.0), &[], &Thresholds::default()), []);
+            assert_eq!(traffic.judge(&minute(number, 600.0), &[], Some(0), &Thresholds::default()), []);
         }
         traffic
     }
@@ -342,11 +353,15 @@ mod tests {
         // Ahead by a day and a half, then back by a day: another hour of the day, and of the week.
         for start in [2_460, 1_020] {
             for number in start..start + 10 {
-                assert_eq!(kinds(&traffic.judge(&minute(number, 600.0), &[], &limits)), [], "at {number}");
+                assert_eq!(
+                    kinds(&traffic.judge(&minute(number, 600.0), &[], Some(0), &limits)),
+                    [],
+                    "at {number}"
+                );
             }
         }
         let found: Vec<Kind> = (1_030..1_033)
-            .flat_map(|number| kinds(&traffic.judge(&minute(number, 6_000.0), &[], &limits)))
+            .flat_map(|number| kinds(&traffic.judge(&minute(number, 6_000.0), &[], Some(0), &limits)))
             .collect();
         assert_eq!(found, [Kind::TrafficSpike, Kind::TrafficSpike], "from the second minute on");
     }
@@ -361,8 +376,9 @@ mod tests {
         unknown.sort();
         assert_eq!(unknown, [keys_name(), rule()]);
         kept.iter().for_each(|(what, bytes)| after.restore(what, bytes, 300));
-        let judge =
-            |traffic: &mut Traffic, number| kinds(&traffic.judge(&minute(number, 6_000.0), &[], &limits));
+        let judge = |traffic: &mut Traffic, number| {
+            kinds(&traffic.judge(&minute(number, 6_000.0), &[], Some(0), &limits))
+        };
         assert_eq!([judge(&mut after, 300), judge(&mut after, 301)], [vec![], vec![Kind::TrafficSpike]]);
         assert_eq!(after.unknown(&minute(302, 1.0)), []);
         let mut other = Traffic::default();
@@ -375,8 +391,8 @@ mod tests {
     fn one_unusual_minute_before_a_gap_and_one_after_it_are_not_two_in_a_row() {
         let mut traffic = taught(120);
         let limits = Thresholds::default();
-        assert_eq!(kinds(&traffic.judge(&minute(120, 6_000.0), &[], &limits)), []);
-        assert_eq!(kinds(&traffic.judge(&minute(150, 6_000.0), &[], &limits)), []);
+        assert_eq!(kinds(&traffic.judge(&minute(120, 6_000.0), &[], Some(0), &limits)), []);
+        assert_eq!(kinds(&traffic.judge(&minute(150, 6_000.0), &[], Some(0), &limits)), []);
     }
 
     #[test]
@@ -385,7 +401,7 @@ mod tests {
         let counts = Counts { total: 100.0, ..Counts::default() };
         let rules = (0..5_000).map(|n| (RuleName::new("api", &format!("r{n}")), counts)).collect();
         let minute = Minute { number: 1, rules };
-        traffic.judge(&minute, &[], &Thresholds::default());
+        traffic.judge(&minute, &[], Some(0), &Thresholds::default());
         assert_eq!(traffic.stats(), TrafficStats { baselines: 1_000, without: 4_000 });
         let left: BTreeSet<RuleName> = minute.rules.keys().take(10).cloned().collect();
         traffic.keep_only(&left);
@@ -398,7 +414,7 @@ mod tests {
         traffic.keep_only(&BTreeSet::new());
         for number in 120..130 {
             let none = Minute { number, ..Minute::default() };
-            assert_eq!(traffic.judge(&none, &[], &Thresholds::default()), []);
+            assert_eq!(traffic.judge(&none, &[], Some(0), &Thresholds::default()), []);
         }
     }
 
@@ -413,11 +429,13 @@ mod tests {
         let limits = Thresholds::default();
         // Most of one node's requests, and not of the fleet's.
         let (one, other) = (node(100, "user=#1", 90), node(500, "user=#2", 60));
-        assert_eq!(kinds(&traffic.judge(&minute(60, 600.0), &[&one, &other], &limits)), []);
+        assert_eq!(kinds(&traffic.judge(&minute(60, 600.0), &[&one, &other], Some(0), &limits)), []);
         // New to both, and most of the fleet's.
         let (one, other) = (node(300, "user=#3", 200), node(300, "user=#3", 190));
         let told: Vec<u64> = (61..200)
-            .filter(|number| !traffic.judge(&minute(*number, 600.0), &[&one, &other], &limits).is_empty())
+            .filter(|number| {
+                !traffic.judge(&minute(*number, 600.0), &[&one, &other], Some(0), &limits).is_empty()
+            })
             .collect();
         assert_eq!((told.first(), told.last(), told.len()), (Some(&61), Some(&120), 60));
     }
@@ -427,7 +445,7 @@ mod tests {
         let mut traffic = taught(60);
         for number in 60..1_000 {
             let one = node(600, &format!("user=#{number}"), 100);
-            traffic.judge(&minute(number, 600.0), &[&one], &Thresholds::default());
+            traffic.judge(&minute(number, 600.0), &[&one], Some(0), &Thresholds::default());
         }
         assert_eq!(traffic.rules[&rule()].callers.len(), MOST_CALLERS);
     }

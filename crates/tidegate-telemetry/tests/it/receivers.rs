@@ -84,6 +84,7 @@ fn begun(subject: &str) -> Notice {
         since_s: 5,
         ended_s: None,
         silenced: false,
+        unknown_since_s: None,
     })
 }
 

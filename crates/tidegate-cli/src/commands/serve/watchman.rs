@@ -13,8 +13,8 @@ use tidegate_core::Micros;
 use tidegate_store::{Clock, Record, Store};
 use tidegate_telemetry::Scrape;
 use tidegate_telemetry::alerts::{
-    Alert, Book, Courier, Detector, Duty, Minute, Minutes, Notice, Role, RuleName, Severity, Signals,
-    Silence, Telling, TrafficStats, rule_counts,
+    Alert, Book, Courier, Detector, Duty, Minute, Minutes, Notice, OthersHeard, Role, RuleName, Severity,
+    Signals, Silence, Telling, TrafficStats, rule_counts,
 };
 
 use super::backend::Backend;
@@ -62,6 +62,8 @@ pub(super) struct Watchman {
     control: Arc<Control>,
     clock: Arc<dyn Clock>,
     node: String,
+    /// Whether other nodes have its name.
+    has_namesakes: bool,
     /// What was counted a while ago.
     before: Option<(u64, Scrape)>,
     minutes: MinuteSource,
@@ -101,6 +103,7 @@ impl Watchman {
             control,
             clock,
             node: node.to_owned(),
+            has_namesakes: false,
             before: None,
             minutes: MinuteSource { own: Minutes::default(), judged: None },
             callers: CallerWatch::new(one_in),
@@ -142,14 +145,16 @@ impl Watchman {
 
     async fn look(&mut self, scrape: &Scrape) {
         let now_s = seconds(&*self.clock);
-        let others = self.tell_and_hear(now_s, scrape).await;
+        let heard = self.tell_and_hear(now_s, scrape).await;
+        let others_heard = if heard.is_some() { OthersHeard::Yes } else { OthersHeard::No };
+        let others = self.with_namesakes(heard);
         let told_elsewhere = others.iter().flat_map(|one| one.told.clone()).collect();
         self.desk.with_book(|book| book.heard(told_elsewhere));
         let mut nodes = vec![self.own.clone()];
         nodes.extend(others);
-        tell_apart(&mut nodes);
-        let found = self.detector.look(now_s, &nodes);
-        self.judge_minute(now_s, scrape).await;
+        tell_apart(&mut nodes, self.has_namesakes);
+        let found = self.detector.look(now_s, &nodes, others_heard);
+        self.judge_minute(now_s, scrape, others_heard).await;
         let (before, ours) = (self.duty.role(), self.renew().await);
         let role = self.duty.heard(now_s, ours);
         self.change_duty(now_s, before, role).await;
@@ -175,8 +180,16 @@ impl Watchman {
         }
     }
 
-    /// What this node sees goes to the others; what they see comes back.
-    async fn tell_and_hear(&mut self, now_s: u64, scrape: &Scrape) -> Vec<Signals> {
+    /// Whether others have this node's name stays as it was last known, so that its alerts keep their subject.
+    fn with_namesakes(&mut self, heard: Option<Vec<Signals>>) -> Vec<Signals> {
+        if let Some(others) = &heard {
+            self.has_namesakes = others.iter().any(|other| other.node == self.node);
+        }
+        heard.unwrap_or_default()
+    }
+
+    /// What this node sees goes to the others; what they see comes back. None where the store does not answer.
+    async fn tell_and_hear(&mut self, now_s: u64, scrape: &Scrape) -> Option<Vec<Signals>> {
         let callers = std::mem::take(&mut self.own.callers);
         let before = self.before.as_ref().map(|(_, scrape)| scrape);
         self.own = Signals::read(&self.node, scrape, before);
@@ -190,14 +203,14 @@ impl Watchman {
             self.before = Some((now_s, scrape.clone()));
         }
         if !self.control.is_shared() {
-            return Vec::new();
+            return Some(Vec::new());
         }
         self.control.tell_signals(self.own.clone());
-        self.control.others_signals().await.unwrap_or_default()
+        self.control.others_signals().await
     }
 
-    /// Judges the minute before, once, when enough of it is known.
-    async fn judge_minute(&mut self, now_s: u64, scrape: &Scrape) {
+    /// Judges the minute before, once, when enough of it is known: what was counted, and what every node says of its callers.
+    async fn judge_minute(&mut self, now_s: u64, scrape: &Scrape, others: OthersHeard) {
         let last = (now_s / 60).saturating_sub(1);
         let minute = match self.control.is_shared() {
             false => self.minutes.own.add(now_s, rule_counts(scrape)),
@@ -208,6 +221,7 @@ impl Watchman {
             {
                 return;
             }
+            true if others == OthersHeard::No => None,
             true => self.control.fleet_minute(last).await,
         };
         match minute {
@@ -359,9 +373,10 @@ fn usual_name(what: &RuleName) -> Vec<u8> {
     format!("{USUAL_NAME} {} {domain}{rule}", domain.len()).into_bytes()
 }
 
-/// Several processes on one machine have its name: when they began tells them apart.
-fn tell_apart(nodes: &mut [Signals]) {
-    let names: Vec<String> = nodes.iter().map(|one| one.node.clone()).collect();
+/// Several processes on one machine have its name: when they began tells them apart. The first of `nodes` is this one.
+fn tell_apart(nodes: &mut [Signals], has_namesakes: bool) {
+    let mut names: Vec<String> = nodes.iter().map(|one| one.node.clone()).collect();
+    names.extend(nodes.first().filter(|_| has_namesakes).map(|own| own.node.clone()));
     for one in nodes {
         if names.iter().filter(|name| **name == one.node).count() > 1 {
             one.node = format!("{}~{}", one.node, one.started_us / 1_000 % 1_000_000);

@@ -44,6 +44,7 @@ struct Node {
     stats: Box<dyn Fn() -> AlertStats>,
     backend: Backend,
     limiter: Arc<Limiter>,
+    metrics: Arc<Metrics>,
     control: Arc<Control>,
     exposition: Arc<Exposition>,
     last: LastSecond,
@@ -66,9 +67,7 @@ impl Node {
         let (metrics, clock): (_, Arc<dyn Clock>) = (Arc::new(Metrics::new()), clock.clone());
         let backend = Backend::by(&settings, &metrics, clock.clone());
         decisions::keep(&settings, &metrics, &backend).await.unwrap();
-        let files: Vec<Source> = RULES.split("---\n").map(|text| Source::new("rules.yaml", text)).collect();
-        let rules = RuleSet::compile(&files, RuleFormat::Native).unwrap();
-        let mut config = LimiterConfig::new(rules, backend.store(), metrics.clone());
+        let mut config = LimiterConfig::new(compiled(RULES), backend.store(), metrics.clone());
         config.remote = backend.remote(&settings.store);
         let limiter = Arc::new(Limiter::new(config));
         metrics.began_with(&limiter.snapshot());
@@ -88,8 +87,9 @@ impl Node {
         let watchman = Watchman::new(&alerts, name, &backend, control.clone(), 1, clock);
         let courier = tokio::spawn(watchman.deliver()).abort_handle();
         let (holder, nodes) = (backend.clone(), limiter.clone());
-        let exposition =
-            Exposition::new(metrics).with_usage(move || holder.usage()).with_nodes(move || nodes.nodes());
+        let exposition = Exposition::new(metrics.clone())
+            .with_usage(move || holder.usage())
+            .with_nodes(move || nodes.nodes());
         let (stats, last) = (Box::new(watchman.stats()), control.seconds());
         let member = name.bytes().map(u64::from).sum();
         Node {
@@ -97,6 +97,7 @@ impl Node {
             stats,
             backend,
             limiter,
+            metrics,
             control,
             exposition: Arc::new(exposition),
             last,
@@ -115,6 +116,11 @@ impl Node {
         let requests: Vec<_> =
             asked.iter().zip(&asks).map(|((domain, ..), asks)| CheckRequest::new(domain, asks)).collect();
         self.limiter.check_batch(&requests).await;
+    }
+
+    fn run_rules(&self, rules: &str) {
+        self.limiter.replace_rules(compiled(rules));
+        self.metrics.reloaded(&self.limiter.snapshot());
     }
 
     /// What a node does every second.
@@ -266,6 +272,11 @@ impl World {
     }
 }
 
+fn compiled(rules: &str) -> RuleSet {
+    let files: Vec<Source> = rules.split("---\n").map(|text| Source::new("rules.yaml", text)).collect();
+    RuleSet::compile(&files, RuleFormat::Native).unwrap()
+}
+
 fn forget_lease(redis: &Redis) {
     let resp::Value::Array(keys) = redis.cmd(&["KEYS", "*"]) else { panic!("no list") };
     for key in keys {
@@ -369,6 +380,33 @@ fn an_outage_is_told_once_though_the_lease_is_lost_in_it_and_taken_by_another() 
 }
 
 #[test]
+fn nodes_that_run_different_rules_still_do_while_the_store_that_says_so_is_down() {
+    let mut world = World::start();
+    world.pass(1, usual);
+    let other_rules = RULES.replace("limit: 300", "limit: 301");
+    world.nodes[1].run_rules(&other_rules);
+    world.look_for(320, [0, 1]);
+    let skew = |world: &World, state: &str| {
+        let notices = world.notices();
+        notices.iter().filter(|notice| notice[1] == "version_skew" && notice[3] == state).count()
+    };
+    eventually("it is found", PATIENCE, || skew(&world, "firing") == 1);
+    world.redis.kill();
+    world.until_stores_are(0.0);
+    world.look_for(60, [0, 1]);
+    let active = |node: &Node| node.watchman.desk.with_book(|book| book.active());
+    let is_active = |node: &Node| active(node).iter().any(|alert| alert.kind.name() == "version_skew");
+    assert!(world.nodes.iter().all(is_active));
+    assert_eq!(skew(&world, "resolved"), 0);
+
+    world.redis.restart();
+    world.until_stores_are(1.0);
+    world.nodes[0].run_rules(&other_rules);
+    world.look_for(30, [0, 1]);
+    eventually("its end is found", PATIENCE, || skew(&world, "resolved") == 1);
+}
+
+#[test]
 fn what_its_holder_could_not_deliver_before_it_was_killed_is_told_by_the_next() {
     let mut world = World::start();
     world.pass(1, usual);
@@ -442,7 +480,7 @@ fn each_of_many_alerts_has_a_line_when_it_begins_and_one_when_it_is_over() {
     let mut detector = Detector::new(Thresholds::default());
     let lines = written(&Repeats::default(), || {
         for now_s in 0..20 {
-            let found = detector.look(now_s, if now_s < 5 { &nodes } else { &[] });
+            let found = detector.look(now_s, if now_s < 5 { &nodes } else { &[] }, OthersHeard::Yes);
             book.step(now_s, found, &[], Telling::Ours).iter().for_each(tell);
         }
     });

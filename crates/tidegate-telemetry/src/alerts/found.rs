@@ -1,0 +1,165 @@
+//! What a look found, and what it could not judge: no finding means "over" only where there was something to look at.
+
+use std::collections::BTreeSet;
+
+use super::kinds::{Finding, Kind};
+use super::signals::Signals;
+
+/// Whether the notes of the other nodes could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OthersHeard {
+    /// All of them, or there can be none.
+    Yes,
+    /// The store that holds them does not answer.
+    No,
+}
+
+/// What of the last minute could not be judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Unjudged {
+    #[default]
+    Nothing,
+    Keys,
+    Everything,
+}
+
+/// What is the matter, as far as is known.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What is the matter for sure.
+    pub findings: Vec<Finding>,
+    /// This node, where it heard of no other.
+    alone: Option<String>,
+    /// Nodes that miss a part of the store.
+    without_store: BTreeSet<String>,
+    /// Whether no node knows how much the whole store holds.
+    holdings_unknown: bool,
+    unjudged: Unjudged,
+}
+
+impl Found {
+    /// The first of `nodes` is this one.
+    pub(super) fn new(
+        findings: Vec<Finding>,
+        nodes: &[Signals],
+        others: OthersHeard,
+        unjudged: Unjudged,
+    ) -> Self {
+        let own = nodes.first().map(|own| own.node.clone()).unwrap_or_default();
+        let without_store = nodes.iter().filter(|one| !one.stores_down.is_empty());
+        let without_store: BTreeSet<String> = without_store.map(|one| one.node.clone()).collect();
+        Found {
+            findings,
+            alone: (others == OthersHeard::No).then_some(own),
+            holdings_unknown: !nodes.is_empty() && without_store.len() == nodes.len(),
+            without_store,
+            unjudged,
+        }
+    }
+
+    /// Whether this may be the matter, though it was not found.
+    pub(super) fn is_unknown(&self, kind: Kind, subject: &str) -> bool {
+        let of_another = self.alone.as_deref().is_some_and(|own| node_of(kind, subject) != own);
+        match kind {
+            // Another node may see what this one does not.
+            Kind::StoreDown | Kind::BreakerOpen | Kind::VersionSkew => self.alone.is_some(),
+            Kind::StoreMemory | Kind::StoreEvicts => self.holdings_unknown,
+            // Without a request, or an answer, nothing shows it. The store is still the same.
+            Kind::Fallback | Kind::StoreSlow => of_another || self.without_store.contains(subject),
+            Kind::Overload | Kind::SpentEvicted | Kind::ReloadFailed | Kind::CertificateEnds => of_another,
+            Kind::KeyCardinality | Kind::SpreadCaller => self.unjudged != Unjudged::Nothing,
+            Kind::TrafficSpike
+            | Kind::TrafficDrop
+            | Kind::RefusalSpike
+            | Kind::NewTopCaller
+            | Kind::ShadowWouldRefuse => self.unjudged == Unjudged::Everything,
+        }
+    }
+}
+
+/// All there is: what is not among these is over.
+impl From<Vec<Finding>> for Found {
+    fn from(findings: Vec<Finding>) -> Self {
+        Found::new(findings, &[], OthersHeard::Yes, Unjudged::Nothing)
+    }
+}
+
+/// The node that a subject belongs to.
+fn node_of(kind: Kind, subject: &str) -> &str {
+    match kind {
+        Kind::CertificateEnds => subject.rsplit_once('/').map_or(subject, |(node, _)| node),
+        _ => subject,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, down: &[&str]) -> Signals {
+        let stores_down = down.iter().map(|store| (*store).to_owned()).collect();
+        Signals { node: name.to_owned(), stores_down, ..Signals::default() }
+    }
+
+    /// What a look of node `a` that found nothing cannot judge.
+    fn unknown(nodes: &[Signals], others: OthersHeard, unjudged: Unjudged) -> Vec<String> {
+        let found = Found::new(Vec::new(), nodes, others, unjudged);
+        let subjects = |kind| match kind {
+            Kind::CertificateEnds => ["a/http", "b/http"],
+            _ => ["a", "b"],
+        };
+        let all = Kind::ALL.into_iter().flat_map(|kind| subjects(kind).map(|subject| (kind, subject)));
+        let unknown = all.filter(|(kind, subject)| found.is_unknown(*kind, subject));
+        unknown.map(|(kind, subject)| format!("{} {subject}", kind.name())).collect()
+    }
+
+    #[test]
+    fn nothing_is_unknown_to_a_node_that_hears_all_others_and_reaches_the_store() {
+        let nodes = [node("a", &[]), node("b", &[])];
+        assert_eq!(unknown(&nodes, OthersHeard::Yes, Unjudged::Nothing), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_only_another_node_can_say_is_unknown_while_none_is_heard() {
+        let expected = [
+            "store_down a",
+            "store_down b",
+            "breaker_open a",
+            "breaker_open b",
+            "fallback b",
+            "overload b",
+            "store_slow b",
+            "spent_evicted b",
+            "reload_failed b",
+            "version_skew a",
+            "version_skew b",
+            "certificate_ends b/http",
+        ];
+        assert_eq!(unknown(&[node("a", &[])], OthersHeard::No, Unjudged::Nothing), expected);
+    }
+
+    #[test]
+    fn what_the_store_holds_is_unknown_where_every_node_misses_a_part_of_it() {
+        let expected =
+            ["fallback a", "fallback b", "store_slow a", "store_slow b", "store_memory a", "store_memory b"];
+        let expected = [&expected[..], &["store_evicts a", "store_evicts b"]].concat();
+        let nodes = [node("a", &["r1"]), node("b", &["r2"])];
+        assert_eq!(unknown(&nodes, OthersHeard::Yes, Unjudged::Nothing), expected);
+        let one_knows = [node("a", &["r1"]), node("b", &[])];
+        assert_eq!(unknown(&one_knows, OthersHeard::Yes, Unjudged::Nothing), ["fallback a", "store_slow a"]);
+    }
+
+    #[test]
+    fn what_is_judged_by_the_minute_is_unknown_after_a_minute_that_was_not() {
+        let nodes = [node("a", &[])];
+        let by_minute = |unjudged| {
+            let mut kinds = unknown(&nodes, OthersHeard::Yes, unjudged);
+            kinds.retain(|one| one.ends_with(" a"));
+            kinds
+        };
+        assert_eq!(by_minute(Unjudged::Keys), ["key_cardinality a", "spread_caller a"]);
+        let all = ["key_cardinality a", "traffic_spike a", "traffic_drop a", "refusal_spike a"];
+        let all = [&all[..], &["new_top_caller a", "spread_caller a", "shadow_would_refuse a"]].concat();
+        assert_eq!(by_minute(Unjudged::Everything), all);
+    }
+}
