@@ -43,6 +43,11 @@ impl Failure {
         self
     }
 
+    #[cfg(test)]
+    pub(crate) fn hints(&self) -> &[String] {
+        &self.hints
+    }
+
     /// Exits with `status` instead of 1.
     #[must_use]
     pub(crate) fn with_status(mut self, status: u8) -> Self {

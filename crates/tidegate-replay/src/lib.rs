@@ -26,7 +26,7 @@ mod summary;
 mod timeline;
 
 pub use engine::{Options, Replay, Verdicts};
-pub use merge::MergeByTime;
+pub use merge::{LogSource, MergeByTime, OpenLog};
 pub use parse::{
     Also, Attributes, BadLine, Format, Own, Parser, Recorded, Tells, UnknownFormat, decision_line,
 };

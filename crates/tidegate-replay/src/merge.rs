@@ -3,10 +3,15 @@
 //! A node writes a line when it has the answer, so that lines are out of order by as long as answers take. Some lines are
 //! read ahead, and the earliest of them comes first. Of several logs the one goes on whose next line is the earliest.
 //!
+//! A log of very many is opened only when its earliest line is next, and closed after its last. To know when, its first lines are
+//! read once before; the order is the same as if all were open from the start.
+//!
 //! A line more than a day from the one before is either wrong, or the log has a gap there. The next line of the same log tells
 //! which: a wrong one stays where it stands, and whoever plays it finds out by its neighbours.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
 
@@ -20,12 +25,35 @@ const AHEAD: usize = 512;
 /// A step from one line to the next, forward or back, that another line has to confirm.
 pub(crate) const LEAP: Micros = Micros::from_secs(86_400);
 
+/// Opens a log at its beginning, each time that it is called.
+pub type OpenLog<R> = Box<dyn FnMut() -> io::Result<Reader<R>> + Send>;
+
+/// A log that is merged with others.
+pub enum LogSource<R> {
+    /// It stays open from the start. What was read of it already comes back as its first line.
+    Open(Reader<R>, Option<Vec<u8>>),
+    /// It is opened twice: for its first lines, and when they are next.
+    OnDemand(OpenLog<R>),
+}
+
 /// Logs whose lines are read in the order of their times.
 #[derive(Debug)]
 pub struct MergeByTime<R> {
-    logs: Vec<Log<R>>,
-    /// The log that the last line came from; all are read ahead before the first.
+    logs: Vec<LogState<R>>,
+    /// Of each log that goes on, the place of its next line: the earliest first, and of equal ones the first log.
+    order: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The log that the last line came from; none before the first.
     last: Option<usize>,
+    /// The log that was read last.
+    reading: usize,
+    /// Bytes of logs that were closed.
+    closed_bytes: u64,
+}
+
+enum LogState<R> {
+    Open(Log<R>),
+    Waiting(OpenLog<R>),
+    Ended,
 }
 
 #[derive(Debug)]
@@ -64,33 +92,96 @@ impl<R: Read> MergeByTime<R> {
     /// The lines of these logs. What was read of one already comes back as its first line.
     #[must_use]
     pub fn new(logs: impl IntoIterator<Item = (Reader<R>, Option<Vec<u8>>)>) -> Self {
+        MergeByTime::of(logs.into_iter().map(|(reader, first)| LogSource::Open(reader, first)))
+    }
+
+    /// The lines of these logs.
+    #[must_use]
+    pub fn of(logs: impl IntoIterator<Item = LogSource<R>>) -> Self {
+        let state = |log| match log {
+            LogSource::Open(reader, first) => LogState::Open(Log::new(reader, first)),
+            LogSource::OnDemand(open) => LogState::Waiting(open),
+        };
         MergeByTime {
-            logs: logs.into_iter().map(|(reader, first)| Log::new(reader, first)).collect(),
+            logs: logs.into_iter().map(state).collect(),
+            order: BinaryHeap::new(),
             last: None,
+            reading: 0,
+            closed_bytes: 0,
         }
     }
 
     /// How many bytes were read so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.logs.iter().map(|log| log.reader.bytes()).sum()
+        let open = self.logs.iter().map(|log| match log {
+            LogState::Open(log) => log.reader.bytes(),
+            LogState::Waiting(_) | LogState::Ended => 0,
+        });
+        self.closed_bytes + open.sum::<u64>()
+    }
+
+    /// The place of the log that was read last: the one that an error is about.
+    #[must_use]
+    pub fn reading(&self) -> usize {
+        self.reading
     }
 
     /// The next line, and its number in its log; none at the end of all.
     ///
     /// # Errors
-    /// When a log cannot be read.
+    /// When a log cannot be opened or read: [`MergeByTime::reading`] says which.
     pub fn next_line(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
-        match self.last {
-            Some(last) => self.logs[last].read_ahead()?,
-            None => self.logs.iter_mut().try_for_each(Log::read_ahead)?,
+        match self.last.take() {
+            Some(last) => self.go_on(last)?,
+            None => (0..self.logs.len()).try_for_each(|place| self.go_on(place))?,
         }
-        let next = |(place, log): (usize, &Log<R>)| Some((log.ahead.front()?.place, place));
-        let Some((_, place)) = self.logs.iter().enumerate().filter_map(next).min() else { return Ok(None) };
-        self.last = Some(place);
-        let log = &mut self.logs[place];
-        let Some(line) = log.ahead.pop_front() else { return Ok(None) };
-        Ok(Some((line.number, log.text(line.text).map_or(Line::TooLong, Line::Text))))
+        while let Some(Reverse((_, place))) = self.order.pop() {
+            self.open(place)?;
+            let LogState::Open(log) = &mut self.logs[place] else { continue };
+            // A log that was opened again may have been emptied.
+            let Some(line) = log.ahead.pop_front() else { continue };
+            self.last = Some(place);
+            let LogState::Open(log) = &self.logs[place] else { return Ok(None) };
+            return Ok(Some((line.number, log.text(line.text).map_or(Line::TooLong, Line::Text))));
+        }
+        Ok(None)
+    }
+
+    /// Finds out when the next line of a log is, and closes a log that has none.
+    fn go_on(&mut self, place: usize) -> io::Result<()> {
+        self.reading = place;
+        let next = match &mut self.logs[place] {
+            LogState::Open(log) => {
+                log.read_ahead()?;
+                log.ahead.front().map(|line| line.place)
+            }
+            LogState::Waiting(open) => {
+                let mut log = Log::new(open()?, None);
+                log.read_ahead()?;
+                log.ahead.front().map(|line| line.place)
+            }
+            LogState::Ended => None,
+        };
+        match next {
+            Some(next) => self.order.push(Reverse((next, place))),
+            None => {
+                let ended = std::mem::replace(&mut self.logs[place], LogState::Ended);
+                if let LogState::Open(log) = ended {
+                    self.closed_bytes += log.reader.bytes();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, place: usize) -> io::Result<()> {
+        let LogState::Waiting(open) = &mut self.logs[place] else { return Ok(()) };
+        self.reading = place;
+        let mut log = Log::new(open()?, None);
+        log.read_ahead()?;
+        self.logs[place] = LogState::Open(log);
+        Ok(())
     }
 }
 
@@ -196,6 +287,25 @@ impl<R: Read> Log<R> {
     }
 }
 
+impl<R> fmt::Debug for LogSource<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogSource::Open(..) => "Open",
+            LogSource::OnDemand(_) => "OnDemand",
+        })
+    }
+}
+
+impl<R> fmt::Debug for LogState<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogState::Open(_) => "Open",
+            LogState::Waiting(_) => "Waiting",
+            LogState::Ended => "Ended",
+        })
+    }
+}
+
 /// Whether `to` is more than a day after `from`.
 fn is_leap(from: u64, to: u64) -> bool {
     to > from.saturating_add(LEAP.get())
@@ -203,11 +313,20 @@ fn is_leap(from: u64, to: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn lines(logs: &[&str]) -> Vec<String> {
-        let logs = logs.iter().map(|log| (Reader::new(log.as_bytes()), None));
-        let (mut ordered, mut all) = (MergeByTime::new(logs), Vec::new());
+        given_out(MergeByTime::new(logs.iter().map(|log| (Reader::new(log.as_bytes()), None))))
+    }
+
+    fn given_out(mut ordered: MergeByTime<impl Read>) -> Vec<String> {
+        let mut all = Vec::new();
         while let Some((number, line)) = ordered.next_line().unwrap() {
             let Line::Text(text) = line else { panic!("no line is long") };
             all.push(format!("{number} {}", String::from_utf8_lossy(text)));
@@ -292,5 +411,56 @@ mod tests {
         let read = lines(&[&log(&times)]);
         assert_eq!(read.len(), times.len());
         assert!(read.iter().any(|line| line.ends_with(":1}")));
+    }
+
+    /// A log that counts how many are open.
+    struct Counted {
+        log: io::Cursor<String>,
+        open: Arc<AtomicUsize>,
+    }
+
+    impl Read for Counted {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.log.read(into)
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The lines of logs that are opened on demand, and how many were open at once.
+    fn on_demand(logs: &[String]) -> (Vec<String>, usize) {
+        let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let sources = logs.iter().map(|log| {
+            let (log, open, most) = (log.clone(), open.clone(), most.clone());
+            LogSource::OnDemand(Box::new(move || {
+                most.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                Ok(Reader::small(Counted { log: io::Cursor::new(log.clone()), open: open.clone() }))
+            }))
+        });
+        let lines = given_out(MergeByTime::of(sources));
+        (lines, most.load(Ordering::Relaxed))
+    }
+
+    proptest! {
+        #[test]
+        fn logs_that_are_opened_on_demand_give_the_same_lines_in_the_same_order(
+            times in vec(vec(prop_oneof![0..50_u64, 0..9 * DAY], 0..12), 1..8)
+        ) {
+            let logs: Vec<String> = times.iter().map(|times| log(times)).collect();
+            let texts: Vec<&str> = logs.iter().map(String::as_str).collect();
+            prop_assert_eq!(on_demand(&logs).0, lines(&texts));
+        }
+    }
+
+    #[test]
+    fn of_logs_that_follow_one_another_one_is_open_at_a_time() {
+        let logs: Vec<String> =
+            (0..100).map(|hour| log(&[0, 1, 2].map(|n| hour * 3_600_000_000 + n))).collect();
+        let (lines, most) = on_demand(&logs);
+        assert_eq!((lines.len(), most), (300, 1));
     }
 }

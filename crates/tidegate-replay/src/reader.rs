@@ -7,6 +7,8 @@ use std::ops::Range;
 pub const MOST_LINE_BYTES: usize = 64 * 1024;
 
 const BLOCK: usize = 1 << 20;
+/// What is read at once of one of very many logs.
+const SMALL_BLOCK: usize = 1 << 16;
 /// What some programs write before the first line of a file in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -14,7 +16,9 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
+    /// Empty until something is read.
     buffer: Vec<u8>,
+    block: usize,
     /// What of the buffer is filled, and where the next line begins.
     filled: usize,
     next: usize,
@@ -48,12 +52,23 @@ pub enum Line<'a> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads from `input`.
+    /// Reads from `input`, a megabyte at once.
     #[must_use]
     pub fn new(input: R) -> Self {
+        Reader::in_blocks(input, BLOCK)
+    }
+
+    /// Reads from `input`, which is one of very many that are read together: 64 KiB at once.
+    #[must_use]
+    pub fn small(input: R) -> Self {
+        Reader::in_blocks(input, SMALL_BLOCK)
+    }
+
+    fn in_blocks(input: R, block: usize) -> Self {
         Reader {
             input,
-            buffer: vec![0; BLOCK + MOST_LINE_BYTES],
+            buffer: Vec::new(),
+            block,
             filled: 0,
             next: 0,
             at_start: true,
@@ -132,6 +147,11 @@ impl<R: Read> Reader<R> {
     pub(crate) fn fill(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.next..self.filled, 0);
         (self.filled, self.next) = (self.filled - self.next, 0);
+        // At most a line that is not whole is left.
+        let room = self.filled + self.block;
+        if self.buffer.len() < room {
+            self.buffer.resize(room, 0);
+        }
         loop {
             match self.input.read(&mut self.buffer[self.filled..]) {
                 Ok(read) => {
@@ -191,6 +211,22 @@ mod tests {
         let text = [vec![b'x'; 3 << 20], b"\nshort\n".to_vec()].concat();
         assert_eq!(lines(&text[..]), ["too long", "short"]);
         assert_eq!(lines(&vec![b'x'; 3 << 20][..]), ["too long"]);
+    }
+
+    #[test]
+    fn small_blocks_give_the_same_lines() {
+        let long = [vec![b'x'; MOST_LINE_BYTES], vec![b'y'; MOST_LINE_BYTES + 1]].join(&b'\n');
+        let text = [b"short\n".to_vec(), long, b"\nlast".to_vec()].concat();
+        let lengths = |mut reader: Reader<&[u8]>| {
+            let mut all = Vec::new();
+            while let Some(line) = reader.next_line().unwrap() {
+                all.push(if let Line::Text(text) = line { Some(text.len()) } else { None });
+            }
+            all
+        };
+        let expected = [Some(5), Some(MOST_LINE_BYTES), None, Some(4)];
+        assert_eq!(lengths(Reader::small(&text)), expected);
+        assert_eq!(lengths(Reader::new(&text)), expected);
     }
 
     #[test]

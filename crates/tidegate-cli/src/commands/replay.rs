@@ -1,14 +1,20 @@
 //! `tidegate replay`: what rules would have done to recorded traffic.
 
-use std::fs::{File, OpenOptions};
+mod recorded_file;
+
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate_replay::{Format, Line, MergeByTime, Options, Parser, Reader, Replay, html, svg, text};
+use rustix::io::Errno;
+use tidegate_replay::{
+    Format, Line, LogSource, MergeByTime, Options, Parser, Reader, Replay, html, svg, text,
+};
 use tidegate_rules::RuleSet;
 
+use self::recorded_file::{MOST_OPEN, OpenFiles, RecordedFile};
 use crate::args::{Output, RecordedFormat, ReplayArgs};
 use crate::failure::Failure;
 use crate::rules::RuleFiles;
@@ -101,10 +107,13 @@ fn check_output(path: &Path, args: &ReplayArgs) -> Result<(), Failure> {
     }
 }
 
+/// What a log is read from.
+type Input = Box<dyn Read>;
+
 /// A log whose first line was read.
 struct OpenedLog {
     path: PathBuf,
-    reader: Reader<Box<dyn Read>>,
+    reader: Reader<Input>,
     parser: Parser,
     /// The first line, unless it is a header.
     first: Option<Vec<u8>>,
@@ -112,15 +121,20 @@ struct OpenedLog {
 }
 
 /// Opens a log and finds out how it is written; none where it is empty.
-fn open(path: &Path, args: &ReplayArgs) -> Result<Option<OpenedLog>, Failure> {
-    let (input, size): (Box<dyn Read>, u64) = if is_stdin(path) {
+fn open(
+    path: &Path,
+    args: &ReplayArgs,
+    reader: fn(Input) -> Reader<Input>,
+) -> Result<Option<OpenedLog>, Failure> {
+    let (input, size): (Input, u64) = if is_stdin(path) {
         (Box::new(io::stdin().lock()), 0)
     } else {
-        let file = File::open(path).map_err(|error| unreadable(path, &error))?;
-        let size = file.metadata().map_err(|error| unreadable(path, &error))?.len();
+        let size = path.metadata().map_err(|error| unreadable(path, &error))?.len();
+        let file =
+            RecordedFile::open(path, &OpenFiles::default()).map_err(|error| unreadable(path, &error))?;
         (Box::new(file), size)
     };
-    let mut reader = Reader::new(input);
+    let mut reader = reader(input);
     let Some(line) = reader.next_line().map_err(|error| unreadable(path, &error))? else { return Ok(None) };
     let (parser, is_header) = parser_for(line, args)?;
     let first = match line {
@@ -130,50 +144,69 @@ fn open(path: &Path, args: &ReplayArgs) -> Result<Option<OpenedLog>, Failure> {
     Ok(Some(OpenedLog { path: path.to_owned(), reader, parser, first, size }))
 }
 
-/// A log that is not empty. Only what must be is kept open: there may be more logs than a process may open.
+/// A log that is not empty. Only a pipe, which gives its first line once, is kept open: there may be more logs than a process
+/// may open.
 enum FoundLog {
-    Open(OpenedLog),
-    /// Closed again.
-    At(PathBuf),
+    Pipe(OpenedLog),
+    File { path: PathBuf, size: u64, format: Format },
 }
 
-/// Finds out how a log is written, so that what is wrong with any of them is told before the first is played; none where it is
-/// empty.
+impl FoundLog {
+    fn is_own(&self) -> bool {
+        let format = match self {
+            FoundLog::Pipe(log) => log.parser.format(),
+            FoundLog::File { format, .. } => *format,
+        };
+        format == Format::Tidegate
+    }
+
+    fn size(&self) -> u64 {
+        match self {
+            FoundLog::Pipe(log) => log.size,
+            FoundLog::File { size, .. } => *size,
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            FoundLog::Pipe(log) => &log.path,
+            FoundLog::File { path, .. } => path,
+        }
+    }
+}
+
+/// Finds out how a log is written, so that what is wrong with any of them is an error before the first is played; none where it
+/// is empty.
 fn find(
     path: &Path,
     args: &ReplayArgs,
     check: impl Fn(Format) -> Result<(), Failure>,
 ) -> Result<Option<FoundLog>, Failure> {
-    let Some(log) = open(path, args)? else { return Ok(None) };
-    check(log.parser.format())?;
-    // A pipe gives its first line once.
-    let stays_open = is_own(&log) || !path.is_file();
-    Ok(Some(if stays_open { FoundLog::Open(log) } else { FoundLog::At(log.path) }))
+    let Some(log) = open(path, args, Reader::small)? else { return Ok(None) };
+    let format = log.parser.format();
+    check(format)?;
+    Ok(Some(match path.is_file() && !is_stdin(path) {
+        true => FoundLog::File { path: log.path, size: log.size, format },
+        false => FoundLog::Pipe(log),
+    }))
 }
 
 fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-fn is_own(log: &OpenedLog) -> bool {
-    log.parser.format() == Format::Tidegate
-}
-
 /// Plays logs one after the other, as they are given. Our own tell times exactly, and those of several nodes belong together:
 /// where all are of that kind they are played as one, in the order of time.
 fn play(replay: &mut Replay, logs: Vec<FoundLog>, args: &ReplayArgs) -> Result<(), Failure> {
-    let all_are_own = logs.iter().all(|log| matches!(log, FoundLog::Open(log) if is_own(log)));
-    let opened = logs.into_iter().map(|log| match log {
-        FoundLog::Open(log) => Ok(Some(log)),
-        FoundLog::At(path) => open(&path, args),
-    });
-    let mut opened = opened.filter_map(Result::transpose);
-    if all_are_own {
-        return play_merged(replay, opened.collect::<Result<_, Failure>>()?);
+    if logs.iter().all(FoundLog::is_own) {
+        return play_merged(replay, logs);
     }
-    opened.try_for_each(|log| {
-        let log = log?;
-        if is_own(&log) { play_merged(replay, vec![log]) } else { play_one(replay, log) }
+    logs.into_iter().try_for_each(|log| match log {
+        own if own.is_own() => play_merged(replay, vec![own]),
+        FoundLog::Pipe(log) => play_one(replay, log),
+        FoundLog::File { path, .. } => {
+            open(&path, args, Reader::new)?.map_or(Ok(()), |log| play_one(replay, log))
+        }
     })
 }
 
@@ -187,17 +220,43 @@ fn play_one(replay: &mut Replay, mut log: OpenedLog) -> Result<(), Failure> {
     played.map_err(|error| unreadable(&log.path, &error))
 }
 
-fn play_merged(replay: &mut Replay, logs: Vec<OpenedLog>) -> Result<(), Failure> {
-    let bar = progress(logs.iter().map(|log| log.size).sum());
-    let names: Vec<String> = logs.iter().map(|log| log.path.display().to_string()).collect();
-    let mut logs = MergeByTime::new(logs.into_iter().map(|log| (log.reader, log.first)));
-    let played = replay.play_merged(&mut logs, |bytes| bar.set_position(bytes));
+fn play_merged(replay: &mut Replay, logs: Vec<FoundLog>) -> Result<(), Failure> {
+    let bar = progress(logs.iter().map(FoundLog::size).sum());
+    let paths: Vec<PathBuf> = logs.iter().map(|log| log.path().to_owned()).collect();
+    let (files, many) = (OpenFiles::default(), logs.len() > MOST_OPEN);
+    let source = |log| match log {
+        FoundLog::Pipe(log) => Ok(LogSource::Open(log.reader, log.first)),
+        FoundLog::File { path, .. } if many => Ok(on_demand(path, files.clone())),
+        FoundLog::File { path, .. } => {
+            let file = RecordedFile::open(&path, &files).map_err(|error| unreadable(&path, &error))?;
+            Ok(LogSource::Open(Reader::new(Box::new(file) as Input), None))
+        }
+    };
+    let sources: Vec<LogSource<Input>> = logs.into_iter().map(source).collect::<Result<_, Failure>>()?;
+    let mut merged = MergeByTime::of(sources);
+    let played = replay.play_merged(&mut merged, |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
-    played.map_err(|error| unreadable(Path::new(&names.join(", ")), &error))
+    played.map_err(|error| unreadable(&paths[merged.reading()], &error))
+}
+
+/// One of many logs: it takes memory, and perhaps an open file, only while its lines are played.
+fn on_demand(path: PathBuf, files: OpenFiles) -> LogSource<Input> {
+    LogSource::OnDemand(Box::new(move || {
+        let file = RecordedFile::open(&path, &files)?;
+        Ok(Reader::small(Box::new(file) as Input))
+    }))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot read {}: {error}", path.display()))
+    let failure = Failure::new(format!("cannot read {}: {error}", path.display()));
+    let too_many_files = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    match error.raw_os_error().is_some_and(|code| too_many_files.contains(&code)) {
+        true => failure.hint(
+            "every pipe needs an open file: write the logs to plain files, of which at most 16 are open at once, or raise \
+             the limit with `ulimit -n 4096`",
+        ),
+        false => failure,
+    }
 }
 
 /// What reads the log, and whether its first line was a header.
@@ -250,4 +309,17 @@ fn progress(size: u64) -> ProgressBar {
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text)
         .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_open_files_are_an_error_that_names_the_way_out() {
+        let failure = unreadable(Path::new("a.log"), &Errno::MFILE.into());
+        let hints = failure.hints().join("\n");
+        assert!(hints.contains("plain files") && hints.contains("ulimit -n"), "{failure:?}");
+        assert_eq!(unreadable(Path::new("a.log"), &Errno::NOENT.into()).hints(), [] as [String; 0]);
+    }
 }

@@ -1,6 +1,8 @@
 //! `tidegate replay`
 
 use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -124,7 +126,7 @@ fn more_access_logs_are_played_than_a_process_may_open() {
         fs::copy(dir.path().join("access.log"), dir.path().join(name)).unwrap();
     }
     let program = tidegate(&[]).get_program().to_owned();
-    let output = std::process::Command::new("sh")
+    let output = Command::new("sh")
         .args(["-c", "ulimit -n 40; exec \"$0\" replay \"$@\" --rules new.yaml"])
         .arg(program)
         .args(&names)
@@ -135,17 +137,48 @@ fn more_access_logs_are_played_than_a_process_may_open() {
     assert!(told.contains("of 360)"), "{told}{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// What a replay says of these logs where this many files may be open.
+fn with_few_files(dir: &Path, logs: &[String]) -> Output {
+    let script = "ulimit -n 40; exec \"$0\" replay \"$@\" --rules new.yaml --output json";
+    let program = tidegate(&[]).get_program().to_owned();
+    Command::new("sh").args(["-c", script]).arg(program).args(logs).current_dir(dir).output().unwrap()
+}
+
+#[test]
+fn a_thousand_logs_of_our_own_are_played_like_one_with_all_their_lines() {
+    let dir = dir();
+    let line = |n: u64| {
+        let (time_us, caller) = (1_800_057_600_000_000 + n * 7_000, n * n % 97);
+        format!(
+            "{{\"time_us\":{time_us},\"domain\":\"web\",\"verdict\":\"admitted\",\"attributes\":{{\"ip\":\"10.0.0.{caller}\"}}}}\n"
+        )
+    };
+    // Half of the nodes write all the time, half one after the other.
+    let log_of = |n: u64| if n.is_multiple_of(2) { n / 2 % 500 } else { 500 + n / 40 };
+    let mut logs = vec![String::new(); 1_000];
+    (0..20_000).for_each(|n| logs[usize::try_from(log_of(n)).unwrap()] += &line(n));
+    let names: Vec<String> = (0..logs.len()).map(|number| format!("{number}.log")).collect();
+    names.iter().zip(&logs).for_each(|(name, log)| fs::write(dir.path().join(name), log).unwrap());
+    fs::write(dir.path().join("all.log"), (0..20_000).map(line).collect::<String>()).unwrap();
+
+    let many = with_few_files(dir.path(), &names);
+    let one = with_few_files(dir.path(), &["all.log".to_owned()]);
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text(&one).contains("\"read\": 20000"), "{one:?}");
+    assert!(text(&many) == text(&one), "{}{}", text(&many), String::from_utf8_lossy(&many.stderr));
+}
+
 #[test]
 fn a_pipe_is_played_and_a_compressed_log_is_named() {
     let dir = dir();
     let pipe = dir.path().join("pipe");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let log = fs::read(dir.path().join("access.log")).unwrap();
     let writer = std::thread::spawn(move || fs::write(pipe, log).unwrap());
     let told = run_in(dir.path(), &["replay", "pipe", "--rules", "new.yaml"]);
     writer.join().unwrap();
     assert!(told.contains("requests refused: 3 (50.00 % of 6)"), "{told}");
-    let gzip = std::process::Command::new("gzip").arg(dir.path().join("access.log")).status().unwrap();
+    let gzip = Command::new("gzip").arg(dir.path().join("access.log")).status().unwrap();
     assert!(gzip.success());
     let told = run_in(dir.path(), &["replay", "access.log.gz", "--rules", "new.yaml"]);
     assert!(told.starts_with("exit 1") && told.contains("compressed") && told.contains("zcat"), "{told}");
@@ -169,13 +202,13 @@ fn long_log(lines: u64, caller: impl Fn(u64) -> u64) -> String {
 }
 
 /// The most memory that a replay of this log held at once, in KiB, and what it says.
-fn held(dir: &std::path::Path, log: &str) -> (u64, Value) {
+fn held(dir: &Path, log: &str) -> (u64, Value) {
     let pipe = dir.join("pipe");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let (rules, output) = (["--rules", "second.yaml"], ["--output", "json", "--max-callers", "2000"]);
     let child = tidegate(&[&["replay", "pipe"][..], &rules, &output].concat())
         .current_dir(dir)
-        .stdout(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     // All of the log is written before the pipe is closed: until then it runs, and it has read all but a pipe's worth.
@@ -219,10 +252,10 @@ fn progress_is_shown_in_a_terminal_and_nowhere_else() {
     // stdout goes elsewhere: what the terminal shows is stderr alone. A new one says that it has no columns, and nothing is drawn.
     let command =
         format!("stty cols 100 rows 30; {} {} > report.txt", env!("CARGO_BIN_EXE_tidegate"), args.join(" "));
-    let watched = std::process::Command::new("script")
+    let watched = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .env("TERM", "xterm")
-        .stdin(std::process::Stdio::null())
+        .stdin(Stdio::null())
         .current_dir(dir.path())
         .output()
         .unwrap();
