@@ -9,7 +9,7 @@ use tidegate_store::{Clock as _, SystemClock};
 
 use crate::args::{KeyArgs, KeysArgs, KeysCommand, UntilArgs};
 use crate::commands::admin_client::AdminClient;
-use crate::commands::rules::{Printer, part, shown};
+use crate::commands::rules::{Printer, part, shown, table};
 use crate::failure::Failure;
 
 pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
@@ -18,8 +18,7 @@ pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
     match &args.what {
         KeysCommand::Get(key) => {
             let body = client.post("/keys/lookup", &asked(key)?)?.body;
-            let columns = ["rule", "limit_name", "limit", "used", "remaining", "reset_after_ms", "refused"];
-            out.table(&body, &body["cells"], &columns)?;
+            out.text(&body, &state_of_key(&body))?;
         }
         KeysCommand::Reset(key) => {
             let body = client.post("/keys/reset", &asked(key)?)?.body;
@@ -45,16 +44,64 @@ pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is in force for a key alone, then what it has left under each limit.
+fn state_of_key(body: &Value) -> String {
+    let overrides = body["overrides"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut text: String = overrides.iter().map(|one| in_words(one) + "\n").collect();
+    let has_cells = body["cells"].as_array().is_some_and(|cells| !cells.is_empty());
+    // A ban on one rule counts where that rule matches.
+    let other_rules = body["others"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_banned = overrides.iter().any(|one| one["action"] == "ban" && one["rule"].is_null())
+        || other_rules.iter().any(|one| one["outcome"] == "banned");
+    text += &match (has_cells, is_banned) {
+        (true, _) => {
+            let columns = ["rule", "limit_name", "limit", "used", "remaining", "reset_after_ms", "refused"];
+            table(&body["cells"], &columns)
+        }
+        (false, true) => "its requests are refused, and spend nothing".to_owned(),
+        (false, false) => "no rule counts this key (`tidegate explain` says why)".to_owned(),
+    };
+    text
+}
+
+/// An override in a line: what, where, until when, by whom, why, and how to end it.
+fn in_words(one: &Value) -> String {
+    let what = match one["action"].as_str() {
+        Some("ban") => "banned".to_owned(),
+        Some("unlimited") => "never limited".to_owned(),
+        _ => format!("has its own limits, {},", shown(&one["limits"])),
+    };
+    let rule = match &one["rule"] {
+        Value::Null => "every rule".to_owned(),
+        rule => format!("the rule {}", shown(rule)),
+    };
+    let reason = match one["reason"].as_str() {
+        None | Some("") => String::new(),
+        Some(reason) => format!(": {reason}"),
+    };
+    let lift = format!("lift it with: tidegate keys lift {}", shown(&one["id"]));
+    let mut text =
+        format!("{what} on {rule} {}, by {}{reason} ({lift})", until(&one["until"]), shown(&one["author"]),);
+    if let Some(warning) = one["warning"].as_str() {
+        text += &format!("; without effect: {warning}");
+    }
+    text
+}
+
+fn until(end: &Value) -> String {
+    match end {
+        Value::Null => "for ever".to_owned(),
+        end => format!("until {}", shown(end)),
+    }
+}
+
 fn made(client: &AdminClient, out: &Printer, body: Value) -> Result<(), Failure> {
     let body = client.post("/keys/overrides", &body)?.body;
-    let until = match &body["until"] {
-        Value::Null => "for ever".to_owned(),
-        until => format!("until {}", shown(until)),
-    };
     let text = format!(
-        "{} {} {until} (lift it with: tidegate keys lift {})",
+        "{} {} {} (lift it with: tidegate keys lift {})",
         shown(&body["action"]),
         shown(&body["when"]),
+        until(&body["until"]),
         shown(&body["id"])
     );
     out.text(&body, &text)

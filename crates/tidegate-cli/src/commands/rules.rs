@@ -200,14 +200,7 @@ impl Printer {
 
     /// A table with these columns of each item, for a person.
     pub(crate) fn table(&self, body: &Value, items: &Value, columns: &[&str]) -> Result<(), Failure> {
-        let mut table = Table::new();
-        table
-            .load_style(comfy_table::presets::NOTHING)
-            .set_header(columns.iter().map(|name| name.to_uppercase()));
-        for item in items.as_array().into_iter().flatten() {
-            table.add_row(columns.iter().map(|column| shown(&item[*column])));
-        }
-        self.text(body, &table.to_string())
+        self.text(body, &table(items, columns))
     }
 
     fn rules(&self, body: &Value) -> Result<(), Failure> {
@@ -278,6 +271,18 @@ pub(crate) fn caller(key: &Value) -> String {
             || matches!(one, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     whole.chars().take(LONGEST_CALLER).map(|one| if hidden(one) { '?' } else { one }).collect()
+}
+
+/// These columns of each item.
+pub(crate) fn table(items: &Value, columns: &[&str]) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_header(columns.iter().map(|name| name.to_uppercase()));
+    for item in items.as_array().into_iter().flatten() {
+        table.add_row(columns.iter().map(|column| shown(&item[*column])));
+    }
+    table.to_string()
 }
 
 /// A value as a cell of a table.

@@ -263,6 +263,12 @@ const stories = {
     await page.getByRole('dialog').getByRole('button', { name: 'Lift', exact: true }).click();
     await page.getByText('No key is banned or overridden.').waitFor();
     await askUntil({ user: 'mallory' }, 200);
+
+    // A ban on one rule says so, too: until when, by whom and why.
+    const end = new Date(Date.now() + 90 * 60_000).toISOString();
+    await api(page, 'POST', 'keys/overrides', { domain: 'api', rule: 'per-user', when: { user: 'mallory' }, action: 'ban', until: end, reason: 'on one rule' });
+    await page.getByText(/^Banned on per-user, ends in 1h, by .+: on one rule/).waitFor();
+    await page.getByText('Requests of this caller are refused, and spend nothing.').waitFor();
     page.noMistakes();
   },
 

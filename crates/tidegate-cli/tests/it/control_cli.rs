@@ -166,6 +166,34 @@ fn keys_are_looked_at_banned_overridden_and_reset() {
 }
 
 #[test]
+fn a_look_at_a_banned_key_says_until_when_by_whom_and_why() {
+    let node = Node::start("");
+    let get = || says(&node, &["keys", "get", "--domain", "api", "user=7"]);
+    assert!(!get().contains("banned"), "{}", get());
+    let ban =
+        json_of(&node, &["keys", "ban", "--domain", "api", "user=7", "--for", "1h", "--reason", "abuse"]);
+    let text = |name: &str| ban[name].as_str().unwrap();
+    let line = format!(
+        "banned on every rule until {}, by {}: abuse (lift it with: tidegate keys lift {})",
+        text("until"),
+        text("author"),
+        text("id")
+    );
+    assert_eq!(get(), format!("{line}\nits requests are refused, and spend nothing\n"));
+}
+
+#[test]
+fn a_look_at_a_key_with_its_own_limits_says_so_above_its_cells() {
+    let node = Node::start("");
+    let own = ["keys", "override", "--domain", "api", "--rule", "per-user", "user=8", "--limit", "5/minute"];
+    says(&node, &own);
+    let text = says(&node, &["keys", "get", "--domain", "api", "user=8"]);
+    let first = text.lines().next().unwrap();
+    assert!(first.starts_with("has its own limits, 5/minute, on the rule per-user for ever, by "), "{text}");
+    assert!(text.contains("\n RULE "), "{text}");
+}
+
+#[test]
 fn top_shows_rules_and_nodes_with_their_rates() {
     let node = Node::start("admin: { node: limiter-7 }");
     eventually("a second with decisions is shown", PATIENCE, || {

@@ -58,6 +58,21 @@ fn a_ban_refuses_at_once_until_it_is_lifted() {
 }
 
 #[test]
+fn a_look_at_a_banned_key_says_until_when_by_whom_and_why() {
+    let node = Node::start();
+    let ban = json!({ "domain": "api", "rule": "per-user", "when": { "user": "42" }, "action": "ban",
+                      "until": "2199-01-01T00:00:00Z", "reason": "abuse" });
+    let made = create(&node, &ban);
+    let looked = node.ask("POST", "/keys/lookup", &user("42")).json();
+    assert_eq!(looked["overrides"], json!([made]));
+    let parts = ["action", "rule", "until", "reason"].map(|part| looked["overrides"][0][part].clone());
+    assert_eq!(parts, ["ban", "per-user", "2199-01-01T00:00:00Z", "abuse"].map(Value::from));
+    assert!(looked["overrides"][0]["author"].as_str().is_some_and(|author| !author.is_empty()), "{looked}");
+    let banned = |one: &Value| one["rule"] == "per-user" && one["outcome"] == "banned";
+    assert!(looked["others"].as_array().unwrap().iter().any(banned), "{looked}");
+}
+
+#[test]
 fn an_override_gives_one_key_other_limits_and_survives_a_publish() {
     let node = Node::start();
     let more = json!({ "domain": "api", "rule": "per-user", "when": { "user": "42" }, "action": "limits",
