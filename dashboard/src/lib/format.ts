@@ -1,6 +1,8 @@
 // Numbers, spans and moments as people read them.
 
-const THIN = '\u2009';
+/** Thin, and no line ends there: a number, or a number and its unit, stays whole. */
+const THIN = '\u202f';
+const NO_BREAK = '\u00a0';
 
 export function count(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return '–';
@@ -45,7 +47,7 @@ export function span(ms: number | null | undefined): string {
       if (unit === 's') break;
     } else if (parts.length) break;
   }
-  return parts.join(' ') || '<1ms';
+  return parts.join(NO_BREAK) || '<1ms';
 }
 
 export function bytes(value: number | null | undefined): string {
@@ -64,7 +66,7 @@ export function ago(at: string | number | null | undefined, now = Date.now()): s
   if (at === null || at === undefined) return 'never';
   const ms = now - new Date(at).getTime();
   if (Math.abs(ms) < 2000) return 'now';
-  const text = span(Math.abs(ms)).split(' ')[0]!;
+  const text = span(Math.abs(ms)).split(NO_BREAK)[0]!;
   return ms >= 0 ? `${text} ago` : `in ${text}`;
 }
 

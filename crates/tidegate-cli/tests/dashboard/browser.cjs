@@ -107,6 +107,25 @@ async function accessible(page, where) {
   if (told.length) fail(told.join('\n'));
 }
 
+/** Numbers, with their thousands and their unit, of which a part stands on the next line. */
+async function brokenNumbers(page) {
+  return page.evaluate(() => {
+    const broken = [];
+    const texts = document.createTreeWalker(document.querySelector('main') ?? document.body, NodeFilter.SHOW_TEXT);
+    for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+      if (node.parentElement.closest('.cm-editor')) continue;
+      for (const found of node.data.matchAll(/\d+(?:[\u2009\u202f.]\d+)*(?:[\u2009\u202f][%a-zµ]+)?/g)) {
+        const range = document.createRange();
+        range.setStart(node, found.index);
+        range.setEnd(node, found.index + found[0].length);
+        const lines = new Set([...range.getClientRects()].map((part) => Math.round(part.top)));
+        if (lines.size > 1) broken.push(`${found[0]} in “${node.parentElement.innerText.slice(0, 80)}”`);
+      }
+    }
+    return broken;
+  });
+}
+
 /** Asks the admin API as the page would, with its session. */
 async function api(page, method, path, body, headers = {}) {
   return page.evaluate(
@@ -432,6 +451,43 @@ const stories = {
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
     await publish(page, 'twenty are enough');
     await page.getByText('Nothing differs.').waitFor();
+    page.noMistakes();
+  },
+
+  /** The preview of a busy service: millions of requests, and no number that goes on in the next line. */
+  async numbers(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await busyCallers();
+    // 41,237 times the traffic. Times and limits stay as they are.
+    const more = (value, name = '') => {
+      if (Array.isArray(value)) return value.map((one) => more(one, name));
+      if (value && typeof value === 'object') return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, /timeline|peaks|_us$|_s$|quota|limit$|sampled/.test(key) ? one : more(one, key)]));
+      return typeof value === 'number' ? value * 41_237 : value;
+    };
+    await page.route('**/admin/v1/replay', async (route) => {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, json: more(await answer.json()) });
+    });
+    await to(page, 'rules/edit?domain=api&rule=per-user');
+    await page.getByRole('slider', { name: 'Limit of per-user' }).waitFor();
+    await write(page, 'domain: api\nrules:\n  - name: per-user\n    key: [user]\n    limits: [20/minute]\n');
+    await page.getByText(/more refused, .* more admitted/).first().waitFor();
+    for (const [size, viewport] of Object.entries({ desktop: DESKTOP, tablet: TABLET, phone: PHONE })) {
+      await page.setViewportSize(viewport);
+      const cut = await page.locator('.preview .scroll').evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel));
+      if (cut.length) fail(`${size}: a column is cut off in ${cut.join(', ')}`);
+      for (const colorScheme of ['light', 'dark']) {
+        await page.emulateMedia({ colorScheme });
+        await screenshot(page, `editor-large-numbers-${size}-${colorScheme}`);
+      }
+    }
+    // Which number stands at the end of a line depends on the width.
+    for (let width = PHONE.width; width <= DESKTOP.width; width += 25) {
+      await page.setViewportSize({ width, height: DESKTOP.height });
+      const broken = await brokenNumbers(page);
+      if (broken.length) fail(`${width} px wide: ${broken.join('; ')}`);
+    }
     page.noMistakes();
   },
 

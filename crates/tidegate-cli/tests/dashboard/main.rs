@@ -123,6 +123,11 @@ fn a_change_is_played_through_the_sample_and_its_limit_moved_before_it_is_publis
 }
 
 #[test]
+fn the_numbers_of_a_preview_stay_whole_at_every_width() {
+    live_through("numbers");
+}
+
+#[test]
 fn a_suggested_limit_becomes_a_shadow_rule() {
     live_through("suggestion");
 }
