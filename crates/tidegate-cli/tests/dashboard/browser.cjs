@@ -459,7 +459,7 @@ const stories = {
     const page = await open(browser);
     await logIn(page);
     await busyCallers();
-    // As many times the traffic. Times, limits and what is told of a line stay as they are.
+    // 41,237 times the traffic. Times and limits stay as they are.
     const more = (value, name = '') => {
       if (Array.isArray(value)) return value.map((one) => more(one, name));
       if (value && typeof value === 'object') return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, /timeline|peaks|_us$|_s$|quota|limit$|sampled/.test(key) ? one : more(one, key)]));

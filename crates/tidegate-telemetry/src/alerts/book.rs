@@ -1,8 +1,9 @@
 //! What is the matter, since when, and who was told: one entry for each thing, however often it is found.
 //!
 //! An alert begins when it has lasted as long as its kind must, and ends when it has been gone for a while, so that what
-//! flickers is told once. While it is unknown whether it goes on, it neither begins nor ends. What an operator has silenced is kept, and not told. Every node of a fleet keeps a book, so that
-//! whoever takes the duty to tell over knows what is the matter; what was told already it learns from the one before.
+//! flickers is told once. While it is unknown whether it goes on, it neither begins nor ends. What an operator has silenced
+//! is kept, and not told. Every node of a fleet keeps a book, so that whoever takes the duty to tell over knows what is the
+//! matter; what was told already it learns from the one before.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -466,9 +467,9 @@ mod tests {
     #[test]
     fn an_alert_does_not_end_while_it_is_unknown_whether_it_goes_on() {
         let mut book = with_an_alert();
-        let told: Vec<Notice> =
+        let notices: Vec<Notice> =
             (3..3_600).flat_map(|now| book.step(now, alone(), &[], Telling::Ours)).collect();
-        assert_eq!(told, []);
+        assert_eq!(notices, []);
         assert_eq!(book.active().len(), 1);
     }
 
