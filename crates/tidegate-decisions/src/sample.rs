@@ -114,7 +114,7 @@ impl PerSecond {
             return (before < self.most).then_some(1);
         }
         let stride = THINNED * (before / self.most).next_power_of_two();
-        let stretch = second << COUNT_BITS | before / stride;
+        let stretch = (second << COUNT_BITS) | (before / stride);
         (before % stride == self.places.of(stretch, stride))
             .then(|| u32::try_from(stride).unwrap_or(u32::MAX))
     }

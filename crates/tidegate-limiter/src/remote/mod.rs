@@ -439,7 +439,11 @@ impl Remote {
 
     fn tell(&self, change: Option<Change>) {
         if let Some(Change { node, state }) = change {
-            self.observer.breaker_changed(&self.store.endpoint(node), state);
+            let endpoint = self.store.endpoint(node);
+            // One without a name holds nothing: nobody misses it.
+            if !endpoint.is_empty() {
+                self.observer.breaker_changed(&endpoint, state);
+            }
         }
     }
 

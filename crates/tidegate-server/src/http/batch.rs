@@ -11,7 +11,7 @@ use tidegate_limiter::{CheckRequest, DescriptorAsk, Transport};
 use tidegate_rules::UnknownDomain;
 
 use super::check::{Entries, ask, entries, question};
-use super::idempotency::{KeptAnswer, Turn, check_id, detached};
+use super::idempotency::{KeptAnswer, NamedTurn, check_id, detached};
 use super::{Answer, HttpState, JSON, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
@@ -35,12 +35,12 @@ impl HttpState {
     async fn decide_batch(&self, batch: &json::Batch<'_>, began: Timestamp) -> Result<Answer, Problem> {
         let numbers = 0..batch.checks.len();
         let turns = join_all(numbers.map(|number| self.turn_in_batch(&batch.checks[number], number))).await;
-        let turns: Vec<Option<Turn<'_>>> = turns.into_iter().collect::<Result<_, _>>()?;
+        let turns: Vec<Option<NamedTurn<'_>>> = turns.into_iter().collect::<Result<_, _>>()?;
         let open: Vec<&Check<'_>> = batch
             .checks
             .iter()
             .zip(&turns)
-            .filter(|(_, turn)| !matches!(turn, Some(Turn::Answered(_))))
+            .filter(|(_, turn)| !matches!(turn, Some(NamedTurn::Answered(_))))
             .map(|(check, _)| check)
             .collect();
         let mut decided = self.decide_all(&open, began).await?.into_iter();
@@ -48,8 +48,8 @@ impl HttpState {
         let bodies = join_all(turns.into_iter().map(|turn| {
             let (kept, first) = match turn {
                 None => (next(), None),
-                Some(Turn::Ours(first)) => (next(), Some(first)),
-                Some(Turn::Answered(kept)) => (kept, None),
+                Some(NamedTurn::Ours(first)) => (next(), Some(first)),
+                Some(NamedTurn::Answered(kept)) => (kept, None),
             };
             async move {
                 if let Some(first) = first {
@@ -74,7 +74,11 @@ impl HttpState {
     }
 
     /// Whose turn it is to decide a check that has a name; none for one that has no name.
-    async fn turn_in_batch(&self, check: &Check<'_>, number: usize) -> Result<Option<Turn<'_>>, Problem> {
+    async fn turn_in_batch(
+        &self,
+        check: &Check<'_>,
+        number: usize,
+    ) -> Result<Option<NamedTurn<'_>>, Problem> {
         let Some(id) = &check.request_id else { return Ok(None) };
         let turn = self.turn(&check_id(check, id.as_str())).await;
         turn.map(Some).map_err(|problem| problem.at(format!("checks[{number}].request_id")))

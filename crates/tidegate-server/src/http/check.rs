@@ -14,7 +14,7 @@ use tidegate_limiter::{
 use tidegate_rules::UnknownDomain;
 use tidegate_store::RefundId;
 
-use super::idempotency::{Keep, KeptAnswer, Turn, check_id, detached, refund_id, settled};
+use super::idempotency::{Keep, KeptAnswer, NamedTurn, check_id, detached, refund_id, settled};
 use super::{Answer, HttpState, JSON};
 use crate::json::{self, Attributes, Check, Count};
 use crate::problem::{Kind, Problem};
@@ -62,8 +62,8 @@ impl HttpState {
         let check: Check<'_> = json::parse(body)?;
         let id = check.request_id.as_ref().map_or("", |id| id.as_str());
         match self.turn(&check_id(&check, id)).await? {
-            Turn::Answered(kept) => Ok(kept),
-            Turn::Ours(first) => settled(first, self.decide(&check, began, trace).await).await,
+            NamedTurn::Answered(kept) => Ok(kept),
+            NamedTurn::Ours(first) => settled(first, self.decide(&check, began, trace).await).await,
         }
     }
 
@@ -72,14 +72,14 @@ impl HttpState {
         let id = refund.request_id.as_ref().map_or("", |id| id.as_str());
         let request = refund_id(&refund, id);
         match self.turn(&request).await? {
-            Turn::Answered(kept) => Ok(kept),
+            NamedTurn::Answered(kept) => Ok(kept),
             // It may have been given back before, on this node's own count too, which knows no names.
-            Turn::Ours(first) if !first.is_certain() => {
+            NamedTurn::Ours(first) if !first.is_certain() => {
                 first.withdrawn().await;
                 let detail = "the store did not say whether this request_id is new: nothing was given back";
                 Err(Problem::new(Kind::StoreUnavailable, detail).hint("try again with the same request_id"))
             }
-            Turn::Ours(first) => {
+            NamedTurn::Ours(first) => {
                 settled(first, self.give_back(&refund, Some(request.refund_id())).await).await
             }
         }

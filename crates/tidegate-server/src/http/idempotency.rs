@@ -105,7 +105,7 @@ fn asked(what: &[u8], hits: u64, attributes: &Attributes<'_>) -> Vec<u8> {
 }
 
 /// Whose turn it is to decide a named request.
-pub(super) enum Turn<'l> {
+pub(super) enum NamedTurn<'l> {
     /// This one's.
     Ours(FirstTime<'l>),
     /// Nobody's: it was answered this.
@@ -114,11 +114,11 @@ pub(super) enum Turn<'l> {
 
 impl HttpState {
     /// Claims the name of a request, at most once a minute.
-    pub(super) async fn turn(&self, request: &RequestId) -> Result<Turn<'_>, Problem> {
+    pub(super) async fn turn(&self, request: &RequestId) -> Result<NamedTurn<'_>, Problem> {
         match self.service.limiter.claim(request).await {
-            Ok(Claim::First(first)) => Ok(Turn::Ours(first)),
+            Ok(Claim::First(first)) => Ok(NamedTurn::Ours(first)),
             Ok(Claim::Answered(record)) => {
-                KeptAnswer::from_record(&record).map(Turn::Answered).ok_or_else(unreadable)
+                KeptAnswer::from_record(&record).map(NamedTurn::Answered).ok_or_else(unreadable)
             }
             Err(error) => Err(conflict(error)),
         }
