@@ -157,7 +157,8 @@ impl RaceOrder {
         });
     }
 
-    /// The place of the one to be played. Who was refused changes nothing, so it goes as soon as it agrees with the log. Of the
+    /// The place of the one to be played. Who was refused changes little, so it goes as soon as it agrees with the log; but not
+    /// before a request of its caller that came earlier and passes, which a penalty or a counted refusal would keep out. Of the
     /// others the one that ends first goes; where it does not agree yet, what may help it goes before. Nothing goes earlier than
     /// it must, for it might take the place of one that had no choice.
     fn choose(&self, places: &[usize], passes: &mut impl FnMut(&Recorded<'_>) -> bool) -> usize {
@@ -167,7 +168,13 @@ impl RaceOrder {
         };
         let mut refused = places.iter().copied().filter(|place| is_such(*place, true)).take(MOST_TRIED);
         if let Some(agrees) = refused.find(|place| !passes(line(*place))) {
-            return agrees;
+            let came_before = |other: usize| {
+                is_such(other, false)
+                    && line(other).at <= line(agrees).at
+                    && self.is_same_caller(other, agrees)
+            };
+            let mut before = places.iter().copied().filter(|other| came_before(*other)).take(MOST_TRIED);
+            return before.find(|other| passes(line(*other))).unwrap_or(agrees);
         }
         let first = places[0];
         let mut who_takes = |whom: usize| {
@@ -203,6 +210,13 @@ impl RaceOrder {
             fitting.map(|place| (in_common(place), place)).collect();
         likely.sort_by_key(|(in_common, _)| Reverse(*in_common));
         likely.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Whether all that one says of itself the other says too.
+    fn is_same_caller(&self, one: usize, other: usize) -> bool {
+        let (one, other) = (self.who(one), self.who(other));
+        let (fewer, more) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+        fewer.iter().all(|pair| more.contains(pair))
     }
 
     /// Who is at a place: of a lease, who took it.

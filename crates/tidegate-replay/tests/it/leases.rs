@@ -285,6 +285,30 @@ fn of_orders_that_the_times_allow_one_is_played_that_the_log_agrees_with() {
 }
 
 #[test]
+fn a_refusal_with_a_penalty_is_not_played_before_what_passed_earlier() {
+    // Lines are put in order wherever a rule takes leases, this one included.
+    let rules = "
+  - { name: pen, match: { k: pen }, key: [user], penalty: 1s, limits: [{ algorithm: sliding_log, limit: 3, window: 500ms }] }
+  - { name: slot, match: { k: slot }, key: [], limits: [{ algorithm: concurrency, limit: 1, ttl: 10s }] }
+";
+    let line = |at_us: u64, verdict: &str, cost: u64, answered_in_us: u64| {
+        let time = START * 1_000_000 + at_us;
+        format!(
+            "{{\"time_us\":{time},\"domain\":\"web\",\"verdict\":\"{verdict}\",\"n\":1,\"cost\":{cost},\
+             \"answered_in_us\":{answered_in_us},\"attributes\":{{\"user\":\"a\",\"k\":\"pen\"}}}}\n"
+        )
+    };
+    let log = [
+        line(0, "admitted", 2, 20),
+        line(100_000, "admitted", 1, 31),
+        line(100_019, "refused", 2, 57),
+        line(300_000, "refused", 1, 20),
+    ];
+    let report = replay(&log.concat(), Format::Tidegate, rules, None);
+    assert_eq!(outcome(&report), (2, 0, 0), "{:?}", report.notes);
+}
+
+#[test]
 fn what_was_renewed_before_another_lease_of_the_request_had_ended_lives_on_in_a_replay_too() {
     let rules = "
   - { name: slot, key: [], limits: [{ name: long, algorithm: concurrency, limit: 1, ttl: 5s }, { name: short, algorithm: concurrency, limit: 1, ttl: 2s }] }
