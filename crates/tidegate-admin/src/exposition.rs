@@ -423,7 +423,7 @@ fn encode_remote(stats: &RemoteStats, encoder: &mut DescriptorEncoder<'_>) -> fm
     gauge(encoder, "store_debts", help, stats.debts as u64)?;
     let help = "Leases that nobody holds and that are not yet given back.";
     gauge(encoder, "orphaned_leases", help, stats.orphans as u64)?;
-    let help = "Names of requests of which the store must still be told, because it did not answer.";
+    let help = "Names of requests whose state the store has not confirmed yet, because it did not answer.";
     gauge(encoder, "unwritten_request_names", help, stats.unwritten_names as u64)?;
     let help = "What was forgotten for want of room: refusals to repeat, hits to charge, leases to give back, names of requests to free.";
     let mut family = encoder.encode_descriptor("forgotten", help, None, MetricType::Counter)?;

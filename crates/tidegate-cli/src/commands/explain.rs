@@ -48,5 +48,5 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
 fn unknown_domain(domain: &str, rules: &RuleSet) -> Failure {
     let mut known: Vec<&str> = rules.domains().collect();
     known.sort_unstable();
-    Failure::new(format!("no rule file speaks of the domain `{domain}`")).hint(suggest(domain, &known))
+    Failure::new(format!("no rule file has the domain `{domain}`")).hint(suggest(domain, &known))
 }

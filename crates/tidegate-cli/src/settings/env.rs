@@ -253,7 +253,7 @@ const VARIABLES: &[Variable] = &[
     open("TIDEGATE_ALERTS__ENABLED", "whether anything is watched", |to, text| {
         put(&mut to.alerts.enabled, text)
     }),
-    secret("TIDEGATE_ALERTS__WEBHOOK", "who is told of alerts, as YAML", |to, text| {
+    secret("TIDEGATE_ALERTS__WEBHOOK", "who receives alerts, as YAML", |to, text| {
         put_yaml(&mut to.alerts.webhook, text)
     }),
     open("TIDEGATE_ALERTS__DASHBOARD", "the dashboard's address, for links", |to, text| {
@@ -270,7 +270,7 @@ const VARIABLES: &[Variable] = &[
     ),
     open(
         "TIDEGATE_ALERTS__CERTIFICATE_DAYS",
-        "days before its end that a certificate is told of",
+        "days before its end that a certificate raises an alert",
         |to, text| put_yaml(&mut to.alerts.certificate_days, text),
     ),
     open(

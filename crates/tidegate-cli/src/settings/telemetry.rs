@@ -80,7 +80,7 @@ pub(crate) struct Alerts {
     pub(crate) store_p99: Option<Span>,
     /// The part of its memory above which the store is nearly full: 0.85 by default
     pub(crate) store_memory: Option<f64>,
-    /// How many days before its end a certificate is told of: 14 by default
+    /// How many days before its end a certificate raises an alert: 14 by default
     pub(crate) certificate_days: Option<u64>,
     /// The part of its requests that enforcing a shadow rule would refuse: 0.05 by default
     pub(crate) shadow_refusals: Option<f64>,

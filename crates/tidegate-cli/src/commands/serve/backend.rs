@@ -247,7 +247,7 @@ fn tell_once(report: &ServerReport, told: &mut Vec<String>) {
     let (endpoint, line) = (report.endpoint.as_str(), report.to_string());
     // An outage that goes on is no news, whatever its words.
     let away = matches!(report.finding, Finding::Away(_));
-    let news = if away { format!("{endpoint} is away") } else { line.clone() };
+    let news = if away { format!("{endpoint} is unavailable") } else { line.clone() };
     if told.contains(&news) || told.len() >= MOST_NEWS {
         return;
     }

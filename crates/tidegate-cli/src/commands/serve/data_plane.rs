@@ -163,7 +163,7 @@ pub(super) fn check_domains(section: &ProxySection, rules: &RuleSet) -> Result<(
         return Ok(());
     }
     match section.domains().find(|domain| !known.contains(domain)) {
-        Some(unknown) => Err(Failure::new(format!("proxy.domain: no rule speaks of the domain `{unknown}`"))
+        Some(unknown) => Err(Failure::new(format!("proxy.domain: no rule has the domain `{unknown}`"))
             .hint(suggest(unknown, &known))),
         None => Ok(()),
     }

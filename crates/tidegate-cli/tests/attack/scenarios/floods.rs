@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_testkit::ShardedRedis;
+use tidegate_testkit::{RedisCluster, ShardedRedis};
 
 use super::attack_with;
 use crate::acts::flood;
@@ -97,6 +97,37 @@ fn fifty_thousand_at_once_over_several_servers_admit_the_limit_and_lose_none_of_
         for _ in 0..25 {
             attack.burst(&[Pipeline { node: 0, requests: requests(100) }]);
         }
+        attack
+    });
+}
+
+/// Each request needs two servers, and all of them one: for a few seconds everything is late.
+#[test]
+fn bursts_again_and_again_over_a_cluster_never_look_like_a_failure() {
+    attack_with(&[3], |random| {
+        let hourly = |limit| vec![Limit::FixedWindow { limit, window: HOUR }];
+        let mut plan = Plan::default();
+        plan.add("case", "local", hourly(30), Some(hourly(700)), 40);
+        let mut attack = Attack::start(Store::Cluster(RedisCluster::start()), 2, DEFAULT, plan);
+        for (connections, each) in [(40, 750), (10, 200), (10, 200), (10, 200), (10, 200), (10, 200)] {
+            let mut requests = || (0..each).map(|_| (random.below(40), 1)).collect();
+            let burst: Vec<Pipeline> =
+                (0..connections).map(|node| Pipeline { node: node % 2, requests: requests() }).collect();
+            attack.burst(&burst);
+            crate::world::pass(Duration::from_millis(200));
+        }
+        attack
+    });
+}
+
+#[test]
+fn fifty_thousand_at_once_on_one_concurrency_limit_give_its_leases_once() {
+    attack_with(&[0], |_| {
+        let limit = Limit::Concurrency { limit: 100, ttl: HOUR, count_refused: false };
+        let mut attack = Attack::start(Store::single(), 2, DEFAULT, Plan::of(limit, "local", 1));
+        let pipelines: Vec<Pipeline> =
+            (0..50).map(|number| Pipeline { node: number % 2, requests: vec![(0, 1); 1_000] }).collect();
+        attack.burst(&pipelines);
         attack
     });
 }
