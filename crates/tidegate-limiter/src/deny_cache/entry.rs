@@ -56,7 +56,7 @@ impl Refusal {
 
     /// Whether the store refused after `arrival`: whoever waits since then would have been refused just the same.
     pub(super) fn came_after(&self, arrival: Timestamp, now: Timestamp) -> bool {
-        now >= self.sent && self.sent >= arrival
+        now >= self.sent && self.sent > arrival
     }
 
     /// How long a caller who asks now has to wait, at least as long as the store would say: the store may have decided when
