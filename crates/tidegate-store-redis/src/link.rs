@@ -301,8 +301,13 @@ async fn prove_alive(shared: Arc<KeptLink>) -> Option<Duration> {
     shared.is_checked.store(false, Ordering::Relaxed);
     match answer {
         Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => {
-            shared.is_heard();
-            Some(began.elapsed().saturating_sub(explained))
+            let took = began.elapsed();
+            // After so long it is as good as silence, unless other answers come, late as they are.
+            let proves = took < SILENT_FOR;
+            if proves || shared.silence.lock().late.is_some() {
+                shared.is_heard();
+            }
+            proves.then(|| took.saturating_sub(explained))
         }
         // The connection was lost meanwhile, and another one may be up.
         Ok(Err(_)) => None,

@@ -156,14 +156,17 @@ fn the_end_of_a_lease_says_its_domain_and_renewals_beyond_the_rate_are_counted()
     let entries = [("team", &b"blue"[..])];
     let asks = [DescriptorAsk::one(&entries)];
     let lease = at_once(world.limiter.check(&CheckRequest::new("jobs", &asks))).unwrap().lease.unwrap();
-    for _ in 0..5 {
+    for _ in 0..50 {
         at_once(world.limiter.renew(&lease)).unwrap();
     }
     at_once(world.limiter.release(&lease)).unwrap();
     let domains: Vec<Option<String>> =
         world.log.recent().iter().map(|entry| entry.domain().map(str::to_owned)).collect();
-    assert_eq!(domains, vec![Some("jobs".to_owned()); 1 + 2 + 1], "the admission, two renewals, the end");
-    assert_eq!(world.log.stats().renewals_left_out, 3);
+    assert!(domains.iter().all(|domain| domain.as_deref() == Some("jobs")), "{domains:?}");
+    // Beside the admission and the end, the first two, and few of those beyond the rate.
+    let (renewals, left_out) = (domains.len() - 2, world.log.stats().renewals_left_out);
+    assert!((2..10).contains(&renewals), "{renewals} renewals");
+    assert_eq!(renewals as u64 + left_out, 50);
 }
 
 #[test]
@@ -209,9 +212,9 @@ fn what_is_kept_adds_up_to_what_was_decided() {
         |verdict| world.log.search(&Query { verdict: Some(verdict), ..Query::default() }).stand_for;
     assert_eq!((admitted, refused), (1_500, 4_500));
     assert_eq!(stand_for(Verdict::Admitted), admitted);
-    // The last second's refusals beyond the rate wait for the next line.
+    // Beyond the rate one in sixteen and fewer is kept: an estimate.
     let told = stand_for(Verdict::Refused);
-    assert!(told <= refused && refused - told < 100, "{told} of {refused}");
+    assert!(told.abs_diff(refused) < refused / 5, "{told} of {refused}");
 }
 
 #[test]
@@ -225,7 +228,7 @@ fn a_flood_of_strange_callers_stays_within_its_bytes() {
     assert!(stats.bytes <= 256 << 10 && stats.records > 100, "{stats:?}");
     assert_eq!(stats.kept, 20_000);
     // Two rankings of two rules, and those whose peaks are known under the limit of each.
-    assert!(stats.callers <= 4 * 256 + 2 * 4_096, "{stats:?}");
+    assert!(stats.callers <= 4 * 256 + 2 * 6_144, "{stats:?}");
 }
 
 #[test]

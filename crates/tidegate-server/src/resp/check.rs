@@ -242,7 +242,9 @@ pub(crate) fn write_lease(outcome: Result<(), LeaseError>, to: &mut Replies) {
         Ok(()) => to.integer(1),
         Err(LeaseError::Ended) => to.integer(0),
         Err(error) => {
-            to.error(&format!("ERR {error}, try again: otherwise the lease ends when its time to live is over"));
+            to.error(&format!(
+                "ERR {error}, try again: otherwise the lease ends when its time to live is over"
+            ));
         }
     }
 }
