@@ -89,15 +89,15 @@ enum SilenceKind {
 }
 
 impl Silence {
-    /// A call that was sent at `sent` was not answered by `now`, while so many were under way.
-    fn goes_on(&mut self, sent: Instant, now: Instant, under_way: usize) -> SilenceKind {
+    /// A call that was sent at `sent` was not answered by `now`.
+    fn goes_on(&mut self, sent: Instant, now: Instant) -> SilenceKind {
         let (first, last) = self.since.unwrap_or((now, sent));
         if sent >= last {
             self.calls += 1;
             self.since = Some((first, now));
         }
         let is_late = self.late.is_some_and(|late| now.duration_since(late) < SILENT_FOR);
-        match self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR + explained(under_way) {
+        match self.calls >= SILENT_CALLS && now.duration_since(first) >= SILENT_FOR {
             false => SilenceKind::Nothing,
             true if is_late => SilenceKind::Late,
             true => SilenceKind::Silent,
@@ -226,8 +226,7 @@ impl Link {
     fn is_silent(&self, deadline: Deadline) {
         self.shared.is_silent.store(true, Ordering::Relaxed);
         let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
-        let under_way = self.shared.in_flight.load(Ordering::Relaxed);
-        let finding = self.shared.silence.lock().goes_on(sent, Instant::now(), under_way);
+        let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
         match finding {
             SilenceKind::Nothing => {}
             SilenceKind::Silent => self.give_up(),
@@ -460,13 +459,13 @@ mod tests {
         let at = |millis| began + Duration::from_millis(millis);
         let mut silence = Silence::default();
         for _ in 0..10 {
-            assert_eq!(silence.goes_on(at(0), at(10), 0), SilenceKind::Nothing, "they were sent together");
+            assert_eq!(silence.goes_on(at(0), at(10)), SilenceKind::Nothing, "they were sent together");
         }
         assert_eq!(silence.calls, 1);
-        let pause = [silence.goes_on(at(10), at(20), 0), silence.goes_on(at(20), at(30), 0)];
+        let pause = [silence.goes_on(at(10), at(20)), silence.goes_on(at(20), at(30))];
         assert_eq!(pause, [SilenceKind::Nothing; 2], "a pause of 30 ms");
         assert_eq!(silence.calls, 3);
-        assert_eq!(silence.goes_on(at(200), at(210), 0), SilenceKind::Silent);
+        assert_eq!(silence.goes_on(at(200), at(210)), SilenceKind::Silent);
     }
 
     #[test]
@@ -474,7 +473,7 @@ mod tests {
         let began = Instant::now();
         let at = |millis| began + Duration::from_millis(millis);
         let mut silence = Silence { late: Some(at(205)), ..Silence::default() };
-        let told = [10, 30, 50, 230, 404, 405].map(|now| silence.goes_on(at(now - 10), at(now), 0));
+        let told = [10, 30, 50, 230, 404, 405].map(|now| silence.goes_on(at(now - 10), at(now)));
         assert_eq!(told[..3], [SilenceKind::Nothing; 3]);
         assert_eq!(told[3..], [SilenceKind::Late, SilenceKind::Late, SilenceKind::Silent]);
     }
