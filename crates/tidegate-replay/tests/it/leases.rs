@@ -186,10 +186,12 @@ fn renewals_in_a_loop_fill_no_log() {
         at_once(live.limiter().renew(&token)).unwrap();
     }
     let renewals = || live.lines().iter().filter(|line| line.contains("renewed")).count();
-    assert_eq!(renewals(), 5);
+    // Beyond the rate ever fewer are kept, at random places.
+    let kept = renewals();
+    assert!((5..30).contains(&kept), "{kept}");
     live.pass(Micros::from_secs(1));
     at_once(live.limiter().renew(&token)).unwrap();
-    assert_eq!(renewals(), 6);
+    assert_eq!(renewals(), kept + 1);
     assert!(play(&live.lines(), ONE).0.iter().all(|(_, now, refused)| *now != *refused));
 }
 
