@@ -423,6 +423,8 @@ fn encode_remote(stats: &RemoteStats, encoder: &mut DescriptorEncoder<'_>) -> fm
     gauge(encoder, "store_debts", help, stats.debts as u64)?;
     let help = "Leases that nobody holds and that are not yet given back.";
     gauge(encoder, "orphaned_leases", help, stats.orphans as u64)?;
+    let help = "Leases that this node gave while the store was unavailable, and that the store has not yet been told of.";
+    gauge(encoder, "lent_leases", help, stats.lent_leases as u64)?;
     let help = "Names of requests whose state the store has not confirmed yet, because it did not answer.";
     gauge(encoder, "unwritten_request_names", help, stats.unwritten_names as u64)?;
     let help = "What was forgotten for want of room: refusals to repeat, hits to charge, leases to give back, names of requests to free.";

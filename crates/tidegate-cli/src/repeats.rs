@@ -1,7 +1,7 @@
 //! Withholds log lines that repeat: a fault that lasts must not fill a disk, nor hide another one.
 //!
 //! Lines are told apart by where in the code they come from and, where they name one, by their `kind` and `subject`: two
-//! alerts are no repetition. Each may be written a few times in a row and then once every ten seconds; how many were
+//! alerts are no repetition. Lines with a `hint` are told apart by their message: two mistakes in a file are none either. Each may be written a few times in a row and then once every ten seconds; how many were
 //! withheld is said once that is over, and counted in a metric.
 
 use std::collections::{BTreeMap, HashMap};
@@ -114,10 +114,11 @@ impl Repeats {
         loop {
             ticks.tick().await;
             for Withheld { lines, target, line } in self.take_withheld() {
+                // Not `target` and `line`: in JSON, where a line comes from has such a name already.
                 tracing::warn!(
                     withheld = lines,
-                    target,
-                    line,
+                    like_target = target,
+                    like_line = line,
                     "lines like others before them were not written"
                 );
             }
@@ -136,19 +137,27 @@ impl<S> Filter<S> for Repeats {
 }
 
 fn subject(event: &Event<'_>) -> Subject {
-    event.metadata().fields().field("subject")?;
-    let mut reader = SubjectReader(DefaultHasher::new());
+    let has = |name: &str| event.metadata().fields().field(name).is_some();
+    let told_apart_by: &[&str] = match (has("subject"), has("hint")) {
+        (true, _) => &["kind", "subject"],
+        (false, true) => &["message"],
+        (false, false) => return None,
+    };
+    let mut reader = SubjectReader { told_apart_by, read: DefaultHasher::new() };
     event.record(&mut reader);
-    Some(reader.0.finish())
+    Some(reader.read.finish())
 }
 
 /// Reads what a line is about.
-struct SubjectReader(DefaultHasher);
+struct SubjectReader {
+    told_apart_by: &'static [&'static str],
+    read: DefaultHasher,
+}
 
 impl Visit for SubjectReader {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if ["kind", "subject"].contains(&field.name()) {
-            (field.name(), format!("{value:?}")).hash(&mut self.0);
+        if self.told_apart_by.contains(&field.name()) {
+            (field.name(), format!("{value:?}")).hash(&mut self.read);
         }
     }
 }
@@ -161,9 +170,18 @@ pub(crate) mod tests {
     use tracing_subscriber::{Layer as _, Registry};
 
     use super::*;
+    use crate::settings::LogFormat;
 
     /// The lines that come out of `work` when it is logged through `repeats`.
     pub(crate) fn written(repeats: &Repeats, work: impl FnOnce()) -> Vec<String> {
+        written_as(repeats, LogFormat::Text, work)
+    }
+
+    fn written_as_json(repeats: &Repeats, work: impl FnOnce()) -> Vec<String> {
+        written_as(repeats, LogFormat::Json, work)
+    }
+
+    fn written_as(repeats: &Repeats, format: LogFormat, work: impl FnOnce()) -> Vec<String> {
         #[derive(Clone, Default)]
         struct Out(Arc<Mutex<Vec<u8>>>);
         impl io::Write for Out {
@@ -178,6 +196,10 @@ pub(crate) mod tests {
         let out = Out::default();
         let sink = out.clone();
         let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || sink.clone());
+        let layer = match format {
+            LogFormat::Text => layer.boxed(),
+            LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        };
         let subscriber = Registry::default().with(layer.with_filter(repeats.clone()));
         tracing::subscriber::with_default(subscriber, work);
         let text = out.0.lock().unwrap().clone();
@@ -220,6 +242,54 @@ pub(crate) mod tests {
         assert_eq!(written, IN_A_ROW as usize + 1);
         let told = repeats.take_withheld();
         assert_eq!((told.len(), told[0].lines), (1, 90));
+    }
+
+    #[test]
+    fn different_mistakes_are_no_repetition_and_the_same_again_is() {
+        let repeats = Repeats::default();
+        let mistake =
+            |number: u32| tracing::error!(hint = "units are s, m, h", "rules.yaml:{number}: no unit");
+        assert_eq!(lines(&repeats, || (0..30).for_each(mistake)), 30);
+        assert_eq!(lines(&repeats, || (0..30).for_each(|_| mistake(7))), IN_A_ROW as usize - 1);
+    }
+
+    #[test]
+    fn what_says_that_lines_were_withheld_has_no_key_twice_in_json() {
+        struct Counted(BTreeMap<String, u32>);
+        impl<'de> serde::Deserialize<'de> for Counted {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                struct Keys;
+                impl<'de> serde::de::Visitor<'de> for Keys {
+                    type Value = Counted;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("an object")
+                    }
+                    fn visit_map<A: serde::de::MapAccess<'de>>(
+                        self,
+                        mut map: A,
+                    ) -> Result<Counted, A::Error> {
+                        let mut keys = BTreeMap::new();
+                        while let Some((key, _)) = map.next_entry::<String, serde_json::Value>()? {
+                            *keys.entry(key).or_default() += 1;
+                        }
+                        Ok(Counted(keys))
+                    }
+                }
+                from.deserialize_map(Keys)
+            }
+        }
+        let repeats = Repeats::default();
+        let told = written_as_json(&repeats, || {
+            (0..20).for_each(|_| tracing::info!("again"));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let telling = tokio::time::timeout;
+            let told =
+                runtime.block_on(async { telling(Duration::from_millis(50), repeats.clone().tell()).await });
+            assert!(told.is_err(), "it tells until dropped");
+        });
+        let last: Counted = serde_json::from_str(told.last().unwrap()).unwrap();
+        assert!(told.last().unwrap().contains("were not written"), "{told:?}");
+        assert!(last.0.values().all(|times| *times == 1), "{:?}", last.0);
     }
 
     #[test]

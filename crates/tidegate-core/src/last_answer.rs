@@ -80,6 +80,7 @@ impl LastAnswer {
             _ if wanted.get().max(1) == refused.get() => wait,
             // What was told is rounded to whole microseconds: it is refused, so there is at least one to wait.
             (_, Some(bucket)) => Some(bucket.retry_after().unwrap_or(Micros::ONE)),
+            // More hits may have to wait for longer, and only the store knows how long.
             (_, None) => wait,
         };
         let remaining = match bucket {

@@ -192,7 +192,7 @@ impl Asked {
                 let file =
                     dir.as_ref().map(path).map(|path| FileConfig { path, most_bytes: 64 << 20, keep: 1 });
                 let config = DecisionLogConfig {
-                    admissions_one_in: one_in,
+                    admissions_one_in: Some(one_in),
                     refusals_per_second: refusals,
                     file,
                     ..DecisionLogConfig::default()

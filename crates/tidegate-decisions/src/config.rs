@@ -6,8 +6,10 @@ use std::path::PathBuf;
 /// What of decisions is kept, and where.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DecisionLogConfig {
-    /// One in this many admissions is kept; 0 for none.
-    pub admissions_one_in: u32,
+    /// One in this many admissions is kept, whatever the rate; 0 for none. Without it, all up to `admissions_per_second` are.
+    pub admissions_one_in: Option<u32>,
+    /// Up to so many admissions in a second are all kept. Of those beyond, one in 16 and fewer.
+    pub admissions_per_second: u32,
     /// The most refusals that are kept in a second. The next line stands for those that were not.
     pub refusals_per_second: u32,
     /// The most memory that kept lines take.
@@ -59,6 +61,7 @@ impl fmt::Debug for DecisionLogConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DecisionLogConfig")
             .field("admissions_one_in", &self.admissions_one_in)
+            .field("admissions_per_second", &self.admissions_per_second)
             .field("refusals_per_second", &self.refusals_per_second)
             .field("memory_bytes", &self.memory_bytes)
             .field("clear", &self.clear)
@@ -72,7 +75,8 @@ impl fmt::Debug for DecisionLogConfig {
 impl Default for DecisionLogConfig {
     fn default() -> Self {
         DecisionLogConfig {
-            admissions_one_in: 100,
+            admissions_one_in: None,
+            admissions_per_second: 1_000,
             refusals_per_second: 1_000,
             memory_bytes: 16 << 20,
             clear: Clear::Only(Vec::new()),

@@ -6,8 +6,13 @@
 //! when it had passed: a lower limit L would have refused the requests whose place is above L (exactly for windows; a bucket
 //! refuses fewer, because what is refused does not fill it).
 //!
-//! Places add up over nodes; peaks are joined caller by caller. A table that is full keeps every second caller, by a hash
-//! that all nodes agree on. What is older than two days is forgotten.
+//! Places of admissions add up over nodes: the store counted them one after the other. Refusals nobody counts, so that each node
+//! knows its own alone; their places follow from how many there were of a caller in one window, on all nodes. So each node
+//! tells that number for callers and windows, which are the same for all nodes: they begin at whole multiples of their length.
+//! Of more than [`MOST_RUNS`], the oldest count with the places that their node alone would give them: too low.
+//!
+//! Peaks are joined caller by caller. A table that is full keeps every second caller, by a hash that all nodes agree on. What is
+//! older than two days is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -22,12 +27,17 @@ use crate::table::{Name, Parts, Quick, Table};
 /// Callers told apart per limit, and over all limits: about 60 bytes each.
 const MOST_CALLERS: usize = 6_144;
 const MOST_CALLERS_OF_ALL: usize = 131_072;
+/// Callers and windows whose refusals are known apart, per limit; fewer where fewer callers are.
+const MOST_RUNS: usize = 1_024;
+const CALLERS_PER_RUN: usize = MOST_CALLERS / MOST_RUNS;
 /// Limits that are looked at; those beyond are not.
 const MOST_LIMITS: usize = 1_000;
 /// The busiest callers of a limit, whose keys are kept.
 const NAMED: usize = 32;
 /// How long a table is added to before the next one is begun. The last two are told.
 const GENERATION_US: u64 = 24 * 3_600_000_000;
+/// About how many bytes a run takes as JSON.
+const RUN_BYTES: usize = 96;
 /// The percentile of callers that a suggested limit lets pass, in thousandths.
 const SUGGESTED: u64 = 999;
 
@@ -76,7 +86,10 @@ struct Generation {
     halvings: u32,
     places: Histogram,
     callers: HashMap<u32, Seen, BuildHasherDefault<Quick>>,
+    /// Refusals by the number of their window, then by caller.
+    runs: BTreeMap<(u64, u32), Refused>,
     named: Vec<NamedPeak>,
+    left_out: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,9 +97,45 @@ struct Seen {
     used: u64,
     /// The most that was refused within one window.
     refused: u64,
-    /// What was refused in the current window, and until when that lasts.
-    run: u64,
-    run_until_us: u64,
+}
+
+/// What was refused to a caller within one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Refused {
+    /// The most that was used then.
+    used: u64,
+    hits: u64,
+    requests: u64,
+}
+
+impl Refused {
+    /// The places of the requests, as if their hits were equal, and how many have each.
+    fn places(self) -> impl Iterator<Item = (u64, u64)> {
+        // Some thousand steps draw a curve as well as all of them.
+        let steps = self.requests.min(4_096);
+        let part = move |of: u64, step: u64| {
+            u64::try_from(u128::from(of) * u128::from(step) / u128::from(steps.max(1))).unwrap_or(u64::MAX)
+        };
+        (1..=steps).map(move |step| {
+            let count = part(self.requests, step) - part(self.requests, step - 1);
+            (self.used.saturating_add(part(self.hits, step)), count)
+        })
+    }
+}
+
+/// What was refused to a caller within one window, as nodes tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The window's number since the Unix epoch.
+    pub window: u64,
+    /// A hash of the caller's key.
+    pub caller: u32,
+    /// The most that was used then.
+    pub used: u64,
+    /// Hits that were refused.
+    pub hits: u64,
+    /// Requests that were.
+    pub requests: u64,
 }
 
 /// The most that a caller was seen to use, and what it was refused beyond that within one window.
@@ -137,12 +186,18 @@ pub struct LimitDemand {
     pub since_us: u64,
     /// One in two to the power of this many callers is told apart.
     pub halvings: u32,
-    /// Places of requests, and how many requests had each.
+    /// Places of requests, and how many requests had each; without those in `runs`.
     pub places: Vec<(u64, u64)>,
+    /// Refusals, by window and caller.
+    #[serde(default)]
+    pub runs: Vec<Run>,
     /// Callers, each with its peak.
     pub callers: Vec<Peak>,
     /// The busiest callers.
     pub named: Vec<NamedPeak>,
+    /// Requests of callers that have limits of their own: they are in none of these numbers.
+    #[serde(default)]
+    pub left_out: u64,
 }
 
 /// The limit that 99.9 % of callers stay within.
@@ -175,6 +230,12 @@ impl Demand {
         let most = (MOST_CALLERS_OF_ALL / limits.len().max(1)).min(MOST_CALLERS);
         let begun = || (Name::new(name), Tracked::new(asked));
         limits.at(asked.now_us, &name as &dyn Parts, begun, |tracked| tracked.note(asked, most));
+    }
+
+    /// Leaves out requests of callers that have limits of their own.
+    pub(crate) fn leave_out(&self, name: [&str; 3], n: u64) {
+        let mut limits = self.limits.lock();
+        limits.if_known(&name as &dyn Parts, |tracked| tracked.current.left_out += n);
     }
 
     /// What is known of limits that fit: those of this domain and rule, where they are given.
@@ -236,16 +297,18 @@ impl Tracked {
             since_us: generation.since_us,
             halvings: generation.halvings,
             places: generation.places.iter().collect(),
+            runs: generation.runs.iter().map(|(at, refused)| run(*at, *refused)).collect(),
             callers: generation
                 .callers
                 .iter()
                 .map(|(caller, seen)| Peak { caller: *caller, used: seen.used, refused: seen.refused })
                 .collect(),
             named: generation.named.clone(),
+            left_out: generation.left_out,
         };
         let generations: Vec<LimitDemand> = self.earlier.iter().chain([&self.current]).map(told).collect();
         // At different times: the busier of both.
-        let mut joined = joined(&generations, u64::max);
+        let mut joined = joined(&generations, Refusals::AtOtherTimes);
         joined.quota = self.quota;
         joined
     }
@@ -269,19 +332,27 @@ impl Generation {
         }
         let seen = self.callers.entry(asked.caller).or_default();
         seen.used = seen.used.max(used);
-        let mut place = used;
-        if asked.refused {
-            if asked.now_us >= seen.run_until_us {
-                seen.run = 0;
-                seen.run_until_us = asked.now_us.saturating_add(asked.window.map_or(0, Micros::get));
+        match asked.window.map(Micros::get).filter(|window| asked.refused && *window > 0) {
+            Some(window) => {
+                let run = self.runs.entry((asked.now_us / window, asked.caller)).or_default();
+                run.used = run.used.max(used);
+                run.hits = run.hits.saturating_add(asked.hits.max(1).saturating_mul(asked.n));
+                run.requests = run.requests.saturating_add(asked.n);
+                seen.refused = seen.refused.max(run.hits);
             }
-            seen.run = seen.run.saturating_add(asked.hits.max(1).saturating_mul(asked.n));
-            seen.refused = seen.refused.max(seen.run);
-            place = used.saturating_add(seen.run);
+            None => {
+                let refused = if asked.refused { asked.hits.max(1) } else { 0 };
+                seen.refused = seen.refused.max(refused);
+                self.places.add(used.saturating_add(refused), asked.n);
+            }
         }
-        self.places.add(place, asked.n);
         let peak = Peak { caller: asked.caller, used: seen.used, refused: seen.refused };
         self.name(peak, asked.key);
+        while self.runs.len() > (most / CALLERS_PER_RUN).max(1) {
+            if let Some((_, oldest)) = self.runs.pop_first() {
+                oldest.places().for_each(|(place, count)| self.places.add(place, count));
+            }
+        }
     }
 
     /// Keeps the key of a caller that is among the busiest.
@@ -327,21 +398,43 @@ pub fn join_demands(parts: Vec<LimitDemand>) -> Vec<LimitDemand> {
             known.push(part);
         }
     }
-    // What each node refused is its own: together it is the sum.
-    of_limit.into_values().map(|parts| joined(&parts, u64::saturating_add)).collect()
+    of_limit.into_values().map(|parts| joined(&parts, Refusals::AtOnce)).collect()
 }
 
-fn joined(parts: &[LimitDemand], refused: fn(u64, u64) -> u64) -> LimitDemand {
+fn run((window, caller): (u64, u32), refused: Refused) -> Run {
+    let Refused { used, hits, requests } = refused;
+    Run { window, caller, used, hits, requests }
+}
+
+/// When parts that are joined were refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusals {
+    /// One after the other: the busier of both counts.
+    AtOtherTimes,
+    /// By several nodes at once: what each refused is its own.
+    AtOnce,
+}
+
+fn joined(parts: &[LimitDemand], when: Refusals) -> LimitDemand {
     let Some(first) = parts.first() else { return LimitDemand::default() };
     let halvings = parts.iter().map(|part| part.halvings).max().unwrap_or(0);
     let mut callers: HashMap<u32, Peak> = HashMap::new();
     let mut places: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut runs: BTreeMap<(u64, u32), Refused> = BTreeMap::new();
     for part in parts {
-        for peak in part.callers.iter().filter(|peak| sampled(peak.caller, halvings)) {
-            let known = callers.entry(peak.caller).or_insert(Peak { caller: peak.caller, ..Peak::default() });
-            (known.used, known.refused) = (known.used.max(peak.used), refused(known.refused, peak.refused));
-        }
         part.places.iter().for_each(|(place, count)| *places.entry(*place).or_default() += count);
+        for one in &part.runs {
+            let run = runs.entry((one.window, one.caller)).or_default();
+            run.used = run.used.max(one.used);
+            run.hits = run.hits.saturating_add(one.hits);
+            run.requests = run.requests.saturating_add(one.requests);
+        }
+    }
+    let most_refused = MostRefused::of(&runs, parts, when);
+    for peak in parts.iter().flat_map(|part| &part.callers).filter(|peak| sampled(peak.caller, halvings)) {
+        let known = callers.entry(peak.caller).or_insert(Peak { caller: peak.caller, ..Peak::default() });
+        known.used = known.used.max(peak.used);
+        known.refused = most_refused.with(known.refused, peak);
     }
     let mut named: HashMap<u32, NamedPeak> = HashMap::new();
     for one in parts.iter().flat_map(|part| &part.named) {
@@ -349,7 +442,7 @@ fn joined(parts: &[LimitDemand], refused: fn(u64, u64) -> u64) -> LimitDemand {
         let known =
             named.entry(one.peak.caller).or_insert_with(|| NamedPeak { peak: nobody, key: one.key.clone() });
         known.peak.used = known.peak.used.max(one.peak.used);
-        known.peak.refused = refused(known.peak.refused, one.peak.refused);
+        known.peak.refused = most_refused.with(known.peak.refused, &one.peak);
     }
     let mut named: Vec<NamedPeak> = named.into_values().collect();
     named.sort_by(|a, b| (b.peak.needed(), &a.key).cmp(&(a.peak.needed(), &b.key)));
@@ -360,9 +453,49 @@ fn joined(parts: &[LimitDemand], refused: fn(u64, u64) -> u64) -> LimitDemand {
         since_us: parts.iter().map(|part| part.since_us).min().unwrap_or(0),
         halvings,
         places: places.into_iter().collect(),
+        runs: runs.into_iter().map(|(at, refused)| run(at, refused)).collect(),
         callers,
         named,
+        left_out: parts.iter().map(|part| part.left_out).sum(),
         ..first.clone()
+    }
+}
+
+/// The most that each caller was refused within one window, over all parts.
+struct MostRefused {
+    when: Refusals,
+    /// Of callers whose busiest window is known on every part.
+    known: HashMap<u32, u64>,
+}
+
+impl MostRefused {
+    fn of(runs: &BTreeMap<(u64, u32), Refused>, parts: &[LimitDemand], when: Refusals) -> Self {
+        let mut known: HashMap<u32, u64> = HashMap::new();
+        for ((_, caller), run) in runs {
+            let most = known.entry(*caller).or_default();
+            *most = run.hits.max(*most);
+        }
+        for part in parts {
+            let mut own: HashMap<u32, u64> = HashMap::new();
+            part.runs.iter().for_each(|run| {
+                let most = own.entry(run.caller).or_default();
+                *most = run.hits.max(*most);
+            });
+            // Its busiest window is told no more.
+            for peak in part.callers.iter().filter(|peak| own.get(&peak.caller) < Some(&peak.refused)) {
+                known.remove(&peak.caller);
+            }
+        }
+        MostRefused { when, known }
+    }
+
+    /// What a caller was refused at most, where `so_far` is known of other parts.
+    fn with(&self, so_far: u64, peak: &Peak) -> u64 {
+        match (self.known.get(&peak.caller), self.when) {
+            (Some(known), _) => *known,
+            (None, Refusals::AtOtherTimes) => so_far.max(peak.refused),
+            (None, Refusals::AtOnce) => so_far.saturating_add(peak.refused),
+        }
     }
 }
 
@@ -370,7 +503,8 @@ impl LimitDemand {
     /// Requests seen.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.places.iter().map(|(_, count)| count).sum()
+        let placed: u64 = self.places.iter().map(|(_, count)| count).sum();
+        placed + self.runs.iter().map(|run| run.requests).sum::<u64>()
     }
 
     /// How many callers each of those that are told apart stands for.
@@ -390,7 +524,14 @@ impl LimitDemand {
     /// Requests that a limit of `limit` would have refused, or about as many.
     #[must_use]
     pub fn requests_above(&self, limit: u64) -> u64 {
-        self.places.iter().filter(|(place, _)| *place > limit).map(|(_, count)| count).sum()
+        let above = |places: &mut dyn Iterator<Item = (u64, u64)>| -> u64 {
+            places.filter(|(place, _)| *place > limit).map(|(_, count)| count).sum()
+        };
+        let of_run = |run: &Run| {
+            let Run { used, hits, requests, .. } = *run;
+            above(&mut Refused { used, hits, requests }.places())
+        };
+        above(&mut self.places.iter().copied()) + self.runs.iter().map(of_run).sum::<u64>()
     }
 
     /// The limit that 99.9 % of callers stay within; none where no caller was seen.
@@ -414,11 +555,21 @@ impl LimitDemand {
         let named = |one: &NamedPeak| {
             64 + one.key.iter().map(|(name, value)| name.len() + 2 * value.len() + 8).sum::<usize>()
         };
-        256 + 24 * self.places.len() + 56 * self.callers.len() + self.named.iter().map(named).sum::<usize>()
+        let (places, runs) = (24 * self.places.len(), RUN_BYTES * self.runs.len());
+        256 + places + runs + 56 * self.callers.len() + self.named.iter().map(named).sum::<usize>()
     }
 
     /// Fewer callers, until it takes at most so many bytes. What is left is a sample as good as any of its size.
     pub fn cut(&mut self, most_bytes: usize) {
+        // The oldest refusals first: they are in the order of time.
+        let most_runs = most_bytes / 4 / RUN_BYTES;
+        let folded = self.runs.drain(..self.runs.len().saturating_sub(most_runs));
+        let mut places: BTreeMap<u64, u64> = self.places.drain(..).collect();
+        for Run { used, hits, requests, .. } in folded {
+            let refused = Refused { used, hits, requests };
+            refused.places().for_each(|(place, count)| *places.entry(place).or_default() += count);
+        }
+        self.places = places.into_iter().collect();
         while self.bytes() > most_bytes && !self.callers.is_empty() {
             self.halvings += 1;
             let halvings = self.halvings;
@@ -428,119 +579,4 @@ impl LimitDemand {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MINUTE: Option<Micros> = Some(Micros::from_secs(60));
-
-    /// Caller `caller` asks under a limit of 100 a minute, has used `used` after that, and was refused or not.
-    fn note(demand: &Demand, caller: u32, used: u64, refused: bool, now_us: u64) {
-        let key = [("user", caller.to_string())];
-        demand.note(&Asked {
-            domain: "api",
-            rule: "r",
-            limit: "l",
-            algorithm: "fixed_window",
-            quota: 100,
-            window: MINUTE,
-            remaining: 100 - used,
-            refused,
-            hits: 1,
-            n: 1,
-            now_us,
-            caller,
-            key: &key,
-        });
-    }
-
-    #[test]
-    fn the_limit_that_999_of_1000_callers_stay_within_is_suggested_and_who_lies_above_is_named() {
-        let demand = Demand::default();
-        for caller in 0..3_000 {
-            (1..=u64::from(caller % 10)).for_each(|used| note(&demand, caller, used, false, 1));
-        }
-        for caller in [5_000, 5_001] {
-            (1..=50).for_each(|used| note(&demand, caller, used, false, 1));
-        }
-        let found = demand.of(Some("api"), None).remove(0);
-        let suggested = found.suggestion(5).unwrap();
-        assert_eq!((suggested.limit, suggested.above), (9, 2));
-        assert_eq!(suggested.confidence_percent, 93);
-        assert_eq!(suggested.requests_above, 2 * 41);
-        let named: Vec<(&str, u64)> =
-            suggested.busiest.iter().map(|one| (one.key[0].1.as_str(), one.peak.needed())).collect();
-        assert_eq!(named, [("5000", 50), ("5001", 50)]);
-        assert_eq!(found.requests(), 300 * 45 + 100);
-    }
-
-    #[test]
-    fn what_is_refused_in_one_window_is_asked_beyond_the_limit() {
-        let demand = Demand::default();
-        (1..=100).for_each(|used| note(&demand, 7, used, false, 1));
-        (0..30).for_each(|_| note(&demand, 7, 100, true, 2));
-        // A minute later it asks for ten more than it may.
-        (0..10).for_each(|_| note(&demand, 7, 100, true, 61_000_000));
-        let found = demand.of(None, None).remove(0);
-        assert_eq!(found.callers[0].needed(), 130);
-        assert_eq!(
-            (found.requests_above(100), found.requests_above(110), found.requests_above(90)),
-            (40, 20, 50)
-        );
-    }
-
-    #[test]
-    fn nodes_that_saw_parts_of_a_caller_know_together_what_one_would() {
-        let (one, other, whole) = (Demand::default(), Demand::default(), Demand::default());
-        for used in 1..=100u64 {
-            // The counter is the store's: both nodes see it grow.
-            note(if used % 3 == 0 { &one } else { &other }, 7, used, false, 1);
-            note(&whole, 7, used, false, 1);
-        }
-        for n in 0..20u64 {
-            note(if n % 2 == 0 { &one } else { &other }, 7, 100, true, 2);
-            note(&whole, 7, 100, true, 2);
-        }
-        let parts = [&one, &other].map(|node| node.of(None, None).remove(0)).to_vec();
-        let joined = join_demands(parts).remove(0);
-        let alone = whole.of(None, None).remove(0);
-        assert_eq!(joined.callers, alone.callers);
-        assert_eq!(joined.requests(), alone.requests());
-    }
-
-    #[test]
-    fn more_callers_than_the_table_holds_are_sampled_alike_everywhere_and_still_estimate_all() {
-        let hash = |n: u64| u32::try_from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap();
-        let [one, other] = [0u64, 1].map(|node| {
-            let demand = Demand::default();
-            // Half of the callers are the same on both.
-            (0..60_000u64).for_each(|n| note(&demand, hash(n + node * 30_000), 1 + n % 7, false, 1));
-            demand
-        });
-        assert!(one.callers() <= MOST_CALLERS);
-        let parts = [&one, &other].map(|node| node.of(None, None).remove(0)).to_vec();
-        let mut joined = join_demands(parts).remove(0);
-        let estimate = joined.peaks().total();
-        assert!((80_000..100_000).contains(&estimate), "{estimate} of 90000");
-        joined.cut(10_000);
-        assert!(joined.bytes() <= 10_000 && !joined.callers.is_empty());
-        let after = joined.peaks().total();
-        assert!((50_000..140_000).contains(&after), "{after} of 90000");
-    }
-
-    #[test]
-    fn what_is_older_than_two_days_is_forgotten_and_a_changed_window_begins_anew() {
-        let demand = Demand::default();
-        let day = 24 * 3_600_000_000;
-        note(&demand, 1, 90, false, 1);
-        note(&demand, 1, 10, false, day + 2);
-        let peak = |demand: &Demand| demand.of(None, None)[0].callers[0].needed();
-        assert_eq!(peak(&demand), 90, "yesterday counts");
-        note(&demand, 1, 20, false, 2 * day + 4);
-        assert_eq!(peak(&demand), 20);
-    }
-
-    #[test]
-    fn confidence_grows_with_the_number_of_callers() {
-        assert_eq!([0, 10, 693, 2_995, 100_000].map(confidence_percent), [0, 0, 50, 95, 100]);
-    }
-}
+mod tests;

@@ -80,6 +80,9 @@ impl Entry {
 pub struct Event {
     /// When, in microseconds since the Unix epoch, by the clock of the node.
     pub time_us: u64,
+    /// The same by the clock of the store, where the store did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_us: Option<u64>,
     /// What happened.
     pub event: EventKind,
     /// How long it took: it was done at most half of that before or after its time.
@@ -90,6 +93,9 @@ pub struct Event {
     /// The mark of the limit under which alone it was released, where leases under others go on.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub under: Option<u64>,
+    /// The mark of the penalty that began.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
+    pub penalty: Option<u64>,
     /// The domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<Box<str>>,
@@ -135,21 +141,25 @@ pub enum EventKind {
     Charged,
     /// A full quota was given back.
     Reset,
+    /// A penalty began.
+    Penalized,
 }
 
 impl Event {
     pub(crate) fn new(
         settled: &Settled<'_>,
-        (When { time_us, answered_in_us }, n): (When, u32),
+        (When { time_us, decided_us, answered_in_us }, n): (When, u32),
         node: Arc<str>,
         names: &Digester,
     ) -> Option<Self> {
         let event = |event| Event {
             time_us,
+            decided_us,
             event,
             answered_in_us,
             lease: None,
             under: None,
+            penalty: None,
             domain: None,
             amount: None,
             age_us: None,
@@ -180,6 +190,10 @@ impl Event {
                 (EventKind::Charged, request, Some((hits, before, &[][..])))
             }
             Settlement::Reset(request) => (EventKind::Reset, request, None),
+            Settlement::Penalized(penalty) => {
+                let (mark, domain) = (Some(penalty.mark()), penalty.domain().map(short));
+                return Some(Event { penalty: mark, domain, ..event(EventKind::Penalized) });
+            }
             _ => return None,
         };
         let mut event = event(kind);

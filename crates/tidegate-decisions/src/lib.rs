@@ -21,7 +21,9 @@ mod top;
 
 pub use also::{AlsoAsked, OwnLimit};
 pub use config::{Clear, DecisionLogConfig, FileConfig};
-pub use demand::{Demand, LimitDemand, NamedPeak, Peak, SuggestedLimit, confidence_percent, join_demands};
+pub use demand::{
+    Demand, LimitDemand, NamedPeak, Peak, Run, SuggestedLimit, confidence_percent, join_demands,
+};
 pub use event::{Entry, Event, EventKind};
 pub use histogram::Histogram;
 pub use log::{DecisionLog, LogStats};

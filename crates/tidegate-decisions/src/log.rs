@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_core::Hits;
 use tidegate_limiter::{Decided, Report, RuleResult, Settled, Settlement};
-use tidegate_rules::{Match, MatchedLimits};
+use tidegate_rules::{LimitsFrom, Match, MatchedLimits};
 use tidegate_store::Clock;
 
 use crate::config::DecisionLogConfig;
@@ -16,7 +15,7 @@ use crate::demand::{Asked, Demand};
 use crate::event::{Entry, Event};
 use crate::record::{Digester, LONGEST_NAME, Record, When};
 use crate::ring::{Found, Query, Ring, search};
-use crate::sample::{OneIn, PerSecond};
+use crate::sample::{Admissions, PerSecond};
 use crate::sink::Sink;
 use crate::top::{By, Noted, Top, TopCallers};
 
@@ -26,11 +25,12 @@ const LONGEST_KEY: usize = 512;
 
 /// A sampled log of decisions.
 pub struct DecisionLog {
-    admissions: OneIn,
+    admissions: Admissions,
     refusals: PerSecond,
-    /// Refunds and charges, sampled as admissions are, and how many renewals are kept in a second.
-    settlements: OneIn,
+    /// Refunds and charges, sampled as admissions are, and how many renewals and penalties are kept in a second.
+    settlements: Admissions,
     renewals: PerSecond,
+    penalties: PerSecond,
     ring: Mutex<Ring>,
     sink: Option<Sink>,
     names: Digester,
@@ -66,10 +66,11 @@ impl DecisionLog {
     /// When its file cannot be opened.
     pub fn open(config: DecisionLogConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         Ok(DecisionLog {
-            admissions: OneIn::new(config.admissions_one_in),
+            admissions: Admissions::new(config.admissions_one_in, config.admissions_per_second),
             refusals: PerSecond::new(config.refusals_per_second),
-            settlements: OneIn::new(config.admissions_one_in),
+            settlements: Admissions::new(config.admissions_one_in, config.admissions_per_second),
             renewals: PerSecond::new(config.refusals_per_second),
+            penalties: PerSecond::new(config.refusals_per_second),
             ring: Mutex::new(Ring::new(config.memory_bytes)),
             sink: Sink::open(config.file, config.stdout)?,
             names: Digester::new(config.secret.as_deref(), config.clear),
@@ -86,13 +87,15 @@ impl DecisionLog {
     #[inline]
     pub fn hear(&self, decided: &Decided<'_>) {
         // Who only looks, as the dashboard does all the time, was decided nothing.
-        if decided.request.descriptors.iter().all(|ask| ask.cost == Hits::ZERO) {
+        if decided.is_look() {
             return;
         }
         if decided.decision.allowed {
+            // When it was asked is known; to look at the clock for every admission would cost more than the rest.
+            let second = decided.decision.asked_at().as_micros() / 1_000_000;
             let kept = match &decided.decision.lease {
-                None => self.admissions.take(),
-                Some(lease) => self.admissions.of_mark(|| lease.mark()),
+                None => self.admissions.take(second),
+                Some(lease) => self.admissions.take_lease(second, || lease.mark()),
             };
             if let Some(n) = kept {
                 self.keep(decided, self.clock.now().as_micros(), n);
@@ -108,24 +111,27 @@ impl DecisionLog {
     /// Hears what changed limits beside a decision. The end of a lease is kept if its admission is, on whichever node.
     pub fn hear_settled(&self, settled: &Settled<'_>) {
         let now_us = self.clock.now().as_micros();
+        let second = now_us / 1_000_000;
         let kept = match settled.how {
             Settlement::Released(lease) | Settlement::ReleasedPart(lease) => {
-                self.admissions.of_mark(|| lease.mark())
+                self.admissions.take_end(second, || lease.mark())
             }
             // Whoever holds a lease may renew it as often as it likes.
             Settlement::Renewed(lease) => {
-                let kept = self.admissions.of_mark(|| lease.mark());
-                let fits = |_: &u32| self.renewals.take(now_us / 1_000_000).is_some();
+                let kept = self.admissions.take_end(second, || lease.mark());
+                let fits = |_: &u32| self.renewals.take(second).is_some();
                 let taken = kept.filter(fits);
                 let left_out = kept.is_some() && taken.is_none();
                 self.renewals_left_out.fetch_add(left_out.into(), Ordering::Relaxed);
                 taken
             }
             Settlement::Reset(_) => Some(1),
-            _ => self.settlements.take(),
+            // As many as are kept of the refusals that cause them.
+            Settlement::Penalized(_) => self.penalties.take(second).map(|_| 1),
+            _ => self.settlements.take(second),
         };
         let Some(n) = kept else { return };
-        let when = When::between(settled.asked_at.as_micros(), now_us);
+        let when = When::between(settled.asked_at, now_us, settled.done_at);
         if let Some(event) = Event::new(settled, (when, n), self.node.clone(), &self.names) {
             self.write(Entry::Event(Arc::new(event)));
         }
@@ -133,7 +139,7 @@ impl DecisionLog {
 
     #[cold]
     fn keep(&self, decided: &Decided<'_>, now_us: u64, n: u32) {
-        let when = When::between(decided.decision.asked_at().as_micros(), now_us);
+        let when = When::between(decided.decision.asked_at(), now_us, decided.decision.decided_at());
         let record = Arc::new(Record::new(decided, (when, n), self.node.clone(), &self.names));
         self.rank(decided, &record, now_us, n);
         self.write(Entry::Decision(record));
@@ -185,16 +191,27 @@ impl DecisionLog {
         (now_us, n): (u64, u32),
     ) {
         let MatchedLimits::Enforce(limits) = found.limits else { return };
+        let tier = match found.limits_from() {
+            LimitsFrom::Rule => None,
+            LimitsFrom::Tier(tier) => Some(tier),
+            // Who has limits of its own says nothing of what the rule's could be.
+            LimitsFrom::Others => {
+                let (domain, rule) = (decided.request.domain, found.rule.name());
+                limits.iter().for_each(|limit| self.demand.leave_out([domain, rule, &limit.name], n.into()));
+                return;
+            }
+        };
         let own = |report: &&Report| {
             report.rule == Some(found.rule.index()) && report.descriptor == found.descriptor
         };
         let reports = decided.decision.reports().iter().filter(own).filter_map(Report::limit);
         // A decision tells of the limits in the rule's order, then of penalties.
         for (limit, told) in limits.iter().zip(reports) {
+            let of_tier = tier.map(|tier| format!("{} of {tier}", limit.name));
             self.demand.note(&Asked {
                 domain: decided.request.domain,
                 rule: found.rule.name(),
-                limit: &limit.name,
+                limit: of_tier.as_deref().unwrap_or(&limit.name),
                 algorithm: limit.limit.algorithm().name(),
                 quota: told.quota,
                 window: told.window,

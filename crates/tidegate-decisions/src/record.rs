@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
-use tidegate_core::Micros;
+use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::{Decided, LeaseToken, Patience, Report, ReportKind, RuleResult};
 use tidegate_rules::Match;
 
@@ -23,14 +23,17 @@ const LONGEST_VALUE: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) time_us: u64,
+    /// By the store's clock, where the store said so.
+    pub(crate) decided_us: Option<u64>,
     pub(crate) answered_in_us: u64,
 }
 
 impl When {
     /// In the middle: nobody but the store knows better, and there it is least wrong.
-    pub(crate) fn between(asked_us: u64, answered_us: u64) -> Self {
-        let answered_in_us = answered_us.saturating_sub(asked_us);
-        When { time_us: answered_us - answered_in_us / 2, answered_in_us }
+    pub(crate) fn between(asked: Timestamp, answered_us: u64, decided: Option<Timestamp>) -> Self {
+        let answered_in_us = answered_us.saturating_sub(asked.as_micros());
+        let decided_us = decided.map(Timestamp::as_micros);
+        When { time_us: answered_us - answered_in_us / 2, decided_us, answered_in_us }
     }
 }
 
@@ -49,6 +52,12 @@ pub enum Verdict {
 pub struct Record {
     /// When, in microseconds since the Unix epoch, by the clock of the node.
     pub time_us: u64,
+    /// The same by the clock of the store, where the store decided: nodes that share a store agree on the order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_us: Option<u64>,
+    /// Which it was of the requests that one call to the store decided at that moment, where they were several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nth: Option<u32>,
     /// The domain.
     pub domain: Box<str>,
     /// The rule whose numbers the caller was told; none where no rule matched.
@@ -90,6 +99,9 @@ pub struct Record {
     /// The mark of the lease that it took. Its end is a line of its own, with the same mark.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub lease: Option<u64>,
+    /// The mark of the penalty that it caused. When that began is a line of its own, with the same mark.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
+    pub penalty: Option<u64>,
     /// The limit that it brought along.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_limit: Option<OwnLimit>,
@@ -115,7 +127,7 @@ pub struct Record {
 impl Record {
     pub(crate) fn new(
         decided: &Decided<'_>,
-        (When { time_us, answered_in_us }, n): (When, u32),
+        (When { time_us, decided_us, answered_in_us }, n): (When, u32),
         node: Arc<str>,
         names: &Digester,
     ) -> Self {
@@ -131,6 +143,8 @@ impl Record {
         let shadow = decided.by_match().filter(|(_, result, _)| *result == RuleResult::ShadowRefused);
         Record {
             time_us,
+            decided_us,
+            nth: decision.decided_nth(),
             domain: short(request.domain),
             rule: rule.map(|rule| short(rule.name())),
             verdict: if decision.allowed { Verdict::Admitted } else { Verdict::Refused },
@@ -147,6 +161,7 @@ impl Record {
             banned: governing.as_ref().is_some_and(is_ban),
             waits: request.patience == Patience::Waits,
             lease: decision.lease.as_ref().map(LeaseToken::mark),
+            penalty: decision.penalty().map(|penalty| penalty.mark()),
             own_limit: ask.and_then(own_limit),
             key: rule
                 .map(|rule| rule.key().iter().map(|name| cut(name, LONGEST_NAME)).collect())

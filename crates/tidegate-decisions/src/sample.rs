@@ -87,37 +87,125 @@ fn lane() -> usize {
 pub(crate) struct PerSecond {
     most: u64,
     places: Places,
-    /// The second, and how many came in it: 40 and 24 bits.
-    state: AtomicU64,
+    /// Those that are all kept, of all threads.
+    kept: Padded,
+    /// Those beyond, thread by thread: so that threads do not wait for each other when there are many.
+    beyond: [Padded; LANES],
 }
 
 const COUNT_BITS: u32 = 24;
 const MOST_COUNTED: u64 = (1 << COUNT_BITS) - 1;
 /// Beyond the rate one in so many is kept, beyond twice the rate one in twice as many, and so on: at most another sixteenth of
-/// the rate each time that refusals double.
+/// the rate of each thread each time that decisions double.
 const THINNED: u64 = 16;
 
 impl PerSecond {
     pub(crate) fn new(most: u32) -> Self {
         // Of more than the count can hold, none is held back.
         let most = u64::from(most).min((1 << COUNT_BITS) - 2);
-        PerSecond { most, places: Places::random(), state: AtomicU64::new(0) }
+        PerSecond { most, places: Places::random(), kept: Padded::default(), beyond: Default::default() }
     }
 
     /// How many this one stands for, if it is kept.
+    #[inline]
     pub(crate) fn take(&self, second: u64) -> Option<u32> {
-        let second = second & ((1 << (64 - COUNT_BITS)) - 1);
-        let so_far = |state: u64| if state >> COUNT_BITS == second { state & MOST_COUNTED } else { 0 };
-        let counted = |state: u64| Some(second << COUNT_BITS | (so_far(state) + 1).min(MOST_COUNTED));
-        let before = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted).map_or(0, so_far);
-        if before < self.most || self.most == 0 {
-            return (before < self.most).then_some(1);
+        if self.has_room(second) {
+            return Some(1);
         }
-        let stride = THINNED * (before / self.most).next_power_of_two();
+        if self.most == 0 {
+            return None;
+        }
+        let lane = lane();
+        let before = self.beyond[lane].count(second, MOST_COUNTED);
+        let stride = THINNED * (before / self.most + 1).next_power_of_two();
         let stretch = (second << COUNT_BITS) | (before / stride);
+        let stretch = stretch.wrapping_mul(LANES as u64).wrapping_add(lane as u64);
         (before % stride == self.places.of(stretch, stride))
             .then(|| u32::try_from(stride).unwrap_or(u32::MAX))
     }
+
+    /// Whether this one is among those of its second that are all kept; then it is counted.
+    #[inline]
+    pub(crate) fn has_room(&self, second: u64) -> bool {
+        self.kept.count(second, self.most) < self.most
+    }
+}
+
+impl Padded {
+    /// Counts one in a second, up to `most`, and says how many there were before: the second and the count are 40 and 24 bits.
+    #[inline]
+    fn count(&self, second: u64, most: u64) -> u64 {
+        let second = second & ((1 << (64 - COUNT_BITS)) - 1);
+        let so_far = |state: u64| if state >> COUNT_BITS == second { state & MOST_COUNTED } else { 0 };
+        // Nothing is written when it is full.
+        let counted = |state: u64| {
+            let before = so_far(state);
+            (before < most).then_some(second << COUNT_BITS | (before + 1))
+        };
+        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted) {
+            Ok(before) => so_far(before),
+            Err(_) => most,
+        }
+    }
+}
+
+/// Which admissions are kept, and which ends of the leases that they took.
+pub(crate) enum Admissions {
+    /// One in so many, always.
+    OneIn(OneIn),
+    /// All, up to a rate.
+    UpTo {
+        admissions: PerSecond,
+        /// Ends are kept up to four times that rate: a lease that was admitted in a quiet second may end in a busy one.
+        ends: Box<PerSecond>,
+    },
+}
+
+/// Beyond the rate, leases are kept whose mark is a multiple of this: their ends are, too, on whichever node.
+const LEASES_ONE_IN: u32 = 64;
+
+impl Admissions {
+    pub(crate) fn new(one_in: Option<u32>, per_second: u32) -> Self {
+        match one_in {
+            Some(n) => Admissions::OneIn(OneIn::new(n)),
+            None => Admissions::UpTo {
+                admissions: PerSecond::new(per_second),
+                ends: Box::new(PerSecond::new(per_second.saturating_mul(4))),
+            },
+        }
+    }
+
+    /// How many an admission of this second stands for, if it is kept.
+    #[inline]
+    pub(crate) fn take(&self, second: u64) -> Option<u32> {
+        match self {
+            Admissions::OneIn(one_in) => one_in.take(),
+            Admissions::UpTo { admissions, .. } => admissions.take(second),
+        }
+    }
+
+    /// The same of one that took a lease with this mark.
+    pub(crate) fn take_lease(&self, second: u64, mark: impl FnOnce() -> u64) -> Option<u32> {
+        match self {
+            Admissions::OneIn(one_in) => one_in.of_mark(mark),
+            Admissions::UpTo { admissions, .. } => of_mark_beyond(admissions, second, mark),
+        }
+    }
+
+    /// The same of the end, or the renewal, of a lease with this mark.
+    pub(crate) fn take_end(&self, second: u64, mark: impl FnOnce() -> u64) -> Option<u32> {
+        match self {
+            Admissions::OneIn(one_in) => one_in.of_mark(mark),
+            Admissions::UpTo { ends, .. } => of_mark_beyond(ends, second, mark),
+        }
+    }
+}
+
+fn of_mark_beyond(rate: &PerSecond, second: u64, mark: impl FnOnce() -> u64) -> Option<u32> {
+    if rate.has_room(second) {
+        return Some(1);
+    }
+    (rate.most > 0 && mark().is_multiple_of(LEASES_ONE_IN.into())).then_some(LEASES_ONE_IN)
 }
 
 #[cfg(test)]
@@ -168,5 +256,46 @@ mod tests {
             all += stands_for / 100;
         }
         assert!((98_000..102_000).contains(&all), "{all} in the mean");
+    }
+
+    #[test]
+    fn by_default_every_admission_is_kept_up_to_the_rate() {
+        let sample = Admissions::new(None, 1_000);
+        assert!((0..1_000).all(|_| sample.take(7) == Some(1)));
+        assert!((0..64).filter_map(|_| sample.take(7)).all(|n| n >= 16));
+        assert_eq!(sample.take(8), Some(1));
+        assert_eq!(Admissions::new(Some(0), 1_000).take(8), None);
+        assert_eq!(Admissions::new(Some(1), 0).take(8), Some(1), "what is set is honoured");
+    }
+
+    #[test]
+    fn what_several_threads_keep_stands_for_about_all() {
+        let sample = PerSecond::new(1_000);
+        let stands_for: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let kept = (0..50).flat_map(|second| (0..5_000).map(move |_| second));
+                        kept.filter_map(|second| sample.take(second)).map(u64::from).sum::<u64>()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!((950_000..1_050_000).contains(&stands_for), "{stands_for} of 1000000");
+    }
+
+    #[test]
+    fn a_lease_that_is_kept_beyond_the_rate_has_its_end_kept_everywhere() {
+        let (node, other) = (Admissions::new(None, 10), Admissions::new(None, 10));
+        for _ in 0..100 {
+            other.take_end(1, || 1);
+        }
+        let kept: Vec<u64> = (0..10_000).filter(|mark| node.take_lease(1, || *mark).is_some()).collect();
+        assert!((150..180).contains(&kept.len()), "{}", kept.len());
+        let beyond = &kept[10..];
+        assert!(beyond.iter().all(|mark| other.take_end(1, || *mark) == Some(64)));
+        let all: u32 = (0..10_000).filter_map(|mark| node.take_lease(2, || mark)).sum();
+        assert!((9_900..10_100).contains(&all), "{all} of 10000");
     }
 }

@@ -73,6 +73,16 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.entries.get(key).map(|kept| &kept.value)
     }
 
+    /// Changes what is kept of `key`, where it is.
+    pub(crate) fn if_known<Q: ?Sized + Hash + Eq>(&mut self, key: &Q, change: impl FnOnce(&mut V))
+    where
+        K: Borrow<Q>,
+    {
+        if let Some(kept) = self.entries.get_mut(key) {
+            change(&mut kept.value);
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, kept)| (key, &kept.value))
     }

@@ -29,7 +29,7 @@ use tidegate_limiter::{
 use tidegate_rules::{Format, RuleSet, Source};
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund,
-    Reply, Request, Spend, Store, SystemClock,
+    Reply, Request, Spend, Stamped, Store, SystemClock,
 };
 
 const KEYS: usize = 1_000_000;
@@ -185,19 +185,19 @@ impl Store for Soon {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         Reply::Later(Box::pin(async move { self.0.decide(batch).answer().await }))
     }
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         self.0.refund(refunds)
     }
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         self.0.charge(charges)
     }
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         self.0.reset(cell, limit)
     }
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.0.renew(lease)
     }
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.0.release(lease)
     }
 }

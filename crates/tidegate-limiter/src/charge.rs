@@ -39,8 +39,8 @@ impl Limiter {
         });
         let Some(remote) = &self.remote else {
             let charges: SmallVec<[CellCharge<'_>; 4]> = charges.map(|(_, charge)| charge).collect();
-            self.store.charge(&charges).answer().await?;
-            self.settled(how, matched.asked_at, matched.matches());
+            let charged = self.store.charge(&charges).answer().await?;
+            self.settled(how, (matched.asked_at, charged.at), matched.matches());
             return Ok(());
         };
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
@@ -53,8 +53,8 @@ impl Limiter {
                 stored.push(OwnedCharge { cell: OwnedCell::new(&cell, limit), charge });
             }
         }
-        remote.charge(stored).await?;
-        self.settled(how, matched.asked_at, matched.matches());
+        let charged = remote.charge(stored).await?;
+        self.settled(how, (matched.asked_at, charged.at), matched.matches());
         Ok(())
     }
 }

@@ -64,7 +64,7 @@ pub struct RemoteConfig {
     /// How much may be under way and wait, per core.
     pub queue: QueueBounds,
     /// Of how many cells it is remembered what the store last said: refusals to repeat, and where to go on without the
-    /// store. About 130 bytes each, taken as they come.
+    /// store. About 150 bytes each, taken as they come.
     pub remembered_cells: usize,
     /// For how many cells books are kept of what the store must still be told.
     pub booked_cells: usize,

@@ -13,6 +13,7 @@ use crate::check::{Asks, CheckAnswer, MatchedLimit, Plan};
 use crate::lease::LeaseToken;
 use crate::lease_key::LeaseKeys;
 use crate::observer::RuleResult;
+use crate::penalty::Penalty;
 use crate::snapshot::Snapshot;
 use crate::spent::SpentToken;
 
@@ -32,6 +33,11 @@ pub struct Decision {
     pub(crate) reports: SmallVec<[Report; 2]>,
     /// When it was asked for, by the clock of the node that decided.
     asked_at: Timestamp,
+    /// When it was decided, by the clock of the store.
+    decided_at: Option<Timestamp>,
+    nth: Option<u32>,
+    /// The penalty that begins with it.
+    penalty: Option<Arc<Penalty>>,
     /// What a later refund must know; none where nothing was spent that can be given back.
     spent: Option<SpentToken>,
     snapshot: Arc<Snapshot>,
@@ -201,6 +207,9 @@ impl Decision {
             lease: None,
             reports: SmallVec::new(),
             asked_at,
+            decided_at: None,
+            nth: None,
+            penalty: None,
             spent: None,
             snapshot: Arc::clone(snapshot),
         }
@@ -213,6 +222,8 @@ impl Decision {
             true => Source::None,
             false => answer.source,
         };
+        (self.decided_at, self.nth) = (answer.decided_at, answer.nth);
+        self.penalty.clone_from(&answer.penalty);
         self.reports.extend(plan.limits().iter().map(|entry| report(entry, plan, &answer.outcomes)));
         // A penalty that does not apply has no numbers to tell.
         let penalties = plan.penalties().iter().map(|entry| report(entry, plan, &answer.outcomes));
@@ -328,6 +339,27 @@ impl Decision {
     #[must_use]
     pub fn asked_at(&self) -> Timestamp {
         self.asked_at
+    }
+
+    /// When the store decided it, by the store's own clock, which may differ from all others: for logs that are played again,
+    /// and for nothing else. Of a refusal that this node repeats, a moment between that refusal and now at which the store
+    /// still refuses. None where the store did not decide all of it, or not at one moment of one clock.
+    #[must_use]
+    pub fn decided_at(&self) -> Option<Timestamp> {
+        self.decided_at
+    }
+
+    /// Which it was, from 0, of the requests that one call to the store decided at that moment, one after the other; none where it
+    /// was the only one.
+    #[must_use]
+    pub fn decided_nth(&self) -> Option<u32> {
+        self.nth
+    }
+
+    /// The penalty that begins with it, where it was refused and caused one.
+    #[must_use]
+    pub fn penalty(&self) -> Option<&Arc<Penalty>> {
+        self.penalty.as_ref()
     }
 
     /// What a later refund must know, for who cannot keep the decision itself. None where nothing was spent that can be given

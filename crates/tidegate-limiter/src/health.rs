@@ -84,6 +84,8 @@ pub struct RemoteStats {
     pub own: MemoryStats,
     /// Cells with hits that were spent here and not yet charged to the store.
     pub debts: usize,
+    /// Leases that were given here while the store was unavailable, and that it has not yet been told of.
+    pub lent_leases: usize,
     /// Leases that nobody holds and that are not yet given back.
     pub orphans: usize,
     /// Names of requests of which the store must still be told, because it did not answer.
@@ -92,7 +94,7 @@ pub struct RemoteStats {
     pub refusals_evicted: u64,
     /// Hits that will not be charged to the store, for want of room.
     pub hits_forgiven: u64,
-    /// Leases that must end by themselves, for want of room.
+    /// Leases that must end by themselves, or that the store is never told of, for want of room.
     pub leases_lost: u64,
     /// Names of requests that stay claimed for their minute, for want of room.
     pub names_lost: u64,
@@ -110,11 +112,12 @@ impl RemoteStats {
             fleet: local.fleet.size(),
             own: local.memory.stats(),
             debts: local.ledger.len(),
+            lent_leases: local.lent.unknown(),
             orphans: remote.orphans.len(),
             unwritten_names,
             refusals_evicted: remote.deny_cache.evicted(),
             hits_forgiven: local.ledger.forgiven(),
-            leases_lost: remote.orphans.lost(),
+            leases_lost: remote.orphans.lost() + local.lent.forgotten(),
             names_lost,
         }
     }

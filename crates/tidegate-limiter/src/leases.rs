@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate_core::Timestamp;
-use tidegate_store::{Clock as _, Reply, StoreError};
+use tidegate_store::{Clock as _, LeaseRef, Reply, Stamped, StoreError};
 
 use tidegate_rules::Match;
 
 use crate::lease::LeaseToken;
 use crate::limiter::Limiter;
+use crate::local::lent::StoreKnows;
 use crate::observer::{Settled, Settlement, StoreCall};
 use crate::owned::OwnedLease;
 use crate::remote::{Kept, Remote};
@@ -49,21 +50,25 @@ impl From<StoreError> for LeaseError {
     }
 }
 
+/// When something was asked for, by this node's clock, and when the store did it, by its own.
+pub(crate) type Times = (Timestamp, Option<Timestamp>);
+
 impl Limiter {
     /// Ends the leases of a request that is done. A store that does not answer is told as soon as it does.
     ///
     /// # Errors
     /// When they had all ended already.
     pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        // Over a network they end one after the other, and whoever asks in between finds room under one limit alone.
-        if self.remote.is_some() && token.leases().nth(1).is_some() {
+        // They end one after the other, and whoever asks in between finds room under one limit alone.
+        if token.leases().nth(1).is_some() {
             return self.release_parts(token).await;
         }
         let asked_at = self.clock.now();
-        if !self.release_each(token).await? {
+        let Stamped { value: ended, at } = self.release_each(token).await?;
+        if !ended {
             return Err(LeaseError::Ended);
         }
-        self.settled(Settlement::Released(token), asked_at, &[]);
+        self.settled(Settlement::Released(token), (asked_at, at), &[]);
         Ok(())
     }
 
@@ -71,41 +76,53 @@ impl Limiter {
         let (mut ended, last) = (false, token.leases().count() - 1);
         for (number, part) in token.parts().enumerate() {
             let asked_at = self.clock.now();
-            ended |= self.release_each(&part).await?;
-            match number == last {
-                _ if !ended => {}
-                true => self.settled(Settlement::Released(token), asked_at, &[]),
-                false => self.settled(Settlement::ReleasedPart(&part), asked_at, &[]),
-            }
+            let released = self.release_each(&part).await?;
+            ended |= released.value;
+            self.tell_part(token, &part, number == last, ended, (asked_at, released.at));
         }
         if ended { Ok(()) } else { Err(LeaseError::Ended) }
     }
 
-    /// Whether one of them had not ended yet. One that waits for the store to hear of it has ended: who releases it once more
+    /// Tells that one of the leases of a request has ended, if any has so far.
+    fn tell_part(&self, whole: &LeaseToken, part: &LeaseToken, is_last: bool, ended: bool, when: Times) {
+        match is_last {
+            _ if !ended => {}
+            true => self.settled(Settlement::Released(whole), when, &[]),
+            false => self.settled(Settlement::ReleasedPart(part), when, &[]),
+        }
+    }
+
+    /// Whether one of them had not ended yet, and when the store ended the last of them. One that waits for the store to hear of it has ended: who releases it once more
     /// is told so, as it would be if the store had answered.
-    async fn release_each(&self, token: &LeaseToken) -> Result<bool, LeaseError> {
-        let (mut ended, mut forgotten) = (false, None);
+    async fn release_each(&self, token: &LeaseToken) -> Result<Stamped<bool>, LeaseError> {
+        let (mut ended, mut forgotten) = (Stamped::default(), None);
         for lease in token.leases() {
-            // One that this node gave itself lives here.
-            ended |= self.local.release(lease)
-                || match &self.remote {
-                    None => self.store.release(lease).answer().await?,
-                    Some(remote) => {
-                        let lease = OwnedLease::new(&lease);
-                        match remote.release(lease.clone()).await {
-                            Ok(ended) => ended,
-                            Err(error) => {
-                                let kept = remote.orphans.keep(lease);
-                                forgotten = (kept == Kept::NoRoom).then_some(error).or(forgotten);
-                                kept == Kept::New
-                            }
+            // One that this node gave itself lives here, and in the store once that knows of it.
+            if self.local.release(lease) {
+                ended.value = true;
+                if self.local.lent.end(&lease) != Some(StoreKnows::Yes) {
+                    continue;
+                }
+            }
+            let released = match &self.remote {
+                None => self.store.release(lease).answer().await?,
+                Some(remote) => {
+                    let lease = OwnedLease::new(&lease);
+                    match remote.release(lease.clone()).await {
+                        Ok(released) => released,
+                        Err(error) => {
+                            let kept = remote.orphans.keep(lease);
+                            forgotten = (kept == Kept::NoRoom).then_some(error).or(forgotten);
+                            Stamped { value: kept == Kept::New, at: None }
                         }
                     }
-                };
+                }
+            };
+            ended = Stamped { value: ended.value || released.value, at: released.at };
         }
         match forgotten {
             // It goes on until its time to live is over.
-            Some(error) if !ended => Err(error.into()),
+            Some(error) if !ended.value => Err(error.into()),
             _ => Ok(ended),
         }
     }
@@ -113,22 +130,36 @@ impl Limiter {
     /// Ends them at once where the store answers at once, as memory does: false if somebody must wait for one of them, which
     /// [`Limiter::release`] does.
     pub fn release_now(&self, token: &LeaseToken) -> bool {
-        let (mut ended, asked_at) = (false, self.clock.now());
-        // One that would take its time is not asked: its answer is dropped before anybody has waited for it.
-        let in_store = |lease| match self.store.release(lease) {
-            Reply::Now(Ok(ended)) => Some(ended),
-            _ => None,
+        let (last, mut ended) = (token.leases().count().saturating_sub(1), false);
+        let mut release = |part: &LeaseToken, number: usize| {
+            let asked_at = self.clock.now();
+            let Some(released) = part.leases().next().and_then(|lease| self.release_one_now(lease)) else {
+                return false;
+            };
+            ended |= released.value;
+            self.tell_part(token, part, number == last, ended, (asked_at, released.at));
+            true
         };
-        let done = token.leases().all(|lease| {
-            let here = self.local.release(lease).then_some(true);
-            let answer = here.or_else(|| if self.remote.is_none() { in_store(lease) } else { None });
-            ended |= answer == Some(true);
-            answer.is_some()
-        });
-        if done && ended {
-            self.settled(Settlement::Released(token), asked_at, &[]);
+        if last == 0 {
+            return release(token, 0);
         }
-        done
+        token.parts().enumerate().all(|(number, part)| release(&part, number))
+    }
+
+    /// Whether a lease had not ended yet; none if somebody would have to wait for that.
+    fn release_one_now(&self, lease: LeaseRef<'_>) -> Option<Stamped<bool>> {
+        if self.local.lent.get(&lease) == Some(StoreKnows::Yes) {
+            return None;
+        }
+        if self.local.release(lease) {
+            self.local.lent.end(&lease);
+            return Some(Stamped { value: true, at: None });
+        }
+        // One that would take its time is not asked: its answer is dropped before anybody has waited for it.
+        match self.remote.is_none().then(|| self.store.release(lease))? {
+            Reply::Now(Ok(released)) => Some(released),
+            _ => None,
+        }
     }
 
     /// The same without anybody waiting for it, on any thread: by a task of the limiter's runtime or, where that runs none,
@@ -136,7 +167,9 @@ impl Limiter {
     pub fn release_soon(&self, token: &LeaseToken) {
         let (asked_at, mut ended) = (self.clock.now(), false);
         for lease in token.leases() {
-            ended |= self.local.release(lease)
+            let is_here_alone =
+                self.local.release(lease) && self.local.lent.end(&lease) != Some(StoreKnows::Yes);
+            ended |= is_here_alone
                 || match &self.remote {
                     Some(remote) => remote.orphans.keep(OwnedLease::new(&lease)) == Kept::New,
                     // A store in memory has done it by now; of one that has not, the lease's time to live is left.
@@ -151,7 +184,7 @@ impl Limiter {
         }
         // Whether it had ended before only the store knows, which is asked later: to end it once more changes nothing.
         if ended {
-            self.settled(Settlement::Released(token), asked_at, &[]);
+            self.settled(Settlement::Released(token), (asked_at, None), &[]);
         }
     }
 
@@ -160,43 +193,47 @@ impl Limiter {
     /// # Errors
     /// When one of them had ended already, or the store did not answer.
     pub async fn renew(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        let (asked_at, mut any) = (self.clock.now(), false);
+        let (asked_at, mut any) = (self.clock.now(), Stamped::default());
         let renewed = self.renew_each(token, &mut any).await;
         // What was renewed before one had ended lives on.
-        if any {
-            self.settled(Settlement::Renewed(token), asked_at, &[]);
+        if any.value {
+            self.settled(Settlement::Renewed(token), (asked_at, any.at), &[]);
         }
         renewed
     }
 
-    async fn renew_each(&self, token: &LeaseToken, any: &mut bool) -> Result<(), LeaseError> {
+    /// Says in `any` whether one of them was renewed, and when the store renewed the last.
+    async fn renew_each(&self, token: &LeaseToken, any: &mut Stamped<bool>) -> Result<(), LeaseError> {
         for lease in token.leases() {
-            let renewed = self.local.renew(lease)
-                || match &self.remote {
-                    None => self.store.renew(lease).answer().await?,
-                    Some(remote) => remote.renew(OwnedLease::new(&lease)).await?,
-                };
-            if !renewed {
+            let is_here = self.local.renew(lease);
+            let renewed = match &self.remote {
+                _ if is_here && self.local.lent.get(&lease) != Some(StoreKnows::Yes) => {
+                    Stamped { value: true, at: None }
+                }
+                None => self.store.renew(lease).answer().await?,
+                Some(remote) => remote.renew(OwnedLease::new(&lease)).await?,
+            };
+            if !renewed.value {
                 return Err(LeaseError::Ended);
             }
-            *any = true;
+            *any = renewed;
         }
         Ok(())
     }
 
-    pub(crate) fn settled(&self, how: Settlement<'_>, asked_at: Timestamp, matches: &[Match<'_>]) {
-        self.observer.settled(&Settled { how, asked_at, matches });
+    pub(crate) fn settled(&self, how: Settlement<'_>, (asked_at, done_at): Times, matches: &[Match<'_>]) {
+        self.observer.settled(&Settled { how, asked_at, done_at, matches });
     }
 }
 
 impl Remote {
-    pub(crate) async fn release(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
+    async fn release(self: &Arc<Self>, lease: OwnedLease) -> Result<Stamped<bool>, StoreError> {
         let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
         let work = async move { store.release(lease.as_lease()).answer().await };
         self.run(StoreCall::Release, nodes, work).await
     }
 
-    async fn renew(self: &Arc<Self>, lease: OwnedLease) -> Result<bool, StoreError> {
+    async fn renew(self: &Arc<Self>, lease: OwnedLease) -> Result<Stamped<bool>, StoreError> {
         let (store, nodes) = (self.store(), self.nodes_of([lease.cell.key().tag].into_iter()));
         let work = async move { store.renew(lease.as_lease()).answer().await };
         self.run(StoreCall::Renew, nodes, work).await

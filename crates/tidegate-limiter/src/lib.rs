@@ -45,10 +45,11 @@ pub use observer::{
     Decided, LateCall, NoObserver, Observer, Overload, RuleHits, RuleResult, RuleWatcher, Settled,
     Settlement, SpentBefore, StoreCall, Transport,
 };
+pub use penalty::Penalty;
 pub use refund::{RefundError, SpentAt};
 pub use remote::breaker::{BreakerConfig, BreakerState};
 pub use remote::{LATE_CALLS_HEARD_FOR, QueueBounds};
-pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience};
+pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience, PenaltyStart};
 pub use runtime::{Runtime, Task};
 #[cfg(feature = "tokio")]
 pub use runtime::{TokioHandle, TokioRuntime};

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,9 +24,9 @@ use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
 use crate::node_clock::NodeClock;
 use crate::observer::{Decided, Observer};
-use crate::penalty::apart_by_penalties;
+use crate::penalty::{Penalties, PenaltyWait, apart_by_penalties};
 use crate::remote::{Remote, RemoteParts};
-use crate::request::CheckRequest;
+use crate::request::{CheckRequest, PenaltyStart};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
 
@@ -43,8 +44,11 @@ pub struct Limiter {
     pub(crate) lease_ids: Arc<LeaseIds>,
     pub(crate) request_names: Arc<RequestNames>,
     pub(crate) deny_cache: Arc<DenyCache>,
+    pub(crate) penalties: Arc<Penalties>,
     pub(crate) local: Arc<LocalCells>,
     pub(crate) store: Arc<dyn Store>,
+    /// Whether a store without such a way has shown that its answers come later.
+    store_takes_time: Arc<AtomicBool>,
     /// The way to a store over a network; none where the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
     handle: Arc<Handle>,
@@ -93,8 +97,10 @@ impl Limiter {
             lease_ids,
             request_names,
             deny_cache,
+            penalties: Arc::default(),
             local,
             store,
+            store_takes_time: Arc::default(),
             remote,
             handle,
         }
@@ -107,6 +113,7 @@ impl Limiter {
         Limiter {
             remote: self.remote.as_ref().map(|remote| Arc::new(remote.for_core(store.clone(), runtime))),
             store,
+            store_takes_time: self.store_takes_time.clone(),
             rules: self.rules.clone(),
             observer: self.observer.clone(),
             clock: self.clock.clone(),
@@ -114,6 +121,7 @@ impl Limiter {
             lease_ids: self.lease_ids.clone(),
             request_names: self.request_names.clone(),
             deny_cache: self.deny_cache.clone(),
+            penalties: self.penalties.clone(),
             local: self.local.clone(),
             handle: self.handle.clone(),
         }
@@ -171,7 +179,8 @@ impl Limiter {
             },
         };
         if !plan.penalties().is_empty() {
-            self.begin_penalties(&plan, &mut answer).await;
+            let start = request.penalty_start;
+            self.begin_penalties(&plan, start, &mut answer, PenaltyWait::Nobody).await;
         }
         decision.fill(&plan, &answer, self.lease_ids.keys());
         if decision.is_refused_by_quotas_alone() {
@@ -215,6 +224,7 @@ impl Limiter {
     /// Asks the store for several requests in as few calls as their penalties let it, and begins those.
     async fn ask_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
         let mut answers = Vec::with_capacity(plans.len());
+        let all = plans.len();
         for plans in apart_by_penalties(plans) {
             let asked = answers.len();
             answers.extend(match &self.remote {
@@ -224,9 +234,11 @@ impl Limiter {
                     settle_together(remote, begun.collect()).await
                 }
             });
+            let is_last = answers.len() == all;
+            let wait = if is_last { PenaltyWait::Nobody } else { PenaltyWait::Others };
             for (plan, answer) in plans.iter().zip(&mut answers[asked..]) {
                 if !plan.penalties().is_empty() {
-                    self.begin_penalties(plan, answer).await;
+                    self.begin_penalties(plan, PenaltyStart::AtOnce, answer, wait).await;
                 }
             }
         }
@@ -337,15 +349,18 @@ impl Limiter {
 
     async fn ask_memory(&self, plan: &Plan<'_>) -> CheckAnswer {
         if plan.spends.is_empty() {
-            return CheckAnswer { outcomes: Outcomes::new(), source: Source::None };
+            return CheckAnswer::new(Outcomes::new(), Source::None, None);
         }
         let request = [Request::once(&plan.spends)];
         let answer = match self.store.decide(&request) {
             Reply::Now(answer) => answer,
-            Reply::Later(answer) => answer.await,
+            Reply::Later(answer) => {
+                self.store_takes_time.store(true, Ordering::Relaxed);
+                answer.await
+            }
         };
         match answer {
-            Ok(told) => CheckAnswer { outcomes: told.outcomes, source: plan.source_in_memory() },
+            Ok(told) => CheckAnswer::new(told.outcomes, plan.source_in_memory(), told.decided_at),
             Err(error) => {
                 self.observer.store_failed(&error);
                 without_the_store(self, &plan.spends, plan.policies())
@@ -353,25 +368,39 @@ impl Limiter {
         }
     }
 
+    /// Memory gains nothing from being asked for several at once, and says of each when it was decided. A store that takes its
+    /// time is asked once for all, as soon as that is known.
     async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
+        let mut answers = Vec::with_capacity(plans.len());
+        while answers.len() < plans.len() && !self.store_takes_time.load(Ordering::Relaxed) {
+            answers.push(self.ask_memory(plans[answers.len()]).await);
+        }
+        let plans = &plans[answers.len()..];
+        if plans.is_empty() {
+            return answers;
+        }
         let requests: Vec<Request<'_>> = plans.iter().map(|plan| Request::once(&plan.spends)).collect();
         match self.store.decide(&requests).answer().await {
-            Ok(outcomes) => {
-                let mut outcomes = outcomes.into_iter();
-                let answer = |plan: &&Plan<'_>| CheckAnswer {
-                    outcomes: outcomes.by_ref().take(plan.spends.len()).collect(),
-                    source: plan.source_in_memory(),
-                };
-                plans.iter().map(answer).collect()
+            Ok(told) => {
+                let (decided_at, mut outcomes) = (told.decided_at, told.into_iter());
+                answers.extend(plans.iter().map(|plan| {
+                    let outcomes = outcomes.by_ref().take(plan.spends.len()).collect();
+                    CheckAnswer::new(outcomes, plan.source_in_memory(), decided_at)
+                }));
             }
             Err(error) => {
                 self.observer.store_failed(&error);
-                plans.iter().map(|plan| without_the_store(self, &plan.spends, plan.policies())).collect()
+                let decided = plans.iter().map(|plan| without_the_store(self, &plan.spends, plan.policies()));
+                answers.extend(decided);
             }
         }
+        answers
     }
 
     fn tell(&self, decided: &Decided<'_>) {
+        if decided.is_look() {
+            return self.observer.looked();
+        }
         let decision = decided.decision;
         if decision.reports.is_empty() {
             self.observer.no_rule_matched();

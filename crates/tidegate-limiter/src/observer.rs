@@ -9,6 +9,7 @@ use tidegate_store::StoreError;
 
 use crate::decision::{Decision, Report, Source};
 use crate::lease::LeaseToken;
+use crate::penalty::Penalty;
 use crate::remote::breaker::BreakerState;
 use crate::request::CheckRequest;
 use crate::trace::Traced;
@@ -30,6 +31,10 @@ pub trait Observer: Send + Sync + 'static {
 
     /// No rule matched a request.
     fn no_rule_matched(&self) {}
+
+    /// Somebody looked at what is left and spent nothing: no request was decided, and neither watchers nor
+    /// [`Observer::decided`] hear of it.
+    fn looked(&self) {}
 
     /// A request was decided by its rules: called once per request, after the watchers of those rules. What is borrowed
     /// here names the caller, so that a log or a list of top callers need look nothing up.
@@ -105,6 +110,15 @@ pub struct Decided<'a> {
     pub of_readings: bool,
 }
 
+impl Decided<'_> {
+    /// Whether somebody only looked: nothing was to be spent, and no lease was taken.
+    #[must_use]
+    #[inline]
+    pub fn is_look(&self) -> bool {
+        self.decision.lease.is_none() && self.request.descriptors.iter().all(|ask| ask.cost == Hits::ZERO)
+    }
+}
+
 /// Something that changed what is left of limits, beside a decision. Only what took effect is told.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -113,6 +127,8 @@ pub struct Settled<'a> {
     pub how: Settlement<'a>,
     /// When it was asked for, by the clock of this node. By now it is done.
     pub asked_at: Timestamp,
+    /// When the store did it, by its own clock; none where that is unknown.
+    pub done_at: Option<Timestamp>,
     /// The rules that the request matches whose cells changed; none for leases, which name their cells themselves.
     pub matches: &'a [Match<'a>],
 }
@@ -133,6 +149,8 @@ pub enum Settlement<'a> {
     Charged(&'a CheckRequest<'a>, Hits, SpentBefore),
     /// The cells of a request have their full quota back.
     Reset(&'a CheckRequest<'a>),
+    /// A penalty has begun that a refused request caused.
+    Penalized(&'a Penalty),
 }
 
 /// How long ago hits were spent; none where nobody knows.

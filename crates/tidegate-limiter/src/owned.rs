@@ -1,7 +1,7 @@
 //! What is asked of the store, in a form that outlives the request that asked.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Hits, Limit, LimitFingerprint, Micros, Scope, Stance, Touch};
+use tidegate_core::{Ask, Charge, Hits, Limit, LimitFingerprint, Micros, Scope, Stance, Touch, take_part};
 use tidegate_rules::CellKeyBytes;
 use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, RefundId, Request, Spend};
 
@@ -103,6 +103,12 @@ impl OwnedCell {
     pub(crate) fn key(&self) -> CellKey<'_> {
         let tag = self.tag.as_deref().unwrap_or(&self.key);
         CellKey { scope: &self.scope, key: &self.key, tag }
+    }
+
+    /// The domain of its limit: the first part of what names a cell.
+    pub(crate) fn domain(&self) -> Option<&str> {
+        let (domain, _) = take_part(self.scope.as_bytes())?;
+        std::str::from_utf8(domain).ok()
     }
 
     /// What `hits` on it are, to be given back.

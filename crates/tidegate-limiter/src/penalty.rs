@@ -1,28 +1,168 @@
 //! Once refused, refused for at least as long as the rule says.
 //!
 //! A penalty is a limit of one hit that every request looks at and only a refused one spends. It begins after the refusal
-//! that causes it, with a call that nobody waits for: until it arrives, the limit that refused goes on refusing.
+//! that causes it, with a call that nobody waits for: until it arrives, the limit that refused goes on refusing. It begins at
+//! one moment, that of the store, for all nodes: this one repeats it only once the store has it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Outcome, Verdict};
+use tidegate_core::{Charge, Hits, Outcome, Timestamp, Verdict};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock, HELD_RETRY_AFTER};
 
+use crate::cell_hash::CellHash;
 use crate::check::{Asks, Cells, CheckAnswer, MatchedLimit, Plan};
-use crate::deny_cache::{AnsweredCell, CachedCell};
+use crate::deny_cache::AnsweredCell;
 use crate::limiter::Limiter;
-use crate::local::charge_now;
-use crate::owned::OwnedCell;
+use crate::observer::{Settled, Settlement};
+use crate::owned::{OwnedCell, OwnedCharge};
+use crate::remote::Remote;
+use crate::request::PenaltyStart;
+
+/// The most cells whose penalties are on their way: beyond that some are charged more than once.
+const MOST_UNDER_WAY: usize = 65_536;
+
+/// The penalty that a refused request begins.
+#[derive(Debug)]
+pub struct Penalty {
+    mark: u64,
+    cells: SmallVec<[PenaltyCell; 1]>,
+}
+
+#[derive(Debug)]
+struct PenaltyCell {
+    cell: OwnedCell,
+    hash: CellHash,
+}
+
+impl Penalty {
+    /// A number that tells penalties apart.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// The domain of its rules.
+    #[must_use]
+    pub fn domain(&self) -> Option<&str> {
+        self.cells.first().and_then(|one| one.cell.domain())
+    }
+
+    fn charges(&self) -> SmallVec<[CellCharge<'_>; 1]> {
+        let charge = Charge::now(Hits::ONE);
+        let cells = self.cells.iter().map(|one| &one.cell);
+        cells.map(|cell| CellCharge { cell: cell.key(), limit: &cell.limit, charge }).collect()
+    }
+}
+
+/// Names for penalties, and those that are on their way to the store.
+#[derive(Default)]
+pub(crate) struct Penalties {
+    names: RandomState,
+    next: AtomicU64,
+    under_way: Mutex<HashSet<CellHash>>,
+}
+
+impl Penalties {
+    fn next_mark(&self) -> u64 {
+        self.names.hash_one(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether the penalty of a cell is to be charged: not while one is on its way, or a flood would charge it again and again.
+    fn begin(&self, hash: CellHash) -> bool {
+        let mut under_way = self.under_way.lock();
+        under_way.len() >= MOST_UNDER_WAY || under_way.insert(hash)
+    }
+}
+
+/// A penalty on its way to the store. Dropped, also because a runtime ends that never ran its task, it lets the next one go.
+struct UnderWay {
+    penalty: Arc<Penalty>,
+    penalties: Arc<Penalties>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut under_way = self.penalties.under_way.lock();
+        for one in &self.penalty.cells {
+            under_way.remove(&one.hash);
+        }
+    }
+}
+
+/// Who waits until a penalty has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PenaltyWait {
+    /// Nobody.
+    Nobody,
+    /// The requests that come after it in a batch.
+    Others,
+}
 
 impl Limiter {
     /// Begins the penalties of the rules whose limits refused, and says so in `answer`.
-    pub(crate) async fn begin_penalties(&self, plan: &Plan<'_>, answer: &mut CheckAnswer) {
+    pub(crate) async fn begin_penalties(
+        &self,
+        plan: &Plan<'_>,
+        start: PenaltyStart,
+        answer: &mut CheckAnswer,
+        wait: PenaltyWait,
+    ) {
+        let asked_at = self.clock.now();
+        let begun = self.refused_penalties(plan, start, answer);
+        if begun.is_empty() {
+            return;
+        }
+        let cells = Cells::new(&self.hasher, &plan.spends, plan.policies());
+        let is_new =
+            |spend: &&usize| self.remote.is_none() || self.penalties.begin(cells.cached[**spend].hash);
+        let cell = |spend: &usize| {
+            let asked = &plan.spends[*spend];
+            let cell = OwnedCell::new(&asked.cell, asked.touch.limit);
+            PenaltyCell { cell, hash: cells.cached[*spend].hash }
+        };
+        let cells: SmallVec<[PenaltyCell; 1]> = begun.iter().filter(is_new).map(cell).collect();
+        if cells.is_empty() {
+            return;
+        }
+        let penalty = Arc::new(Penalty { mark: self.penalties.next_mark(), cells });
+        answer.penalty = Some(penalty.clone());
+        match &self.remote {
+            _ if start == PenaltyStart::WhenTold => {}
+            None => self.penalize(&penalty).await,
+            Some(remote) => {
+                let under_way = UnderWay { penalty, penalties: self.penalties.clone() };
+                let charge = remote.clone().charge_penalty(under_way, asked_at);
+                match wait {
+                    PenaltyWait::Nobody => remote.spawn(Box::pin(charge)),
+                    PenaltyWait::Others => charge.await,
+                }
+            }
+        }
+    }
+
+    /// The places of penalties that begin now, of those that the store counts. `answer` says of all that they refuse. One that has
+    /// begun already does not begin again, unless somebody was told that it did: a node learns late of what others have begun.
+    fn refused_penalties(
+        &self,
+        plan: &Plan<'_>,
+        start: PenaltyStart,
+        answer: &mut CheckAnswer,
+    ) -> SmallVec<[usize; 1]> {
         let mut begun: SmallVec<[usize; 1]> = SmallVec::new();
         for penalty in plan.penalties() {
             let Asks::Limit { limit, spend } = penalty.asks else { continue };
-            if answer.outcomes[spend].is_admitted() && is_refused(plan, answer, penalty) {
+            let is_new = answer.outcomes[spend].is_admitted();
+            if (is_new || start == PenaltyStart::WhenTold) && is_refused(plan, answer, penalty) {
+                if !is_new {
+                    begun.push(spend);
+                    continue;
+                }
                 let span = limit.limit.quota_window().unwrap_or_default();
                 let verdict = Verdict::Refused { retry_after: Some(span) };
                 answer.outcomes[spend] = Outcome { verdict, remaining: 0, reset_after: span };
@@ -34,34 +174,41 @@ impl Limiter {
                 }
             }
         }
-        if begun.is_empty() {
-            return;
-        }
-        match &self.remote {
-            None => {
-                let charges: SmallVec<[CellCharge<'_>; 1]> =
-                    begun.iter().map(|spend| charge_now(plan.spends[*spend], 1)).collect();
-                if let Err(error) = self.store.charge(&charges).answer().await {
-                    self.observer.store_failed(&error);
-                }
-            }
-            Some(remote) => {
-                self.remember_penalties(plan, answer, &begun);
-                let cells = begun.iter().map(|spend| &plan.spends[*spend]);
-                remote.charge_soon(cells.map(|spend| OwnedCell::new(&spend.cell, spend.touch.limit)));
-            }
-        }
+        begun
     }
 
-    /// Remembers penalties as if the store had told of them: what the deny cache refuses next has its penalty already, and a
-    /// flood charges none of it again.
-    fn remember_penalties(&self, plan: &Plan<'_>, answer: &CheckAnswer, begun: &[usize]) {
-        let (cells, now) = (Cells::new(&self.hasher, &plan.spends, plan.policies()), self.clock.now());
-        for &spend in begun {
-            let CachedCell { hash, version, limit, hits, .. } = cells.cached[spend];
-            let outcome = answer.outcomes[spend];
-            let told = AnsweredCell { limit, version, hits, outcome, sent: now, received: now };
-            self.deny_cache.remember(hash, &told);
+    /// Begins a penalty in a store in memory, now: for a request that was asked with [`PenaltyStart::WhenTold`].
+    pub async fn penalize(&self, penalty: &Penalty) {
+        let asked_at = self.clock.now();
+        match self.store.charge(&penalty.charges()).answer().await {
+            Ok(charged) => self.settled(Settlement::Penalized(penalty), (asked_at, charged.at), &[]),
+            Err(error) => self.observer.store_failed(&error),
+        }
+    }
+}
+
+impl Remote {
+    /// Charges the cells of a penalty, and remembers it as the store has it: what is asked next is refused here. A failure is told
+    /// to the observer; then this node alone keeps it, for as long as it keeps a refusal.
+    async fn charge_penalty(self: Arc<Self>, under_way: UnderWay, asked_at: Timestamp) {
+        let penalty = &under_way.penalty;
+        let charge = Charge::now(Hits::ONE);
+        let owned = |one: &PenaltyCell| OwnedCharge { cell: one.cell.clone(), charge };
+        let sent = self.clock.now();
+        let charged = self.charge(penalty.cells.iter().map(owned).collect()).await;
+        let (received, done_at) = (self.clock.now(), charged.as_ref().ok().and_then(|charged| charged.at));
+        for PenaltyCell { cell, hash } in &penalty.cells {
+            let limit = &cell.limit;
+            let (span, version) = (limit.quota_window().unwrap_or_default(), limit.fingerprint());
+            let verdict = Verdict::Refused { retry_after: Some(span) };
+            let outcome = Outcome { verdict, remaining: 0, reset_after: span };
+            let (hits, decided_at) = (Hits::ZERO, done_at);
+            let told = AnsweredCell { limit, version, hits, outcome, sent, received, decided_at };
+            self.deny_cache.remember_charged(*hash, &told);
+        }
+        if charged.is_ok() {
+            let how = Settlement::Penalized(penalty);
+            self.observer.settled(&Settled { how, asked_at, done_at, matches: &[] });
         }
     }
 }

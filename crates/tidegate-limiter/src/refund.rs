@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Micros};
 use tidegate_rules::{Coordination, UnknownDomain};
-use tidegate_store::{Clock, Refund, RefundId, Store, StoreError};
+use tidegate_store::{Clock, Refund, RefundId, Stamped, Store, StoreError};
 
 use crate::check::{Matched, Plan};
 use crate::decision::{Decision, Source};
@@ -141,23 +141,21 @@ impl Limiter {
         }
         let back = plan.refundable().filter(|place| !all.iter().any(|one| one.place == *place));
         let back: Vec<String> = back.map(|place| plan.name_of(place)).collect();
-        match &self.remote {
+        let refunded = match &self.remote {
             // No answer of a store in this process is lost, so nobody sends a refund again.
             None => self.store.refund(&refunds(&plan, &all)).answer().await?,
             Some(remote) => {
                 // This node's own cells come last: where the store fails, nothing was given back that a retry would repeat.
                 let due = self.due_at_store(&plan, &all);
                 let refunded = remote.refund(stored(&plan, &all, &due), id).await;
-                self.forget(&plan);
-                refunded?;
+                self.gave_back(&plan, &all);
+                let refunded = refunded?;
                 remote.refund_soon(self.give_back_here(&plan, &all, &due));
+                refunded
             }
-        }
-        self.settled(
-            Settlement::Refunded(request, amount, before, &back),
-            matched.asked_at,
-            matched.matches(),
-        );
+        };
+        let how = Settlement::Refunded(request, amount, before, &back);
+        self.settled(how, (matched.asked_at, refunded.at), matched.matches());
         Ok(())
     }
 
@@ -219,18 +217,19 @@ impl Limiter {
         let snapshot = self.rules.load_full();
         let matched = Matched::of(&snapshot, request, self)?;
         let plan = matched.plan(request, &self.lease_ids);
+        let mut last = Stamped::default();
         for spend in &plan.spends {
-            match &self.remote {
+            last = match &self.remote {
                 None => self.store.reset(spend.cell, spend.touch.limit).answer().await?,
                 Some(remote) => {
                     self.local.set(*spend, 0);
                     let reset = remote.reset(OwnedCell::new(&spend.cell, spend.touch.limit)).await;
                     self.forget(&plan);
-                    reset?;
+                    reset?
                 }
-            }
+            };
         }
-        self.settled(Settlement::Reset(request), matched.asked_at, matched.matches());
+        self.settled(Settlement::Reset(request), (matched.asked_at, last.at), matched.matches());
         Ok(())
     }
 
@@ -303,12 +302,25 @@ impl Limiter {
             self.deny_cache.forget(self.hasher.cell(&spend.cell), now);
         }
     }
+
+    /// These hits went back, or may have.
+    fn gave_back(&self, plan: &Plan<'_>, all: &[Return]) {
+        let now = self.clock.now();
+        for Return { place, hits, .. } in all {
+            let cell = self.hasher.cell(&plan.spends[*place].cell);
+            self.deny_cache.gave_back(cell, *hits, now);
+        }
+    }
 }
 
 impl Remote {
-    async fn refund(self: &Arc<Self>, given: GivenBack, id: Option<RefundId>) -> Result<(), StoreError> {
+    async fn refund(
+        self: &Arc<Self>,
+        given: GivenBack,
+        id: Option<RefundId>,
+    ) -> Result<Stamped<()>, StoreError> {
         if given.is_empty() {
-            return Ok(());
+            return Ok(Stamped::default());
         }
         let nodes = self.nodes_of(given.iter().map(|(cell, ..)| cell.key().tag));
         self.run(StoreCall::Refund, nodes, refund_at(self.store(), given, id)).await
@@ -336,14 +348,18 @@ impl Remote {
         }));
     }
 
-    async fn reset(self: &Arc<Self>, cell: OwnedCell) -> Result<(), StoreError> {
+    async fn reset(self: &Arc<Self>, cell: OwnedCell) -> Result<Stamped<()>, StoreError> {
         let (store, nodes) = (self.store(), self.nodes_of([cell.key().tag].into_iter()));
         let work = async move { store.reset(cell.key(), &cell.limit).answer().await };
         self.run(StoreCall::Reset, nodes, work).await
     }
 }
 
-async fn refund_at(store: Arc<dyn Store>, given: GivenBack, id: Option<RefundId>) -> Result<(), StoreError> {
+async fn refund_at(
+    store: Arc<dyn Store>,
+    given: GivenBack,
+    id: Option<RefundId>,
+) -> Result<Stamped<()>, StoreError> {
     let refunds: SmallVec<[Refund<'_>; 2]> =
         given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age, id)).collect();
     store.refund(&refunds).answer().await

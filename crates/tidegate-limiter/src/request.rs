@@ -15,19 +15,38 @@ pub struct CheckRequest<'a> {
     pub patience: Patience,
     /// Whether each of its cells is asked, also where one of them is known to refuse it.
     pub(crate) asks_every_cell: bool,
+    /// When a penalty begins that it causes.
+    pub(crate) penalty_start: PenaltyStart,
+}
+
+/// When the penalty of a refused request begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PenaltyStart {
+    /// Once it is refused.
+    AtOnce,
+    /// When [`Limiter::penalize`](crate::Limiter::penalize) is called, if ever: for who plays again what happened.
+    WhenTold,
 }
 
 impl<'a> CheckRequest<'a> {
     /// One that can wait, under the rules of `domain`.
     #[must_use]
     pub const fn new(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> Self {
-        CheckRequest { domain, descriptors, patience: Patience::Waits, asks_every_cell: false }
+        let (patience, penalty_start) = (Patience::Waits, PenaltyStart::AtOnce);
+        CheckRequest { domain, descriptors, patience, asks_every_cell: false, penalty_start }
     }
 
     /// The same, with another patience.
     #[must_use]
     pub const fn patience(self, patience: Patience) -> Self {
         CheckRequest { patience, ..self }
+    }
+
+    /// The same, with penalties that begin then.
+    #[must_use]
+    pub const fn penalties(self, penalty_start: PenaltyStart) -> Self {
+        CheckRequest { penalty_start, ..self }
     }
 
     /// The same, for who wants to know what every cell holds, and not only whether the request passes.

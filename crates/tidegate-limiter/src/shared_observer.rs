@@ -27,6 +27,9 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
     fn no_rule_matched(&self) {
         (**self).no_rule_matched();
     }
+    fn looked(&self) {
+        (**self).looked();
+    }
     fn decided(&self, decided: &Decided<'_>) {
         (**self).decided(decided);
     }

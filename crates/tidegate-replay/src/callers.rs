@@ -14,7 +14,7 @@ use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Timestamp, take_part};
 use tidegate_decisions::Histogram;
-use tidegate_rules::{Match, MatchedLimits, RuleLimit};
+use tidegate_rules::{LimitsFrom, Match, MatchedLimits, RuleLimit};
 
 use crate::demand::Demand;
 
@@ -28,6 +28,8 @@ pub(crate) struct Callers {
     /// Requests that are not counted yet, in their order.
     noted: Vec<Noted>,
     pub(crate) limits: Vec<LimitTrack>,
+    /// Requests of callers that have limits of their own: what they ask for says nothing of what the rule's could be.
+    pub(crate) left_out: u64,
     most: usize,
     /// One in two to the power of this is kept.
     halvings: u32,
@@ -88,10 +90,12 @@ impl Caller {
 /// One limit of the rule, and the runs of all callers under it.
 pub(crate) struct LimitTrack {
     digest: [u64; 2],
+    /// Empty where the rule has none.
+    tier: String,
     pub(crate) name: String,
     /// The largest of its limits.
     pub(crate) limit: Limit,
-    /// All that there are: tiers share a track.
+    /// All that there are.
     limits: Vec<Limit>,
     pub(crate) runs: Histogram,
 }
@@ -111,6 +115,7 @@ impl Callers {
             hasher: RandomState::default(),
             noted: Vec::with_capacity(TOGETHER),
             limits: Vec::new(),
+            left_out: 0,
             // A place is 32 bits.
             most: most.clamp(1, 1 << 31),
             halvings: 0,
@@ -131,7 +136,17 @@ impl Callers {
         let (hash, key) = (self.hasher.hash_one(&*found.key), Key::from_slice(&found.key));
         let mut limits = SmallVec::new();
         if let (Side::Now, MatchedLimits::Enforce(enforced)) = (side, found.limits) {
-            limits.extend(enforced.iter().map(|limit| track_of(&mut self.limits, limit)));
+            let tier = match found.limits_from() {
+                LimitsFrom::Rule => Some(""),
+                LimitsFrom::Tier(tier) => Some(tier),
+                LimitsFrom::Others => None,
+            };
+            match tier {
+                Some(tier) => {
+                    limits.extend(enforced.iter().map(|limit| track_of(&mut self.limits, limit, tier)));
+                }
+                None => self.left_out += 1,
+            }
         }
         self.noted.push(Noted { key, hash, side, refused, now, hits, limits });
         if self.noted.len() == TOGETHER {
@@ -243,12 +258,16 @@ fn sampled(key: &[u8], halvings: u32) -> bool {
 }
 
 /// The track of a limit, and its place among the limits of that.
-fn track_of(tracks: &mut Vec<LimitTrack>, limit: &RuleLimit) -> (u32, u32) {
+fn track_of(tracks: &mut Vec<LimitTrack>, limit: &RuleLimit, tier: &str) -> (u32, u32) {
     let digest = limit.scope.digest();
-    let place = tracks.iter().position(|track| track.digest == digest).unwrap_or_else(|| {
-        let (name, largest) = (limit.name.clone(), limit.limit.clone());
+    let is_it = |track: &LimitTrack| track.digest == digest && track.tier == tier;
+    let place = tracks.iter().position(is_it).unwrap_or_else(|| {
+        let of_tier = || format!("{} of {tier}", limit.name);
+        let name = if tier.is_empty() { limit.name.clone() } else { of_tier() };
+        let largest = limit.limit.clone();
         tracks.push(LimitTrack {
             digest,
+            tier: tier.to_owned(),
             name,
             limit: largest,
             limits: Vec::new(),
@@ -258,7 +277,6 @@ fn track_of(tracks: &mut Vec<LimitTrack>, limit: &RuleLimit) -> (u32, u32) {
     });
     let track = &mut tracks[place];
     let which = track.limits.iter().position(|known| *known == limit.limit).unwrap_or_else(|| {
-        // Tiers share their cells' name where algorithm and window agree: the largest number stands for them.
         if track.limit.quota() < limit.limit.quota() {
             track.limit = limit.limit.clone();
         }

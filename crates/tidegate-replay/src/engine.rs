@@ -1,29 +1,31 @@
 //! Plays requests through the real limiter, under a clock that shows the time of the line.
 
-use std::future::Future;
+mod in_turn;
+
 use std::io::{self, Read};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
-use tidegate_core::{Hits, Micros, Timestamp};
+use tidegate_core::Timestamp;
 use tidegate_limiter::{
-    CheckRequest, Decided, Limiter, LimiterConfig, NoObserver, Observer, RefundError,
-    Report as LimiterReport, RuleResult, RuleWatcher, SpentAt,
+    CheckRequest, Decided, Limiter, LimiterConfig, NoObserver, Observer, RuleResult, RuleWatcher,
 };
-use tidegate_rules::{Mode, Rule, RuleLimit, RuleSet};
+use tidegate_rules::{Rule, RuleSet};
 use tidegate_store::{Clock as _, ManualClock, MemoryConfig, MemoryStore};
 
+use self::in_turn::Leap;
 use crate::asked::{Spending, with_request};
 use crate::callers::Side;
-use crate::leases::{Holds, Leases, Taken};
-use crate::merge::{LEAP, MergeByTime};
+use crate::leases::{Holds, Leases};
+use crate::merge::{MergeByTime, MergedLine};
 use crate::parse::{BadLine, Format, Parser, Recorded, Tells};
+use crate::past::HashedValues;
+use crate::penalties::{Begins, Penalties, penalty_start};
 use crate::race_order::{LONGEST, More, RaceOrder};
 use crate::reader::{Line, Reader};
 use crate::report::{BadLineExample, Lines, Report};
+use crate::ruled::{Ruled, at_once};
 use crate::summary::{RuleTally, Tally, printable_start};
 
 /// How to replay.
@@ -37,6 +39,8 @@ pub struct Options {
     pub memory: MemoryConfig,
     /// How many callers are named in each list.
     pub named: usize,
+    /// What is known of values that the log hashes.
+    pub hashed: HashedValues,
 }
 
 impl Options {
@@ -44,7 +48,13 @@ impl Options {
     #[must_use]
     pub fn new(domain: impl Into<String>) -> Self {
         let memory = MemoryConfig::new().max_cells(20_000_000).max_log_bytes(2 << 30);
-        Options { domain: domain.into(), most_callers: 1_000_000, memory, named: 5 }
+        Options {
+            domain: domain.into(),
+            most_callers: 1_000_000,
+            memory,
+            named: 5,
+            hashed: HashedValues::Opaque,
+        }
     }
 }
 
@@ -75,23 +85,14 @@ pub struct Replay {
     earliest: Timestamp,
     /// The line before, where its time is far ahead.
     leap: Option<Box<Leap>>,
+    /// The first line and the second, where that is far earlier, until the third tells which of them is right.
+    beginning: Option<Box<[Leap; 2]>>,
     leases: Leases,
+    penalties: Penalties,
     /// Lines that were under way at once; none while one of them is chosen.
     racing: Option<Box<RaceOrder>>,
     /// Whether what is asked now is a look, of which nobody need hear.
     looks: Arc<AtomicBool>,
-}
-
-/// A line whose time is far ahead of the one before, until the next one tells whether it is right.
-struct Leap {
-    recorded: Recorded<'static>,
-    example: BadLineExample,
-}
-
-/// A limiter with one set of rules.
-struct Ruled {
-    limiter: Limiter,
-    store: Arc<MemoryStore<Arc<ManualClock>>>,
 }
 
 /// Whether a request passes: now, and under the rules that are compared with.
@@ -126,7 +127,9 @@ impl Replay {
             latest: None,
             earliest: Timestamp::from_micros(0),
             leap: None,
+            beginning: None,
             leases: Leases::default(),
+            penalties: Penalties::default(),
             racing: takes_leases.then(Box::default),
             looks: Arc::default(),
         }
@@ -185,48 +188,35 @@ impl Replay {
             if self.lines.read.is_multiple_of(SWEEP_EVERY) {
                 progress(logs.bytes());
             }
-            let Some((number, line)) = logs.next_line()? else { return Ok(()) };
-            self.play_numbered(number, line, &mut parser);
+            let Some(line) = logs.next_line()? else { return Ok(()) };
+            self.play_merged_line(line, &mut parser);
         }
     }
 
     /// Plays one line.
     pub fn play_line(&mut self, line: Line<'_>, parser: &mut Parser) {
-        self.play_numbered(self.lines.read + 1, line, parser);
+        // The header of a CSV file is a line, and was read before.
+        let header = u64::from(parser.format() == Format::Csv);
+        let number = self.lines.read + 1 + header;
+        self.play_merged_line(MergedLine { number, line, ahead_us: 0 }, parser);
     }
 
-    /// Plays the line of this number in its log.
-    pub fn play_numbered(&mut self, number: u64, line: Line<'_>, parser: &mut Parser) {
+    /// Plays a line of several logs.
+    pub fn play_merged_line(&mut self, line: MergedLine<'_>, parser: &mut Parser) {
         self.format.get_or_insert(parser.format());
         self.lines.read += 1;
-        self.number = number;
-        match line {
+        self.number = line.number;
+        match line.line {
             Line::TooLong => self.bad_line(BadLine("it is longer than 64 KiB"), b""),
             Line::Text(text) => {
                 let mut recorded = Recorded::default();
-                match parser.read(text, &mut recorded) {
+                let read = parser.read(text, &mut recorded);
+                recorded.at = line.by_the_store(recorded.at);
+                match read {
                     Ok(()) => self.play_in_turn(&recorded, text),
                     Err(bad) => self.bad_line(bad, text),
                 }
             }
-        }
-    }
-
-    /// Plays a request, unless its time is far ahead: then the next line tells whether the log goes on from there, or this one
-    /// alone is wrong. Were it played, all that follow would count as made at its time.
-    #[inline]
-    fn play_in_turn(&mut self, recorded: &Recorded<'_>, text: &[u8]) {
-        if let Some(leap) = self.leap.take() {
-            match recorded.at + LEAP < leap.recorded.at {
-                true => self.bad(leap.example),
-                false => self.put(&leap.recorded),
-            }
-        }
-        if self.latest.is_some_and(|latest| latest + LEAP < recorded.at) {
-            let example = self.example(BadLine("its time is far ahead of the lines around it"), text);
-            self.leap = Some(Box::new(Leap { recorded: recorded.clone().into_owned(), example }));
-        } else {
-            self.put(recorded);
         }
     }
 
@@ -253,8 +243,10 @@ impl Replay {
             self.racing = Some(racing);
             let Some(mut next) = next else { return };
             // Those that were under way at once are played in any order. What is further behind is out of order.
-            if let Some(latest) = self.latest.filter(|latest| next.at + LONGEST >= *latest) {
-                next.at = next.at.max(latest);
+            if let Some(latest) = self.latest.filter(|latest| next.when() + LONGEST >= *latest) {
+                let at = next.when().max(latest);
+                next.own.decided_at = next.own.decided_at.map(|_| at);
+                next.at = at;
             }
             self.play(&next);
         }
@@ -296,7 +288,7 @@ impl Replay {
     /// Decides one request; none if the rules do not have its domain, or where the line tells of something else. Where a line
     /// stands for several, the last one's answer.
     pub fn play(&mut self, recorded: &Recorded<'_>) -> Option<Verdicts> {
-        let at = self.in_order(recorded.at);
+        let at = self.in_order(recorded.when());
         self.end_leases(at);
         self.clock.set(at);
         self.begin();
@@ -316,8 +308,9 @@ impl Replay {
             self.settle(recorded, domain, at);
             return None;
         }
+        let start = penalty_start(recorded);
         let verdicts = with_request(recorded, Spending::AsRecorded, domain, |request| {
-            self.decide(recorded, request, at)
+            self.decide(recorded, &request.penalties(start), at)
         })?;
         self.lines.played += 1;
         self.requests += u64::from(recorded.weight);
@@ -338,7 +331,15 @@ impl Replay {
             // Of a line that stands for several, the log tells the end of one lease: that of the last.
             let holds = if turn + 1 == recorded.weight { Holds::AsRecorded } else { Holds::Nothing };
             let mut check = |side: Side, ruled: &Option<Ruled>| {
-                ruled.as_ref()?.check(request, recorded, (at, side, holds), &mut self.leases)
+                let ruled = ruled.as_ref()?;
+                let (allowed, penalty) =
+                    ruled.check(request, recorded, (at, side, holds), &mut self.leases)?;
+                if let (Some(mark), Some(penalty)) = (recorded.own.penalty, &penalty)
+                    && self.penalties.caused(mark, side, penalty) == Begins::Now
+                {
+                    at_once(ruled.limiter.penalize(penalty));
+                }
+                Some(allowed)
             };
             let Some(now) = check(Side::Now, &self.now) else {
                 self.lines.unknown_domain += 1;
@@ -348,7 +349,7 @@ impl Replay {
             let before = check(Side::Before, &self.before).unwrap_or(true);
             let mut tally = self.tally.lock();
             tally.decided(at, now, before, self.compared);
-            tally.decided_before(recorded, now);
+            tally.decided_before(recorded, now, self.compared.then_some(before));
             if turn == 0 {
                 tally.recorded(recorded);
             }
@@ -363,6 +364,13 @@ impl Replay {
         let mark = recorded.own.lease.unwrap_or_default();
         match recorded.tells {
             Tells::Request => {}
+            Tells::Penalized => {
+                for (side, penalty) in self.penalties.begun(recorded.own.penalty.unwrap_or_default()) {
+                    if let Some(ruled) = self.ruled(side) {
+                        at_once(ruled.limiter.penalize(&penalty));
+                    }
+                }
+            }
             Tells::Released => match recorded.own.under {
                 None => {
                     let open = self.leases.released(mark, at);
@@ -404,8 +412,9 @@ impl Replay {
     #[must_use]
     pub fn requests(&self) -> u64 {
         let racing = self.racing.as_ref().map_or(0, |racing| racing.len() as u64);
-        let leap = self.leap.as_ref().map_or(0, |leap| u64::from(leap.recorded.weight));
-        self.requests + racing + leap
+        let beginning = self.beginning.iter().flat_map(|both| both.iter());
+        let waiting = beginning.chain(self.leap.as_deref()).map(|leap| u64::from(leap.recorded.weight));
+        self.requests + racing + waiting.sum::<u64>()
     }
 
     fn ruled(&self, side: Side) -> Option<&Ruled> {
@@ -446,7 +455,8 @@ impl Replay {
     /// What was found.
     #[must_use]
     pub fn finish(mut self) -> Report {
-        if let Some(leap) = self.leap.take() {
+        let beginning = self.beginning.take().into_iter().flat_map(|both| *both);
+        for leap in beginning.chain(self.leap.take().map(|leap| *leap)).collect::<Vec<_>>() {
             self.put(&leap.recorded);
         }
         self.play_waiting(More::None);
@@ -457,99 +467,15 @@ impl Replay {
         let format = self.format.map_or("none", Format::name);
         let mut tally = self.tally.lock();
         tally.leases = self.leases.counts;
-        tally.report(&self.options, snapshot.rules(), self.compared, self.lines, (format, span), stats)
+        let before = self.before.as_ref().map(|before| before.limiter.snapshot());
+        let rules = (snapshot.rules(), before.as_ref().map(|before| before.rules()));
+        tally.report(&self.options, rules, self.lines, (format, span), stats)
     }
 }
 
 impl std::fmt::Debug for Replay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replay").field("lines", &self.lines).finish_non_exhaustive()
-    }
-}
-
-impl Ruled {
-    /// Whether a request passes; none if the rules do not have its domain. A lease that it takes is held for as long as the log
-    /// says.
-    fn check(
-        &self,
-        request: &CheckRequest<'_>,
-        recorded: &Recorded<'_>,
-        (at, side, holds): (Timestamp, Side, Holds),
-        leases: &mut Leases,
-    ) -> Option<bool> {
-        let decision = match recorded.own.readings {
-            true => at_once(self.limiter.check_readings(request)),
-            false => at_once(self.limiter.check(request)),
-        };
-        // Borrowed: it is large.
-        let Ok(decision) = &decision else { return None };
-        if let Some(token) = &decision.lease
-            && leases.take(recorded, (at, side, holds), token) == Taken::DoneAtOnce
-        {
-            drop(at_once(self.limiter.release(token)));
-        }
-        Some(decision.allowed)
-    }
-
-    /// Whether there is room for a request, of which `look` spends nothing.
-    fn has_room(&self, recorded: &Recorded<'_>, look: &CheckRequest<'_>) -> bool {
-        let decision = match recorded.own.readings {
-            true => at_once(self.limiter.check_readings(look)),
-            false => at_once(self.limiter.check(look)),
-        };
-        let Ok(decision) = decision else { return true };
-        let takes_lease = |report: &LimiterReport| {
-            let (Some(told), Some(rule)) = (report.limit(), decision.rule_of(report)) else { return false };
-            let is_of = |limit: &RuleLimit| limit.limit.quota() == told.quota && told.window.is_none();
-            rule.limits().any(|limit| limit.limit.takes_lease() && is_of(limit))
-        };
-        // What descriptors spend on the same cell adds up; of readings only one counts.
-        let is_same_cell = |one: &LimiterReport, other: &LimiterReport| {
-            let key = |report: &LimiterReport| decision.rule_of(report).map(Rule::key);
-            let limit = |report: &LimiterReport| report.limit().map(|limit| (limit.quota, limit.window));
-            one == other
-                || one.descriptor != other.descriptor
-                    && !recorded.own.readings
-                    && one.rule.is_some()
-                    && (one.rule, limit(one)) == (other.rule, limit(other))
-                    && key(one).is_some_and(|key| {
-                        key.iter().all(|name| {
-                            recorded.attribute(one.descriptor, name)
-                                == recorded.attribute(other.descriptor, name)
-                        })
-                    })
-        };
-        let reports = decision.reports();
-        let has_room = |report: &LimiterReport| {
-            let Some(limit) = report.limit().filter(|_| !report.is_refusal()) else {
-                return !report.is_refusal();
-            };
-            let cost = |report: &LimiterReport| recorded.cost_of(report.descriptor);
-            let wanted = match &recorded.own.also[..] {
-                // A request takes one lease of a cell, whatever it costs.
-                _ if takes_lease(report) => 1,
-                [] => cost(report),
-                _ => {
-                    let of_cell = reports.iter().filter(|other| is_same_cell(report, other));
-                    of_cell.fold(0, |sum: u64, other| sum.saturating_add(cost(other)))
-                }
-            };
-            limit.outcome.remaining >= wanted
-        };
-        reports.iter().filter(|report| report.mode == Mode::Enforce).all(has_room)
-    }
-
-    /// Gives back, charges or resets what was when it happened.
-    fn settle(&self, recorded: &Recorded<'_>, request: &CheckRequest<'_>) -> Result<(), RefundError> {
-        let back = &recorded.own.back;
-        let spent = |age: Option<Micros>| age.map_or(SpentAt::Unknown, |age| SpentAt::AgoExcept(age, back));
-        // Of a line that stands for several, all at once.
-        let all = |hits: u64| Hits::new(hits.saturating_mul(recorded.weight.into()));
-        match recorded.tells {
-            Tells::Refunded(hits, age) => at_once(self.limiter.refund(request, all(hits), spent(age))),
-            Tells::Charged(hits, age) => at_once(self.limiter.charge(request, all(hits), spent(age))),
-            _ => at_once(self.limiter.reset(request)),
-        }
     }
 }
 
@@ -584,15 +510,5 @@ impl Observer for Heard {
                 _ => rule.note(self.side, found, false, now, hits),
             }
         }
-    }
-}
-
-/// The answer of a limiter on memory, which is there when it is asked. In line, a future is polled where it was made: some have
-/// two kilobytes.
-#[inline(always)]
-fn at_once<T>(answer: impl Future<Output = T>) -> T {
-    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("a store in memory answers at once"),
     }
 }

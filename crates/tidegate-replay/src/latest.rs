@@ -33,7 +33,7 @@ impl<V> LatestMap<V> {
         }
     }
 
-    pub(crate) fn remove(&mut self, mark: u64) {
-        self.entries.remove(&mark);
+    pub(crate) fn remove(&mut self, mark: u64) -> Option<V> {
+        self.entries.remove(&mark)
     }
 }

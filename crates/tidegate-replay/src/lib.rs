@@ -18,18 +18,21 @@ mod leases;
 mod merge;
 mod parse;
 mod past;
+mod penalties;
 mod race_order;
 mod reader;
 mod render;
 mod report;
+mod ruled;
 mod summary;
 mod timeline;
 
 pub use engine::{Options, Replay, Verdicts};
-pub use merge::{LogSource, MergeByTime, OpenLog};
+pub use merge::{LogSource, MergeByTime, MergedLine, OpenLog};
 pub use parse::{
-    Also, Attributes, BadLine, Format, Own, Parser, Recorded, Tells, UnknownFormat, decision_line,
+    Also, Attributes, BadLine, Format, Own, Parser, Rank, Recorded, Tells, UnknownFormat, decision_line,
 };
+pub use past::HashedValues;
 pub use reader::{Line, MOST_LINE_BYTES, Reader};
 pub use render::{Chart, html, svg, text};
 pub use report::{

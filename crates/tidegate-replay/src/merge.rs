@@ -3,6 +3,9 @@
 //! A node writes a line when it has the answer, so that lines are out of order by as long as answers take. Some lines are
 //! read ahead, and the earliest of them comes first. Of several logs the one goes on whose next line is the earliest.
 //!
+//! The time of a line is that of the store, where the line tells it: then all nodes go by one clock. Others have the time of their
+//! node, corrected by how far the store's clock is ahead of it as far as the lines before tell.
+//!
 //! A log of very many is opened only when its earliest line is next, and closed after its last. To know when, its first lines are
 //! read once before; the order is the same as if all were open from the start.
 //!
@@ -15,15 +18,17 @@ use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
 
-use tidegate_core::Micros;
+use tidegate_core::{Micros, Timestamp};
 
-use crate::parse::time_of;
+use crate::parse::{LineTime, Rank, rank_of, time_of};
 use crate::reader::{Line, Reader, Scan};
 
 /// Lines of each log that are read ahead: more than come while the slowest of them waits for its answer.
 const AHEAD: usize = 512;
 /// Lines that are looked at one by one for the place of another.
 const NEAR: usize = 32;
+/// How little one line changes what is taken for the difference of two clocks.
+const STEADY: i64 = 8;
 /// A step from one line to the next, forward or back, that another line has to confirm.
 pub(crate) const LEAP: Micros = Micros::from_secs(86_400);
 
@@ -43,7 +48,7 @@ pub enum LogSource<R> {
 pub struct MergeByTime<R> {
     logs: Vec<LogState<R>>,
     /// Of each log that goes on, the place of its next line: the earliest first, and of equal ones the first log.
-    order: BinaryHeap<Reverse<(u64, usize)>>,
+    order: BinaryHeap<Reverse<(u64, Rank, usize)>>,
     /// The log that the last line came from; none before the first.
     last: Option<usize>,
     /// The log that was read last.
@@ -53,7 +58,7 @@ pub struct MergeByTime<R> {
 }
 
 enum LogState<R> {
-    Open(Log<R>),
+    Open(Box<Log<R>>),
     Waiting(OpenLog<R>),
     Ended,
 }
@@ -71,15 +76,31 @@ struct Log<R> {
     /// The number of the last line that was read, and the time of the last one that was right.
     number: u64,
     time: u64,
+    /// How far the store's clock is ahead of this node's, as far as is known.
+    ahead_us: Option<i64>,
     at_end: bool,
 }
 
-/// A line that was read ahead. Those of the same place keep their order.
+/// A line that was read ahead. Those of the same place and rank keep their order.
 #[derive(Debug)]
 struct ReadAhead {
     place: u64,
+    /// What was added to the node's clock for it.
+    ahead_us: i64,
     number: u64,
     text: Text,
+}
+
+/// A line of one of several logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MergedLine<'a> {
+    /// Its number in its log.
+    pub number: u64,
+    /// What it says.
+    pub line: Line<'a>,
+    /// How far the store's clock is ahead of the clock that the line was written by, as far as the lines before tell.
+    pub ahead_us: i64,
 }
 
 /// Where the text of a line stands.
@@ -88,6 +109,13 @@ enum Text {
     InBuffer(Range<usize>),
     Kept(Range<usize>),
     TooLong,
+}
+
+impl MergedLine<'_> {
+    /// A time by the clock that the line was written by, by the store's.
+    pub(crate) fn by_the_store(&self, at: Timestamp) -> Timestamp {
+        Timestamp::from_micros(at.as_micros().saturating_add_signed(self.ahead_us))
+    }
 }
 
 impl<R: Read> MergeByTime<R> {
@@ -101,7 +129,7 @@ impl<R: Read> MergeByTime<R> {
     #[must_use]
     pub fn of(logs: impl IntoIterator<Item = LogSource<R>>) -> Self {
         let state = |log| match log {
-            LogSource::Open(reader, first) => LogState::Open(Log::new(reader, first)),
+            LogSource::Open(reader, first) => LogState::Open(Box::new(Log::new(reader, first))),
             LogSource::OnDemand(open) => LogState::Waiting(open),
         };
         MergeByTime {
@@ -129,23 +157,25 @@ impl<R: Read> MergeByTime<R> {
         self.reading
     }
 
-    /// The next line, and its number in its log; none at the end of all.
+    /// The next line; none at the end of all.
     ///
     /// # Errors
     /// When a log cannot be opened or read: [`MergeByTime::reading`] says which.
-    pub fn next_line(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+    pub fn next_line(&mut self) -> io::Result<Option<MergedLine<'_>>> {
         match self.last.take() {
             Some(last) => self.go_on(last)?,
             None => (0..self.logs.len()).try_for_each(|place| self.go_on(place))?,
         }
-        while let Some(Reverse((_, place))) = self.order.pop() {
+        while let Some(Reverse((_, _, place))) = self.order.pop() {
             self.open(place)?;
             let LogState::Open(log) = &mut self.logs[place] else { continue };
             // A log that was opened again may have been emptied.
             let Some(line) = log.ahead.pop_front() else { continue };
             self.last = Some(place);
             let LogState::Open(log) = &self.logs[place] else { return Ok(None) };
-            return Ok(Some((line.number, log.text(line.text).map_or(Line::TooLong, Line::Text))));
+            let ReadAhead { number, ahead_us, text, .. } = line;
+            let line = log.text(text).map_or(Line::TooLong, Line::Text);
+            return Ok(Some(MergedLine { number, line, ahead_us }));
         }
         Ok(None)
     }
@@ -153,20 +183,14 @@ impl<R: Read> MergeByTime<R> {
     /// Finds out when the next line of a log is, and closes a log that has none.
     fn go_on(&mut self, place: usize) -> io::Result<()> {
         self.reading = place;
+        let is_alone = self.logs.len() == 1;
         let next = match &mut self.logs[place] {
-            LogState::Open(log) => {
-                log.read_ahead()?;
-                log.ahead.front().map(|line| line.place)
-            }
-            LogState::Waiting(open) => {
-                let mut log = Log::new(open()?, None);
-                log.read_ahead()?;
-                log.ahead.front().map(|line| line.place)
-            }
+            LogState::Open(log) => log.next_place(is_alone)?,
+            LogState::Waiting(open) => Log::new(open()?, None).next_place(is_alone)?,
             LogState::Ended => None,
         };
         match next {
-            Some(next) => self.order.push(Reverse((next, place))),
+            Some((next, rank)) => self.order.push(Reverse((next, rank, place))),
             None => {
                 let ended = std::mem::replace(&mut self.logs[place], LogState::Ended);
                 if let LogState::Open(log) = ended {
@@ -182,7 +206,7 @@ impl<R: Read> MergeByTime<R> {
         self.reading = place;
         let mut log = Log::new(open()?, None);
         log.read_ahead()?;
-        self.logs[place] = LogState::Open(log);
+        self.logs[place] = LogState::Open(Box::new(log));
         Ok(())
     }
 }
@@ -197,6 +221,7 @@ impl<R: Read> Log<R> {
             kept_before: Vec::new(),
             number: 0,
             time: 0,
+            ahead_us: None,
             at_end: false,
         };
         if let Some(first) = first {
@@ -204,6 +229,13 @@ impl<R: Read> Log<R> {
             log.put(Text::Kept(0..log.kept.len()));
         }
         log
+    }
+
+    /// Where its next line belongs; none at its end. A log that is alone need not know how lines rank.
+    fn next_place(&mut self, is_alone: bool) -> io::Result<Option<(u64, Rank)>> {
+        self.read_ahead()?;
+        let place = |line: &ReadAhead| (line.place, if is_alone { Rank::Unknown } else { self.rank(line) });
+        Ok(self.ahead.front().map(place))
     }
 
     fn read_ahead(&mut self) -> io::Result<()> {
@@ -253,8 +285,9 @@ impl<R: Read> Log<R> {
 
     fn put(&mut self, text: Text) {
         self.number += 1;
-        let time = self.text(text.clone()).and_then(time_of);
-        let line = ReadAhead { place: self.time, number: self.number, text };
+        let time = self.text(text.clone()).and_then(time_of).map(|time| self.by_the_store(time));
+        let ahead_us = self.ahead_us.unwrap_or(0);
+        let line = ReadAhead { place: self.time, ahead_us, number: self.number, text };
         // What tells no time stays where it is.
         let Some(time) = time else { return self.insert(line) };
         if let Some((leaped_to, leaped)) = self.leaped.take() {
@@ -277,20 +310,40 @@ impl<R: Read> Log<R> {
         self.insert(ReadAhead { place: time, ..line });
     }
 
+    /// The time of a line by the store's clock, as far as is known.
+    fn by_the_store(&mut self, LineTime { noted, decided }: LineTime) -> u64 {
+        let Some(decided) = decided else { return noted.saturating_add_signed(self.ahead_us.unwrap_or(0)) };
+        // A line is noted somewhere between question and answer, so that each tells the difference only roughly.
+        let seen = decided.cast_signed().saturating_sub(noted.cast_signed());
+        let known = self.ahead_us.unwrap_or(seen);
+        self.ahead_us = Some(known.saturating_add(seen.saturating_sub(known) / STEADY));
+        decided
+    }
+
     fn insert(&mut self, line: ReadAhead) {
-        let key = |line: &ReadAhead| (line.place, line.number);
         match self.ahead.back() {
-            Some(last) if key(last) > key(&line) => {
+            Some(last) if self.is_after(last, &line) => {
                 // It is seldom far from where it stands.
-                let later = self.ahead.iter().rev().take(NEAR).take_while(|other| key(other) > key(&line));
+                let later =
+                    self.ahead.iter().rev().take(NEAR).take_while(|other| self.is_after(other, &line));
                 let before = match later.count() {
-                    NEAR => self.ahead.partition_point(|other| key(other) < key(&line)),
+                    NEAR => self.ahead.partition_point(|other| !self.is_after(other, &line)),
                     later => self.ahead.len() - later,
                 };
                 self.ahead.insert(before, line);
             }
             _ => self.ahead.push_back(line),
         }
+    }
+
+    /// Whether `other` comes after `line`. How they rank is looked at only where their times are the same.
+    fn is_after(&self, other: &ReadAhead, line: &ReadAhead) -> bool {
+        let ranks = || (self.rank(other), other.number).cmp(&(self.rank(line), line.number));
+        other.place.cmp(&line.place).then_with(ranks).is_gt()
+    }
+
+    fn rank(&self, line: &ReadAhead) -> Rank {
+        self.text(line.text.clone()).map_or(Rank::Unknown, rank_of)
     }
 }
 
@@ -329,12 +382,16 @@ mod tests {
     use super::*;
 
     fn lines(logs: &[&str]) -> Vec<String> {
+        lines_of(logs)
+    }
+
+    fn lines_of(logs: &[&str]) -> Vec<String> {
         given_out(MergeByTime::new(logs.iter().map(|log| (Reader::new(log.as_bytes()), None))))
     }
 
     fn given_out(mut ordered: MergeByTime<impl Read>) -> Vec<String> {
         let mut all = Vec::new();
-        while let Some((number, line)) = ordered.next_line().unwrap() {
+        while let Some(MergedLine { number, line, .. }) = ordered.next_line().unwrap() {
             let Line::Text(text) = line else { panic!("no line is long") };
             all.push(format!("{number} {}", String::from_utf8_lossy(text)));
         }
@@ -354,6 +411,62 @@ mod tests {
             format!("{number} {{\"time_us\":{time}}}")
         });
         assert_eq!(read, expected);
+    }
+
+    fn decided(time: u64, decided: u64, rest: &str) -> String {
+        format!("{{\"time_us\":{time},\"decided_us\":{decided},{rest}}}\n")
+    }
+
+    fn request(nth: &str, verdict: &str) -> String {
+        format!("{nth}\"domain\":\"a\",\"rule\":null,\"verdict\":\"{verdict}\"")
+    }
+
+    #[test]
+    fn lines_go_by_the_clock_of_the_store_whatever_those_of_their_nodes_show() {
+        let any = &request("", "admitted");
+        // The first node's clock is a minute behind the store's, the second one's a second ahead.
+        let minute = 60_000_000;
+        let one = [
+            decided(10, minute + 10, any),
+            decided(12, minute + 30, any),
+            // It does not say when, and counts as 0.02 ms after the first.
+            log(&[30]),
+            decided(60, minute + 60, any),
+        ];
+        let other = [
+            decided(2 * minute, minute + 20, any),
+            log(&[2 * minute + 7]),
+            decided(2 * minute + 30, minute + 50, any),
+        ];
+        let (one, other) = (one.concat(), other.concat());
+        assert_eq!(order(&[&one, &other]), ["a1", "b1", "b2", "a2", "a3", "b3", "a4"]);
+    }
+
+    #[test]
+    fn of_one_moment_who_was_admitted_comes_first_and_then_who_was_refused_in_the_order_of_the_call() {
+        let lines = [
+            decided(1, 50, &request("\"nth\":4,", "refused")),
+            decided(2, 50, &request("", "refused")),
+            decided(3, 50, "\"event\":\"penalized\",\"penalty\":\"0000000000000001\""),
+            decided(4, 50, &request("\"nth\":3,", "admitted")),
+            decided(5, 50, &request("\"nth\":1,", "refused")),
+            decided(6, 50, "\"event\":\"released\",\"lease\":\"0000000000000002\""),
+            decided(7, 50, &request("\"nth\":2,", "admitted")),
+        ];
+        let in_order = ["6", "4", "7", "5", "1", "2", "3"];
+        let numbers = |logs: &[&str]| -> Vec<String> {
+            lines_of(logs).iter().map(|line| line[..1].to_owned()).collect()
+        };
+        assert_eq!(numbers(&[&lines.concat()]), in_order);
+        // The same from two logs, whose lines have numbers of their own.
+        let (one, other) = (lines[..4].concat(), lines[4..].concat());
+        assert_eq!(numbers(&[&one, &other]), ["2", "4", "3", "1", "1", "2", "3"]);
+        // Without the store's word they stay as they stand.
+        let plain: String = lines
+            .iter()
+            .map(|line| line.replace("\"decided_us\":50,", "").replacen(|c: char| c.is_ascii_digit(), "9", 1))
+            .collect();
+        assert_eq!(numbers(&[&plain]), ["1", "2", "3", "4", "5", "6", "7"]);
     }
 
     #[test]

@@ -8,8 +8,10 @@ use tidegate_rules::RuleSet;
 
 use crate::parse::Recorded;
 
-/// Versions, and names of hashed attributes, that are told apart.
+/// Versions that are told apart.
 const MOST_TOLD: usize = 64;
+/// Hashed attributes, domain by domain, that are told apart.
+const MOST_HASHED: usize = 1_024;
 
 /// How requests were decided when they happened.
 #[derive(Default)]
@@ -23,9 +25,52 @@ pub(crate) struct Past {
     left_out: u64,
     /// Refused then by what a node remembered, and admitted now.
     from_memory: u64,
-    hashed: BTreeSet<String>,
+    /// Attributes with hashed values: domain (none where the log does not say) and name.
+    hashed: BTreeSet<(Option<String>, String)>,
     /// Refused then and admitted now, and the other way round; none where the log does not say.
     pub(crate) otherwise: Option<[u64; 2]>,
+    /// The same of the rules that are compared with.
+    pub(crate) before_otherwise: Option<[u64; 2]>,
+}
+
+/// What is known of hashed values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HashedValues {
+    /// Nothing but that they differ.
+    #[default]
+    Opaque,
+    /// Those that rules compare with were put in place of their hashes.
+    LiteralsKnown,
+}
+
+/// Rules of which nobody can tell what they would have done.
+#[derive(Default)]
+pub(crate) struct Unknown {
+    /// Domains and names.
+    rules: BTreeSet<(String, String)>,
+    attributes: BTreeSet<String>,
+}
+
+impl Unknown {
+    pub(crate) fn has(&self, domain: &str, rule: &str) -> bool {
+        self.rules.iter().any(|(of, name)| of == domain && name == rule)
+    }
+
+    /// What to say in place of an answer; none where all is known.
+    pub(crate) fn sentence(&self) -> Option<String> {
+        let (domain, rule) = self.rules.first()?;
+        let more = match self.rules.len() {
+            1 => String::new(),
+            several => format!(" and {} more", several - 1),
+        };
+        let names: Vec<&str> = self.attributes.iter().map(String::as_str).collect();
+        let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        Some(format!(
+            "unknown: the log hashes {}, and rule {domain}/{rule}{more} must know the values; add `decision_log: {{ clear: [{}] }}`",
+            quoted.join(", "),
+            names.join(", ")
+        ))
+    }
 }
 
 impl Past {
@@ -49,31 +94,52 @@ impl Past {
         self.banned += if own.banned { weight } else { 0 };
         self.left_out += if own.also_left_out > 0 { weight } else { 0 };
         for (name, value) in &recorded.attributes {
-            if value.first() == Some(&b'#')
-                && self.hashed.len() < MOST_TOLD
-                && !self.hashed.contains(&**name)
-                && std::str::from_utf8(value).is_ok_and(is_hash)
-            {
-                self.hashed.insert(name.to_string());
+            if value.first() != Some(&b'#') || self.hashed.len() >= MOST_HASHED {
+                continue;
+            }
+            let domain = recorded.domain.as_deref();
+            let is_known =
+                |(of, known): &(Option<String>, String)| of.as_deref() == domain && *known == **name;
+            if !self.hashed.iter().any(is_known) && std::str::from_utf8(value).is_ok_and(is_hash) {
+                self.hashed.insert((domain.map(str::to_owned), name.to_string()));
             }
         }
     }
 
-    /// Notes what is decided now of a request that was decided then.
-    pub(crate) fn compare(&mut self, recorded: &Recorded<'_>, admitted_now: bool) {
+    /// Notes what is decided now, and under the rules that are compared with, of a request that was decided then.
+    pub(crate) fn compare(&mut self, recorded: &Recorded<'_>, now: bool, before: Option<bool>) {
         let Some(refused_then) = recorded.refused else { return };
         let from_memory = recorded.own.source == Some(Source::DenyCache);
-        self.from_memory += u64::from(from_memory && refused_then && admitted_now);
-        let otherwise = self.otherwise.get_or_insert_default();
-        match (refused_then, admitted_now) {
-            (true, true) => otherwise[0] += 1,
-            (false, false) => otherwise[1] += 1,
-            _ => {}
+        self.from_memory += u64::from(from_memory && refused_then && now);
+        let sides = [(&mut self.otherwise, Some(now)), (&mut self.before_otherwise, before)];
+        for (otherwise, admitted) in sides.into_iter().filter_map(|(to, admitted)| Some((to, admitted?))) {
+            let otherwise = otherwise.get_or_insert_default();
+            otherwise[0] += u64::from(refused_then && admitted);
+            otherwise[1] += u64::from(!refused_then && !admitted);
         }
     }
 
+    /// Which of these rules must know values that the log hashes; requests that do not say their domain are of `domain`.
+    pub(crate) fn unknown(&self, rules: [Option<&RuleSet>; 2], domain: &str, known: HashedValues) -> Unknown {
+        let mut unknown = Unknown::default();
+        for (of, attribute) in &self.hashed {
+            for read in rules
+                .iter()
+                .flatten()
+                .map(|rules| rules.values_read(of.as_deref().unwrap_or(domain), attribute))
+            {
+                let literal = if known == HashedValues::Opaque { &read.by_literal[..] } else { &[] };
+                for rule in read.by_pattern.iter().chain(literal) {
+                    unknown.rules.insert((rule.domain().to_owned(), rule.name().to_owned()));
+                    unknown.attributes.insert(attribute.clone());
+                }
+            }
+        }
+        unknown
+    }
+
     /// What a reader should know.
-    pub(crate) fn notes(&self, rules: &RuleSet) -> Vec<String> {
+    pub(crate) fn notes(&self, rules: &RuleSet, domain: &str, unknown: &Unknown) -> Vec<String> {
         let mut notes = Vec::new();
         let of = |fits: &dyn Fn(Source) -> bool| {
             let sources = Source::ALL.into_iter().filter(|source| fits(*source));
@@ -94,7 +160,8 @@ impl Past {
                 "{alone} requests were decided by their node, as their rules ask ({list}): here one counts for all nodes"
             ));
         }
-        if self.from_memory > 0 {
+        // Where rules could not match, that is why they refuse nothing.
+        if self.from_memory > 0 && unknown.rules.is_empty() {
             notes.push(format!(
                 "{} of the requests that pass here were refused by their node's memory of an earlier refusal (deny_cache), which \
                  for up to a second does not hear what is given back through another node",
@@ -120,12 +187,17 @@ impl Past {
                 self.left_out
             ));
         }
-        let asked = |name: &&String| rules.domains().any(|domain| rules.asks_for(domain, name));
-        let hashed: Vec<&str> = self.hashed.iter().filter(asked).map(String::as_str).collect();
-        if !hashed.is_empty() {
+        let mut shares: BTreeSet<&str> = BTreeSet::new();
+        for (of, attribute) in &self.hashed {
+            let read = rules.values_read(of.as_deref().unwrap_or(domain), attribute);
+            shares.extend(read.by_share.iter().map(|rule| rule.name()));
+        }
+        if !shares.is_empty() {
+            let names: Vec<&str> = shares.into_iter().collect();
             notes.push(format!(
-                "the values of {} are hashed in the log: rules count by them here, and cannot match on them",
-                hashed.join(", ")
+                "keys are hashed in the log: the share of them that {} is in force for, or an experiment, has other callers \
+                 here, about as many",
+                names.join(", ")
             ));
         }
         notes

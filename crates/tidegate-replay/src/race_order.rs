@@ -1,7 +1,7 @@
 //! Who came first of those that were under way at once.
 //!
-//! A line of our own log says how long its answer took, and so within which time it was decided, but not when. Where leases come and
-//! go, that matters: whoever asks a moment before another releases is refused. Of all orders that the times allow, one is chosen
+//! A line of our own log says when the store decided it, or at least how long its answer took, and so within which time. Where leases
+//! come and go, and the store does not say when, or decided several at the same microsecond, that matters: whoever asks a moment before another releases is refused. Of all orders that the times allow, one is chosen
 //! that agrees with what the log says was decided, as far as one is found. Under other rules than those of then, it is one order of
 //! many that may have been.
 
@@ -46,6 +46,7 @@ pub(crate) struct RaceOrder {
 struct UnderWay {
     recorded: Box<Recorded<'static>>,
     who: Who,
+    at: Timestamp,
     from: Timestamp,
     until: Timestamp,
 }
@@ -81,19 +82,22 @@ impl RaceOrder {
 
     /// Lets a line wait.
     pub(crate) fn put(&mut self, recorded: Recorded<'static>) {
-        let under_way = recorded.own.answered_in.unwrap_or_default().min(LONGEST) + APART + APART;
-        let half = Micros::new(under_way.get() / 2);
-        self.latest = self.latest.max(recorded.at);
+        let under_way = match recorded.own.decided_at {
+            Some(_) => Micros::ZERO,
+            None => recorded.own.answered_in.unwrap_or_default().min(LONGEST) + APART + APART,
+        };
+        let (at, half) = (recorded.when(), Micros::new(under_way.get() / 2));
+        self.latest = self.latest.max(at);
         self.longest_half[0] = self.longest_half[0].max(half);
         self.since_forgotten += 1;
         if self.since_forgotten >= FORGET_AFTER {
             (self.longest_half, self.since_forgotten) = ([half, self.longest_half[0]], 0);
         }
-        let (from, until) = (recorded.at.back(half), recorded.at + half);
+        let (from, until) = (at.back(half), at + half);
         let hash = |(name, value): &(_, _)| FixedState::default().hash_one((name, value));
         let who = recorded.attributes.iter().map(hash).collect();
-        let place = self.waiting.iter().rposition(|other| other.recorded.at <= recorded.at);
-        let line = UnderWay { recorded: Box::new(recorded), who, from, until };
+        let place = self.waiting.iter().rposition(|other| other.at <= at);
+        let line = UnderWay { recorded: Box::new(recorded), who, at, from, until };
         self.waiting.insert(place.map_or(0, |place| place + 1), line);
     }
 
@@ -112,7 +116,7 @@ impl RaceOrder {
         // No line ends before its time, and times only grow.
         for line in self.waiting.iter().take_while({
             let end = first_end;
-            move |line| line.recorded.at <= end
+            move |line| line.at <= end
         }) {
             first_end = first_end.min(line.until);
         }
@@ -123,11 +127,13 @@ impl RaceOrder {
         let mut places = std::mem::take(&mut self.may_be_next);
         places.clear();
         let begins_by = first_end + self.longest_half();
-        let may_begin = self.waiting.iter().take_while(|line| line.recorded.at <= begins_by);
+        let may_begin = self.waiting.iter().take_while(|line| line.at <= begins_by);
         places
             .extend(may_begin.enumerate().filter(|(_, line)| line.from <= first_end).map(|(place, _)| place));
-        let look_at = self.waiting[places[0]].recorded.at;
-        if places.len() > 1 {
+        let look_at = self.waiting[places[0]].at;
+        if self.are_of_one_call(&places) {
+            places.truncate(1);
+        } else if places.len() > 1 {
             self.leave_out_releases_of_those_that_wait(&mut places);
             places.sort_by_key(|place| self.waiting[*place].until);
         }
@@ -139,6 +145,12 @@ impl RaceOrder {
         let next = self.waiting.remove(next)?;
         self.remember(&next);
         Some(next.recorded)
+    }
+
+    /// Whether these may be requests of one call to the store. They stand in an order that it may have decided them in.
+    fn are_of_one_call(&self, places: &[usize]) -> bool {
+        let mut lines = places.iter().map(|place| &self.waiting[*place].recorded);
+        lines.all(|line| line.own.decided_at.is_some() && line.tells == Tells::Request)
     }
 
     /// A lease is not released before it was taken.
@@ -170,7 +182,7 @@ impl RaceOrder {
         if let Some(agrees) = refused.find(|place| !passes(line(*place))) {
             let came_before = |other: usize| {
                 is_such(other, false)
-                    && line(other).at <= line(agrees).at
+                    && self.waiting[other].at <= self.waiting[agrees].at
                     && self.is_same_caller(other, agrees)
             };
             let mut before = places.iter().copied().filter(|other| came_before(*other)).take(MOST_TRIED);
@@ -231,7 +243,7 @@ impl RaceOrder {
         let Some(mark) = line.recorded.own.lease else { return };
         match line.recorded.tells {
             Tells::Request => self.taken.insert(mark, line.who.clone()),
-            Tells::Released if line.recorded.own.under.is_none() => self.taken.remove(mark),
+            Tells::Released if line.recorded.own.under.is_none() => drop(self.taken.remove(mark)),
             _ => {}
         }
     }

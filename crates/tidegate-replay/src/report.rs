@@ -21,6 +21,13 @@ pub struct Report {
     pub refused_in_log: Option<u64>,
     /// Requests that are decided otherwise here than when they happened; none where the log does not say how they were.
     pub decided_otherwise: Option<Otherwise>,
+    /// Requests that the rules compared with decide otherwise here than was decided when they happened: how far the log, played
+    /// again, is from what happened. None where there are no such rules, or the log does not say.
+    pub before_otherwise: Option<Otherwise>,
+    /// Why the numbers are an estimate, and what would make them exact; none where they are not one.
+    pub estimate: Option<String>,
+    /// Why nobody can tell what some rules would have done, and what would make it known. Their numbers say nothing.
+    pub unknown: Option<String>,
     /// Requests that are refused now and were not before.
     pub newly_refused: Option<u64>,
     /// Requests that were refused before and are not now.
@@ -114,6 +121,8 @@ pub struct RuleReport {
     pub change: RuleChange,
     /// Whether it never refuses: what is counted here is what it would have refused.
     pub shadow: bool,
+    /// Whether nobody can tell what it would have done, because the log hashes what it matches on: its numbers say nothing.
+    pub unknown: bool,
     /// The attributes of its key.
     pub key: Vec<String>,
     /// Requests that it counted.

@@ -9,7 +9,7 @@ use crate::callers::{Caller, Callers, LimitTrack, Side, printable, shown};
 use crate::engine::Options;
 use crate::leases::LeaseCounts;
 use crate::parse::Recorded;
-use crate::past::Past;
+use crate::past::{Past, Unknown};
 use crate::report::{
     CallerReport, Counts, LimitReport, Lines, Otherwise, Peak, Report, RuleChange, RuleReport, Suggestion,
 };
@@ -28,7 +28,9 @@ pub(crate) struct Tally {
     newly_refused: u64,
     newly_admitted: u64,
     refused_in_log: Option<u64>,
-    sampled_lines: u64,
+    /// Lines that stand for several requests: admissions, refusals; and for how many at most.
+    sampled_lines: [u64; 2],
+    most_for: u32,
     past: Past,
     /// How it is known when leases ended.
     pub(crate) leases: LeaseCounts,
@@ -73,7 +75,8 @@ impl Tally {
             newly_refused: 0,
             newly_admitted: 0,
             refused_in_log: None,
-            sampled_lines: 0,
+            sampled_lines: [0; 2],
+            most_for: 1,
             past: Past::default(),
             leases: LeaseCounts::default(),
             timeline: Buckets::default(),
@@ -103,30 +106,35 @@ impl Tally {
         if let Some(refused) = recorded.refused {
             *self.refused_in_log.get_or_insert(0) += u64::from(refused) * u64::from(recorded.weight);
         }
-        self.sampled_lines += u64::from(recorded.weight > 1);
+        let refused = usize::from(recorded.refused == Some(true));
+        self.sampled_lines[refused] += u64::from(recorded.weight > 1);
+        self.most_for = self.most_for.max(recorded.weight);
         self.past.note(recorded);
     }
 
     /// Compares what is decided now with what was when it happened.
-    pub(crate) fn decided_before(&mut self, recorded: &Recorded<'_>, now: bool) {
-        self.past.compare(recorded, now);
+    pub(crate) fn decided_before(&mut self, recorded: &Recorded<'_>, now: bool, before: Option<bool>) {
+        self.past.compare(recorded, now, before);
     }
 
     pub(crate) fn report(
         &mut self,
         options: &Options,
-        rules: &RuleSet,
-        compared: bool,
+        (rules, before): (&RuleSet, Option<&RuleSet>),
         lines: Lines,
         (format, (from, to)): (&'static str, (Timestamp, Timestamp)),
         stats: MemoryStats,
     ) -> Report {
         self.rules.iter_mut().for_each(|rule| rule.callers.finish());
-        let notes = self.notes(rules, &lines, format, stats);
+        let compared = before.is_some();
+        let unknown = self.past.unknown([Some(rules), before], &options.domain, options.hashed);
+        let mut notes = self.notes(rules, &lines, format, stats);
+        notes.extend(self.past.notes(rules, &options.domain, &unknown));
         let mut reports: Vec<RuleReport> =
-            self.rules.iter().map(|rule| rule.report(compared, options.named)).collect();
+            self.rules.iter().map(|rule| rule.report(compared, options.named, &unknown)).collect();
         reports
             .sort_by(|a, b| (&a.domain, &a.rule, a.change as u8).cmp(&(&b.domain, &b.rule, b.change as u8)));
+        let lines_played = lines.played;
         Report {
             format,
             lines,
@@ -135,16 +143,41 @@ impl Tally {
             requests: self.requests,
             refused: counts(self.refused, compared),
             refused_in_log: self.refused_in_log,
-            decided_otherwise: self
-                .past
-                .otherwise
-                .map(|[admitted_now, refused_now]| Otherwise { admitted_now, refused_now }),
+            decided_otherwise: self.past.otherwise.map(otherwise),
+            before_otherwise: self.past.before_otherwise.map(otherwise),
+            estimate: self.estimate(lines_played),
+            unknown: unknown.sentence(),
             newly_refused: compared.then_some(self.newly_refused),
             newly_admitted: compared.then_some(self.newly_admitted),
             timeline: self.timeline.report(),
             rules: reports,
             notes,
         }
+    }
+
+    /// Why the numbers are an estimate, where lines stand for several requests.
+    ///
+    /// Such a line is played as so many requests of its caller at its time. That invents a burst where a caller made few of them;
+    /// but played once, or as other callers, it would lose what the busy ones used, and rules that count for everybody: then
+    /// limits that refuse would seem not to. Too much is refused here rather than too little, and the report says so.
+    fn estimate(&self, lines_played: u64) -> Option<String> {
+        let [admissions, refusals] = self.sampled_lines;
+        let sampled = admissions + refusals;
+        if sampled == 0 {
+            return None;
+        }
+        let settings = [
+            (admissions, "`decision_log: { admissions_one_in: 1 }` keeps every admission"),
+            (refusals, "a larger `decision_log.refusals_per_second` keeps every refusal"),
+        ];
+        let settings: Vec<&str> =
+            settings.into_iter().filter(|(lines, _)| *lines > 0).map(|(_, setting)| setting).collect();
+        Some(format!(
+            "an estimate: {sampled} of {lines_played} lines stand for up to {} requests each, and are played as if one caller made \
+             them at once, so callers who made few of them may be refused here and were not. Exact is what is kept whole: {}",
+            self.most_for,
+            settings.join("; ")
+        ))
     }
 
     fn notes(&self, rules: &RuleSet, lines: &Lines, format: &str, stats: MemoryStats) -> Vec<String> {
@@ -181,13 +214,6 @@ impl Tally {
                  stands for one is held here, and the others count as done at once"
             ));
         }
-        notes.extend(self.past.notes(rules));
-        if self.sampled_lines > 0 {
-            notes.push(format!(
-                "the log is a sample: {} lines stand for several requests each, played as if they came at once",
-                self.sampled_lines
-            ));
-        }
         /// More than writers of one log are apart: then whole logs are out of order.
         const HOUR_US: u64 = 3_600_000_000;
         if lines.out_of_order > 0 {
@@ -202,6 +228,13 @@ impl Tally {
             let evicted = stats.evicted_in_use + stats.evicted_spent;
             notes.push(format!(
                 "{evicted} counters were dropped at the bound of memory: too little is refused here"
+            ));
+        }
+        for rule in self.rules.iter().filter(|rule| rule.callers.left_out > 0) {
+            notes.push(format!(
+                "rule {}: what callers ask for, and what is suggested, is without {} requests of callers that have limits of their \
+                 own",
+                rule.name, rule.callers.left_out
             ));
         }
         for rule in self.rules.iter().filter(|rule| rule.callers.each_stands_for() > 1) {
@@ -257,7 +290,7 @@ impl RuleTally {
         self.callers.note(side, found, refused, now, hits);
     }
 
-    fn report(&self, compared: bool, named: usize) -> RuleReport {
+    fn report(&self, compared: bool, named: usize, unknown: &Unknown) -> RuleReport {
         let scale = self.callers.each_stands_for();
         let count = |holds: &dyn Fn(&Caller) -> bool| {
             self.callers.iter().filter(|(_, caller)| holds(caller)).count() as u64 * scale
@@ -275,6 +308,7 @@ impl RuleTally {
                 (true, false, _) => RuleChange::Removed,
             },
             shadow: self.shadow,
+            unknown: unknown.has(&self.domain, &self.name),
             key: self.key.clone(),
             requests: self.requests,
             skipped: self.skipped,
@@ -360,6 +394,10 @@ impl RuleTally {
             suggestion,
         }
     }
+}
+
+fn otherwise([admitted_now, refused_now]: [u64; 2]) -> Otherwise {
+    Otherwise { admitted_now, refused_now }
 }
 
 fn counts([now, before]: [u64; 2], compared: bool) -> Counts {

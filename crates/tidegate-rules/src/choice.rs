@@ -249,6 +249,12 @@ impl TierSets {
 }
 
 impl KeyOverrides {
+    /// The values of an attribute that have limits of their own.
+    pub(crate) fn values_of(&self, attribute: u32) -> impl Iterator<Item = &[u8]> {
+        let whens = self.list.iter().flat_map(|one| &*one.when);
+        whens.filter(move |(of, _)| *of == attribute).map(|(_, value)| &**value)
+    }
+
     pub(crate) fn push(&mut self, one: KeyChoice) {
         let number = u32::try_from(self.list.len()).expect("fewer overrides than bytes in a file");
         let (attribute, value) = &one.when[0];

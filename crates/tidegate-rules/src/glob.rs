@@ -86,6 +86,11 @@ impl Glob {
         &self.suffix
     }
 
+    /// Whether every text matches.
+    pub(crate) fn takes_all(&self) -> bool {
+        self.shortest == 0
+    }
+
     /// The literals that the text holds between its ends.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.middle.iter().map(Finder::needle)

@@ -22,6 +22,7 @@ use tidegate_core::{Micros, append_part};
 
 pub use lists::{CellKeyBytes, Matches};
 
+use crate::choice::{LimitSet, UsualLimits};
 use crate::rule::{OnMissingKey, Rule, RuleLimit};
 
 /// What a request says of itself: attribute names and values, in its own order, which matters to envoyproxy/ratelimit's
@@ -54,6 +55,35 @@ impl Match<'_> {
     #[must_use]
     pub fn tag(&self) -> &[u8] {
         self.tag.clone().map_or(&self.key, |tag| &self.key[tag])
+    }
+}
+
+/// Where the limits of a match come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitsFrom<'r> {
+    /// They are the rule's own, for everybody.
+    Rule,
+    /// They are those of this tier.
+    Tier(&'r str),
+    /// They are an experiment's, or of this caller alone: an override in the rule, or one laid over it.
+    Others,
+}
+
+impl<'r> Match<'r> {
+    /// Where its limits come from.
+    #[must_use]
+    pub fn limits_from(&self) -> LimitsFrom<'r> {
+        let MatchedLimits::Enforce(limits) = self.limits else { return LimitsFrom::Others };
+        let is_it = |set: &LimitSet| std::ptr::eq(set.as_slice(), limits);
+        match &self.rule.limits.usual {
+            UsualLimits::Same(set) if is_it(set) => LimitsFrom::Rule,
+            UsualLimits::ByTier(tiers) => {
+                let mut named = tiers.names.iter().filter(|(_, set)| is_it(&tiers.sets[**set]));
+                let name = named.next().and_then(|(name, _)| std::str::from_utf8(name).ok());
+                name.map_or(LimitsFrom::Others, LimitsFrom::Tier)
+            }
+            UsualLimits::Same(_) => LimitsFrom::Others,
+        }
     }
 }
 

@@ -198,6 +198,10 @@ impl RuleSet {
         self.compiled.domains.keys().map(|name| &**name)
     }
 
+    pub(crate) fn domain(&self, name: &str) -> Option<&Domain> {
+        self.compiled.domains.get(name)
+    }
+
     pub(crate) fn all_domains(&self) -> impl Iterator<Item = (&str, &Domain)> {
         self.compiled.domains.iter().map(|(name, domain)| (&**name, domain))
     }

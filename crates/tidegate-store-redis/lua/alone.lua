@@ -16,9 +16,9 @@ if items == 1 then
       keep(KEYS[1], after ~= "" and after, expires_s)
     end
     if letter_at > 0 and wait < -1 and has(flags, ENFORCED) and may_yet_pass(1, 0) then
-      return to_bytes(DOUBTFUL, IN_DOUBT, now, 0, HELD_WAIT, remaining, reset_after_us)
+      return to_bytes("<ddddddd", IN_DOUBT, now, 0, HELD_WAIT, remaining, reset_after_us, now)
     end
-    return to_bytes("<ddd", wait, remaining, reset_after_us)
+    return to_bytes("<dddd", wait, remaining, reset_after_us, now)
   end
 end
 
@@ -52,4 +52,5 @@ end
 for key, expires_s in pairs(changed) do
   keep(KEYS[key], raws[key], expires_s > 0 and expires_s)
 end
+reply[told + 1] = to_bytes("<d", now)
 return table.concat(reply)

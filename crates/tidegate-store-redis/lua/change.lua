@@ -5,7 +5,8 @@
 --          (2 bytes: of one that may be sent again, the number of the key that says so; else 0), hits, age_us, overdraft
 --          and the limit's six numbers (8-byte floats; of a concurrency limit the sixth is the number of the lease's name
 --          in ARGV[2])
--- Reply    a byte per item: "1", or "0" for a lease that had ended and for a cell that has had the refund
+-- Reply    a byte per item: "1", or "0" for a lease that had ended and for a cell that has had the refund. Then now_us, as an
+--          8-byte float
 
 local REFUND, CHARGE, RENEW = 1, 2, 3
 -- A cell is known to have had a refund for this long (RefundId::KNOWN_FOR).
@@ -59,4 +60,5 @@ for index = 1, items do
   end
   reply[index] = done and "1" or "0"
 end
+reply[items + 1] = to_bytes("<d", now)
 return table.concat(reply)

@@ -14,7 +14,7 @@
 --          that stands for itself alone and has a reservation, what it is told, then what it is told if it does not pass
 --          elsewhere. What is undone is told nothing. A request that is refused only while others hold some of what it
 --          needs is not decided: it is told -0.5, now_us and how many of it pass, then what it is told if it cannot wait:
---          that it is refused, or of several with a reservation, how many each cell would admit.
+--          that it is refused, or of several with a reservation, how many each cell would admit. At the end now_us.
 --
 -- What an item with a reservation changes is remembered under its key for a while, so that it can be put back, once. If it
 -- stands for several, all of them pass or nothing changes: the reply then says how many would have passed.
@@ -341,4 +341,5 @@ end
 for key, record in pairs(records) do
   call("SET", KEYS[key], record, "PX", time_is_given and TEST_TTL_MS or RESERVATION_MS)
 end
+reply[told + 1] = to_bytes("<d", now)
 return table.concat(reply)

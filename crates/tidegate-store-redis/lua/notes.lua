@@ -1,22 +1,23 @@
--- What every limiter that is alive tells of itself. Forgets those that are gone.
+-- What every limiter that is alive tells of itself, and what those told last that were not heard since and took no leave. Forgets
+-- those of which too long nothing was heard.
 --
 -- KEYS[1]  a hash: what each limiter tells (see heartbeat.lua)
--- ARGV     now_us (negative: ask Redis)
--- Reply    for each: its name, how long ago it told (us), what it told
+-- ARGV     now_us (negative: ask Redis), for how long those are remembered that were not heard (us)
+-- Reply    for each: its name, how long ago it told (us), what it told, whether it counts as gone (1 or 0)
 local now = tonumber(ARGV[1])
 if now < 0 then
   local time = redis.call("TIME")
   now = time[1] * 1000000 + time[2]
 end
-local alive = {}
+local known = {}
 local all = redis.call("HGETALL", KEYS[1])
 for at = 1, #all, 2 do
   local seen, ttl, note = string.match(all[at + 1], "^(%d+) (%d+) (.*)$")
   local ago = now - tonumber(seen or 0)
-  if not seen or ago > tonumber(ttl) then
+  if not seen or ago > tonumber(ttl) + tonumber(ARGV[2]) then
     redis.call("HDEL", KEYS[1], all[at])
   else
-    alive[#alive + 1] = { all[at], math.max(ago, 0), note }
+    known[#known + 1] = { all[at], math.max(ago, 0), note, ago > tonumber(ttl) and 1 or 0 }
   end
 end
-return alive
+return known

@@ -24,6 +24,7 @@ use crate::observer::{Observer, Operation, Reason};
 use crate::per_runtime::PerRuntime;
 use crate::sharded::Shards;
 use crate::url::Endpoint;
+use crate::witness::Witness;
 
 /// Servers, and the connections to them.
 pub(crate) struct Client {
@@ -32,7 +33,8 @@ pub(crate) struct Client {
     max_in_flight: usize,
     observer: Arc<dyn Observer>,
     per_runtime: PerRuntime<Connections>,
-    heard: Heard,
+    heard: Arc<Heard>,
+    witness: Arc<Witness>,
 }
 
 /// How a tag leads to a server.
@@ -82,8 +84,9 @@ impl Client {
         observer: Arc<dyn Observer>,
         in_time: Duration,
     ) -> Self {
-        let heard = Heard::new(route.nodes(), in_time);
-        Client { route, dialer, max_in_flight, observer, per_runtime: PerRuntime::new(), heard }
+        let heard = Arc::new(Heard::new(route.nodes(), in_time));
+        let witness = Witness::new(Arc::clone(&dialer), Arc::clone(&heard));
+        Client { route, dialer, max_in_flight, observer, per_runtime: PerRuntime::new(), heard, witness }
     }
 
     pub(crate) fn last_heard(&self, node: usize) -> LastHeard {
@@ -115,23 +118,20 @@ impl Client {
             let why = Failure::NotSent(Reason::Other, "there is no tokio runtime here".into());
             return Err(why.into_store_error(self.name(partition)));
         };
+        let under_way = self.heard.under_way(self.route.node_of(partition));
         let mut called = pin!(self.run_where(&connections, partition, call, deadline));
         let answer = match timeout_at(deadline.at, called.as_mut()).await {
             Ok(answer) => answer,
             Err(_) => {
-                self.look_for_life(&connections, partition);
+                self.doubt(&connections, partition);
                 called.await
             }
         };
+        drop(under_way);
         let reason = answer.as_ref().err().map(Failure::reason);
         let took = began.elapsed();
-        match &answer {
-            Ok(_) => self.heard.answered(self.route.node_of(partition), took),
-            // Nobody hears an answer that comes after this.
-            Err(Failure::TimedOut(_)) if self.route.nodes() > 1 => {
-                self.look_for_life(&connections, partition)
-            }
-            Err(_) => {}
+        if answer.is_ok() {
+            self.heard.answered(self.route.node_of(partition), took);
         }
         self.observer.called(call.operation, call.items, took, reason);
         answer.map_err(|failure| failure.into_store_error(self.name(partition)))
@@ -156,23 +156,17 @@ impl Client {
         }
     }
 
-    /// Asks the server of `partition`, which did not answer in time, whether it answers at all: one that is only busy must not
-    /// be taken for gone.
-    fn look_for_life(self: &Arc<Self>, connections: &Arc<Connections>, partition: u16) {
-        let (client, connections) = (Arc::clone(self), Arc::clone(connections));
-        tokio::spawn(async move {
-            let after = match (&client.route, &*connections) {
-                (Route::Cluster(cluster), Connections::Found(..)) => match cluster.master_of(partition) {
-                    Some(master) => client.link_to(&connections, &master).proves_alive_after().await,
-                    None => None,
-                },
-                (_, Connections::Listed(links)) => links[usize::from(partition)].proves_alive_after().await,
-                (_, Connections::Found(..)) => None,
-            };
-            if let Some(after) = after {
-                client.heard.proved_alive(client.route.node_of(partition), after);
-            }
-        });
+    /// The server of `partition` did not answer in time: the witness finds out whether it lives.
+    fn doubt(&self, connections: &Connections, partition: u16) {
+        let server = match (&self.route, connections) {
+            (Route::Cluster(cluster), _) => cluster.master_of(partition),
+            (Route::Sharded { endpoints, .. }, _) => endpoints.get(usize::from(partition)).cloned(),
+            (Route::One { .. }, Connections::Listed(links)) => links[0].server(),
+            (Route::One { .. }, Connections::Found(..)) => None,
+        };
+        if let Some(server) = server {
+            self.witness.doubt(&server, self.route.node_of(partition));
+        }
     }
 
     /// The server of `partition`, as an operator knows it.
@@ -188,14 +182,18 @@ impl Client {
     }
 
     fn new_connections(&self) -> Connections {
-        let link = |target| Link::new(target, Arc::clone(&self.dialer), self.max_in_flight);
         match &self.route {
-            Route::One { target, .. } => Connections::Listed([link(target.clone())].into()),
+            Route::One { target, .. } => Connections::Listed([self.new_link(target.clone())].into()),
             Route::Sharded { endpoints, .. } => {
-                Connections::Listed(endpoints.iter().cloned().map(Target::Server).map(link).collect())
+                let targets = endpoints.iter().cloned().map(Target::Server);
+                Connections::Listed(targets.map(|target| self.new_link(target)).collect())
             }
             Route::Cluster(_) => Connections::Found(Mutex::default(), tokio::sync::Mutex::default()),
         }
+    }
+
+    fn new_link(&self, target: Target) -> Link {
+        Link::new(target, Arc::clone(&self.dialer), Arc::clone(&self.witness), self.max_in_flight)
     }
 
     /// Runs a call on whichever member of a cluster serves `slot` in the end.
@@ -259,7 +257,7 @@ impl Client {
             return Arc::clone(link);
         }
         let target = Target::Server(endpoint.clone());
-        let link = Arc::new(Link::new(target, Arc::clone(&self.dialer), self.max_in_flight));
+        let link = Arc::new(self.new_link(target));
         links.insert(endpoint.clone(), Arc::clone(&link));
         link
     }

@@ -345,7 +345,7 @@ impl Reservation {
             Ran::Done(answer) => answer,
             Ran::OtherTime => return Ok(Called::OtherTime(items)),
         };
-        let mut told = OutcomeReader::new(&answer);
+        let mut told = OutcomeReader::new(&answer.bytes);
         let parts: Option<Vec<_>> = asked.map(|part| self.read_part(part, &mut told)).collect();
         parts.filter(|_| told.is_empty()).map(Called::Told).ok_or_else(|| nonsense("outcomes"))
     }

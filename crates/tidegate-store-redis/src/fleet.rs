@@ -60,7 +60,12 @@ pub struct LimiterNote {
     pub age_us: u64,
     /// What it told.
     pub note: Vec<u8>,
+    /// Whether it counts as gone: it was not heard for too long, and took no leave.
+    pub lost: bool,
 }
+
+/// For how long a limiter is remembered that was not heard and took no leave.
+const REMEMBERED_US: u64 = 600_000_000;
 
 /// Which history of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +179,7 @@ impl RedisStore {
         let now = self.inner.given_time().map_or(-1, |now| now.as_micros().cast_signed());
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(&script.name).arg(1).arg(self.inner.notes_key()).arg(now);
+        command.arg(REMEMBERED_US);
         let Value::Array(notes) = self.inner.ask(&command, Some(script)).await? else {
             return Err(nonsense("notes"));
         };
@@ -278,13 +284,16 @@ fn format_of(field: Option<Vec<u8>>) -> u32 {
 
 fn read_note(note: Value) -> Option<LimiterNote> {
     let Value::Array(parts) = note else { return None };
-    let [Value::BulkString(member), Value::Int(age_us), Value::BulkString(note)] = &parts[..] else {
+    let [Value::BulkString(member), Value::Int(age_us), Value::BulkString(note), Value::Int(lost)] =
+        &parts[..]
+    else {
         return None;
     };
     Some(LimiterNote {
         member: u64::from_le_bytes(member.as_slice().try_into().ok()?),
         age_us: u64::try_from(*age_us).ok()?,
         note: note.clone(),
+        lost: *lost == 1,
     })
 }
 

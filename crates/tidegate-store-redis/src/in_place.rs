@@ -33,6 +33,7 @@ pub(crate) async fn decide(
     deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
     let mut patience = Patience::new(deadline);
+    // What each request is told, and when that was decided.
     let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
     let every = places.iter().enumerate();
     let first = every.filter_map(|(number, place)| Some(Undecided::new((*place)?, number)));
@@ -54,8 +55,15 @@ pub(crate) async fn decide(
             Err(error) => return Err(error),
         };
     }
-    let mut all = BatchOutcomes::default();
-    for BatchOutcomes { outcomes, folds } in told {
+    let first = places.iter().position(Option::is_some);
+    let decided_at = first.and_then(|first| told[first].decided_at);
+    let is_one = |(one, place): (&BatchOutcomes, &Option<u16>)| {
+        place.is_none() || (one.decided_at == decided_at && *place == places[first.unwrap_or(0)])
+    };
+    let is_one_moment = told.iter().zip(places).all(is_one);
+    let mut all =
+        BatchOutcomes { decided_at: decided_at.filter(|_| is_one_moment), ..BatchOutcomes::default() };
+    for BatchOutcomes { outcomes, folds, .. } in told {
         all.outcomes.extend(outcomes);
         all.folds.extend(folds);
     }
@@ -103,12 +111,13 @@ async fn ask(
     let answers = join_all(groups.into_iter().map(run)).await;
     let mut in_doubt = Vec::new();
     for (asked, answer) in all_or_unknown(answers)? {
-        let mut answer = OutcomeReader::new(&answer);
+        let (mut answer, at) = (OutcomeReader::new(&answer.bytes), answer.at);
         for mut one in asked {
             let request = &batch[one.number];
             let doubt = answer.next_doubt();
             let to = if doubt.is_some() { &mut one.refused } else { &mut told[one.number] };
             answer.next_request(request, to).ok_or_else(|| nonsense("outcomes"))?;
+            to.decided_at = Some(at);
             if let Some((doubt, passing)) = doubt {
                 let counts = request.spends.iter().any(|spend| spend.touch.limit.counts_refused());
                 (one.doubt, one.must_be_asked) = (doubt, passing > 0 || counts);

@@ -35,6 +35,7 @@ mod tls;
 mod tls;
 mod url;
 mod wire;
+mod witness;
 
 pub use checks::{Finding, ServerReport};
 pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};

@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::observer::Reason;
 use crate::sentinel::Sentinels;
 use crate::url::Endpoint;
+use crate::witness::Witness;
 
 /// Calls in a row without an answer, one after the other and over at least so long, after which the connection is given up:
 /// the server, or the way to it, may be gone without a word. One that pauses for a moment is not.
@@ -52,6 +53,7 @@ pub(crate) enum Target {
 struct KeptLink {
     target: Target,
     dialer: Arc<Dialer>,
+    witness: Arc<Witness>,
     max_in_flight: usize,
     state: Mutex<LinkState>,
     /// The state has changed.
@@ -64,6 +66,8 @@ struct KeptLink {
     silence: Mutex<Silence>,
     /// Whether it is being asked whether its answers are those to our questions.
     is_checked: AtomicBool,
+    /// Whether nothing more is sent until that is known.
+    is_doubtful: AtomicBool,
 }
 
 /// Calls that were not answered in time. Those that were under way together are one.
@@ -107,6 +111,8 @@ impl Silence {
 
 struct LinkState {
     status: Status,
+    /// The server that it leads to, or led to last.
+    server: Option<Endpoint>,
     keeper: Option<AbortHandle>,
 }
 
@@ -122,18 +128,29 @@ enum Status {
 }
 
 impl Link {
-    pub(crate) fn new(target: Target, dialer: Arc<Dialer>, max_in_flight: usize) -> Self {
+    pub(crate) fn new(
+        target: Target,
+        dialer: Arc<Dialer>,
+        witness: Arc<Witness>,
+        max_in_flight: usize,
+    ) -> Self {
+        let server = match &target {
+            Target::Server(endpoint) => Some(endpoint.clone()),
+            Target::Master(_) => None,
+        };
         let shared = KeptLink {
             target,
             dialer,
+            witness,
             max_in_flight,
-            state: Mutex::new(LinkState { status: Status::Connecting, keeper: None }),
+            state: Mutex::new(LinkState { status: Status::Connecting, server, keeper: None }),
             news: Notify::new(),
             give_up: Notify::new(),
             in_flight: AtomicUsize::new(0),
             is_silent: AtomicBool::new(false),
             silence: Mutex::default(),
             is_checked: AtomicBool::new(false),
+            is_doubtful: AtomicBool::new(false),
         };
         Link { shared: Arc::new(shared) }
     }
@@ -176,6 +193,9 @@ impl Link {
                 let mut state = self.shared.state.lock();
                 self.look_after_keeper(&mut state);
                 match &state.status {
+                    Status::Up(_) if self.shared.is_doubtful.load(Ordering::Relaxed) => {
+                        return Err(unreachable("the server did not answer".into()));
+                    }
                     Status::Up(connection) => return Ok(connection.clone()),
                     Status::Down { why, reached } if *reached == self.shared.dialer.times_reached() => {
                         return Err(unreachable(why.as_ref().into()));
@@ -229,19 +249,28 @@ impl Link {
         let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
         match finding {
             SilenceKind::Nothing => {}
-            SilenceKind::Silent => self.give_up(),
-            SilenceKind::Late => self.check_answers(),
+            // A busy core may be late to read what is there: only where the witness hears nothing either is nothing more sent. What was
+            // sent spends when a server goes on that paused, and only this connection brings the answers: it is kept for a while.
+            SilenceKind::Silent if !self.is_witnessed() => {
+                self.shared.is_doubtful.store(true, Ordering::Relaxed);
+                self.check_answers();
+            }
+            SilenceKind::Silent | SilenceKind::Late => self.check_answers(),
         }
     }
 
-    fn check_answers(&self) {
-        tokio::spawn(prove_alive(Arc::clone(&self.shared)));
+    /// Whether the witness hears the server.
+    fn is_witnessed(&self) -> bool {
+        self.server().is_some_and(|server| self.shared.witness.hears(&server, SILENT_FOR))
     }
 
-    /// How long the server takes to answer what only one answer fits, beyond what is under way before that; nothing if it does
-    /// not answer, or is being asked already.
-    pub(crate) async fn proves_alive_after(&self) -> Option<Duration> {
-        prove_alive(Arc::clone(&self.shared)).await
+    /// The server that it leads to, or led to last.
+    pub(crate) fn server(&self) -> Option<Endpoint> {
+        self.shared.state.lock().server.clone()
+    }
+
+    fn check_answers(&self) {
+        tokio::spawn(prove_own_answers(Arc::clone(&self.shared)));
     }
 
     fn refused(&self, failure: Failure) -> Failure {
@@ -278,43 +307,24 @@ impl Drop for Link {
     }
 }
 
-/// How long a server may take for so many calls: each is made not to hold it for longer than a millisecond.
-fn explained(calls: usize) -> Duration {
-    Duration::from_millis(u64::try_from(calls).unwrap_or(u64::MAX))
-}
-
-/// Asks what only one answer fits: a server that gives it is busy, and one that does not is given up.
-async fn prove_alive(shared: Arc<KeptLink>) -> Option<Duration> {
+/// Asks what only one answer fits: a connection that brings it is good, and one that does not is given up.
+async fn prove_own_answers(shared: Arc<KeptLink>) {
     if shared.is_checked.swap(true, Ordering::Relaxed) {
-        return None;
+        return;
     }
     let Status::Up(mut connection) = shared.state.lock().status.clone() else {
-        shared.is_checked.store(false, Ordering::Relaxed);
-        return None;
+        return shared.is_known();
     };
-    let (nonce, began) = (RandomState::new().hash_one(0).to_string(), Instant::now());
-    let explained = explained(shared.in_flight.load(Ordering::Relaxed));
+    let nonce = RandomState::new().hash_one(0).to_string();
     let mut ping = Cmd::new();
     ping.arg("PING").arg(&nonce);
-    let answer = timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await;
-    shared.is_checked.store(false, Ordering::Relaxed);
-    match answer {
-        Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => {
-            let took = began.elapsed();
-            // After so long it is as good as silence, unless other answers come, late as they are.
-            let proves = took < SILENT_FOR;
-            if proves || shared.silence.lock().late.is_some() {
-                shared.is_heard();
-            }
-            proves.then(|| took.saturating_sub(explained))
-        }
+    match timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await {
+        Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => shared.is_heard(),
         // The connection was lost meanwhile, and another one may be up.
-        Ok(Err(_)) => None,
-        _ => {
-            shared.give_up.notify_waiters();
-            None
-        }
+        Ok(Err(_)) => {}
+        _ => shared.give_up.notify_waiters(),
     }
+    shared.is_known();
 }
 
 /// Until when a call may take.
@@ -339,7 +349,7 @@ impl Deadline {
 
 /// What `work` comes to by `deadline`, or nothing. A busy thread reads an answer, and hears of its deadline, late: time in
 /// which this one did not run is not held against the server, up to a bound.
-async fn in_time<T>(work: impl Future<Output = T>, deadline: Deadline) -> Option<T> {
+pub(crate) async fn in_time<T>(work: impl Future<Output = T>, deadline: Deadline) -> Option<T> {
     let mut work = pin!(work);
     let slice = Slice::of(micros(deadline.span));
     let last = deadline.at + span(MOST_LAG);
@@ -385,6 +395,7 @@ async fn keep_up(shared: Arc<KeptLink>) {
         let status = match shared.dial().await {
             Ok((Dialed { connection, mut driver }, endpoint)) => {
                 shared.is_heard();
+                shared.state.lock().server = Some(endpoint.clone());
                 shared.become_(Status::Up(connection));
                 tokio::select! {
                     () = &mut driver => Status::Connecting,
@@ -417,6 +428,12 @@ impl KeptLink {
         };
         let dialed = self.dialer.dial(&endpoint, greeting).await;
         dialed.map(|dialed| (dialed, endpoint.clone())).map_err(|error| format!("{endpoint}: {error}").into())
+    }
+
+    /// It is known whether the connection is any good.
+    fn is_known(&self) {
+        self.is_checked.store(false, Ordering::Relaxed);
+        self.is_doubtful.store(false, Ordering::Relaxed);
     }
 
     /// The server answers.

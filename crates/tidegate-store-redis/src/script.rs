@@ -145,6 +145,12 @@ pub(crate) fn heartbeat() -> &'static Script {
     SCRIPT.get_or_init(|| Script::new([lua!("heartbeat")].into_iter()))
 }
 
+/// The script that forgets a cell.
+pub(crate) fn forget() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new([lua!("forget")].into_iter()))
+}
+
 /// The script that writes and replaces records.
 pub(crate) fn record() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();

@@ -9,7 +9,7 @@ use redis::{Cmd, Value};
 use tidegate_core::{Limit, Micros, Rate, Scope, Stance, Timestamp, TokenBucket, Touch};
 use tidegate_store::{
     BatchOutcomes, BoxError, CellCharge, CellKey, Clock, LastHeard, LeaseRef, Record, Refund, Reply, Request,
-    Spend, Store, StoreError,
+    Spend, Stamped, Store, StoreError,
 };
 
 use crate::client::{Call, Client, Route};
@@ -25,7 +25,7 @@ use crate::script::{self, Driver};
 use crate::sentinel::Sentinels;
 use crate::sharded::Shards;
 use crate::url::{StoreUrl, Topology};
-use crate::wire::{self, Change, Doubt, EncodeContext, OutcomeReader, Plan, ScriptAnswer};
+use crate::wire::{self, Answer, Change, Doubt, EncodeContext, OutcomeReader, Plan, ScriptAnswer};
 
 /// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
 ///
@@ -116,8 +116,10 @@ impl Inner {
             }
             plan
         };
-        let answer = self.run_made(Operation::Decide, 0, make, deadline).await?;
-        OutcomeReader::new(&answer).of(batch.iter()).ok_or_else(|| nonsense("outcomes"))
+        let Answer { bytes, at } = self.run_made(Operation::Decide, 0, make, deadline).await?;
+        let mut told = OutcomeReader::new(&bytes).of(batch.iter()).ok_or_else(|| nonsense("outcomes"))?;
+        told.decided_at = Some(at);
+        Ok(told)
     }
 
     /// Makes a plan and runs it; again if it was made for a time that is not the store's.
@@ -127,7 +129,7 @@ impl Inner {
         partition: u16,
         make: impl Fn(&EncodeContext<'_>) -> Plan,
         deadline: Deadline,
-    ) -> Result<Vec<u8>, StoreError> {
+    ) -> Result<Answer, StoreError> {
         for _ in 0..MOST_GUESSES {
             let mut plan = self.with_context(&make);
             match self.run(operation, partition, &mut plan, deadline).await? {
@@ -160,8 +162,8 @@ impl Inner {
             Value::BulkString(answer) => answer,
             _ => return Err(nonsense("a string")),
         };
-        match wire::read(&answer) {
-            ScriptAnswer::Done(_) => Ok(Ran::Done(answer)),
+        match wire::read(answer).ok_or_else(|| nonsense("when that was"))? {
+            ScriptAnswer::Done(answer) => Ok(Ran::Done(answer)),
             ScriptAnswer::OtherTime(now) => {
                 let ahead = now.as_micros().cast_signed() - self.node_clock.now().as_micros().cast_signed();
                 self.ahead_us.store(ahead, Ordering::Relaxed);
@@ -170,12 +172,12 @@ impl Inner {
         }
     }
 
-    /// Changes cells outside requests, all servers at once: an answer per change, in order.
+    /// Changes cells outside requests, all servers at once: an answer per change, in order. When, where one server did it all.
     async fn change(
         &self,
         operation: Operation,
         changes: &[(CellKey<'_>, &Limit, Change)],
-    ) -> Result<Vec<bool>, StoreError> {
+    ) -> Result<Stamped<Vec<bool>>, StoreError> {
         let deadline = Deadline::from_now(self.timeout).heard_for(self.late_answers);
         check_size(changes.len())?;
         let mut groups: Vec<(u16, Vec<usize>)> = Vec::new();
@@ -196,19 +198,21 @@ impl Inner {
                 plan
             };
             let answer = self.run_made(operation, partition, make, deadline).await?;
-            if answer.len() != places.len() {
+            if answer.bytes.len() != places.len() {
                 return Err(nonsense("an answer per change"));
             }
             Ok((places, answer))
         };
-        let mut answers = vec![false; changes.len()];
+        let (mut answers, mut at) = (vec![false; changes.len()], None);
+        let is_one = groups.len() == 1;
         for group in all_or_unknown(join_all(groups.into_iter().map(run)).await)? {
             let (places, answer) = group;
-            for (place, done) in places.into_iter().zip(answer) {
+            at = is_one.then_some(answer.at);
+            for (place, done) in places.into_iter().zip(answer.bytes) {
                 answers[place] = done == b'1';
             }
         }
-        Ok(answers)
+        Ok(Stamped { value: answers, at })
     }
 
     async fn change_one(
@@ -216,27 +220,36 @@ impl Inner {
         operation: Operation,
         lease: &LeaseRef<'_>,
         change: Change,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Stamped<bool>, StoreError> {
         if !matches!(lease.limit, Limit::Concurrency(_)) {
-            return Ok(false);
+            return Ok(Stamped::default());
         }
-        Ok(self.change(operation, &[(lease.cell, lease.limit, change)]).await?[0])
+        let changed = self.change(operation, &[(lease.cell, lease.limit, change)]).await?;
+        Ok(changed.map(|answers| answers[0]))
     }
 
-    async fn forget(&self, cell: &CellKey<'_>, limit: &Limit) -> Result<(), StoreError> {
-        let mut key = Vec::new();
+    async fn forget(&self, cell: &CellKey<'_>, limit: &Limit) -> Result<Stamped<()>, StoreError> {
+        let script = script::forget();
         let letter = limits::encode(limit, Timestamp::default).key_letter;
-        self.keys.append(&mut key, letter, cell);
+        let refused = matches!(limit, Limit::Concurrency(_)).then_some(REFUSED_LETTER);
         let mut command = Cmd::new();
-        command.arg("UNLINK").arg(&key);
-        if let Limit::Concurrency(_) = limit {
-            key.clear();
-            self.keys.append(&mut key, REFUSED_LETTER, cell);
-            command.arg(&key);
+        command.arg("EVALSHA").arg(&script.name).arg(1 + usize::from(refused.is_some()));
+        for letter in [letter].into_iter().chain(refused) {
+            let mut key = Vec::new();
+            self.keys.append(&mut key, letter, cell);
+            command.arg(key);
         }
-        let call = Call { operation: Operation::Reset, command: &command, source: None, items: 1 };
+        command.arg(self.given_time().map_or(-1, |now| now.as_micros().cast_signed()));
+        let source = Some(&*script.source);
+        let call = Call { operation: Operation::Reset, command: &command, source, items: 1 };
         let deadline = Deadline::from_now(self.timeout);
-        self.client.run(self.client.partition_of(cell.tag), call, deadline).await.map(drop)
+        match self.client.run(self.client.partition_of(cell.tag), call, deadline).await? {
+            Value::BulkString(at) => match <&[u8; 8]>::try_from(&at[..]) {
+                Ok(at) => Ok(Stamped::at((), wire::time(at))),
+                Err(_) => Err(nonsense("a time")),
+            },
+            _ => Err(nonsense("a time")),
+        }
     }
 
     /// Spends from a cell that nobody else uses, on the server of `partition`.
@@ -314,7 +327,7 @@ impl Inner {
         usize::try_from(alive).map_err(|_| nonsense("a count"))
     }
 
-    /// One command, so nothing need be read before it: no script.
+    /// Commands that need nothing read before them: no script.
     async fn leave(&self, member: u64) -> Result<(), StoreError> {
         let mut key = Vec::new();
         self.keys.append_members(&mut key, MEMBERS);
@@ -322,6 +335,11 @@ impl Inner {
         command.arg("ZREM").arg(key).arg(&member.to_le_bytes()[..]);
         let call = Call { operation: Operation::Heartbeat, command: &command, source: None, items: 1 };
         let deadline = Deadline::from_now(self.timeout);
+        self.client.run(self.client.partition_of(MEMBERS), call, deadline).await?;
+        // Who took leave is not missed.
+        let mut command = Cmd::new();
+        command.arg("HDEL").arg(self.notes_key()).arg(&member.to_le_bytes()[..]);
+        let call = Call { operation: Operation::Heartbeat, command: &command, source: None, items: 1 };
         self.client.run(self.client.partition_of(MEMBERS), call, deadline).await.map(drop)
     }
 
@@ -347,7 +365,7 @@ impl Inner {
 
 /// What became of a plan that ran.
 pub(crate) enum Ran {
-    Done(Vec<u8>),
+    Done(Answer),
     /// It was made for another time; nothing was done.
     OtherTime,
 }
@@ -424,7 +442,7 @@ impl Store for RedisStore {
         }))
     }
 
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         let is_refundable =
             |refund: &&Refund<'_>| !matches!(refund.limit, Limit::LeakyBucket(_) | Limit::Concurrency(_));
         let change = |refund: &Refund<'a>| {
@@ -432,31 +450,37 @@ impl Store for RedisStore {
         };
         let changes: Vec<_> = refunds.iter().filter(is_refundable).map(change).collect();
         if changes.is_empty() {
-            return Reply::Now(Ok(()));
+            return Reply::Now(Ok(Stamped::default()));
         }
-        Reply::Later(Box::pin(async move { self.inner.change(Operation::Refund, &changes).await.map(drop) }))
+        Reply::Later(Box::pin(async move {
+            let changed = self.inner.change(Operation::Refund, &changes).await?;
+            Ok(changed.map(drop))
+        }))
     }
 
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         let is_chargeable = |charge: &&CellCharge<'_>| !matches!(charge.limit, Limit::Concurrency(_));
         let change = |one: &CellCharge<'a>| (one.cell, one.limit, Change::Charge(one.charge));
         let changes: Vec<_> = charges.iter().filter(is_chargeable).map(change).collect();
         if changes.is_empty() {
-            return Reply::Now(Ok(()));
+            return Reply::Now(Ok(Stamped::default()));
         }
-        Reply::Later(Box::pin(async move { self.inner.change(Operation::Charge, &changes).await.map(drop) }))
+        Reply::Later(Box::pin(async move {
+            let changed = self.inner.change(Operation::Charge, &changes).await?;
+            Ok(changed.map(drop))
+        }))
     }
 
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         Reply::Later(Box::pin(async move { self.inner.forget(&cell, limit).await }))
     }
 
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         let change = Change::Renew { name: lease.id.0.get() };
         Reply::Later(Box::pin(async move { self.inner.change_one(Operation::Renew, &lease, change).await }))
     }
 
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         let change = Change::Release { name: lease.id.0.get() };
         Reply::Later(Box::pin(async move { self.inner.change_one(Operation::Release, &lease, change).await }))
     }

@@ -419,20 +419,35 @@ impl Keys {
 
 /// What a script answered.
 #[derive(Debug, PartialEq)]
-pub(crate) enum ScriptAnswer<'a> {
+pub(crate) enum ScriptAnswer {
     /// What the driver says.
-    Done(&'a [u8]),
+    Done(Answer),
     /// The plan's calendar windows are not those of the store's time, which is this. Nothing was done.
     OtherTime(Timestamp),
 }
 
-pub(crate) fn read(reply: &[u8]) -> ScriptAnswer<'_> {
-    match reply.split_first() {
-        Some((&first, rest)) if (reply.len(), first) == OTHER_TIME => {
-            ScriptAnswer::OtherTime(Timestamp::from_micros(whole(float(rest))))
-        }
-        _ => ScriptAnswer::Done(reply),
+/// What a driver says, and the store's time at which it ran.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) at: Timestamp,
+}
+
+/// Reads a reply; none if it does not end with a time.
+pub(crate) fn read(mut reply: Vec<u8>) -> Option<ScriptAnswer> {
+    let (rest, at) = reply.split_last_chunk::<8>()?;
+    let (rest, at) = (rest.len(), time(at));
+    // A change of one cell is as long, and begins with a digit.
+    if (reply.len(), reply[0]) == OTHER_TIME {
+        return Some(ScriptAnswer::OtherTime(at));
     }
+    reply.truncate(rest);
+    Some(ScriptAnswer::Done(Answer { bytes: reply, at }))
+}
+
+/// A moment as scripts write it.
+pub(crate) fn time(bytes: &[u8; 8]) -> Timestamp {
+    Timestamp::from_micros(whole(f64::from_le_bytes(*bytes)))
 }
 
 /// What a decision answered, spend by spend.

@@ -14,7 +14,7 @@ use tidegate_core::Timestamp;
 
 pub use broken::Broken;
 
-use crate::contract::Store;
+use crate::contract::{BatchOutcomes, Stamped, Store};
 use history::{History, Operation};
 use model::Model;
 
@@ -55,6 +55,10 @@ async fn forget_idle_cells(subject: &dyn Subject, history: &History, model: &mut
     }
 }
 
+fn said(told: &BatchOutcomes) -> String {
+    format!("{:?} {:?}", told.outcomes, told.folds)
+}
+
 async fn play(subject: &dyn Subject, history: &History) {
     let mut model = Model::default();
     let mut now = history.start;
@@ -70,37 +74,37 @@ async fn play(subject: &dyn Subject, history: &History) {
                 let equal = spends.iter().zip(requests);
                 let batch: Vec<_> =
                     equal.map(|(spends, any)| crate::Request { spends, count: any.count }).collect();
-                let given =
-                    subject.store().decide(&batch).answer().await.map(|outcomes| format!("{outcomes:?}"));
-                (given, format!("{:?}", model.decide(&batch, now)))
+                let given = subject.store().decide(&batch).answer().await;
+                let stamped = given.map(|told| Stamped { at: told.decided_at, value: said(&told) });
+                (stamped, said(&model.decide(&batch, now)))
             }
             Operation::Refund { cell, hits, age } => {
                 let refunds = [history.refund(*cell, *hits, *age)];
                 let given = subject.store().refund(&refunds).answer().await;
                 model.refund(&refunds[0], now);
-                (given.map(|()| String::new()), String::new())
+                (given.map(|done| done.map(|()| String::new())), String::new())
             }
             Operation::Charge { cell, charge } => {
                 let charges = [history.charge(*cell, *charge)];
                 let given = subject.store().charge(&charges).answer().await;
                 model.charge(&charges[0], now);
-                (given.map(|()| String::new()), String::new())
+                (given.map(|done| done.map(|()| String::new())), String::new())
             }
             Operation::Reset { cell } => {
                 let (key, limit) = history.cell(*cell);
                 let given = subject.store().reset(key, limit).answer().await;
                 model.reset(key);
-                (given.map(|()| String::new()), String::new())
+                (given.map(|done| done.map(|()| String::new())), String::new())
             }
             Operation::Renew { cell, turn: taken } => {
                 let lease = history.lease(*cell, *taken);
                 let given = subject.store().renew(lease).answer().await;
-                (given.map(|held| held.to_string()), model.renew(lease, now).to_string())
+                (given.map(|done| done.map(|held| held.to_string())), model.renew(lease, now).to_string())
             }
             Operation::Release { cell, turn: taken } => {
                 let lease = history.lease(*cell, *taken);
                 let given = subject.store().release(lease).answer().await;
-                (given.map(|held| held.to_string()), model.release(lease, now).to_string())
+                (given.map(|done| done.map(|held| held.to_string())), model.release(lease, now).to_string())
             }
         };
         let context = || {
@@ -112,7 +116,10 @@ async fn play(subject: &dyn Subject, history: &History) {
             )
         };
         match given {
-            Ok(given) => assert!(given == expected, "{}\n   given {given}\nexpected {expected}", context()),
+            Ok(Stamped { value: given, at }) => {
+                assert!(given == expected, "{}\n   given {given}\nexpected {expected}", context());
+                assert!(at.is_none_or(|at| at == now), "{}\nit says that this was at {at:?}", context());
+            }
             Err(error) => panic!("{}\nthe store failed: {error:?}", context()),
         }
     }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::pin::Pin;
 
-use tidegate_core::{Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Touch};
+use tidegate_core::{Charge, Fold, Hits, LeaseId, Limit, Micros, Outcome, Scope, Stance, Timestamp, Touch};
 
 use crate::error::StoreError;
 use crate::outcomes::Outcomes;
@@ -19,9 +19,43 @@ pub struct LastHeard {
     pub in_time: Option<Micros>,
     /// After that time.
     pub late: Option<Micros>,
-    /// It proved that it lives and keeps up: asked something small after it had missed a deadline, it answered no later than what
-    /// was under way before explains.
-    pub alive: Option<Micros>,
+    /// What a witness says of it, where the store has one.
+    pub witness: Option<WitnessReport>,
+}
+
+/// What one says of a node that has missed a deadline who has nothing else to do than to ask it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
+pub struct WitnessReport {
+    /// How long ago it last answered promptly: no later than a decision may take, and what else was under way explains.
+    pub prompt: Option<Micros>,
+    /// For how long it has not answered at all; zero while nobody has doubts.
+    pub silent_for: Micros,
+    /// For how long it has not answered promptly; zero while nobody has doubts.
+    pub late_for: Micros,
+    /// About the longest that it took to answer lately.
+    pub answers_within: Micros,
+}
+
+impl WitnessReport {
+    /// A node that was slow to answer lately may be silent for so many times as long.
+    const SLOWER: u64 = 4;
+    /// A node that only ever answers late has failed after this.
+    pub const LONGEST_LATENESS: Micros = Micros::from_secs(2);
+
+    /// Whether the node answers nobody: for the shortest of these patiences, or for a few times as long as it took to answer
+    /// lately, and the longest at most.
+    #[must_use]
+    pub fn is_silent(&self, patience: std::ops::Range<Micros>) -> bool {
+        let as_lately = Micros::new(self.answers_within.get().saturating_mul(Self::SLOWER));
+        self.silent_for >= as_lately.clamp(patience.start, patience.end)
+    }
+
+    /// Whether the node answers, but for too long never in time.
+    #[must_use]
+    pub fn is_too_slow(&self) -> bool {
+        self.late_for >= Self::LONGEST_LATENESS
+    }
 }
 
 /// The wait of a refusal by a partitioned store that is none of the limit's: another request holds for a moment what is missing,
@@ -33,7 +67,8 @@ pub const HELD_RETRY_AFTER: Micros = Micros::new(99_999);
 /// 1. A request spends from all its cells or from none; one that is refused spends from none.
 /// 2. Requests act as if run one after another, those of one batch in their order.
 /// 3. Given the same time, the answer is exactly [`tidegate_core`]'s.
-/// 4. The time is the store's own. Callers pass spans and ages, never timestamps.
+/// 4. The time is the store's own. Callers pass spans and ages, never timestamps. An answer says when it was decided, for logs
+///    alone: requests with a later time were decided after those with an earlier one.
 /// 5. A failure says whether the request may have been applied.
 /// 6. Cells whose full quota is back vanish by themselves.
 /// 7. Equal requests folded into one are decided as they would be one after another, at a cost that does not grow with
@@ -49,19 +84,19 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives hits back, at most what was spent. Leaky buckets keep theirs: those behind were already told their time. Where
     /// a refund has an id, each cell gets it back once, however often it is sent.
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()>;
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>>;
 
     /// Takes hits that were already spent, whether or not they fit.
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()>;
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>>;
 
     /// Forgets a cell: its full quota is back.
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()>;
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>>;
 
     /// Gives a lease another time to live; false if it had ended.
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool>;
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>>;
 
     /// Ends a lease; false if it had ended already.
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool>;
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>>;
 
     /// Writes `record` for `ttl` under its name, unless there is one already: then that one stays and is the answer. Of
     /// several nodes that write at once, one does, and the others read what it wrote.
@@ -262,6 +297,33 @@ pub struct BatchOutcomes {
     pub outcomes: Outcomes,
     /// One per spend of every request that stands for several, in order.
     pub folds: Vec<Fold>,
+    /// When all of it was decided, by the store's clock: for logs, and never to decide by. None where that was not one moment
+    /// of one clock.
+    pub decided_at: Option<Timestamp>,
+}
+
+/// An answer, and when the store did what it tells of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
+pub struct Stamped<T> {
+    /// The answer.
+    pub value: T,
+    /// When, by the store's clock: for logs, and never to decide by. None where that was not one moment of one clock.
+    pub at: Option<Timestamp>,
+}
+
+impl<T> Stamped<T> {
+    /// What was done at this moment.
+    #[must_use]
+    pub const fn at(value: T, at: Timestamp) -> Self {
+        Stamped { value, at: Some(at) }
+    }
+
+    /// Another answer, of the same moment.
+    #[must_use]
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Stamped<U> {
+        Stamped { value: change(self.value), at: self.at }
+    }
 }
 
 impl BatchOutcomes {
@@ -282,14 +344,14 @@ impl From<Outcomes> for BatchOutcomes {
     /// The outcomes of requests none of which stands for several.
     #[inline]
     fn from(outcomes: Outcomes) -> Self {
-        BatchOutcomes { outcomes, folds: Vec::new() }
+        BatchOutcomes { outcomes, folds: Vec::new(), decided_at: None }
     }
 }
 
 impl FromIterator<Outcome> for BatchOutcomes {
     /// The outcomes of requests none of which stands for several.
     fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
-        BatchOutcomes { outcomes: outcomes.into_iter().collect(), folds: Vec::new() }
+        BatchOutcomes { outcomes: outcomes.into_iter().collect(), folds: Vec::new(), decided_at: None }
     }
 }
 

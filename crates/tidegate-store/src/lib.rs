@@ -18,7 +18,7 @@ mod record;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use contract::{
     BatchOutcomes, CellCharge, CellKey, HELD_RETRY_AFTER, LastHeard, LeaseRef, Refund, RefundId, Reply,
-    Request, RequestOutcomes, Spend, Store,
+    Request, RequestOutcomes, Spend, Stamped, Store, WitnessReport,
 };
 pub use error::{BoxError, StoreError};
 pub use lag::{MOST_LAG, Slice};

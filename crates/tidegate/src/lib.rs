@@ -159,7 +159,7 @@ pub mod store {
     pub use tidegate_store::conformance;
     pub use tidegate_store::{
         BatchOutcomes, BoxError, CellCharge, CellKey, LeaseRef, Outcomes, Record, Refund, RefundId, Reply,
-        Request, RequestOutcomes, Spend, Store, StoreError,
+        Request, RequestOutcomes, Spend, Stamped, Store, StoreError,
     };
 }
 

@@ -6,10 +6,19 @@ export interface Place {
   parameters: URLSearchParams;
 }
 
+/** A name in a link that somebody wrote by hand may have a `%` that begins nothing: then it means itself. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function read(): Place {
   const [path = '', parameters = ''] = location.hash.replace(/^#\/?/, '').split('?', 2);
   return {
-    path: path.split('/').filter(Boolean).map(decodeURIComponent),
+    path: path.split('/').filter(Boolean).map(decoded),
     parameters: new URLSearchParams(parameters),
   };
 }

@@ -263,6 +263,7 @@ export interface Silence {
   subject: string | null;
   until_s: number;
   reason: string;
+  author: string;
 }
 
 export interface Decision {
@@ -353,6 +354,8 @@ export interface LimitDemand extends LimitReport {
   requests: number;
   callers: number;
   sampled_one_in: number;
+  /** Requests of callers that have limits of their own. */
+  left_out?: number;
   suggestion: { limit: number; confidence_percent: number; callers_above: number; requests_above: number; busiest: { key: [string, string][]; peak: number }[] } | null;
 }
 
@@ -368,6 +371,8 @@ export interface RuleReport {
   key: string[];
   requests: number;
   skipped: number;
+  /** Nobody can tell what it would have done. */
+  unknown: boolean;
   refused: Counts;
   callers: number;
   callers_refused: Counts;
@@ -387,6 +392,11 @@ export interface Report {
   to_s: number;
   requests: number;
   refused: Counts;
+  refused_in_log: number | null;
+  before_otherwise: { admitted_now: number; refused_now: number } | null;
+  /** Why the numbers are an estimate, and why some are unknown. */
+  estimate: string | null;
+  unknown: string | null;
   newly_refused: number | null;
   newly_admitted: number | null;
   timeline: Timeline;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_telemetry::alerts::{Kind, MOST_SILENCES, Silence};
 
 use super::body::{Body, Path};
+use super::guard::Caller;
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::alerts::AlertDesk;
@@ -46,6 +47,7 @@ const LONGEST: usize = 500;
 
 pub(crate) async fn silence(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Body(wanted): Body<NewSilence>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let kind = match &wanted.kind {
@@ -61,31 +63,68 @@ pub(crate) async fn silence(
             return Err(Problem::field(field, format!("it is longer than {LONGEST} bytes")));
         }
     }
+    if let Some(subject) = &wanted.subject {
+        check_subject(subject)?;
+    }
     let now = control.clock.now();
     let until = when::moment_or_ahead(&wanted.until, now, "until")?;
     if until <= now {
         return Err(Problem::field("until", "it is past").hint("give a later moment, or a span such as 2h"));
     }
     let until_s = until.as_micros() / 1_000_000;
-    let silence = Silence { id: 0, kind, subject: wanted.subject, until_s, reason: wanted.reason };
-    let id = desk(&control)?.with_silences(|silences| silences.add(silence));
+    let author = caller.actor.name.clone();
+    let silence = Silence { id: 0, kind, subject: wanted.subject, until_s, reason: wanted.reason, author };
+    let id = desk(&control)?.with_silences(|silences| silences.add(silence.clone()));
     let id = id.ok_or_else(|| {
         Problem::field("", format!("there are {MOST_SILENCES} silences already"))
             .hint("end one first: DELETE /admin/v1/alerts/silences/{id}")
     })?;
     control.alerts_changed();
+    note(&control, &caller, "silence.create", &Silence { id, ..silence }).await;
     Ok((StatusCode::CREATED, Json(json!({ "id": id, "until_s": until_s }))))
 }
 
 pub(crate) async fn end_silence(
     State(control): State<Arc<Control>>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<u64>,
 ) -> Answer<StatusCode> {
-    match desk(&control)?.with_silences(|silences| silences.end(id)) {
-        true => {
+    let now_s = control.clock.now().as_micros() / 1_000_000;
+    let desk = desk(&control)?;
+    let ended = desk.silences(now_s).into_iter().find(|silence| silence.id == id);
+    match ended.filter(|_| desk.with_silences(|silences| silences.end(id))) {
+        Some(silence) => {
             control.alerts_changed();
+            note(&control, &caller, "silence.end", &silence).await;
             Ok(StatusCode::NO_CONTENT)
         }
-        false => Err(Problem::not_found(format!("there is no silence {id}"))),
+        None => Err(Problem::not_found(format!("there is no silence {id}"))),
+    }
+}
+
+/// A subject is compared whole, so one that no alert can have silences nothing.
+fn check_subject(subject: &str) -> Answer<()> {
+    let wrong = |why: &str, hint: &str| Err(Problem::field("subject", why).hint(hint));
+    match subject {
+        "" => wrong("it is empty", "leave it out to silence every subject"),
+        "*" => {
+            wrong("subjects are compared whole, without wildcards", "leave it out to silence every subject")
+        }
+        _ if subject.trim() != subject || subject.chars().any(char::is_control) => wrong(
+            "no subject begins or ends with a space, or has control characters",
+            "copy it from GET /admin/v1/alerts",
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Writes into the audit log. What is silenced holds also when the database does not answer: then there is most to silence.
+async fn note(control: &Control, caller: &Caller, action: &str, silence: &Silence) {
+    let Some(store) = &control.store else { return };
+    let kind = silence.kind.map_or("every kind", Kind::name);
+    let target = format!("{kind} {}", silence.subject.as_deref().unwrap_or("everything"));
+    let detail = json!({ "id": silence.id, "until_s": silence.until_s, "reason": silence.reason, "author": silence.author });
+    if let Err(error) = store.note(&caller.actor, control.clock.now(), action, &target, &detail).await {
+        tracing::warn!(%error, action, about = target, by = caller.actor.name, "not written into the audit log");
     }
 }

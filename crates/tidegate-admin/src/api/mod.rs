@@ -10,6 +10,7 @@ mod events;
 mod explain;
 mod guard;
 mod keys;
+mod literals;
 mod overrides;
 mod preview;
 mod problem;

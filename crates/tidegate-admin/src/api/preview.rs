@@ -13,14 +13,17 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tidegate_decisions::DecisionLog;
-use tidegate_replay::{LimitReport, Options, Peak, Recorded, Replay, Report, Tells, decision_line};
+use tidegate_decisions::{DecisionLog, Digester};
+use tidegate_replay::{
+    HashedValues, LimitReport, Options, Otherwise, Peak, Rank, Recorded, Replay, Report, Tells, decision_line,
+};
 use tidegate_rules::{Format, RuleSet, Timestamp};
 use tidegate_rulestore::{Document, DocumentSet, put_rule};
 use tokio::sync::Semaphore;
 
 use super::body::Body;
 use super::decisions::log_of;
+use super::literals::{Literals, hashed};
 use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Base, Control, Missing, Question, Told};
@@ -106,10 +109,11 @@ async fn played(
     let (log, now) = (log_of(control)?, control.clock.now());
     let Sample { lines, since_us, nodes, missing } = sample(control, log, only).await;
     let turn = TURNS.acquire().await.expect("turns never end");
+    let names = log.clone();
     let (report, hidden) = at_low_priority(move || {
         let _turn = turn;
         let against = against.and_then(|base| base.compile(now).ok());
-        report(rules, against, &lines, since_us)
+        report(rules, against, (&lines, since_us), names.names())
     })
     .await;
     let mut value = serde_json::to_value(&report).unwrap_or_default();
@@ -126,51 +130,84 @@ async fn played(
     Ok(Json(value))
 }
 
-/// Plays the sample, in the order of time, and finds attributes whose values the log hides: rules can count by them, and cannot
-/// match on them.
+/// Plays the sample, in the order of time, and finds attributes whose values the log hides: rules can count by them and compare
+/// them with values, and cannot match patterns on them.
 pub(super) fn report(
     rules: RuleSet,
     against: Option<RuleSet>,
-    lines: &[String],
-    since_us: u64,
+    (lines, since_us): (&[String], u64),
+    names: &Digester,
 ) -> (Report, BTreeSet<String>) {
-    let options = Options { most_callers: MOST_CALLERS, named: NAMED, ..Options::new("") };
-    let mut replay = Replay::new(rules, against, options);
-    let mut hidden = BTreeSet::new();
     // An event is played once, however many it stands for: its hits are multiplied.
     let weight = |recorded: &Recorded<'_>| if recorded.tells == Tells::Request { recorded.weight } else { 1 };
-    let read = |line: &str| parse(line).map(|recorded| (recorded.at.as_micros(), weight(&recorded)));
-    let mut ordered: Vec<((u64, u32), &str)> =
+    let is_complete = |recorded: &Recorded<'_>| recorded.at.as_micros() >= since_us;
+    let read = |line: &str| {
+        let recorded = parse(line).filter(is_complete)?;
+        Some((recorded.when(), recorded.rank(), weight(&recorded)))
+    };
+    let mut ordered: Vec<((Timestamp, Rank, u32), &str)> =
         lines.iter().filter_map(|line| Some((read(line)?, line.as_str()))).collect();
-    ordered.retain(|((at, _), _)| *at >= since_us);
-    ordered.sort_by_key(|((at, _), _)| *at);
+    ordered.sort_by_key(|((when, rank, _), _)| (*when, *rank));
     let mut played = 0;
-    let newest = ordered.iter().rev().take_while(|((_, weight), _)| {
+    let newest = ordered.iter().rev().take_while(|((.., weight), _)| {
         played += u64::from(*weight);
         played <= MOST_PLAYED
     });
     let from = ordered.len() - newest.count();
+    let mut hidden: BTreeSet<(String, String)> = BTreeSet::new();
     for recorded in ordered[from..].iter().filter_map(|(_, line)| parse(line)) {
-        let hashed = recorded.attributes.iter().filter(|(_, value)| value.first() == Some(&b'#'));
-        hidden.extend(hashed.map(|(name, _)| name.to_string()));
+        let domain = recorded.domain.as_deref().unwrap_or_default();
+        let also = recorded.own.also.iter().map(|also| &also.attributes);
+        for name in [&recorded.attributes].into_iter().chain(also).flat_map(hashed) {
+            if !hidden.iter().any(|(of, known)| of == domain && known == name) {
+                hidden.insert((domain.to_owned(), name.to_owned()));
+            }
+        }
+    }
+    let both: Vec<&RuleSet> = [Some(&rules), against.as_ref()].into_iter().flatten().collect();
+    let literals = Literals::new(&both, &hidden, names);
+    let hashed = HashedValues::LiteralsKnown;
+    let options = Options { most_callers: MOST_CALLERS, named: NAMED, hashed, ..Options::new("") };
+    let mut replay = Replay::new(rules, against, options);
+    for mut recorded in ordered[from..].iter().filter_map(|(_, line)| parse(line)) {
+        literals.put_into(&mut recorded);
         replay.put(&recorded);
     }
-    (replay.finish(), hidden)
+    (replay.finish(), hidden.into_iter().map(|(_, name)| name).collect())
 }
 
 fn parse(line: &str) -> Option<Recorded<'_>> {
     decision_line(line.as_bytes()).ok()
 }
 
-/// The answer in a line.
+/// The answer in a line: what nobody can tell comes first, then that it is an estimate.
 pub(super) fn sentence(report: &Report) -> String {
-    let callers = report.rules.iter().map(|rule| (rule.callers_refused.now, rule.callers));
+    let known = report.rules.iter().filter(|rule| !rule.unknown);
+    let callers = known.map(|rule| (rule.callers_refused.now, rule.callers));
     let (refused, callers) = callers.max().unwrap_or_default();
-    format!(
-        "would have refused {} of {} requests, {refused} of {callers} callers under the rule that refuses most",
+    let (who, estimated) = match (&report.unknown, &report.estimate) {
+        (Some(unknown), _) => (format!("{unknown}; the other rules "), ""),
+        (None, Some(_)) => (String::new(), " by estimate"),
+        (None, None) => (String::new(), ""),
+    };
+    let mut sentence = format!(
+        "{who}would have refused{estimated} {} of {} requests, {refused} of {callers} callers under the rule that refuses most",
         thousands(report.refused.now),
         thousands(report.requests)
-    )
+    );
+    if let Some(estimate) = &report.estimate {
+        sentence += &format!("; {estimate}");
+    }
+    // What does not repeat what happened proves little about what would have.
+    if let Some(told) = report.before_otherwise.filter(|told| *told != Otherwise::default()) {
+        sentence += &format!(
+            "; the rules in force do not repeat what happened: of the {} refused then they let {} pass here, and refuse {} others",
+            thousands(report.refused_in_log.unwrap_or_default()),
+            thousands(told.admitted_now),
+            thousands(told.refused_now)
+        );
+    }
+    sentence
 }
 
 /// Digits in groups of three.
@@ -218,9 +255,75 @@ fn touched_in_replay(limit: &LimitReport) -> Vec<Touched> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_decisions::DecisionLogConfig;
     use tidegate_rules::Source;
+    use tidegate_store::SystemClock;
 
     use super::*;
+
+    fn rules(text: &str) -> RuleSet {
+        RuleSet::compile(&[Source::new("rules.yaml", text)], Format::Native).expect("good rules")
+    }
+
+    fn names(secret: &str) -> DecisionLog {
+        let config = DecisionLogConfig { secret: Some(secret.to_owned()), ..DecisionLogConfig::default() };
+        DecisionLog::open(config, Arc::new(SystemClock::new())).expect("it has no file")
+    }
+
+    /// Twenty requests to `/login` by one caller, of which ten were refused from what the node remembered.
+    fn hashed_lines(log: &DecisionLog) -> Vec<String> {
+        let (path, user) = (log.names().hash("path", b"/login"), log.names().hash("user", b"a"));
+        let line = |n: u64| {
+            let verdict =
+                if n < 10 { r#""admitted","source":"store""# } else { r#""refused","source":"deny_cache""# };
+            format!(
+                r#"{{"time_us":{},"domain":"api","verdict":{verdict},"n":1,"attributes":{{"user":"{user}","path":"{path}"}}}}"#,
+                1_800_057_600_000_000 + n
+            )
+        };
+        (0..20).map(line).collect()
+    }
+
+    #[test]
+    fn a_rule_that_matches_a_hashed_value_is_played_by_what_its_hash_is() {
+        let log = names("0123456789abcdef");
+        let text = "{ domain: api, rules: [{ name: login, match: { path: /login }, key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 1h }] }] }";
+        let (report, hidden) = report(rules(text), None, (&hashed_lines(&log), 0), log.names());
+        assert_eq!((report.refused.now, &report.unknown), (10, &None));
+        assert_eq!(hidden.len(), 2);
+    }
+
+    #[test]
+    fn of_a_rule_that_matches_a_pattern_on_hashed_values_the_answer_is_unknown() {
+        let log = names("0123456789abcdef");
+        let text = "{ domain: api, rules: [{ name: login, match: { path: '/log*' }, key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 1h }] }] }";
+        let (report, _) = report(rules(text), Some(rules(text)), (&hashed_lines(&log), 0), log.names());
+        let told = sentence(&report);
+        assert!(told.starts_with("unknown: the log hashes `path`, and rule api/login must know the values; add `decision_log: { clear: [path] }`"), "{told}");
+        assert!(report.rules[0].unknown);
+        assert!(!report.notes.iter().any(|note| note.contains("deny_cache")), "{:?}", report.notes);
+    }
+
+    #[test]
+    fn what_lines_of_a_sample_are_played_as_is_called_an_estimate_and_what_makes_it_exact() {
+        let log = names("0123456789abcdef");
+        let text = "{ domain: api, rules: [{ name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 40, window: 1h }] }] }";
+        // Nobody was refused: each caller made a few, of which one line in a hundred was kept.
+        let line = |n: u64| {
+            format!(
+                r#"{{"time_us":{},"domain":"api","verdict":"admitted","n":100,"attributes":{{"user":"u{n}"}}}}"#,
+                1_800_057_600_000_000 + n
+            )
+        };
+        let lines: Vec<String> = (0..10).map(line).collect();
+        let (report, _) = report(rules(text), Some(rules(text)), (&lines, 0), log.names());
+        let told = sentence(&report);
+        assert!(told.starts_with("would have refused by estimate 600 of 1,000 requests"), "{told}");
+        assert!(told.contains("10 of 10 lines stand for up to 100 requests"), "{told}");
+        assert!(told.contains("admissions_one_in: 1"), "{told}");
+        assert!(told.contains("do not repeat what happened: of the 0 refused then they let 0 pass here, and refuse 600 others"), "{told}");
+        assert_eq!(report.before_otherwise.map(|told| told.refused_now), Some(600));
+    }
 
     #[test]
     fn an_event_that_stands_for_many_takes_no_room_from_requests() {
@@ -237,7 +340,8 @@ mod tests {
             2 * MOST_PLAYED
         );
         let lines = [decision(10), decision(11), refund, decision(13)];
-        let (report, _) = report(rules, None, &lines, 0);
+        let log = DecisionLog::open(DecisionLogConfig::default(), Arc::new(SystemClock::new())).unwrap();
+        let (report, _) = report(rules, None, (&lines, 0), log.names());
         assert_eq!((report.requests, report.refused.now, report.lines.events), (3, 2, 1));
     }
 }

@@ -13,14 +13,14 @@ use tidegate_rulestore::AuditFilter;
 use super::body::Query;
 use super::problem::{Answer, Problem};
 use super::when;
-use crate::control::{Control, NodeNote, RuleSource};
+use crate::control::{Control, NodeNote, RuleSource, unheard};
 
 const USUAL: u32 = 100;
 const MOST: u32 = 1_000;
 
 pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Value>> {
     let own = control.note();
-    let found = control.fleet.nodes().await;
+    let found = control.fleet.known_nodes().await;
     let mut warnings = Vec::new();
     let mut notes = found.unwrap_or_else(|error| {
         warnings.push(format!("the other nodes are unknown: {error}"));
@@ -36,10 +36,18 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     }
     notes.sort_by(|one, other| (&one.name, one.started_us).cmp(&(&other.name, other.started_us)));
     let (version, overrides) = published(&control, &notes).await;
+    let (alive, lost): (Vec<&NodeNote>, Vec<&NodeNote>) = notes.iter().partition(|note| !note.lost);
+    for note in lost {
+        warnings.push(format!(
+            "{}: {}; what it counted is missing everywhere here",
+            note.name,
+            unheard(note)
+        ));
+    }
     for (what, of) in
         [("stores", (|note| &note.store) as fn(&NodeNote) -> &String), ("key layouts", |note| &note.layout)]
     {
-        if notes.iter().any(|note| of(note) != of(&notes[0])) {
+        if alive.iter().any(|note| of(note) != of(alive[0])) {
             warnings.push(format!("nodes use different {what}: they do not count together"));
         }
     }
@@ -50,7 +58,7 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     let runs_it =
         |note: &NodeNote| (note.version, note.overrides) == (version, overrides) && note.error.is_none();
     let differ = who_runs_other_rules(&notes);
-    let converged = notes.iter().all(runs_it) && differ.is_none();
+    let converged = alive.iter().all(|note| runs_it(note)) && differ.is_none();
     warnings.extend(differ.map(|(one, other)| {
         format!("{one} and {other} run different rules under the same version: compare their rule files")
     }));
@@ -100,6 +108,9 @@ fn as_json(note: &NodeNote, this: bool, now_us: u64) -> Value {
     let mut value = serde_json::to_value(NodeNote { signals: None, ..note.clone() }).unwrap_or_default();
     value["started_at"] = when::text(Timestamp::from_micros(note.started_us)).into();
     value["this"] = this.into();
+    if note.lost {
+        value["health"] = format!("not heard for {} s", note.last_seen_ms / 1_000).into();
+    }
     // By how much its clock is ahead of this node's, as precisely as it is known when it told.
     let ahead_ms = |clock_us: u64| {
         let ms = |us: u64| i64::try_from(us / 1_000).unwrap_or(i64::MAX);

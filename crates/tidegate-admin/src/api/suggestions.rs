@@ -114,6 +114,7 @@ fn shown(limit: &LimitDemand, log: &DecisionLog, caller: &Caller) -> Value {
         "window_us": limit.window_us,
         "since": when::text(Timestamp::from_micros(limit.since_us)),
         "requests": limit.requests(),
+        "left_out": limit.left_out,
         "callers": peaks.total(),
         "sampled_one_in": limit.sampled_one_in(),
         "peaks": peaks.iter().map(|(value, count)| Counted { value, count }).collect::<Vec<_>>(),

@@ -85,6 +85,7 @@ pub(crate) async fn replay(
     let (nodes, missing) =
         sample.as_ref().map_or_else(Default::default, |sample| (sample.nodes.clone(), json!(sample.missing)));
     let (running, now, page) = (control.running.lock().base.clone(), control.clock.now(), asked.html);
+    let names = control.metrics.decisions().cloned();
     let played = at_low_priority(move || {
         // Kept until it is done, also if nobody waits for it any more.
         let _place = place;
@@ -95,7 +96,8 @@ pub(crate) async fn replay(
             (Some(log), _) => log_played(&asked, log, rules, against, MOST_PLAYED),
             (None, sample) => {
                 let (lines, since_us) = sample.map_or_else(Default::default, |one| (one.lines, one.since_us));
-                Ok(preview::report(rules, Some(against), &lines, since_us))
+                let log = names.ok_or_else(|| Problem::field("log", "this node keeps no decisions"))?;
+                Ok(preview::report(rules, Some(against), (&lines, since_us), log.names()))
             }
         }
     });
@@ -168,8 +170,8 @@ fn log_played(
     if parser.format() == LogFormat::Tidegate {
         // In the order of time: several threads, and perhaps several nodes, wrote it.
         let mut lines = MergeByTime::new([(Reader::new(log.as_bytes()), None)]);
-        while let Some((number, line)) = lines.next_line().map_err(unreadable)? {
-            replay.play_numbered(number, line, &mut parser);
+        while let Some(line) = lines.next_line().map_err(unreadable)? {
+            replay.play_merged_line(line, &mut parser);
             too_many(&replay)?;
         }
     } else {

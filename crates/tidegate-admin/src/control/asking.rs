@@ -19,6 +19,8 @@ use super::fleet::{FleetQuestion, NodeNote};
 
 /// The most bytes of one node's answer.
 pub(crate) const MOST_ANSWER_BYTES: usize = 256 << 10;
+/// The same of a sample: every line that is missing shortens what can be played.
+const MOST_SAMPLE_BYTES: usize = 2 << 20;
 /// How long the others have to answer. They hear of a question within a second.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether they have.
@@ -112,16 +114,20 @@ impl Control {
             told: Vec::new(),
             missing: vec![Missing { node: "the other nodes".to_owned(), why }],
         };
-        let notes = match self.fleet.nodes().await {
+        let notes = match self.fleet.known_nodes().await {
             Ok(notes) => notes,
             Err(error) => return unknown(error.to_string()),
         };
         let own = self.answers_as();
+        let (lost, alive): (Vec<NodeNote>, Vec<NodeNote>) = notes.into_iter().partition(|note| note.lost);
+        let lost = lost.iter().filter(|note| answers_as(note) != own);
+        let lost: Vec<Missing> =
+            lost.map(|note| Missing { node: note.name.clone(), why: unheard(note) }).collect();
         let mut others: BTreeMap<String, String> =
-            notes.iter().map(|note| (answers_as(note), note.name.clone())).collect();
+            alive.iter().map(|note| (answers_as(note), note.name.clone())).collect();
         others.remove(&own);
         if others.is_empty() {
-            return Gathered::default();
+            return Gathered { told: Vec::new(), missing: lost };
         }
         let id = self.new_question();
         let text = serde_json::to_vec(question).unwrap_or_default();
@@ -131,7 +137,7 @@ impl Control {
         self.wait_for(id, others.len()).await;
         let answers = self.fleet.answers(id).await.unwrap_or_default();
         let _ = self.fleet.forget(id).await;
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered { told: Vec::new(), missing: lost };
         for (from, answer) in answers {
             let Some(node) = others.remove(&from) else { continue };
             let why = match serde_json::from_slice(&answer) {
@@ -215,7 +221,11 @@ impl Control {
         let log = self.metrics.decisions().cloned();
         // Not at low priority: somebody waits, and it takes milliseconds.
         let answer = spawn_blocking(move || {
-            let told = log.map_or(Told::Nothing, |log| told(&log, &wanted, MOST_ANSWER_BYTES));
+            let most_bytes = match wanted {
+                Question::Sample { .. } => MOST_SAMPLE_BYTES,
+                _ => MOST_ANSWER_BYTES,
+            };
+            let told = log.map_or(Told::Nothing, |log| told(&log, &wanted, most_bytes));
             serde_json::to_vec(&told).unwrap_or_default()
         });
         let Ok(answer) = answer.await else { return };
@@ -232,6 +242,11 @@ impl Control {
 /// What a node's answers are signed with: names may be given twice.
 fn answers_as(note: &NodeNote) -> String {
     format!("{} {}", note.name, note.started_us)
+}
+
+/// Why a lost node's part is missing.
+pub(crate) fn unheard(note: &NodeNote) -> String {
+    format!("it was not heard for {} s, and did not take leave", note.last_seen_ms / 1_000)
 }
 
 /// What this node says, in at most so many bytes.
@@ -325,7 +340,7 @@ mod tests {
 
     /// The log of a limiter that has taken and released as many leases in each of these domains.
     async fn log_of(domains: &[(&str, usize)]) -> Arc<DecisionLog> {
-        let config = DecisionLogConfig { admissions_one_in: 1, ..DecisionLogConfig::default() };
+        let config = DecisionLogConfig { admissions_one_in: Some(1), ..DecisionLogConfig::default() };
         let log = Arc::new(DecisionLog::open(config, Arc::new(SystemClock::new())).expect("it has no file"));
         let rules = domains.iter().map(|(domain, _)| {
             format!("{{ domain: {domain}, rules: [{{ name: slots, limits: [{{ algorithm: concurrency, limit: 9, ttl: 1h }}] }}] }}")

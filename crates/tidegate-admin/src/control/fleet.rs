@@ -180,6 +180,10 @@ pub struct NodeNote {
     /// How long ago it told all this.
     #[serde(skip_deserializing)]
     pub last_seen_ms: u64,
+    /// Whether it was not heard for too long to count as alive, and did not take leave: it was killed, is frozen, or cannot reach
+    /// the store.
+    #[serde(skip_deserializing)]
+    pub lost: bool,
 }
 
 impl NodeNote {
@@ -202,6 +206,25 @@ impl NodeNote {
             }
         })
     }
+}
+
+/// The most lost nodes that are remembered: processes that die again and again would fill every list.
+const MOST_LOST: usize = 32;
+
+/// Without lost ones that another process of their name, or a newer one, has taken the place of; of the others, those that were
+/// heard last.
+#[must_use]
+pub fn without_replaced(mut notes: Vec<NodeNote>) -> Vec<NodeNote> {
+    let started: Vec<(String, u64)> =
+        notes.iter().filter(|note| !note.lost).map(|note| (note.name.clone(), note.started_us)).collect();
+    let is_replaced = |note: &NodeNote| {
+        note.lost && started.iter().any(|(name, since)| *name == note.name && *since >= note.started_us)
+    };
+    notes.retain(|note| !is_replaced(note));
+    notes.sort_by_key(|note| (note.lost, note.last_seen_ms));
+    let alive = notes.iter().filter(|note| !note.lost).count();
+    notes.truncate(alive + MOST_LOST);
+    notes
 }
 
 fn if_readable<'de, D: Deserializer<'de>>(told: D) -> Result<Option<Signals>, D::Error> {
@@ -270,8 +293,13 @@ pub trait Fleet: Send + Sync + 'static {
     /// The set that was put there last, if any, with what came after it.
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>>;
 
+    /// Every node that is alive, as it last told of itself, and for some minutes those that were lost.
+    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeNote>>;
+
     /// Every node that is alive, as it last told of itself.
-    fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>>;
+    fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
+        Box::pin(async { Ok(self.known_nodes().await?.into_iter().filter(|note| !note.lost).collect()) })
+    }
 
     /// What the next heartbeat tells of this node.
     fn announce(&self, note: &NodeNote);
@@ -346,7 +374,7 @@ impl Fleet for Alone {
         Box::pin(async { Ok(None) })
     }
 
-    fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
+    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
         Box::pin(async { Ok(self.note.lock().iter().cloned().collect()) })
     }
 

@@ -30,10 +30,10 @@ use crate::alerts::AlertDesk;
 use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
-pub(crate) use asking::{JoinedDemand, Missing, Question, Told};
+pub(crate) use asking::{JoinedDemand, Missing, Question, Told, unheard};
 pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, NEWEST_FORMAT, NodeNote,
-    NoteFuture, PublishedSet, WHOLE_SET,
+    NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
 };
 pub use follow::LastSecond;
 pub(crate) use history::{History, Latencies, Series, Totals, Window};

@@ -29,7 +29,7 @@ impl Control {
     pub async fn others_signals(&self) -> Option<Vec<Signals>> {
         let own = self.note();
         let is_other = |note: &NodeNote| note.name != own.name || note.started_us != own.started_us;
-        let notes = self.fleet.nodes().await.ok()?;
+        let notes = self.fleet.known_nodes().await.ok()?;
         Some(notes.into_iter().filter(is_other).map(signals_of).collect())
     }
 
@@ -82,8 +82,13 @@ impl Control {
 
 /// A node that tells no signals is known by the release and the version that it runs.
 fn signals_of(note: NodeNote) -> Signals {
-    let NodeNote { name, release, version, started_us, signals, .. } = note;
-    Signals { node: name, release, version, started_us, ..signals.unwrap_or_default() }
+    let NodeNote { name, release, version, started_us, signals, lost, .. } = note;
+    let mut told = signals.unwrap_or_default();
+    if lost {
+        // Of a node that is not heard only what it ran is known: it may come back with that.
+        told = Signals { rules: told.rules, lost, ..Signals::default() };
+    }
+    Signals { node: name, release, version, started_us, ..told }
 }
 
 fn whole_minute(chunk: HistoryChunk) -> Option<Minute> {

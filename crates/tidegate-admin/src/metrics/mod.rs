@@ -66,6 +66,7 @@ pub struct Metrics {
 struct Lane {
     unknown_domain: AtomicU64,
     no_rule_matched: AtomicU64,
+    looks: AtomicU64,
     /// By place in [`PRIORITIES`].
     shed: [AtomicU64; PRIORITIES.len()],
     /// By place in [`STORE_ERRORS`].
@@ -212,6 +213,10 @@ impl Observer for Metrics {
         }
     }
 
+    fn looked(&self) {
+        self.lanes.mine().looks.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn no_rule_matched(&self) {
         self.lanes.mine().no_rule_matched.fetch_add(1, Ordering::Relaxed);
     }
@@ -296,6 +301,9 @@ impl Collector for Reader {
         counter(&mut encoder, "unknown_domain", "Requests for a domain that has no rules.", unknown)?;
         let unmatched = metrics.total(|lane| &lane.no_rule_matched);
         counter(&mut encoder, "no_rule_matched", "Requests that no rule matched.", unmatched)?;
+        let looks = metrics.total(|lane| &lane.looks);
+        let about = "Looks at what is left: checks with cost 0, /v1/usage and the admin API. They are no decisions, and are not logged.";
+        counter(&mut encoder, "looks", about, looks)?;
         if let Some(log) = metrics.decisions() {
             encode_decisions(&log.stats(), &mut encoder)?;
         }

@@ -114,7 +114,7 @@ impl RuleTable {
     }
 
     pub(super) fn encode(&self, direct: &RuleSeries, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "What each rule said to the requests it matched, and who answered.";
+        let help = "What each rule said to the requests it matched, and who answered. Looks, which spend nothing, are not among them: tidegate_looks_total.";
         let mut family = encoder.encode_descriptor("decisions", help, None, MetricType::Counter)?;
         for (name, series) in &self.series {
             series.encode(&mut family, (&name.domain, &name.rule))?;

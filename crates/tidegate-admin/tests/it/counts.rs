@@ -3,8 +3,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, Stance, Touch};
+use tidegate_core::{Ask, FixedWindow, Hits, Limit, Micros, Scope, Stance, Touch};
 use tidegate_limiter::{CheckRequest, DescriptorAsk};
+use tidegate_rules::Descriptor;
 use tidegate_store::conformance::Broken;
 use tidegate_store::{CellKey, Request, Spend, StoreError};
 
@@ -123,6 +124,25 @@ fn requests_that_no_rule_is_for_are_counted() {
     let scrape = world.scrape();
     assert_eq!(scrape.get("tidegate_no_rule_matched_total", &[]), Some(2.0));
     assert_eq!(scrape.get("tidegate_unknown_domain_total", &[]), Some(1.0));
+}
+
+#[test]
+fn who_only_looks_is_counted_apart_from_decisions() {
+    let world = World::new(&["{ domain: api, rules: [{ name: one, key: [user], limits: [1/hour] }] }"]);
+    world.check(&[("user", "a")]);
+    let entries: [(&str, &[u8]); 1] = [("user", b"a")];
+    for _ in 0..7 {
+        at_once(world.limiter.usage("api", Descriptor { entries: &entries })).expect("a known domain");
+        let asks = [DescriptorAsk::one(&entries).cost(Hits::ZERO)];
+        at_once(world.limiter.check(&CheckRequest::new("api", &asks))).expect("a known domain");
+    }
+    let scrape = world.scrape();
+    let decided = |result: &str| {
+        let labels = [("domain", "api"), ("rule", "one"), ("result", result), ("source", "store")];
+        scrape.get("tidegate_decisions_total", &labels).unwrap_or(0.0)
+    };
+    assert_eq!([decided("allowed"), decided("refused")], [1.0, 0.0]);
+    assert_eq!(scrape.get("tidegate_looks_total", &[]), Some(14.0));
 }
 
 #[test]

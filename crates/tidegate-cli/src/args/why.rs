@@ -36,8 +36,8 @@ pub(crate) struct WhyArgs {
     #[arg(long, value_name = "WHEN")]
     pub(crate) to: Option<String>,
     /// Show at most this many, newest first
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub(crate) limit: usize,
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
     /// Read this file instead of asking a server
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,

@@ -54,7 +54,8 @@ impl AdminClient {
 
     /// Waits.
     pub(crate) fn wait(&self, span: Duration) {
-        self.runtime.block_on(tokio::time::sleep(span));
+        // Timers are made within the runtime: outside, they panic.
+        self.runtime.block_on(async { tokio::time::sleep(span).await });
     }
 
     pub(crate) fn get(&self, path: &str) -> Result<Reply, Failure> {

@@ -76,6 +76,10 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
     let mut lines = Reader::new(File::open(path).map_err(unreadable)?);
     while let Some(line) = lines.next_line().map_err(unreadable)? {
         let decision = match line {
+            Line::Text(text) if fit + bad == 0 && text.starts_with(&[0x1f, 0x8b]) => {
+                return Err(Failure::new(format!("{} is compressed", path.display()))
+                    .hint("unpack it first: zcat decisions.log.1.gz > decisions.log.1"));
+            }
             Line::Text(text) => serde_json::from_slice::<Value>(text).ok(),
             Line::TooLong => None,
         };
@@ -102,7 +106,7 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
             decision["time"] = time.into();
         }
         newest.push_front(decision);
-        newest.truncate(args.limit);
+        newest.truncate(args.limit as usize);
     }
     Ok(json!({ "decisions": newest, "fit": fit, "unreadable": bad, "hashed": hashed }))
 }

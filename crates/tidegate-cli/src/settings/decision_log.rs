@@ -13,8 +13,11 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DecisionLog {
-    /// One in this many admissions is kept: 100 by default, 0 for none
+    /// One in this many admissions is kept, however many there are: 1 for all, 0 for none. Without it, `admissions_per_second`
+    /// says which
     admissions_one_in: Option<u32>,
+    /// Up to so many admissions in a second are all kept: 1000 by default. Of those beyond, one in 16 and fewer, each of which stands for the others
+    admissions_per_second: Option<u32>,
     /// Up to so many refusals in a second are all kept: 1000 by default. Of those beyond, one in 16 and fewer, each of which stands for the others
     refusals_per_second: Option<u32>,
     /// The most memory that kept decisions take, in bytes: 16777216 by default
@@ -62,6 +65,10 @@ impl DecisionLog {
             let what = format!("one admission in {one_in} is next to none");
             return Err(wrong("admissions_one_in", what, "at most 1000000; 0 keeps refusals alone"));
         }
+        if self.admissions_one_in.is_some() && self.admissions_per_second.is_some() {
+            let what = "`admissions_one_in` says already which admissions are kept".to_owned();
+            return Err(wrong("admissions_per_second", what, "give one of them"));
+        }
         if let Some(Count(memory)) = self.memory
             && memory.get() < LEAST_MEMORY
         {
@@ -86,7 +93,8 @@ impl DecisionLog {
             Some(names) => Clear::Only(names.to_vec()),
         };
         Ok(DecisionLogConfig {
-            admissions_one_in: self.admissions_one_in.unwrap_or(default.admissions_one_in),
+            admissions_one_in: self.admissions_one_in,
+            admissions_per_second: self.admissions_per_second.unwrap_or(default.admissions_per_second),
             refusals_per_second: self.refusals_per_second.unwrap_or(default.refusals_per_second),
             memory_bytes: self.memory.map_or(default.memory_bytes, |Count(memory)| memory.get()),
             clear,
@@ -133,7 +141,7 @@ mod tests {
                 .unwrap();
         assert_eq!(
             (all.clear, all.admissions_one_in, all.stdout, all.file.unwrap().keep),
-            (Clear::All, 1, true, 0)
+            (Clear::All, Some(1), true, 0)
         );
     }
 
@@ -142,6 +150,7 @@ mod tests {
         for (text, field) in [
             ("{ memory: 100 }", "decision_log.memory"),
             ("{ admissions_one_in: 1000001 }", "decision_log.admissions_one_in"),
+            ("{ admissions_one_in: 1, admissions_per_second: 1 }", "decision_log.admissions_per_second"),
             ("{ secret: short }", "decision_log.secret"),
             ("{ clear: ['*', user] }", "decision_log.clear"),
             ("{ file: { path: a, max_bytes: 1 } }", "decision_log.file.max_bytes"),

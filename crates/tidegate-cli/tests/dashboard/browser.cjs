@@ -172,13 +172,13 @@ async function offline(browser, saved) {
   const said = () => slider.locator('output').innerText();
   const expect = async (text) => (await said()) === text || fail(`the slider says "${await said()}", not "${text}"`);
   // One caller asked 40 times in a minute, nine once.
-  await expect('10: touches 1 of 10 callers, about 30 requests');
+  await expect('10: touches 1 of 10 callers, refuses about 30 hits');
   await slider.locator('input').press('End');
-  await expect('40: touches 0 of 10 callers, about 0 requests');
+  await expect('40: touches 0 of 10 callers, refuses about 0 hits');
   await slider.locator('input').press('ArrowLeft');
-  await expect('39: touches 1 of 10 callers, about 1 requests');
+  await expect('39: touches 1 of 10 callers, refuses about 1 hits');
   await slider.locator('input').press('Home');
-  await expect('0: touches 10 of 10 callers, about 49 requests');
+  await expect('0: touches 10 of 10 callers, refuses about 49 hits');
   await page.getByRole('row').filter({ hasText: '2026-11-16T10:00:10Z' }).first().waitFor();
   if (asked.length) fail(`a report that should need no network asks for ${asked.join(', ')}`);
   page.noMistakes();

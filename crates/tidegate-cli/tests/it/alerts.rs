@@ -173,10 +173,32 @@ fn one_silence_too_many_is_refused_with_a_way_out_and_a_long_text_by_its_field()
     };
     let long = silence(&"x".repeat(501));
     assert_eq!((long.status, &long.json()["field"]), (422, &json!("subject")), "{}", long.text());
+    for odd in ["", "*", " a", "a\n"] {
+        let refused = silence(odd);
+        assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("subject")), "{odd:?}");
+    }
     (0..100).for_each(|number| assert_eq!(silence(&number.to_string()).status, 201));
     let refused = silence("one more");
     assert_eq!(refused.status, 422, "{}", refused.text());
     assert!(refused.json()["hint"].as_str().unwrap().contains("DELETE"), "{}", refused.text());
+}
+
+#[test]
+fn who_made_and_who_ended_a_silence_is_known() {
+    let server = Server::start("memory:", "");
+    let wanted = json!({ "kind": "store_slow", "subject": "a", "until": "1h", "reason": "a test" });
+    let made = server.api("POST", "alerts/silences", &wanted.to_string());
+    let listed = server.api("GET", "alerts/silences", "").json();
+    assert_eq!(listed["silences"][0]["author"], "configured", "{listed}");
+    let path = format!("alerts/silences/{}", made.json()["id"]);
+    assert_eq!(server.api("DELETE", &path, "").status, 204);
+    let audit = server.api("GET", "audit?limit=2", "").json();
+    let noted = |place: usize| {
+        let entry = &audit["entries"][place];
+        [&entry["action"], &entry["actor"], &entry["target"]].map(|text| text.as_str().unwrap().to_owned())
+    };
+    assert_eq!(noted(0), ["silence.end", "configured", "store_slow a"], "{audit}");
+    assert_eq!(noted(1), ["silence.create", "configured", "store_slow a"], "{audit}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `tidegate rules`, `keys`, `top` and `login` against a running server.
 
 use std::fs;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 use tidegate_testkit::{eventually, http};
@@ -261,4 +261,27 @@ fn top_shows_callers_and_a_suggested_limit_becomes_a_shadow_rule() {
     let tried = says(&node, &["rules", "suggest", &domain, &rule, "--shadow", "--value", "9"]);
     assert!(tried.contains(&format!("{rule}-suggested")), "{tried}");
     assert!(says(&node, &["rules", "get", &domain, &format!("{rule}-suggested")]).contains("shadow: true"));
+}
+
+#[test]
+fn on_a_terminal_top_shows_one_picture_after_the_other() {
+    let node = Node::start("");
+    let program = tidegate(&[]).get_program().to_owned();
+    let shown = node.dir.path().join("shown");
+    // `script` is a terminal to what it runs.
+    let mut command = std::process::Command::new("script");
+    command.args(["--quiet", "--flush", "--return", "--command"]);
+    command.arg(format!("{} top --every 50ms", program.to_str().unwrap())).arg(&shown);
+    command.env("TIDEGATE_ADMIN", format!("http://{}", node.admin)).env("TIDEGATE_TOKEN", TOKEN);
+    command.env("HOME", node.dir.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut terminal = command.spawn().expect("`script`, of util-linux, is there");
+    let read = || fs::read_to_string(&shown).unwrap_or_default();
+    eventually("a third picture is shown", PATIENCE, || {
+        let ended = terminal.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {}", read());
+        read().matches("\u{1b}[H\u{1b}[2J").count() >= 3
+    });
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
 }

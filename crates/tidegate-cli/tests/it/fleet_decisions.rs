@@ -241,6 +241,33 @@ fn a_node_that_does_not_answer_is_named() {
 }
 
 #[test]
+fn a_frozen_node_is_missed_until_it_comes_back_and_one_that_takes_leave_is_not() {
+    let redis = Redis::start();
+    let [one, mut two] = Node::pair(&redis, "['*']");
+    two.server.process().pause();
+    let is_lost = |one: &Node| {
+        let nodes = one.get("/nodes");
+        let two = nodes["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "two").cloned();
+        two.is_some_and(|two| {
+            two["lost"] == true && two["health"].as_str().unwrap().starts_with("not heard for ")
+        })
+    };
+    eventually("it does not count as alive any more", PATIENCE, || is_lost(&one));
+    for _ in 0..2 {
+        let found = one.get("/decisions?key=user=alice");
+        assert_eq!(found["missing"][0]["node"], "two", "every answer says so: {found}");
+        assert!(found["missing"][0]["why"].as_str().unwrap().contains("was not heard for"), "{found}");
+    }
+    assert!(is_lost(&one), "{}", one.get("/nodes"));
+    two.server.process().resume();
+    eventually("it is back", PATIENCE, || one.get("/decisions?key=user=alice")["missing"] == json!([]));
+    two.server.terminate();
+    let nodes = one.get("/nodes");
+    assert_eq!(nodes["nodes"].as_array().unwrap().len(), 1, "{nodes}");
+    assert_eq!(one.get("/decisions?key=user=alice")["missing"], json!([]));
+}
+
+#[test]
 fn peaks_are_what_a_caller_used_on_all_nodes_and_each_limit_says_whom_it_would_touch() {
     let redis = Redis::start();
     let [one, two] = Node::pair(&redis, "['*']");

@@ -1,7 +1,7 @@
 //! The same traffic live through real servers and in a replay of the logs that they leave: both decide every request alike.
 //!
-//! Requests come one after the other, over every protocol, so that nothing depends on who was first; leases overlap, end in no
-//! order and on other nodes than they began. Whatever comes back by itself takes half a day, but for leases with a short time to
+//! Requests come one after the other, over every protocol; leases overlap, end in no order and on other nodes than they began. What
+//! comes at once is in `live_and_replay_at_once.rs`. Whatever comes back by itself takes half a day, but for leases with a short time to
 //! live, which nobody asks about while they end.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,19 +53,19 @@ const KINDS: [&str; 13] = [
 ];
 
 /// A server that keeps every decision in a file.
-struct Node {
+pub(crate) struct LoggingServer {
     server: TidegateServer,
-    http: SocketAddr,
-    resp: Client,
-    grpc: RateLimitServiceClient<Channel>,
+    pub(crate) http: SocketAddr,
+    pub(crate) resp: SocketAddr,
+    pub(crate) grpc: SocketAddr,
     admin: SocketAddr,
     dir: TempDir,
 }
 
-impl Node {
-    fn start(store: &str, name: &str, runtime: &Runtime) -> Node {
+impl LoggingServer {
+    pub(crate) fn start(store: &str, name: &str, rules: &str) -> LoggingServer {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+        fs::write(dir.path().join("rules.yaml"), rules).unwrap();
         let config = format!(
             "listen: {{ http: '127.0.0.1:0', grpc: '127.0.0.1:0', resp: '127.0.0.1:0', admin: '127.0.0.1:0' }}\n\
              store: {{ url: '{store}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\nadmin: {{ node: {name} }}\n\
@@ -77,16 +77,36 @@ impl Node {
         let mut server = TidegateServer::start_with_env(BINARY, &["--config", path.to_str().unwrap()], &env);
         let [http, resp, grpc, admin] = ["http", "resp", "grpc", "admin"].map(|what| server.addr(what));
         eventually("the node is ready", PATIENCE, || http::get(http, "/readyz").text() == "ready\n");
-        let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap();
-        let channel = runtime.block_on(channel.connect()).unwrap();
-        let grpc = RateLimitServiceClient::new(channel);
-        Node { server, http, resp: Client::connect(resp), grpc, admin, dir }
+        LoggingServer { server, http, resp, grpc, admin, dir }
     }
 
     /// Stops the server, which writes what waits, and reads its log.
-    fn log(mut self) -> String {
+    pub(crate) fn log(mut self) -> String {
         assert!(self.server.terminate().success());
         fs::read_to_string(self.dir.path().join("decisions.log")).unwrap()
+    }
+}
+
+/// A client of a server's gRPC.
+pub(crate) fn grpc_client(addr: SocketAddr, runtime: &Runtime) -> RateLimitServiceClient<Channel> {
+    let channel = Endpoint::from_shared(format!("http://{addr}")).unwrap();
+    RateLimitServiceClient::new(runtime.block_on(channel.connect()).unwrap())
+}
+
+/// A server and its clients.
+struct Node {
+    server: LoggingServer,
+    http: SocketAddr,
+    resp: Client,
+    grpc: RateLimitServiceClient<Channel>,
+    admin: SocketAddr,
+}
+
+impl Node {
+    fn start(store: &str, name: &str, runtime: &Runtime) -> Node {
+        let server = LoggingServer::start(store, name, RULES);
+        let (resp, grpc) = (Client::connect(server.resp), grpc_client(server.grpc, runtime));
+        Node { http: server.http, admin: server.admin, server, resp, grpc }
     }
 }
 
@@ -311,14 +331,14 @@ impl Traffic {
     /// Stops the servers and plays their logs: every request is decided as it was.
     fn check(self) {
         let Traffic { nodes, live, refused_by, .. } = self;
-        let logs: Vec<String> = nodes.into_iter().map(Node::log).collect();
+        let logs: Vec<String> = nodes.into_iter().map(|node| node.server.log()).collect();
         let rules = RuleSet::compile(&[Source::new("rules.yaml", RULES)], RuleFormat::Native).unwrap();
         let mut replay = Replay::new(rules, None, Options::new("api"));
         let mut parser = Parser::new(Format::Tidegate).unwrap();
         let mut lines = MergeByTime::new(logs.iter().map(|log| (Reader::new(log.as_bytes()), None)));
         let (mut seen, mut events) = (BTreeSet::new(), BTreeMap::<String, u64>::new());
-        while let Some((_, line)) = lines.next_line().unwrap() {
-            let Line::Text(text) = line else { panic!("a line is too long") };
+        while let Some(line) = lines.next_line().unwrap() {
+            let Line::Text(text) = line.line else { panic!("a line is too long") };
             let shown = String::from_utf8_lossy(text).into_owned();
             let recorded = parser.parse(text).unwrap_or_else(|bad| panic!("{bad}: {shown}"));
             let now = replay.play(&recorded);
@@ -335,21 +355,23 @@ impl Traffic {
         }
         // A request that only gives back is no decision.
         assert!(seen.len() + 40 > live.len(), "{} of {} are in the log", seen.len(), live.len());
-        let all = ["refunded", "released", "renewed", "reset"];
+        let all = ["penalized", "refunded", "released", "renewed", "reset"];
         assert_eq!(
             events.keys().map(String::as_str).collect::<Vec<_>>(),
             all,
             "too little happened: {events:?}"
         );
         assert!(refused_by.len() >= 12, "too little happened: {refused_by:?}");
-        command_agrees(&logs);
+        let report = command_agrees(&logs, RULES);
+        let notes = report["notes"].to_string();
+        assert!(!notes.contains("done at once") && notes.contains("time to live"), "{notes}");
     }
 }
 
 /// The command reads the same files, in any order, and counts nothing that is decided otherwise.
-fn command_agrees(logs: &[String]) {
+pub(crate) fn command_agrees(logs: &[String], rules: &str) -> Value {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    fs::write(dir.path().join("rules.yaml"), rules).unwrap();
     let names: Vec<String> = (0..logs.len()).rev().map(|number| format!("{number}.log")).collect();
     for (name, log) in names.iter().zip(logs.iter().rev()) {
         fs::write(dir.path().join(name), log).unwrap();
@@ -362,8 +384,7 @@ fn command_agrees(logs: &[String]) {
     assert_eq!(report["refused"]["now"], report["refused_in_log"]);
     assert!(report["refused"]["now"].as_u64().unwrap() > 100, "the traffic tells little: {report}");
     assert_eq!(report["lines"]["bad"], 0, "{report}");
-    let notes = report["notes"].to_string();
-    assert!(!notes.contains("done at once") && notes.contains("time to live"), "{notes}");
+    report
 }
 
 #[expect(clippy::disallowed_methods, reason = "it waits for the clock that the servers read")]

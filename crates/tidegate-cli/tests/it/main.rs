@@ -31,6 +31,7 @@ mod http;
 mod import;
 mod leases;
 mod live_and_replay;
+mod live_and_replay_at_once;
 mod many_rules;
 mod memory;
 mod messages;

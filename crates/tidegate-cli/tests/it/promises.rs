@@ -82,6 +82,35 @@ fn request_id_a_retry_after_the_client_gave_up_does_not_spend_again() {
     assert_eq!(left(&mut node.client(), "42"), 999);
 }
 
+/// The first tries are let go as late; Redis decides them when it goes on, and what they spent goes back.
+#[test]
+fn request_id_a_check_retried_through_a_pause_of_the_store_is_charged_once() {
+    const RULES: &str = "\
+- { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
+- { name: bucket, key: [user], limits: [{ algorithm: token_bucket, rate: 1/day, burst: 1000 }] }
+";
+    let redis = Redis::start();
+    let nodes = [0, 1].map(|_| Node::ready(&redis.url(), DEFAULT, RULES));
+    for number in 0..6 {
+        let user = format!("u{number}");
+        redis.pause();
+        let mut tries = nodes.iter().cycle();
+        let mut ask = || {
+            let node = tries.next().expect("it goes round");
+            post(node.http, "/v1/check", &named(&user, &format!("r-{number}"))).0 == 200
+        };
+        let mut passed = (0..3).any(|_| {
+            pass(Duration::from_millis(90));
+            ask()
+        });
+        redis.resume();
+        passed = passed || poll(PATIENCE, || ask().then_some(())).is_some();
+        assert!(passed, "{user} never passed");
+        let spent = || nodes.each_ref().map(|node| 1000 - left(&mut node.client(), &user));
+        eventually("it is charged once", PATIENCE, || spent() == [1; 2]);
+    }
+}
+
 #[test]
 fn request_id_a_refund_that_failed_on_one_of_two_shards_is_given_back_once_by_its_retry() {
     const RULES: &str = "\

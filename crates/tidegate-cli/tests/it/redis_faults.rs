@@ -5,13 +5,20 @@ use std::time::Duration;
 
 use tidegate_testkit::{Fault, FaultProxy, Redis, eventually, in_three_tries};
 
-use crate::redis_outage::{Memory, Outage, Reach};
+use crate::redis_outage::{Memory, NOTICED, Outage, Reach, TOO_SLOW};
 use crate::redis_world::{
     DEFAULT, Load, Node, PATIENCE, PATIENT, POLICY_RULES, RECOVERED, alone, assert_exact, check, pass,
 };
 
 fn outage<'o>(what: &'o str, redis: &Redis, memory: Memory, millis: u64) -> Outage<'o> {
-    Outage { what, url: redis.url(), lasts: Duration::from_millis(millis), memory, reach: Reach::All }
+    Outage {
+        what,
+        url: redis.url(),
+        lasts: Duration::from_millis(millis),
+        noticed: NOTICED,
+        memory,
+        reach: Reach::All,
+    }
 }
 
 #[test]
@@ -63,19 +70,19 @@ fn a_redis_that_is_loading() {
 #[test]
 fn a_network_that_delays_drops_cuts_and_garbles() {
     let _alone = alone();
-    for (what, fault) in [
-        ("delay of 200 ms", Fault::Delay(Duration::from_millis(200))),
-        ("lost requests", Fault::DropRequests),
-        ("lost replies", Fault::DropReplies),
-        ("replies cut short", Fault::CutRepliesAfter(7)),
-        ("garbage", Fault::GarbageReplies),
+    for (what, fault, noticed) in [
+        ("delay of 200 ms", Fault::Delay(Duration::from_millis(200)), TOO_SLOW),
+        ("lost requests", Fault::DropRequests, NOTICED),
+        ("lost replies", Fault::DropReplies, NOTICED),
+        ("replies cut short", Fault::CutRepliesAfter(7), NOTICED),
+        ("garbage", Fault::GarbageReplies, NOTICED),
     ] {
-        let lasts = Duration::from_millis(1_200);
+        let lasts = noticed + Duration::from_millis(700);
         in_three_tries(|| {
             let redis = Redis::start();
             let proxy = FaultProxy::start(redis.addr());
             let url = format!("redis://{}", proxy.addr());
-            Outage { what, url, lasts, memory: Memory::Kept, reach: Reach::All }
+            Outage { what, url, lasts, noticed, memory: Memory::Kept, reach: Reach::All }
                 .run(|| proxy.set(fault), || proxy.resume())
         });
     }

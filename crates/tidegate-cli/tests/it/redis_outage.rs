@@ -10,8 +10,10 @@ use crate::redis_world::{
 
 /// How long load goes on before a fault.
 const CALM: Duration = Duration::from_millis(300);
-/// After a fault began, requests under way and the breaker take at most this long.
-const NOTICED: Duration = Duration::from_millis(500);
+/// After a server fell silent, requests under way and the breaker take at most this long.
+pub(crate) const NOTICED: Duration = Duration::from_millis(500);
+/// One that answers, and always too late, may only be busy: that takes longer to tell.
+pub(crate) const TOO_SLOW: Duration = Duration::from_millis(2_500);
 
 /// Whether the store remembers after a fault what it knew before.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(crate) struct Outage<'o> {
     /// The store's URL.
     pub(crate) url: String,
     pub(crate) lasts: Duration,
+    /// After so long everybody is answered by policy.
+    pub(crate) noticed: Duration,
     pub(crate) memory: Memory,
     pub(crate) reach: Reach,
 }
@@ -64,7 +68,7 @@ impl Outage<'_> {
         let lasted = load.at();
         let outcome = load.finish();
 
-        let meanwhile = outcome.between(began + NOTICED, over);
+        let meanwhile = outcome.between(began + self.noticed, over);
         let away = meanwhile.iter().filter(|one| one.answer.is_fallback()).count();
         tell!("{what}: {away} of {} answers by policy", meanwhile.len());
         match self.reach {
@@ -74,7 +78,7 @@ impl Outage<'_> {
             }
             Reach::Some => assert_by_user(what, &meanwhile),
         }
-        assert_local_users_got_their_share(&outcome, began + NOTICED, over);
+        assert_local_users_got_their_share(&outcome, began + self.noticed, over);
         assert_one_line_per_change(what, &nodes, lasted);
         if self.memory == Memory::Kept {
             assert_charged_once(what, &outcome, &nodes);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_testkit::resp::{Client, Value};
 use tidegate_testkit::{Fault, FaultProxy, Redis, RedisCluster, SentinelGroup, eventually, in_three_tries};
 
-use crate::redis_outage::{Memory, Outage, Reach};
+use crate::redis_outage::{Memory, NOTICED, Outage, Reach};
 use crate::redis_world::{
     DEFAULT, Load, Node, PATIENCE, PATIENT, POLICY_RULES, RECOVERED, alone, assert_exact, check, left, now,
     pass, tell,
@@ -46,8 +46,15 @@ fn a_sentinel_group_that_switches_and_one_whose_master_dies() {
         // What was written last may not have reached the replica.
         let url = group.url();
         let lasts = Duration::from_millis(1_200);
-        Outage { what: "Sentinel master killed", url, lasts, memory: Memory::Lost, reach: Reach::All }
-            .run(|| group.master().kill(), || _ = group.wait_for_failover_from(old))
+        Outage {
+            what: "Sentinel master killed",
+            url,
+            lasts,
+            noticed: NOTICED,
+            memory: Memory::Lost,
+            reach: Reach::All,
+        }
+        .run(|| group.master().kill(), || _ = group.wait_for_failover_from(old))
     });
 }
 
@@ -58,8 +65,15 @@ fn a_cluster_whose_master_dies() {
         let cluster = RedisCluster::start();
         let lasts = Duration::from_millis(900);
         let url = cluster.url();
-        Outage { what: "Cluster master killed", url, lasts, memory: Memory::Lost, reach: Reach::Some }
-            .run(|| cluster.nodes()[0].kill(), || cluster.wait_until_whole())
+        Outage {
+            what: "Cluster master killed",
+            url,
+            lasts,
+            noticed: NOTICED,
+            memory: Memory::Lost,
+            reach: Reach::Some,
+        }
+        .run(|| cluster.nodes()[0].kill(), || cluster.wait_until_whole())
     });
 }
 

@@ -51,9 +51,13 @@ impl Observer for Ears {
 
 impl World {
     fn new(config: DecisionLogConfig) -> World {
+        World::of(RULES, config)
+    }
+
+    fn of(rules: &str, config: DecisionLogConfig) -> World {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(START)));
         let log = Arc::new(DecisionLog::open(config, clock.clone()).unwrap());
-        let rules = RuleSet::compile(&[Source::new("rules.yaml", RULES)], Format::Native).unwrap();
+        let rules = RuleSet::compile(&[Source::new("rules.yaml", rules)], Format::Native).unwrap();
         let store = MemoryStore::with_clock(MemoryConfig::default(), clock.clone());
         let mut config = LimiterConfig::new(rules, Arc::new(store), Arc::new(Ears(log.clone())));
         config.clock = clock.clone();
@@ -79,7 +83,7 @@ fn at_once<T>(work: impl Future<Output = T>) -> T {
 
 fn everything() -> DecisionLogConfig {
     let node = "node-a".to_owned();
-    DecisionLogConfig { admissions_one_in: 1, node, ..DecisionLogConfig::default() }
+    DecisionLogConfig { admissions_one_in: Some(1), node, ..DecisionLogConfig::default() }
 }
 
 #[test]
@@ -107,6 +111,36 @@ fn a_line_says_who_was_refused_by_what_and_hides_the_caller() {
     assert_eq!(line["attributes"]["path"], "/login");
     let user = line["attributes"]["user"].as_str().unwrap();
     assert!(user.starts_with('#') && !line.to_string().contains("alice"), "{line}");
+}
+
+#[test]
+fn tiers_are_told_apart_and_who_has_its_own_limits_is_left_out_of_what_a_limit_could_be() {
+    let rules = "{ domain: api, rules: [
+      { name: plans, key: [user], tiers: { on: plan, default: free, free: [{ algorithm: fixed_window, limit: 5, window: 1h }],
+        gold: [{ algorithm: fixed_window, limit: 50, window: 1h }] } },
+      { name: own, key: [user], limits: [{ algorithm: fixed_window, limit: 5, window: 1h }],
+        key_overrides: [{ when: { user: acme }, limits: [{ algorithm: fixed_window, limit: 500, window: 1h }] }] }] }";
+    let world = World::of(rules, everything());
+    let ask = |user: &str, plan: &str, times: u64| {
+        (0..times).for_each(|_| {
+            world.ask(&[("user", user), ("plan", plan)]);
+        });
+    };
+    ask("a", "free", 4);
+    ask("b", "gold", 30);
+    ask("acme", "gold", 20);
+    let told: Vec<_> = world.log.demand().of(Some("api"), None);
+    let told: Vec<(&str, &str, u64, u64, u64)> =
+        told.iter().map(|one| (&*one.rule, &*one.limit, one.quota, one.requests(), one.left_out)).collect();
+    let limit = |tier: &str| format!("{} of {tier}", told[0].1);
+    assert_eq!(
+        told,
+        [
+            ("own", told[0].1, 5, 34, 20),
+            ("plans", &*limit("free"), 5, 4, 0),
+            ("plans", &*limit("gold"), 50, 50, 0),
+        ]
+    );
 }
 
 #[test]
@@ -194,7 +228,7 @@ fn a_search_finds_a_caller_by_its_name_or_by_its_hash_and_by_time() {
 
 #[test]
 fn what_is_kept_adds_up_to_what_was_decided() {
-    let config = DecisionLogConfig { admissions_one_in: 10, refusals_per_second: 50, ..everything() };
+    let config = DecisionLogConfig { admissions_one_in: Some(10), refusals_per_second: 50, ..everything() };
     let world = World::new(config);
     let (mut admitted, mut refused) = (0u64, 0u64);
     for n in 0..6_000 {

@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::{Coordination, OnStoreFailure, Rule};
-use tidegate_store::{Outcomes, Spend};
+use tidegate_store::Spend;
 
 use crate::cell_hash::CellHasher;
-use crate::deny_cache::{CachedCell, Certainty};
+use crate::deny_cache::{CachedCell, CachedRefusal, Certainty};
 use crate::limiter::Limiter;
 use crate::remote::Remote;
 
@@ -32,8 +32,8 @@ pub(crate) type Places = SmallVec<[usize; 4]>;
 /// Who decides.
 #[derive(Default)]
 pub(crate) struct Classified {
-    /// The request is known to be refused: what each of its cells says. Then nobody else is asked.
-    pub(crate) deny: Option<Outcomes>,
+    /// The request is known to be refused. Then nobody else is asked.
+    pub(crate) deny: Option<CachedRefusal>,
     /// This node: cells of local rules, and of approximate ones whose share has room.
     pub(crate) local: Places,
     /// The store.

@@ -16,7 +16,7 @@ use tidegate_store::Clock;
 use super::classify::{CellPolicy, Cells};
 use super::pending::{CheckAnswer, PendingCheck, Refused};
 use crate::decision::Source;
-use crate::deny_cache::Certainty;
+use crate::deny_cache::{CachedRefusal, Certainty};
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend, Portion};
 
@@ -41,11 +41,12 @@ impl<'p> PendingCheck<'p> {
     pub(super) fn overloaded(&mut self) -> CheckAnswer {
         let now = self.limiter.clock.now();
         let cells = self.cells.cached.iter().copied();
-        if let Some(outcomes) = self.limiter.deny_cache.refusal(cells, (now, Certainty::Likely)) {
+        if let Some(refusal) = self.limiter.deny_cache.refusal(cells, (now, Certainty::Likely)) {
             let held = self.held.take();
             self.undo(held);
             self.limiter.observer.deny_cache_hit();
-            return CheckAnswer { outcomes, source: Source::DenyCache };
+            let CachedRefusal { outcomes, decided_at } = refusal;
+            return CheckAnswer::new(outcomes, Source::DenyCache, decided_at);
         }
         self.decide_here(Cause::Overload)
     }

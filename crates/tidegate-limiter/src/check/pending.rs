@@ -14,9 +14,11 @@ use super::classify::{CellPolicy, Cells, Classified, Places, classify};
 use super::fallback::Cause;
 use super::plan::Plan;
 use crate::decision::Source;
+use crate::deny_cache::CachedRefusal;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
 use crate::owned::{AskedCell, Question};
+use crate::penalty::Penalty;
 use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
 
 /// What all the cells of a request said, and who answered.
@@ -24,6 +26,19 @@ use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
 pub(crate) struct CheckAnswer {
     pub(crate) outcomes: Outcomes,
     pub(crate) source: Source,
+    /// When the store decided it, by its clock; none where somebody else decided a part.
+    pub(crate) decided_at: Option<Timestamp>,
+    /// Which of the requests that the store decided at that moment it was, where they were several.
+    pub(crate) nth: Option<u32>,
+    /// The penalty that begins with it.
+    pub(crate) penalty: Option<Arc<Penalty>>,
+}
+
+impl CheckAnswer {
+    #[inline]
+    pub(crate) fn new(outcomes: Outcomes, source: Source, decided_at: Option<Timestamp>) -> Self {
+        CheckAnswer { outcomes, source, decided_at, nth: None, penalty: None }
+    }
 }
 
 /// A check as far as this node could take it by itself.
@@ -63,7 +78,7 @@ pub(crate) fn begin_check<'p>(
         // Refused whatever the store says, or nothing to say: the store is spared the question.
         let now = limiter.clock.now();
         let last_seen = cells.cached.iter().map(|cell| limiter.deny_cache.last_seen(cell, now));
-        return Begun::Decided(CheckAnswer { outcomes: last_seen.collect(), source: Source::None });
+        return Begun::Decided(CheckAnswer::new(last_seen.collect(), Source::None, None));
     }
     begin(limiter, remote, cells)
 }
@@ -80,9 +95,9 @@ pub(super) fn begin_direct<'p>(
 fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) -> Begun<'p> {
     let now = limiter.clock.now();
     let classified = classify(limiter, remote, &cells, now);
-    if let Some(outcomes) = classified.deny {
+    if let Some(CachedRefusal { outcomes, decided_at }) = classified.deny {
         limiter.observer.deny_cache_hit();
-        return Begun::Decided(CheckAnswer { outcomes, source: Source::DenyCache });
+        return Begun::Decided(CheckAnswer::new(outcomes, Source::DenyCache, decided_at));
     }
     Box::new(PendingCheck::new(limiter, cells)).commit(remote, classified, now)
 }
@@ -202,11 +217,12 @@ impl<'p> PendingCheck<'p> {
         }
     }
 
-    fn after(&mut self, stored: StoreAnswer) -> CheckAnswer {
+    fn after(&mut self, mut stored: StoreAnswer) -> CheckAnswer {
         // It gives leases only to a request that passes, and then nobody is left to refuse it.
-        stored.leases.into_iter().for_each(TakenLeases::keep);
+        stored.leases.take().into_iter().for_each(TakenLeases::keep);
         if self.store.len() == self.cells.spends.len() {
-            return CheckAnswer { outcomes: stored.outcomes, source: stored.source };
+            let answer = CheckAnswer::new(stored.outcomes, stored.source, stored.decided_at);
+            return CheckAnswer { nth: stored.nth, ..answer };
         }
         let mut passes = true;
         for (place, outcome) in self.store.iter().zip(&stored.outcomes) {
@@ -248,6 +264,6 @@ impl<'p> PendingCheck<'p> {
     }
 
     pub(super) fn answer(&mut self) -> CheckAnswer {
-        CheckAnswer { outcomes: std::mem::take(&mut self.outcomes), source: self.source }
+        CheckAnswer::new(std::mem::take(&mut self.outcomes), self.source, None)
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Entry {
 pub(super) struct Refusal {
     pub(super) sent: Timestamp,
     pub(super) received: Timestamp,
+    /// When the store refused, by its own clock.
+    pub(super) decided_at: Option<Timestamp>,
     pub(super) hits: Hits,
     pub(super) retry_after: Option<Micros>,
     /// Whether it is repeated only for those who had asked by then.
@@ -65,6 +67,13 @@ impl Refusal {
         self.retry_after.map(|span| span.saturating_sub(now.since(self.received)))
     }
 
+    /// A moment of the store's clock at which it refuses whoever is refused now: as long after the refusal as has passed since
+    /// the answer came, which is no later than now. Where the refusal no longer holds, or is of a moment, that moment itself.
+    pub(super) fn decided_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let since = if self.holds_at(now) { now.since(self.received) } else { Micros::ZERO };
+        self.decided_at.map(|at| at + since)
+    }
+
     /// Whether it is still what the store would say, unless somebody changed the cell.
     pub(super) fn may_hold_at(&self, now: Timestamp) -> bool {
         let longest = LONGEST_REFUSAL + LONGEST_REFUSAL;
@@ -82,6 +91,18 @@ impl Entry {
         }
         let spent = u128::from(self.quota.saturating_sub(self.last.remaining));
         8 * spent / u128::from(self.quota.max(1))
+    }
+
+    /// Learns of a refusal that begins with a charge. A request that was sent after the charge may have overtaken it, so what it
+    /// was answered is no reason to doubt.
+    pub(super) fn learn_charged(&mut self, answer: &AnsweredCell<'_>) {
+        let is_void = answer.sent <= self.void_until && self.void_until > Timestamp::default();
+        if !is_void {
+            let newest = self.sent.max(answer.sent);
+            self.sent = self.sent.min(answer.sent);
+            self.learn(answer);
+            self.sent = newest;
+        }
     }
 
     pub(super) fn learn(&mut self, answer: &AnsweredCell<'_>) {
@@ -108,6 +129,7 @@ impl Entry {
                 is_of_a_moment: answer.limit.refusal_holds() == RefusalHolds::AtThatMoment,
                 sent: answer.sent,
                 received: answer.received,
+                decided_at: answer.decided_at,
                 hits,
                 retry_after: answer.outcome.retry_after(),
             };

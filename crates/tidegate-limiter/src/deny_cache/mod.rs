@@ -59,6 +59,17 @@ pub(crate) struct AnsweredCell<'a> {
     /// When it was asked for, and when the answer came.
     pub(crate) sent: Timestamp,
     pub(crate) received: Timestamp,
+    /// When the store decided, by its own clock.
+    pub(crate) decided_at: Option<Timestamp>,
+}
+
+/// A refusal of the store that this node repeats.
+#[derive(Clone, Debug)]
+pub(crate) struct CachedRefusal {
+    /// What is known of each cell.
+    pub(crate) outcomes: Outcomes,
+    /// A moment of the store's clock, not before the refusal and not after now, at which the store refuses the request.
+    pub(crate) decided_at: Option<Timestamp>,
 }
 
 impl DenyCache {
@@ -71,20 +82,26 @@ impl DenyCache {
         }
     }
 
-    /// How a request with these cells is refused, where that is known already: what is known of each of its cells.
+    /// How a request with these cells is refused, where that is known already.
     pub(crate) fn refusal<'a>(
         &self,
         cells: impl Iterator<Item = CachedCell<'a>> + Clone,
         (now, how): (Timestamp, Certainty),
-    ) -> Option<Outcomes> {
+    ) -> Option<CachedRefusal> {
         let refused = |cell: CachedCell<'_>| match cell.stance {
             Stance::Enforced => self.refusal_of_cell(&cell, (now, how)),
             Stance::Advisory => None,
         };
-        refusal_of(cells, refused, |cell| self.last_seen(cell, now))
+        let (outcomes, decided_at) = refusal_of(cells, refused, |cell| self.last_seen(cell, now))?;
+        Some(CachedRefusal { outcomes, decided_at })
     }
 
-    fn refusal_of_cell(&self, cell: &CachedCell<'_>, (now, how): (Timestamp, Certainty)) -> Option<Outcome> {
+    /// What a cell that refuses says, and when the store refused.
+    fn refusal_of_cell(
+        &self,
+        cell: &CachedCell<'_>,
+        (now, how): (Timestamp, Certainty),
+    ) -> Option<(Outcome, Option<Timestamp>)> {
         let entry = self.find(cell)?;
         let refusal = entry.refusal.filter(|refusal| match how {
             Certainty::Known => refusal.holds_at(now),
@@ -96,7 +113,8 @@ impl DenyCache {
             return None;
         }
         let (elapsed, wait) = (now.since(entry.received), refusal.wait_at(now));
-        Some(entry.last.refusal_after(cell.limit, elapsed, cell.hits, refusal.hits, wait))
+        let outcome = entry.last.refusal_after(cell.limit, elapsed, cell.hits, refusal.hits, wait);
+        Some((outcome, refusal.decided_at(now)))
     }
 
     /// What was left of the cell when the store last said, as of `now`; nothing if that is unknown or all is back.
@@ -120,6 +138,15 @@ impl DenyCache {
 
     /// Remembers what the store said.
     pub(crate) fn remember(&self, hash: CellHash, answer: &AnsweredCell<'_>) {
+        self.update(hash, answer, Entry::learn);
+    }
+
+    /// Remembers that a cell refuses since the store was told to charge it.
+    pub(crate) fn remember_charged(&self, hash: CellHash, answer: &AnsweredCell<'_>) {
+        self.update(hash, answer, Entry::learn_charged);
+    }
+
+    fn update(&self, hash: CellHash, answer: &AnsweredCell<'_>, learn: fn(&mut Entry, &AnsweredCell<'_>)) {
         let mut shard = self.shard(hash).lock();
         if shard.is_empty() {
             shard.resize(self.buckets_per_shard, Bucket::default());
@@ -136,20 +163,41 @@ impl DenyCache {
                 oldest
             }
         };
-        entry.learn(answer);
+        learn(entry, answer);
     }
 
-    /// Forgets what was said of a cell that was changed by other means than a request, also if it is still to be heard.
+    /// Forgets what was said of a cell whose full quota is back, also if it is still to be heard.
     pub(crate) fn forget(&self, hash: CellHash, now: Timestamp) {
+        self.change(hash, now, |entry| *entry = Entry { cell: Some(hash), ..Entry::default() });
+    }
+
+    /// `hits` went back to a cell, or may have: it is no longer refused, also where that is still to be heard. What else was
+    /// spent is not forgotten: should the store fail now, nobody may spend it anew.
+    pub(crate) fn gave_back(&self, hash: CellHash, hits: Hits, now: Timestamp) {
+        self.change(hash, now, |entry| {
+            entry.refusal = None;
+            entry.last.remaining = entry.last.remaining.saturating_add(hits.get()).min(entry.quota);
+        });
+    }
+
+    /// Changes the entry of a cell that was changed by other means than a request. What was asked before tells nothing more.
+    fn change(&self, hash: CellHash, now: Timestamp, change: impl FnOnce(&mut Entry)) {
         let mut shard = self.shard(hash).lock();
         if shard.is_empty() {
             shard.resize(self.buckets_per_shard, Bucket::default());
         }
         let bucket = self.bucket(&mut shard, hash);
-        let known = bucket.iter().position(|entry| entry.cell == Some(hash));
-        let place = known.unwrap_or_else(|| worst_of(bucket, now));
-        bucket[place] =
-            Entry { cell: Some(hash), void_until: now, sent: now, received: now, ..Entry::default() };
+        let place = match bucket.iter().position(|entry| entry.cell == Some(hash)) {
+            Some(known) => known,
+            None => {
+                let worst = worst_of(bucket, now);
+                bucket[worst] = Entry { cell: Some(hash), received: now, ..Entry::default() };
+                worst
+            }
+        };
+        let entry = &mut bucket[place];
+        change(entry);
+        (entry.void_until, entry.sent) = (now, now);
     }
 
     /// Refusals that had to go before their time, since the start.
@@ -178,27 +226,117 @@ impl DenyCache {
     }
 }
 
-/// What each cell says where one of them is known to be refused. Other cores write what is known while it is read here: the
+/// What each cell says where one of them is known to be refused, and when it was. Other cores write what is known while it is read here: the
 /// refusal that was found must be the one that is returned, or a request would pass that nobody has admitted.
-fn refusal_of<C: Copy>(
+fn refusal_of<C: Copy, T>(
     cells: impl Iterator<Item = C> + Clone,
-    refused: impl Fn(C) -> Option<Outcome>,
+    refused: impl Fn(C) -> Option<(Outcome, T)>,
     last_seen: impl Fn(&C) -> Outcome,
-) -> Option<Outcomes> {
-    let (found, refusal) =
+) -> Option<(Outcomes, T)> {
+    let (found, (refusal, when)) =
         cells.clone().enumerate().find_map(|(place, cell)| Some((place, refused(cell)?)))?;
     let outcomes = cells.enumerate().map(|(place, cell)| match place == found {
         true => refusal,
-        false => refused(cell).unwrap_or_else(|| last_seen(&cell)),
+        false => refused(cell).map_or_else(|| last_seen(&cell), |(refusal, _)| refusal),
     });
-    Some(outcomes.collect())
+    Some((outcomes.collect(), when))
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::sync::OnceLock;
+
+    use tidegate_core::{Concurrency, RefusedHits, Scope, SlidingLog};
+    use tidegate_store::CellKey;
 
     use super::*;
+    use crate::cell_hash::CellHasher;
+
+    /// Milliseconds of this node's clock; the store's is an hour ahead.
+    fn node(ms: u64) -> Timestamp {
+        Timestamp::from_micros(1_000_000_000 + ms * 1_000)
+    }
+
+    fn store(ms: u64) -> Timestamp {
+        node(ms) + Micros::from_secs(3_600)
+    }
+
+    /// When the store refused whoever asks at `now`, after it refused one at `decided` for so long, asked for from `sent` to `received`.
+    fn repeated(
+        limit: &Limit,
+        [sent, decided, received]: [u64; 3],
+        wait_ms: u64,
+        how: Certainty,
+        now: u64,
+    ) -> Option<Timestamp> {
+        let (hash, version) = (CellHasher::new([1, 2]).cell(&cell_key()), limit.fingerprint());
+        let verdict = Verdict::Refused { retry_after: Some(Micros::from_millis(wait_ms)) };
+        let outcome = Outcome { verdict, remaining: 0, reset_after: Micros::from_millis(wait_ms) };
+        let (hits, sent, received) = (Hits::ONE, node(sent), node(received));
+        let cache = DenyCache::new(16);
+        let decided_at = Some(store(decided));
+        cache.remember(hash, &AnsweredCell { limit, version, hits, outcome, sent, received, decided_at });
+        let cell = CachedCell { hash, version, limit, hits, stance: Stance::Enforced };
+        cache.refusal([cell].into_iter(), (node(now), how)).expect("it is refused").decided_at
+    }
+
+    fn cell_key() -> CellKey<'static> {
+        static SCOPE: OnceLock<Scope> = OnceLock::new();
+        CellKey { scope: SCOPE.get_or_init(|| Scope::new(&[b"a"])), key: b"k", tag: b"k" }
+    }
+
+    #[test]
+    fn a_repeated_refusal_is_of_a_moment_at_which_the_store_refuses() {
+        let log = SlidingLog::new(1, Micros::from_secs(1), Micros::ZERO, RefusedHits::Forget).unwrap();
+        let limit = Limit::SlidingLog(log);
+        // As long after the refusal as has passed since its answer came: the answer took a while, so no later than it is.
+        assert_eq!(repeated(&limit, [0, 3, 10], 500, Certainty::Known, 200), Some(store(193)));
+        // At the last moment at which it is repeated it has not come to its end in the store.
+        assert_eq!(repeated(&limit, [0, 3, 10], 500, Certainty::Known, 499), Some(store(492)));
+        // Whoever waited before it was asked for would have been refused with it.
+        assert_eq!(repeated(&limit, [20, 23, 90], 50, Certainty::KnownSince(node(5)), 90), Some(store(23)));
+        let slots =
+            Limit::Concurrency(Concurrency::new(1, Micros::from_secs(60), RefusedHits::Forget).unwrap());
+        assert_eq!(repeated(&slots, [20, 23, 40], 500, Certainty::KnownSince(node(5)), 60), Some(store(23)));
+    }
+
+    #[test]
+    fn a_penalty_is_known_whichever_answer_overtook_its_charge() {
+        let log = SlidingLog::new(1, Micros::from_secs(1), Micros::ZERO, RefusedHits::Forget).unwrap();
+        let limit = &Limit::SlidingLog(log);
+        let (hash, version) = (CellHasher::new([1, 2]).cell(&cell_key()), limit.fingerprint());
+        let cell = CachedCell { hash, version, limit, hits: Hits::ZERO, stance: Stance::Enforced };
+        let answer = |retry_after_ms: u64, sent, received| {
+            let verdict = match retry_after_ms {
+                0 => Verdict::Admitted { delay: Micros::ZERO },
+                _ => Verdict::Refused { retry_after: Some(Micros::from_millis(retry_after_ms)) },
+            };
+            let outcome = Outcome { verdict, remaining: 1, reset_after: Micros::ZERO };
+            let (hits, decided_at) = (Hits::ZERO, None);
+            AnsweredCell {
+                limit,
+                version,
+                hits,
+                outcome,
+                sent: node(sent),
+                received: node(received),
+                decided_at,
+            }
+        };
+        let is_refused = |cache: &DenyCache, now| {
+            cache.refusal([cell].into_iter(), (node(now), Certainty::Known)).is_some()
+        };
+        // A request that was sent after the charge, and decided before it.
+        let cache = DenyCache::new(16);
+        cache.remember(hash, &answer(0, 5, 8));
+        cache.remember_charged(hash, &answer(1_000, 1, 20));
+        assert!(is_refused(&cache, 30) && !is_refused(&cache, 1_001));
+        // Who resets the cell meanwhile lifts the penalty.
+        cache.forget(hash, node(40));
+        cache.remember_charged(hash, &answer(1_000, 35, 50));
+        assert!(!is_refused(&cache, 60));
+    }
 
     #[test]
     fn a_refusal_that_another_core_forgets_meanwhile_is_still_returned() {
@@ -206,9 +344,9 @@ mod tests {
         let refusal = outcome(Verdict::Refused { retry_after: None });
         let known = Cell::new(true);
         // The first to look sees the refusal; by the second look it is gone.
-        let refused = |place: usize| (place == 1 && known.replace(false)).then_some(refusal);
+        let refused = |place: usize| (place == 1 && known.replace(false)).then_some((refusal, ()));
         let last_seen = |_: &usize| outcome(Verdict::Admitted { delay: Micros::ZERO });
-        let outcomes = refusal_of(0..3, refused, last_seen).expect("it was refused");
+        let (outcomes, ()) = refusal_of(0..3, refused, last_seen).expect("it was refused");
         let admitted: Vec<bool> = outcomes.iter().map(Outcome::is_admitted).collect();
         assert_eq!(admitted, [true, false, true]);
     }

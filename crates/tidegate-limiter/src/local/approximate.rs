@@ -30,6 +30,10 @@ struct Share {
     left: u64,
     /// Hits that were admitted and that the store does not know of.
     unreported: u64,
+    /// Hits of which it is being told: what it said meanwhile may be without them.
+    reporting: u64,
+    /// How many of those it may never hear of, and until when they count all the same.
+    doubtful: (u64, Timestamp),
     heard: Timestamp,
 }
 
@@ -88,6 +92,8 @@ impl Approximate {
                 sync_every,
                 left: spend.touch.limit.quota().div_ceil(fleet.max(1)),
                 unreported: 0,
+                reporting: 0,
+                doubtful: (0, now),
                 heard: now,
             }),
         };
@@ -159,9 +165,25 @@ impl Approximate {
         self.cells.lock().values().filter(|share| share.unreported > 0).count()
     }
 
+    /// Hits that [`Approximate::due`] named and that the store knows of now.
+    pub(crate) fn was_told(&self, hash: CellHash, hits: u64) {
+        if let Some(share) = self.cells.lock().get_mut(&hash) {
+            share.reporting = share.reporting.saturating_sub(hits);
+        }
+    }
+
+    /// Hits that [`Approximate::due`] named, and of which nobody knows whether they reached the store: late answers are the
+    /// rule, so they count as on their way until the next report is due.
+    pub(crate) fn may_have_been_told(&self, hash: CellHash, hits: u64, now: Timestamp) {
+        if let Some(share) = self.cells.lock().get_mut(&hash) {
+            share.doubtful = (share.doubtful.0 + hits, now + share.sync_every);
+        }
+    }
+
     /// Hits that [`Approximate::due`] named and that certainly did not reach the store.
     pub(crate) fn was_not_told(&self, hash: CellHash, hits: u64) {
         if let Some(share) = self.cells.lock().get_mut(&hash) {
+            share.reporting = share.reporting.saturating_sub(hits);
             share.unreported += hits;
         }
     }
@@ -176,9 +198,12 @@ impl Approximate {
     ) -> Option<View> {
         let mut cells = self.cells.lock();
         let share = cells.get_mut(&hash)?;
-        let remaining = outcome.remaining.saturating_sub(share.unreported);
+        share.forget_doubts(now);
+        // The store may have said it before it heard of what is on its way.
+        let unknown = share.unreported + share.reporting;
+        let remaining = outcome.remaining.saturating_sub(unknown);
         // Never more unreported than a share of the whole.
-        let most = share.cell.limit.quota().div_ceil(fleet.max(1)).saturating_sub(share.unreported);
+        let most = share.cell.limit.quota().div_ceil(fleet.max(1)).saturating_sub(unknown);
         share.left = remaining.div_ceil(fleet.max(1)).min(most);
         share.heard = now;
         Some(View { spent: share.cell.limit.quota().saturating_sub(remaining) })
@@ -188,16 +213,83 @@ impl Approximate {
     pub(crate) fn sweep(&self, now: Timestamp) {
         let idle = |share: &Share| {
             let quiet = share.sync_every + share.cell.limit.quota_window().unwrap_or_default();
-            share.unreported == 0 && now.since(share.heard) > quiet + quiet
+            share.unreported + share.reporting == share.doubtful.0 && now.since(share.heard) > quiet + quiet
         };
         self.cells.lock().retain(|_, share| !idle(share));
     }
 }
 
 impl Share {
+    /// What has been on its way to the store for so long is there, or lost.
+    fn forget_doubts(&mut self, now: Timestamp) {
+        let (hits, until) = self.doubtful;
+        if hits > 0 && now >= until {
+            self.reporting = self.reporting.saturating_sub(hits);
+            self.doubtful = (0, now);
+        }
+    }
+
     /// What the store must be told, as if it had been.
     fn report(&mut self, hash: CellHash, now: Timestamp) -> Unreported {
         self.heard = now;
-        Unreported { hash, cell: self.cell.clone(), hits: std::mem::take(&mut self.unreported) }
+        let hits = std::mem::take(&mut self.unreported);
+        self.reporting += hits;
+        Unreported { hash, cell: self.cell.clone(), hits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell_hash::CellHasher;
+    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance, Touch, Verdict};
+    use tidegate_store::CellKey;
+
+    #[test]
+    fn what_the_store_said_before_it_heard_of_a_report_gives_no_second_share() {
+        let limit = Limit::FixedWindow(FixedWindow::new(10, Micros::from_secs(3_600)).unwrap());
+        let scope = Scope::new(&[b"rule"]);
+        let cell = CellKey { scope: &scope, key: b"key", tag: b"key" };
+        let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let (spend, hash) = (Spend { cell, touch }, CellHasher::new([1, 2]).cell(&cell));
+        let (approximate, now) = (Approximate::new(10), Timestamp::from_micros(1_000_000));
+        let take = || approximate.take(hash, &spend, Micros::from_secs(1), 1, now);
+        let says = |remaining| {
+            let verdict = Verdict::Admitted { delay: Micros::ZERO };
+            let outcome = Outcome { verdict, remaining, reset_after: Micros::ZERO };
+            approximate.heard(hash, &outcome, 1, now).unwrap();
+        };
+        assert_eq!((0..20).filter(|_| take()).count(), 10);
+        let report = approximate.used_up(hash, Hits::ONE, now).unwrap();
+        assert_eq!(report.hits, 10);
+        says(10);
+        assert!(!take(), "the store has yet to hear of ten");
+        approximate.was_told(hash, report.hits);
+        says(0);
+        assert!(!take());
+        says(4);
+        assert_eq!((0..20).filter(|_| take()).count(), 4, "others gave some back");
+    }
+
+    #[test]
+    fn a_report_of_unknown_fate_counts_until_the_next_is_due() {
+        let limit = Limit::FixedWindow(FixedWindow::new(10, Micros::from_secs(3_600)).unwrap());
+        let scope = Scope::new(&[b"rule"]);
+        let cell = CellKey { scope: &scope, key: b"key", tag: b"key" };
+        let touch = Touch { limit: &limit, ask: Ask::hits(10), stance: Stance::Enforced };
+        let (spend, hash) = (Spend { cell, touch }, CellHasher::new([1, 2]).cell(&cell));
+        let (approximate, sync_every) = (Approximate::new(10), Micros::from_secs(1));
+        let takes_after_the_store_says_ten = |now| {
+            let verdict = Verdict::Admitted { delay: Micros::ZERO };
+            let outcome = Outcome { verdict, remaining: 10, reset_after: Micros::ZERO };
+            approximate.heard(hash, &outcome, 1, now);
+            approximate.take(hash, &spend, sync_every, 1, now)
+        };
+        let now = Timestamp::from_micros(1_000_000);
+        assert!(approximate.take(hash, &spend, sync_every, 1, now));
+        let report = approximate.used_up(hash, Hits::ONE, now).unwrap();
+        approximate.may_have_been_told(hash, report.hits, now);
+        assert!(!takes_after_the_store_says_ten(now + Micros::from_millis(999)));
+        assert!(takes_after_the_store_says_ten(now + sync_every), "they are lost");
     }
 }

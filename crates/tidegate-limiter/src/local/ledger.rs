@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
@@ -15,6 +15,8 @@ use crate::owned::OwnedCell;
 /// Debts by cell: at most so many, the rest is forgiven and counted.
 pub(crate) struct Ledger {
     debts: Mutex<HashMap<CellHash, Debt, RandomState>>,
+    /// How many of them are of shares.
+    shares: AtomicUsize,
     most: usize,
     forgiven: AtomicU64,
 }
@@ -39,7 +41,7 @@ pub(crate) enum Account {
 
 impl Ledger {
     pub(crate) fn new(most: usize) -> Self {
-        Ledger { debts: Mutex::default(), most, forgiven: AtomicU64::new(0) }
+        Ledger { debts: Mutex::default(), shares: AtomicUsize::new(0), most, forgiven: AtomicU64::new(0) }
     }
 
     /// Opens an account for the cell of `spend`, if it has none.
@@ -52,6 +54,7 @@ impl Ledger {
             Entry::Vacant(place) => {
                 let cell = OwnedCell::new(&spend.cell, spend.touch.limit);
                 place.insert(Debt { cell, hits: 0, portion });
+                self.shares.fetch_add(usize::from(portion == Portion::Share), Ordering::Relaxed);
                 Account::New
             }
         }
@@ -83,8 +86,14 @@ impl Ledger {
         let Entry::Occupied(mut debt) = debts.entry(hash) else { return };
         debt.get_mut().hits = debt.get().hits.saturating_sub(hits);
         if debt.get().hits == 0 {
-            debt.remove();
+            let portion = debt.remove().portion;
+            self.shares.fetch_sub(usize::from(portion == Portion::Share), Ordering::Relaxed);
         }
+    }
+
+    /// Whether an account of a share is open. Takes no lock.
+    pub(crate) fn owes_shares(&self) -> bool {
+        self.shares.load(Ordering::Relaxed) > 0
     }
 
     /// Accounts that are open.
@@ -95,5 +104,27 @@ impl Ledger {
     /// Hits that will never be charged because there was no room to remember them.
     pub(crate) fn forgiven(&self) -> u64 {
         self.forgiven.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether somebody settles: one at a time, or a debt would be paid twice.
+#[derive(Default)]
+pub(crate) struct Settling(AtomicBool);
+
+impl Settling {
+    /// Whether somebody does.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The turn to settle, until it is dropped; none while somebody else does.
+    pub(crate) fn turn(&self) -> Option<impl Drop + use<'_>> {
+        struct Turn<'s>(&'s AtomicBool);
+        impl Drop for Turn<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        (!self.0.swap(true, Ordering::Acquire)).then_some(Turn(&self.0))
     }
 }

@@ -6,24 +6,30 @@
 pub(crate) mod approximate;
 pub(crate) mod fleet;
 pub(crate) mod ledger;
+pub(crate) mod lent;
 
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Charge, Hits, Limit, Micros, Outcome, Stance, Timestamp, Touch};
-use tidegate_store::{CellCharge, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store};
+use tidegate_store::{
+    CellCharge, Clock as _, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Spend, Store,
+};
 
 use crate::cell_hash::CellHash;
 use crate::decision::Source;
 use crate::node_clock::NodeClock;
-use crate::owned::OwnedSpend;
+use crate::owned::{OwnedCell, OwnedSpend};
 use approximate::Approximate;
 use fleet::Fleet;
-use ledger::{Account, Ledger};
+use ledger::{Account, Ledger, Settling};
+use lent::LentLeases;
 
 /// The cells that this node decides itself.
 pub(crate) struct LocalCells {
     pub(crate) memory: MemoryStore<NodeClock>,
     pub(crate) approximate: Approximate,
     pub(crate) ledger: Ledger,
+    pub(crate) lent: LentLeases,
+    pub(crate) settling: Settling,
     pub(crate) fleet: Fleet,
 }
 
@@ -87,6 +93,8 @@ impl LocalCells {
             memory: MemoryStore::with_clock(memory, clock),
             approximate: Approximate::new(bookkeeping),
             ledger: Ledger::new(bookkeeping),
+            lent: LentLeases::new(bookkeeping),
+            settling: Settling::default(),
             fleet,
         }
     }
@@ -149,11 +157,23 @@ impl LocalCells {
             LocalReason::Approximate if !spent => {
                 self.approximate.put_back(held.own.hash, hits, Timestamp::MAX);
             }
-            // A lease is no debt: it ends by its name, here.
-            LocalReason::StoreUnavailable { .. } if spent && !held.own.spend.touch.limit.takes_lease() => {
-                self.ledger.spent(held.own.hash, hits.get());
-            }
+            LocalReason::StoreUnavailable { .. } if spent => self.owe(&held.own.spend, held.own.hash),
             LocalReason::Local | LocalReason::Approximate | LocalReason::StoreUnavailable { .. } => {}
+        }
+    }
+
+    /// The store has to be told of what was spent without it.
+    fn owe(&self, spend: &Spend<'_>, hash: CellHash) {
+        let Spend { cell, touch } = spend;
+        match touch.ask.lease {
+            _ if !touch.limit.takes_lease() => self.ledger.spent(hash, touch.ask.hits.get()),
+            Some(id) => {
+                let (cell, version) = (OwnedCell::new(cell, touch.limit), touch.limit.fingerprint());
+                let (ask, stance) = (touch.ask, Stance::Enforced);
+                let spend = OwnedSpend { cell, ask, stance, hash, version, approximate: false };
+                self.lent.add(spend, id, self.memory.clock().now());
+            }
+            None => {}
         }
     }
 
@@ -213,11 +233,11 @@ impl LocalCells {
     }
 
     pub(crate) fn release(&self, lease: LeaseRef<'_>) -> bool {
-        at_once(self.memory.release(lease))
+        at_once(self.memory.release(lease)).value
     }
 
     pub(crate) fn renew(&self, lease: LeaseRef<'_>) -> bool {
-        at_once(self.memory.renew(lease))
+        at_once(self.memory.renew(lease)).value
     }
 
     fn give_back(&self, held: &HeldSpend<'_>) {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Charge, Hits, LimitFingerprint, Micros, Stance, Timestamp};
+use tidegate_core::{Ask, Hits, LimitFingerprint, Micros, Stance, Timestamp};
 use tidegate_rules::{Coordination, Rule};
-use tidegate_store::{CellCharge, Clock, Record, Request, Spend, StoreError};
+use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreError};
 
 use super::breaker::BreakerState;
 use super::{Nodes, Remote};
@@ -16,7 +16,6 @@ use crate::idempotency::RequestNames;
 use crate::lease_key::{self, LeaseKeys};
 use crate::lifecycle::{End, Lifecycle};
 use crate::local::approximate::Unreported;
-use crate::local::ledger::Debt;
 use crate::observer::StoreCall;
 use crate::owned::{OwnedCell, OwnedCharge, OwnedSpend};
 use crate::snapshot::Snapshot;
@@ -153,7 +152,12 @@ impl Remote {
         self.observer.store_called(StoreCall::Probe, now.since(sent));
         // A failed probe never prolongs the time of a breaker that is open: a request may go to see when it is up.
         let change = match (answer, self.breakers.state(node)) {
-            (Some(Ok(())), _) => self.breakers.answered(node),
+            (Some(Ok(())), BreakerState::Closed) => self.breakers.answered(node),
+            // It is asked again once it knows what was given without it.
+            (Some(Ok(())), _) => match self.settle_with(node).await {
+                true => self.breakers.answered(node),
+                false => None,
+            },
             (None | Some(Err(StoreError::TimedOut { .. })), BreakerState::Closed)
                 if self.is_only_late(&[node], sent, now) =>
             {
@@ -180,49 +184,6 @@ impl Remote {
             remote.probe(node).await;
             remote.way_to(node).is_probed.store(false, Ordering::Relaxed);
         }));
-    }
-
-    fn is_back(&self, cell: &OwnedCell) -> bool {
-        self.breakers.state(self.store.node_of(cell.key().tag)) == BreakerState::Closed
-    }
-
-    /// Charges the store with what was spent here while it was away: once, and only what still counts. Node by node: where
-    /// one of several fails, nobody could say what of the rest was charged.
-    pub(super) async fn pay_debts(self: &Arc<Self>) {
-        for node in 0..self.store.nodes() {
-            self.pay_debts_of(node).await;
-        }
-    }
-
-    async fn pay_debts_of(self: &Arc<Self>, node: usize) {
-        let local = &self.local;
-        let is_due = |cell: &OwnedCell| self.store.node_of(cell.key().tag) == node && self.is_back(cell);
-        // Bounded, because what is spent meanwhile makes new debts.
-        for _ in 0..local.ledger.len().div_ceil(LARGEST_BATCH) {
-            let due = local.ledger.due(LARGEST_BATCH, is_due);
-            if due.is_empty() {
-                return;
-            }
-            let charges: Vec<OwnedSpend> = due.iter().filter_map(|debt| self.charge_for(debt)).collect();
-            let hits = charges.iter().map(|charge| charge.ask.hits.get()).sum();
-            let cells = charges.len();
-            let paid = self.charge(charges.iter().map(OwnedCharge::of).collect()).await;
-            if paid.as_ref().is_err_and(StoreError::is_certainly_not_applied) {
-                // It is still owed.
-                return;
-            }
-            // What this node has spent of its share stays spent: the next failure in the same window finds it so.
-            due.iter().for_each(|(hash, debt)| local.ledger.settle(*hash, debt.hits));
-            self.observer.debts_paid(cells, hits, paid.as_ref().err());
-        }
-    }
-
-    /// What is still to be charged of a debt: not what has already left its window.
-    fn charge_for(&self, (hash, debt): &(CellHash, Debt)) -> Option<OwnedSpend> {
-        let share = debt.cell.limit.divided(self.local.divisor(debt.portion));
-        let left = self.local.look(spend_of(&debt.cell, &share, 0)).remaining;
-        let hits = debt.hits.min(share.quota().saturating_sub(left));
-        (hits > 0).then(|| charge_of(*hash, debt.cell.clone(), hits))
     }
 
     /// Tells the store what approximate rules have admitted here, and hears what is left.
@@ -265,17 +226,20 @@ impl Remote {
     pub(super) async fn report(self: &Arc<Self>, due: Vec<Unreported>) -> bool {
         let charges: Vec<OwnedSpend> =
             due.into_iter().map(|due| charge_of(due.hash, due.cell, due.hits)).collect();
-        match self.charge(charges.iter().map(OwnedCharge::of).collect()).await {
-            Ok(()) => {}
-            Err(error) => {
-                // What may have been counted is not counted again: the fleet may admit so much more.
-                if error.is_certainly_not_applied() {
-                    for charge in &charges {
-                        self.local.approximate.was_not_told(charge.hash, charge.ask.hits.get());
-                    }
+        let told = self.charge(charges.iter().map(OwnedCharge::of).collect()).await;
+        for charge in &charges {
+            let (hash, hits) = (charge.hash, charge.ask.hits.get());
+            match &told {
+                Err(error) if error.is_certainly_not_applied() => {
+                    self.local.approximate.was_not_told(hash, hits);
                 }
-                return false;
+                // What may have been counted is not counted again: the fleet may admit so much more.
+                Err(_) => self.local.approximate.may_have_been_told(hash, hits, self.clock.now()),
+                Ok(_) => self.local.approximate.was_told(hash, hits),
             }
+        }
+        if told.is_err() {
+            return false;
         }
         let looks: Vec<OwnedSpend> =
             charges.into_iter().map(|charge| OwnedSpend { ask: Ask::look(), ..charge }).collect();
@@ -293,19 +257,12 @@ impl Remote {
         true
     }
 
-    /// Charges each cell one hit without anybody waiting for it. A failure is told to the observer.
-    pub(crate) fn charge_soon(self: &Arc<Self>, cells: impl Iterator<Item = OwnedCell>) {
-        let remote = self.clone();
-        let charge = Charge::now(Hits::ONE);
-        let charges: Vec<OwnedCharge> = cells.map(|cell| OwnedCharge { cell, charge }).collect();
-        self.spawn(Box::pin(async move {
-            let _ = remote.charge(charges).await;
-        }));
-    }
-
-    pub(crate) async fn charge(self: &Arc<Self>, charges: Vec<OwnedCharge>) -> Result<(), StoreError> {
+    pub(crate) async fn charge(
+        self: &Arc<Self>,
+        charges: Vec<OwnedCharge>,
+    ) -> Result<Stamped<()>, StoreError> {
         if charges.is_empty() {
-            return Ok(());
+            return Ok(Stamped::default());
         }
         let nodes = self.nodes_of(charges.iter().map(|charge| charge.cell.key().tag));
         let remote = self.clone();
@@ -353,12 +310,12 @@ fn is_due(when: Timestamp, now: Timestamp) -> bool {
     now >= when || when.since(now) > LEASE_KEY_EVERY
 }
 
-fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64) -> Spend<'c> {
+pub(super) fn spend_of<'c>(cell: &'c OwnedCell, limit: &'c tidegate_core::Limit, hits: u64) -> Spend<'c> {
     let touch = tidegate_core::Touch { limit, ask: Ask::hits(hits), stance: Stance::Enforced };
     Spend { cell: cell.key(), touch }
 }
 
-fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
+pub(super) fn charge_of(hash: CellHash, cell: OwnedCell, hits: u64) -> OwnedSpend {
     let ask = Ask { hits: Hits::new(hits), lease: None };
     OwnedSpend {
         cell,

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros, Outcome, Stance, Timestamp};
-use tidegate_store::{BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Slice, Spend, StoreError};
+use tidegate_store::{
+    BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Slice, Spend, StoreError, WitnessReport,
+};
 
 use super::breaker::BreakerState;
 use super::lag::Arrival;
@@ -50,6 +52,10 @@ async fn drive(mut slot: CallSlot) {
     slot.is_open.store(false, Ordering::Relaxed);
 }
 
+/// A node has failed that answers nobody for so many times as long as a call may take.
+const PATIENCE: u64 = 3;
+const LONGEST_PATIENCE: u64 = 10;
+
 /// A busy core takes a store for silent that has not answered for so many times as long as a call may take.
 const BUSY_PATIENCE: u64 = 20;
 
@@ -65,6 +71,15 @@ pub(super) enum CallEnd {
     Failed,
     /// Nothing came of it until it was too late for everybody.
     Silence,
+}
+
+/// When a call was sent, by this node's clock, and when it was decided, by the store's.
+#[derive(Clone, Copy)]
+pub(super) struct AnswerTimes {
+    pub(super) sent: Timestamp,
+    pub(super) decided: Option<Timestamp>,
+    /// Which of the requests of the call the first of an item was; none in a call with one alone.
+    pub(super) first: Option<u32>,
 }
 
 /// One of the few calls to some nodes of the store. Dropped while it is open, also because a runtime ends that never ran its
@@ -166,12 +181,12 @@ impl Remote {
         }
         let Some(last) = item.waiters.iter().map(|ticket| ticket.question().at).max() else { return };
         let cells = item.spends.iter().map(OwnedSpend::cached);
-        let Some(outcomes) = self.deny_cache.refusal(cells, (now, Certainty::KnownSince(last))) else {
+        let Some(refusal) = self.deny_cache.refusal(cells, (now, Certainty::KnownSince(last))) else {
             return;
         };
         for ticket in item.waiters.drain(..) {
             self.observer.deny_cache_hit();
-            ticket.fill(StoreReply::known(outcomes.clone()));
+            ticket.fill(StoreReply::known(refusal.clone()));
         }
     }
 
@@ -252,8 +267,12 @@ impl Remote {
     /// Answers everybody in a call, and gives back what was spent for those who were let go: for how many requests.
     pub(super) fn answer_all(self: &Arc<Self>, sent: &Sent<'_>, told: &BatchOutcomes) -> u64 {
         let (mut requests, mut given_back) = (0, GivenBack::new());
+        let mut when = AnswerTimes { sent: sent.at.at, decided: told.decided_at, first: None };
+        let all: u32 = sent.requests.iter().map(|request| request.count.get()).sum();
+        when.first = (all > 1).then_some(0);
         for (item, told) in sent.items.iter().zip(told.per_request(sent.requests)) {
-            let for_nobody = self.answer(item, &told, sent.at.at);
+            let for_nobody = self.answer(item, &told, when);
+            when.first = when.first.map(|first| first + count_of(&item.waiters).get());
             requests += for_nobody;
             self.give_back(item, &told, for_nobody, sent.at.at, &mut given_back);
         }
@@ -265,12 +284,12 @@ impl Remote {
 
     /// Answers everybody in `item`, each by its place, whether or not they are still there: how many of those pass who were
     /// let go, and were decided without the store.
-    fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, sent: Timestamp) -> u64 {
+    fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, when: AnswerTimes) -> u64 {
         let count = count_of(&item.waiters).get();
         self.note_late_answers(item);
         // What the last of them was told is what the cells say now.
         for (spend, outcome) in item.spends.iter().zip(told.at(count - 1)) {
-            self.learn(spend, outcome, sent);
+            self.learn(spend, outcome, when);
         }
         // Equal requests have no order among them: who has left takes nobody's place.
         let (here, gone): (Vec<&StoreTicket>, Vec<&StoreTicket>) =
@@ -281,7 +300,8 @@ impl Remote {
             let passes = passes(item, &outcomes);
             spent_for_nobody += u64::from(passes && place as usize >= here.len());
             let leases = if passes { TakenLeases::of(&item.spends, &self.orphans) } else { None };
-            let answer = StoreAnswer { outcomes, source: Source::Store, leases };
+            let (decided_at, nth) = (when.decided, when.first.map(|first| first + place));
+            let answer = StoreAnswer { outcomes, source: Source::Store, decided_at, nth, leases };
             ticket.fill(StoreReply::Answered(answer));
         }
         spent_for_nobody.min(item.late.load(Ordering::Relaxed) as u64)
@@ -304,7 +324,7 @@ impl Remote {
             if is_spent && hits > Hits::ZERO {
                 to.push((spend.cell.clone(), hits, now.since(sent)));
             }
-            self.deny_cache.forget(spend.hash, now);
+            self.deny_cache.gave_back(spend.hash, if is_spent { hits } else { Hits::ZERO }, now);
         }
     }
 
@@ -319,10 +339,16 @@ impl Remote {
     }
 
     /// Remembers one answer of the store.
-    fn learn(&self, spend: &OwnedSpend, outcome: Outcome, sent: Timestamp) {
+    pub(super) fn learn(
+        &self,
+        spend: &OwnedSpend,
+        outcome: Outcome,
+        AnswerTimes { sent, decided, .. }: AnswerTimes,
+    ) {
         let (limit, version, hits) = (&spend.cell.limit, spend.version, spend.ask.hits);
         let received = self.clock.now();
-        self.deny_cache.remember(spend.hash, &AnsweredCell { limit, version, hits, outcome, sent, received });
+        let answer = AnsweredCell { limit, version, hits, outcome, sent, received, decided_at: decided };
+        self.deny_cache.remember(spend.hash, &answer);
         if spend.approximate {
             self.local.hear(spend, &outcome, received);
         }
@@ -374,7 +400,7 @@ impl Remote {
         let Some(error) = error else {
             for node in nodes {
                 self.way_to(*node).answered(now, self.lag.waited(sent, now));
-                self.tell(self.breakers.answered(*node));
+                self.answers_again(*node);
             }
             return CallEnd::Answered;
         };
@@ -394,15 +420,32 @@ impl Remote {
     /// Whether `nodes`, which did not answer in time what was sent then, have more to do than can be in time, which no breaker
     /// mends: they answer others, or did a moment ago.
     pub(super) fn is_only_late(&self, nodes: &[usize], sent: Timestamp, now: Timestamp) -> bool {
-        let a_moment_ago = now.back(self.busy_patience());
         nodes.iter().all(|&node| {
             self.has_answered_since(node, sent)
-                || self.proved_alive_at(node).is_some_and(|at| at > a_moment_ago)
-                // Where this core runs late, it may be one of many on a machine that is busy.
-                || self.lag.is_busy(now) && self.has_answered_since(node, a_moment_ago)
-                || self.has_answered_late_since(node, a_moment_ago)
-                    && self.has_answered_since(node, now.back(OVERLOADED_FOR))
+                || match self.store.last_heard(node).witness {
+                    Some(report) => !report.is_silent(self.patience(now)) && !report.is_too_slow(),
+                    None => self.answered_a_moment_ago(node, now),
+                }
         })
+    }
+
+    /// The same, of a store without a witness.
+    fn answered_a_moment_ago(&self, node: usize, now: Timestamp) -> bool {
+        let a_moment_ago = now.back(self.busy_patience());
+        // Where this core runs late, it may be one of many on a machine that is busy.
+        self.lag.is_busy(now) && self.has_answered_since(node, a_moment_ago)
+            || self.has_answered_late_since(node, a_moment_ago)
+                && self.has_answered_since(node, now.back(OVERLOADED_FOR))
+    }
+
+    /// How long a node may answer nobody before it has failed; the longest where it was that slow before. Where this core runs
+    /// late, the machine is busy, and the node may be on it.
+    fn patience(&self, now: Timestamp) -> std::ops::Range<Micros> {
+        let times = |times: u64| Micros::new(self.timeout.get().saturating_mul(times));
+        match self.lag.is_busy(now) {
+            true => self.busy_patience()..self.busy_patience().max(WitnessReport::LONGEST_LATENESS),
+            false => times(PATIENCE)..times(LONGEST_PATIENCE),
+        }
     }
 
     /// How long a store may be silent before a busy core takes it for failed.

@@ -153,10 +153,10 @@ impl Remote {
 
     /// Does what nobody waits for, for as long as late calls are heard. It says nothing about the store's health: many of these
     /// come just when there is too much to do.
-    pub(crate) async fn call_late(
+    pub(crate) async fn call_late<T>(
         &self,
         call: StoreCall,
-        work: impl Future<Output = Result<(), StoreError>>,
+        work: impl Future<Output = Result<T, StoreError>>,
     ) {
         let sent = self.clock.now();
         let answer = within(&*self.runtime, LATE_CALLS_HEARD_FOR, work).await;
@@ -168,14 +168,14 @@ impl Remote {
 
     /// `nodes` have answered what was sent then, too late for everybody. That is as good as silence where this core keeps up,
     /// or after so long.
-    fn lives(&self, nodes: &[usize], sent: Timestamp) {
+    fn lives(self: &Arc<Self>, nodes: &[usize], sent: Timestamp) {
         let now = self.clock.now();
         if !self.lag.is_busy(now) || now.since(sent) >= self.busy_patience() {
             return;
         }
         for node in nodes {
             self.way_to(*node).answered_at.store(now.as_micros(), Ordering::Relaxed);
-            self.tell(self.breakers.answered(*node));
+            self.answers_again(*node);
         }
     }
 }

@@ -13,6 +13,7 @@ mod lag;
 mod late;
 mod orphans;
 mod queue;
+mod settle;
 mod ticket;
 mod warm_up;
 
@@ -30,7 +31,7 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{Clock, Outcomes, Slice, Store, StoreError};
 
 use crate::decision::Source;
-use crate::deny_cache::DenyCache;
+use crate::deny_cache::{CachedRefusal, DenyCache};
 use crate::local::LocalCells;
 use crate::node_clock::NodeClock;
 use crate::observer::{Observer, Overload, StoreCall};
@@ -125,8 +126,9 @@ pub(crate) enum StoreReply {
 
 impl StoreReply {
     /// What the store is known to say.
-    fn known(outcomes: Outcomes) -> Self {
-        StoreReply::Answered(StoreAnswer { outcomes, source: Source::DenyCache, leases: None })
+    fn known(CachedRefusal { outcomes, decided_at }: CachedRefusal) -> Self {
+        let (source, nth, leases) = (Source::DenyCache, None, None);
+        StoreReply::Answered(StoreAnswer { outcomes, source, decided_at, nth, leases })
     }
 }
 
@@ -134,6 +136,10 @@ impl StoreReply {
 pub(crate) struct StoreAnswer {
     pub(crate) outcomes: Outcomes,
     pub(crate) source: Source,
+    /// When it decided, by its own clock.
+    pub(crate) decided_at: Option<Timestamp>,
+    /// Which of the requests of its call this was; none where it was the only one.
+    pub(crate) nth: Option<u32>,
     /// The leases it gave: back they go, unless somebody keeps them.
     pub(crate) leases: Option<TakenLeases>,
 }
@@ -325,7 +331,7 @@ impl Remote {
 
     /// When `node`, which had missed a deadline, last proved that it lives.
     fn proved_alive_at(&self, node: usize) -> Option<Timestamp> {
-        self.store.last_heard(node).alive.map(|ago| self.clock.now().back(ago))
+        self.store.last_heard(node).witness?.prompt.map(|ago| self.clock.now().back(ago))
     }
 
     /// Whether `node` has answered this limiter too late after `when`. An answer in time does not count: a node that falls

@@ -64,6 +64,16 @@ impl Orphans {
         });
     }
 
+    /// Somebody holds it after all.
+    pub(crate) fn is_held(&self, lease: &OwnedLease) {
+        let name = self.name_of(lease);
+        let mut waiting = self.waiting.lock();
+        if waiting.known.contains(&name) {
+            waiting.queue.retain(|other| self.name_of(other) != name);
+            waiting.known.remove(&name);
+        }
+    }
+
     fn name_of(&self, lease: &OwnedLease) -> u64 {
         let cell = lease.cell.key();
         self.names.hash_one((cell.scope.as_bytes(), cell.key, lease.id.0))

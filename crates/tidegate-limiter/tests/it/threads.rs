@@ -11,7 +11,8 @@ use tidegate_limiter::{
     TokioRuntime,
 };
 use tidegate_store::{
-    BatchOutcomes, CellCharge, CellKey, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Store,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, MemoryConfig, MemoryStore, Refund, Reply, Request, Stamped,
+    Store,
 };
 
 use crate::world::compile;
@@ -42,19 +43,19 @@ impl Store for Polite {
             self.memory.decide(batch).answer().await
         }))
     }
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         self.memory.refund(refunds)
     }
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         self.memory.charge(charges)
     }
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         self.memory.reset(cell, limit)
     }
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.memory.renew(lease)
     }
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.memory.release(lease)
     }
 }

@@ -7,7 +7,7 @@ use tidegate_limiter::Source;
 
 use super::json::{self, Raw, Walk, quote_or_backslash, unescaped};
 use super::time::NO_TIME;
-use super::{Also, Attributes, BadLine, Recorded, Tells};
+use super::{Also, Attributes, BadLine, Rank, Recorded, Tells};
 
 /// The most requests that one line may stand for: each is decided by itself, and a second has no more.
 const MOST_WEIGHT: u64 = 10_000_000;
@@ -37,7 +37,10 @@ fn read_in_any_order<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<
         Tells::Released | Tells::Renewed if recorded.own.lease.is_none() => {
             return Err(BadLine("it does not say which lease"));
         }
-        Tells::Released | Tells::Renewed => {}
+        Tells::Penalized if recorded.own.penalty.is_none() => {
+            return Err(BadLine("it does not say which penalty"));
+        }
+        Tells::Released | Tells::Renewed | Tells::Penalized => {}
         _ if !seen.has_attributes => return Err(BadLine("it has no attributes")),
         _ => {}
     }
@@ -57,7 +60,11 @@ impl<'a> InOrder<'a> {
     #[inline]
     fn read(mut self, recorded: &mut Recorded<'a>) -> Option<()> {
         self.skip(b"{\"time_us\":")?;
-        recorded.at = Timestamp::from_micros(self.number().filter(|at| *at <= Timestamp::MAX.as_micros())?);
+        recorded.at = self.time()?;
+        if self.skip(b",\"decided_us\":").is_some() {
+            recorded.own.decided_at = Some(self.time()?);
+        }
+        recorded.own.nth = self.nth()?;
         self.skip(b",\"domain\":\"")?;
         recorded.domain = Some(Cow::Borrowed(std::str::from_utf8(self.string()?).ok()?));
         self.skip(b",\"rule\":")?;
@@ -127,6 +134,34 @@ impl<'a> InOrder<'a> {
         Some(())
     }
 
+    #[inline]
+    fn time(&mut self) -> Option<Timestamp> {
+        self.number().filter(|at| *at <= Timestamp::MAX.as_micros()).map(Timestamp::from_micros)
+    }
+
+    /// Where it stood in its call, where that is said; none where it is not readable.
+    #[inline]
+    fn nth(&mut self) -> Option<Option<u32>> {
+        if self.skip(b",\"nth\":").is_none() {
+            return Some(None);
+        }
+        self.number().and_then(|nth| u32::try_from(nth).ok()).map(Some)
+    }
+
+    /// How a request ranks whose line is read up to its times.
+    fn rank(&mut self) -> Option<Rank> {
+        let nth = self.nth()?;
+        self.skip(b",\"domain\":\"")?;
+        self.string()?;
+        self.skip(b",\"rule\":")?;
+        if self.skip(b"null").is_none() {
+            self.skip(b"\"")?;
+            self.string()?;
+        }
+        self.skip(b",\"verdict\":\"")?;
+        Some(if self.skip(b"refused\"").is_some() { Rank::refused(nth) } else { Rank::Admitted })
+    }
+
     /// Digits, as many as surely fit.
     #[inline]
     fn number(&mut self) -> Option<u64> {
@@ -171,6 +206,8 @@ impl<'a> Seen<'a> {
     ) -> Result<(), BadLine> {
         match name {
             b"time_us" => self.at = walk.value()?.integer(),
+            b"decided_us" => recorded.own.decided_at = time(walk.value()?),
+            b"nth" => recorded.own.nth = walk.value()?.integer().and_then(|nth| nth.try_into().ok()),
             b"domain" => recorded.domain = walk.value()?.text().and_then(text),
             b"cost" => match walk.value()?.integer() {
                 Some(cost) => recorded.cost = cost,
@@ -212,6 +249,7 @@ impl<'a> Seen<'a> {
         let own = &mut recorded.own;
         match name {
             b"under" => own.under = mark(walk.value()?),
+            b"penalty" => own.penalty = mark(walk.value()?),
             b"event" => self.event = Some(walk.value()?),
             b"amount" => self.amount = walk.value()?.integer(),
             b"age_us" => self.age = walk.value()?.integer(),
@@ -263,6 +301,7 @@ impl<'a> Seen<'a> {
             Raw::Text(b"refunded") => Ok(Tells::Refunded(hits()?, age)),
             Raw::Text(b"charged") => Ok(Tells::Charged(hits()?, age)),
             Raw::Text(b"reset") => Ok(Tells::Reset),
+            Raw::Text(b"penalized") => Ok(Tells::Penalized),
             _ => Err(BadLine("it tells of an event that this release does not know")),
         }
     }
@@ -316,28 +355,62 @@ fn mark(raw: Raw<'_>) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
+fn time(raw: Raw<'_>) -> Option<Timestamp> {
+    let at = raw.integer().filter(|at| *at <= Timestamp::MAX.as_micros());
+    at.map(Timestamp::from_micros)
+}
+
 fn source(raw: Raw<'_>) -> Option<Source> {
     let Raw::Text(text) = raw else { return None };
     Source::ALL.into_iter().find(|source| source.name().as_bytes() == text)
 }
 
-/// When a line says that it happened, without reading the rest of it where it stands first, as we write it.
-pub(crate) fn time_of(line: &[u8]) -> Option<u64> {
-    let mut in_order = InOrder { rest: line };
-    let quick = in_order.skip(b"{\"time_us\":").and_then(|()| in_order.number());
-    // Behind a torn line another may stand at once.
-    let quick = quick.filter(|_| matches!(in_order.rest, [b',' | b'}', ..]));
-    quick.or_else(|| {
-        let mut at = None;
+/// When a line says that it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LineTime {
+    /// By the clock of the node.
+    pub(crate) noted: u64,
+    /// By the clock of the store, where the line tells.
+    pub(crate) decided: Option<u64>,
+}
+
+/// When a line says that it happened, without reading the rest of it where that stands first, as we write it.
+pub(crate) fn time_of(line: &[u8]) -> Option<LineTime> {
+    quick_time(&mut InOrder { rest: line }).or_else(|| {
+        let (mut noted, mut decided) = (None, None);
         let read = json::fields(line, |name, walk| {
             match name {
-                b"time_us" => at = walk.value()?.integer(),
+                b"time_us" => noted = walk.value()?.integer(),
+                b"decided_us" => decided = time(walk.value()?).map(Timestamp::as_micros),
                 _ => walk.ignore()?,
             }
             Ok(())
         });
-        read.ok().and(at)
+        read.ok().and(noted).map(|noted| LineTime { noted, decided })
     })
+}
+
+fn quick_time(line: &mut InOrder<'_>) -> Option<LineTime> {
+    line.skip(b"{\"time_us\":")?;
+    let noted = line.number()?;
+    let decided = match line.skip(b",\"decided_us\":") {
+        Some(()) => Some(line.time()?.as_micros()),
+        None => None,
+    };
+    // Behind a torn line another may stand at once.
+    matches!(line.rest, [b',' | b'}', ..]).then_some(LineTime { noted, decided })
+}
+
+/// Where a line belongs among others of the same time.
+pub(crate) fn rank_of(line: &[u8]) -> Rank {
+    let mut in_order = InOrder { rest: line };
+    if let Some(LineTime { decided: Some(_), .. }) = quick_time(&mut in_order)
+        && let Some(rank) = in_order.rank()
+    {
+        return rank;
+    }
+    let mut recorded = Recorded::default();
+    read(line, &mut recorded).map_or(Rank::Unknown, |()| recorded.rank())
 }
 
 fn text(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
@@ -352,17 +425,18 @@ mod tests {
     use super::*;
 
     /// Lines as we write them, and what comes near.
-    const WRITTEN: [&str; 4] = [
+    const WRITTEN: [&str; 5] = [
         r##"{"time_us":1800057600250000,"domain":"api","rule":"per-user","verdict":"refused","limit":100,"remaining":0,"retry_after_ms":18000,"source":"store","node":"gate-1","version":3,"n":1,"cost":1,"answered_in_us":350,"key":["user"],"attributes":{"user":"#b1f3c0de9a417d22","path":"/v1/items"}}"##,
         r#"{"time_us":1,"domain":"a","rule":null,"verdict":"admitted","source":"none","node":"","version":0,"n":7,"cost":0,"answered_in_us":0,"key":[],"attributes":{}}"#,
         r#"{"time_us":12,"domain":"a","rule":"r","verdict":"admitted","limit":1,"remaining":0,"source":"deny_cache","node":"n","version":1,"n":1,"cost":1,"answered_in_us":1,"lease":"00000000000000ff","key":["a","b"],"attributes":{"a":"1"}}"#,
         r#"{"time_us":12,"domain":"a\"b","rule":"r","verdict":"admitted","source":"store","node":"n","version":1,"n":1,"cost":1,"answered_in_us":1,"waits":false,"key":["a"],"attributes":{"a":"1"},"also":[]}"#,
+        r#"{"time_us":12,"decided_us":14,"nth":2,"domain":"a","rule":"r","verdict":"refused","limit":1,"remaining":0,"retry_after_ms":9,"source":"deny_cache","node":"n","version":1,"n":1,"cost":1,"answered_in_us":1,"key":["a","b"],"attributes":{"a":"1"}}"#,
     ];
 
     #[test]
     fn what_we_write_most_is_read_in_order() {
         let in_order = |line: &&str| (InOrder { rest: line.as_bytes() }).read(&mut Recorded::default());
-        assert_eq!(WRITTEN.each_ref().map(in_order), [Some(()), Some(()), Some(()), None]);
+        assert_eq!(WRITTEN.each_ref().map(in_order), [Some(()), Some(()), Some(()), None, Some(())]);
     }
 
     #[test]
@@ -432,8 +506,13 @@ mod tests {
 
     #[test]
     fn the_time_of_a_line_is_found_wherever_it_stands() {
-        assert_eq!(time_of(br#"{"time_us":12,"n":1}"#), Some(12));
-        assert_eq!(time_of(br#"{ "n":{"time_us":1}, "time_us" : 13 }"#), Some(13));
+        let noted = |noted| Some(LineTime { noted, decided: None });
+        assert_eq!(time_of(br#"{"time_us":12,"n":1}"#), noted(12));
+        assert_eq!(time_of(br#"{ "n":{"time_us":1}, "time_us" : 13 }"#), noted(13));
+        let both = Some(LineTime { noted: 12, decided: Some(15) });
+        assert_eq!(time_of(br#"{"time_us":12,"decided_us":15,"n":1}"#), both);
+        assert_eq!(time_of(br#"{"decided_us":15,"n":1,"time_us":12}"#), both);
+        assert_eq!(time_of(br#"{"time_us":12,"decided_us":"15"}"#), noted(12));
         assert_eq!(time_of(br#"{"time_us":"12"}"#), None);
         assert_eq!(time_of(b"no line"), None);
         // What is left of a line, and the next one.

@@ -20,7 +20,7 @@ use tidegate_core::{Micros, Timestamp};
 use tidegate_http::identity::{GoesOn, NormalPath, PathCase};
 use tidegate_limiter::Source;
 
-pub(crate) use decisions::time_of;
+pub(crate) use decisions::{LineTime, rank_of, time_of};
 pub(crate) use time::civil;
 
 /// How a log is written.
@@ -88,7 +88,7 @@ pub type Attributes<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 6]>;
 /// A request as a log tells of it; or, in our own log, what else changed what is left of limits.
 #[derive(Clone, Debug)]
 pub struct Recorded<'a> {
-    /// When it came.
+    /// When it came, by the clock of who wrote the line.
     pub at: Timestamp,
     /// What the line tells of.
     pub tells: Tells,
@@ -124,17 +124,47 @@ pub enum Tells {
     Charged(u64, Option<Micros>),
     /// Cells that were given their full quota back.
     Reset,
+    /// A penalty that began.
+    Penalized,
+}
+
+/// The order of lines of the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Rank {
+    /// Something was given back.
+    GivesBack,
+    /// A request passed.
+    Admitted,
+    /// The store did not say when: they stay in the order of their lines.
+    Unknown,
+    /// A request was refused: in this place of its call to the store, or by who remembers such a refusal.
+    Refused(u32),
+    /// Something was taken after a refusal, or after the fact.
+    Takes,
+}
+
+impl Rank {
+    fn refused(nth: Option<u32>) -> Self {
+        Rank::Refused(nth.unwrap_or(u32::MAX))
+    }
 }
 
 /// What only our own log says of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Own<'a> {
+    /// When the store decided it, by the store's clock.
+    pub decided_at: Option<Timestamp>,
+    /// Which it was of the requests that one call to the store decided at that moment, where they were several.
+    pub nth: Option<u32>,
     /// How long its answer took. It was decided, or done, at most half of that before or after the line's time.
     pub answered_in: Option<Micros>,
     /// The mark of the lease that it took, or that was released or renewed.
     pub lease: Option<u64>,
     /// The mark of the limit under which alone the lease was released.
     pub under: Option<u64>,
+    /// The mark of the penalty that it caused, or that began.
+    pub penalty: Option<u64>,
     /// Whether it could not be asked to wait.
     pub must_go_now: bool,
     /// The limit that it brought along, and its window.
@@ -182,6 +212,25 @@ impl<'a> Recorded<'a> {
             refused: None,
             took: None,
             own: Own::default(),
+        }
+    }
+
+    /// When it is played: when the store decided it or, where that is unknown, when it came.
+    #[must_use]
+    pub fn when(&self) -> Timestamp {
+        self.own.decided_at.unwrap_or(self.at)
+    }
+
+    /// Where it belongs among lines of the same [time](Recorded::when). Those of one call to the store were decided at one moment,
+    /// in which cells only fill: then who was admitted comes before who was refused. Refusals may count, so they keep their order.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        match (self.own.decided_at, self.tells) {
+            (None, _) => Rank::Unknown,
+            (_, Tells::Released | Tells::Renewed | Tells::Refunded(..) | Tells::Reset) => Rank::GivesBack,
+            (_, Tells::Charged(..) | Tells::Penalized) => Rank::Takes,
+            (_, Tells::Request) if self.refused == Some(true) => Rank::refused(self.own.nth),
+            (_, Tells::Request) => Rank::Admitted,
         }
     }
 

@@ -29,16 +29,22 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>tidegate replay</title><style>{STYLE}</style></head><body><main>\n<h1>What these rules would have done</h1>"
     )?;
-    writeln!(
-        out,
-        "<p>{} requests from {} to {} ({} log). {} of {} lines played.</p>",
-        grouped(report.requests),
-        civil(report.from_s),
-        civil(report.to_s),
-        report.format,
-        grouped(report.lines.played + report.lines.events),
-        grouped(report.lines.read)
-    )?;
+    let played = report.lines.played + report.lines.events;
+    match played {
+        0 => write!(out, "<p>Not a single line could be played ({} log).", report.format)?,
+        _ => write!(
+            out,
+            "<p>{} requests from {} to {} ({} log).",
+            grouped(report.requests),
+            civil(report.from_s),
+            civil(report.to_s),
+            report.format
+        )?,
+    }
+    writeln!(out, " {} of {} lines played.</p>", grouped(played), grouped(report.lines.read))?;
+    for caveat in [&report.unknown, &report.estimate].into_iter().flatten() {
+        writeln!(out, "<p class=\"caveat\">{}</p>", escaped(caveat))?;
+    }
     for bad in &report.lines.examples {
         let (why, text) = (escaped(&bad.why), escaped(&bad.text));
         writeln!(out, "<p class=\"bad\">line {}: {why}: <code>{text}</code></p>", bad.line)?;
@@ -46,14 +52,17 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
     for note in &report.notes {
         writeln!(out, "<p class=\"note\">{}</p>", escaped(note))?;
     }
-    write_counts(out, &[("requests", report.refused, report.requests)])?;
-    writeln!(out, "<figure>{}</figure>", Chart::Refused(&report.timeline).svg("requests refused"))?;
+    let what = if report.unknown.is_some() { "requests, by the other rules" } else { "requests" };
+    write_counts(out, &[(what, report.refused, report.requests)])?;
+    if played > 0 {
+        writeln!(out, "<figure>{}</figure>", Chart::Refused(&report.timeline).svg("requests refused"))?;
+    }
     report.rules.iter().try_for_each(|rule| write_rule(out, rule))?;
     writeln!(out, "</main><script>{SCRIPT}</script></body></html>")
 }
 
 fn write_counts(out: &mut String, rows: &[(&str, Counts, u64)]) -> fmt::Result {
-    out.push_str("<table><thead><tr><th></th><th>refused now</th><th>before</th><th>difference</th><th>of</th><th>share</th></tr></thead><tbody>");
+    out.push_str("<div class=\"wide\"><table><thead><tr><th></th><th>refused now</th><th>before</th><th>difference</th><th>of</th><th>share</th></tr></thead><tbody>");
     for (what, counts, of) in rows {
         let before = counts.before.map_or("–".to_owned(), grouped);
         let difference = counts.difference().map_or("–".to_owned(), signed);
@@ -63,7 +72,7 @@ fn write_counts(out: &mut String, rows: &[(&str, Counts, u64)]) -> fmt::Result {
             "<tr><th>{what}</th><td>{now}</td><td>{before}</td><td>{difference}</td><td>{of_all}</td><td>{share}</td></tr>"
         )?;
     }
-    out.push_str("</tbody></table>\n");
+    out.push_str("</tbody></table></div>\n");
     Ok(())
 }
 
@@ -71,6 +80,10 @@ fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
     writeln!(out, "<section><h2>{}/{}</h2>", escaped(&rule.domain), escaped(&rule.rule))?;
     if rule.shadow {
         out.push_str("<p class=\"note\">A shadow rule: this is what enforcing it would refuse.</p>\n");
+    }
+    if rule.unknown {
+        out.push_str("<p class=\"caveat\">Unknown: the log hashes what it matches on.</p></section>\n");
+        return Ok(());
     }
     write_counts(
         out,
@@ -92,7 +105,7 @@ fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
 fn write_callers(out: &mut String, title: &str, callers: &[CallerReport]) -> fmt::Result {
     write!(
         out,
-        "<table><thead><tr><th>{title}</th><th>requests</th><th>refused</th><th>first at</th></tr></thead><tbody>"
+        "<div class=\"wide\"><table><thead><tr><th>{title}</th><th>requests</th><th>refused</th><th>first at</th></tr></thead><tbody>"
     )?;
     for caller in callers {
         let first = caller.first_refused_us.map(moment).unwrap_or_default();
@@ -103,7 +116,7 @@ fn write_callers(out: &mut String, title: &str, callers: &[CallerReport]) -> fmt
             "<tr><td><code>{name}</code></td><td>{requests}</td><td>{refused}</td><td>{first}</td></tr>"
         )?;
     }
-    out.push_str("</tbody></table>\n");
+    out.push_str("</tbody></table></div>\n");
     Ok(())
 }
 

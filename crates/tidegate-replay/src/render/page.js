@@ -10,9 +10,9 @@ for (const slider of document.querySelectorAll(".slider")) {
   const show = () => {
     const limit = Number(input.value);
     const callers = peaks.reduce((sum, [peak, n]) => sum + (peak > limit ? n : 0), 0);
-    const requests = runs.reduce((sum, [asked, n]) => sum + Math.max(0, asked - limit) * n, 0);
+    const hits = runs.reduce((sum, [asked, n]) => sum + Math.max(0, asked - limit) * n, 0);
     output.textContent = `${limit.toLocaleString("en")}: touches ${callers.toLocaleString("en")} of ` +
-      `${all.toLocaleString("en")} callers, about ${requests.toLocaleString("en")} requests`;
+      `${all.toLocaleString("en")} callers, refuses about ${hits.toLocaleString("en")} hits`;
   };
   input.addEventListener("input", show);
   show();

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::{bars, grouped, moment, percent, signed, span, window};
 use crate::parse::civil;
-use crate::report::{Counts, LimitReport, Report, RuleChange, RuleReport, Timeline};
+use crate::report::{Counts, LimitReport, Otherwise, Report, RuleChange, RuleReport, Timeline};
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const BAR_WIDTH: u64 = 40;
@@ -21,15 +21,30 @@ pub fn text(report: &Report, width: usize) -> String {
 
 fn write_report(out: &mut String, report: &Report, width: usize) -> fmt::Result {
     let lines = &report.lines;
-    writeln!(
-        out,
-        "{} requests ({} log) from {} to {}",
-        grouped(report.requests),
-        report.format,
-        civil(report.from_s),
-        civil(report.to_s)
-    )?;
-    writeln!(out, "{}", refused_line("requests refused", report.refused, report.requests))?;
+    if lines.played + lines.events == 0 {
+        writeln!(out, "not a single line could be played ({} log)", report.format)?;
+    } else {
+        writeln!(
+            out,
+            "{} requests ({} log) from {} to {}",
+            grouped(report.requests),
+            report.format,
+            civil(report.from_s),
+            civil(report.to_s)
+        )?;
+    }
+    if let Some(unknown) = &report.unknown {
+        writeln!(out, "{unknown}")?;
+    }
+    if let Some(estimate) = &report.estimate {
+        writeln!(out, "{estimate}")?;
+    }
+    let what = match (&report.unknown, &report.estimate) {
+        (Some(_), _) => "requests refused by the other rules",
+        (None, Some(_)) => "requests refused, estimated",
+        (None, None) => "requests refused",
+    };
+    writeln!(out, "{}", refused_line(what, report.refused, report.requests))?;
     if let (Some(newly), Some(admitted)) = (report.newly_refused, report.newly_admitted) {
         writeln!(out, "  newly refused {}, newly admitted {}", grouped(newly), grouped(admitted))?;
     }
@@ -40,6 +55,14 @@ fn write_report(out: &mut String, report: &Report, width: usize) -> fmt::Result 
             out,
             "  refused when it happened: {}; of those {admitted} pass here, and {refused} others do not",
             grouped(recorded)
+        )?;
+    }
+    if let Some(otherwise) = report.before_otherwise.filter(|otherwise| *otherwise != Otherwise::default()) {
+        writeln!(
+            out,
+            "  the rules compared with do not repeat what happened: of those refused then they let {} pass here, and refuse {} others",
+            grouped(otherwise.admitted_now),
+            grouped(otherwise.refused_now)
         )?;
     }
     if lines.bad + lines.unknown_domain > 0 {
@@ -112,6 +135,9 @@ fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
     };
     let shadow = if rule.shadow { " (shadow: what enforcing it would refuse)" } else { "" };
     writeln!(out, "\nrule {}/{}{change}{shadow}", rule.domain, rule.rule)?;
+    if rule.unknown {
+        return writeln!(out, "  unknown: the log hashes what it matches on");
+    }
     writeln!(out, "  {}", refused_line("requests refused", rule.refused, rule.requests))?;
     let about = if rule.sampled_one_in > 1 { "about " } else { "" };
     writeln!(out, "  {about}{}", refused_line("callers refused", rule.callers_refused, rule.callers))?;

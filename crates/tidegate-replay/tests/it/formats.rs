@@ -84,10 +84,68 @@ fn a_sampled_line_counts_as_often_as_it_stands_for() {
         r#"{"time_us":1800057600000000,"domain":"web","verdict":"admitted","n":5,"attributes":{"ip":"a"}}"#;
     let report = replay(line, Format::Tidegate, TWO_AN_HOUR, None);
     assert_eq!((report.lines.read, report.requests, report.refused.now), (1, 5, 3));
-    assert!(report.notes.iter().any(|note| note.contains("a sample")), "{:?}", report.notes);
+    let told = report.estimate.as_deref().unwrap_or_default();
+    assert!(told.starts_with("an estimate: 1 of 1 lines") && told.contains("admissions_one_in: 1"), "{told}");
+    let shown = text(&report, 80);
+    assert!(shown.contains("requests refused, estimated: 3"), "{shown}");
     let elsewhere = line.replace("web", "other");
     let report = replay(&elsewhere, Format::Tidegate, TWO_AN_HOUR, None);
     assert_eq!((report.lines.unknown_domain, report.requests), (1, 0));
+}
+
+#[test]
+fn what_a_rule_matches_on_and_the_log_hashes_is_unknown_and_never_nought() {
+    let line = r##"{"time_us":1800057600000000,"domain":"web","verdict":"refused","source":"deny_cache","n":1,"attributes":{"ip":"#0123456789abcdef","path":"#0123456789abcdee"}}"##;
+    let counted =
+        "- { name: counted, key: [ip], limits: [{ algorithm: sliding_log, limit: 2, window: 1h }] }";
+    for pattern in ["/login", "/log*"] {
+        let matching = format!(
+            "- {{ name: matching, match: {{ path: '{pattern}' }}, key: [ip], limits: [{{ algorithm: sliding_log, limit: 2, window: 1h }}] }}"
+        );
+        let report = replay(line, Format::Tidegate, &format!("{matching}\n{counted}"), None);
+        let told = "unknown: the log hashes `path`, and rule web/matching must know the values; add `decision_log: { clear: [path] }`";
+        assert_eq!(report.unknown.as_deref(), Some(told));
+        let unknown: Vec<bool> = report.rules.iter().map(|rule| rule.unknown).collect();
+        assert_eq!(unknown, [false, true], "counting by a hash is no matching");
+        assert!(!report.notes.iter().any(|note| note.contains("deny_cache")), "{:?}", report.notes);
+        let (shown, page) = (text(&report, 80), html(&report));
+        assert_eq!(shown.lines().nth(1), Some(told), "{shown}");
+        assert!(shown.contains("rule web/matching\n  unknown"), "{shown}");
+        assert!(page.contains("Unknown: the log hashes"), "{page}");
+    }
+    assert_eq!(replay(line, Format::Tidegate, counted, None).unknown, None);
+}
+
+#[test]
+fn a_first_line_far_ahead_of_the_others_is_not_believed() {
+    let line = |time_s: u64| {
+        format!(
+            "{{\"ts\":{time_s},\"request\":{{\"remote_ip\":\"a\",\"method\":\"GET\",\"uri\":\"/\"}},\"status\":200}}\n"
+        )
+    };
+    let one_an_hour: String = (0..100).map(|hour| line(1_800_000_000 + hour * 3_600)).collect();
+    let log = line(4_000_000_000) + &one_an_hour;
+    let report = replay(&log, Format::Caddy, TWO_AN_HOUR, None);
+    assert_eq!((report.lines.played, report.lines.bad, report.refused.now), (100, 1, 0));
+    assert_eq!((report.lines.examples[0].line, report.from_s), (1, 1_800_000_000));
+    let alone = replay(&line(4_000_000_000), Format::Caddy, TWO_AN_HOUR, None);
+    assert_eq!((alone.lines.played, alone.lines.bad), (1, 0), "nothing tells that it is wrong");
+}
+
+#[test]
+fn a_bad_line_of_a_csv_file_has_its_number_there_and_no_line_is_from_1970() {
+    let log = "time,ip\n1800000000,a\noops,a\n1800000001,a\n";
+    let mut reader = Reader::new(log.as_bytes());
+    let Some(tidegate_replay::Line::Text(header)) = reader.next_line().unwrap() else { panic!("a header") };
+    let columns = [("time", "time"), ("ip", "ip")].map(|(what, column)| (what.to_owned(), column.to_owned()));
+    let mut parser = Parser::csv(header, &columns).unwrap();
+    let mut played = Replay::new(rules(TWO_AN_HOUR), None, Options::new("web"));
+    played.play_log(&mut reader, &mut parser, |_| ()).unwrap();
+    assert_eq!(played.finish().lines.examples[0].line, 3);
+    let nothing = replay("no log\n", Format::Caddy, TWO_AN_HOUR, None);
+    let shown = text(&nothing, 80);
+    assert!(shown.starts_with("not a single line could be played") && !shown.contains("1970"), "{shown}");
+    assert!(!html(&nothing).contains("1970"));
 }
 
 #[test]

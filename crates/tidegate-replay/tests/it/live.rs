@@ -173,7 +173,7 @@ fn compiled(rules: &str) -> RuleSet {
 
 pub(crate) fn everything() -> DecisionLogConfig {
     DecisionLogConfig {
-        admissions_one_in: 1,
+        admissions_one_in: Some(1),
         refusals_per_second: u32::MAX,
         memory_bytes: 1 << 30,
         clear: Clear::All,
@@ -292,7 +292,7 @@ fn a_replay_decides_every_request_as_the_limiter_did_whatever_comes_back_meanwhi
         .for_each(|event| *events.entry(event).or_default() += 1);
     assert_eq!(
         events.keys().copied().collect::<Vec<_>>(),
-        ["charged", "refunded", "released", "renewed", "reset"]
+        ["charged", "penalized", "refunded", "released", "renewed", "reset"]
     );
     assert!(
         told.iter().any(|line| line["also"].is_array()) && told.iter().any(|line| line["readings"] == true)

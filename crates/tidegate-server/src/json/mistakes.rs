@@ -162,6 +162,17 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_request_id_is_no_name() {
+        let (check, hint) =
+            (r#"{"domain":"d","request_id":""}"#, Some("leave it out, or give each request its own"));
+        check_invalid::<Check<'_>>(check, "request_id", "at least one character", hint);
+        let batch = format!(r#"{{"checks":[{{"domain":"d"}},{check}]}}"#);
+        check_invalid::<Batch<'_>>(&batch, "checks[1].request_id", "at least one character", hint);
+        let refund = r#"{"domain":"d","amount":1,"request_id":""}"#;
+        check_invalid::<Refund<'_>>(refund, "request_id", "at least one character", hint);
+    }
+
+    #[test]
     fn a_cost_is_a_whole_number_from_0_to_u64_max() {
         let body = |value| format!(r#"{{"domain":"d","cost":{value}}}"#);
         for (value, cost) in [("0", 0), ("18446744073709551615", u64::MAX)] {

@@ -20,8 +20,21 @@ pub struct Check<'a> {
     #[serde(default = "one")]
     pub cost: Count,
     /// Makes a repeated request safe.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "not_empty")]
     pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,
+}
+
+/// An empty name would be the same for every request that has none.
+fn not_empty<'de: 'a, 'a, D: Deserializer<'de>, const MAX: usize>(
+    deserializer: D,
+) -> Result<Option<Text<'a, MAX>>, D::Error> {
+    let text = Option::<Text<'a, MAX>>::deserialize(deserializer)?;
+    match &text {
+        Some(text) if text.as_str().is_empty() => Err(D::Error::custom(
+            "expected at least one character; hint: leave it out, or give each request its own",
+        )),
+        _ => Ok(text),
+    }
 }
 
 fn one() -> Count {
@@ -65,7 +78,7 @@ pub struct Refund<'a> {
     #[serde(borrow, default)]
     pub spent: Option<Text<'a, MAX_SPENT_BYTES>>,
     /// Makes a repeated request safe.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "not_empty")]
     pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,
 }
 

@@ -127,7 +127,7 @@ impl Group {
         let until = now.since(Timestamp::default()).get().saturating_add(lasts.get());
         member.ejected_until.store(until, Ordering::Relaxed);
         if was_well {
-            tracing::warn!(upstream = self.name, target = %member.target, lasts = ?self.ejection.lasts,
+            tracing::warn!(upstream = self.name, server = %member.target, lasts = ?self.ejection.lasts,
                 "an upstream server is left alone for a while");
         }
     }
@@ -136,7 +136,7 @@ impl Group {
     pub(super) fn checked(&self, place: usize, well: bool) {
         let member = &self.members[place];
         if member.unwell.swap(!well, Ordering::Relaxed) == well {
-            tracing::warn!(upstream = self.name, target = %member.target, well, "an upstream server's health changed");
+            tracing::warn!(upstream = self.name, server = %member.target, well, "an upstream server's health changed");
         }
     }
 

@@ -82,7 +82,7 @@ impl Upstream {
                 Err(failed) => {
                     if let Fault::Server(why) = failed.fault {
                         self.group.counts.failed(why);
-                        tracing::debug!(upstream = self.group.name, target = %self.group.target(place),
+                        tracing::debug!(upstream = self.group.name, server = %self.group.target(place),
                             problem = %failed.problem.detail, "an upstream server failed");
                         self.group.failed(place, self.clock.now());
                     }

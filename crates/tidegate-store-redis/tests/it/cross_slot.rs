@@ -250,7 +250,7 @@ async fn what_others_spent_meanwhile_stays_spent_when_a_request_is_put_back() {
             for lease in [1, 2, 11, 12] {
                 let id = LeaseId(NonZeroU64::new(lease).unwrap());
                 let lease = LeaseRef { cell: cell.cell(), limit: &cell.limit, id };
-                held.push(store.release(lease).answer().await.unwrap());
+                held.push(store.release(lease).answer().await.unwrap().value);
             }
             assert_eq!(held, [true, false, true, true], "{cell:?}");
         }

@@ -230,10 +230,10 @@ async fn act(store: &dyn Store, histories: &[History], moves: &[Move]) -> Vec<An
                 Answer::Done
             }
             Move::Renew(id) => {
-                Answer::Held(store.renew(LeaseRef { cell, limit, id: *id }).answer().await.unwrap())
+                Answer::Held(store.renew(LeaseRef { cell, limit, id: *id }).answer().await.unwrap().value)
             }
             Move::Release(id) => {
-                Answer::Held(store.release(LeaseRef { cell, limit, id: *id }).answer().await.unwrap())
+                Answer::Held(store.release(LeaseRef { cell, limit, id: *id }).answer().await.unwrap().value)
             }
             Move::Reset => {
                 store.reset(cell, limit).answer().await.unwrap();

@@ -268,17 +268,18 @@ async fn a_server_that_misses_a_deadline_and_lives_proves_it() {
         let targets: Vec<Target> = targets.collect();
         let spends: Vec<_> = targets.iter().map(|target| target.spend(1)).collect();
         eventually("the servers decide", async || ask(&store, &spends).await).await;
-        let before = proxies.each_ref().map(FaultProxy::connections);
-        assert!(store.last_heard(0).alive.is_none(), "{url}: nobody asked for a proof");
+        let [before, other] = proxies.each_ref().map(FaultProxy::connections);
+        assert!(store.last_heard(0).witness.unwrap().prompt.is_none(), "{url}: nobody asked for a proof");
         // Replies are late, and no later than so many calls explain.
         proxies[0].set(Fault::Delay(Duration::from_millis(25)));
         eventually("it proves that it lives", async || {
             join_all((0..16).map(|_| ask(&store, &spends))).await;
-            store.last_heard(0).alive.ok_or("not yet")
+            store.last_heard(0).witness.unwrap().prompt.ok_or("not yet")
         })
         .await;
         proxies[0].resume();
-        assert_eq!(proxies.each_ref().map(FaultProxy::connections), before, "{url}: none was given up");
+        let after = proxies.each_ref().map(FaultProxy::connections);
+        assert_eq!(after, [before + 1, other], "{url}: the witness has one, and none was given up");
     }
 }
 

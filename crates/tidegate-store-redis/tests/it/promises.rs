@@ -132,13 +132,13 @@ async fn releasing_a_lease_taken_before_a_ttl_change_ends_nobody_elses() {
         // Under the limit that its token was made for, and one that nobody holds.
         for (id, held) in [(1, true), (99, false)] {
             let lease = LeaseRef { cell: old.cell(), limit: &old.limit, id: lease(id) };
-            assert_eq!(store.release(lease).answer().await.unwrap(), held);
+            assert_eq!(store.release(lease).answer().await.unwrap().value, held);
         }
         clock.set(START + Micros::from_secs(30));
         assert_eq!(decide(store, &new, Ask::look()).await.remaining, 1, "two are still held");
         for id in [2, 3] {
             let lease = LeaseRef { cell: new.cell(), limit: &new.limit, id: lease(id) };
-            assert!(store.renew(lease).answer().await.unwrap());
+            assert!(store.renew(lease).answer().await.unwrap().value);
         }
     })
     .await;
@@ -188,7 +188,7 @@ async fn twenty_thousand_leases_cost_what_ten_do_and_always_expire() {
     redis.cmd(&["CONFIG", "RESETSTAT"]);
     for id in 1..=100 {
         let lease = LeaseRef { cell: target.cell(), limit: &target.limit, id: lease(id) };
-        assert!(store.release(lease).answer().await.unwrap());
+        assert!(store.release(lease).answer().await.unwrap().value);
         assert!(decide(&store, &target, leasing(30_000 + id)).await.is_admitted());
     }
     let mean = script_us(&redis);

@@ -154,12 +154,12 @@ async fn act(
         3..=5 => {
             let id = lease(random);
             let given = store.renew(LeaseRef { cell: twin.key(), limit, id }).answer().await.unwrap();
-            (given.to_string(), limit.renew(&mut twin.cell, now, id).to_string())
+            (given.value.to_string(), limit.renew(&mut twin.cell, now, id).to_string())
         }
         6..=8 => {
             let id = lease(random);
             let given = store.release(LeaseRef { cell: twin.key(), limit, id }).answer().await.unwrap();
-            (given.to_string(), limit.release(&mut twin.cell, now, id).to_string())
+            (given.value.to_string(), limit.release(&mut twin.cell, now, id).to_string())
         }
         _ => {
             // Now and then, more than a log or a set of leases keeps in one value.

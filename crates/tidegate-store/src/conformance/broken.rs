@@ -2,7 +2,7 @@
 
 use tidegate_core::{Limit, Micros};
 
-use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Reply, Request, Store};
+use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Reply, Request, Stamped, Store};
 use crate::error::StoreError;
 use crate::record::Record;
 
@@ -25,23 +25,23 @@ impl Store for Broken {
         self.fail()
     }
 
-    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         self.fail()
     }
 
-    fn charge<'a>(&'a self, _: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, _: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         self.fail()
     }
 
-    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, Stamped<()>> {
         self.fail()
     }
 
-    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.fail()
     }
 
-    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.fail()
     }
 

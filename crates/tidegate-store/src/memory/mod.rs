@@ -26,7 +26,7 @@ use tidegate_core::{Cell, Limit, Micros, Outcome, Timestamp, append_part, decide
 
 use crate::clock::{Clock, SystemClock};
 use crate::contract::{
-    BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, RefundId, Reply, Request, Spend, Store,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, RefundId, Reply, Request, Spend, Stamped, Store,
 };
 use crate::outcomes::Outcomes;
 use crate::record::Record;
@@ -186,24 +186,24 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides one spend on its own: one lock, one look-up.
     #[inline]
-    fn decide_one(&self, spend: &Spend<'_>) -> Outcome {
+    fn decide_one(&self, spend: &Spend<'_>) -> (Outcome, Timestamp) {
         let (shard, tag) = self.locate(&spend.cell);
         let mut shard = self.shards[shard].0.lock();
         // Read under the lock, so that a cell never sees time go back because two threads raced.
         let now = self.moment();
         if spend.touch.limit.is_counter() {
-            return shard.decide_counter(tag, spend.touch, now, self.cells_per_shard);
+            return (shard.decide_counter(tag, spend.touch, now, self.cells_per_shard), now.time);
         }
         let before = shard.heap_bytes;
         let outcome = shard.decide_other(tag, spend.touch, now, self.cells_per_shard);
         self.heap.follow(before, shard.heap_bytes);
         drop(shard);
         self.fit_heap(now);
-        outcome
+        (outcome, now.time)
     }
 
     /// Decides a request over several cells, or one that stands for several, with all shards locked at once.
-    fn decide_together(&self, request: &Request<'_>, told: &mut BatchOutcomes) {
+    fn decide_together(&self, request: &Request<'_>, told: &mut BatchOutcomes) -> Timestamp {
         let located: SmallVec<[(usize, Tag); 8]> =
             request.spends.iter().map(|spend| self.locate(&spend.cell)).collect();
         let mut shards = self.lock(located.iter().map(|(shard, _)| *shard));
@@ -244,9 +244,9 @@ impl<C: Clock> MemoryStore<C> {
         self.heap.follow(before, shards.heap_bytes());
         drop(shards);
         self.fit_heap(now);
+        now.time
     }
 
-    /// Changes one cell outside any request.
     /// Whether `cell` has had the refund `id`. From here on it has.
     fn has_had(&self, cell: &CellKey<'_>, id: RefundId) -> bool {
         let mut name = Vec::new();
@@ -257,12 +257,13 @@ impl<C: Clock> MemoryStore<C> {
         self.records.lock().put(record, self.clock.now(), RefundId::KNOWN_FOR).is_some()
     }
 
+    /// Changes one cell outside any request.
     fn with_cell<T>(
         &self,
         key: &CellKey<'_>,
         limit: &Limit,
         change: impl FnOnce(&mut Cell, Timestamp) -> T,
-    ) -> T {
+    ) -> Stamped<T> {
         let (shard, tag) = self.locate(key);
         let mut shard = self.shards[shard].0.lock();
         let before = shard.heap_bytes;
@@ -273,7 +274,29 @@ impl<C: Clock> MemoryStore<C> {
         self.heap.follow(before, shard.heap_bytes);
         drop(shard);
         self.fit_heap(now);
-        answer
+        Stamped::at(answer, now.time)
+    }
+
+    /// Changes cells outside any request, all at one moment: who decides meanwhile sees all of it or nothing.
+    fn with_cells<'c, T>(
+        &self,
+        changes: impl Iterator<Item = (CellKey<'c>, &'c Limit, T)> + Clone,
+        change: impl Fn(&Limit, &mut Cell, Timestamp, T),
+    ) -> Stamped<()> {
+        let located: SmallVec<[(usize, Tag); 4]> =
+            changes.clone().map(|(cell, ..)| self.locate(&cell)).collect();
+        let mut shards = self.lock(located.iter().map(|(shard, _)| *shard));
+        let (before, now) = (shards.heap_bytes(), self.moment());
+        for ((shard, tag), (_, limit, what)) in located.into_iter().zip(changes) {
+            let shard = shards.get(shard);
+            let (_, mut cell) = shard.take(tag, limit);
+            change(limit, &mut cell, now.time, what);
+            shard.put(tag, cell, limit, now, self.cells_per_shard);
+        }
+        self.heap.follow(before, shards.heap_bytes());
+        drop(shards);
+        self.fit_heap(now);
+        Stamped::at((), now.time)
     }
 
     /// Evicts logs and leases, in whichever shards they lie, until their memory is within its bound. Needs no lock to be
@@ -328,54 +351,58 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         // Most batches are one request on one cell.
         if let [Request { spends: [spend], count: NonZeroU32::MIN }] = batch {
-            return Reply::Now(Ok(Outcomes::from(self.decide_one(spend)).into()));
+            let (outcome, at) = self.decide_one(spend);
+            let (outcomes, folds) = (Outcomes::from(outcome), Vec::new());
+            return Reply::Now(Ok(BatchOutcomes { outcomes, folds, decided_at: Some(at) }));
         }
         let mut told = BatchOutcomes::default();
+        let mut is_one_moment = true;
         for request in batch {
-            match request.spends {
-                [] => {}
-                [spend] if !request.is_fold() => told.outcomes.push(self.decide_one(spend)),
+            let at = match request.spends {
+                [] => continue,
+                [spend] if !request.is_fold() => {
+                    let (outcome, at) = self.decide_one(spend);
+                    told.outcomes.push(outcome);
+                    at
+                }
                 _ => self.decide_together(request, &mut told),
-            }
+            };
+            is_one_moment &= told.decided_at.replace(at).is_none_or(|earlier| earlier == at);
         }
+        told.decided_at = told.decided_at.filter(|_| is_one_moment);
         Reply::Now(Ok(told))
     }
 
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        for refund in refunds {
-            if refund.id.is_some_and(|id| self.has_had(&refund.cell, id)) {
-                continue;
-            }
-            self.with_cell(&refund.cell, refund.limit, |cell, now| {
-                refund.limit.refund(cell, now, refund.hits, refund.age);
-            });
-        }
-        Reply::Now(Ok(()))
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
+        let is_new = |refund: &&Refund<'_>| refund.id.is_none_or(|id| !self.has_had(&refund.cell, id));
+        let new: SmallVec<[&Refund<'_>; 4]> = refunds.iter().filter(is_new).collect();
+        let changes = new.iter().map(|refund| (refund.cell, refund.limit, (refund.hits, refund.age)));
+        Reply::Now(Ok(self.with_cells(changes, |limit, cell, now, (hits, age)| {
+            limit.refund(cell, now, hits, age);
+        })))
     }
 
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
-        for CellCharge { cell, limit, charge } in charges {
-            self.with_cell(cell, limit, |cell, now| limit.charge(cell, now, *charge));
-        }
-        Reply::Now(Ok(()))
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
+        let changes = charges.iter().map(|one| (one.cell, one.limit, one.charge));
+        Reply::Now(Ok(self.with_cells(changes, |limit, cell, now, charge| limit.charge(cell, now, charge))))
     }
 
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         let (shard, tag) = self.locate(&cell);
         let mut shard = self.shards[shard].0.lock();
-        let before = shard.heap_bytes;
+        let (before, now) = (shard.heap_bytes, self.moment());
         shard.forget(tag, limit);
         self.heap.follow(before, shard.heap_bytes);
-        Reply::Now(Ok(()))
+        Reply::Now(Ok(Stamped::at((), now.time)))
     }
 
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         Reply::Now(Ok(
             self.with_cell(&lease.cell, lease.limit, |cell, now| lease.limit.renew(cell, now, lease.id))
         ))
     }
 
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         Reply::Now(Ok(
             self.with_cell(&lease.cell, lease.limit, |cell, now| lease.limit.release(cell, now, lease.id))
         ))

@@ -354,7 +354,7 @@ mod tests {
 
     fn silence(subject: &str) -> Silence {
         let (kind, reason) = (Some(Kind::StoreDown), String::new());
-        Silence { id: 1, kind, subject: Some(subject.to_owned()), until_s: 50, reason }
+        Silence { id: 1, kind, subject: Some(subject.to_owned()), until_s: 50, reason, author: String::new() }
     }
 
     #[test]

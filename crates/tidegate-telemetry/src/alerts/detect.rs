@@ -73,7 +73,10 @@ impl Detector {
 
     /// What is the matter, by what the nodes say at `now_s`. The first of `nodes` is this one.
     pub fn look(&mut self, now_s: u64, nodes: &[Signals], others: OthersHeard) -> Found {
+        let (known, nodes) = (nodes, nodes.iter().filter(|one| !one.lost).cloned().collect::<Vec<_>>());
+        let nodes = &nodes[..];
         let mut found = self.states(now_s, nodes);
+        found.extend(skew(known));
         found.extend(self.increases(nodes));
         found.extend(self.by_minute.iter().cloned());
         self.last = nodes.iter().map(|one| (id(one), one.clone())).collect();
@@ -176,17 +179,6 @@ impl Detector {
                 }
             }
         }
-        let versions: BTreeSet<(u64, &str)> =
-            nodes.iter().map(|one| (one.version, one.release.as_str())).collect();
-        // A node that watches no alerts tells no digest.
-        let rules: BTreeSet<&str> =
-            nodes.iter().map(|one| one.rules.as_str()).filter(|rules| !rules.is_empty()).collect();
-        let different = versions.len().max(rules.len());
-        if different > 1 {
-            let summary =
-                format!("{} nodes run {different} different sets of rules or releases", nodes.len());
-            found.push(Finding::new(Kind::VersionSkew, "fleet", summary));
-        }
         found
     }
 
@@ -213,6 +205,23 @@ impl Detector {
     }
 }
 
+/// Whether nodes run different rules, those included that are not heard any more: one that is frozen goes on with what it ran.
+fn skew(nodes: &[Signals]) -> Option<Finding> {
+    let versions: BTreeSet<(u64, &str)> =
+        nodes.iter().map(|one| (one.version, one.release.as_str())).collect();
+    // A node that watches no alerts tells no digest.
+    let rules: BTreeSet<&str> =
+        nodes.iter().map(|one| one.rules.as_str()).filter(|rules| !rules.is_empty()).collect();
+    let different = versions.len().max(rules.len());
+    let lost: Vec<&str> = nodes.iter().filter(|one| one.lost).map(|one| one.node.as_str()).collect();
+    let lost = match lost.is_empty() {
+        true => String::new(),
+        false => format!(", not heard any more: {}", lost.join(", ")),
+    };
+    let summary = format!("{} nodes run {different} different sets of rules or releases{lost}", nodes.len());
+    (different > 1).then(|| Finding::new(Kind::VersionSkew, "fleet", summary))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,6 +246,19 @@ mod tests {
         let found = look(&mut Detector::default(), 0, &nodes);
         assert_eq!(kinds(&found), [Kind::StoreDown]);
         assert_eq!(found[0].summary, "the store redis:1 does not answer a, b");
+    }
+
+    #[test]
+    fn a_node_that_is_not_heard_any_more_still_runs_what_it_ran() {
+        let lost = node("b", |one| (one.version, one.lost) = (2, true));
+        let found = look(&mut Detector::default(), 0, &[node("a", |_| ()), lost.clone()]);
+        assert_eq!(kinds(&found), [Kind::VersionSkew]);
+        assert_eq!(
+            found[0].summary,
+            "2 nodes run 2 different sets of rules or releases, not heard any more: b"
+        );
+        let silent = Signals { version: 0, stores_down: vec!["redis:1".to_owned()], ..lost };
+        assert_eq!(look(&mut Detector::default(), 0, &[node("a", |_| ()), silent]), []);
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub struct Signals {
     pub callers: Vec<RuleCallers>,
     /// The worst of what is the matter, by this node's own book.
     pub alert: Option<String>,
+    /// Whether it is not heard any more, and did not take leave: what it ran last is all that is known of it.
+    #[serde(skip)]
+    pub lost: bool,
     /// Fingerprints of alerts whose beginning this node has told, and whose end it will tell.
     pub told: Vec<String>,
 }
@@ -83,6 +86,7 @@ impl Signals {
         let config = scrape.samples("tidegate_config").first();
         let ends = scrape.samples("tidegate_certificate_not_after_seconds").iter().take(MOST_LISTED);
         Signals {
+            lost: false,
             node: node.to_owned(),
             started_us: 0,
             release: build.and_then(|build| build.label("version")).unwrap_or_default().to_owned(),

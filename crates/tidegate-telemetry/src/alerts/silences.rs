@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::book::Alert;
 use super::kinds::Kind;
 
-/// Silences of a fleet at once: who knows of so many takes no more.
+/// Silences of a fleet at once: who knows of so many takes no more. Of what nodes take at the same moment, or while the store is
+/// away, those hold that join the fleet's list first.
 pub const MOST_SILENCES: usize = 100;
-/// Nodes that take some at the same moment may together have more, and all of them hold.
-const MOST_IN_LIST: usize = 10 * MOST_SILENCES;
+
+/// Silences that were ended here and may still be in the fleet's list, which is bounded, or be in that of an earlier release.
+const MOST_ENDED: usize = 10 * MOST_SILENCES;
 
 /// What an operator does not want to hear of, until when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,9 @@ pub struct Silence {
     /// Why.
     #[serde(default)]
     pub reason: String,
+    /// Who made it; empty where a release before this one did.
+    #[serde(default)]
+    pub author: String,
 }
 
 impl Silence {
@@ -73,7 +78,7 @@ impl Silences {
         if self.list.len() == before {
             return false;
         }
-        if self.ended.len() >= MOST_IN_LIST {
+        if self.ended.len() >= MOST_ENDED {
             self.ended.pop_front();
         }
         self.ended.push_back(id);
@@ -96,20 +101,25 @@ impl Silences {
         };
         let new: Vec<Silence> = self.list.iter().filter(is_new).cloned().collect();
         joined.extend(new);
-        joined.truncate(MOST_IN_LIST);
+        joined.truncate(MOST_SILENCES);
         joined
     }
 
-    /// This is now the fleet's list. What was changed here since `joined` was asked for waits for the next time.
-    pub fn agreed(&mut self, joined: Vec<Silence>) {
+    /// This is now the fleet's list. What was changed here since `joined` was asked for waits for the next time. Where the list is
+    /// full, what was added here and is not in it is over: it is given back, to be told of.
+    pub fn agreed(&mut self, joined: Vec<Silence>) -> Vec<Silence> {
         let has = |id: &u64| joined.iter().any(|silence| silence.id == *id);
         self.added.retain(|id| !has(id));
         self.ended.retain(has);
-        let unsent: Vec<Silence> =
+        let mut unsent: Vec<Silence> =
             self.list.iter().filter(|silence| self.added.contains(&silence.id)).cloned().collect();
         self.list = joined;
         self.list.retain(|silence| !self.ended.contains(&silence.id));
+        let room = MOST_SILENCES.saturating_sub(self.list.len()).min(unsent.len());
+        let found_no_room = unsent.split_off(room);
+        self.added.retain(|id| !found_no_room.iter().any(|silence| silence.id == *id));
         self.list.extend(unsent);
+        found_no_room
     }
 }
 
@@ -118,7 +128,8 @@ mod tests {
     use super::*;
 
     fn until(until_s: u64) -> Silence {
-        Silence { id: 0, kind: None, subject: None, until_s, reason: String::new() }
+        let (reason, author) = (String::new(), "alice".to_owned());
+        Silence { id: 0, kind: None, subject: None, until_s, reason, author }
     }
 
     fn ids(list: &[Silence]) -> Vec<u64> {
@@ -126,10 +137,10 @@ mod tests {
     }
 
     /// One exchange with the list in the store.
-    fn exchange(node: &mut Silences, store: &mut Option<Vec<Silence>>, now_s: u64) {
+    fn exchange(node: &mut Silences, store: &mut Option<Vec<Silence>>, now_s: u64) -> usize {
         let joined = node.joined(store.clone(), now_s);
         *store = Some(joined.clone());
-        node.agreed(joined);
+        node.agreed(joined).len()
     }
 
     #[test]
@@ -171,15 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn what_two_nodes_took_at_the_same_moment_holds_on_both_though_it_is_more_than_one_would_take() {
+    fn of_what_two_nodes_took_at_the_same_moment_a_hundred_hold_and_the_others_are_told_of() {
         let (mut a, mut b, mut store) = (Silences::default(), Silences::default(), None);
         for node in [&mut a, &mut b] {
             (0..80).for_each(|_| assert!(node.add(until(100)).is_some()));
         }
-        exchange(&mut a, &mut store, 0);
-        exchange(&mut b, &mut store, 0);
-        exchange(&mut a, &mut store, 0);
-        assert_eq!((ids(a.at(0)), a.at(0).len()), (ids(b.at(0)), 160));
+        assert_eq!(exchange(&mut a, &mut store, 0), 0);
+        assert_eq!(exchange(&mut b, &mut store, 0), 60);
+        assert_eq!(exchange(&mut a, &mut store, 0), 0);
+        assert_eq!(exchange(&mut b, &mut store, 0), 0, "told once");
+        assert_eq!((ids(a.at(0)), a.at(0).len()), (ids(b.at(0)), MOST_SILENCES));
         assert_eq!((a.add(until(100)), b.add(until(100))), (None, None));
     }
 
@@ -192,7 +204,7 @@ mod tests {
             let id = a.add(until(100)).unwrap();
             assert!(a.end(id));
         }
-        assert!(a.ended.len() <= MOST_IN_LIST);
+        assert!(a.ended.len() <= MOST_ENDED);
         assert!(a.end(kept));
         exchange(&mut a, &mut store, 1);
         assert_eq!((store, a.ended.len()), (Some(vec![]), 0), "what was ended last is ended for all");

@@ -10,7 +10,8 @@ use tidegate::observe::{
 use tidegate::redis_config::UrlError;
 use tidegate::rules::{self, Rules, TokenBucket};
 use tidegate::store::{
-    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Outcome, Refund, Reply, Request, Store, Verdict,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Outcome, Refund, Reply, Request, Stamped, Store,
+    Verdict,
 };
 use tidegate::{
     Ask, LimiterConfig, Micros, NoObserver, OnRedisError, RemoteConfig, Runtime, Setup, Source, Task,
@@ -29,20 +30,20 @@ impl Store for Generous {
         let spends = batch.iter().flat_map(|request| request.spends);
         Reply::Now(Ok(BatchOutcomes::from_iter(spends.map(|_| yes))))
     }
-    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, ()> {
-        Reply::Now(Ok(()))
+    fn refund<'a>(&'a self, _: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
+        Reply::Now(Ok(Stamped::default()))
     }
-    fn charge<'a>(&'a self, _: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
-        Reply::Now(Ok(()))
+    fn charge<'a>(&'a self, _: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
+        Reply::Now(Ok(Stamped::default()))
     }
-    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, ()> {
-        Reply::Now(Ok(()))
+    fn reset<'a>(&'a self, _: CellKey<'a>, _: &'a Limit) -> Reply<'a, Stamped<()>> {
+        Reply::Now(Ok(Stamped::default()))
     }
-    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        Reply::Now(Ok(true))
+    fn renew<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
+        Reply::Now(Ok(Stamped { value: true, at: None }))
     }
-    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, bool> {
-        Reply::Now(Ok(true))
+    fn release<'a>(&'a self, _: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
+        Reply::Now(Ok(Stamped { value: true, at: None }))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::store::{
-    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Refund, Reply, Request, Store, StoreError,
+    BatchOutcomes, CellCharge, CellKey, LeaseRef, Limit, Refund, Reply, Request, Stamped, Store, StoreError,
 };
 use tidegate::{Ask, Clock, Limiter, ManualClock, RedisConfig, Setup, Timestamp};
 use tidegate_testkit::{Fault, FaultProxy, Redis};
@@ -156,19 +156,19 @@ impl Store for Leaving {
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes> {
         self.or_away(|| self.store.decide(batch))
     }
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         self.or_away(|| self.store.refund(refunds))
     }
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         self.or_away(|| self.store.charge(charges))
     }
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         self.or_away(|| self.store.reset(cell, limit))
     }
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.or_away(|| self.store.renew(lease))
     }
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.or_away(|| self.store.release(lease))
     }
 }

@@ -64,7 +64,7 @@ impl Node {
     pub(crate) fn keeping_decisions() -> Node {
         let node = Node::start();
         let clear = tidegate_admin::Clear::All;
-        let config = DecisionLogConfig { admissions_one_in: 1, clear, ..DecisionLogConfig::default() };
+        let config = DecisionLogConfig { admissions_one_in: Some(1), clear, ..DecisionLogConfig::default() };
         let log = DecisionLog::open(config, Arc::new(SystemClock::new())).unwrap();
         node.metrics.keep_decisions(Arc::new(log));
         node

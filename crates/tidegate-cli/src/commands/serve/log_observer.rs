@@ -132,6 +132,10 @@ impl Observer for LogObserver {
         self.metrics.settled(settled);
     }
 
+    fn looked(&self) {
+        self.metrics.looked();
+    }
+
     fn no_rule_matched(&self) {
         self.metrics.no_rule_matched();
     }

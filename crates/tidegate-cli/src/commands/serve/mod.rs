@@ -61,6 +61,9 @@ pub(crate) use check::check;
 /// How often it is looked how busy the workers are.
 const LOOK_AT_WORKERS: Duration = Duration::from_secs(1);
 
+/// How long the store has to take what it is owed, and the leave of this node.
+const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long the last decisions may take to be written.
 const DECISIONS_WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -170,7 +173,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     });
     exposition = exposition::with_surroundings(exposition, upstreams, reloads.tls.clone(), repeats.clone());
     let mut background = JoinSet::new();
-    let one_in = settings.decision_log.as_ref().map_or(1, |log| log.admissions_one_in);
+    let one_in = settings.decision_log.as_ref().and_then(|log| log.admissions_one_in).unwrap_or(1);
     let watchman = settings.alerts.check()?.map(|alerts| {
         Watchman::new(&alerts, &settings.control.node, &backend, control.clone(), one_in, clock)
     });
@@ -187,6 +190,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     identities.into_iter().for_each(|identity| drop(background.spawn(jwks::keep_fresh(identity))));
     background.spawn(backend.keep());
     background.spawn(limiter.maintain());
+    let leaving = limiter.clone();
     background.spawn(control.clone().maintain());
     fleet.into_iter().for_each(|fleet| drop(background.spawn(fleet.listen())));
     if from_files {
@@ -211,6 +215,8 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
         // Last, so that the drain can be watched.
         drop(stop_admin);
         let _ = serving_admin.await;
+        // Who takes leave is missed by nobody; where the store does not answer, its time to live says that it is gone.
+        let _ = tokio::time::timeout(LEAVE_WITHIN, leaving.shutdown()).await;
         // Those who follow the database go before it does: they would take its end for a failure.
         background.shutdown().await;
         if !metrics.flush_decisions(DECISIONS_WRITTEN_WITHIN) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_admin::{
     CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow,
     NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, WHOLE_SET, at_low_priority,
+    without_replaced,
 };
 use tidegate_store::{Clock, StoreError};
 use tidegate_store_redis::{
@@ -139,14 +140,14 @@ impl Fleet for RedisFleet {
         })
     }
 
-    fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
+    fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
         Box::pin(async {
             let notes = self.store.notes().await.map_err(failed)?;
             let read = |told: LimiterNote| {
                 let (id, last_seen_ms) = (format!("{:016x}", told.member), told.age_us / 1_000);
-                NodeNote { id, last_seen_ms, ..NodeNote::read(&told.note) }
+                NodeNote { id, last_seen_ms, lost: told.lost, ..NodeNote::read(&told.note) }
             };
-            Ok(notes.into_iter().map(read).collect())
+            Ok(without_replaced(notes.into_iter().map(read).collect()))
         })
     }
 

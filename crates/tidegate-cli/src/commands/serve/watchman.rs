@@ -13,8 +13,8 @@ use tidegate_core::Micros;
 use tidegate_store::{Clock, Record, Store};
 use tidegate_telemetry::Scrape;
 use tidegate_telemetry::alerts::{
-    Alert, Book, Courier, Detector, Duty, Minute, Minutes, Notice, OthersHeard, Role, RuleName, Severity,
-    Signals, Silence, Telling, TrafficStats, rule_counts,
+    Alert, Book, Courier, Detector, Duty, MOST_SILENCES, Minute, Minutes, Notice, OthersHeard, Role,
+    RuleName, Severity, Signals, Silence, Telling, TrafficStats, rule_counts,
 };
 
 use super::backend::Backend;
@@ -311,7 +311,7 @@ impl Watchman {
         let Some(store) = &self.shared else {
             let alone = |silences: &mut tidegate_telemetry::alerts::Silences| {
                 let joined = silences.joined(None, now_s);
-                silences.agreed(joined);
+                drop(silences.agreed(joined));
             };
             return self.desk.with_silences(alone);
         };
@@ -338,7 +338,17 @@ impl Watchman {
             }
             Err(_) => return,
         };
-        self.desk.with_silences(|silences| silences.agreed(joined));
+        let found_no_room = self.desk.with_silences(|silences| silences.agreed(joined));
+        for silence in found_no_room {
+            let (kind, subject) = (silence.kind.map_or("every kind", |kind| kind.name()), silence.subject);
+            let (subject, author) = (subject.unwrap_or_default(), silence.author);
+            tracing::warn!(
+                kind,
+                subject,
+                author,
+                "a silence is over: the fleet has {MOST_SILENCES} others already"
+            );
+        }
     }
 
     /// Whether the lease is ours; none where the store does not say.

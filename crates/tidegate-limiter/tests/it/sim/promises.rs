@@ -55,6 +55,30 @@ fn local_fallback_gives_what_a_raised_limit_adds_and_nothing_anew_after_other_ru
 }
 
 #[test]
+fn local_fallback_gives_nothing_anew_after_hits_went_back() {
+    let limits = [
+        "algorithm: fixed_window, limit: 50, window: 1h",
+        "algorithm: sliding_log, limit: 50, window: 1h",
+        "algorithm: sliding_window, limit: 50, window: 30d",
+        "algorithm: token_bucket, rate: 1/day, burst: 50",
+    ];
+    for limit in limits {
+        let fleet = Fleet::running(
+            &format!("- {{ name: a, key: [user], limits: [{{ {limit} }}] }}"),
+            Setting::default(),
+        );
+        for (user, spent) in [("some", 40), ("all", 50)] {
+            assert_eq!(admitted(&fleet.nodes[0], user, spent), spent);
+            fleet.nodes[0].refund(user, 1);
+            // A bucket's part of a hit may be on its way.
+            let left = 50 - spent + 1;
+            let during = stall(&fleet, user, 60);
+            assert!((left - 1..=left).contains(&during), "{limit}, {user}: {during} of {left}");
+        }
+    }
+}
+
+#[test]
 fn local_fallback_remembers_who_has_spent_most_longest() {
     let setting = Setting { change: |remote| remote.remembered_cells = 4_096, ..Setting::default() };
     let fleet = Fleet::running(FIVE, setting);
@@ -93,6 +117,36 @@ fn concurrency_fallback_gives_no_more_than_its_part_of_what_was_last_seen() {
         fleet.nodes.iter().for_each(|node| drop(node.check_cost("one", 0)));
         let during: usize = (0..3).map(|_| stall(&fleet, "one", 20)).sum();
         assert_eq!(during, more, "{nodes} nodes, {held} of ten held");
+    }
+}
+
+/// Two failures open no breaker.
+#[test]
+fn what_passed_without_the_store_before_a_breaker_opened_is_charged_with_its_next_answer() {
+    let fleet = Fleet::running(FIVE, Setting::default());
+    let node = &fleet.nodes[0];
+    fleet.set(Weather::Refuses);
+    assert_eq!(admitted(node, "one", 2), 2);
+    fleet.set(Weather::Fine);
+    assert!(node.check("other").allowed);
+    fleet.run_for_millis(10);
+    assert_eq!(admitted(node, "one", 10), 3, "two were given without the store");
+}
+
+#[test]
+fn leases_that_were_given_without_the_store_are_known_to_it_when_it_is_back() {
+    let rules = "- { name: a, key: [user], limits: [{ algorithm: concurrency, limit: 10, ttl: 60s }] }";
+    for nodes in [1, 3] {
+        let fleet = Fleet::running(rules, Setting { nodes, ..Setting::default() });
+        assert!(fleet.nodes[0].check("one").allowed);
+        fleet.nodes.iter().for_each(|node| drop(node.check_cost("one", 0)));
+        let during = stall(&fleet, "one", 20);
+        assert_eq!(during, 9, "{nodes} nodes");
+        let after: usize = fleet.nodes.iter().map(|node| admitted(node, "one", 20)).sum();
+        assert_eq!(after, 0, "{nodes} nodes: all ten are held");
+        fleet.nodes.iter().for_each(|node| assert_eq!(node.limiter.remote_stats().unwrap().lent_leases, 0));
+        fleet.executor.run_for(Micros::from_secs(61));
+        assert_eq!(admitted(&fleet.nodes[0], "one", 20), 10, "{nodes} nodes: they end by their time to live");
     }
 }
 

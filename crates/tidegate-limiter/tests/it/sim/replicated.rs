@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_core::{Ask, Charge, Hits, LeaseId, Limit, Micros, Scope, Stance, Timestamp, Touch};
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Record,
-    Refund, RefundId, Reply, Request, Spend, Store, StoreError,
+    Refund, RefundId, Reply, Request, Spend, Stamped, Store, StoreError,
 };
 
 /// The master, and what it wrote.
@@ -94,7 +94,7 @@ impl Store for Replicated {
         self.write(again, |master| at_once(master.decide(batch)))
     }
 
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         let own = |refund: &Refund<'_>| {
             (OwnCell::of(refund.cell, refund.limit), refund.hits, refund.age, refund.id)
         };
@@ -115,7 +115,7 @@ impl Store for Replicated {
         self.write(again, |master| at_once(master.refund(refunds)))
     }
 
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         let own = |one: &CellCharge<'_>| (OwnCell::of(one.cell, one.limit), one.charge);
         let kept: Vec<(OwnCell, Charge)> = charges.iter().map(own).collect();
         let again = move |replica: &Memory| {
@@ -128,19 +128,19 @@ impl Store for Replicated {
         self.write(again, |master| at_once(master.charge(charges)))
     }
 
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         let kept = OwnCell::of(cell, limit);
         let again = move |replica: &Memory| drop(at_once(replica.reset(kept.key(), &kept.limit)));
         self.write(again, |master| at_once(master.reset(cell, limit)))
     }
 
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         let (kept, id) = (OwnCell::of(lease.cell, lease.limit), lease.id);
         let again = move |replica: &Memory| drop(at_once(replica.renew(kept.lease(id))));
         self.write(again, |master| at_once(master.renew(lease)))
     }
 
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         let (kept, id) = (OwnCell::of(lease.cell, lease.limit), lease.id);
         let again = move |replica: &Memory| drop(at_once(replica.release(kept.lease(id))));
         self.write(again, |master| at_once(master.release(lease)))

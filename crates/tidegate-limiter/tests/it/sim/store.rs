@@ -9,7 +9,7 @@ use tidegate_core::{Limit, Micros, Timestamp};
 use tidegate_limiter::Runtime;
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, Clock, LeaseRef, ManualClock, Record, Refund, Reply, Request, Spend,
-    Store, StoreError,
+    Stamped, Store, StoreError,
 };
 
 use super::executor::Executor;
@@ -215,8 +215,8 @@ impl Link {
         name: &'static str,
         items: &'a [T],
         cell: impl Fn(&T) -> CellKey<'a>,
-        work: impl Fn(&[T]) -> Reply<'_, ()> + Send + Sync + 'a,
-    ) -> Reply<'a, ()> {
+        work: impl Fn(&[T]) -> Reply<'_, Stamped<()>> + Send + Sync + 'a,
+    ) -> Reply<'a, Stamped<()>> {
         let node_of = |item: &T| self.node_of(cell(item).tag);
         let parts: Vec<(usize, Vec<T>)> = (0..self.nodes())
             .map(|node| (node, items.iter().filter(|item| node_of(item) == node).copied().collect()))
@@ -230,12 +230,16 @@ impl Link {
             }
             // Where one part was applied and another was not, the whole is neither.
             let applied = answers.iter().any(Result::is_ok);
+            let at = match &answers[..] {
+                [Ok(done)] => done.at,
+                _ => None,
+            };
             match answers.into_iter().find(Result::is_err) {
                 Some(Err(_)) if applied => {
                     Err(StoreError::FateUnknown { endpoint: "model".into(), source: "a part failed".into() })
                 }
                 Some(failed) => failed,
-                None => Ok(()),
+                None => Ok(Stamped { value: (), at }),
             }
         }))
     }
@@ -266,25 +270,25 @@ impl Store for Link {
         }))
     }
 
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         self.by_node("refund", refunds, |refund| refund.cell, |refunds| self.truth.memory.refund(refunds))
     }
 
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         self.by_node("charge", charges, |one| one.cell, |charges| self.truth.memory.charge(charges))
     }
 
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         let node = self.node_of(cell.tag);
         self.other("reset", node, async move { self.truth.memory.reset(cell, limit).answer().await })
     }
 
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         let node = self.node_of(lease.cell.tag);
         self.other("renew", node, async move { self.truth.memory.renew(lease).answer().await })
     }
 
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         let node = self.node_of(lease.cell.tag);
         self.other("release", node, async move { self.truth.memory.release(lease).answer().await })
     }

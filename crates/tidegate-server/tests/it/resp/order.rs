@@ -7,7 +7,7 @@ use tidegate_core::{Limit, Timestamp};
 use tidegate_server::resp::RespSettings;
 use tidegate_store::{
     BatchOutcomes, CellCharge, CellKey, LeaseRef, ManualClock, MemoryConfig, MemoryStore, Refund, Reply,
-    Request, Store,
+    Request, Stamped, Store,
 };
 use tidegate_testkit::resp::Value;
 
@@ -33,19 +33,19 @@ impl Store for Distant {
             self.memory.decide(batch).answer().await
         }))
     }
-    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, ()> {
+    fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
         self.memory.refund(refunds)
     }
-    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, ()> {
+    fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>> {
         self.memory.charge(charges)
     }
-    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, ()> {
+    fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>> {
         self.memory.reset(cell, limit)
     }
-    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.memory.renew(lease)
     }
-    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, bool> {
+    fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>> {
         self.memory.release(lease)
     }
 }
@@ -113,8 +113,9 @@ fn each_check_of_a_pipeline_says_as_much_as_it_was_asked_for() {
 fn a_pipeline_waits_once_for_all_its_throttles_and_once_for_all_its_checks() {
     let (world, store) = distant();
     let mut client = world.client();
-    // The first one finds out that the store takes time.
+    // The first of each finds out that the store takes time.
     ask(&mut client, "CL.THROTTLE k 99 1 60");
+    ask(&mut client, "TG.CHECK api user first");
     store.calls.lock().unwrap().clear();
     let throttles: Vec<_> = (0..64).map(|number| words(&format!("CL.THROTTLE k{number} 9 1 60"))).collect();
     client.pipeline(&throttles);

@@ -1,0 +1,107 @@
+//! Leases that this node gave while their store was unavailable. The store does not know of them until it is told; from then on
+//! they live in both places, and end in both: what this node has given of its share stays given.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::quality::RandomState;
+use parking_lot::Mutex;
+use tidegate_core::{LeaseId, Timestamp};
+use tidegate_store::{CellKey, LeaseRef};
+
+use crate::owned::OwnedSpend;
+
+/// Leases that were given here: at most so many, the rest is counted and never told.
+pub(crate) struct LentLeases {
+    leases: Mutex<HashMap<u64, Lent, RandomState>>,
+    names: RandomState,
+    most: usize,
+    forgotten: AtomicU64,
+}
+
+struct Lent {
+    spend: OwnedSpend,
+    given: Timestamp,
+    knows: StoreKnows,
+}
+
+/// Whether the store knows of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreKnows {
+    NotYet,
+    Yes,
+}
+
+impl LentLeases {
+    pub(crate) fn new(most: usize) -> Self {
+        LentLeases {
+            leases: Mutex::default(),
+            names: RandomState::default(),
+            most,
+            forgotten: AtomicU64::new(0),
+        }
+    }
+
+    fn name_of(&self, cell: &CellKey<'_>, id: LeaseId) -> u64 {
+        self.names.hash_one((cell.scope.as_bytes(), cell.key, id))
+    }
+
+    /// `spend` was given its lease at `given`.
+    pub(crate) fn add(&self, spend: OwnedSpend, id: LeaseId, given: Timestamp) {
+        let name = self.name_of(&spend.cell.key(), id);
+        let mut leases = self.leases.lock();
+        if leases.len() >= self.most {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        leases.insert(name, Lent { spend, given, knows: StoreKnows::NotYet });
+    }
+
+    /// Those that fit of which the store has to be told. Those whose time to live is over are forgotten.
+    pub(crate) fn due(&self, now: Timestamp, fits: impl Fn(&OwnedSpend) -> bool) -> Vec<OwnedSpend> {
+        let mut leases = self.leases.lock();
+        leases.retain(|_, lent| {
+            lent.spend.cell.limit.lease_ttl().is_some_and(|ttl| now.since(lent.given) < ttl)
+        });
+        let due = leases.values().filter(|lent| lent.knows == StoreKnows::NotYet && fits(&lent.spend));
+        due.map(|lent| lent.spend.clone()).collect()
+    }
+
+    /// The store knows of this lease; false if it has ended here meanwhile.
+    pub(crate) fn is_known_now(&self, lease: &LeaseRef<'_>) -> bool {
+        let known = self.name_of(&lease.cell, lease.id);
+        let mut leases = self.leases.lock();
+        let Some(lent) = leases.get_mut(&known) else { return false };
+        lent.knows = StoreKnows::Yes;
+        true
+    }
+
+    /// Whether the store knows of this lease; none if it was not given here.
+    pub(crate) fn get(&self, lease: &LeaseRef<'_>) -> Option<StoreKnows> {
+        let leases = self.leases.lock();
+        if leases.is_empty() {
+            return None;
+        }
+        leases.get(&self.name_of(&lease.cell, lease.id)).map(|lent| lent.knows)
+    }
+
+    /// The lease has ended here: whether the store knows of it.
+    pub(crate) fn end(&self, lease: &LeaseRef<'_>) -> Option<StoreKnows> {
+        let mut leases = self.leases.lock();
+        if leases.is_empty() {
+            return None;
+        }
+        leases.remove(&self.name_of(&lease.cell, lease.id)).map(|lent| lent.knows)
+    }
+
+    /// How many the store has to be told of.
+    pub(crate) fn unknown(&self) -> usize {
+        self.leases.lock().values().filter(|lent| lent.knows == StoreKnows::NotYet).count()
+    }
+
+    /// Leases that the store is never told of, for want of room.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,162 @@
+//! What this node owes a store that is back: hits that it let requests spend, and leases that it gave, while nobody could ask the
+//! store. It hears of both before requests go there again: otherwise it would give the same once more.
+//!
+//! A failure of unknown fate is not tried again: it may have been applied.
+
+use std::sync::Arc;
+
+use tidegate_store::{CellCharge, Clock, Request, StoreError};
+
+use super::Remote;
+use super::background::{LARGEST_BATCH, charge_of, spend_of};
+use super::breaker::BreakerState;
+use super::carry::AnswerTimes;
+use crate::cell_hash::CellHash;
+use crate::local::ledger::Debt;
+use crate::observer::StoreCall;
+use crate::owned::{OwnedCharge, OwnedSpend};
+
+impl Remote {
+    /// Whether anything is owed to any node.
+    fn owes(&self) -> bool {
+        self.local.ledger.len() + self.local.lent.unknown() > 0
+    }
+
+    /// `node` has answered, and proved that it lives. Where it is owed something, it is told now, and its breaker stays as it is
+    /// until then.
+    pub(super) fn answers_again(self: &Arc<Self>, node: usize) {
+        let is_closed = self.breakers.all_closed() || self.breakers.state(node) == BreakerState::Closed;
+        if !is_closed && self.owes() {
+            return self.probe_soon(node);
+        }
+        self.tell(self.breakers.answered(node));
+        if self.local.ledger.owes_shares() && !self.local.settling.is_under_way() {
+            let remote = self.clone();
+            self.spawn(Box::pin(async move {
+                let _ = remote.settle_with(node).await;
+            }));
+        }
+    }
+
+    /// Tells every node that answers what it is owed.
+    pub(super) async fn pay_debts(self: &Arc<Self>) {
+        for node in 0..self.store.nodes() {
+            if self.breakers.state(node) == BreakerState::Closed && self.owes() {
+                self.settle_with(node).await;
+            }
+        }
+    }
+
+    /// Tells `node` what it is owed; false if it could not be told all of it.
+    pub(super) async fn settle_with(&self, node: usize) -> bool {
+        let Some(_turn) = self.local.settling.turn() else { return false };
+        // What calls of unknown fate have taken goes back first: it may be in the way of what is held.
+        self.pay_debts_to(node).await
+            && self.release_orphans_of(node).await
+            && self.hand_over_leases(node).await
+    }
+
+    /// Gives back leases of `node` that nobody holds.
+    async fn release_orphans_of(&self, node: usize) -> bool {
+        for _ in 0..self.orphans.len() {
+            let Some(lease) = self.orphans.next() else { break };
+            if self.store.node_of(lease.cell.key().tag) != node
+                || self.local.lent.get(&lease.as_lease()).is_some()
+            {
+                self.orphans.put_back(lease);
+                continue;
+            }
+            let released = self.store.release(lease.as_lease()).answer();
+            if self.told(StoreCall::Release, node, released).await.is_err() {
+                self.orphans.put_back(lease);
+                return false;
+            }
+            self.orphans.done(&lease);
+        }
+        true
+    }
+
+    /// Charges `node` with what was spent here while it was away: once, and only what still counts. Node by node: where
+    /// one of several fails, nobody could say what of the rest was charged.
+    async fn pay_debts_to(&self, node: usize) -> bool {
+        let local = &self.local;
+        // Bounded, because what is spent meanwhile makes new debts.
+        for _ in 0..local.ledger.len().div_ceil(LARGEST_BATCH) {
+            let due = local.ledger.due(LARGEST_BATCH, |cell| self.store.node_of(cell.key().tag) == node);
+            if due.is_empty() {
+                break;
+            }
+            let charges: Vec<OwnedCharge> = due
+                .iter()
+                .filter_map(|debt| self.charge_for(debt))
+                .map(|spend| OwnedCharge::of(&spend))
+                .collect();
+            let (cells, hits) = (charges.len(), charges.iter().map(|charge| charge.charge.hits.get()).sum());
+            let paid = match cells {
+                0 => Ok(()),
+                _ => {
+                    let charges: Vec<CellCharge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
+                    self.told(StoreCall::Charge, node, self.store.charge(&charges).answer()).await.map(drop)
+                }
+            };
+            if paid.as_ref().is_err_and(StoreError::is_certainly_not_applied) {
+                // It is still owed.
+                return false;
+            }
+            // What this node has spent of its share stays spent: the next failure in the same window finds it so.
+            due.iter().for_each(|(hash, debt)| local.ledger.settle(*hash, debt.hits));
+            self.observer.debts_paid(cells, hits, paid.as_ref().err());
+        }
+        true
+    }
+
+    /// What is still to be charged of a debt: not what has already left its window.
+    fn charge_for(&self, (hash, debt): &(CellHash, Debt)) -> Option<OwnedSpend> {
+        let share = debt.cell.limit.divided(self.local.divisor(debt.portion));
+        let left = self.local.look(spend_of(&debt.cell, &share, 0)).remaining;
+        let hits = debt.hits.min(share.quota().saturating_sub(left));
+        (hits > 0).then(|| charge_of(*hash, debt.cell.clone(), hits))
+    }
+
+    /// Takes the leases that were given here from `node`, under their names. One for which there is no room there, because
+    /// others gave theirs too, is tried again later.
+    async fn hand_over_leases(&self, node: usize) -> bool {
+        let is_there = |spend: &OwnedSpend| self.store.node_of(spend.cell.key().tag) == node;
+        for spend in self.local.lent.due(self.clock.now(), is_there) {
+            let Some(lease) = spend.lease() else { continue };
+            // A call of unknown fate may have asked for it before it was given here: then it was to be given back.
+            self.orphans.is_held(&lease);
+            match self.take_over(&spend, node).await {
+                Ok(true) if self.local.lent.is_known_now(&lease.as_lease()) => {}
+                // Its holder has released it meanwhile.
+                Ok(true) => self.orphans.add([lease]),
+                Ok(false) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    async fn take_over(&self, spend: &OwnedSpend, node: usize) -> Result<bool, StoreError> {
+        let spends = [spend.as_spend()];
+        let batch = [Request::once(&spends)];
+        let sent = self.clock.now();
+        let told = self.told(StoreCall::Decide, node, self.store.decide(&batch).answer()).await?;
+        let Some(outcome) = told.outcomes.first() else { return Ok(false) };
+        self.learn(spend, *outcome, AnswerTimes { sent, decided: told.decided_at, first: None });
+        Ok(outcome.is_admitted())
+    }
+
+    /// What `node` answers to `work` within the deadline, whatever its breaker says, and without telling it.
+    async fn told<T>(
+        &self,
+        call: StoreCall,
+        node: usize,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let sent = self.clock.now();
+        let answer = self.attend(self.timeout, work).await;
+        self.observer.store_called(call, self.clock.now().since(sent));
+        answer.unwrap_or_else(|| Err(self.timed_out(&[node], self.timeout)))
+    }
+}
