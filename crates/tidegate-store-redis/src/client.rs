@@ -121,6 +121,11 @@ impl Client {
         let under_way = self.heard.under_way(self.route.node_of(partition));
         let mut called = pin!(self.run_where(&connections, partition, call, deadline));
         let answer = match timeout_at(deadline.at, called.as_mut()).await {
+            // Who waits for no late answer gives up at the same moment.
+            Ok(answer @ Err(Failure::TimedOut(_))) => {
+                self.doubt(&connections, partition);
+                answer
+            }
             Ok(answer) => answer,
             Err(_) => {
                 self.doubt(&connections, partition);
