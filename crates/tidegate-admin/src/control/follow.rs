@@ -231,7 +231,8 @@ impl Control {
                     Ok(Some(set)) => self.follow(set).await,
                     Ok(None) => {}
                     Err(FleetError::Store(why)) => tracing::warn!(%why, "cannot fetch the published rules"),
-                    Err(error) => unreadable = Some(format!("revision {}: {error}", published.revision)),
+                    // Without the revision: what is read may be newer than what was heard of, and the cause is the same.
+                    Err(error) => unreadable = Some(error.to_string()),
                 }
             }
             self.note_unreadable(&unreadable);
@@ -427,6 +428,7 @@ impl Control {
         let (allowed_per_s, refused_per_s) = self.history.lock().last_rates();
         let store: Vec<String> = self.limiter.nodes().into_iter().map(|node| node.endpoint).collect();
         NodeNote {
+            lost: false,
             id: String::new(),
             name: self.node.clone(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
