@@ -14,7 +14,7 @@
 --
 -- KEYS     as the driver says; of those, the first `readable` hold strings
 -- ARGV[1]  the plan, little-endian: now_us (8-byte float; negative: ask Redis), valid_from_us and valid_until_us (the
---          time for which the plan's calendar windows hold), readable (2 bytes), items (2 bytes), letter_at (2 bytes: where
+--          time for which the plan's calendar windows hold, and in which it may begin), readable (2 bytes), items (2 bytes), letter_at (2 bytes: where
 --          in a key its letter stands; 0 where nobody ever holds some of a cell for now, see holds.lua), then the items
 -- ARGV[2]  the names of leases, 8 bytes each
 -- Reply    to a plan that does not hold now: "T", then now_us as an 8-byte float; nothing was done

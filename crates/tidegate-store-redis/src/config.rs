@@ -32,8 +32,8 @@ pub struct RedisConfig {
     pub observer: Arc<dyn Observer>,
     /// Whose time counts.
     pub time: TimeSource,
-    /// This node's clock. It only helps to guess which calendar windows a script will need; what it shows makes no
-    /// difference to any decision.
+    /// This node's clock. It only helps to guess which calendar windows a script will need, and by when it should begin; what it
+    /// shows makes no difference to any decision.
     pub node_clock: Arc<dyn Clock>,
 }
 

@@ -229,7 +229,7 @@ impl Reservation {
         let mut end = pin!(join(self.put_back(undo), keep));
         // Begun before the answer is out, it is on its way before anything that the caller sends next.
         let begun = poll_fn(|context| Poll::Ready(end.as_mut().poll(context))).await;
-        let is_late = matches!(answer, Err(StoreError::TimedOut { .. }));
+        let is_late = answer.as_ref().is_err_and(StoreError::is_late);
         if begun.is_pending() && is_late {
             // Where there is too much to do, a caller that asks again before this is done makes it more.
             end.await;
@@ -280,8 +280,11 @@ impl Reservation {
         let (answers, ()) = join(join_all(calls), this.let_go(&this.keep, this.deadline)).await;
         let answers = all_or_worst(answers)?;
         (self.undo, self.keep) = (Vec::new(), Vec::new());
-        let is_other_time = |answer: &Called| matches!(answer, Called::OtherTime(_));
-        self.guesses += usize::from(answers.iter().any(is_other_time));
+        let other_time = answers.iter().find_map(|answer| match answer {
+            Called::OtherTime(items) => items.first().map(|item| self.part(item.part()).place),
+            Called::Told(_) => None,
+        });
+        self.guesses += usize::from(other_time.is_some());
         let mut in_doubt = Vec::new();
         for answer in answers {
             match answer {
@@ -295,6 +298,9 @@ impl Reservation {
                     }
                 }
             }
+        }
+        if let Some(place) = other_time.filter(|_| self.deadline.is_over()) {
+            return Err(self.inner.too_late(place, self.deadline));
         }
         if self.guesses > MOST_GUESSES {
             return Err(nonsense("a time near this node's"));
@@ -330,7 +336,7 @@ impl Reservation {
 
     /// Sends items to the place where they live, in order.
     async fn call(&self, place: u16, items: Vec<Item>, deadline: Deadline) -> Result<Called, StoreError> {
-        let mut plan = self.inner.with_context(|context| {
+        let mut plan = self.inner.with_context(place, |context| {
             let plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
             let mut plan = plan.that_may_be_held(context.keys);
             items.iter().for_each(|item| self.append(&mut plan, item, context));

@@ -5,6 +5,7 @@
 mod backoff;
 mod checks;
 mod client;
+mod clocks;
 mod cluster;
 mod config;
 pub mod costs;

@@ -341,6 +341,15 @@ impl Deadline {
         Deadline { span, at: Instant::now() + span, late: Duration::ZERO }
     }
 
+    /// How much of it is left.
+    pub(crate) fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+
     /// The same, with an answer heard that comes up to `late` after.
     pub(crate) fn heard_for(self, late: Duration) -> Self {
         Deadline { late, ..self }

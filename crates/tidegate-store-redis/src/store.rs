@@ -1,7 +1,6 @@
 //! The Store contract, on whatever the URL names.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,6 +12,7 @@ use tidegate_store::{
 };
 
 use crate::client::{Call, Client, Route};
+use crate::clocks::{self, ServerClocks};
 use crate::cluster::Cluster;
 use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
@@ -43,9 +43,7 @@ pub(crate) struct Inner {
     pub(crate) late_answers: Duration,
     connect_timeout: Duration,
     time: TimeSource,
-    node_clock: Arc<dyn Clock>,
-    /// What to add to this node's clock to have the store's, as far as was noticed.
-    ahead_us: AtomicI64,
+    clocks: ServerClocks,
     /// What rides on the heartbeat.
     pub(crate) fleet: FleetNotes,
 }
@@ -54,6 +52,10 @@ pub(crate) struct Inner {
 pub(crate) const MOST_SPENDS: usize = 8_192;
 /// Plans that are made for a time that was not the store's, before giving up.
 const MOST_GUESSES: usize = 3;
+/// A decision that a server comes to only so long after its deadline is not made any more. Everybody was let go by then, and what it
+/// spent would have to be given back, if its answer came at all. Not at once after the deadline: on a busy machine a call is under
+/// way for long before it is sent, and its answer is welcome all the same.
+const BEGINS_WITHIN: Duration = Duration::from_millis(500);
 
 impl RedisStore {
     /// A store at `url`, used as `config` says.
@@ -66,6 +68,7 @@ impl RedisStore {
         let route = route(url, config, &dialer);
         let client =
             Client::new(route, dialer, config.max_in_flight, Arc::clone(&config.observer), config.timeout);
+        let nodes = client.route().nodes();
         let inner = Inner {
             client: Arc::new(client),
             keys: KeyWriter::new(&config.key_prefix),
@@ -73,8 +76,7 @@ impl RedisStore {
             late_answers: config.late_answers,
             connect_timeout: config.connect_timeout,
             time: config.time.clone(),
-            node_clock: Arc::clone(&config.node_clock),
-            ahead_us: AtomicI64::new(0),
+            clocks: ServerClocks::new(Arc::clone(&config.node_clock), config.timeout, nodes),
             fleet: FleetNotes::default(),
         };
         Ok(RedisStore { inner: Arc::new(inner) })
@@ -122,7 +124,7 @@ impl Inner {
         Ok(told)
     }
 
-    /// Makes a plan and runs it; again if it was made for a time that is not the store's.
+    /// Makes a plan and runs it; again if it was made for a time that is not the store's, unless its time is over.
     pub(crate) async fn run_made(
         &self,
         operation: Operation,
@@ -131,9 +133,10 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<Answer, StoreError> {
         for _ in 0..MOST_GUESSES {
-            let mut plan = self.with_context(&make);
+            let mut plan = self.with_context(partition, &make);
             match self.run(operation, partition, &mut plan, deadline).await? {
                 Ran::Done(answer) => return Ok(answer),
+                Ran::OtherTime if deadline.is_over() => return Err(self.too_late(partition, deadline)),
                 Ran::OtherTime => {}
             }
         }
@@ -141,9 +144,14 @@ impl Inner {
         Err(StoreError::NotApplied { endpoint: "redis".to_owned(), source })
     }
 
-    /// Makes something with what this node knows: how keys are written, and about what time it is.
-    pub(crate) fn with_context<T>(&self, make: impl Fn(&EncodeContext<'_>) -> T) -> T {
-        make(&EncodeContext { keys: &self.keys, approx_now: &|| self.approx_now() })
+    /// The server of `partition` came to a call when its time was over, and did nothing.
+    pub(crate) fn too_late(&self, partition: u16, deadline: Deadline) -> StoreError {
+        StoreError::TooLate { endpoint: self.client.name(partition), waited: deadline.span }
+    }
+
+    /// Makes something for the server of `partition` with what this node knows: how keys are written, and about what time it is.
+    pub(crate) fn with_context<T>(&self, partition: u16, make: impl Fn(&EncodeContext<'_>) -> T) -> T {
+        make(&EncodeContext { keys: &self.keys, approx_now: &|| self.approx_now(partition) })
     }
 
     /// Runs a plan once.
@@ -154,6 +162,13 @@ impl Inner {
         plan: &mut Plan,
         deadline: Deadline,
     ) -> Result<Ran, StoreError> {
+        let (node, sent) = (self.client.route().node_of(partition), self.clocks.own_now());
+        if operation == Operation::Decide
+            && self.given_time().is_none()
+            && let Some(now) = self.clocks.known_now(node)
+        {
+            plan.begins_before(clocks::after(now, deadline.left() + BEGINS_WITHIN));
+        }
         plan.seal(self.given_time());
         let script = plan.script();
         let call =
@@ -163,10 +178,12 @@ impl Inner {
             _ => return Err(nonsense("a string")),
         };
         match wire::read(answer).ok_or_else(|| nonsense("when that was"))? {
-            ScriptAnswer::Done(answer) => Ok(Ran::Done(answer)),
+            ScriptAnswer::Done(answer) => {
+                self.clocks.heard(node, sent, answer.at);
+                Ok(Ran::Done(answer))
+            }
             ScriptAnswer::OtherTime(now) => {
-                let ahead = now.as_micros().cast_signed() - self.node_clock.now().as_micros().cast_signed();
-                self.ahead_us.store(ahead, Ordering::Relaxed);
+                self.clocks.correct(node, now);
                 Ok(Ran::OtherTime)
             }
         }
@@ -292,7 +309,7 @@ impl Inner {
         let mut command = Cmd::new();
         let (notes, published) = (self.notes_key(), self.published_key());
         command.arg("EVALSHA").arg(&script.name).arg(6).arg(key).arg(notes).arg(published);
-        self.append_counted(self.approx_now(), &mut command, |command| {
+        self.append_counted(self.approx_now(self.client.partition_of(MEMBERS)), &mut command, |command| {
             command.arg(&member.to_le_bytes()[..]).arg(ttl.get()).arg(now);
             command.arg(&self.fleet.note.lock()[..]);
         });
@@ -355,11 +372,8 @@ impl Inner {
         }
     }
 
-    fn approx_now(&self) -> Timestamp {
-        self.given_time().unwrap_or_else(|| {
-            let now = self.node_clock.now().as_micros();
-            Timestamp::from_micros(now.saturating_add_signed(self.ahead_us.load(Ordering::Relaxed)))
-        })
+    fn approx_now(&self, partition: u16) -> Timestamp {
+        self.given_time().unwrap_or_else(|| self.clocks.approx_now(self.client.route().node_of(partition)))
     }
 }
 
@@ -414,6 +428,9 @@ pub(crate) fn all_or_unknown<T>(answers: Vec<Result<T, StoreError>>) -> Result<V
         None => Ok(done),
         Some(StoreError::NotApplied { endpoint, source }) if !all_failed => {
             Err(StoreError::FateUnknown { endpoint, source })
+        }
+        Some(StoreError::TooLate { endpoint, waited }) if !all_failed => {
+            Err(StoreError::TimedOut { endpoint, waited })
         }
         Some(failure) => Err(failure),
     }

@@ -267,6 +267,11 @@ impl Plan {
         self.push_numbers(&limit.numbers);
     }
 
+    /// Lets a server that comes to it later do nothing.
+    pub(crate) fn begins_before(&mut self, until: Timestamp) {
+        self.valid.1 = self.valid.1.min(number(until.as_micros()));
+    }
+
     /// How many items it carries.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.item_count)
@@ -422,7 +427,8 @@ impl Keys {
 pub(crate) enum ScriptAnswer {
     /// What the driver says.
     Done(Answer),
-    /// The plan's calendar windows are not those of the store's time, which is this. Nothing was done.
+    /// The plan's calendar windows are not those of the store's time, which is this, or it should have begun before. Nothing was
+    /// done.
     OtherTime(Timestamp),
 }
 

@@ -17,6 +17,13 @@ pub enum StoreError {
         /// What it said, or why it could not be reached.
         source: BoxError,
     },
+    /// Certainly not applied: the store came to it only when its time was over, and left it.
+    TooLate {
+        /// Which store, as an operator knows it.
+        endpoint: String,
+        /// How long it was given.
+        waited: Duration,
+    },
     /// Possibly applied, for the connection was lost: a retry could spend twice.
     FateUnknown {
         /// Which store, as an operator knows it.
@@ -39,6 +46,7 @@ impl StoreError {
     pub fn endpoint(&self) -> &str {
         match self {
             StoreError::NotApplied { endpoint, .. }
+            | StoreError::TooLate { endpoint, .. }
             | StoreError::FateUnknown { endpoint, .. }
             | StoreError::TimedOut { endpoint, .. } => endpoint,
         }
@@ -47,7 +55,13 @@ impl StoreError {
     /// Whether the request certainly left no trace, so that it may be sent again.
     #[must_use]
     pub fn is_certainly_not_applied(&self) -> bool {
-        matches!(self, StoreError::NotApplied { .. })
+        matches!(self, StoreError::NotApplied { .. } | StoreError::TooLate { .. })
+    }
+
+    /// Whether time was all that was missing.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        matches!(self, StoreError::TimedOut { .. } | StoreError::TooLate { .. })
     }
 }
 
@@ -56,6 +70,9 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::NotApplied { endpoint, .. } => {
                 write!(f, "store at {endpoint} did not apply the request")
+            }
+            StoreError::TooLate { endpoint, waited } => {
+                write!(f, "store at {endpoint} came to the request only after {waited:?}, and left it")
             }
             StoreError::FateUnknown { endpoint, .. } => {
                 write!(f, "store at {endpoint} may or may not have applied the request")
@@ -71,7 +88,7 @@ impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StoreError::NotApplied { source, .. } | StoreError::FateUnknown { source, .. } => Some(&**source),
-            StoreError::TimedOut { .. } => None,
+            StoreError::TooLate { .. } | StoreError::TimedOut { .. } => None,
         }
     }
 }

@@ -158,7 +158,7 @@ impl Remote {
                 true => self.breakers.answered(node),
                 false => None,
             },
-            (None | Some(Err(StoreError::TimedOut { .. })), BreakerState::Closed)
+            (None | Some(Err(StoreError::TimedOut { .. } | StoreError::TooLate { .. })), BreakerState::Closed)
                 if self.is_only_late(&[node], sent, now) =>
             {
                 None

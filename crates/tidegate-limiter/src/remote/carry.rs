@@ -404,7 +404,7 @@ impl Remote {
             }
             return CallEnd::Answered;
         };
-        let is_late = matches!(error, StoreError::TimedOut { .. });
+        let is_late = error.is_late();
         if is_late {
             let took = self.lag.waited(sent, now);
             self.still_to_answer(nodes, sent.at).for_each(|way| way.took(took));

@@ -1,6 +1,6 @@
 //! Calls that are answered after everybody was let go.
 //!
-//! A call that was sent spends, whoever still waits. So it is heard to its end: what was spent for requests that were decided
+//! A call that was sent spends, whoever still waits, unless the store comes to it so late that it leaves it. So it is heard to its end: what was spent for requests that were decided
 //! without it is given back, and where this core runs late its answer proves that the store lives. How many such calls there
 //! are, and for how long, is bounded; what the others spent stays spent.
 
@@ -121,13 +121,13 @@ impl Remote {
         let answer = answer.unwrap_or(Err(too_late));
         match answer.and_then(|told| self.complete(told, sent.requests)) {
             Ok(told) => {
-                let now = self.clock.now();
-                nodes
-                    .iter()
-                    .for_each(|node| self.way_to(*node).late_at.store(now.as_micros(), Ordering::Relaxed));
-                self.lives(nodes, sent.at.at);
+                self.answered_late(nodes, sent.at.at);
                 let given_back = self.answer_all(&sent, &told);
                 self.observer.late_call(LateCall::Answered { given_back });
+            }
+            Err(StoreError::TooLate { .. }) => {
+                self.answered_late(nodes, sent.at.at);
+                self.observer.late_call(LateCall::Answered { given_back: 0 });
             }
             Err(_) => self.observer.late_call(LateCall::Lost),
         }
@@ -168,8 +168,11 @@ impl Remote {
 
     /// `nodes` have answered what was sent then, too late for everybody. That is as good as silence where this core keeps up,
     /// or after so long.
-    fn lives(self: &Arc<Self>, nodes: &[usize], sent: Timestamp) {
+    fn answered_late(self: &Arc<Self>, nodes: &[usize], sent: Timestamp) {
         let now = self.clock.now();
+        nodes
+            .iter()
+            .for_each(|node| self.way_to(*node).late_at.store(now.as_micros(), Ordering::Relaxed));
         if !self.lag.is_busy(now) || now.since(sent) >= self.busy_patience() {
             return;
         }

@@ -20,4 +20,5 @@ mod scripts;
 mod sentinel;
 mod sharded;
 mod subject;
+mod too_late;
 mod twins;
