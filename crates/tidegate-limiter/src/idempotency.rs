@@ -1,10 +1,11 @@
 //! Requests that name themselves: asked again within a minute, they get the first answer and spend nothing.
 //!
 //! The first to come claims the name in the store, so that no other node decides meanwhile, and leaves its answer there.
-//! An answer that the store has no part in is none: then the name is free again. A store that does not answer is told
-//! later, from a bounded queue; until then a name may stay claimed, for at most its minute.
+//! A refusal that the store has no part in is no answer: then the name is free again. Who was let pass without the store has
+//! passed: this node repeats that while the store is away, and leaves it there once it is back. A store that does not answer is
+//! told later, from a bounded queue; until then a name may stay claimed, for at most its minute.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use crate::remote::Remote;
 const KEPT: Micros = Micros::from_secs(60);
 /// Records that a store which did not answer must still be told. Beyond that names stay claimed until their time is over.
 const MOST_UNWRITTEN: usize = 4_096;
+/// Names of which only this node may know that they passed.
+const MOST_PASSED_HERE: usize = 4_096;
 
 /// A name that a caller gave its request, and what stands for all it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +107,17 @@ pub(crate) struct RequestNames {
     random: RandomState,
     next: AtomicU64,
     unwritten: Mutex<VecDeque<Unwritten>>,
+    passed_here: Mutex<PassedHere>,
     /// Those for which there was no room.
     lost: AtomicU64,
+}
+
+/// Records of requests that passed without the store, by name.
+#[derive(Default)]
+struct PassedHere {
+    records: HashMap<[u8; 32], Vec<u8>>,
+    /// Until when each counts, the first to end first.
+    ends: VecDeque<(Timestamp, [u8; 32])>,
 }
 
 /// What a store must still be told of a name that this node has claimed.
@@ -128,6 +140,9 @@ impl Limiter {
         let claim = self.request_names.new_claim(request.fingerprint);
         let put = self.put_record(request.name, claim.clone()).await;
         let name = request.name;
+        if let Some(passed) = self.request_names.passed_here(&name, self.clock.now()) {
+            return self.passed_before(request, &claim, put, passed).await;
+        }
         let certain = |claim| {
             Ok(Claim::First(FirstTime { limiter: self, name, claim, claimed: true, is_certain: true }))
         };
@@ -161,6 +176,46 @@ impl Limiter {
         }
     }
 
+    /// What is known of a request that passed here without the store, whose name was just to be claimed.
+    async fn passed_before(
+        &self,
+        request: &RequestId,
+        claim: &[u8],
+        put: Result<Option<Vec<u8>>, StoreError>,
+        passed: Vec<u8>,
+    ) -> Result<Claim<'_>, ClaimError> {
+        let until = self.clock.now() + KEPT;
+        let change =
+            Unwritten { name: request.name, from: claim.to_vec(), to: Some(passed.clone()), until };
+        let known = match put {
+            Ok(Some(known)) if matches!(read(&known), Some((_, RecordState::Answered(_)))) => known,
+            Ok(Some(_)) => passed,
+            Ok(None) => {
+                self.write_soon_or_later(change).await;
+                passed
+            }
+            Err(error) => {
+                if !error.is_certainly_not_applied() {
+                    self.request_names.remember(change);
+                }
+                passed
+            }
+        };
+        match read(&known) {
+            Some((fingerprint, RecordState::Answered(answer))) if fingerprint == request.fingerprint => {
+                Ok(Claim::Answered(answer.to_vec()))
+            }
+            _ => Err(ClaimError::UsedForAnother),
+        }
+    }
+
+    /// Changes a record now, or once the store answers.
+    async fn write_soon_or_later(&self, change: Unwritten) {
+        if self.replace_record(change.clone()).await.is_err() {
+            self.request_names.remember(change);
+        }
+    }
+
     async fn put_record(&self, name: [u8; 32], value: Vec<u8>) -> Result<Option<Vec<u8>>, StoreError> {
         match &self.remote {
             None => self.store.put_record(Record { name: &name, value: &value }, KEPT).answer().await,
@@ -181,8 +236,31 @@ impl Limiter {
 
 impl FirstTime<'_> {
     /// Leaves `answer` for whoever asks again.
-    pub async fn answered(mut self, answer: &[u8]) {
-        let answer = [&self.claim[..size_of::<Fingerprint>()], &[ANSWERED], answer].concat();
+    pub async fn answered(self, answer: &[u8]) {
+        let record = self.record(answer);
+        self.leave(record).await;
+    }
+
+    /// Leaves `answer`, by which the request passed without the store, for whoever asks this node again, and in the store as soon as
+    /// it takes it.
+    pub async fn passed_without_the_store(mut self, answer: &[u8]) {
+        let (names, now) = (&self.limiter.request_names, self.limiter.clock.now());
+        let record = self.record(answer);
+        names.passes_here(self.name, record.clone(), now);
+        if self.claimed {
+            return self.leave(record).await;
+        }
+        // What was not claimed is put there instead of a claim that is not found.
+        let from = std::mem::take(&mut self.claim);
+        names.remember(Unwritten { name: self.name, from, to: Some(record), until: now + KEPT });
+    }
+
+    /// What the store keeps of an answer.
+    fn record(&self, answer: &[u8]) -> Vec<u8> {
+        [&self.claim[..size_of::<Fingerprint>()], &[ANSWERED], answer].concat()
+    }
+
+    async fn leave(mut self, answer: Vec<u8>) {
         if std::mem::take(&mut self.claimed) {
             self.write(Some(answer)).await;
         } else {
@@ -208,9 +286,7 @@ impl FirstTime<'_> {
         let limiter = self.limiter;
         let from = std::mem::take(&mut self.claim);
         let change = Unwritten { name: self.name, from, to, until: limiter.clock.now() + KEPT };
-        if limiter.replace_record(change.clone()).await.is_err() {
-            limiter.request_names.remember(change);
-        }
+        limiter.write_soon_or_later(change).await;
     }
 }
 
@@ -245,7 +321,8 @@ impl fmt::Debug for FirstTime<'_> {
 impl RequestNames {
     pub(crate) fn new() -> Self {
         let (next, lost) = (AtomicU64::new(0), AtomicU64::new(0));
-        RequestNames { random: RandomState::new(), next, unwritten: Mutex::default(), lost }
+        let (unwritten, passed_here) = (Mutex::default(), Mutex::default());
+        RequestNames { random: RandomState::new(), next, unwritten, passed_here, lost }
     }
 
     /// A record that no other claim equals.
@@ -269,6 +346,23 @@ impl RequestNames {
         (self.unwritten.lock().len(), self.lost.load(Ordering::Relaxed))
     }
 
+    /// The record of a name that passed here without the store, less than a minute ago.
+    fn passed_here(&self, name: &[u8; 32], now: Timestamp) -> Option<Vec<u8>> {
+        let mut passed = self.passed_here.lock();
+        passed.forget_what_has_ended(now);
+        passed.records.get(name).cloned()
+    }
+
+    fn passes_here(&self, name: [u8; 32], record: Vec<u8>, now: Timestamp) {
+        let mut passed = self.passed_here.lock();
+        passed.forget_what_has_ended(now);
+        if passed.records.len() >= MOST_PASSED_HERE {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        } else if passed.records.insert(name, record).is_none() {
+            passed.ends.push_back((now + KEPT, name));
+        }
+    }
+
     fn wrote(&self, change: &Unwritten) {
         self.unwritten.lock().retain(|other| other.from != change.from);
     }
@@ -280,6 +374,16 @@ impl RequestNames {
 
     fn oldest(&self) -> Option<Unwritten> {
         self.unwritten.lock().front().cloned()
+    }
+}
+
+impl PassedHere {
+    fn forget_what_has_ended(&mut self, now: Timestamp) {
+        // One that ends later than a minute from now was kept before the clock stepped back.
+        while let Some((_, name)) = self.ends.front().filter(|(end, _)| *end <= now || *end > now + KEPT) {
+            self.records.remove(name);
+            self.ends.pop_front();
+        }
     }
 }
 
@@ -304,11 +408,21 @@ impl Remote {
         self.run(StoreCall::Record, nodes, work).await
     }
 
+    /// Changes a record, or puts an answer where no claim is found to stand for it: the store did not take the claim either.
+    async fn write(self: &Arc<Self>, change: Unwritten) -> Result<(), StoreError> {
+        let (name, to) = (change.name, change.to.clone());
+        let is_changed = self.replace_record(change).await?;
+        match to.filter(|_| !is_changed) {
+            Some(to) => self.put_record(name, to).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Tells the store what it could not be told of names that this node has claimed. Doing so twice does no harm.
     pub(crate) async fn write_what_is_unwritten(self: &Arc<Self>, names: &RequestNames) {
         while let Some(change) = names.oldest() {
             let is_over = self.clock.now() >= change.until;
-            if !is_over && self.replace_record(change.clone()).await.is_err() {
+            if !is_over && self.write(change.clone()).await.is_err() {
                 return;
             }
             names.wrote(&change);

@@ -14,6 +14,10 @@ const PER_USER: &str = "\
 - { name: per-user, key: [user], on_store_failure: closed, limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
 ";
 
+const LOCAL: &str = "\
+- { name: per-user, key: [user], limits: [{ algorithm: fixed_window, limit: 1000, window: 1d }] }
+";
+
 fn named(user: &str, id: &str) -> Json {
     json!({ "domain": "api", "attributes": { "user": user }, "request_id": id })
 }
@@ -109,6 +113,53 @@ fn request_id_a_check_retried_through_a_pause_of_the_store_is_charged_once() {
         let spent = || nodes.each_ref().map(|node| 1000 - left(&mut node.client(), &user));
         eventually("it is charged once", PATIENCE, || spent() == [1; 2]);
     }
+}
+
+/// Nobody hears an answer that comes so late: Redis must not come to the first tries at all when it goes on.
+#[test]
+fn request_id_a_check_retried_through_a_long_pause_of_the_store_is_charged_once() {
+    let redis = Redis::start();
+    let nodes = [0, 1].map(|_| Node::ready(&redis.url(), DEFAULT, LOCAL));
+    assert_eq!(nodes.each_ref().map(|node| left(&mut node.client(), "42")), [1000; 2]);
+    redis.pause();
+    let passed = poll(PATIENCE, || {
+        pass(Duration::from_millis(60));
+        (post(nodes[0].http, "/v1/check", &named("42", "r-1")).0 == 200).then_some(())
+    });
+    assert!(passed.is_some(), "it passes by its share");
+    pass(Duration::from_millis(2_500));
+    redis.resume();
+    let spent = || nodes.each_ref().map(|node| 1000 - left(&mut node.client(), "42"));
+    eventually("it is charged", PATIENCE, || spent() == [1; 2]);
+    assert_eq!(post(nodes[1].http, "/v1/check", &named("42", "r-1")).0, 200);
+    assert_eq!(spent(), [1; 2]);
+}
+
+#[test]
+fn request_id_who_passed_without_the_store_has_passed() {
+    let redis = Redis::start();
+    let nodes = [0, 1].map(|_| Node::ready(&redis.url(), DEFAULT, LOCAL));
+    redis.pause();
+    let first = poll(PATIENCE, || {
+        pass(Duration::from_millis(20));
+        let answer = post(nodes[0].http, "/v1/check", &named("42", "r-1"));
+        (answer.0 == 200).then_some(answer)
+    });
+    let first = first.expect("it passes by its share");
+    assert_eq!(first.1["source"], json!("fallback_local"));
+    for _ in 0..3 {
+        assert_eq!(post(nodes[0].http, "/v1/check", &named("42", "r-1")), first, "while the store is away");
+    }
+    assert_eq!(post(nodes[0].http, "/v1/check", &named("7", "r-1")).0, 409, "it is another's name");
+    redis.resume();
+    let spent = || nodes.each_ref().map(|node| 1000 - left(&mut node.client(), "42"));
+    eventually("it is charged", PATIENCE, || spent() == [1; 2]);
+    for node in &nodes {
+        eventually("the answer is left in the store", PATIENCE, || {
+            post(node.http, "/v1/check", &named("42", "r-1")) == first
+        });
+    }
+    assert_eq!(spent(), [1; 2]);
 }
 
 #[test]

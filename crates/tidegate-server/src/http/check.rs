@@ -149,7 +149,11 @@ impl HttpState {
         let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
         serde_json::to_writer(&mut body, &as_json(decision, lease.as_deref()))
             .expect("a decision always serialises");
-        let keep = if decision.source.is_without_the_store() { Keep::Nothing } else { Keep::Answer };
+        let keep = match (decision.source.is_without_the_store(), decision.allowed) {
+            (false, _) => Keep::Answer,
+            (true, true) => Keep::Passed,
+            (true, false) => Keep::Nothing,
+        };
         KeptAnswer { status: answer::status(decision), headers, body: body.into(), keep }
     }
 

@@ -30,7 +30,9 @@ pub(crate) struct KeptAnswer {
 pub(super) enum Keep {
     /// The answer is kept.
     Answer,
-    /// It was decided without the store, which is no answer: the name is free.
+    /// The request passed without the store, and has passed.
+    Passed,
+    /// It was refused without the store, which is no answer: the name is free.
     Nothing,
 }
 
@@ -39,6 +41,7 @@ impl KeptAnswer {
     pub(super) async fn settle(&self, first: FirstTime<'_>) {
         match self.keep {
             Keep::Answer => first.answered(&self.to_record()).await,
+            Keep::Passed => first.passed_without_the_store(&self.to_record()).await,
             Keep::Nothing => first.withdrawn().await,
         }
     }
