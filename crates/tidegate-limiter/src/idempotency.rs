@@ -2,8 +2,8 @@
 //!
 //! The first to come claims the name in the store, so that no other node decides meanwhile, and leaves its answer there.
 //! A refusal that the store has no part in is no answer: then the name is free again. Who was let pass without the store has
-//! passed: this node repeats that while the store is away, and leaves it there once it is back. A store that does not answer is
-//! told later, from a bounded queue; until then a name may stay claimed, for at most its minute.
+//! passed. What the store could not be told it is told later, from a bounded queue; until then this node repeats the answers that
+//! it has given, and a name may stay claimed, for at most its minute.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,8 +24,8 @@ use crate::remote::Remote;
 const KEPT: Micros = Micros::from_secs(60);
 /// Records that a store which did not answer must still be told. Beyond that names stay claimed until their time is over.
 const MOST_UNWRITTEN: usize = 4_096;
-/// Names of which only this node may know that they passed.
-const MOST_PASSED_HERE: usize = 4_096;
+/// Answers that only this node may know.
+const MOST_KEPT_HERE: usize = 4_096;
 
 /// A name that a caller gave its request, and what stands for all it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,14 +107,14 @@ pub(crate) struct RequestNames {
     random: RandomState,
     next: AtomicU64,
     unwritten: Mutex<VecDeque<Unwritten>>,
-    passed_here: Mutex<PassedHere>,
+    kept_here: Mutex<KeptHere>,
     /// Those for which there was no room.
     lost: AtomicU64,
 }
 
-/// Records of requests that passed without the store, by name.
+/// Answers that the store may not have yet, by name.
 #[derive(Default)]
-struct PassedHere {
+struct KeptHere {
     records: HashMap<[u8; 32], Vec<u8>>,
     /// Until when each counts, the first to end first.
     ends: VecDeque<(Timestamp, [u8; 32])>,
@@ -140,8 +140,8 @@ impl Limiter {
         let claim = self.request_names.new_claim(request.fingerprint);
         let put = self.put_record(request.name, claim.clone()).await;
         let name = request.name;
-        if let Some(passed) = self.request_names.passed_here(&name, self.clock.now()) {
-            return self.passed_before(request, &claim, put, passed).await;
+        if let Some(answered) = self.request_names.kept_here(&name, self.clock.now()) {
+            return self.answered_before(request, claim, put, answered).await;
         }
         let certain = |claim| {
             Ok(Claim::First(FirstTime { limiter: self, name, claim, claimed: true, is_certain: true }))
@@ -176,29 +176,28 @@ impl Limiter {
         }
     }
 
-    /// What is known of a request that passed here without the store, whose name was just to be claimed.
-    async fn passed_before(
+    /// What is known of a request that was answered here and perhaps nowhere else, whose name was just to be claimed.
+    async fn answered_before(
         &self,
         request: &RequestId,
-        claim: &[u8],
+        claim: Vec<u8>,
         put: Result<Option<Vec<u8>>, StoreError>,
-        passed: Vec<u8>,
+        answered: Vec<u8>,
     ) -> Result<Claim<'_>, ClaimError> {
         let until = self.clock.now() + KEPT;
-        let change =
-            Unwritten { name: request.name, from: claim.to_vec(), to: Some(passed.clone()), until };
+        let change = Unwritten { name: request.name, from: claim, to: Some(answered.clone()), until };
         let known = match put {
             Ok(Some(known)) if matches!(read(&known), Some((_, RecordState::Answered(_)))) => known,
-            Ok(Some(_)) => passed,
+            Ok(Some(_)) => answered,
             Ok(None) => {
-                self.write_soon_or_later(change).await;
-                passed
+                self.write_now_or_later(change).await;
+                answered
             }
             Err(error) => {
                 if !error.is_certainly_not_applied() {
                     self.request_names.remember(change);
                 }
-                passed
+                answered
             }
         };
         match read(&known) {
@@ -209,10 +208,21 @@ impl Limiter {
         }
     }
 
-    /// Changes a record now, or once the store answers.
-    async fn write_soon_or_later(&self, change: Unwritten) {
-        if self.replace_record(change.clone()).await.is_err() {
+    /// Changes a record now, or once the store answers; until then this node knows the answer.
+    async fn write_now_or_later(&self, change: Unwritten) {
+        if self.write(change.clone()).await.is_err() {
+            if let Some(answer) = &change.to {
+                self.request_names.keep_here(change.name, answer.clone(), self.clock.now());
+            }
             self.request_names.remember(change);
+        }
+    }
+
+    async fn write(&self, change: Unwritten) -> Result<(), StoreError> {
+        match &self.remote {
+            // Memory took the claim.
+            None => self.replace_record(change).await.map(drop),
+            Some(remote) => remote.write(change).await,
         }
     }
 
@@ -236,23 +246,17 @@ impl Limiter {
 
 impl FirstTime<'_> {
     /// Leaves `answer` for whoever asks again.
-    pub async fn answered(self, answer: &[u8]) {
+    pub async fn answered(mut self, answer: &[u8]) {
         let record = self.record(answer);
-        self.leave(record).await;
+        self.write(Some(record)).await;
     }
 
     /// Leaves `answer`, by which the request passed without the store, for whoever asks this node again, and in the store as soon as
     /// it takes it.
     pub async fn passed_without_the_store(mut self, answer: &[u8]) {
-        let (names, now) = (&self.limiter.request_names, self.limiter.clock.now());
-        let record = self.record(answer);
-        names.passes_here(self.name, record.clone(), now);
-        if self.claimed {
-            return self.leave(record).await;
-        }
-        // What was not claimed is put there instead of a claim that is not found.
-        let from = std::mem::take(&mut self.claim);
-        names.remember(Unwritten { name: self.name, from, to: Some(record), until: now + KEPT });
+        let (limiter, record) = (self.limiter, self.record(answer));
+        limiter.request_names.keep_here(self.name, record.clone(), limiter.clock.now());
+        self.write(Some(record)).await;
     }
 
     /// What the store keeps of an answer.
@@ -260,18 +264,9 @@ impl FirstTime<'_> {
         [&self.claim[..size_of::<Fingerprint>()], &[ANSWERED], answer].concat()
     }
 
-    async fn leave(mut self, answer: Vec<u8>) {
-        if std::mem::take(&mut self.claimed) {
-            self.write(Some(answer)).await;
-        } else {
-            // The store was away when the name was to be claimed. If it is back, better late than never.
-            let _ = self.limiter.put_record(self.name, answer).await;
-        }
-    }
-
     /// Frees the name: what was decided is no answer.
     pub async fn withdrawn(mut self) {
-        if std::mem::take(&mut self.claimed) {
+        if self.claimed {
             self.write(None).await;
         }
     }
@@ -282,11 +277,12 @@ impl FirstTime<'_> {
         self.is_certain
     }
 
+    /// Writes `to` in the place of the claim.
     async fn write(&mut self, to: Option<Vec<u8>>) {
-        let limiter = self.limiter;
-        let from = std::mem::take(&mut self.claim);
+        self.claimed = false;
+        let (limiter, from) = (self.limiter, std::mem::take(&mut self.claim));
         let change = Unwritten { name: self.name, from, to, until: limiter.clock.now() + KEPT };
-        limiter.write_soon_or_later(change).await;
+        limiter.write_now_or_later(change).await;
     }
 }
 
@@ -321,8 +317,8 @@ impl fmt::Debug for FirstTime<'_> {
 impl RequestNames {
     pub(crate) fn new() -> Self {
         let (next, lost) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (unwritten, passed_here) = (Mutex::default(), Mutex::default());
-        RequestNames { random: RandomState::new(), next, unwritten, passed_here, lost }
+        let (unwritten, kept_here) = (Mutex::default(), Mutex::default());
+        RequestNames { random: RandomState::new(), next, unwritten, kept_here, lost }
     }
 
     /// A record that no other claim equals.
@@ -346,20 +342,20 @@ impl RequestNames {
         (self.unwritten.lock().len(), self.lost.load(Ordering::Relaxed))
     }
 
-    /// The record of a name that passed here without the store, less than a minute ago.
-    fn passed_here(&self, name: &[u8; 32], now: Timestamp) -> Option<Vec<u8>> {
-        let mut passed = self.passed_here.lock();
-        passed.forget_what_has_ended(now);
-        passed.records.get(name).cloned()
+    /// The answer that was kept here for a name, less than a minute ago.
+    fn kept_here(&self, name: &[u8; 32], now: Timestamp) -> Option<Vec<u8>> {
+        let mut kept = self.kept_here.lock();
+        kept.forget_what_has_ended(now);
+        kept.records.get(name).cloned()
     }
 
-    fn passes_here(&self, name: [u8; 32], record: Vec<u8>, now: Timestamp) {
-        let mut passed = self.passed_here.lock();
-        passed.forget_what_has_ended(now);
-        if passed.records.len() >= MOST_PASSED_HERE {
+    fn keep_here(&self, name: [u8; 32], record: Vec<u8>, now: Timestamp) {
+        let mut kept = self.kept_here.lock();
+        kept.forget_what_has_ended(now);
+        if kept.records.len() >= MOST_KEPT_HERE {
             self.lost.fetch_add(1, Ordering::Relaxed);
-        } else if passed.records.insert(name, record).is_none() {
-            passed.ends.push_back((now + KEPT, name));
+        } else if kept.records.insert(name, record).is_none() {
+            kept.ends.push_back((now + KEPT, name));
         }
     }
 
@@ -377,7 +373,7 @@ impl RequestNames {
     }
 }
 
-impl PassedHere {
+impl KeptHere {
     fn forget_what_has_ended(&mut self, now: Timestamp) {
         // One that ends later than a minute from now was kept before the clock stepped back.
         while let Some((_, name)) = self.ends.front().filter(|(end, _)| *end <= now || *end > now + KEPT) {

@@ -158,11 +158,10 @@ impl Remote {
                 true => self.breakers.answered(node),
                 false => None,
             },
-            (None | Some(Err(StoreError::TimedOut { .. } | StoreError::TooLate { .. })), BreakerState::Closed)
-                if self.is_only_late(&[node], sent, now) =>
-            {
-                None
-            }
+            (
+                None | Some(Err(StoreError::TimedOut { .. } | StoreError::TooLate { .. })),
+                BreakerState::Closed,
+            ) if self.is_only_late(&[node], sent, now) => None,
             (_, BreakerState::Closed) => {
                 if let Some(at) = self.proved_alive_at(node) {
                     self.breakers.lived(node, at);

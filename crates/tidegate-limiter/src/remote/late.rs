@@ -170,9 +170,7 @@ impl Remote {
     /// or after so long.
     fn answered_late(self: &Arc<Self>, nodes: &[usize], sent: Timestamp) {
         let now = self.clock.now();
-        nodes
-            .iter()
-            .for_each(|node| self.way_to(*node).late_at.store(now.as_micros(), Ordering::Relaxed));
+        nodes.iter().for_each(|node| self.way_to(*node).late_at.store(now.as_micros(), Ordering::Relaxed));
         if !self.lag.is_busy(now) || now.since(sent) >= self.busy_patience() {
             return;
         }

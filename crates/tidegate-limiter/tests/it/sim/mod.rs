@@ -12,6 +12,7 @@ mod lag;
 mod late;
 mod lost;
 mod mixed;
+mod names;
 mod overload;
 mod promises;
 mod replicated;
