@@ -90,21 +90,15 @@ impl DecisionLog {
         if decided.is_look() {
             return;
         }
-        if decided.decision.allowed {
-            // When it was asked is known; to look at the clock for every admission would cost more than the rest.
-            let second = decided.decision.asked_at().as_micros() / 1_000_000;
-            let kept = match &decided.decision.lease {
-                None => self.admissions.take(second),
-                Some(lease) => self.admissions.take_lease(second, || lease.mark()),
-            };
-            if let Some(n) = kept {
-                self.keep(decided, self.clock.now().as_micros(), n);
-            }
-        } else {
-            let now_us = self.clock.now().as_micros();
-            if let Some(n) = self.refusals.take(now_us / 1_000_000) {
-                self.keep(decided, now_us, n);
-            }
+        // When it was asked is known; to look at the clock for every decision would cost more than the rest.
+        let second = decided.decision.asked_at().as_micros() / 1_000_000;
+        let kept = match (decided.decision.allowed, &decided.decision.lease) {
+            (false, _) => self.refusals.take(second),
+            (true, None) => self.admissions.take(second),
+            (true, Some(lease)) => self.admissions.take_lease(second, || lease.mark()),
+        };
+        if let Some(n) = kept {
+            self.keep(decided, self.clock.now().as_micros(), n);
         }
     }
 

@@ -170,11 +170,18 @@ impl RotatingFile {
     }
 
     fn write_buffer(&mut self) -> io::Result<()> {
-        if !self.buffer.is_empty() && !self.is_in_place() {
-            self.file = append_to(&self.config.path)?;
-            self.bytes = self.file.metadata()?.len() + self.buffer.len() as u64;
+        if self.buffer.is_empty() {
+            return Ok(());
         }
-        let before = self.file.metadata()?.len();
+        let open = self.file.metadata()?;
+        let before = if self.is_in_place(&open) {
+            open.len()
+        } else {
+            self.file = append_to(&self.config.path)?;
+            let before = self.file.metadata()?.len();
+            self.bytes = before + self.buffer.len() as u64;
+            before
+        };
         self.file.write_all(&self.buffer).inspect_err(|_| {
             self.bytes = before;
             // Where even that fails, a reader finds one line torn.
@@ -184,12 +191,9 @@ impl RotatingFile {
 
     /// Whether the open file is the one that its path names. It may have been moved or deleted, or its folder: what is written
     /// to it then is read by nobody.
-    fn is_in_place(&self) -> bool {
-        let identity = |known: fs::Metadata| (known.dev(), known.ino());
-        match (fs::metadata(&self.config.path), self.file.metadata()) {
-            (Ok(named), Ok(open)) => identity(named) == identity(open),
-            _ => false,
-        }
+    fn is_in_place(&self, open: &fs::Metadata) -> bool {
+        fs::metadata(&self.config.path)
+            .is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino()))
     }
 
     fn rotate(&mut self) -> io::Result<()> {
