@@ -1,10 +1,10 @@
-//! Concurrency: how many requests are being served at once, as leases that end by themselves if their holder dies.
+//! Concurrency: the number of requests in progress, as leases that expire automatically if their holder dies.
 //!
-//! A request takes one lease whatever its cost: cost says how much work it is, not how many of it there are. The lease's
-//! id is made by the node that asks, so that an acquire of unknown fate can still be released. Renewing and releasing touch
-//! that one lease: whoever comes with another `ttl`, because the rule changed meanwhile, ends nobody else's.
+//! A request takes one lease whatever its cost: cost measures work, not the number of requests. The calling node creates
+//! the lease ID, so that it can release an acquire of unknown fate. Renew and release touch only that lease: a caller with
+//! another `ttl`, because the rule changed, ends nobody else's.
 //!
-//! Where refused requests count, each is remembered for `ttl` in a log beside the leases, and takes up room like one.
+//! If refused requests count, each is kept for `ttl` in a log next to the leases, and takes up room like a lease.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -23,49 +23,48 @@ pub struct Concurrency {
     refused: RefusedHits,
 }
 
-/// Names one lease; random, made by the node that asks.
+/// Identifies a lease; random, created by the calling node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub NonZeroU64);
 
-/// One request being served.
+/// One request in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lease {
     id: LeaseId,
-    /// When it ends if it is not renewed.
+    /// When it ends unless renewed.
     expires_at: Timestamp,
 }
 
-/// The requests being served, and the refused ones that count all the same.
+/// The requests in progress, and the refused ones that count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
-    /// Those that end first in front.
+    /// Ordered by expiry, earliest first.
     held: VecDeque<Lease>,
-    /// The longest time to live under which any of them was taken: what lasts longer, a clock wrote that has since
-    /// stepped back.
+    /// The longest TTL under which any of them was taken: an end further ahead was written before the clock stepped back.
     longest_ttl: Micros,
     refused: Log,
 }
 
 impl Leases {
-    /// Leases and refused requests remembered, whether or not they have ended.
+    /// Stored leases and refused requests, expired or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.held.len() + self.refused.len()
     }
 
-    /// Whether nothing is remembered.
+    /// Whether nothing is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Memory it takes outside itself.
+    /// Its heap memory.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.held.capacity() * size_of::<Lease>() + self.refused.heap_bytes()
     }
 
-    /// Removes the lease `id`: when it would have ended.
+    /// Removes the lease `id` and returns its expiry.
     fn take(&mut self, id: LeaseId) -> Option<Timestamp> {
         let at = self.held.iter().position(|lease| lease.id == id)?;
         self.held.remove(at).map(|lease| lease.expires_at)
@@ -76,25 +75,25 @@ impl Leases {
         self.held.insert(at, Lease { id, expires_at });
     }
 
-    /// How many have ended at `now`.
+    /// The number of leases expired at `now`.
     fn ended(&self, now: Timestamp) -> usize {
         self.held.partition_point(|lease| lease.expires_at <= now)
     }
 
-    /// How long until the `index`th lease ends.
+    /// The time until the `index`th lease ends.
     fn ends_in(&self, index: usize, now: Timestamp) -> Micros {
         self.held[index].expires_at.since(now).min(self.longest_ttl)
     }
 }
 
-/// The largest limit; a release searches the leases of one key one by one.
+/// The largest limit; a release searches the leases of one key linearly.
 const MOST_LEASES: u64 = 100_000;
 
 impl Concurrency {
-    /// At most `limit` requests at once, each for `ttl` unless renewed; a limit of zero is a ban.
+    /// At most `limit` requests at once, each for `ttl` unless renewed; zero is a ban.
     ///
     /// # Errors
-    /// When the limit is above 100,000 or the time to live makes no sense.
+    /// When the limit is above 100,000 or the TTL is invalid.
     pub fn new(limit: u64, ttl: Micros, refused: RefusedHits) -> Result<Self, LimitError> {
         check_window(ttl).map_err(|error| LimitError { field: "ttl", ..error })?;
         if limit > MOST_LEASES {
@@ -116,14 +115,14 @@ impl Concurrency {
         self.ttl
     }
 
-    /// What refused requests do.
+    /// How refused requests count.
     #[must_use]
     pub fn refused_hits(&self) -> RefusedHits {
         self.refused
     }
 
-    /// What this limit would say at `now`. Changes nothing. `retry_after` is when there is room again if all holders died
-    /// now; a release may come sooner.
+    /// The outcome at `now`. Changes nothing. `retry_after` is when there is room if no holder renews or releases; a
+    /// release may come sooner.
     #[must_use]
     pub fn look(&self, leases: &Leases, now: Timestamp, hits: Hits) -> Outcome {
         let ended = leases.ended(now);
@@ -150,7 +149,7 @@ impl Concurrency {
         Outcome::refused(retry_after, 0, reset_after)
     }
 
-    /// Takes a lease named `id` if there is room; taking it again renews it.
+    /// Takes lease `id` if there is room; taking it again renews it.
     pub fn acquire(&self, leases: &mut Leases, now: Timestamp, hits: Hits, id: LeaseId) -> Outcome {
         self.tidy(leases, now);
         let held = leases.take(id);
@@ -163,7 +162,7 @@ impl Concurrency {
         outcome
     }
 
-    /// Gives the lease `id` another `ttl`; false if it has ended.
+    /// Extends the lease `id` by `ttl`; false if it has ended.
     pub fn renew(&self, leases: &mut Leases, now: Timestamp, id: LeaseId) -> bool {
         let is_held = leases.take(id).is_some_and(|expires_at| expires_at > now);
         if is_held {
@@ -181,8 +180,7 @@ impl Concurrency {
         is_held
     }
 
-    /// Notes `count` requests that were refused, each as if it were served for `ttl`. The newest `limit` of those are all
-    /// that need remembering.
+    /// Records `count` refused requests, each as if in progress for `ttl`. Only the newest `limit` of those are kept.
     pub fn note_refused(&self, leases: &mut Leases, now: Timestamp, count: u32) {
         self.refused_log().enter(&mut leases.refused, now, Hits::new(count.into()));
     }
@@ -195,8 +193,8 @@ impl Concurrency {
         leases.insert(id, now + self.ttl);
     }
 
-    /// Drops what has ended, and shortens what outlives the longest time to live. Refused requests from the future, which
-    /// a clock wrote that has since stepped back, are ones of now.
+    /// Drops expired leases, and shortens those that outlive the longest TTL. Refused requests from the future, written
+    /// before the clock stepped back, move to now.
     pub(crate) fn tidy(&self, leases: &mut Leases, now: Timestamp) {
         if self.refused == RefusedHits::Count {
             self.refused_log().rebase(&mut leases.refused, now);
@@ -228,7 +226,7 @@ impl Concurrency {
     }
 }
 
-/// The `n`th smallest, from 0, of two ascending sequences, each given by its length and its elements.
+/// The `n`th smallest, from 0, of two ascending sequences, each given by length and element function.
 fn nth_smallest(
     n: usize,
     (one_len, one): (usize, impl Fn(usize) -> Micros),

@@ -1,25 +1,25 @@
-//! One node's part of a limit that a fleet must keep without talking.
+//! One node's share of a limit when the nodes of a fleet cannot communicate.
 
 use crate::{
     Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Rate, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 impl Limit {
-    /// The part of this limit that each of `nodes` may spend: rounded up, so that all together spend less than the limit and
-    /// one each, and a node is never left with nothing of a small limit. What one period gives back is divided too.
+    /// The share of this limit for each of `nodes`: rounded up, so that together they spend less than the limit plus one per
+    /// node, and a node always gets some of a small limit. The refill per period is divided too.
     #[must_use]
     pub fn divided(&self, nodes: u64) -> Limit {
         if nodes <= 1 {
             return self.clone();
         }
-        // A smaller number of what was a fine limit is a fine limit.
+        // A valid limit with a smaller number stays valid.
         divided(self, nodes).unwrap_or_else(|_| self.clone())
     }
 }
 
 fn divided(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
     let part = |number: u64| number.div_ceil(nodes);
-    // The period stays: it is what makes a cell readable under another number.
+    // The period is kept: a cell stays readable under another number, not under another period.
     let slower = |rate: Rate| Rate::new(part(rate.count()), rate.period());
     Ok(match limit {
         Limit::TokenBucket(limit) => {
@@ -75,7 +75,7 @@ mod tests {
                 let share = limit.divided(fleet);
                 assert_eq!(share.algorithm(), limit.algorithm());
                 assert_eq!(share.period(), limit.period());
-                // A leaky bucket takes one more than what drains in time.
+                // A leaky bucket admits one more than drains within `max_delay`.
                 let fits = (limit.quota()..limit.quota() + 2 * fleet).contains(&(share.quota() * fleet));
                 assert!(fits, "{} x {fleet} of {limit:?}", share.quota());
             }

@@ -1,15 +1,15 @@
-//! Why a limit cannot be made, said so that the person who wrote it can mend it.
+//! Why a limit is invalid, for the author of the rule.
 
 use std::fmt;
 
-/// A limit whose numbers make no sense, or do not fit the exact arithmetic.
+/// A limit whose numbers are invalid or do not fit the exact arithmetic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
-    /// The field to change, by its name in a rule: `limit`, `window`, `rate`, `burst`, `max_delay`, `min_interval`, `ttl`.
+    /// The field to fix, by its name in a rule: `limit`, `window`, `rate`, `burst`, `max_delay`, `min_interval`, `ttl`.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: String,
-    /// What would be right.
+    /// How to fix it.
     pub hint: String,
 }
 

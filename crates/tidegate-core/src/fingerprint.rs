@@ -1,26 +1,26 @@
-//! What tells two limits apart that guard the same cell, and what may be remembered of their refusals.
+//! Distinguishes limits on the same cell, and says how long their refusals stay valid.
 
 use crate::limit::Limit;
 use crate::units::Micros;
 
-/// The numbers of a limit. Two limits that guard the same cell are the same if their fingerprints are: algorithm and
-/// period are part of the cell's name, numbers are not.
+/// The numbers of a limit. Two limits on the same cell are equal if their fingerprints are: algorithm and period are
+/// part of the cell's key, the numbers are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitFingerprint([u64; 3]);
 
-/// For how long "refused until then" may be repeated.
+/// How long a refusal until a given time may be repeated from the deny cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalHolds {
-    /// Until then.
+    /// Until that time.
     UntilThen,
-    /// For who had asked by the time that the limit refused: leases end at any moment.
+    /// Only for requests that came before the limit refused: a lease may end at any time.
     AtThatMoment,
     /// Not at all: each refusal must be counted.
     Never,
 }
 
 impl Limit {
-    /// What tells this limit from others that guard the same cell.
+    /// Distinguishes this limit from others on the same cell.
     #[must_use]
     pub fn fingerprint(&self) -> LimitFingerprint {
         LimitFingerprint(match self {
@@ -41,7 +41,7 @@ impl Limit {
         })
     }
 
-    /// For how long a refusal by this limit may be repeated without asking it again.
+    /// How long its refusal may be repeated without asking the store again.
     #[must_use]
     pub fn refusal_holds(&self) -> RefusalHolds {
         match self {
@@ -51,13 +51,13 @@ impl Limit {
         }
     }
 
-    /// Whether a request that this limit admits holds a lease until it is done.
+    /// Whether an admitted request holds a lease until it is done.
     #[must_use]
     pub fn takes_lease(&self) -> bool {
         matches!(self, Limit::Concurrency(_))
     }
 
-    /// How long such a lease lives unless it is renewed; none where there are no leases.
+    /// How long such a lease lives unless renewed; none if the limit has no leases.
     #[must_use]
     pub fn lease_ttl(&self) -> Option<Micros> {
         match self {

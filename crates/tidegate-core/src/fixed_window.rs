@@ -1,8 +1,8 @@
-//! Fixed window: a count that starts anew at each boundary. Simple, cheap, and open to a burst of almost twice the limit
-//! around a boundary; that is its published bound.
+//! Fixed window: a count that resets at each boundary. Simple, cheap, and open to a burst of almost twice the limit around
+//! a boundary; that is its documented bound.
 //!
-//! Windows are aligned to the Unix epoch, or to a calendar whose boundaries the caller computed (months and days differ
-//! in length, and core knows no time zones).
+//! Windows are aligned to the Unix epoch, or to calendar boundaries computed by the caller (months and days differ in
+//! length, and core knows no time zones).
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ pub struct FixedWindow {
 enum Boundaries {
     /// Every multiple of this span since the epoch.
     Every(Micros),
-    /// These moments, ascending.
+    /// These times, ascending.
     At(Arc<[Timestamp]>),
 }
 
 /// The hits of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowCell {
-    /// When the window that was counted began.
+    /// The start of the counted window.
     pub start: Timestamp,
     /// Hits admitted in it.
     pub count: u64,
 }
 
 impl FixedWindow {
-    /// At most `limit` hits in each `window`; a limit of zero is a ban.
+    /// At most `limit` hits in each `window`; zero is a ban.
     ///
     /// # Errors
     /// When the window is zero or too long, or the limit cannot be counted exactly.
@@ -47,8 +47,8 @@ impl FixedWindow {
         Ok(FixedWindow { limit, boundaries: Boundaries::Every(window) })
     }
 
-    /// At most `limit` hits between two neighbours of `boundaries`, which must ascend. Time before the first belongs to the
-    /// first window; after the last, windows as long as the last one follow, so that no window lasts for ever.
+    /// At most `limit` hits between two consecutive `boundaries`, which must ascend. Time before the first belongs to the
+    /// first window; after the last, windows of the last one's length follow, so that no window lasts forever.
     ///
     /// # Errors
     /// When there are fewer than two boundaries, they do not ascend, or the limit cannot be counted exactly.
@@ -70,7 +70,7 @@ impl FixedWindow {
         self.limit
     }
 
-    /// The length of every window; none for a calendar, whose windows differ.
+    /// The length of every window; none for a calendar, where it varies.
     #[must_use]
     pub fn window(&self) -> Option<Micros> {
         match self.boundaries {
@@ -79,7 +79,7 @@ impl FixedWindow {
         }
     }
 
-    /// The calendar's boundaries; none for windows of one length.
+    /// The calendar's boundaries; none for windows of equal length.
     #[must_use]
     pub fn boundaries(&self) -> Option<&[Timestamp]> {
         match &self.boundaries {
@@ -88,7 +88,7 @@ impl FixedWindow {
         }
     }
 
-    /// When the window around `now` began and when it ends.
+    /// The start and end of the window around `now`.
     #[must_use]
     pub fn window_around(&self, now: Timestamp) -> (Timestamp, Timestamp) {
         match &self.boundaries {
@@ -101,7 +101,7 @@ impl FixedWindow {
         }
     }
 
-    /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
+    /// Decides `hits` against `cell` at `now`, and returns the new cell.
     #[must_use]
     pub fn decide(
         &self,
@@ -127,7 +127,7 @@ impl FixedWindow {
         )
     }
 
-    /// Gives back `hits` that were charged `age` ago; nothing if their window is over.
+    /// Refunds `hits` that were spent `age` ago; nothing if their window is over.
     #[must_use]
     pub fn refund(
         &self,
@@ -142,7 +142,7 @@ impl FixedWindow {
         (count > 0).then_some(WindowCell { start, count })
     }
 
-    /// Takes hits whether or not they fit; none if the window in which they were spent is over.
+    /// Charges hits whether or not they fit; none if the window in which they were spent is over.
     #[must_use]
     pub fn charge(&self, cell: Option<WindowCell>, now: Timestamp, charge: Charge) -> Option<WindowCell> {
         let (start, _) = self.window_around(now);
@@ -153,20 +153,20 @@ impl FixedWindow {
     }
 }
 
-/// The window around `now` among windows of one length, the first of which began at `first`.
+/// The window around `now` among equal windows, the first of which started at `first`.
 fn repeated(first: Timestamp, window: Micros, now: Timestamp) -> (Timestamp, Timestamp) {
     let start = now.back(Micros::new(now.since(first).get() % window.get()));
     (start, start + window)
 }
 
-/// What `cell` counts in the window that began at `start`. A cell from a later window is one that a clock, since stepped
-/// back, wrote: its hits count here, so that stepping back frees nobody and locks nobody out beyond this window.
+/// The count of `cell` in the window that started at `start`. A cell from a later window was written before the clock
+/// stepped back: its hits count here, so that the step frees nobody and locks nobody out beyond this window.
 fn count_in(cell: Option<WindowCell>, start: Timestamp) -> u64 {
     cell.filter(|cell| cell.start >= start).map_or(0, |cell| cell.count)
 }
 
-/// The cell, of the window that began at `start` if it is from a later one. A refusal writes that back: left as it is, its
-/// hits would count in every window until the clock had caught up.
+/// The cell, moved to the window that started at `start` if it is from a later one. A refusal writes this back: otherwise
+/// its hits would count in every window until the clock had caught up.
 fn rebased(cell: Option<WindowCell>, start: Timestamp) -> Option<WindowCell> {
     cell.map(|cell| WindowCell { start: cell.start.min(start), ..cell })
 }

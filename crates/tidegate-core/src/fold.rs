@@ -1,30 +1,29 @@
-//! Equal requests at one moment, decided as one.
+//! Decides equal requests at one time as one.
 //!
-//! Within a call time stands still and cells only fill. So of n equal requests the first k pass and the others are
-//! refused, and k follows from what one look finds left: the work does not grow with n. What each of them is told follows
-//! from its place among them.
+//! Within a call time stands still and cells only fill. So of n equal requests the first k pass and the rest are refused,
+//! and a single look yields k: the work does not grow with n. The outcome of each request follows from its index.
 
 use crate::limit::{Cell, Limit};
 use crate::outcome::{Outcome, Verdict};
 use crate::request::{Ask, Stance, Touch};
 use crate::units::{Hits, Micros, Timestamp};
 
-/// What one limit says to equal requests.
+/// One limit's result for equal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fold {
-    /// How many of them it admitted: the first ones.
+    /// The number admitted; they are the first ones.
     pub admitted: u32,
-    /// What the last admitted one is told; if none was, the same as `last`.
+    /// The outcome of the last admitted request; same as `last` if there is none.
     pub last_admitted: Outcome,
-    /// What the last one of all is told. So are all others that were not admitted: where refused requests count, what
-    /// each of them would have been told alone is void once the next was noted.
+    /// The outcome of the last request, and of all others that were refused: if refused requests count, the outcome that
+    /// each would have had alone is void once the next is recorded.
     pub last: Outcome,
 }
 
 impl Fold {
-    /// What the request at `place` among the equal ones, from 0, is told by `limit`, of which it asked `hits`.
+    /// The outcome for the equal request at index `place`, which asked `hits` of `limit`.
     ///
-    /// Spans may be up to a microsecond longer than those it would have been told alone, never shorter.
+    /// Its spans may be up to a microsecond longer than for a single request, never shorter.
     #[must_use]
     pub fn at(&self, place: u32, limit: &Limit, hits: Hits) -> Outcome {
         if place >= self.admitted {
@@ -35,8 +34,8 @@ impl Fold {
     }
 }
 
-/// Decides `count` equal requests at `now`: how many pass. As [`decide_request`](crate::decide_request) would one after
-/// another; `tell` hears one fold per touch, in order. None of them takes a lease.
+/// Decides `count` equal requests at `now` and returns how many pass, as [`decide_request`](crate::decide_request) would
+/// one after another. `tell` receives one fold per touch, in order. None of them takes a lease.
 pub fn decide_fold<'a, T>(
     touches: T,
     cells: &mut [Cell],
@@ -58,7 +57,7 @@ where
 }
 
 impl Touch<'_> {
-    /// Decides `count` equal requests of which `passed` find room in all enforced cells.
+    /// Decides `count` equal requests of which `passed` fit in all enforced cells.
     fn decide_fold(&self, cell: &mut Cell, now: Timestamp, count: u32, passed: u32) -> Fold {
         let Touch { limit, ask, stance } = *self;
         let admitted = match stance {
@@ -73,7 +72,7 @@ impl Touch<'_> {
 }
 
 impl Limit {
-    /// How many of `most` equal requests find room, one after another.
+    /// How many of `most` equal requests fit, one after another.
     #[must_use]
     pub fn admits(&self, cell: &Cell, now: Timestamp, ask: Ask, most: u32) -> u32 {
         if most == 0 {
@@ -84,7 +83,7 @@ impl Limit {
             return 0;
         }
         match self {
-            // Looks leave room for the next.
+            // Looks spend nothing.
             _ if ask.hits == Hits::ZERO => most,
             Limit::Concurrency(_) => most,
             Limit::SlidingLog(limit) if limit.min_interval() > Micros::ZERO => 1,
@@ -95,7 +94,7 @@ impl Limit {
         }
     }
 
-    /// Spends what `count` equal requests ask, which must fit: what the last of them is told.
+    /// Spends for `count` equal requests, which must fit, and returns the outcome of the last.
     fn admit(&self, cell: &mut Cell, now: Timestamp, ask: Ask, count: u32) -> Outcome {
         let spends = ask.hits > Hits::ZERO && !matches!(self, Limit::Concurrency(_));
         if spends && count > 1 {
@@ -104,7 +103,7 @@ impl Limit {
         self.decide(cell, now, ask)
     }
 
-    /// What somebody was told before another `hits` were admitted at the same moment and the last of those told `last`.
+    /// The outcome before another `hits` were admitted at the same time, the last of them with outcome `last`.
     fn told_before(&self, last: Outcome, hits: u64) -> Outcome {
         let meter = match self {
             Limit::Concurrency(_) => return last,

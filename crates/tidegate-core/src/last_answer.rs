@@ -1,33 +1,33 @@
-//! What a limit that was heard a moment ago says now, if nobody asked it in between.
+//! Extrapolates a limit's recent answer to now, assuming no requests in between.
 //!
-//! Whoever asked a store far away has its answer, and not its state. For buckets and fixed windows that is enough to know all the rest,
-//! to the microsecond; sliding windows and logs are known at the cost that was asked, and from below for others.
+//! The caller of a remote store has its answer, not its state. For buckets and fixed windows the answer determines everything, to
+//! the microsecond; for sliding windows and logs it is exact for the cost that was asked, and a lower bound for others.
 
 use crate::{Ask, Cell, Charge, Hits, Limit, Micros, Outcome, Timestamp, Verdict};
 
-/// What was told of a cell, of which nothing else is known here.
+/// The last answer about a cell; nothing else is known here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastAnswer {
-    /// Hits that were left.
+    /// Remaining hits at that time.
     pub remaining: u64,
-    /// When all was to be back.
+    /// When the full quota is back.
     pub reset_after: Micros,
 }
 
 impl LastAnswer {
-    /// What `outcome` told.
+    /// The answer in `outcome`.
     #[must_use]
     pub fn of(outcome: &Outcome) -> Self {
         LastAnswer { remaining: outcome.remaining, reset_after: outcome.reset_after }
     }
 
-    /// The same where the limit's number was `quota` then and is another one since: what was spent stays spent.
+    /// The same after the limit's number changed from `quota`: what was spent stays spent.
     #[must_use]
     pub fn under(self, quota: u64, limit: &Limit) -> Self {
         let spent = quota.saturating_sub(self.remaining);
         let remaining = limit.quota().saturating_sub(spent);
         let reset_after = match (limit, limit.quota_window()) {
-            // A bucket's reset says how much was spent.
+            // A bucket's reset follows from what was spent.
             (Limit::TokenBucket(_) | Limit::LeakyBucket(_), Some(window)) => {
                 let most = u128::from(window.get()) * u128::from(spent);
                 let span = most.div_ceil(u128::from(limit.quota().max(1)));
@@ -38,7 +38,7 @@ impl LastAnswer {
         LastAnswer { remaining, reset_after }
     }
 
-    /// What is left `elapsed` later, and when all is back; nothing if all is back by then.
+    /// What remains `elapsed` later, and when the full quota is back; none if it is back by then.
     #[must_use]
     pub fn left_after(self, limit: &Limit, elapsed: Micros) -> Option<Outcome> {
         let reset_after = self.reset_after.saturating_sub(elapsed);
@@ -50,8 +50,8 @@ impl LastAnswer {
         Some(Outcome { verdict: Verdict::Admitted { delay: Micros::ZERO }, remaining, reset_after })
     }
 
-    /// How `wanted` hits are refused `elapsed` later, where `refused` hits, at most as many, are known to be refused for
-    /// another `wait`, or for ever.
+    /// The refusal of `wanted` hits `elapsed` later, given that `refused` hits, at most as many, are refused for another `wait`
+    /// or forever.
     #[must_use]
     pub fn refusal_after(
         self,
@@ -61,10 +61,10 @@ impl LastAnswer {
         refused: Hits,
         wait: Option<Micros>,
     ) -> Outcome {
-        // A look asks for one hit.
+        // A look counts as one hit.
         let never = wanted.get().max(1) > limit.quota();
         if elapsed >= self.reset_after {
-            // Everything is back, and still it never fits.
+            // The full quota is back, and the request still never fits.
             let reset_after = next_window_end(limit, elapsed.saturating_sub(self.reset_after));
             let verdict = Verdict::Refused { retry_after: wait.filter(|_| !never) };
             return Outcome { verdict, remaining: limit.quota(), reset_after };
@@ -73,14 +73,14 @@ impl LastAnswer {
         let bucket = bucket_after(limit, reset_after, wanted);
         let retry_after = match (limit, bucket) {
             _ if never => None,
-            // Sooner where the store said so: what refuses may be put back.
+            // Sooner if the store said so: another request may put back the missing quota.
             (Limit::FixedWindow(_), _) => {
                 Some(wait.map_or(reset_after, |wait| wait.min(reset_after)).max(Micros::ONE))
             }
             _ if wanted.get().max(1) == refused.get() => wait,
-            // What was told is rounded to whole microseconds: it is refused, so there is at least one to wait.
+            // The answer is rounded to whole microseconds: it is a refusal, so the wait is at least one.
             (_, Some(bucket)) => Some(bucket.retry_after().unwrap_or(Micros::ONE)),
-            // More hits may have to wait for longer, and only the store knows how long.
+            // More hits may have to wait longer; only the store knows how long.
             (_, None) => wait,
         };
         let remaining = match bucket {
@@ -88,13 +88,13 @@ impl LastAnswer {
             None if refused == Hits::ONE && !has_other_reasons(limit) => 0,
             None => self.remaining,
         };
-        // More cannot be left than what is known to be refused.
+        // Fewer remain than are known to be refused.
         let remaining = remaining.min(refused.get().saturating_sub(1).max(self.remaining));
         Outcome { verdict: Verdict::Refused { retry_after }, remaining, reset_after }
     }
 }
 
-/// When a window ends that began when the one `since` ended: only fixed windows have an end without a hit in them.
+/// The time until the current window ends, `since` after an earlier one ended: only fixed windows end without a hit in them.
 fn next_window_end(limit: &Limit, since: Micros) -> Micros {
     match limit {
         Limit::FixedWindow(limit) => limit
@@ -104,25 +104,25 @@ fn next_window_end(limit: &Limit, since: Micros) -> Micros {
     }
 }
 
-/// Whether one hit may be refused while some are left.
+/// Whether one hit may be refused while some remain.
 fn has_other_reasons(limit: &Limit) -> bool {
     matches!(limit, Limit::SlidingLog(log) if log.min_interval() > Micros::ZERO)
 }
 
-/// What a bucket says to `hits` that is full again in `reset_after`: its level is known from that alone. None for limits
-/// that are no buckets.
+/// The outcome of `hits` on a bucket that is full again in `reset_after`, which alone determines its level. None for other
+/// limits.
 fn bucket_after(limit: &Limit, reset_after: Micros, hits: Hits) -> Option<Outcome> {
     let refill = match limit {
         Limit::TokenBucket(bucket) => bucket.refill_time(),
         Limit::LeakyBucket(bucket) => bucket.drain_time(),
         _ => return None,
     };
-    // Any moment will do that has the longest refill behind it, for nothing but spans comes out again.
+    // Any time works that is later than the longest refill, because only spans are returned.
     let now = Timestamp::MAX;
-    // A limit that was lowered live may have to drain more than it can hold.
+    // After a live decrease, a limit may have to drain more than it can hold.
     let beyond = reset_after.saturating_sub(refill);
     let mut cell = Cell::Vacant;
-    // LastAnswer in whole microseconds: the level is the highest that it may have been, so that never too much is told.
+    // Answers are in whole microseconds: assume the highest possible level, so that the remaining quota is never too high.
     let spent_at = now.back(refill.saturating_sub(reset_after + Micros::ONE));
     limit.charge(&mut cell, spent_at, Charge::now(Hits::new(limit.quota())));
     let outcome = limit.look(&cell, now, Ask { hits, lease: None });
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_bucket_that_refills_over_centuries_reports_what_is_left() {
-        // One hit in ten years, 25 at once: full after 250 years.
+        // One hit per ten years, a burst of 25: full after 250 years.
         let rate = Rate::new(1, Micros::from_secs(10 * 365 * 86_400)).unwrap();
         let limit = Limit::TokenBucket(TokenBucket::new(rate, 25).unwrap());
         let (mut cell, now) = (Cell::Vacant, Timestamp::from_micros(1_800_000_000_000_000));

@@ -1,7 +1,7 @@
-//! Leaky bucket as a queue: requests leave at a steady rate, each told how long to wait for its turn.
+//! Leaky bucket as a queue: requests leave at a steady rate, each with the delay until its turn.
 //!
-//! In any window w at most `rate x w + 1` hits leave (a request of cost c leaves as one, so its c hits come together).
-//! A slot that was given cannot be given back: those behind it were already told their time.
+//! In any window w at most `rate x w + 1` hits leave (a request of cost c leaves as one, so its c hits come together). A
+//! granted slot cannot be refunded: requests behind it already have their delay.
 
 use crate::error::LimitError;
 use crate::limit::Charge;
@@ -9,21 +9,21 @@ use crate::meter::{Meter, MeterCell, Rate};
 use crate::outcome::{Outcome, Verdict};
 use crate::units::{Hits, Micros, Timestamp};
 
-/// Lets requests go at `rate`, in order, those that would wait longer than `max_delay` not at all.
+/// Admits requests at `rate`, in order, and refuses those that would wait longer than `max_delay`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeakyBucket {
     meter: Meter,
     max_delay: Micros,
-    /// The work that the queue holds when it takes one hit more.
+    /// The most work in the queue at which it still takes one more hit.
     queue: u64,
     capacity: u64,
 }
 
 impl LeakyBucket {
-    /// A queue that drains at `rate` and holds what drains within `max_delay`.
+    /// A queue that drains at `rate` and holds the work of `max_delay`.
     ///
     /// # Errors
-    /// When the queue is longer than the exact arithmetic can follow.
+    /// When the queue is too long for the exact arithmetic.
     pub fn new(rate: Rate, max_delay: Micros) -> Result<Self, LimitError> {
         let queued = u128::from(max_delay.get()) * u128::from(rate.count()) / u128::from(rate.period().get());
         let too_long = || {
@@ -38,51 +38,51 @@ impl LeakyBucket {
             )
         };
         let capacity = u64::try_from(queued + 1).map_err(|_| too_long())?;
-        // Twice, because the last request admitted lies beyond `max_delay` by its own length.
+        // Doubled, because the last admitted request extends beyond `max_delay` by its own length.
         let meter = Meter::new(rate, capacity.checked_mul(2).ok_or_else(too_long)?).ok_or_else(too_long)?;
-        // A coarse meter drains a little slower than `rate`; what it holds is counted by how it really drains.
+        // A coarse meter drains a little slower than `rate`; the capacity follows its actual rate.
         let queue = meter.drained_in(max_delay);
         Ok(LeakyBucket { meter, max_delay, queue, capacity: meter.whole_hits_in(queue) + 1 })
     }
 
-    /// The same queue for a caller that cannot wait: what would have to is refused, and takes no slot.
+    /// The same queue for a caller that cannot wait: a request that would have to wait is refused, and takes no slot.
     #[must_use]
     pub fn without_waiting(&self) -> Self {
         LeakyBucket { max_delay: Micros::ZERO, ..*self }
     }
 
-    /// The longest that a request is asked to wait.
+    /// The longest delay of a request.
     #[must_use]
     pub fn max_delay(&self) -> Micros {
         self.max_delay
     }
 
-    /// How fast the queue drains.
+    /// The drain rate.
     #[must_use]
     pub fn rate(&self) -> Rate {
         self.meter.rate()
     }
 
-    /// The numbers by which it counts.
+    /// Its meter.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// The work that the queue holds when it takes one hit more.
+    /// The most work in the queue at which it still takes one more hit.
     #[must_use]
     pub fn queue(&self) -> u64 {
         self.queue
     }
 
-    /// The most hits that an empty queue takes.
+    /// The most hits that an empty queue admits.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Decides `hits` against `cell` at `now`, and says what the cell becomes. All hits must find a slot in the queue; the
-    /// request goes when its first slot comes.
+    /// Decides `hits` against `cell` at `now`, and returns the new cell. All hits must fit in the queue; the request
+    /// leaves with its first slot.
     #[must_use]
     pub fn decide(
         &self,
@@ -115,19 +115,19 @@ impl LeakyBucket {
         (outcome, self.meter.cell(filled, now))
     }
 
-    /// Takes slots for hits whether or not they fit.
+    /// Charges slots for hits whether or not they fit.
     #[must_use]
     pub fn charge(&self, cell: Option<MeterCell>, now: Timestamp, charge: Charge) -> Option<MeterCell> {
         self.meter.charge(cell, now, charge, self.capacity)
     }
 
-    /// How long a full queue takes to drain.
+    /// The time to drain a full queue.
     #[must_use]
     pub fn drain_time(&self) -> Micros {
         self.meter.time_to_drain(self.meter.work_of(self.capacity))
     }
 
-    /// The work ahead of a request that waits as long as it may.
+    /// The work ahead of a request with the longest allowed wait.
     #[must_use]
     pub fn longest_wait(&self) -> u64 {
         self.meter.drained_in(self.max_delay)

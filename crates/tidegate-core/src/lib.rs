@@ -1,12 +1,10 @@
-//! Decides, given state and time, whether one more request may pass.
+//! Decides, from state and time, whether a request may pass.
 //!
-//! Every algorithm is a pure transition: a [`Limit`], the [`Cell`] it keeps for one caller, the time and what is asked
-//! go in; an [`Outcome`] comes out and the cell has become what it becomes. Nothing here reads a clock, does I/O, locks,
-//! logs or depends on another crate.
+//! Every algorithm is a pure transition: it takes a [`Limit`], the [`Cell`] of one key, the time and the ask, returns an
+//! [`Outcome`] and updates the cell. Nothing here reads a clock, does I/O, locks, logs or depends on another crate.
 //!
-//! Each algorithm has a twin in Lua, which counts in doubles. So every intermediate value here stays within
-//! [`EXACT_MAX`] (2^53), and a limit whose arithmetic would not fit is refused when it is made, with a [`LimitError`]
-//! that says what to change.
+//! Each algorithm has a Lua twin, which counts in doubles. So every intermediate value here stays within [`EXACT_MAX`]
+//! (2^53), and creating a limit whose arithmetic would not fit fails with a [`LimitError`] that says what to change.
 //!
 //! ```
 //! use tidegate_core::{Ask, Cell, Limit, Micros, Rate, Timestamp, TokenBucket};

@@ -1,4 +1,4 @@
-//! One limit, whichever its algorithm, and the state it keeps for one key.
+//! A limit of any algorithm, and its state for one key.
 
 use crate::concurrency::{Concurrency, LeaseId, Leases};
 use crate::fixed_window::{FixedWindow, WindowCell};
@@ -11,9 +11,9 @@ use crate::sliding_window::{SlidingCell, SlidingWindow};
 use crate::token_bucket::TokenBucket;
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
 
-/// A limit that a rule sets, of any algorithm.
+/// A rule's limit, of any algorithm.
 ///
-/// Exhaustive on purpose: a store that has not heard of an algorithm should not compile.
+/// Exhaustive on purpose: a store that does not handle an algorithm should not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant is documented by the type it holds")]
 pub enum Limit {
@@ -25,7 +25,7 @@ pub enum Limit {
     Concurrency(Concurrency),
 }
 
-/// Which algorithm a limit uses.
+/// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 #[non_exhaustive]
@@ -53,10 +53,10 @@ impl Algorithm {
     }
 }
 
-/// What a limit remembers of one key.
+/// A limit's state for one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cell {
-    /// Nothing: the full quota is there.
+    /// None: the full quota is available.
     #[default]
     Vacant,
     /// A bucket's backlog or a window's counts.
@@ -67,37 +67,37 @@ pub enum Cell {
     Leases(Leases),
 }
 
-/// The state of any counter algorithm in sixteen bytes, for stores that keep millions. Only a limit of the algorithm that
-/// wrote it can read it.
+/// The state of any counter algorithm in sixteen bytes, for stores that hold millions. Only a limit of the same algorithm can
+/// read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterBits {
     low: u64,
     high: u64,
 }
 
-/// Hits that were already spent, and are taken whether or not they fit.
+/// Hits that were already spent, and count whether or not they fit.
 ///
-/// They count from when they were spent, or from the cell's last change if that was later: a bucket has drained since, a window
-/// may be over. Together with what a cell holds they fill at most its quota and the overdraft; what is more is forgotten. A
-/// sliding log needs no overdraft: its newest hits alone say when there is room again.
+/// They count from when they were spent, or from the cell's last change if later: a bucket has drained since, a window may be
+/// over. A cell holds at most its quota plus the overdraft; any excess is dropped. A sliding log needs no overdraft: its newest
+/// hits alone determine when there is room again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// How many.
+    /// The number of hits.
     pub hits: Hits,
     /// How long ago they were spent.
     pub age: Micros,
-    /// How many of them may go beyond the quota.
+    /// How many of them may exceed the quota.
     pub overdraft: Hits,
 }
 
 impl Charge {
-    /// `hits` that are spent now, up to the whole quota.
+    /// `hits` spent now, up to the whole quota.
     #[must_use]
     pub const fn now(hits: Hits) -> Self {
         Charge { hits, age: Micros::ZERO, overdraft: Hits::ZERO }
     }
 
-    /// What a cell that holds `held` of `quota` takes of it.
+    /// How many of the hits a cell that holds `held` of `quota` takes.
     pub(crate) fn fitting(&self, quota: u64, held: u64) -> u64 {
         let most = quota.saturating_add(self.overdraft.get()).min(EXACT_MAX - 1);
         self.hits.get().min(most.saturating_sub(held))
@@ -105,7 +105,7 @@ impl Charge {
 }
 
 impl Limit {
-    /// Which algorithm this is.
+    /// The algorithm.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         match self {
@@ -118,7 +118,7 @@ impl Limit {
         }
     }
 
-    /// The number a caller is told as its limit: the most hits that an idle key may spend at once.
+    /// The limit reported to a caller: the most hits that an idle key may spend at once.
     #[must_use]
     pub fn quota(&self) -> u64 {
         match self {
@@ -131,7 +131,7 @@ impl Limit {
         }
     }
 
-    /// The time in which the quota comes back, for a caller to be told; none where it is not a span (a calendar).
+    /// The refill time of the quota, as reported to a caller; none if it is not a fixed span (a calendar).
     #[must_use]
     pub fn quota_window(&self) -> Option<Micros> {
         match self {
@@ -144,8 +144,8 @@ impl Limit {
         }
     }
 
-    /// The span that is part of a cell's identity: limits with another one cannot read this one's cells. None for a
-    /// calendar (its unit and zone are) and for concurrency (each lease carries its own end).
+    /// The span that is part of a cell's identity: a limit with another span cannot read its cells. None for a calendar
+    /// (identified by unit and zone) and for concurrency (each lease carries its own end).
     #[must_use]
     pub fn period(&self) -> Option<Micros> {
         match self {
@@ -158,13 +158,13 @@ impl Limit {
         }
     }
 
-    /// Whether this limit's cells are counters: a few words, whatever the traffic.
+    /// Whether its cells are counters: a few words, whatever the traffic.
     #[must_use]
     pub fn is_counter(&self) -> bool {
         !matches!(self, Limit::SlidingLog(_) | Limit::Concurrency(_))
     }
 
-    /// Decides what is asked at `now`; a refusal spends nothing.
+    /// Decides `ask` at `now`; a refusal spends nothing.
     pub fn decide(&self, cell: &mut Cell, now: Timestamp, ask: Ask) -> Outcome {
         match self {
             Limit::SlidingLog(limit) => in_log(cell, |log| limit.decide(log, now, ask.hits)),
@@ -179,7 +179,7 @@ impl Limit {
         }
     }
 
-    /// Decides on a counter's bare state; the shortest way for a store that keeps counters apart.
+    /// Decides on a counter's bare state: the shortest path for a store that keeps counters separately.
     ///
     /// # Panics
     /// If this limit is not [a counter](Limit::is_counter).
@@ -202,7 +202,7 @@ impl Limit {
         }
     }
 
-    /// What this limit would say at `now`. Changes nothing.
+    /// The outcome at `now`. Changes nothing.
     #[must_use]
     pub fn look(&self, cell: &Cell, now: Timestamp, ask: Ask) -> Outcome {
         match (self, cell) {
@@ -215,8 +215,8 @@ impl Limit {
         }
     }
 
-    /// Gives back `hits` that were charged `age` ago, at most what was spent. A leaky bucket's slot cannot be given back,
-    /// and a lease is released by its name.
+    /// Refunds `hits` that were spent `age` ago, at most what was spent. A leaky bucket's slot cannot be refunded, and a lease
+    /// is released by its ID.
     pub fn refund(&self, cell: &mut Cell, now: Timestamp, hits: Hits, age: Micros) {
         match self {
             Limit::TokenBucket(limit) => change(cell, |state| limit.refund(state, now, hits)),
@@ -227,7 +227,7 @@ impl Limit {
         }
     }
 
-    /// Takes hits that were already spent, whether or not they fit: see [`Charge`].
+    /// Charges hits that were already spent, whether or not they fit: see [`Charge`].
     pub fn charge(&self, cell: &mut Cell, now: Timestamp, charge: Charge) {
         match self {
             Limit::TokenBucket(limit) => change(cell, |state| limit.charge(state, now, charge)),
@@ -239,7 +239,7 @@ impl Limit {
         }
     }
 
-    /// Whether a refused request leaves a trace in this limit's cells.
+    /// Whether refused requests count in its cells.
     #[must_use]
     pub fn counts_refused(&self) -> bool {
         match self {
@@ -249,7 +249,7 @@ impl Limit {
         }
     }
 
-    /// Notes `count` refused requests, where those count.
+    /// Records `count` refused requests, if they count.
     pub fn note_refused(&self, cell: &mut Cell, now: Timestamp, ask: Ask, count: u32) {
         match self {
             _ if ask.hits == Hits::ZERO || count == 0 || !self.counts_refused() => {}
@@ -262,14 +262,14 @@ impl Limit {
         }
     }
 
-    /// Lets a cell from the future, which a clock wrote that has since stepped back, be one of now. Every decision does that
-    /// to the cells it touches, or a refusal would last until the clock had caught up.
+    /// Moves a cell from the future, written before the clock stepped back, to now. Every decision does this to its cells, or a
+    /// refusal would last until the clock had caught up.
     pub(crate) fn rebase(&self, cell: &mut Cell, now: Timestamp) {
         match (self, &mut *cell) {
             (Limit::SlidingLog(limit), Cell::Log(log)) => limit.rebase(log, now),
             (Limit::Concurrency(limit), Cell::Leases(leases)) => limit.tidy(leases, now),
             (_, Cell::Counter(bits)) if self.is_counter() => {
-                // A look decides nothing, and answers the cell as of now.
+                // A look decides nothing, but returns the cell as of now.
                 let rebased = self.decide_counter(Some(*bits), now, Hits::ZERO).1;
                 *cell = rebased.map_or(Cell::Vacant, Cell::Counter);
             }
@@ -277,7 +277,7 @@ impl Limit {
         }
     }
 
-    /// Gives a lease another time to live; false if it has ended, or this is no concurrency limit.
+    /// Extends a lease by its TTL; false if it has ended, or this is not a concurrency limit.
     pub fn renew(&self, cell: &mut Cell, now: Timestamp, id: LeaseId) -> bool {
         match self {
             Limit::Concurrency(limit) => in_leases(cell, |leases| limit.renew(leases, now, id)),
@@ -285,7 +285,7 @@ impl Limit {
         }
     }
 
-    /// Ends a lease; false if it had ended already, or this is no concurrency limit.
+    /// Ends a lease; false if it had already ended, or this is not a concurrency limit.
     pub fn release(&self, cell: &mut Cell, now: Timestamp, id: LeaseId) -> bool {
         match self {
             Limit::Concurrency(limit) => in_leases(cell, |leases| limit.release(leases, now, id)),
@@ -294,7 +294,7 @@ impl Limit {
     }
 }
 
-/// The state of one counter algorithm, and its sixteen bytes.
+/// Packs the state of a counter algorithm into sixteen bytes.
 trait Counter: Copy {
     fn unpack(bits: CounterBits) -> Self;
     fn pack(self) -> CounterBits;

@@ -1,18 +1,18 @@
-//! Work that arrives in hits and drains with time, in integers that never round.
+//! Work that hits add and time drains, in integers that never round.
 //!
 //! Textbook GCRA adds `period / count` of time per hit. At 600,000/s that is 1.67 us; rounding it up to 2 would take a
 //! sixth of the caller's quota. We count *work* instead: a hit adds `period` (in microseconds) and each microsecond
-//! drains `count`. Both token and leaky bucket are a backlog of work, read at a time.
+//! drains `count`. Token and leaky buckets are both a backlog of work as of some time.
 //!
-//! The unit of work depends on the period alone, so a `count` or a `burst` that changes live leaves what was spent, in
-//! hits, as it was. Only where `burst x period` would leave the exact range is the unit made coarser, by a power of two
-//! that the cell remembers; such a meter drains at most 0.1 % slower than asked, never faster.
+//! The unit of work depends only on the period, so a live change of `count` or `burst` keeps what was spent, in hits.
+//! Only if `burst x period` would leave the exact range is the unit coarser, by a power of two stored in the cell; such
+//! a meter drains at most 0.1 % slower than configured, never faster.
 
 use crate::error::LimitError;
 use crate::limit::Charge;
 use crate::units::{EXACT_MAX, Hits, Micros, Timestamp};
 
-/// So many hits per so long: `count` and `period` are never zero.
+/// `count` hits per `period`, neither zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     count: u64,
@@ -23,7 +23,7 @@ impl Rate {
     /// `count` hits per `period`.
     ///
     /// # Errors
-    /// When either is zero, or above what the exact arithmetic holds.
+    /// When either is zero, or too large for the exact arithmetic.
     pub fn new(count: u64, period: Micros) -> Result<Self, LimitError> {
         if count == 0 {
             return Err(LimitError::new(
@@ -62,30 +62,30 @@ impl Rate {
         self.count
     }
 
-    /// The time in which `count` hits come back.
+    /// The time in which `count` hits are refilled.
     #[must_use]
     pub fn period(self) -> Micros {
         self.period
     }
 }
 
-/// Ten years: longer periods are typing errors.
+/// Ten years: longer periods are typos.
 pub(crate) const MAX_PERIOD: Micros = Micros::from_secs(3_660 * 86_400);
 
-/// Work not yet drained, as of a moment.
+/// Work not yet drained, as of some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterCell {
-    /// Work left at `as_of`, in the unit that `coarseness` names.
+    /// Work left at `as_of`, in the unit given by `coarseness`.
     pub backlog: u64,
-    /// When `backlog` was read.
+    /// The time of `backlog`.
     pub as_of: Timestamp,
-    /// A hit is `ceil(period / 2^coarseness)` of work.
+    /// A hit adds `ceil(period / 2^coarseness)` of work.
     pub coarseness: u8,
 }
 
-/// Turns hits into work and time into drained work.
+/// Converts hits to work and time to drained work.
 ///
-/// Its numbers are public for the twins in Lua, which count by them.
+/// Its numbers are public because the Lua twins use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
     rate: Rate,
@@ -95,7 +95,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter whose backlog may reach `most_hits`; none where the exact arithmetic cannot hold that many.
+    /// A meter whose backlog may reach `most_hits`; none if the exact arithmetic cannot hold that.
     pub(crate) fn new(rate: Rate, most_hits: u64) -> Option<Self> {
         (0..53)
             .find_map(|coarseness| {
@@ -117,7 +117,7 @@ impl Meter {
         Meter { rate, coarseness, work_per_hit, drained_per_us }
     }
 
-    /// Within 0.1 % of the rate asked for.
+    /// Whether it is within 0.1 % of the configured rate.
     fn is_accurate(&self) -> bool {
         let asked = u128::from(self.rate.count) * u128::from(self.work_per_hit);
         let given = u128::from(self.drained_per_us) * u128::from(self.rate.period.get());
@@ -134,19 +134,19 @@ impl Meter {
         self.work_per_hit
     }
 
-    /// Work that drains in a microsecond.
+    /// Work drained per microsecond.
     #[must_use]
     pub fn drained_per_us(&self) -> u64 {
         self.drained_per_us
     }
 
-    /// Names the unit of work, as [`MeterCell::coarseness`] does.
+    /// The unit of work, as in [`MeterCell::coarseness`].
     #[must_use]
     pub fn coarseness(&self) -> u8 {
         self.coarseness
     }
 
-    /// The caller makes sure that `hits` is at most what the meter was made for.
+    /// `hits` must not exceed the meter's `most_hits`; the caller checks this.
     #[inline]
     pub(crate) fn work_of(&self, hits: u64) -> u64 {
         hits * self.work_per_hit
@@ -157,43 +157,43 @@ impl Meter {
         work / self.work_per_hit
     }
 
-    /// The time in which `work` drains, rounded up: never early.
+    /// The time to drain `work`, rounded up: never early.
     #[inline]
     pub(crate) fn time_to_drain(&self, work: u64) -> Micros {
         Micros::new(work.div_ceil(self.drained_per_us))
     }
 
-    /// How much sooner a backlog has drained that is smaller by `hits`, rounded down.
+    /// How much sooner a backlog drains if it is smaller by `hits`, rounded down.
     pub(crate) fn least_time_to_drain(&self, hits: u64) -> Micros {
         let span = u128::from(hits) * u128::from(self.work_per_hit) / u128::from(self.drained_per_us);
         Micros::new(u64::try_from(span).unwrap_or(u64::MAX))
     }
 
-    /// Work that drains within `span`, at most what the exact range holds.
+    /// Work drained within `span`, clamped to the exact range.
     #[inline]
     pub(crate) fn drained_in(&self, span: Micros) -> u64 {
         let drained = u128::from(span.get()) * u128::from(self.drained_per_us);
         u64::try_from(drained).unwrap_or(u64::MAX).min(EXACT_MAX)
     }
 
-    /// The backlog that is left of `cell` at `now`.
+    /// The remaining backlog of `cell` at `now`.
     #[inline]
     pub(crate) fn backlog_at(&self, cell: Option<MeterCell>, now: Timestamp) -> u64 {
         let Some(cell) = cell else { return 0 };
         let backlog = self.in_this_unit(cell);
-        // After a failover the store's clock may be behind the cell. The backlog then counts from `now` on: it drains in
-        // its own time, and nobody is locked out until the old clock would have been reached.
+        // After a failover the store's clock may be behind the cell. The backlog then counts from `now` on: it drains at
+        // its normal rate, and no caller is locked out until the old clock's time is reached.
         let drained = u128::from(now.since(cell.as_of).get()) * u128::from(self.drained_per_us);
         u64::try_from(drained).map_or(0, |drained| backlog.saturating_sub(drained))
     }
 
-    /// What `cell` becomes when `hits` are given back, at most what was spent.
+    /// The cell after a refund of `hits`, at most what was spent.
     pub(crate) fn refund(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
         let returned = self.work_within_range(hits.get());
         self.cell(self.backlog_at(cell, now).saturating_sub(returned), now)
     }
 
-    /// What `cell` becomes by hits that were already spent, in a bucket of `quota` hits.
+    /// The cell after a charge of already spent hits, in a bucket of `quota` hits.
     pub(crate) fn charge(
         &self,
         cell: Option<MeterCell>,
@@ -205,7 +205,7 @@ impl Meter {
         let spent_at = now.back(charge.age).max(last_change).min(now);
         let backlog = self.backlog_at(cell, spent_at);
         let most = self.work_within_range(quota.saturating_add(charge.overdraft.get()));
-        // By then even a bucket that was full would have drained.
+        // At this age even a full bucket would have drained.
         let is_over = charge.age >= self.time_to_drain(most);
         let hits = if is_over { 0 } else { charge.hits.get() };
         let taken = self.work_within_range(hits).min(most.saturating_sub(backlog));
@@ -213,7 +213,7 @@ impl Meter {
         self.cell((backlog + taken).saturating_sub(drained), now)
     }
 
-    /// The work of any number of hits, at most what a cell can hold.
+    /// The work of any number of hits, clamped to what a cell can hold.
     fn work_within_range(&self, hits: u64) -> u64 {
         hits.saturating_mul(self.work_per_hit).min(self.ceiling())
     }
@@ -222,20 +222,20 @@ impl Meter {
         EXACT_MAX - 1 - self.drained_per_us
     }
 
-    /// The cell for `backlog` at `now`; none when nothing is left to remember.
+    /// The cell for `backlog` at `now`; none if the backlog is zero.
     #[inline]
     pub(crate) fn cell(&self, backlog: u64, now: Timestamp) -> Option<MeterCell> {
         (backlog > 0).then_some(MeterCell { backlog, as_of: now, coarseness: self.coarseness })
     }
 
-    /// The cell, as of now if it is from the future. A refusal writes that back: left as it is, the backlog would stand
-    /// still until the clock had caught up.
+    /// The cell, moved to now if it is from the future. A refusal writes this back: otherwise the backlog would not
+    /// drain until the clock had caught up.
     #[inline]
     pub(crate) fn rebased(cell: Option<MeterCell>, now: Timestamp) -> Option<MeterCell> {
         cell.map(|cell| MeterCell { as_of: cell.as_of.min(now), ..cell })
     }
 
-    /// The cell's backlog in this meter's unit, whole hits rounded up where the unit differs.
+    /// The cell's backlog in this meter's unit, rounded up to whole hits if the unit differs.
     #[inline]
     fn in_this_unit(&self, cell: MeterCell) -> u64 {
         if cell.coarseness == self.coarseness {

@@ -1,29 +1,29 @@
-//! What one limit says about one request.
+//! One limit's result for one request.
 
 use crate::units::Micros;
 
-/// What one limit says about one request, and the numbers a caller may be told.
+/// One limit's result for one request, with the numbers for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether this limit lets the request pass.
+    /// Whether this limit admits the request.
     pub verdict: Verdict,
     /// Hits left right after this decision.
     pub remaining: u64,
-    /// When the full quota is back if nobody asks again (a fixed window: its end).
+    /// When the full quota is back if no more requests come (for a fixed window: its end).
     pub reset_after: Micros,
 }
 
-/// Whether a limit lets a request pass.
+/// Whether a limit admits a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may pass, `delay` from now (only a leaky bucket asks for a delay).
+    /// It passes after `delay` (non-zero only for leaky buckets).
     Admitted {
-        /// How long the caller must wait before it goes on.
+        /// How long the caller must wait before it proceeds.
         delay: Micros,
     },
-    /// It may not. The cell is as it was.
+    /// It does not pass. The cell is unchanged.
     Refused {
-        /// The earliest moment at which the same request passes if nobody else asks before; none if it never can.
+        /// When the same request passes at the earliest, if no other comes first; none if it never can.
         retry_after: Option<Micros>,
     },
 }
@@ -37,13 +37,13 @@ impl Outcome {
         Outcome { verdict: Verdict::Refused { retry_after }, remaining, reset_after }
     }
 
-    /// Whether this limit lets the request pass, at once or after a delay.
+    /// Whether this limit admits the request, at once or after a delay.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         matches!(self.verdict, Verdict::Admitted { .. })
     }
 
-    /// When to try again, for a refusal that time heals.
+    /// When to retry a refused request; none if it never fits.
     #[must_use]
     pub fn retry_after(&self) -> Option<Micros> {
         match self.verdict {
@@ -52,7 +52,7 @@ impl Outcome {
         }
     }
 
-    /// How long an admitted request must wait before it goes on; none for a refusal.
+    /// How long an admitted request must wait; zero for a refusal.
     #[must_use]
     pub fn delay(&self) -> Micros {
         match self.verdict {

@@ -1,4 +1,4 @@
-//! A request over several limits: it spends from every cell it touches, or from none.
+//! A request over several limits: it spends from all its cells or from none.
 
 use crate::concurrency::LeaseId;
 use crate::limit::{Cell, Limit};
@@ -8,9 +8,9 @@ use crate::units::{Hits, Timestamp};
 /// What a request asks of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// How much it spends. None is a look: it answers as one hit would, and spends nothing.
+    /// Its cost. Zero is a look: it gets the answer for one hit, and spends nothing.
     pub hits: Hits,
-    /// The name of the lease it takes, where the limit is one on concurrency.
+    /// The ID of the lease it takes from a concurrency limit.
     pub lease: Option<LeaseId>,
 }
 
@@ -28,12 +28,12 @@ impl Ask {
     }
 }
 
-/// Whether a limit's refusal stops the request.
+/// Whether a limit's refusal refuses the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
-    /// A refusal here refuses the request.
+    /// A refusal refuses the request.
     Enforced,
-    /// A refusal here is only reported: the cell is not spent from, the request goes on (shadow rules, quotas).
+    /// A refusal is only reported: the cell is not spent from, and the request proceeds (shadow rules, quotas).
     Advisory,
 }
 
@@ -42,16 +42,16 @@ pub enum Stance {
 pub struct Touch<'a> {
     /// The limit.
     pub limit: &'a Limit,
-    /// What is asked of it.
+    /// What the request asks of it.
     pub ask: Ask,
-    /// Whether its refusal stops the request.
+    /// Whether its refusal refuses the request.
     pub stance: Stance,
 }
 
-/// Decides one request at `now`: true if it passes. `touches` names for each limit its place in `cells`, no place twice
-/// (a caller that touches a cell twice asks for the sum). `tell` hears one outcome per touch, in order.
+/// Decides one request at `now`: true if it passes. `touches` gives each limit the index of its cell in `cells`, no
+/// index twice (a caller that touches a cell twice asks for the sum). `tell` receives one outcome per touch, in order.
 ///
-/// If any enforced limit refuses, no cell is spent from, and the outcomes of the others say what is left unspent.
+/// If an enforced limit refuses, no cell is spent from, and the other outcomes report what remains unspent.
 pub fn decide_request<'a, T>(
     touches: T,
     cells: &mut [Cell],
@@ -65,7 +65,7 @@ where
     let refuses = |cells: &[Cell], (place, touch): (usize, Touch<'a>)| {
         touch.stance == Stance::Enforced && !touch.limit.look(&cells[place], now, touch.ask).is_admitted()
     };
-    // One limit alone decides in one go: its refusal changes nothing by itself.
+    // A single limit decides in one step: its refusal spends nothing.
     if alone || !touches.clone().any(|touch| refuses(cells, touch)) {
         let mut passes = true;
         for (place, touch) in touches {
@@ -82,7 +82,7 @@ where
 }
 
 impl Touch<'_> {
-    /// Decides this touch, whatever others the request has, and notes its refusal where refused requests count.
+    /// Decides only this touch, and records its refusal if refused requests count.
     pub fn decide_alone(&self, cell: &mut Cell, now: Timestamp) -> Outcome {
         let outcome = self.limit.decide(cell, now, self.ask);
         if outcome.is_admitted() || !self.limit.counts_refused() {
@@ -91,8 +91,8 @@ impl Touch<'_> {
         self.refuse(cell, now, 1)
     }
 
-    /// Refuses `count` equal requests: what the last of them is told, its own refusal or what is left unspent. Where
-    /// refused requests count, that is after they were noted, so that who waits as long as it is told is admitted.
+    /// Refuses `count` equal requests and returns the outcome of the last: its refusal, or what remains unspent. Refused
+    /// requests that count are recorded first, so that a caller that waits for `retry_after` is admitted.
     pub(crate) fn refuse(&self, cell: &mut Cell, now: Timestamp, count: u32) -> Outcome {
         let Touch { limit, ask, .. } = *self;
         limit.rebase(cell, now);
@@ -105,8 +105,8 @@ impl Touch<'_> {
     }
 }
 
-/// Decides `requests` first in, first out, at one moment: what a node has gathered while a call was under way. `tell`
-/// hears the outcomes of all touches of all requests, in order; the answer says which requests pass.
+/// Decides `requests` first in, first out, at one time: those that a node gathered while a call was in flight. `tell`
+/// receives the outcomes of all touches of all requests, in order; returns which requests pass.
 pub fn decide_in_order(
     requests: &[&[(usize, Touch<'_>)]],
     cells: &mut [Cell],

@@ -1,14 +1,14 @@
-//! A ring of timestamps, four bytes each where they lie close enough together, eight where not.
+//! A ring of timestamps: four bytes each if they are close enough together, else eight.
 
 use crate::units::{Micros, Timestamp};
 
-/// Timestamps in ascending order, kept as offsets from `base`.
+/// Timestamps in ascending order, stored as offsets from `base`.
 ///
-/// It grows by doubling up to exactly the capacity asked for, so that a full log wastes nothing.
+/// It doubles up to exactly the requested capacity, so that a full log wastes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ring {
     base: Timestamp,
-    /// One word per entry, or two where offsets may pass 32 bits (`wide`).
+    /// One word per entry, or two if offsets may exceed 32 bits (`wide`).
     words: Box<[u32]>,
     head: u32,
     len: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Ring {
 const SMALLEST: usize = 4;
 
 impl Ring {
-    /// An empty ring for entries that all lie within `span` of each other.
+    /// An empty ring for entries within `span` of each other.
     pub(crate) fn for_span(span: Micros) -> Self {
         Ring { wide: span.get() > u64::from(u32::MAX), ..Ring::default() }
     }
@@ -32,7 +32,7 @@ impl Ring {
         self.words.len() * size_of::<u32>()
     }
 
-    /// The `index`th entry, the oldest first.
+    /// The `index`th entry, oldest first.
     pub(crate) fn get(&self, index: usize) -> Timestamp {
         self.base + Micros::new(self.offset(index))
     }
@@ -41,7 +41,7 @@ impl Ring {
         self.len().checked_sub(1).map(|last| self.get(last))
     }
 
-    /// How many entries are at or before `moment`.
+    /// The number of entries at or before `moment`.
     pub(crate) fn count_until(&self, moment: Timestamp) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -51,7 +51,7 @@ impl Ring {
         low
     }
 
-    /// Appends `moment`, which must not be before the newest; the ring never holds more than `most`.
+    /// Appends `moment`, which must not be before the newest entry; the ring never holds more than `most`.
     pub(crate) fn push(&mut self, moment: Timestamp, most: usize) {
         if self.len == 0 {
             self.base = moment;
@@ -59,7 +59,7 @@ impl Ring {
         }
         if !self.wide && moment.since(self.base).get() > u64::from(u32::MAX) {
             self.rebase();
-            // Only where the span was shorter when the ring was made.
+            // Happens only if the span was shorter when the ring was created.
             if moment.since(self.base).get() > u64::from(u32::MAX) {
                 self.widen();
             }
@@ -72,7 +72,7 @@ impl Ring {
         self.write(slot, moment.since(self.base).get());
     }
 
-    /// Drops the oldest `count`.
+    /// Drops the `count` oldest entries.
     pub(crate) fn drop_oldest(&mut self, count: usize) {
         let count = count.min(self.len());
         if count > 0 {
@@ -81,7 +81,7 @@ impl Ring {
         }
     }
 
-    /// Drops `count` entries from the `from`th on; there must be so many.
+    /// Drops `count` entries starting at `from`; the ring must hold that many.
     pub(crate) fn drop_from(&mut self, from: usize, count: usize) {
         for index in from..self.len() - count {
             let offset = self.offset(index + count);
@@ -90,14 +90,14 @@ impl Ring {
         self.len -= as_u32(count);
     }
 
-    /// Moves every entry `span` back in time.
+    /// Moves all entries `span` back in time.
     pub(crate) fn shift_back(&mut self, span: Micros) {
         let reach = self.base.since(Timestamp::default());
         if span <= reach {
             self.base = self.base.back(span);
             return;
         }
-        // Only for times near the epoch, which no real clock shows: what would lie before it lies at it.
+        // Only for times near the epoch, which no real clock shows: earlier times are clamped to it.
         let moved: Vec<Timestamp> = (0..self.len()).map(|index| self.get(index).back(span)).collect();
         self.len = 0;
         for moment in moved {
@@ -136,7 +136,7 @@ impl Ring {
         }
     }
 
-    /// Counts offsets from the oldest entry instead of from one long gone.
+    /// Makes offsets relative to the oldest entry instead of one long gone.
     fn rebase(&mut self) {
         let gone = self.offset(0);
         for index in 0..self.len() {

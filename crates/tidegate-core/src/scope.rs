@@ -1,9 +1,9 @@
-//! Whose cell it is: names and values as bytes that cannot run into each other.
+//! Cell scopes: names and values encoded as unambiguous bytes.
 
 use std::hash::{DefaultHasher, Hasher};
 
-/// Which limit a cell belongs to: domain, rule, limit name, algorithm and period, each with its length before it, so that
-/// ("a_b", "c") and ("a", "b_c") are different.
+/// The limit that a cell belongs to: domain, rule, limit name, algorithm and period, each length-prefixed, so that
+/// ("a_b", "c") and ("a", "b_c") differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     bytes: Box<[u8]>,
@@ -11,7 +11,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope that these parts name, in this order.
+    /// The scope of these parts, in this order.
     #[must_use]
     pub fn new(parts: &[&[u8]]) -> Self {
         let mut bytes = Vec::new();
@@ -21,14 +21,14 @@ impl Scope {
         Scope::from_vec(bytes)
     }
 
-    /// The scope whose bytes these are.
+    /// The scope with these bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Scope::from_vec(bytes.to_vec())
     }
 
     fn from_vec(bytes: Vec<u8>) -> Self {
-        // Scopes come from rule authors, not from callers: an unkeyed hash will do, and every process agrees on it.
+        // Rule authors choose scopes, not callers: an unkeyed hash is enough, and all processes agree on it.
         let digest = [0, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();
             hasher.write_u8(seed);
@@ -38,20 +38,20 @@ impl Scope {
         Scope { bytes: bytes.into_boxed_slice(), digest }
     }
 
-    /// The scope as a store writes it into a key.
+    /// The bytes that a store writes into a key.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// A short stand-in for the bytes, for stores that hash.
+    /// A short hash of the bytes, for stores that hash.
     #[must_use]
     pub fn digest(&self) -> [u64; 2] {
         self.digest
     }
 }
 
-/// Appends `part` with its length before it, in seven-bit groups: short parts take one byte more than themselves.
+/// Appends `part`, prefixed by its length in seven-bit groups: one extra byte for short parts.
 pub fn append_part(bytes: &mut impl Extend<u8>, part: &[u8]) {
     let mut rest = part.len();
     while rest >= 0x80 {
@@ -62,8 +62,8 @@ pub fn append_part(bytes: &mut impl Extend<u8>, part: &[u8]) {
     bytes.extend(part.iter().copied());
 }
 
-/// Takes a part off the front of `bytes`, as [`append_part`] wrote it: the part and what follows it. None if `bytes` hold
-/// no whole part.
+/// Splits a part written by [`append_part`] off the front of `bytes`: the part and the rest. None if there is no whole
+/// part.
 #[must_use]
 pub fn take_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut length = 0usize;

@@ -1,7 +1,7 @@
-//! Sliding log: the time of every admitted hit, and so never more than `limit` in any window, exactly.
+//! Sliding log: the time of every admitted hit, so never more than `limit` in any window, exactly.
 //!
-//! It costs four bytes per hit (eight where the window is longer than 71 minutes); entries that left the window cost
-//! nothing. A minimum interval between two requests may be asked for as well.
+//! It costs four bytes per hit (eight if the window is longer than 71 minutes); entries that left the window cost nothing.
+//! It can also enforce a minimum interval between requests.
 
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
@@ -19,48 +19,48 @@ pub struct SlidingLog {
     refused: RefusedHits,
 }
 
-/// What refused requests do to a limit that remembers requests one by one.
+/// How refused requests affect a limit that records requests one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusedHits {
-    /// They leave no trace.
+    /// They are not recorded.
     #[default]
     Forget,
-    /// They count as if they had passed: who goes on hammering stays out.
+    /// They count as if they had passed: a client that keeps retrying stays refused.
     Count,
 }
 
-/// The times of the hits that still count, and some that no longer do.
+/// The times of the hits in the window, and some that have left it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log(Ring);
 
 impl Log {
-    /// Hits remembered, whether or not they still count.
+    /// Recorded hits, in the window or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether no hit is remembered.
+    /// Whether no hit is recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Memory it takes outside itself.
+    /// Its heap memory.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }
 }
 
-/// The largest limit: a log of it takes 400 kB.
+/// The largest limit: its log takes 400 kB.
 const MOST_HITS: u64 = 100_000;
 
 impl SlidingLog {
-    /// At most `limit` hits in any `window`, and requests at least `min_interval` apart (zero: no such rule).
+    /// At most `limit` hits in any `window`, and requests at least `min_interval` apart (zero: no minimum).
     ///
     /// # Errors
-    /// When the limit is zero or above 100,000, or a span makes no sense.
+    /// When the limit is zero or above 100,000, or a span is invalid.
     pub fn new(
         limit: u64,
         window: Micros,
@@ -83,8 +83,7 @@ impl SlidingLog {
         Ok(SlidingLog { limit, window, min_interval, refused })
     }
 
-    /// A log of refused requests, of which the newest `limit` within `window` are remembered. Its window may change while
-    /// in use.
+    /// A log of refused requests, which keeps the newest `limit` within `window`. Its window may change while in use.
     pub(crate) fn of_refused(limit: u64, window: Micros) -> Self {
         SlidingLog { limit, window, min_interval: Micros::ZERO, refused: RefusedHits::Count }
     }
@@ -107,13 +106,13 @@ impl SlidingLog {
         self.min_interval
     }
 
-    /// What refused requests do.
+    /// How refused requests count.
     #[must_use]
     pub fn refused_hits(&self) -> RefusedHits {
         self.refused
     }
 
-    /// What this limit would say to `hits` at `now`. Changes nothing.
+    /// The outcome for `hits` at `now`. Changes nothing.
     #[must_use]
     pub fn look(&self, log: &Log, now: Timestamp, hits: Hits) -> Outcome {
         let ring = &log.0;
@@ -121,7 +120,7 @@ impl SlidingLog {
         let gone = self.expired(ring, now, ahead);
         let live = ring.len() - gone;
         let remaining = self.limit.saturating_sub(live as u64);
-        // How long until the `index`th entry is `span` old; in spans, because a sum of times may not fit.
+        // The time until the `index`th entry is `span` old; in spans, because a sum of times may overflow.
         let until_aged =
             |index: usize, span: Micros| span.saturating_sub(now.since(ring.get(index).back(ahead)));
         let since_newest =
@@ -149,7 +148,7 @@ impl SlidingLog {
         }
     }
 
-    /// Decides `hits` at `now`: enters them if they pass.
+    /// Decides `hits` at `now`, and records them if they pass.
     pub fn decide(&self, log: &mut Log, now: Timestamp, hits: Hits) -> Outcome {
         let outcome = self.look(log, now, hits);
         if outcome.is_admitted() && hits > Hits::ZERO {
@@ -160,25 +159,25 @@ impl SlidingLog {
         outcome
     }
 
-    /// Lets a log from the future, which a clock wrote that has since stepped back, be one of now.
+    /// Moves a log from the future, written before the clock stepped back, to now.
     pub(crate) fn rebase(&self, log: &mut Log, now: Timestamp) {
         log.0.shift_back(ahead_of(&log.0, now));
     }
 
-    /// How many entries are within the window at `now`.
+    /// The number of entries within the window at `now`.
     pub(crate) fn live(&self, log: &Log, now: Timestamp) -> usize {
         log.len() - self.expired(&log.0, now, ahead_of(&log.0, now))
     }
 
-    /// How long until the `index`th of those, the oldest first, leaves the window.
+    /// The time until the `index`th of those, oldest first, leaves the window.
     pub(crate) fn leaves_in(&self, log: &Log, now: Timestamp, index: usize) -> Micros {
         let ahead = ahead_of(&log.0, now);
         let gone = self.expired(&log.0, now, ahead);
         self.window.saturating_sub(now.since(log.0.get(gone + index).back(ahead)))
     }
 
-    /// Removes `hits` that were entered `age` ago: the first at or after that moment, or the newest where there are fewer.
-    /// An age that is told too large takes older ones, which would have left sooner: never too much is given back.
+    /// Removes `hits` recorded `age` ago: the first at or after that time, or the newest if there are fewer. An age that
+    /// is too large removes older entries, which would have left sooner: it never refunds too much.
     pub fn refund(&self, log: &mut Log, now: Timestamp, hits: Hits, age: Micros) {
         let ring = &mut log.0;
         let Some(newest) = ring.newest().filter(|_| age < self.window) else { return };
@@ -192,19 +191,19 @@ impl SlidingLog {
         ring.drop_from(before.min(ring.len() - hits), hits);
     }
 
-    /// Takes hits whether or not they fit, unless they have left the window.
+    /// Charges hits whether or not they fit, unless they have left the window.
     pub fn charge(&self, log: &mut Log, now: Timestamp, charge: Charge) {
         if charge.age < self.window {
             self.enter_at(log, now, charge.hits, charge.age);
         }
     }
 
-    /// Enters `hits` whether or not they fit; the newest `limit` are all that need remembering.
+    /// Records `hits` whether or not they fit; only the newest `limit` are kept.
     pub fn enter(&self, log: &mut Log, now: Timestamp, hits: Hits) {
         self.enter_at(log, now, hits, Micros::ZERO);
     }
 
-    /// Enters `hits` as of `age` ago, or of the newest entry if that is later: entries are in order.
+    /// Records `hits` as of `age` ago, or as of the newest entry if later: entries stay in order.
     fn enter_at(&self, log: &mut Log, now: Timestamp, hits: Hits, age: Micros) {
         if log.is_empty() {
             log.0 = Ring::for_span(self.window);
@@ -222,9 +221,9 @@ impl SlidingLog {
         }
     }
 
-    /// How many of the oldest entries, moved back by `ahead`, have left the window at `now`.
+    /// How many of the oldest entries, shifted back by `ahead`, have left the window at `now`.
     fn expired(&self, ring: &Ring, now: Timestamp, ahead: Micros) -> usize {
-        // A window that reaches back before the epoch has lost nothing.
+        // A window that starts before the epoch has lost no entries.
         match now.as_micros().checked_sub(self.window.get()) {
             Some(edge) => ring.count_until(Timestamp::from_micros(edge) + ahead),
             None => 0,
@@ -232,8 +231,8 @@ impl SlidingLog {
     }
 }
 
-/// How far the newest entry lies in the future. After a clock stepped back, entries from its future count as if they had
-/// just happened, the others keeping their distance to them.
+/// How far the newest entry is in the future. After the clock stepped back, that entry counts as just recorded, and the
+/// others keep their distance to it.
 fn ahead_of(ring: &Ring, now: Timestamp) -> Micros {
     ring.newest().map_or(Micros::ZERO, |newest| newest.since(now))
 }

@@ -1,8 +1,8 @@
-//! Sliding window counter: the previous window's count fades out as the current one goes by.
+//! Sliding window counter: the previous window's count fades out over the current window.
 //!
-//! The estimate is `previous x (1 - elapsed) + current`, as if the previous window's hits had been spread evenly. In
-//! steady traffic that is the limit; traffic that is not even can pass almost twice the limit within some window, and
-//! that is the published bound. Two counts are all it keeps.
+//! The estimate is `previous x (1 - elapsed) + current`, as if the previous window's hits had been spread evenly.
+//! Steady traffic gets the limit; uneven traffic can pass almost twice the limit within some window, and that is the
+//! documented bound. It keeps only two counts.
 
 use crate::error::LimitError;
 use crate::fixed_window::check_window;
@@ -21,36 +21,36 @@ pub struct SlidingWindow {
 /// The hits of the current window and of the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingCell {
-    /// When the current window began.
+    /// The start of the current window.
     pub start: Timestamp,
     /// Hits admitted in the current window.
     pub current: u32,
-    /// Hits admitted in the window before.
+    /// Hits admitted in the previous window.
     pub previous: u32,
 }
 
-/// Both counts as of `now`, and how much of the previous one still weighs.
+/// Both counts as of `now`, and the weight of the previous one.
 struct Reading {
     start: Timestamp,
     current: u64,
     previous: u64,
-    /// Ticks of the previous window that have not faded yet, of `ticks` in all.
+    /// Ticks of the previous window that have not faded yet, out of `ticks`.
     weight: u64,
     ticks: u64,
 }
 
 impl Reading {
-    /// Ticks x hits that the estimate takes up.
+    /// The estimate, in ticks x hits.
     fn load(&self) -> u64 {
         self.previous * self.weight + self.current * self.ticks
     }
 }
 
 impl SlidingWindow {
-    /// At most about `limit` hits in any `window`; a limit of zero is a ban.
+    /// At most about `limit` hits in any `window`; zero is a ban.
     ///
     /// # Errors
-    /// When the window is zero or too long, or the limit is above what two packed counts hold.
+    /// When the window is zero or too long, or the limit exceeds what two packed counts hold.
     pub fn new(limit: u64, window: Micros) -> Result<Self, LimitError> {
         check_window(window)?;
         if limit > u64::from(u32::MAX) {
@@ -80,13 +80,13 @@ impl SlidingWindow {
         self.window
     }
 
-    /// The steps in which the previous window fades.
+    /// The step in which the previous window fades.
     #[must_use]
     pub fn tick(&self) -> Micros {
         self.tick
     }
 
-    /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
+    /// Decides `hits` against `cell` at `now`, and returns the new cell.
     #[must_use]
     pub fn decide(
         &self,
@@ -112,7 +112,7 @@ impl SlidingWindow {
         (Outcome::admitted(remaining - wanted, self.reset_after(&reading, now)), packed(&reading))
     }
 
-    /// Gives back `hits` that were charged `age` ago, first to the window that they were charged to.
+    /// Refunds `hits` that were spent `age` ago, first to the window in which they were spent.
     #[must_use]
     pub fn refund(
         &self,
@@ -132,7 +132,7 @@ impl SlidingWindow {
         packed(&reading)
     }
 
-    /// Takes hits whether or not they fit, in the window in which they were spent.
+    /// Charges hits whether or not they fit, to the window in which they were spent.
     #[must_use]
     pub fn charge(&self, cell: Option<SlidingCell>, now: Timestamp, charge: Charge) -> Option<SlidingCell> {
         let mut reading = self.read(cell, now);
@@ -148,15 +148,15 @@ impl SlidingWindow {
     fn read(&self, cell: Option<SlidingCell>, now: Timestamp) -> Reading {
         let start = self.start_of(now);
         let ticks = self.window.get().div_ceil(self.tick.get());
-        // A tick that has begun has not faded: the weight rounds up, the limiter errs towards refusing.
+        // A started tick has not faded: the weight rounds up, so the limit errs towards refusing.
         let weight = ticks - now.since(start).get() / self.tick.get();
         let (current, previous) = match cell {
-            // A cell from a later window is one that a clock, since stepped back, wrote: its hits count here.
+            // A cell from a later window was written before the clock stepped back: its hits count here.
             Some(cell) if cell.start >= start => (cell.current, cell.previous),
             Some(cell) if cell.start + self.window == start => (0, cell.current),
             _ => (0, 0),
         };
-        // After a limit was lowered live, old counts times the finer ticks may leave the exact range.
+        // After a live decrease of the limit, old counts times the finer ticks may leave the exact range.
         let most = EXACT_MAX / 2 / ticks;
         Reading {
             start,
@@ -171,7 +171,7 @@ impl SlidingWindow {
         Timestamp::from_micros(now.as_micros() - now.as_micros() % self.window.get())
     }
 
-    /// The first moment at which `wanted` hits fit, if nobody else asks.
+    /// The earliest time at which `wanted` hits fit, if no other request comes.
     fn retry_at(&self, reading: &Reading, wanted: u64) -> Timestamp {
         let this_window = self
             .limit
@@ -187,7 +187,7 @@ impl SlidingWindow {
         }
     }
 
-    /// How far into a window `previous` hits weigh at most `room`; none if not before its end.
+    /// How far into a window the weight of `previous` drops to `room`; none if not before its end.
     fn faded_enough(&self, previous: u64, room: u64) -> Option<Micros> {
         let ticks = self.window.get().div_ceil(self.tick.get());
         if previous <= room {
@@ -207,14 +207,14 @@ impl SlidingWindow {
     }
 }
 
-/// The cell, of the window that is read if it is from a later one. A refusal writes that back: left as it is, its hits
-/// would count in every window until the clock had caught up.
+/// The cell, moved to the window of `reading` if it is from a later one. A refusal writes this back: otherwise its
+/// hits would count in every window until the clock had caught up.
 fn rebased(cell: Option<SlidingCell>, reading: &Reading) -> Option<SlidingCell> {
     cell.and_then(|cell| if cell.start > reading.start { packed(reading) } else { Some(cell) })
 }
 
 fn packed(reading: &Reading) -> Option<SlidingCell> {
-    // Counts never pass the largest limit, which fits.
+    // Counts never exceed the largest limit, which fits.
     let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     (reading.current > 0 || reading.previous > 0).then(|| SlidingCell {
         start: reading.start,

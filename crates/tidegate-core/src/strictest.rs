@@ -1,4 +1,4 @@
-//! Two limits on one cell: a request that comes under both must keep both.
+//! Two limits on one cell: a request under both must satisfy both.
 
 use crate::concurrency::Concurrency;
 use crate::error::LimitError;
@@ -11,22 +11,22 @@ use crate::sliding_window::SlidingWindow;
 use crate::token_bucket::TokenBucket;
 
 impl Limit {
-    /// The limit that admits no more than this one and no more than `other`, number by number: two tiers of one rule may
-    /// each be stricter than the other in something. None if they are of different algorithms or periods, for then they
-    /// guard different cells.
+    /// The limit that admits no more than this one and no more than `other`, number by number: either of two tiers of a
+    /// rule may be the stricter in some number. None if algorithm or period differ, because they then use different
+    /// cells.
     #[must_use]
     pub fn strictest(&self, other: &Limit) -> Option<Limit> {
-        // Smaller numbers of what were fine limits are fine limits.
+        // Valid limits with smaller numbers stay valid.
         (self.period() == other.period()).then(|| both(self, other).and_then(Result::ok)).flatten()
     }
 
-    /// Whether its quota comes back bit by bit, as fast as its rate says, and not with a window.
+    /// Whether its quota refills continuously at its rate, not per window.
     #[must_use]
     pub fn refills(&self) -> bool {
         matches!(self, Limit::TokenBucket(_) | Limit::LeakyBucket(_))
     }
 
-    /// The same for a caller that cannot wait for a place in a queue; none where there is no queue.
+    /// The same for a caller that cannot wait in a queue; none if the limit has no queue.
     #[must_use]
     pub fn without_waiting(&self) -> Option<Limit> {
         match self {
@@ -35,7 +35,7 @@ impl Limit {
         }
     }
 
-    /// The same for at most `most` leases at once; limits that give none stay as they are.
+    /// The same with at most `most` leases at once; limits without leases are unchanged.
     #[must_use]
     pub fn with_leases_at_most(&self, most: u64) -> Limit {
         match self {

@@ -1,7 +1,7 @@
-//! Token bucket: bursts up to `burst`, refilled at `rate`, the two independent of each other.
+//! Token bucket: bursts up to `burst`, refilled at an independent `rate`.
 //!
-//! Kept as the work still to drain rather than as tokens left (GCRA), so that an idle bucket needs no state at all. In
-//! any window w it admits at most `burst + rate x w`.
+//! Stored as work still to drain rather than tokens left (GCRA), so that an idle bucket needs no state. In any window
+//! w it admits at most `burst + rate x w`.
 
 use crate::error::LimitError;
 use crate::limit::Charge;
@@ -20,7 +20,7 @@ impl TokenBucket {
     /// A bucket that holds `burst` hits and refills at `rate`.
     ///
     /// # Errors
-    /// When `burst` is zero, or takes longer to refill than the exact arithmetic can follow.
+    /// When `burst` is zero, or its refill takes longer than the exact arithmetic can represent.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
         if burst == 0 {
             return Err(LimitError::new(
@@ -37,25 +37,25 @@ impl TokenBucket {
         Ok(TokenBucket { meter, burst })
     }
 
-    /// The most that passes at once.
+    /// The most hits at once.
     #[must_use]
     pub fn burst(&self) -> u64 {
         self.burst
     }
 
-    /// How fast the bucket refills.
+    /// The refill rate.
     #[must_use]
     pub fn rate(&self) -> Rate {
         self.meter.rate()
     }
 
-    /// The numbers by which it counts.
+    /// Its meter.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// Decides `hits` against `cell` at `now`, and says what the cell becomes.
+    /// Decides `hits` against `cell` at `now`, and returns the new cell.
     ///
     /// A refusal spends nothing, so retrying never pushes a caller further back.
     #[must_use]
@@ -92,19 +92,19 @@ impl TokenBucket {
         Outcome::admitted(self.meter.whole_hits_in(capacity - backlog), self.meter.time_to_drain(backlog))
     }
 
-    /// Gives `hits` back, at most what was spent.
+    /// Refunds `hits`, at most what was spent.
     #[must_use]
     pub fn refund(&self, cell: Option<MeterCell>, now: Timestamp, hits: Hits) -> Option<MeterCell> {
         self.meter.refund(cell, now, hits)
     }
 
-    /// Takes hits whether or not they fit.
+    /// Charges hits whether or not they fit.
     #[must_use]
     pub fn charge(&self, cell: Option<MeterCell>, now: Timestamp, charge: Charge) -> Option<MeterCell> {
         self.meter.charge(cell, now, charge, self.burst)
     }
 
-    /// How long an idle bucket takes from empty to full.
+    /// The time to refill an empty bucket.
     #[must_use]
     pub fn refill_time(&self) -> Micros {
         self.meter.time_to_drain(self.meter.work_of(self.burst))

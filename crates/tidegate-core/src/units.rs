@@ -1,20 +1,20 @@
-//! Hits, spans and points in time, as types that do not mix.
+//! Hits, spans and timestamps, as types that do not mix.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// The largest integer that a double, and so a Lua twin, holds exactly together with all below it.
+/// The largest integer up to which a double, and so a Lua twin, holds every integer exactly.
 pub const EXACT_MAX: u64 = 1 << 53;
 
-/// How much one request spends: one for most, more for an expensive one, none for a look.
+/// The cost of a request: usually one, more for an expensive request, zero for a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hits(u64);
 
 impl Hits {
     /// A look that spends nothing.
     pub const ZERO: Hits = Hits(0);
-    /// The ordinary request.
+    /// An ordinary request.
     pub const ONE: Hits = Hits(1);
 
     /// `count` hits.
@@ -23,13 +23,13 @@ impl Hits {
         Hits(count)
     }
 
-    /// The plain number.
+    /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Both together; more than a `u64` holds stays at its maximum, which no limit admits.
+    /// The sum, saturating at `u64::MAX`, which no limit admits.
     #[must_use]
     pub const fn saturating_add(self, other: Hits) -> Hits {
         Hits(self.0.saturating_add(other.0))
@@ -44,9 +44,9 @@ impl Hits {
 pub struct Micros(u64);
 
 impl Micros {
-    /// No time at all.
+    /// An empty span.
     pub const ZERO: Micros = Micros(0);
-    /// The shortest span that is not none.
+    /// The shortest non-empty span.
     pub const ONE: Micros = Micros(1);
 
     /// `micros` microseconds.
@@ -55,37 +55,37 @@ impl Micros {
         Micros(micros)
     }
 
-    /// `millis` milliseconds, at most what fits.
+    /// `millis` milliseconds, saturating.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Micros(millis.saturating_mul(1_000))
     }
 
-    /// `secs` seconds, at most what fits.
+    /// `secs` seconds, saturating.
     #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Micros(secs.saturating_mul(1_000_000))
     }
 
-    /// The plain number of microseconds.
+    /// The number of microseconds.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds, rounded up: a caller that waits this long has waited long enough.
+    /// Whole milliseconds, rounded up: waiting this long is long enough.
     #[must_use]
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// Whole seconds, rounded up: a caller that waits this long has waited long enough.
+    /// Whole seconds, rounded up: waiting this long is long enough.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// What is left after `other`, none if `other` is longer.
+    /// The difference; zero if `other` is longer.
     #[must_use]
     pub const fn saturating_sub(self, other: Micros) -> Micros {
         Micros(self.0.saturating_sub(other.0))
@@ -99,7 +99,7 @@ impl From<Micros> for Duration {
 }
 
 impl From<Duration> for Micros {
-    /// Whole microseconds, rounded up, at most what fits.
+    /// Whole microseconds, rounded up, saturating.
     fn from(span: Duration) -> Micros {
         let part = u64::from(!span.subsec_nanos().is_multiple_of(1_000));
         Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX).saturating_add(part))
@@ -115,7 +115,7 @@ impl Add for Micros {
 }
 
 impl fmt::Display for Micros {
-    /// The largest unit that says it exactly: `1h`, `90s`, `250ms`, `7us`.
+    /// Formats with the largest exact unit: `1h`, `90s`, `250ms`, `7us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units =
             [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
@@ -128,15 +128,15 @@ impl fmt::Display for Micros {
     }
 }
 
-/// A point in time: microseconds since the Unix epoch, by the store's clock and no other.
+/// A point in time: microseconds since the Unix epoch, always by the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The last moment that the twins can count: in the year 2255.
+    /// The last time that the Lua twins can represent: in the year 2255.
     pub const MAX: Timestamp = Timestamp(EXACT_MAX - 1);
 
-    /// `micros` after the epoch; what is later than [`Timestamp::MAX`] counts as that.
+    /// `micros` after the epoch, clamped to [`Timestamp::MAX`].
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         if micros < EXACT_MAX { Timestamp(micros) } else { Timestamp::MAX }
@@ -148,13 +148,13 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; none if it is not after it.
+    /// The span since `earlier`; zero if `earlier` is not earlier.
     #[must_use]
     pub const fn since(self, earlier: Timestamp) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// The earlier point, `span` before this one, at the earliest the epoch.
+    /// The time `span` before this one, clamped to the epoch.
     #[must_use]
     pub const fn back(self, span: Micros) -> Timestamp {
         Timestamp(self.0.saturating_sub(span.0))

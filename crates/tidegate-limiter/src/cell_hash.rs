@@ -1,10 +1,9 @@
-//! Cells as numbers that a caller cannot foresee: keys are chosen by attackers, the hash's key is not known to
-//! them.
+//! Cells as numbers that a caller cannot predict: attackers choose the cell keys, but do not know the hash key.
 
 use siphasher::sip128::{Hash128, SipHasher13};
 use tidegate_store::CellKey;
 
-/// Stands for a cell within this process: 128 bits of a keyed hash, so two cells never share one.
+/// Identifies a cell within this process: 128 bits of a keyed hash, so two cells never share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CellHash {
     high: u64,
@@ -17,13 +16,13 @@ impl CellHash {
         scale(self.high, bound)
     }
 
-    /// Another number below `bound`, which has nothing to do with the first.
+    /// A second number below `bound`, independent of the first.
     pub(crate) fn again_below(self, bound: usize) -> usize {
         scale(self.low, bound)
     }
 }
 
-/// Hashes cells with a key of its own.
+/// Hashes cells with its own key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellHasher {
     keys: [u64; 2],
@@ -35,7 +34,7 @@ impl CellHasher {
     }
 
     pub(crate) fn cell(&self, cell: &CellKey<'_>) -> CellHash {
-        // The scope goes into the key of the hash: it is fixed when rules compile and costs nothing here.
+        // The scope goes into the hash key: it is fixed when rules compile and costs nothing here.
         let digest = cell.scope.digest();
         let hasher = SipHasher13::new_with_keys(self.keys[0] ^ digest[0], self.keys[1] ^ digest[1]);
         let Hash128 { h1, h2 } = hasher.hash(cell.key);

@@ -1,4 +1,4 @@
-//! Hits that turn out to be more than were asked for: tokens of an answer, bytes of an upload.
+//! Charges for hits not known in advance: tokens of a response, bytes of an upload.
 
 use smallvec::SmallVec;
 use tidegate_core::{Charge, Hits};
@@ -13,13 +13,13 @@ use crate::refund::{RefundError, SpentAt};
 use crate::request::CheckRequest;
 
 impl Limiter {
-    /// Takes `amount` hits from every cell that `request` would touch, whether or not they fit, for what was spent before it
-    /// was known how much. They go beyond a limit as far as the rule's `overdraft` lets them, and count from when they were
-    /// spent: a window that is over is not charged, nor is the one after it. The request's own costs do not matter; leases
-    /// cannot be charged.
+    /// Charges `amount` hits to every cell that `request` would touch, whether or not they fit, for cost that was unknown
+    /// when the request was admitted. They exceed a limit as far as the rule's `overdraft` allows, and count from when they
+    /// were spent: a window that is over is not charged, nor is the next. The request's own costs are ignored; leases cannot
+    /// be charged.
     ///
     /// # Errors
-    /// When no rule speaks of the domain, or the store did not answer.
+    /// When no rule has the domain, or the store did not answer.
     pub async fn charge(
         &self,
         request: &CheckRequest<'_>,

@@ -1,4 +1,4 @@
-//! What a limiter is made of.
+//! The configuration of a limiter.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
@@ -13,30 +13,30 @@ use crate::remote::QueueBounds;
 use crate::remote::breaker::BreakerConfig;
 use crate::runtime::Runtime;
 
-/// What a limiter is made of.
+/// The configuration of a limiter.
 #[non_exhaustive]
 pub struct LimiterConfig {
-    /// The rules to begin with.
+    /// The initial rules.
     pub rules: RuleSet,
     /// Where cells live.
     pub store: Arc<dyn Store>,
-    /// How a store over a network is asked. None for one in this process's memory, which answers at once and never fails:
-    /// then nothing is put before it.
+    /// How to call a store over a network. `None` for one in this process's memory, which answers immediately and never
+    /// fails, and so needs no queue, deny cache or breaker.
     pub remote: Option<RemoteConfig>,
-    /// Who hears of decisions.
+    /// The receiver of decisions and other events.
     pub observer: Arc<dyn Observer>,
-    /// This node's clock. It tells whether a rule's `until` has passed and how old an answer is; cells go by the store's.
+    /// This node's clock. It decides whether a rule's `until` has passed and how old an answer is; cells use the store's.
     pub clock: Arc<dyn Clock>,
     /// Bounds of the memory in which this node decides itself: local and approximate rules, and those whose store is
-    /// away.
+    /// unavailable.
     pub fallback: MemoryConfig,
-    /// What leases are signed with, the same on all nodes of a fleet. None: a secret that the fleet makes itself and keeps in
-    /// the store, where whoever reads the store can read it.
+    /// The lease signing secret, the same on all nodes of a fleet. `None`: a secret that the fleet creates itself and keeps
+    /// in the store, where anyone with access to the store can read it.
     pub lease_secret: Option<Box<[u8]>>,
 }
 
 impl LimiterConfig {
-    /// `rules` on `store`, heard by `observer`, with the machine's clock.
+    /// `rules` on `store`, observed by `observer`, with the system clock.
     #[must_use]
     pub fn new(rules: RuleSet, store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
         let fallback = MemoryConfig::new().max_cells(1_000_000).max_log_bytes(64 << 20);
@@ -44,34 +44,34 @@ impl LimiterConfig {
         LimiterConfig { rules, store, remote: None, observer, clock, fallback, lease_secret: None }
     }
 
-    /// The same on a store over a network. [`Limiter::maintain`](crate::Limiter::maintain) must run beside the limiter then: it counts
-    /// the fleet, probes a store that failed, and pays what is owed to it.
+    /// Uses a store over a network. [`Limiter::maintain`](crate::Limiter::maintain) must then run beside the limiter: it
+    /// counts the fleet, probes a store that failed, and settles debts.
     #[must_use]
     pub fn over_a_network(self, remote: RemoteConfig) -> Self {
         LimiterConfig { remote: Some(remote), ..self }
     }
 }
 
-/// How a store over a network is asked.
+/// How to call a store over a network.
 #[non_exhaustive]
 pub struct RemoteConfig {
     /// Where the limiter's own tasks run.
     pub runtime: Arc<dyn Runtime>,
-    /// How long a request waits for the store at most, queueing included.
+    /// The longest a request waits for the store, queueing included.
     pub timeout: Micros,
-    /// When a node of the store counts as gone.
+    /// When a store node counts as failed.
     pub breaker: BreakerConfig,
-    /// How much may be under way and wait, per core.
+    /// How much may be in flight and wait, per core.
     pub queue: QueueBounds,
-    /// Of how many cells it is remembered what the store last said: refusals to repeat, and where to go on without the
-    /// store. About 150 bytes each, taken as they come.
+    /// The most cells whose last store answer is kept: refusals to repeat, and numbers to continue from without the store.
+    /// About 150 bytes each, allocated as needed.
     pub remembered_cells: usize,
-    /// For how many cells books are kept of what the store must still be told.
+    /// The most cells for which unreported spends are kept.
     pub booked_cells: usize,
-    /// How many limiters share the store, as far as the operator knows: by what a limit is divided until the store was heard
-    /// for a while, and on a node that starts without it. None: this one alone.
+    /// The number of limiters that share the store, as far as the operator knows: divides limits until the store has answered
+    /// for a while, and on a node that starts without it. `None`: this one alone.
     pub expected_nodes: Option<NonZeroU64>,
-    /// Makes hashes unforeseeable to callers, and names this limiter among others. A test may fix it.
+    /// Makes hashes unpredictable to callers, and identifies this limiter among others. A test may fix it.
     pub secret: [u64; 2],
 }
 

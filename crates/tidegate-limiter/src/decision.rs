@@ -1,4 +1,4 @@
-//! What the limiter answers, and which of its numbers a caller is told.
+//! The limiter's answer, and which of its numbers a caller sees.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,62 +17,62 @@ use crate::penalty::Penalty;
 use crate::snapshot::Snapshot;
 use crate::spent::SpentToken;
 
-/// The answer to one request.
+/// The decision on one request.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// Whether it may pass.
+    /// Whether the request passes.
     pub allowed: bool,
-    /// Who answered.
+    /// What made the decision.
     pub source: Source,
-    /// How long the caller must wait before it goes on (leaky buckets).
+    /// How long the caller must wait before it proceeds (leaky buckets).
     pub delay: Micros,
-    /// To be given back when the request is done, where a concurrency limit was taken.
+    /// Set if the request took a concurrency slot: release it when the request is done.
     pub lease: Option<LeaseToken>,
-    /// What each matched rule said, in the order of the descriptors. Room for two: with room
-    /// for four, a check of one limit takes 8 % more instructions, and one of four limits, which then allocates less, 1 % fewer.
+    /// One report per matched limit, in descriptor order. Inline capacity 2: capacity 4 costs a one-limit check 8 % more
+    /// instructions and saves a four-limit check, which then allocates less, only 1 %.
     pub(crate) reports: SmallVec<[Report; 2]>,
-    /// When it was asked for, by the clock of the node that decided.
+    /// When the check arrived, by the clock of the node that decided.
     asked_at: Timestamp,
-    /// When it was decided, by the clock of the store.
+    /// When the store decided, by the store's clock.
     decided_at: Option<Timestamp>,
     nth: Option<u32>,
-    /// The penalty that begins with it.
+    /// The penalty that this refusal starts.
     penalty: Option<Arc<Penalty>>,
-    /// What a later refund must know; none where nothing was spent that can be given back.
+    /// What a later refund needs; `None` if nothing refundable was spent.
     spent: Option<SpentToken>,
     snapshot: Arc<Snapshot>,
 }
 
-/// Who answered.
+/// What made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
     /// The store.
     Store,
-    /// This node, which remembers that the store refused a moment ago.
+    /// The deny cache of this node: the store refused a moment ago.
     DenyCache,
-    /// This node, within the bound of an approximate rule.
+    /// This node, within an approximate rule's bound.
     Approximate,
-    /// This node alone, as the rule asks.
+    /// This node alone, because the rule is local.
     Local,
-    /// The store failed; the rule lets pass.
+    /// The store failed; the rule fails open.
     FallbackOpen,
-    /// The store failed; the rule refuses.
+    /// The store failed; the rule fails closed.
     FallbackClosed,
     /// The store failed; this node decided alone.
     FallbackLocal,
-    /// The store was too busy; the rule lets pass.
+    /// The store was too busy; the rule fails open.
     OverloadOpen,
-    /// The store was too busy; the rule refuses.
+    /// The store was too busy; the rule fails closed.
     OverloadClosed,
     /// The store was too busy; this node decided alone.
     OverloadLocal,
-    /// Nobody had to be asked.
+    /// No limit had to be checked.
     None,
 }
 
 impl Source {
-    /// All there are, for those who count them one by one.
+    /// All variants, for per-variant metrics.
     pub const ALL: [Source; 11] = [
         Source::Store,
         Source::DenyCache,
@@ -87,13 +87,13 @@ impl Source {
         Source::None,
     ];
 
-    /// Whether a rule refuses because its store cannot be asked, not because a limit is reached.
+    /// Whether a rule refused because its store was unavailable, not because a limit was reached.
     #[must_use]
     pub fn is_unavailable(self) -> bool {
         matches!(self, Source::FallbackClosed | Source::OverloadClosed)
     }
 
-    /// Who answered a request of which this one and `other` decided parts: the one that promises least.
+    /// The source of a request decided in part by each: the one with the weaker guarantee.
     pub(crate) fn or_weaker(self, other: Source) -> Source {
         let weakness = |source: Source| match source {
             Source::None => 0,
@@ -111,7 +111,7 @@ impl Source {
         if weakness(other) > weakness(self) { other } else { self }
     }
 
-    /// Whether a rule's policy decided in the place of a store that did not.
+    /// Whether a failure policy decided instead of the store.
     #[must_use]
     pub fn is_without_the_store(self) -> bool {
         match self {
@@ -121,7 +121,7 @@ impl Source {
         }
     }
 
-    /// Its name in answers and metrics.
+    /// The name in responses and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -140,64 +140,64 @@ impl Source {
     }
 }
 
-/// What one matched rule said.
+/// The result of one matched rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Which descriptor it matched.
+    /// Index of the descriptor that the rule matched.
     pub descriptor: usize,
-    /// The rule's index in the snapshot; none for a limit that the caller brought along.
+    /// The rule's index in the snapshot; `None` for a limit supplied by the caller.
     pub rule: Option<usize>,
-    /// Whether it may refuse.
+    /// The rule's mode: whether it may refuse.
     pub mode: Mode,
-    /// The side of the rule's experiment that the request is on, where it has one.
+    /// The request's side of the rule's experiment, if the rule has one.
     pub variant: Option<Variant>,
-    /// What it said.
+    /// The result.
     pub kind: ReportKind,
 }
 
-/// What a matched rule said, by what it asks.
+/// The result of a matched rule, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReportKind {
-    /// One of its limits decided.
+    /// A limit decided.
     Limited(LimitReport),
-    /// It has no limit for this request.
+    /// The rule has no limit for this request.
     Unlimited,
     /// The request lacks an attribute of the key.
     KeyMissing(OnMissingKey),
     /// The key is banned.
     Banned {
-        /// How much longer; none for ever.
+        /// Time until the ban ends; `None` if it never does.
         retry_after: Option<Micros>,
     },
 }
 
-/// What one limit said, with the numbers a caller may be told.
+/// The outcome of one limit, with the numbers a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitReport {
-    /// What it said.
+    /// The outcome of its cell.
     pub outcome: Outcome,
-    /// The limit's number.
+    /// The limit's quota.
     pub quota: u64,
-    /// The time in which the quota comes back, where that is a span.
+    /// The period in which the quota refills, if the limit has one.
     pub window: Option<Micros>,
 }
 
-/// What the rules said to one descriptor of a request.
+/// The decision on one descriptor of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorDecision {
     /// Whether its rules refuse it.
     pub over_limit: bool,
-    /// Whether a rule matched that has no limit.
+    /// Whether a matched rule has no limit.
     pub unlimited: bool,
-    /// The report whose numbers stand for it.
+    /// The report whose numbers represent the descriptor.
     pub governing: Option<Report>,
 }
 
 impl Decision {
-    /// A request of which nothing is decided yet.
+    /// A request with nothing decided yet.
     #[inline]
     pub(crate) fn not_yet(snapshot: &Arc<Snapshot>, asked_at: Timestamp) -> Self {
         Decision {
@@ -215,7 +215,7 @@ impl Decision {
         }
     }
 
-    /// Says what `answer` says to `plan`.
+    /// Fills in the decision from the plan and its answer.
     pub(crate) fn fill(&mut self, plan: &Plan<'_>, answer: &CheckAnswer, keys: &Arc<LeaseKeys>) {
         self.source = match plan.spends.is_empty() {
             true if plan.banned => Source::Local,
@@ -225,7 +225,7 @@ impl Decision {
         (self.decided_at, self.nth) = (answer.decided_at, answer.nth);
         self.penalty.clone_from(&answer.penalty);
         self.reports.extend(plan.limits().iter().map(|entry| report(entry, plan, &answer.outcomes)));
-        // A penalty that does not apply has no numbers to tell.
+        // A penalty that does not apply has no numbers to report.
         let penalties = plan.penalties().iter().map(|entry| report(entry, plan, &answer.outcomes));
         self.reports.extend(penalties.filter(Report::is_refusal));
         self.allowed =
@@ -237,64 +237,63 @@ impl Decision {
         }
     }
 
-    /// How many hits are left of the limit that the caller is told of; none where no limit counted.
+    /// Hits left in the governing limit; `None` if no limit counted.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         Some(self.governing()?.limit()?.outcome.remaining)
     }
 
-    /// The number of that limit.
+    /// The quota of the governing limit.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         Some(self.governing()?.limit()?.quota)
     }
 
-    /// How long until that limit's whole quota is back.
+    /// Time until the governing limit's quota is full again.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
         Some(self.governing()?.limit()?.outcome.reset_after.into())
     }
 
-    /// How long a refused caller must wait before another try can pass; none where it was not refused, or never will
-    /// pass.
+    /// How long a refused caller must wait before a retry can pass; `None` if it was not refused or can never pass.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.governing().filter(|_| !self.allowed)?.retry_after().map(Duration::from)
     }
 
-    /// How long an allowed caller must wait before it goes on (leaky buckets); mostly not at all.
+    /// How long an allowed caller must wait before it proceeds (leaky buckets); usually zero.
     #[must_use]
     pub fn delay(&self) -> Duration {
         self.delay.into()
     }
 
-    /// The name of the rule that the caller is told of: the one that refused, or has the least left.
+    /// The name of the governing rule: the one that refused, or has the least left.
     #[must_use]
     pub fn rule(&self) -> Option<&str> {
         self.rule_of(self.governing()?).map(Rule::name)
     }
 
-    /// What each matched rule said, in the order of the descriptors.
+    /// The result of each matched rule, in descriptor order.
     #[must_use]
     pub fn reports(&self) -> &[Report] {
         &self.reports
     }
 
-    /// The report whose numbers the caller is told. Refused: the one with the longest wait. Allowed: the one with the
-    /// least left, of those the one that resets last. Shadow rules tell nothing.
+    /// The report whose numbers the caller sees. If refused: the one with the longest wait. If allowed: the one with the
+    /// least left, on a tie the one that resets last. Shadow rules are never reported.
     #[must_use]
     pub fn governing(&self) -> Option<&Report> {
         let told = self.reports.iter().filter(|report| report.mode != Mode::Shadow);
         if self.allowed { least_left(told) } else { longest_wait(told) }
     }
 
-    /// The rule that a report is about; none for a limit that the caller brought along.
+    /// The rule of a report; `None` for a limit supplied by the caller.
     #[must_use]
     pub fn rule_of(&self, report: &Report) -> Option<&Rule> {
         report.rule.map(|index| self.snapshot.rules().rule(index))
     }
 
-    /// What the rules said to the descriptor at this place in the request.
+    /// The decision on the descriptor at this index of the request.
     #[must_use]
     pub fn descriptor(&self, descriptor: usize) -> DescriptorDecision {
         let own = || self.reports.iter().filter(move |report| report.descriptor == descriptor);
@@ -302,7 +301,7 @@ impl Decision {
         let over_limit = enforced().any(Report::is_refusal);
         let governing = if over_limit { longest_wait(enforced()) } else { least_left(enforced()) };
         let unlimited = own().any(|report| report.kind == ReportKind::Unlimited);
-        // A descriptor that only shadow rules matched still shows their numbers: that is what one looks at them for.
+        // A descriptor matched only by shadow rules still shows their numbers: that is the purpose of shadow rules.
         DescriptorDecision {
             over_limit,
             unlimited,
@@ -310,13 +309,12 @@ impl Decision {
         }
     }
 
-    /// What each matched rule said, once, whatever the number of its limits and of the descriptors it matched.
+    /// The result of each matched rule, once per rule, however many limits it has and descriptors it matched.
     pub(crate) fn rule_results(&self) -> impl Iterator<Item = (&Rule, RuleResult, Option<Variant>)> {
         let said = |report: &Report| Some((report.rule?, report.result(), report.variant));
         let mut results: SmallVec<[(usize, RuleResult, Option<Variant>); 4]> =
             self.reports.iter().filter_map(said).collect();
-        // Rules match in their order, and seldom twice: only another descriptor or a penalty, which comes last, names one
-        // again.
+        // Rules match in order and seldom twice: only another descriptor, or a penalty (these come last), repeats one.
         if !results.is_sorted_by_key(|(rule, ..)| *rule) {
             results.sort_by_key(|(rule, ..)| *rule);
         }
@@ -335,42 +333,41 @@ impl Decision {
         !self.allowed && !self.reports.iter().any(Report::refuses_request)
     }
 
-    /// When it was asked for, by the clock of the node that decided.
+    /// When the check arrived, by the clock of the node that decided.
     #[must_use]
     pub fn asked_at(&self) -> Timestamp {
         self.asked_at
     }
 
-    /// When the store decided it, by the store's own clock, which may differ from all others: for logs that are played again,
-    /// and for nothing else. Of a refusal that this node repeats, a moment between that refusal and now at which the store
-    /// still refuses. None where the store did not decide all of it, or not at one moment of one clock.
+    /// When the store decided, by the store's clock, which may differ from every other clock: use it only to replay logs. For
+    /// a cached refusal, a moment between that refusal and now at which the store still refuses. `None` if the store did not
+    /// decide all of it, or not at one moment of one clock.
     #[must_use]
     pub fn decided_at(&self) -> Option<Timestamp> {
         self.decided_at
     }
 
-    /// Which it was, from 0, of the requests that one call to the store decided at that moment, one after the other; none where it
-    /// was the only one.
+    /// The request's position, from 0, among those that one store call decided in sequence at that moment; `None` if it was
+    /// alone.
     #[must_use]
     pub fn decided_nth(&self) -> Option<u32> {
         self.nth
     }
 
-    /// The penalty that begins with it, where it was refused and caused one.
+    /// The penalty that this request started by being refused.
     #[must_use]
     pub fn penalty(&self) -> Option<&Arc<Penalty>> {
         self.penalty.as_ref()
     }
 
-    /// What a later refund must know, for who cannot keep the decision itself. None where nothing was spent that can be given
-    /// back: it was refused, a look, took only leases, or nobody counted.
+    /// What a later refund needs, for callers that cannot keep the decision itself. `None` if nothing refundable was spent:
+    /// the request was refused, was a look, took only leases, or was not counted.
     #[must_use]
     pub fn spent(&self) -> Option<SpentToken> {
         self.spent
     }
 
-    /// The version of the rules that decided: that as which they were published or, where they were not, how many sets of
-    /// rules have been in use so far.
+    /// The version of the rules that decided: their published version or, if unpublished, the count of rule sets used so far.
     #[must_use]
     pub fn rules_version(&self) -> u64 {
         self.snapshot.rules().published().unwrap_or(self.snapshot.version())
@@ -382,7 +379,7 @@ impl Decision {
 }
 
 impl Report {
-    /// The numbers, where a limit decided.
+    /// The numbers, if a limit decided.
     #[must_use]
     pub fn limit(&self) -> Option<&LimitReport> {
         match &self.kind {
@@ -391,7 +388,7 @@ impl Report {
         }
     }
 
-    /// How long to wait before another try; none where it would pass now, or never will.
+    /// How long to wait before a retry; `None` if a retry would pass now or can never pass.
     #[must_use]
     pub fn retry_after(&self) -> Option<Micros> {
         match &self.kind {
@@ -401,7 +398,7 @@ impl Report {
         }
     }
 
-    /// Whether this rule said no, whether or not it may.
+    /// Whether this rule refused, even if its mode does not let it refuse the request.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match &self.kind {
@@ -412,7 +409,7 @@ impl Report {
         }
     }
 
-    /// What metrics call this.
+    /// The result as metrics name it.
     #[must_use]
     pub fn result(&self) -> RuleResult {
         match (&self.kind, self.is_refusal()) {
@@ -427,7 +424,7 @@ impl Report {
 
     fn refuses_request(&self) -> bool {
         let may_refuse = match self.kind {
-            // Quotas refuse together; a ban needs no company.
+            // Quotas refuse only together; a ban refuses alone.
             ReportKind::Banned { .. } => self.mode != Mode::Shadow,
             _ => self.mode == Mode::Enforce,
         };
@@ -440,7 +437,7 @@ impl Report {
     }
 }
 
-/// What a later refund of an allowed request must know.
+/// What a later refund of an allowed request needs.
 fn spent(plan: &Plan<'_>, answer: &CheckAnswer, asked_at: Timestamp) -> Option<SpentToken> {
     if answer.source == Source::FallbackOpen {
         return None;
@@ -467,7 +464,7 @@ fn report(entry: &MatchedLimit<'_>, plan: &Plan<'_>, outcomes: &Outcomes) -> Rep
         Asks::KeyMissing(then) => ReportKind::KeyMissing(then),
         Asks::Banned { retry_after } => ReportKind::Banned { retry_after },
         Asks::Limit { spend, .. } => {
-            // Where several descriptors name the cell, the limit that keeps them all.
+            // If several descriptors name the cell, this limit satisfies them all.
             let limit = plan.spends[spend].touch.limit;
             let (quota, window) = (limit.quota(), limit.quota_window());
             ReportKind::Limited(LimitReport { outcome: outcomes[spend], quota, window })
@@ -482,7 +479,7 @@ fn report(entry: &MatchedLimit<'_>, plan: &Plan<'_>, outcomes: &Outcomes) -> Rep
     }
 }
 
-/// Quotas refuse together: as long as one of them has something left, the request passes.
+/// Quotas refuse together: the request passes while any of them has hits left.
 fn every_quota_is_spent(reports: &[Report]) -> bool {
     let is_quota = |report: &&Report| report.mode == Mode::Quota && report.kind != ReportKind::Unlimited;
     let mut quotas = reports.iter().filter(is_quota).peekable();
@@ -490,9 +487,9 @@ fn every_quota_is_spent(reports: &[Report]) -> bool {
 }
 
 fn longest_wait<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {
-    // What never passes, and a missing key, wait longest of all.
+    // Refusals without a retry time (never fits, missing key) count as the longest wait.
     let wait = |report: &Report| report.retry_after().unwrap_or(Micros::new(u64::MAX));
-    // Of several that wait as long, the first: a limit, and not the penalty behind it.
+    // Ties go to the first: a limit rather than the penalty behind it.
     reports.filter(|report| report.is_refusal()).min_by_key(|report| Reverse(wait(report)))
 }
 

@@ -1,4 +1,4 @@
-//! Whether decisions are made as the rules want them, and how much waits behind them.
+//! Whether the store decides as the rules ask, and how much work is queued behind the decisions.
 
 use std::fmt;
 
@@ -8,21 +8,21 @@ use crate::idempotency::RequestNames;
 use crate::remote::Remote;
 use crate::remote::breaker::BreakerState;
 
-/// Whether decisions are made as the rules want them, or as best as can be.
+/// Whether the store decides as the rules ask, or failure policies do in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
     /// The store answers.
     Healthy,
-    /// Some of the store does not answer: rules whose cells are there decide by their failure policy.
+    /// Part of the store does not answer: rules with cells there decide by their failure policy.
     Degraded {
-        /// What is wrong, for an operator.
+        /// The cause, for an operator.
         reason: String,
     },
 }
 
 impl Health {
-    /// Of a limiter whose calls run on a runtime that is gone, whatever the store would say.
+    /// For a limiter whose runtime has ended, whatever the state of the store.
     pub(crate) fn without_background() -> Self {
         let reason = "the limiter's background was stopped: the runtime that it was made on has ended";
         Health::Degraded { reason: reason.to_owned() }
@@ -42,7 +42,7 @@ impl Health {
 }
 
 impl fmt::Display for Health {
-    /// `healthy`, or what is wrong.
+    /// `healthy`, or the reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Health::Healthy => f.write_str("healthy"),
@@ -51,12 +51,12 @@ impl fmt::Display for Health {
     }
 }
 
-/// A node of a remote store, as this limiter sees it.
+/// A store node, as this limiter sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// Its name, as an operator knows it.
+    /// Its endpoint, as an operator knows it.
     pub endpoint: String,
-    /// What its breaker lets through: all while it answers.
+    /// The state of its breaker: closed while the node answers.
     pub breaker: BreakerState,
 }
 
@@ -64,7 +64,7 @@ impl NodeHealth {
     pub(crate) fn of_all(remote: &Remote) -> Vec<Self> {
         let node =
             |node| NodeHealth { endpoint: remote.endpoint(node), breaker: remote.breakers.state(node) };
-        // A node that holds nothing has no name.
+        // A node without an endpoint holds no cells.
         (0..remote.nodes()).map(node).filter(|node| !node.endpoint.is_empty()).collect()
     }
 }
@@ -72,31 +72,31 @@ impl NodeHealth {
 /// What a limiter on a remote store holds now, and what its bounds have cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteStats {
-    /// Calls of this core that are under way.
+    /// Calls of this core in flight.
     pub calls: usize,
-    /// Calls of this core that are under way though nobody waits for them any more.
+    /// Calls of this core in flight that no request waits for any more.
     pub late_calls: usize,
-    /// Requests of this core that wait for the next call.
+    /// Requests of this core waiting for the next call.
     pub waiting: usize,
-    /// How many limiters share the store, this one included, as far as is known.
+    /// The number of limiters that share the store, this one included, as far as is known.
     pub fleet: u64,
     /// The cells that this node decides itself.
     pub own: MemoryStats,
-    /// Cells with hits that were spent here and not yet charged to the store.
+    /// Cells with hits spent here and not yet charged to the store.
     pub debts: usize,
-    /// Leases that were given here while the store was unavailable, and that it has not yet been told of.
+    /// Leases issued here while the store was unavailable, and not yet handed over to it.
     pub lent_leases: usize,
-    /// Leases that nobody holds and that are not yet given back.
+    /// Orphaned leases that are not yet released.
     pub orphans: usize,
-    /// Names of requests of which the store must still be told, because it did not answer.
+    /// Request names not yet written to the store because it did not answer.
     pub unwritten_names: usize,
-    /// Refusals that could not be repeated for as long as they might, for want of room.
+    /// Refusals evicted from the deny cache before they expired.
     pub refusals_evicted: u64,
-    /// Hits that will not be charged to the store, for want of room.
+    /// Hits that will never be charged to the store, for lack of room.
     pub hits_forgiven: u64,
-    /// Leases that must end by themselves, or that the store is never told of, for want of room.
+    /// Leases that only their time to live can end, or that the store never learns of, for lack of room.
     pub leases_lost: u64,
-    /// Names of requests that stay claimed for their minute, for want of room.
+    /// Request names that stay claimed for their full minute, for lack of room.
     pub names_lost: u64,
 }
 

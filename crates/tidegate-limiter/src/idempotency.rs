@@ -1,9 +1,9 @@
-//! Requests that name themselves: asked again within a minute, they get the first answer and spend nothing.
+//! Idempotent requests: a named request repeated within a minute gets the first answer and spends nothing.
 //!
-//! The first to come claims the name in the store, so that no other node decides meanwhile, and leaves its answer there.
-//! A refusal that the store has no part in is no answer: then the name is free again. Who was let pass without the store has
-//! passed. What the store could not be told it is told later, from a bounded queue; until then this node repeats the answers that
-//! it has given, and a name may stay claimed, for at most its minute.
+//! The first request claims the name in the store, so that no other node decides meanwhile, and leaves its answer there. A
+//! refusal made without the store is no answer: the name is freed again. A request that passed without the store has passed.
+//! What could not be written to the store is written later, from a bounded queue; until then this node repeats its own
+//! answers, and a name may stay claimed, for at most its minute.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -22,19 +22,19 @@ use crate::remote::Remote;
 
 /// How long a name stands for its first request.
 const KEPT: Micros = Micros::from_secs(60);
-/// Records that a store which did not answer must still be told. Beyond that names stay claimed until their time is over.
+/// The most records queued for a store that did not answer. Beyond that, names stay claimed until they expire.
 const MOST_UNWRITTEN: usize = 4_096;
-/// Answers that only this node may know.
+/// The most answers that only this node may know.
 const MOST_KEPT_HERE: usize = 4_096;
 
-/// A name that a caller gave its request, and what stands for all it asks.
+/// The name a caller gave its request, and a fingerprint of all it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId {
     name: [u8; 32],
     fingerprint: Fingerprint,
 }
 
-/// Tells requests apart that go by the same name.
+/// Distinguishes requests with the same name.
 type Fingerprint = [u8; 16];
 
 impl RequestId {
@@ -50,7 +50,7 @@ impl RequestId {
         RequestId { name: Sha256::digest(&name).into(), fingerprint }
     }
 
-    /// The name by which the store knows a refund that this request asks for.
+    /// The ID by which the store knows a refund that this request asks for.
     #[must_use]
     pub fn refund_id(&self) -> RefundId {
         let digest = Sha256::new().chain_update(self.name).chain_update(self.fingerprint).finalize();
@@ -59,12 +59,12 @@ impl RequestId {
     }
 }
 
-/// What is known of a named request.
+/// The state of a named request.
 #[derive(Debug)]
 pub enum Claim<'l> {
     /// It must be decided now.
     First(FirstTime<'l>),
-    /// It was answered this.
+    /// Its earlier answer.
     Answered(Vec<u8>),
 }
 
@@ -72,9 +72,9 @@ pub enum Claim<'l> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// Another request had this name within the last minute.
+    /// Another request used this name within the last minute.
     UsedForAnother,
-    /// The first one is still being decided, or what became of it is unknown.
+    /// The first one is still being decided, or its result is unknown.
     UnderWay,
 }
 
@@ -89,26 +89,26 @@ impl fmt::Display for ClaimError {
 
 impl std::error::Error for ClaimError {}
 
-/// A named request that must be decided now. Dropped without an answer, it frees its name.
+/// A named request that must be decided now. Dropping it without an answer frees its name.
 #[must_use]
 pub struct FirstTime<'l> {
     limiter: &'l Limiter,
     name: [u8; 32],
-    /// The record that says it is under way.
+    /// The record that marks it as in flight.
     claim: Vec<u8>,
     /// Whether the store may hold the claim.
     claimed: bool,
-    /// Whether the store said that it does.
+    /// Whether the store confirmed the claim.
     is_certain: bool,
 }
 
-/// What all named requests of a node have in common.
+/// State shared by all named requests of a node.
 pub(crate) struct RequestNames {
     random: RandomState,
     next: AtomicU64,
     unwritten: Mutex<VecDeque<Unwritten>>,
     kept_here: Mutex<KeptHere>,
-    /// Those for which there was no room.
+    /// Records dropped for lack of room.
     lost: AtomicU64,
 }
 
@@ -116,11 +116,11 @@ pub(crate) struct RequestNames {
 #[derive(Default)]
 struct KeptHere {
     records: HashMap<[u8; 32], Vec<u8>>,
-    /// Until when each counts, the first to end first.
+    /// When each expires, the earliest first.
     ends: VecDeque<(Timestamp, [u8; 32])>,
 }
 
-/// What a store must still be told of a name that this node has claimed.
+/// A record change, for a name that this node has claimed, not yet written to the store.
 #[derive(Clone)]
 struct Unwritten {
     name: [u8; 32],
@@ -130,9 +130,9 @@ struct Unwritten {
 }
 
 impl Limiter {
-    /// Claims the name of a request that may have been asked before.
+    /// Claims the name of a request that may have been made before.
     ///
-    /// Where the store does not answer the request is taken for new, for its rules say what to do then.
+    /// If the store does not answer, the request counts as new: its rules' failure policies decide.
     ///
     /// # Errors
     /// When the name stands for another request, or the first one is still being decided.
@@ -163,7 +163,7 @@ impl Limiter {
         match read(&known) {
             Some((fingerprint, _)) if fingerprint != request.fingerprint => Err(ClaimError::UsedForAnother),
             Some((_, RecordState::Answered(answer))) => Ok(Claim::Answered(answer.to_vec())),
-            // One that this node has given up, and could not tell the store. By another name, for the store may be told yet.
+            // A claim that this node gave up but could not free. Takes a new claim: the old one may yet be freed.
             _ if self.request_names.has_given_up(&known) => {
                 let until = self.clock.now() + KEPT;
                 let change = Unwritten { name: request.name, from: known, to: Some(claim.clone()), until };
@@ -176,7 +176,7 @@ impl Limiter {
         }
     }
 
-    /// What is known of a request that was answered here and perhaps nowhere else, whose name was just to be claimed.
+    /// The state of a request answered here and perhaps nowhere else, whose name was about to be claimed.
     async fn answered_before(
         &self,
         request: &RequestId,
@@ -208,7 +208,7 @@ impl Limiter {
         }
     }
 
-    /// Changes a record now, or once the store answers; until then this node knows the answer.
+    /// Changes a record now, or once the store answers; until then this node keeps the answer.
     async fn write_now_or_later(&self, change: Unwritten) {
         if self.write(change.clone()).await.is_err() {
             if let Some(answer) = &change.to {
@@ -245,13 +245,13 @@ impl Limiter {
 }
 
 impl FirstTime<'_> {
-    /// Leaves `answer` for whoever asks again.
+    /// Stores `answer` for repeats of the request.
     pub async fn answered(mut self, answer: &[u8]) {
         let record = self.record(answer);
         self.write(Some(record)).await;
     }
 
-    /// Leaves `answer`, by which the request passed without the store, for whoever asks this node again, and in the store as soon as
+    /// Stores `answer`, by which the request passed without the store, for repeats on this node, and in the store as soon as
     /// it takes it.
     pub async fn passed_without_the_store(mut self, answer: &[u8]) {
         let (limiter, record) = (self.limiter, self.record(answer));
@@ -259,25 +259,25 @@ impl FirstTime<'_> {
         self.write(Some(record)).await;
     }
 
-    /// What the store keeps of an answer.
+    /// The record of an answer, as stored.
     fn record(&self, answer: &[u8]) -> Vec<u8> {
         [&self.claim[..size_of::<Fingerprint>()], &[ANSWERED], answer].concat()
     }
 
-    /// Frees the name: what was decided is no answer.
+    /// Frees the name: the decision is not an answer.
     pub async fn withdrawn(mut self) {
         if self.claimed {
             self.write(None).await;
         }
     }
 
-    /// Whether the store said that this is the first of its name. If not, it was not asked in time, and may know an answer.
+    /// Whether the store confirmed the claim as the first. If not, it did not answer in time and may have an answer.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.is_certain
     }
 
-    /// Writes `to` in the place of the claim.
+    /// Replaces the claim with `to`.
     async fn write(&mut self, to: Option<Vec<u8>>) {
         self.claimed = false;
         let (limiter, from) = (self.limiter, std::mem::take(&mut self.claim));
@@ -295,7 +295,7 @@ impl Drop for FirstTime<'_> {
         match &limiter.remote {
             None => {
                 let record = Record { name: &self.name, value: &from };
-                // Memory has done it by the time that it answers.
+                // Memory is done by the time it answers.
                 drop(limiter.store.replace_record(record, None, KEPT));
             }
             Some(remote) => {
@@ -337,12 +337,12 @@ impl RequestNames {
         }
     }
 
-    /// How many the store must still be told of, and of how many it never will be.
+    /// The number of records still to be written, and of those that never will be.
     pub(crate) fn unwritten(&self) -> (usize, u64) {
         (self.unwritten.lock().len(), self.lost.load(Ordering::Relaxed))
     }
 
-    /// The answer that was kept here for a name, less than a minute ago.
+    /// The answer kept here for a name, less than a minute ago.
     fn kept_here(&self, name: &[u8; 32], now: Timestamp) -> Option<Vec<u8>> {
         let mut kept = self.kept_here.lock();
         kept.forget_what_has_ended(now);
@@ -363,7 +363,7 @@ impl RequestNames {
         self.unwritten.lock().retain(|other| other.from != change.from);
     }
 
-    /// Whether `claim` is one that was given up here.
+    /// Whether `claim` was given up here.
     fn has_given_up(&self, claim: &[u8]) -> bool {
         self.unwritten.lock().iter().any(|change| change.to.is_none() && change.from == claim)
     }
@@ -375,7 +375,7 @@ impl RequestNames {
 
 impl KeptHere {
     fn forget_what_has_ended(&mut self, now: Timestamp) {
-        // One that ends later than a minute from now was kept before the clock stepped back.
+        // An entry that expires more than a minute from now was added before the clock stepped back.
         while let Some((_, name)) = self.ends.front().filter(|(end, _)| *end <= now || *end > now + KEPT) {
             self.records.remove(name);
             self.ends.pop_front();
@@ -404,7 +404,7 @@ impl Remote {
         self.run(StoreCall::Record, nodes, work).await
     }
 
-    /// Changes a record, or puts an answer where no claim is found to stand for it: the store did not take the claim either.
+    /// Changes a record, or adds the answer if its claim is not found: the store did not take the claim either.
     async fn write(self: &Arc<Self>, change: Unwritten) -> Result<(), StoreError> {
         let (name, to) = (change.name, change.to.clone());
         let is_changed = self.replace_record(change).await?;
@@ -414,7 +414,7 @@ impl Remote {
         }
     }
 
-    /// Tells the store what it could not be told of names that this node has claimed. Doing so twice does no harm.
+    /// Writes queued record changes to the store, for names that this node has claimed. Doing so twice is harmless.
     pub(crate) async fn write_what_is_unwritten(self: &Arc<Self>, names: &RequestNames) {
         while let Some(change) = names.oldest() {
             let is_over = self.clock.now() >= change.until;
@@ -434,7 +434,7 @@ enum RecordState<'r> {
     Answered(&'r [u8]),
 }
 
-/// What a record says; nothing if it is none of ours.
+/// Parses a record; `None` if it is not one of ours.
 fn read(record: &[u8]) -> Option<(Fingerprint, RecordState<'_>)> {
     let (fingerprint, rest) = record.split_first_chunk()?;
     match rest.split_first()? {

@@ -1,5 +1,5 @@
-//! A lease as a caller holds it: a text that says all there is to know, so that any node can end it, and that only a node
-//! of the fleet can have written.
+//! A lease as a caller holds it: a self-contained text, so that any node can release it, and signed, so that only a node of
+//! the fleet can have written it.
 
 use std::fmt;
 use std::hash::Hasher as _;
@@ -19,9 +19,9 @@ use crate::limiter::Limiter;
 #[derive(Clone)]
 pub struct LeaseToken {
     id: LeaseId,
-    /// What it is signed with when it is written.
+    /// Sign its text form.
     keys: Arc<LeaseKeys>,
-    /// Outside the token, for most decisions have none and all are moved about.
+    /// Boxed: most decisions have no lease, and all of them are moved.
     cells: Box<[LeasedCell]>,
 }
 
@@ -33,11 +33,11 @@ struct LeasedCell {
     limit: Limit,
 }
 
-/// Why a text is no lease of ours.
+/// Why a text is not a lease of this fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseTokenError {
-    /// It does not look like one.
+    /// Not a lease token.
     Malformed,
     /// No node of this fleet has signed it.
     NotSigned,
@@ -56,14 +56,14 @@ impl fmt::Display for LeaseTokenError {
 
 impl std::error::Error for LeaseTokenError {}
 
-/// The first byte, so that a later layout can be told from this one.
+/// The first byte, to distinguish later layouts.
 const LAYOUT: u8 = 2;
-/// Longer texts are not ours: keys are bounded where they come in.
+/// Longer texts are not ours: keys are bounded on input.
 const LONGEST_TEXT: usize = 64 * 1024;
 const MOST_CELLS: usize = 64;
 
 impl LeaseToken {
-    /// The leases that `spends` took; none if they took none.
+    /// The leases that `spends` took; `None` if they took none.
     pub(crate) fn new<'s, 'p: 's>(
         id: LeaseId,
         spends: impl Iterator<Item = &'s Spend<'p>>,
@@ -80,7 +80,7 @@ impl LeaseToken {
         (!cells.is_empty()).then(|| LeaseToken { id, cells, keys: keys.clone() })
     }
 
-    /// Each lease, as a store is asked for it.
+    /// Each lease, as passed to a store.
     pub(crate) fn leases(&self) -> impl Iterator<Item = LeaseRef<'_>> {
         self.cells.iter().map(|cell| LeaseRef {
             cell: CellKey { scope: &cell.scope, key: &cell.key, tag: &cell.tag },
@@ -89,30 +89,30 @@ impl LeaseToken {
         })
     }
 
-    /// A number that tells leases apart and that nodes agree on. It is made of the lease's random name alone: who reads it in a
-    /// log can neither work out the lease nor sign one.
+    /// A number that identifies the lease on every node. It is derived from the random lease ID alone: reading it in a log
+    /// reveals neither the lease nor a way to sign one.
     #[must_use]
     pub fn mark(&self) -> u64 {
-        // Fixed keys, so that every node finds the same.
+        // Fixed keys, so that every node computes the same.
         let mut hasher = SipHasher24::new_with_keys(0x7469_6465_6761_7465, 0x6c65_6173_6520_6964);
         hasher.write_u64(self.id.0.get());
         hasher.finish128().h1
     }
 
-    /// A number that stands for the limit under which the first of its leases was taken.
+    /// A number that identifies the limit under which the first of its leases was taken.
     #[must_use]
     pub fn limit_mark(&self) -> u64 {
         self.cells.first().map_or(0, |cell| cell.scope.digest()[0])
     }
 
-    /// The domain of its limits: the first part of what names a cell. All of a request are of one.
+    /// The domain of its limits: the first part of a cell's scope. All cells of a request share one.
     #[must_use]
     pub fn domain(&self) -> Option<&str> {
         let (domain, _) = take_part(self.cells.first()?.scope.as_bytes())?;
         std::str::from_utf8(domain).ok()
     }
 
-    /// Its leases one by one, each as a token of its own; none where it has but one.
+    /// Its leases one by one, each as its own token; empty if it has only one.
     pub(crate) fn parts(&self) -> impl Iterator<Item = LeaseToken> {
         let several = if self.cells.len() > 1 { &self.cells[..] } else { &[] };
         several.iter().map(|cell| LeaseToken {
@@ -122,19 +122,19 @@ impl LeaseToken {
         })
     }
 
-    /// Its lease under the limit that is marked so; none where it has but one, or none of that limit.
+    /// Its lease under the limit with this mark; `None` if it has only one lease, or none under that limit.
     #[must_use]
     pub fn part(&self, limit_mark: u64) -> Option<LeaseToken> {
         self.parts().find(|part| part.limit_mark() == limit_mark)
     }
 
-    /// How long the longest of its leases lives unless renewed.
+    /// The longest time to live of its leases unless renewed.
     #[must_use]
     pub fn longest_ttl(&self) -> Micros {
         self.cells.iter().filter_map(|cell| cell.limit.lease_ttl()).max().unwrap_or_default()
     }
 
-    /// How long the shortest of its leases lives unless renewed: renew well before.
+    /// The shortest time to live of its leases unless renewed: renew well before.
     #[must_use]
     pub fn ttl(&self) -> Micros {
         self.cells.iter().filter_map(|cell| cell.limit.lease_ttl()).min().unwrap_or_default()
@@ -142,10 +142,10 @@ impl LeaseToken {
 }
 
 impl Limiter {
-    /// The lease that `text` stands for, as a decision's lease was written.
+    /// Parses a lease from the text form of a decision's lease.
     ///
     /// # Errors
-    /// When it is none, or none that a node of this fleet has signed.
+    /// When it is not a lease, or not signed by a node of this fleet.
     pub fn read_lease(&self, text: &str) -> Result<LeaseToken, LeaseTokenError> {
         read(text, self.lease_ids.keys())
     }
@@ -173,7 +173,7 @@ impl fmt::Display for LeaseToken {
             signed.extend(cell.limit.lease_ttl().unwrap_or_default().get().to_be_bytes());
             append_part(&mut signed, cell.scope.as_bytes());
             append_part(&mut signed, &cell.key);
-            // Almost always the key itself, which need not be said twice.
+            // Almost always equal to the key, and then omitted.
             append_part(&mut signed, if cell.tag == cell.key { &[] } else { &cell.tag });
         }
         let bytes = [&[LAYOUT], &self.keys.sign(&signed)[..], &signed].concat();

@@ -1,4 +1,4 @@
-//! Names for leases: random, so that nobody can guess another's, and never zero; and what they are signed with.
+//! Lease IDs: random, so that they cannot be guessed, and never zero; and the keys that sign them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;

@@ -1,8 +1,8 @@
-//! The secret by which the nodes of a fleet know the leases that they gave out.
+//! The secret with which the nodes of a fleet recognise the leases they issued.
 //!
-//! An operator may give it. Otherwise it lies in the store, beside the counters: the first node writes it, all others read
-//! it. A node that starts without its store signs with a secret of its own until it can, and goes on to know what it signed
-//! with that.
+//! An operator may supply it. Otherwise it lives in the store, beside the counters: the first node writes it, all others read
+//! it. A node that starts without its store signs with its own secret until the store answers, and keeps accepting what it
+//! signed with it.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -11,33 +11,33 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidegate_core::Micros;
 
-/// What the secret is called in the store.
+/// The record name of the secret in the store.
 pub(crate) const RECORD: &[u8] = b"lease-key";
-/// How long the store keeps it after a node last asked for it. A lease that outlives that is one that nobody could renew.
+/// How long the store keeps it after a node last asked for it. A lease that outlives this was one no holder could renew.
 pub(crate) const KEPT: Micros = Micros::from_secs(7 * 86_400);
 
-/// The keys that a node signs with and knows.
+/// The keys that a node signs with and accepts.
 pub(crate) struct LeaseKeys {
     known: ArcSwap<SigningKeys>,
-    /// Whether an operator gave the key: then the store has no say.
+    /// Whether an operator supplied the key: then the store's is ignored.
     is_given: bool,
 }
 
 struct SigningKeys {
     signing: Key,
-    /// Signed with until the store told another.
+    /// The key used for signing before the store returned another.
     earlier: Option<Key>,
 }
 
 type Key = [u8; 32];
 
-/// What proves that a fleet gave a lease out: the first half of an HMAC-SHA-256.
+/// Proves that the fleet issued a lease: the first half of an HMAC-SHA-256.
 pub(crate) type Signature = [u8; 16];
 
 impl LeaseKeys {
-    /// The key of an operator's `secret`; without one, a key that nobody can foresee.
+    /// The key from an operator's `secret`; without one, an unpredictable key.
     pub(crate) fn new(secret: Option<&[u8]>) -> Self {
-        // Each of these is keyed by the system's randomness; the hash spreads it over the key.
+        // Each `RandomState` is seeded by the system; the hash spreads that over the key.
         let random =
             || (0..8_u64).flat_map(|number| RandomState::new().hash_one(number).to_le_bytes()).collect();
         let seed: Vec<u8> = secret.map_or_else(random, |secret| [b"tidegate leases ", secret].concat());
@@ -46,17 +46,17 @@ impl LeaseKeys {
         LeaseKeys { known, is_given: secret.is_some() }
     }
 
-    /// Whether the fleet must agree on a key by way of the store.
+    /// Whether the fleet must agree on a key through the store.
     pub(crate) fn are_shared_by_the_store(&self) -> bool {
         !self.is_given
     }
 
-    /// The key to sign with, for the store to keep if it has none.
+    /// The signing key, for the store to keep if it has none.
     pub(crate) fn signing(&self) -> Key {
         self.known.load().signing
     }
 
-    /// Signs with the fleet's key from here on.
+    /// Signs with the fleet's key from now on.
     pub(crate) fn learn(&self, fleets: &[u8]) {
         let known = self.known.load();
         if let Ok(key) = Key::try_from(fleets)
@@ -70,7 +70,7 @@ impl LeaseKeys {
         sign(&self.known.load().signing, message)
     }
 
-    /// Whether this fleet signed `message` so. Takes as long for every wrong signature.
+    /// Whether this fleet signed `message` with `signature`. Takes equally long for every wrong signature.
     pub(crate) fn knows(&self, message: &[u8], signature: &Signature) -> bool {
         let known = self.known.load();
         let mut keys = std::iter::once(&known.signing).chain(&known.earlier);
@@ -78,7 +78,7 @@ impl LeaseKeys {
     }
 }
 
-/// HMAC-SHA-256 (RFC 2104), cut to its first half.
+/// HMAC-SHA-256 (RFC 2104), truncated to its first half.
 fn sign(key: &Key, message: &[u8]) -> Signature {
     const BLOCK: usize = 64;
     let padded = |with: u8| {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_signature_is_what_rfc_4231_says() {
-        // Test case 1 has a key of twenty bytes: shorter keys are filled up with zeros, and so is this one.
+        // Test case 1 has a 20-byte key: HMAC pads shorter keys with zeros, as this one is.
         let mut key = Key::default();
         key[..20].fill(0x0b);
         let expected = 0xb034_4c61_d8db_3853_5ca8_afce_af0b_f12b_u128;

@@ -1,4 +1,4 @@
-//! Leases that their holders end or prolong.
+//! Release and renewal of leases.
 
 use std::error::Error;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::remote::{Kept, Remote};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// It had ended already, by its time to live or by a release.
+    /// It had ended already, by its time to live or a release.
     Ended,
     /// The store did not answer.
     Store(StoreError),
@@ -50,16 +50,16 @@ impl From<StoreError> for LeaseError {
     }
 }
 
-/// When something was asked for, by this node's clock, and when the store did it, by its own.
+/// When something was requested, by this node's clock, and when the store did it, by its own.
 pub(crate) type Times = (Timestamp, Option<Timestamp>);
 
 impl Limiter {
-    /// Ends the leases of a request that is done. A store that does not answer is told as soon as it does.
+    /// Releases the leases of a request that is done. A store that does not answer is retried in the background.
     ///
     /// # Errors
     /// When they had all ended already.
     pub async fn release(&self, token: &LeaseToken) -> Result<(), LeaseError> {
-        // They end one after the other, and whoever asks in between finds room under one limit alone.
+        // They end one after the other; in between, other requests find room under only one of the limits.
         if token.leases().nth(1).is_some() {
             return self.release_parts(token).await;
         }
@@ -83,7 +83,7 @@ impl Limiter {
         if ended { Ok(()) } else { Err(LeaseError::Ended) }
     }
 
-    /// Tells that one of the leases of a request has ended, if any has so far.
+    /// Reports that one lease of a request has ended, if any has so far.
     fn tell_part(&self, whole: &LeaseToken, part: &LeaseToken, is_last: bool, ended: bool, when: Times) {
         match is_last {
             _ if !ended => {}
@@ -92,12 +92,12 @@ impl Limiter {
         }
     }
 
-    /// Whether one of them had not ended yet, and when the store ended the last of them. One that waits for the store to hear of it has ended: who releases it once more
-    /// is told so, as it would be if the store had answered.
+    /// Whether any had not ended yet, and when the store ended the last. A lease whose release is queued for the store counts
+    /// as ended: releasing it again fails as it would had the store answered.
     async fn release_each(&self, token: &LeaseToken) -> Result<Stamped<bool>, LeaseError> {
         let (mut ended, mut forgotten) = (Stamped::default(), None);
         for lease in token.leases() {
-            // One that this node gave itself lives here, and in the store once that knows of it.
+            // A lease issued by this node lives here, and in the store once handed over.
             if self.local.release(lease) {
                 ended.value = true;
                 if self.local.lent.end(&lease) != Some(StoreKnows::Yes) {
@@ -121,13 +121,13 @@ impl Limiter {
             ended = Stamped { value: ended.value || released.value, at: released.at };
         }
         match forgotten {
-            // It goes on until its time to live is over.
+            // It lives until its time to live ends.
             Some(error) if !ended.value => Err(error.into()),
             _ => Ok(ended),
         }
     }
 
-    /// Ends them at once where the store answers at once, as memory does: false if somebody must wait for one of them, which
+    /// Releases at once if the store answers at once, as memory does: false if a lease needs waiting, which
     /// [`Limiter::release`] does.
     pub fn release_now(&self, token: &LeaseToken) -> bool {
         let (last, mut ended) = (token.leases().count().saturating_sub(1), false);
@@ -146,7 +146,7 @@ impl Limiter {
         token.parts().enumerate().all(|(number, part)| release(&part, number))
     }
 
-    /// Whether a lease had not ended yet; none if somebody would have to wait for that.
+    /// Whether a lease had not ended yet; `None` if that needs waiting.
     fn release_one_now(&self, lease: LeaseRef<'_>) -> Option<Stamped<bool>> {
         if self.local.lent.get(&lease) == Some(StoreKnows::Yes) {
             return None;
@@ -155,15 +155,15 @@ impl Limiter {
             self.local.lent.end(&lease);
             return Some(Stamped { value: true, at: None });
         }
-        // One that would take its time is not asked: its answer is dropped before anybody has waited for it.
+        // A call that is not immediate is dropped before it is polled, so it is never sent.
         match self.remote.is_none().then(|| self.store.release(lease))? {
             Reply::Now(Ok(released)) => Some(released),
             _ => None,
         }
     }
 
-    /// The same without anybody waiting for it, on any thread: by a task of the limiter's runtime or, where that runs none,
-    /// by the background in its next round.
+    /// Releases in the background, from any thread: by a task on the limiter's runtime or, if that runs none, in the next
+    /// round of the background task.
     pub fn release_soon(&self, token: &LeaseToken) {
         let (asked_at, mut ended) = (self.clock.now(), false);
         for lease in token.leases() {
@@ -172,7 +172,7 @@ impl Limiter {
             ended |= is_here_alone
                 || match &self.remote {
                     Some(remote) => remote.orphans.keep(OwnedLease::new(&lease)) == Kept::New,
-                    // A store in memory has done it by now; of one that has not, the lease's time to live is left.
+                    // An in-memory store is done by now; with any other, the lease ends by its time to live.
                     None => {
                         drop(self.store.release(lease));
                         true
@@ -182,27 +182,27 @@ impl Limiter {
         if let Some(remote) = self.remote.clone().filter(|remote| remote.orphans.len() > 0) {
             remote.clone().spawn(Box::pin(async move { remote.give_orphans_back().await }));
         }
-        // Whether it had ended before only the store knows, which is asked later: to end it once more changes nothing.
+        // Only the store knows whether it had ended before, and it is asked later: ending it again changes nothing.
         if ended {
             self.settled(Settlement::Released(token), (asked_at, None), &[]);
         }
     }
 
-    /// Gives the leases of a request that goes on another time to live.
+    /// Renews the leases of a request for another time to live.
     ///
     /// # Errors
     /// When one of them had ended already, or the store did not answer.
     pub async fn renew(&self, token: &LeaseToken) -> Result<(), LeaseError> {
         let (asked_at, mut any) = (self.clock.now(), Stamped::default());
         let renewed = self.renew_each(token, &mut any).await;
-        // What was renewed before one had ended lives on.
+        // Leases renewed before one that had ended live on.
         if any.value {
             self.settled(Settlement::Renewed(token), (asked_at, any.at), &[]);
         }
         renewed
     }
 
-    /// Says in `any` whether one of them was renewed, and when the store renewed the last.
+    /// Sets `any` to whether one of them was renewed, and when the store renewed the last.
     async fn renew_each(&self, token: &LeaseToken, any: &mut Stamped<bool>) -> Result<(), LeaseError> {
         for lease in token.leases() {
             let is_here = self.local.renew(lease);

@@ -1,7 +1,7 @@
 //! Takes one request from descriptor to decision.
 //!
-//! [`Limiter::check`] is the whole path: rules say which cells a request touches, the store decides, a failure policy
-//! answers where the store does not, and observers hear of it. It knows no transport and no concrete store.
+//! [`Limiter::check`] is the whole path: rules select the cells a request touches, the store decides, a failure policy
+//! answers where the store does not, and observers are notified. The crate knows no transport and no concrete store.
 
 mod cell_hash;
 mod charge;

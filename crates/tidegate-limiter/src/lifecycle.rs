@@ -1,8 +1,8 @@
-//! The life of a limiter: it is in use for as long as somebody has a handle, and ends in order.
+//! The life of a limiter: in use while any handle exists, then ended in order.
 //!
-//! The background holds a [`Lifecycle`], never a handle: else it would keep alive what keeps it running. Whoever ends the
-//! limiter says so there, and the background, which may be in the middle of a heartbeat, takes leave when that is done. A
-//! heartbeat that overtook the farewell would put a limiter back into the fleet that is gone.
+//! The background task holds a [`Lifecycle`], never a handle: otherwise it would keep alive what keeps it running. Ending the
+//! limiter is recorded there, and the background task, which may be in the middle of a heartbeat, leaves when that is done. A
+//! heartbeat that overtook the leave would put a limiter that is gone back into the fleet.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,24 +17,24 @@ pub(crate) struct Lifecycle(Mutex<State>);
 #[derive(Default)]
 struct State {
     end: Option<End>,
-    /// Whether somebody runs the background.
+    /// Whether the background task runs.
     maintained: bool,
-    /// Whether the background was stopped before the limiter ended, as by a runtime that ended first.
+    /// Whether the background task stopped before the limiter ended, for example because its runtime ended first.
     abandoned: bool,
-    /// Those who wait for either to change: the background, and calls of `shutdown`.
+    /// Tasks that wait for either to change: the background task, and calls of `shutdown`.
     waiting: Vec<Waker>,
 }
 
 /// How a limiter ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Nobody has a handle any more: it leaves at once.
+    /// The last handle was dropped: it leaves at once.
     Dropped,
-    /// It was told to, and pays first what it owes.
+    /// It was shut down, and first settles its debts.
     ShutDown,
 }
 
-/// In every handle. The last one ends the limiter.
+/// Part of every handle. Dropping the last one ends the limiter.
 pub(crate) struct Handle(pub(crate) Arc<Lifecycle>);
 
 impl Drop for Handle {
@@ -43,7 +43,7 @@ impl Drop for Handle {
     }
 }
 
-/// While it lives, somebody runs the background.
+/// Exists while the background task runs.
 pub(crate) struct Maintaining<'l>(&'l Lifecycle);
 
 impl Drop for Maintaining<'_> {
@@ -56,35 +56,35 @@ impl Drop for Maintaining<'_> {
 }
 
 impl Lifecycle {
-    /// Begins to run the background; none if somebody does already.
+    /// Starts the background task; `None` if it already runs.
     pub(crate) fn maintain(&self) -> Option<Maintaining<'_>> {
         let mut state = self.0.lock();
         state.abandoned = false;
         (!std::mem::replace(&mut state.maintained, true)).then_some(Maintaining(self))
     }
 
-    /// Whether nobody runs the background any more though the limiter is in use.
+    /// Whether the background task stopped though the limiter is in use.
     pub(crate) fn is_abandoned(&self) -> bool {
         let state = self.0.lock();
         state.abandoned && state.end.is_none()
     }
 
-    /// Ends the limiter. The first to say how decides.
+    /// Ends the limiter. The first call decides how.
     pub(crate) fn end(&self, how: End) {
         self.change(|state| state.end = state.end.or(Some(how)));
     }
 
-    /// How it ends; none while it is in use.
+    /// How it ends; `None` while it is in use.
     pub(crate) fn ending(&self) -> Option<End> {
         self.0.lock().end
     }
 
-    /// Ready once the limiter is to end.
+    /// Ready once the limiter ends.
     pub(crate) async fn until_ended(&self) {
         self.until(|state| state.end.is_some()).await;
     }
 
-    /// Ready once nobody runs the background.
+    /// Ready once the background task does not run.
     pub(crate) async fn until_unmaintained(&self) {
         self.until(|state| !state.maintained).await;
     }

@@ -32,9 +32,9 @@ use crate::snapshot::Snapshot;
 
 /// Decides requests by rules that may change at any time, on a store that may fail at any time.
 ///
-/// A handle that is cheap to clone. Dropping the last one stops the limiter's background, lets go of its store, and takes it
-/// off the fleet at once; [`Limiter::shutdown`] pays first what it owes. On a server with a runtime per core each has one
-/// made by [`Limiter::for_core`], with a way to the store of its own and everything else in common.
+/// A handle that is cheap to clone. Dropping the last one stops the background task, releases the store and leaves the fleet
+/// at once; [`Limiter::shutdown`] first settles debts. On a server with one runtime per core, each core has a handle from
+/// [`Limiter::for_core`], with its own path to the store and everything else shared.
 #[derive(Clone)]
 pub struct Limiter {
     pub(crate) rules: Arc<ArcSwap<Snapshot>>,
@@ -47,15 +47,15 @@ pub struct Limiter {
     pub(crate) penalties: Arc<Penalties>,
     pub(crate) local: Arc<LocalCells>,
     pub(crate) store: Arc<dyn Store>,
-    /// Whether a store without such a way has shown that its answers come later.
+    /// Whether a store that is not remote has proved not to answer immediately.
     store_takes_time: Arc<AtomicBool>,
-    /// The way to a store over a network; none where the store is this process's memory.
+    /// The path to a store over a network; `None` if the store is this process's memory.
     pub(crate) remote: Option<Arc<Remote>>,
     handle: Arc<Handle>,
 }
 
 impl Limiter {
-    /// A limiter made of these parts.
+    /// Creates a limiter from its configuration.
     #[must_use]
     pub fn new(config: LimiterConfig) -> Self {
         let LimiterConfig { rules, store, remote, observer, clock, fallback, lease_secret } = config;
@@ -106,8 +106,7 @@ impl Limiter {
         }
     }
 
-    /// The same limiter for another core: with calls to the store of its own, over connections and a runtime of its own,
-    /// and with everything else in common.
+    /// The same limiter for another core: with its own store calls, connections and runtime, and everything else shared.
     #[must_use]
     pub fn for_core(&self, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>) -> Self {
         Limiter {
@@ -130,7 +129,7 @@ impl Limiter {
     /// Decides one request.
     ///
     /// # Errors
-    /// When no rule set has this domain. A refusal is a decision, and so is what a rule wants where the store fails.
+    /// When no rule set has this domain. A refusal is a decision, and so is a failure policy's answer.
     pub async fn check(&self, request: &CheckRequest<'_>) -> Result<Decision, UnknownDomain> {
         let snapshot = self.rules.load();
         let mut matched = Matched::new();
@@ -140,8 +139,8 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// Decides one request whose descriptors are the ways in which the server behind may read it. It spends what each of
-    /// them would spend, but no cell twice.
+    /// Decides one request whose descriptors are alternative readings by the backend. It spends what each reading would
+    /// spend, but from each cell only once.
     ///
     /// # Errors
     /// As [`Limiter::check`].
@@ -154,8 +153,8 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// Decides a request whose rules are found: plans its cells, begins on this node, asks the store for the rest, and
-    /// settles both parts to one answer. A decision is large, so it is filled where it stands.
+    /// Decides a request whose rules are matched: plans its cells, begins on this node, asks the store for the rest, and
+    /// merges both into one answer. A decision is large, so it is filled in place.
     #[inline]
     pub(crate) async fn decide(
         &self,
@@ -166,12 +165,12 @@ impl Limiter {
         let mut plan = Plan::new();
         matched.add_to(&mut plan, request, &self.lease_ids);
         let mut answer = match &self.remote {
-            // A store in memory answers at once and does not fail: nothing is put before it.
+            // An in-memory store answers immediately and does not fail: it needs no queue, deny cache or breaker.
             None => self.ask_memory(&plan).await,
-            // Classifies the cells, then commits: refuses what is known to be refused, spends what is decided here.
+            // Classifies the cells, then commits: refuses from the deny cache, spends from the cells decided here.
             Some(remote) => match begin_check(self, remote, &plan) {
                 Begun::Decided(answer) => answer,
-                // The store decides or, where it does not answer, the failure policy of each rule.
+                // The store decides or, if it does not answer, each rule's failure policy.
                 Begun::AskStore(mut pending) => {
                     let stored = pending.ask_store(remote).await;
                     pending.settle(stored)
@@ -190,7 +189,7 @@ impl Limiter {
         self.tell(&Decided { request, matches, decision, of_readings });
     }
 
-    /// Decides several requests one after another, where it can in one call to the store.
+    /// Decides several requests in order, in one store call where possible.
     pub async fn check_batch(&self, requests: &[CheckRequest<'_>]) -> Vec<Result<Decision, UnknownDomain>> {
         let snapshot = self.rules.load_full();
         let found: Vec<Result<Matched<'_>, UnknownDomain>> =
@@ -221,7 +220,7 @@ impl Limiter {
         decisions
     }
 
-    /// Asks the store for several requests in as few calls as their penalties let it, and begins those.
+    /// Decides several requests in as few store calls as their penalties allow, and starts the penalties.
     async fn ask_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
         let mut answers = Vec::with_capacity(plans.len());
         let all = plans.len();
@@ -245,8 +244,8 @@ impl Limiter {
         answers
     }
 
-    /// The first rule that would count a request of these descriptors if they did not lack an attribute of its key; none
-    /// where all can count, or the domain is unknown.
+    /// The first rule that would count a request with these descriptors if they did not lack an attribute of its key; `None`
+    /// if every rule can count it or the domain is unknown.
     #[must_use]
     pub fn rule_without_key(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Option<String> {
         let snapshot = self.rules.load();
@@ -264,7 +263,7 @@ impl Limiter {
         self.rules.load_full()
     }
 
-    /// Takes new rules into use. Requests under way finish under the old ones; no counter is lost.
+    /// Swaps in new rules. Requests in flight finish under the old ones; no counter is lost.
     pub fn replace_rules(&self, rules: RuleSet) -> u64 {
         let next = self.rules.load().next(rules, &*self.observer);
         let version = next.version();
@@ -272,7 +271,7 @@ impl Limiter {
         version
     }
 
-    /// Whether decisions are made as the rules want them, or as best as can be.
+    /// Whether the store decides, or failure policies do in part.
     #[must_use]
     pub fn health(&self) -> Health {
         match &self.remote {
@@ -282,21 +281,21 @@ impl Limiter {
         }
     }
 
-    /// What a limiter on a remote store holds; nothing for one on this process's memory.
+    /// What a limiter on a remote store holds; `None` if the store is this process's memory.
     #[must_use]
     pub fn remote_stats(&self) -> Option<RemoteStats> {
         self.remote.as_ref().map(|remote| RemoteStats::of(remote, &self.request_names))
     }
 
-    /// The nodes of a remote store; none where the store is this process's memory.
+    /// The nodes of a remote store; empty if the store is this process's memory.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeHealth> {
         self.remote.as_ref().map_or_else(Vec::new, |remote| NodeHealth::of_all(remote))
     }
 
-    /// Keeps a limiter on a remote store going: heartbeats, health probes, what is owed to a store that is back, the counts
-    /// of approximate rules. Run it on one core. It ends with the limiter: when the last handle is dropped, or by
-    /// [`Limiter::shutdown`]. Where the store is this process's memory, or somebody runs it already, it ends at once.
+    /// Runs the background work of a limiter on a remote store: heartbeats, health probes, settling debts with a store that
+    /// has recovered, syncing approximate counts. Run it on one core. It ends with the limiter: when the last handle is
+    /// dropped, or on [`Limiter::shutdown`]. For an in-memory store, or if another call already runs it, it ends at once.
     pub fn maintain(&self) -> impl Future<Output = ()> + Send + use<> {
         let (remote, rules) = (self.remote.clone(), self.rules.clone());
         let (names, lease_ids) = (self.request_names.clone(), self.lease_ids.clone());
@@ -309,17 +308,17 @@ impl Limiter {
         }
     }
 
-    /// Ends the limiter in order: charges the store with what was spent here while it was away, tells it what approximate
-    /// rules have admitted, gives back leases that nobody holds, leaves the fleet, and stops the background. Handles that
-    /// are left still decide, but nobody counts them any more.
+    /// Ends the limiter in order: charges the store with what was spent here while it was unavailable, reports what
+    /// approximate rules admitted, releases orphaned leases, leaves the fleet, and stops the background task. Remaining
+    /// handles still decide, but the fleet no longer counts them.
     ///
     /// # Errors
-    /// When the store did not answer, so that something is still owed.
+    /// When the store did not answer, so that debts remain.
     pub async fn shutdown(&self) -> Result<(), Unsettled> {
         let Some(remote) = &self.remote else { return Ok(()) };
         let life = &self.handle.0;
         life.end(End::ShutDown);
-        // The background does it all. Where there is none, or its runtime ended before, it is done here.
+        // The background task does all of this. If there is none, or its runtime ended first, it is done here.
         life.until_unmaintained().await;
         if remote.unsettled() > 0 || remote.has_joined() {
             remote.take_leave(End::ShutDown, &self.request_names).await;
@@ -330,16 +329,16 @@ impl Limiter {
         }
     }
 
-    /// How long a request waits for a store over a network, queueing included, before its rules' failure policies decide;
-    /// none where the store is this process's memory, for which nobody waits.
+    /// How long a request waits for a remote store, queueing included, before its rules' failure policies decide; `None` if
+    /// the store is this process's memory, which never waits.
     #[must_use]
     pub fn answers_within(&self) -> Option<Duration> {
         self.remote.as_ref().map(|remote| remote.timeout().into())
     }
 
-    /// Gets this core in touch with a remote store before it takes requests: connects, has the scripts of the rules loaded,
-    /// hears of the fleet. False if that did not succeed within `patience`; then rules decide by their failure policies
-    /// until it does. A store in memory needs none of it.
+    /// Prepares this core for a remote store before it takes requests: connects, loads the scripts of the rules, learns the
+    /// fleet size. False if that did not succeed within `patience`; until it does, failure policies decide. An in-memory
+    /// store needs none of this.
     pub async fn warm_up(&self, patience: Micros) -> bool {
         match &self.remote {
             Some(remote) => remote.warm_up(&self.rules, self.lease_ids.keys(), patience).await,
@@ -368,8 +367,8 @@ impl Limiter {
         }
     }
 
-    /// Memory gains nothing from being asked for several at once, and says of each when it was decided. A store that takes its
-    /// time is asked once for all, as soon as that is known.
+    /// Memory gains nothing from batching, and reports per request when it was decided. A store that does not answer
+    /// immediately gets the rest in one call, as soon as that is known.
     async fn ask_memory_together(&self, plans: &[&Plan<'_>]) -> Vec<CheckAnswer> {
         let mut answers = Vec::with_capacity(plans.len());
         while answers.len() < plans.len() && !self.store_takes_time.load(Ordering::Relaxed) {
@@ -420,7 +419,7 @@ impl Limiter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unsettled {
-    /// Cells of which the store does not know all that was spent.
+    /// Cells with spends that the store has not been charged for.
     pub cells: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Who hears of decisions: metrics, logs, top offenders. The limiter knows none of them.
+//! The receivers of decisions: metrics, logs, top offenders. The limiter knows none of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,104 +14,103 @@ use crate::remote::breaker::BreakerState;
 use crate::request::CheckRequest;
 use crate::trace::Traced;
 
-/// Hears what the limiter does. An [`Arc`] of one is one too, for who wants to ask it later what it has heard.
+/// Receives events of the limiter. An [`Arc`] of an observer is an observer too, for owners that query it later.
 pub trait Observer: Send + Sync + 'static {
-    /// Rules are about to come into use. What compiles and may not be what was meant is in [`RuleSet::warnings`], and nobody else
-    /// tells of it.
+    /// Rules are about to come into use. [`RuleSet::warnings`] lists what compiles but may not be what was meant; nothing
+    /// else reports it.
     fn rules_in_use(&self, _rules: &RuleSet) {}
 
-    /// Called once per rule when a rule set comes into use, so that nothing need be looked up per request. What it returns
-    /// hears of the rule's decisions: nobody by default.
+    /// Called once per rule when a rule set comes into use, so that requests need no lookup. The returned watcher receives
+    /// the rule's decisions; the default ignores them.
     fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
         Arc::new(NoObserver)
     }
 
-    /// A request came for a domain that no rule speaks of.
+    /// A request named a domain that has no rules.
     fn unknown_domain(&self) {}
 
     /// No rule matched a request.
     fn no_rule_matched(&self) {}
 
-    /// Somebody looked at what is left and spent nothing: no request was decided, and neither watchers nor
-    /// [`Observer::decided`] hear of it.
+    /// A request only looked at what is left and spent nothing: neither watchers nor [`Observer::decided`] are called.
     fn looked(&self) {}
 
-    /// A request was decided by its rules: called once per request, after the watchers of those rules. What is borrowed
-    /// here names the caller, so that a log or a list of top callers need look nothing up.
+    /// Rules decided a request: called once per request, after the watchers of those rules. The borrowed data identifies the
+    /// caller, so that a log or a list of top callers needs no lookup.
     fn decided(&self, _decided: &Decided<'_>) {}
 
-    /// What is left of limits has changed beside a decision: a lease was released or renewed, hits were given back.
+    /// What is left of limits changed other than by a decision: a lease was released or renewed, hits were refunded.
     fn settled(&self, _settled: &Settled<'_>) {}
 
-    /// A limit decided that no rule states: the caller brought it along.
+    /// A limit decided that no rule states: the caller supplied it.
     fn decided_directly(&self, _result: RuleResult, _source: Source) {}
 
     /// The store did not answer.
     fn store_failed(&self, _error: &StoreError) {}
 
-    /// A store over a network was asked, and answered or failed so long after. Memory is asked too often to tell.
+    /// A store call over a network answered or failed after `took`. Memory calls are too frequent to report.
     fn store_called(&self, _call: StoreCall, _took: Micros) {}
 
-    /// So many requests went to the store in one call, equal ones folded into one.
+    /// One store call carried this many requests, counted before folding.
     fn batch_sent(&self, _requests: usize) {}
 
-    /// So many requests could not wait for a store that answers others: their rules' failure policies decide, from what is
-    /// known. Or they did, for longer than they should, because this node did not run: then the store has decided.
+    /// Requests could not wait for a store that answers others: failure policies decide, from what is known. Or
+    /// ([`Overload::OwnLag`]) they waited past their deadline because this node did not run: then the store has decided.
     fn overloaded(&self, _why: Overload, _requests: usize) {}
 
-    /// A call to the store that nobody waited for any more has ended.
+    /// A store call ended after its requests had stopped waiting.
     fn late_call(&self, _end: LateCall) {}
 
-    /// A request was refused here because the store had refused it a moment ago.
+    /// This node refused a request because the store refused it a moment ago.
     fn deny_cache_hit(&self) {}
 
-    /// A request was shed: the service behind has more to do than it can.
+    /// A request was shed: the backend is overloaded.
     fn shed(&self, _priority: Priority) {}
 
-    /// A node of the store has stopped answering, or answers again.
+    /// A store node stopped answering, or answers again.
     fn breaker_changed(&self, _endpoint: &str, _state: BreakerState) {}
 
-    /// A request was decided, in part at least, by what its rules say for a store that does not answer.
+    /// A failure policy decided a request, at least in part, because the store did not answer.
     fn fell_back(&self, _source: Source) {}
 
-    /// The store counts so many limiters alive, this one included.
+    /// The store counts this many live limiters, this one included.
     fn fleet_counted(&self, _limiters: u64) {}
 
-    /// The store has stopped to take heartbeats: told once, until [`Observer::fleet_counted`] says that it does again.
+    /// The store stopped taking heartbeats: called once, until [`Observer::fleet_counted`] reports that it does again.
     fn heartbeat_lost(&self, _why: &str) {}
 
-    /// What was spent here while the store was away was charged there: so many hits on so many cells. With an error nobody
-    /// knows whether it was; it is not tried again.
+    /// Debts from while the store was unavailable were charged there: the count of cells and hits. With an error it is
+    /// unknown whether they were; the charge is not retried.
     fn debts_paid(&self, _cells: usize, _hits: u64, _error: Option<&StoreError>) {}
 
-    /// A transport answered a request, so long after it had the whole of it. Transports call this, not the limiter.
+    /// A transport answered a request `took` after receiving all of it. Called by transports, not by the limiter.
     fn answered(&self, _transport: Transport, _took: Duration) {}
 
-    /// A transport answered `requests` at once, each of them so long after it had them all.
+    /// A transport answered `requests` at once, each `took` after receiving all of them.
     fn answered_together(&self, transport: Transport, took: Duration, requests: u64) {
         (0..requests).for_each(|_| self.answered(transport, took));
     }
 
-    /// A transport answered a request that belongs to a sampled trace: told beside [`Observer::answered`].
+    /// A transport answered a request of a sampled trace: called in addition to [`Observer::answered`].
     fn traced(&self, _request: &Traced<'_>) {}
 }
 
-/// A request, the rules that it matched, and what was decided.
+/// A request, the rules it matched, and the decision.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Decided<'a> {
-    /// What was asked.
+    /// The request.
     pub request: &'a CheckRequest<'a>,
-    /// The rules that it matched, each with the caller's key under it.
+    /// The rules it matched, each with the caller's key.
     pub matches: &'a [Match<'a>],
-    /// The answer.
+    /// The decision.
     pub decision: &'a Decision,
-    /// Whether its descriptors are several readings of one request ([`Limiter::check_readings`](crate::Limiter::check_readings)).
+    /// Whether its descriptors are readings of one request ([`Limiter::check_readings`](crate::Limiter::check_readings)).
     pub of_readings: bool,
 }
 
 impl Decided<'_> {
-    /// Whether somebody only looked: nothing was to be spent, and no lease was taken.
+    /// Whether the request only looked: it had no cost and took no lease.
     #[must_use]
     #[inline]
     pub fn is_look(&self) -> bool {
@@ -119,46 +118,46 @@ impl Decided<'_> {
     }
 }
 
-/// Something that changed what is left of limits, beside a decision. Only what took effect is told.
+/// A change to what is left of limits, other than by a decision. Only changes that took effect are reported.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Settled<'a> {
-    /// What happened.
+    /// What changed.
     pub how: Settlement<'a>,
-    /// When it was asked for, by the clock of this node. By now it is done.
+    /// When it was requested, by this node's clock. It is done by now.
     pub asked_at: Timestamp,
-    /// When the store did it, by its own clock; none where that is unknown.
+    /// When the store did it, by its own clock; `None` if unknown.
     pub done_at: Option<Timestamp>,
-    /// The rules that the request matches whose cells changed; none for leases, which name their cells themselves.
+    /// The matched rules whose cells changed; empty for leases, which name their own cells.
     pub matches: &'a [Match<'a>],
 }
 
-/// What changed what is left of limits, beside a decision.
+/// A change to what is left of limits, other than by a decision.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Settlement<'a> {
-    /// The leases of a request have ended before their time: all that are left of them.
+    /// All remaining leases of a request were released early.
     Released(&'a LeaseToken),
-    /// One of the leases of a request has, and the others will.
+    /// One lease of a request was released; the others follow.
     ReleasedPart(&'a LeaseToken),
-    /// The leases of a request live on, those at least that came before one that had ended.
+    /// The leases of a request were renewed, at least those before one that had ended.
     Renewed(&'a LeaseToken),
-    /// So many hits went back to every cell of a request but those of these limits, which had them back by themselves.
+    /// Hits refunded to every cell of a request, except those of the listed limits, which had refilled already.
     Refunded(&'a CheckRequest<'a>, Hits, SpentBefore, &'a [String]),
-    /// So many hits were taken from every cell of a request.
+    /// Hits charged to every cell of a request.
     Charged(&'a CheckRequest<'a>, Hits, SpentBefore),
     /// The cells of a request have their full quota back.
     Reset(&'a CheckRequest<'a>),
-    /// A penalty has begun that a refused request caused.
+    /// A penalty started because a request was refused.
     Penalized(&'a Penalty),
 }
 
-/// How long ago hits were spent; none where nobody knows.
+/// How long ago hits were spent; `None` if unknown.
 pub type SpentBefore = Option<Micros>;
 
 impl<'a> Decided<'a> {
-    /// What each matched rule said to this caller, and the report of its limit that has the least left; rules that were not
-    /// asked, because a ban decided, are left out.
+    /// The result of each matched rule for this caller, and the report of its limit with the least left. Rules that were
+    /// skipped because a ban decided are omitted.
     pub fn by_match(&self) -> impl Iterator<Item = (&'a Match<'a>, RuleResult, &'a Report)> {
         let (matches, reports) = (self.matches, &self.decision.reports);
         matches.iter().filter_map(move |found| {
@@ -178,8 +177,8 @@ impl<'a> Decided<'a> {
 }
 
 impl Decided<'_> {
-    /// Tells the watcher of each matched rule how many hits were asked of it. It costs a request a look at every report,
-    /// so only an observer that counts hits asks for it.
+    /// Reports to each matched rule's watcher how many hits were requested. This scans every report, so only an observer that
+    /// counts hits calls it.
     pub fn count_hits(&self) {
         for (found, result, report) in self.by_match() {
             let Some(limit) = report.limit() else { continue };
@@ -195,12 +194,12 @@ impl Decided<'_> {
     }
 }
 
-/// The hits above which a limit is near: four fifths, rounded down, as envoyproxy/ratelimit has it.
+/// The hits above which a limit is near: four fifths, rounded down, as in envoyproxy/ratelimit.
 fn near(quota: u64) -> u64 {
     u64::try_from(u128::from(quota) * 4 / 5).unwrap_or(u64::MAX)
 }
 
-/// What orders the reports of one rule: a refusal first, then the least left.
+/// The order of a rule's reports: refusals first, then the least left.
 fn left(report: &Report) -> (bool, u64) {
     (!report.is_refusal(), report.limit().map_or(u64::MAX, |limit| limit.outcome.remaining))
 }
@@ -209,19 +208,19 @@ fn left(report: &Report) -> (bool, u64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overload {
-    /// As much waits as may.
+    /// The queue is full.
     QueueFull,
-    /// Its deadline passed, or would have before an answer.
+    /// Its deadline passed, or would have passed before an answer.
     Deadline,
-    /// It has its answer, late: this node was too busy to hear it in time.
+    /// It was answered late: this node was too busy to receive the answer in time.
     OwnLag,
 }
 
 impl Overload {
-    /// All there are, for those who count them one by one.
+    /// All variants, for per-variant metrics.
     pub const ALL: [Overload; 3] = [Overload::QueueFull, Overload::Deadline, Overload::OwnLag];
 
-    /// Its name in metrics.
+    /// The name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -232,44 +231,44 @@ impl Overload {
     }
 }
 
-/// What became of a call after everybody was let go who waited for it.
+/// The end of a call after its requests had stopped waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateCall {
-    /// The store answered. What it had spent for so many requests, which were decided without it, is given back.
+    /// The store answered. What it spent for requests that were decided without it is refunded.
     Answered {
-        /// Those requests.
+        /// The count of those requests.
         given_back: u64,
     },
-    /// It did not, or too many calls were late: what it may have spent stays spent.
+    /// The store did not answer, or too many calls were late: what the call may have spent stays spent.
     Lost,
 }
 
-/// What a store was asked.
+/// The kind of a store call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreCall {
-    /// To decide requests.
+    /// Decide requests.
     Decide,
-    /// To take hits back.
+    /// Refund hits.
     Refund,
-    /// To take hits that were spent elsewhere.
+    /// Charge hits that were spent elsewhere.
     Charge,
-    /// To forget cells.
+    /// Reset cells.
     Reset,
-    /// To prolong leases.
+    /// Renew leases.
     Renew,
-    /// To end leases.
+    /// Release leases.
     Release,
-    /// To count who is alive.
+    /// Heartbeat: count the live limiters.
     Heartbeat,
-    /// Whether it answers again.
+    /// Probe whether it answers again.
     Probe,
-    /// To keep records: what named requests were answered.
+    /// Store records: the answers to named requests.
     Record,
 }
 
 impl StoreCall {
-    /// All there are, for those who count them one by one.
+    /// All variants, for per-variant metrics.
     pub const ALL: [StoreCall; 9] = [
         StoreCall::Decide,
         StoreCall::Refund,
@@ -282,7 +281,7 @@ impl StoreCall {
         StoreCall::Record,
     ];
 
-    /// Its name in metrics.
+    /// The name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -299,7 +298,7 @@ impl StoreCall {
     }
 }
 
-/// How a request came in.
+/// The transport of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
@@ -318,7 +317,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All there are, for those who count them one by one.
+    /// All variants, for per-variant metrics.
     pub const ALL: [Transport; 6] = [
         Transport::Grpc,
         Transport::Http,
@@ -328,7 +327,7 @@ impl Transport {
         Transport::Tower,
     ];
 
-    /// Its name in metrics.
+    /// The name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -342,60 +341,60 @@ impl Transport {
     }
 }
 
-/// Hears what becomes of the requests that one rule matched.
+/// Receives the results of one rule.
 pub trait RuleWatcher: Send + Sync {
-    /// The rule was part of a decision: once per request, refused if any of its limits refused.
+    /// The rule took part in a decision: once per request, refused if any of its limits refused.
     fn decided(&self, result: RuleResult, source: Source);
 
-    /// The same, for a request that is on one side of the rule's experiment; called beside [`RuleWatcher::decided`].
+    /// As [`RuleWatcher::decided`] and called in addition to it, for a request on one side of the rule's experiment.
     fn decided_in_experiment(&self, _variant: Variant, _result: RuleResult) {}
 
-    /// What an observer tells it of one descriptor's hits ([`Decided::count_hits`]); the limiter itself does not.
+    /// Hits of one descriptor, as reported by an observer ([`Decided::count_hits`]); the limiter itself never calls this.
     fn hits(&self, _hits: &RuleHits) {}
 }
 
-/// The hits that one descriptor asked of one rule.
+/// The hits that one descriptor requested from one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleHits {
-    /// How many.
+    /// The count.
     pub hits: u64,
-    /// How many of them lie above four fifths of the limit, and within it; none where they were refused.
+    /// How many of them lie above four fifths of the limit, and within it; 0 if they were refused.
     pub near: u64,
-    /// What the rule said.
+    /// The result of the rule.
     pub result: RuleResult,
-    /// Who answered.
+    /// What made the decision.
     pub source: Source,
 }
 
 impl RuleHits {
-    /// So many hits of which the rule said this, and how many of them were near its limit.
+    /// Hits with their result, and how many of them were near the limit.
     #[must_use]
     pub fn new(result: RuleResult, source: Source, hits: u64, near: u64) -> Self {
         RuleHits { hits, near, result, source }
     }
 }
 
-/// What one rule said to one request.
+/// The result of one rule for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RuleResult {
-    /// Its limits let the request pass.
+    /// Its limits admitted the request.
     Allowed,
     /// One of its limits refused.
     Refused,
-    /// One of its limits would have refused, had the rule not been a shadow.
+    /// One of its limits would have refused, were the rule not in shadow mode.
     ShadowRefused,
-    /// It matched, and has no limit for this request.
+    /// It matched and has no limit for this request.
     Unlimited,
-    /// It was skipped because an attribute of its key is missing.
+    /// Skipped because an attribute of its key is missing.
     KeyMissingSkipped,
-    /// It refused because an attribute of its key is missing.
+    /// Refused because an attribute of its key is missing.
     KeyMissingRefused,
 }
 
 impl RuleResult {
-    /// All there are, for those who count them one by one.
+    /// All variants, for per-variant metrics.
     pub const ALL: [RuleResult; 6] = [
         RuleResult::Allowed,
         RuleResult::Refused,
@@ -405,7 +404,7 @@ impl RuleResult {
         RuleResult::KeyMissingRefused,
     ];
 
-    /// What a rule said of which this and `other` are parts: a refusal, where there is one.
+    /// Combines two partial results of a rule: a refusal wins.
     pub(crate) fn or_graver(self, other: RuleResult) -> RuleResult {
         let gravity = |result: RuleResult| match result {
             RuleResult::Unlimited => 0,
@@ -418,7 +417,7 @@ impl RuleResult {
         if gravity(other) > gravity(self) { other } else { self }
     }
 
-    /// Its name in metrics.
+    /// The name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -432,7 +431,7 @@ impl RuleResult {
     }
 }
 
-/// Hears nothing.
+/// Ignores every event.
 #[derive(Clone, Copy, Debug)]
 pub struct NoObserver;
 

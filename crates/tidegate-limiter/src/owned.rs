@@ -1,4 +1,4 @@
-//! What is asked of the store, in a form that outlives the request that asked.
+//! Store questions in a form that outlives the request that asked them.
 
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Charge, Hits, Limit, LimitFingerprint, Micros, Scope, Stance, Touch, take_part};
@@ -8,24 +8,24 @@ use tidegate_store::{CellCharge, CellKey, LeaseRef, Refund, RefundId, Request, S
 use crate::cell_hash::CellHash;
 use crate::deny_cache::CachedCell;
 
-/// What one request asks of the store, as long as the request is there.
+/// What one request asks of the store, borrowed from the request.
 pub(crate) struct Question<'q> {
     pub(crate) cells: SmallVec<[AskedCell<'q>; 2]>,
-    /// Whether a refusal that is remembered of one of its cells is enough to refuse it.
+    /// Whether a cached refusal of one of its cells is enough to refuse it.
     pub(crate) repeats_refusals: bool,
 }
 
-/// What one request asks of one cell of the store.
+/// What one request asks of one store cell.
 #[derive(Clone, Copy)]
 pub(crate) struct AskedCell<'q> {
     pub(crate) spend: &'q Spend<'q>,
     pub(crate) hash: CellHash,
     pub(crate) version: LimitFingerprint,
-    /// Whether it is of an approximate rule, which wants to hear what the store says.
+    /// Whether its rule is approximate: then the store's answer updates this node's share.
     pub(crate) approximate: bool,
 }
 
-/// What two requests must have in common to be decided as one: cells, limits and hits.
+/// What two requests must have in common to be folded: cells, limits and hits.
 pub(crate) type Shape = SmallVec<[ShapeOfCell; 1]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ pub(crate) struct ShapeOfCell {
 }
 
 impl Question<'_> {
-    /// Its shape; none for one that takes a lease, which is like no other.
+    /// Its shape; `None` if it takes a lease, which cannot be folded.
     pub(crate) fn shape(&self) -> Option<Shape> {
         let shape = |asked: &AskedCell<'_>| {
             let Touch { limit: _, ask, stance } = asked.spend.touch;
@@ -50,7 +50,7 @@ impl Question<'_> {
         self.cells.iter().map(shape).collect()
     }
 
-    /// The same, in a form that outlives the request.
+    /// The owned form, which outlives the request.
     pub(crate) fn owned(&self) -> OwnedSpends {
         let owned = |asked: &AskedCell<'_>| OwnedSpend {
             approximate: asked.approximate,
@@ -63,29 +63,29 @@ impl Question<'_> {
         self.cells.iter().map(owned).collect()
     }
 
-    /// About how long the store works on it.
+    /// Estimated store time.
     pub(crate) fn work(&self) -> Micros {
         let spends: SmallVec<[Spend<'_>; 2]> = self.cells.iter().map(|asked| *asked.spend).collect();
         Micros::new(Request::once(&spends).store_us())
     }
 
-    /// Which of `crowds` its cells belong to, all of them together.
+    /// Which of `crowds` its cells belong to, taken together.
     pub(crate) fn crowd(&self, crowds: usize) -> usize {
         self.cells.iter().map(|asked| asked.hash.below(crowds)).sum::<usize>() % crowds
     }
 
-    /// How much its keys take.
+    /// The size of its keys in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.cells.iter().map(|asked| asked.spend.cell.key.len() + asked.spend.cell.tag.len()).sum()
     }
 }
 
-/// A cell and the limit that guards it.
+/// A cell and its limit.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCell {
     scope: Scope,
     key: CellKeyBytes,
-    /// None where it is the key itself, as it nearly always is.
+    /// `None` if it equals the key, as it nearly always does.
     tag: Option<Box<[u8]>>,
     pub(crate) limit: Limit,
 }
@@ -105,19 +105,19 @@ impl OwnedCell {
         CellKey { scope: &self.scope, key: &self.key, tag }
     }
 
-    /// The domain of its limit: the first part of what names a cell.
+    /// The domain of its limit: the first part of the cell's scope.
     pub(crate) fn domain(&self) -> Option<&str> {
         let (domain, _) = take_part(self.scope.as_bytes())?;
         std::str::from_utf8(domain).ok()
     }
 
-    /// What `hits` on it are, to be given back.
+    /// A refund of `hits` to this cell.
     pub(crate) fn refund(&self, hits: Hits, age: Micros, id: Option<RefundId>) -> Refund<'_> {
         Refund { cell: self.key(), limit: &self.limit, hits, age, id }
     }
 }
 
-/// Hits that a cell is charged with.
+/// Hits to charge to a cell.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCharge {
     pub(crate) cell: OwnedCell,
@@ -125,7 +125,7 @@ pub(crate) struct OwnedCharge {
 }
 
 impl OwnedCharge {
-    /// What `spend` would spend, now.
+    /// A charge, now, of what `spend` would spend.
     pub(crate) fn of(spend: &OwnedSpend) -> Self {
         OwnedCharge { cell: spend.cell.clone(), charge: Charge::now(spend.ask.hits) }
     }
@@ -143,11 +143,11 @@ pub(crate) struct OwnedSpend {
     pub(crate) stance: Stance,
     pub(crate) hash: CellHash,
     pub(crate) version: LimitFingerprint,
-    /// Whether it is of an approximate rule, which wants to hear what the store says.
+    /// Whether its rule is approximate: then the store's answer updates this node's share.
     pub(crate) approximate: bool,
 }
 
-/// What one request asks.
+/// What one request asks of all its cells.
 pub(crate) type OwnedSpends = SmallVec<[OwnedSpend; 1]>;
 
 impl OwnedSpend {
@@ -156,13 +156,13 @@ impl OwnedSpend {
         Spend { cell: self.cell.key(), touch }
     }
 
-    /// Where to look for what the deny cache knows of it.
+    /// The key for a deny cache lookup.
     pub(crate) fn cached(&self) -> CachedCell<'_> {
         let (limit, hits) = (&self.cell.limit, self.ask.hits);
         CachedCell { hash: self.hash, version: self.version, limit, hits, stance: self.stance }
     }
 
-    /// The lease that it takes if it is admitted.
+    /// The lease that it takes if admitted.
     pub(crate) fn lease(&self) -> Option<OwnedLease> {
         let takes_one = self.cell.limit.takes_lease() && self.ask.hits > Hits::ZERO;
         let id = self.ask.lease.filter(|_| takes_one)?;
@@ -170,7 +170,7 @@ impl OwnedSpend {
     }
 }
 
-/// A lease to be given back.
+/// A lease to release.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedLease {
     pub(crate) cell: OwnedCell,

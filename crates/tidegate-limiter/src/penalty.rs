@@ -1,8 +1,8 @@
-//! Once refused, refused for at least as long as the rule says.
+//! Once refused, refused for at least as long as the rule's penalty lasts.
 //!
-//! A penalty is a limit of one hit that every request looks at and only a refused one spends. It begins after the refusal
-//! that causes it, with a call that nobody waits for: until it arrives, the limit that refused goes on refusing. It begins at
-//! one moment, that of the store, for all nodes: this one repeats it only once the store has it.
+//! A penalty is a one-hit limit that every request looks at and only a refused one spends. It starts after the refusal that
+//! causes it, with a call that no request waits for: until that arrives, the limit that refused keeps refusing. It starts at
+//! one moment, the store's, for all nodes: this node repeats it only once the store has it.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -24,10 +24,10 @@ use crate::owned::{OwnedCell, OwnedCharge};
 use crate::remote::Remote;
 use crate::request::PenaltyStart;
 
-/// The most cells whose penalties are on their way: beyond that some are charged more than once.
+/// The most cells with penalties in flight: beyond that, some are charged more than once.
 const MOST_UNDER_WAY: usize = 65_536;
 
-/// The penalty that a refused request begins.
+/// The penalty that a refused request starts.
 #[derive(Debug)]
 pub struct Penalty {
     mark: u64,
@@ -41,7 +41,7 @@ struct PenaltyCell {
 }
 
 impl Penalty {
-    /// A number that tells penalties apart.
+    /// A number that identifies the penalty.
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.mark
@@ -60,7 +60,7 @@ impl Penalty {
     }
 }
 
-/// Names for penalties, and those that are on their way to the store.
+/// IDs for penalties, and the cells whose penalties are in flight to the store.
 #[derive(Default)]
 pub(crate) struct Penalties {
     names: RandomState,
@@ -73,14 +73,14 @@ impl Penalties {
         self.names.hash_one(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether the penalty of a cell is to be charged: not while one is on its way, or a flood would charge it again and again.
+    /// Whether to charge a cell's penalty: not while one is in flight, or a flood would charge it again and again.
     fn begin(&self, hash: CellHash) -> bool {
         let mut under_way = self.under_way.lock();
         under_way.len() >= MOST_UNDER_WAY || under_way.insert(hash)
     }
 }
 
-/// A penalty on its way to the store. Dropped, also because a runtime ends that never ran its task, it lets the next one go.
+/// A penalty in flight to the store. Dropping it, even unrun because its runtime ended, lets the next one start.
 struct UnderWay {
     penalty: Arc<Penalty>,
     penalties: Arc<Penalties>,
@@ -95,17 +95,17 @@ impl Drop for UnderWay {
     }
 }
 
-/// Who waits until a penalty has begun.
+/// What waits until a penalty has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PenaltyWait {
-    /// Nobody.
+    /// Nothing.
     Nobody,
-    /// The requests that come after it in a batch.
+    /// The later requests of a batch.
     Others,
 }
 
 impl Limiter {
-    /// Begins the penalties of the rules whose limits refused, and says so in `answer`.
+    /// Starts the penalties of the rules whose limits refused, and records that in `answer`.
     pub(crate) async fn begin_penalties(
         &self,
         plan: &Plan<'_>,
@@ -146,8 +146,8 @@ impl Limiter {
         }
     }
 
-    /// The places of penalties that begin now, of those that the store counts. `answer` says of all that they refuse. One that has
-    /// begun already does not begin again, unless somebody was told that it did: a node learns late of what others have begun.
+    /// The places of penalties that start now, of those the store counts. `answer` reports all as refusing. One already
+    /// started does not start again, except with `PenaltyStart::WhenTold`: a node learns late what others have started.
     fn refused_penalties(
         &self,
         plan: &Plan<'_>,
@@ -177,7 +177,7 @@ impl Limiter {
         begun
     }
 
-    /// Begins a penalty in a store in memory, now: for a request that was asked with [`PenaltyStart::WhenTold`].
+    /// Starts a penalty in an in-memory store, now: for a request made with [`PenaltyStart::WhenTold`].
     pub async fn penalize(&self, penalty: &Penalty) {
         let asked_at = self.clock.now();
         match self.store.charge(&penalty.charges()).answer().await {
@@ -188,8 +188,8 @@ impl Limiter {
 }
 
 impl Remote {
-    /// Charges the cells of a penalty, and remembers it as the store has it: what is asked next is refused here. A failure is told
-    /// to the observer; then this node alone keeps it, for as long as it keeps a refusal.
+    /// Charges the cells of a penalty and caches it as the store has it: the next request is refused here. A failure goes to
+    /// the observer; then only this node keeps the penalty, for as long as it caches a refusal.
     async fn charge_penalty(self: Arc<Self>, under_way: UnderWay, asked_at: Timestamp) {
         let penalty = &under_way.penalty;
         let charge = Charge::now(Hits::ONE);
@@ -213,8 +213,8 @@ impl Remote {
     }
 }
 
-/// The same requests in order, parted before each that another one of its part may punish: one of the same key that is not
-/// equal to it. Of equal requests at one moment none passes after one was refused, so they may be asked for together.
+/// Splits the requests, in order, before each one that another of its part may penalise: one with the same key that is not
+/// equal to it. Of equal requests at one moment none passes after one was refused, so they may share a call.
 pub(crate) fn apart_by_penalties<'a, 'p>(plans: &'a [&'a Plan<'p>]) -> Vec<&'a [&'a Plan<'p>]> {
     let (mut parts, mut start) = (Vec::new(), 0);
     let mut punishable: HashMap<([u64; 2], &[u8]), &Plan<'_>> = HashMap::new();
@@ -238,7 +238,7 @@ pub(crate) fn apart_by_penalties<'a, 'p>(plans: &'a [&'a Plan<'p>]) -> Vec<&'a [
     parts
 }
 
-/// Whether a limit of the penalty's rule refused this request in a way that time heals.
+/// Whether a limit of the penalty's rule refused this request in a way that waiting resolves.
 fn is_refused(plan: &Plan<'_>, answer: &CheckAnswer, penalty: &MatchedLimit<'_>) -> bool {
     let index = |entry: &MatchedLimit<'_>| entry.rule.map(Rule::index);
     plan.limits().iter().any(|entry| {

@@ -1,6 +1,6 @@
-//! Hits that a caller gives back because it did not need them, and cells that an operator resets.
+//! Refunds by callers that did not need their hits, and resets by operators.
 //!
-//! Whatever is changed here, this node forgets at once what the store had said of it.
+//! Whatever changes here leaves this node's deny cache at once.
 
 use std::error::Error;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::remote::{LARGEST_BATCH, Remote};
 use crate::request::CheckRequest;
 use crate::spent::SpentToken;
 
-/// Why hits could not be given back or charged, or cells not be reset.
+/// Why hits could not be refunded or charged, or cells not reset.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RefundError {
@@ -60,47 +60,47 @@ impl From<StoreError> for RefundError {
     }
 }
 
-/// When hits were spent that are given back: they belong to the window in which they were charged, and to no later one.
+/// When the hits to refund were spent: they belong to the window that was charged, and to no later one.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SpentAt<'d> {
-    /// Nobody knows: they go back into the current window.
+    /// Unknown: they go back into the current window.
     Unknown,
-    /// At most so long ago, counted from before the check was sent: an age that is too large gives too little back, one that
-    /// is too small may give back what a later window has spent.
+    /// At most this long ago, counted from before the check was sent: too large an age refunds too little, too small an age
+    /// may refund what a later window has spent.
     Ago(Micros),
-    /// The same, and these limits have it back by themselves, whatever their algorithm says: each by its rule's name and its own,
-    /// as [`Settlement::Refunded`](crate::Settlement::Refunded) names them. For who repeats what another limiter did.
+    /// As `Ago`, but these limits have refilled already, whatever their algorithm says: each as rule name and limit name, in
+    /// the form of [`Settlement::Refunded`](crate::Settlement::Refunded). For replaying what another limiter did.
     AgoExcept(Micros, &'d [String]),
-    /// As a decision of any node of the fleet said, and its caller kept it. Where the request touched several buckets, none gets
-    /// anything back once the first of them has refilled.
+    /// From a decision of any node of the fleet, kept by its caller. If the request touched several buckets, none is refunded
+    /// once the first has refilled.
     Token(SpentToken),
     /// By this decision of this limiter.
     By(&'d Decision),
-    /// With this decision of this limiter, which was charged with more since: the time when its quota was to be back is no
-    /// longer known. Until a bucket that was full would have refilled, all of it counts as spent.
+    /// By this decision of this limiter, which was charged more since: when its quota was to be back is no longer known.
+    /// Until a full bucket would have refilled, all of it counts as spent.
     Charged(&'d Decision),
 }
 
-/// Hits to be given back to one cell of a request.
+/// Hits to refund to one cell of a request.
 #[derive(Clone, Copy)]
 struct Return {
-    /// Its place among the request's spends.
+    /// Index into the request's spends.
     place: usize,
     hits: Hits,
     age: Micros,
 }
 
-/// Cells of the store, how many hits go back to each, and how long ago they were spent.
+/// Store cells, the hits to refund to each, and the age of those hits.
 pub(crate) type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
 
 impl Limiter {
-    /// Gives `amount` hits back to every cell that `request` would touch. Its own costs do not matter. Hits that have come
-    /// back since they were spent are not given back again.
+    /// Refunds `amount` hits to every cell that `request` would touch. Its own costs are ignored. Hits that have refilled
+    /// since they were spent are not refunded again.
     ///
     /// # Errors
-    /// When no rule has the domain, or the store did not answer. What fails may have been applied, over several store nodes
-    /// also in part: [`Limiter::refund_once`] may be called again.
+    /// When no rule has the domain, or the store did not answer. A failed refund may have been applied, across several store
+    /// nodes also in part: [`Limiter::refund_once`] is safe to retry.
     pub async fn refund(
         &self,
         request: &CheckRequest<'_>,
@@ -110,11 +110,11 @@ impl Limiter {
         self.give_back(request, amount, spent, None).await
     }
 
-    /// [`Limiter::refund`] under a name: called again with the same `id` within a minute, on whichever node, it gives back what
+    /// An idempotent [`Limiter::refund`]: called again with the same `id` within a minute, on any node, it refunds only what
     /// the earlier calls did not.
     ///
     /// # Errors
-    /// As [`Limiter::refund`]. Then it may be called again.
+    /// As [`Limiter::refund`]. It may then be retried.
     pub async fn refund_once(
         &self,
         request: &CheckRequest<'_>,
@@ -142,10 +142,10 @@ impl Limiter {
         let back = plan.refundable().filter(|place| !all.iter().any(|one| one.place == *place));
         let back: Vec<String> = back.map(|place| plan.name_of(place)).collect();
         let refunded = match &self.remote {
-            // No answer of a store in this process is lost, so nobody sends a refund again.
+            // An in-process store never loses an answer, so no refund is retried.
             None => self.store.refund(&refunds(&plan, &all)).answer().await?,
             Some(remote) => {
-                // This node's own cells come last: where the store fails, nothing was given back that a retry would repeat.
+                // This node's own cells come last: if the store fails, nothing was refunded here that a retry would repeat.
                 let due = self.due_at_store(&plan, &all);
                 let refunded = remote.refund(stored(&plan, &all, &due), id).await;
                 self.gave_back(&plan, &all);
@@ -159,12 +159,12 @@ impl Limiter {
         Ok(())
     }
 
-    /// How long ago hits were spent, where that is known.
+    /// How long ago hits were spent, if known.
     pub(crate) fn spent_before(&self, spent: SpentAt<'_>) -> SpentBefore {
         if matches!(spent, SpentAt::Unknown) { None } else { self.age_of(spent) }
     }
 
-    /// How long ago hits were spent; none where they were not, for the request was refused.
+    /// How long ago hits were spent; `None` if they were not, because the request was refused.
     pub(crate) fn age_of(&self, spent: SpentAt<'_>) -> Option<Micros> {
         match spent {
             SpentAt::Unknown => Some(Micros::ZERO),
@@ -176,13 +176,13 @@ impl Limiter {
         }
     }
 
-    /// What goes back to which cell: nothing to those whose quota is back since.
+    /// What to refund to which cell: nothing to those whose quota is back since.
     fn returns(&self, plan: &Plan<'_>, hits: Hits, spent: SpentAt<'_>) -> SmallVec<[Return; 4]> {
         let age = match self.age_of(spent) {
             Some(age) if !matches!(spent, SpentAt::By(decision) if decision.source == Source::FallbackOpen) => {
                 age
             }
-            // Nothing is there to give back where nobody counted.
+            // A refused or fail-open request was not counted: there is nothing to refund.
             _ => return SmallVec::new(),
         };
         let is_back = |place: usize| match spent {
@@ -194,7 +194,7 @@ impl Limiter {
                 true
             }
             SpentAt::AgoExcept(_, back) if back.contains(&plan.name_of(place)) => true,
-            // A bucket is idle again by then at the latest, whatever was in it. The store knows of windows.
+            // A bucket is idle again by then at the latest, whatever was in it. The store handles windows.
             SpentAt::By(_)
             | SpentAt::Charged(_)
             | SpentAt::Token(_)
@@ -209,7 +209,7 @@ impl Limiter {
         places.map(|place| Return { place, hits, age }).collect()
     }
 
-    /// Gives every cell that `request` would touch its full quota back.
+    /// Restores the full quota of every cell that `request` would touch.
     ///
     /// # Errors
     /// When no rule has the domain, or the store did not answer.
@@ -233,8 +233,8 @@ impl Limiter {
         Ok(())
     }
 
-    /// Takes back what a request has spent that only quotas together refused: the store decides limits one by one, and let
-    /// it spend elsewhere.
+    /// Refunds what a request spent that only its quotas together refused: the store decides limits one by one, and let it
+    /// spend from the others.
     pub(crate) async fn take_back(&self, plan: &Plan<'_>, decision: &Decision) {
         let age = self.clock.now().since(decision.asked_at());
         let spent = (0..plan.spends.len()).filter(|place| plan.was_admitted(*place, decision));
@@ -255,8 +255,8 @@ impl Limiter {
         }
     }
 
-    /// How many hits of each the store must give back: of an exact cell all, of a local one none, of an approximate one those
-    /// that it was told of.
+    /// The hits that the store must refund per cell: all for an exact cell, none for a local one, for an approximate one
+    /// those that were reported.
     fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
         let due = |Return { place, hits, age }: &Return| match policies[*place].coordination {
@@ -271,8 +271,8 @@ impl Limiter {
         returns.iter().map(due).collect()
     }
 
-    /// Gives back what this node has counted itself, which is what is not `due` at the store. What the store has been told of
-    /// since then must go back there after all.
+    /// Refunds what this node counted itself, which is what is not `due` at the store. Returns what was reported to the store
+    /// since then: that must be refunded there after all.
     fn give_back_here(&self, plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
         let mut late = GivenBack::new();
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
@@ -303,7 +303,7 @@ impl Limiter {
         }
     }
 
-    /// These hits went back, or may have.
+    /// Updates the deny cache: these hits went back, or may have.
     fn gave_back(&self, plan: &Plan<'_>, all: &[Return]) {
         let now = self.clock.now();
         for Return { place, hits, .. } in all {
@@ -326,7 +326,7 @@ impl Remote {
         self.run(StoreCall::Refund, nodes, refund_at(self.store(), given, id)).await
     }
 
-    /// Refunds what the store said just now that it had spent, whatever its breaker says, without anybody waiting for it.
+    /// Refunds, in the background, what the store just reported as spent, whatever its breaker's state.
     pub(crate) fn refund_late(self: &Arc<Self>, given: GivenBack) {
         let remote = self.clone();
         self.spawn(Box::pin(async move {
@@ -336,14 +336,14 @@ impl Remote {
         }));
     }
 
-    /// Refunds without anybody waiting for it.
+    /// Refunds in the background.
     pub(crate) fn refund_soon(self: &Arc<Self>, given: GivenBack) {
         if given.is_empty() {
             return;
         }
         let remote = self.clone();
         self.spawn(Box::pin(async move {
-            // The observer has heard of a failure; what was spent stays spent.
+            // The observer was notified of a failure; what was spent stays spent.
             let _ = remote.refund(given, None).await;
         }));
     }
@@ -380,7 +380,7 @@ fn refunds<'p>(plan: &Plan<'p>, returns: &[Return]) -> SmallVec<[Refund<'p>; 4]>
     returns.iter().map(refund).collect()
 }
 
-/// What of `returns` goes to the store.
+/// The part of `returns` that goes to the store.
 fn stored(plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
     let due = returns.iter().zip(due).filter(|(_, due)| **due > Hits::ZERO);
     let owned = |(one, due): (&Return, &Hits)| {

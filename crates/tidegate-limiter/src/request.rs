@@ -7,73 +7,73 @@ use tidegate_rules::{Descriptor, RuleLimit};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CheckRequest<'a> {
-    /// Whose rules apply.
+    /// The domain whose rules apply.
     pub domain: &'a str,
-    /// What the request says of itself; several where a gateway asks several questions at once.
+    /// The request's descriptors; several if a gateway asks several questions at once.
     pub descriptors: &'a [DescriptorAsk<'a>],
-    /// Whether it may be asked to wait.
+    /// Whether the caller can be delayed.
     pub patience: Patience,
-    /// Whether each of its cells is asked, also where one of them is known to refuse it.
+    /// Asks every cell, even if one of them is known to refuse.
     pub(crate) asks_every_cell: bool,
-    /// When a penalty begins that it causes.
+    /// When a penalty starts that this request causes.
     pub(crate) penalty_start: PenaltyStart,
 }
 
-/// When the penalty of a refused request begins.
+/// When the penalty of a refused request starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PenaltyStart {
-    /// Once it is refused.
+    /// As soon as it is refused.
     AtOnce,
-    /// When [`Limiter::penalize`](crate::Limiter::penalize) is called, if ever: for who plays again what happened.
+    /// When [`Limiter::penalize`](crate::Limiter::penalize) is called, if ever: for replaying what happened.
     WhenTold,
 }
 
 impl<'a> CheckRequest<'a> {
-    /// One that can wait, under the rules of `domain`.
+    /// A request that can wait, under the rules of `domain`.
     #[must_use]
     pub const fn new(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> Self {
         let (patience, penalty_start) = (Patience::Waits, PenaltyStart::AtOnce);
         CheckRequest { domain, descriptors, patience, asks_every_cell: false, penalty_start }
     }
 
-    /// The same, with another patience.
+    /// Sets the patience.
     #[must_use]
     pub const fn patience(self, patience: Patience) -> Self {
         CheckRequest { patience, ..self }
     }
 
-    /// The same, with penalties that begin then.
+    /// Sets when penalties start.
     #[must_use]
     pub const fn penalties(self, penalty_start: PenaltyStart) -> Self {
         CheckRequest { penalty_start, ..self }
     }
 
-    /// The same, for who wants to know what every cell holds, and not only whether the request passes.
+    /// Asks every cell, for callers that want the state of each and not only the verdict.
     pub(crate) const fn asking_every_cell(self) -> Self {
         CheckRequest { asks_every_cell: true, ..self }
     }
 }
 
-/// Whether a caller can hold its request back for a while.
+/// Whether a caller can delay its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Patience {
-    /// It can: a leaky bucket may ask it to wait.
+    /// It can: a leaky bucket may delay it.
     Waits,
     /// It cannot: what would have to wait is refused, and takes no place in the queue.
     MustGoNow,
 }
 
-/// One descriptor, and what is asked for it.
+/// One descriptor, its cost, and an optional limit override.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DescriptorAsk<'a> {
     /// The attributes.
     pub descriptor: Descriptor<'a>,
-    /// What to spend; none looks without spending.
+    /// Hits to spend; zero looks without spending.
     pub cost: Hits,
-    /// A limit that the caller brings along, which replaces what the rules say for this descriptor.
+    /// A limit supplied by the caller, which replaces the rules for this descriptor.
     pub limit: Option<&'a LimitOverride>,
 }
 
@@ -90,20 +90,20 @@ impl<'a> DescriptorAsk<'a> {
         DescriptorAsk { descriptor, cost: Hits::ONE, limit: None }
     }
 
-    /// The same at another cost; none looks without spending.
+    /// Sets the cost; zero looks without spending.
     #[must_use]
     pub const fn cost(self, cost: Hits) -> Self {
         DescriptorAsk { cost, ..self }
     }
 
-    /// The same with a limit that replaces what the rules say.
+    /// Sets a limit that replaces the rules.
     #[must_use]
     pub fn limit(self, limit: impl Into<Option<&'a LimitOverride>>) -> Self {
         DescriptorAsk { limit: limit.into(), ..self }
     }
 }
 
-/// A limit that a caller brings along: so many hits per fixed window, counted per descriptor.
+/// A limit supplied by the caller: a quota per fixed window, counted per descriptor.
 #[derive(Debug)]
 pub struct LimitOverride {
     pub(crate) limit: RuleLimit,
@@ -121,13 +121,13 @@ impl LimitOverride {
         Ok(LimitOverride { limit: RuleLimit { limit, name, scope } })
     }
 
-    /// How many hits.
+    /// The hits per window.
     #[must_use]
     pub fn quota(&self) -> u64 {
         self.limit.limit.quota()
     }
 
-    /// Per how long.
+    /// The window.
     #[must_use]
     pub fn window(&self) -> Micros {
         self.limit.limit.quota_window().unwrap_or_default()

@@ -1,6 +1,6 @@
-//! What the limiter needs of the world to wait and to go on in the background, so that a test can be that world.
+//! What the limiter needs to sleep and to run background tasks, behind a trait that a test can implement.
 //!
-//! Nothing in this crate starts a task or a timer but through [`Runtime`], and nothing reads a clock but through
+//! This crate starts tasks and timers only through [`Runtime`], and reads the clock only through
 //! [`Clock`](tidegate_store::Clock): a seeded test drives it all on one thread, in virtual time.
 
 use std::future::Future;
@@ -9,20 +9,19 @@ use std::task::{Context, Poll};
 
 use tidegate_core::Micros;
 
-/// A task of the limiter's own.
+/// A background task of the limiter.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs tasks and wakes sleepers.
+/// Spawns tasks and timers.
 pub trait Runtime: Send + Sync + 'static {
-    /// Runs `task` to its end, whoever still waits for what it does. One that is dropped instead, because the runtime
-    /// ends, lets those who wait fail.
+    /// Runs `task` to completion, even if its waiters are gone. If the runtime ends and drops it instead, its waiters fail.
     fn spawn(&self, task: Task);
 
     /// Ready once `span` has passed.
     fn sleep(&self, span: Micros) -> Task;
 }
 
-/// The answer of `work`, or nothing if it does not come within `span`. The timer is made only if there is a wait.
+/// The output of `work`, or `None` if it takes longer than `span`. The timer is created only if `work` has to wait.
 pub(crate) async fn within<T>(
     runtime: &dyn Runtime,
     span: Micros,
@@ -39,7 +38,7 @@ pub(crate) async fn within<T>(
     .await
 }
 
-/// Tokio as the runtime: tasks go to the one in whose context the limiter is asked. Outside any, a task is dropped.
+/// Tokio as the runtime: tasks go to the runtime in whose context the limiter is called. Outside any, a task is dropped.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioRuntime;
@@ -57,7 +56,7 @@ impl Runtime for TokioRuntime {
     }
 }
 
-/// One tokio runtime, wherever the limiter is asked from: also on threads that belong to none.
+/// One tokio runtime, wherever the limiter is called from: also on threads outside any runtime.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Debug)]
 pub struct TokioHandle(pub tokio::runtime::Handle);

@@ -1,4 +1,4 @@
-//! An observer that its owner keeps a handle of.
+//! Forwards through an `Arc`, so that an observer's owner can keep a handle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,13 +88,13 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
 #[cfg(test)]
 mod tests {
-    /// The methods between `start` and the next line that ends a block, and what each calls.
+    /// The names of the methods between `start` and the next line that ends a block.
     fn methods<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
         let block = text.split(start).nth(1).expect("it begins").split("\n}").next().expect("it ends");
         block.lines().filter_map(|line| line.strip_prefix("    fn ")?.split('(').next()).collect()
     }
 
-    /// A method with a body that is not forwarded would be heard by nobody, and compile.
+    /// A method with a default body that is not forwarded would compile and be lost.
     #[test]
     fn every_method_of_an_observer_is_forwarded_to_the_one_that_is_shared() {
         let (trait_text, here) = (include_str!("observer.rs"), include_str!("shared_observer.rs"));

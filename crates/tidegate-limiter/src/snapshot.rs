@@ -1,4 +1,4 @@
-//! The rules in use, together with those who watch them.
+//! The rules in use, with their watchers.
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use tidegate_rules::{Rule, RuleSet};
 
 use crate::observer::{Observer, RuleWatcher};
 
-/// A rule set in use. Decisions made under it keep it alive; the next one takes its place without a lock.
+/// A rule set in use. Decisions made under it keep it alive; the next one replaces it without a lock.
 pub struct Snapshot {
     rules: RuleSet,
     watchers: Watchers,
@@ -18,16 +18,15 @@ pub struct Snapshot {
 
 type Watchers = Box<[Arc<dyn RuleWatcher>]>;
 
-/// Drops rules that are no longer in use, on a thread of its own.
+/// Drops retired rules on a dedicated thread.
 ///
-/// The last to let go of a snapshot is often a worker, at the end of a request that began under the old rules; to drop ten
-/// thousand of them takes milliseconds, in which it would serve nobody else.
+/// The last reference to a snapshot is often a worker's, at the end of a request that began under the old rules. Dropping ten
+/// thousand rules takes milliseconds, which would block that worker.
 #[derive(Default)]
 pub(crate) struct Retired(OnceLock<Option<Sender<(RuleSet, Watchers)>>>);
 
 impl Retired {
-    /// Begins the thread, which ends with the last snapshot. Where the system has no thread to give, rules are dropped by
-    /// whoever lets go of them.
+    /// Starts the thread, which ends with the last snapshot. If the system cannot start one, the last holder drops the rules.
     pub(crate) fn begin(&self) {
         self.0.get_or_init(|| {
             let (sender, receiver) = mpsc::channel();
@@ -44,9 +43,9 @@ impl Snapshot {
         Snapshot { rules, watchers, version, retired: retired.clone() }
     }
 
-    /// The snapshot that takes the place of this one.
+    /// The snapshot that replaces this one.
     pub(crate) fn next(&self, rules: RuleSet, observer: &dyn Observer) -> Self {
-        // Whoever changes rules once has old ones to drop.
+        // Old rules need dropping only after the first change.
         self.retired.begin();
         Snapshot::new(rules, self.version + 1, observer, &self.retired)
     }
@@ -57,7 +56,7 @@ impl Snapshot {
         &self.rules
     }
 
-    /// Counts the rule sets that have been in use: one more with each change.
+    /// The number of rule sets used so far: increases by one with each change.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
@@ -71,13 +70,13 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         if let Some(Some(retired)) = self.retired.0.get() {
-            // If nobody listens, what could not be sent is dropped here.
+            // If the thread is gone, what could not be sent is dropped here.
             let _ = retired.send((std::mem::take(&mut self.rules), std::mem::take(&mut self.watchers)));
         }
     }
 }
 
-/// Not the rules themselves: every decision holds a snapshot, and who prints one wants to see the decision.
+/// Omits the rules: every decision holds a snapshot, and printing one should show the decision.
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Snapshot")
@@ -97,7 +96,7 @@ mod tests {
     use crate::decision::Source;
     use crate::observer::{NoObserver, RuleResult};
 
-    /// Watches rules, and says on which thread each watcher was dropped.
+    /// Watches rules, and reports the thread on which each watcher was dropped.
     struct Tells(Sender<thread::ThreadId>);
 
     struct Watches(Sender<thread::ThreadId>);

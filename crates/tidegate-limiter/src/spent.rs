@@ -1,6 +1,6 @@
-//! When a request spent, as a caller keeps it until it gives hits back: a short text that any node reads, without a state.
+//! When a request spent, as a short text that the caller keeps for a refund. Any node reads it, without stored state.
 //!
-//! It is not signed. Whoever may refund may also leave it out, so a forged one wins nothing; the checksum finds typing errors.
+//! It is not signed. A caller that may refund may also omit it, so forging gains nothing; the checksum catches typing errors.
 
 use std::fmt;
 use std::hash::Hasher as _;
@@ -14,24 +14,24 @@ use tidegate_store::Clock;
 
 use crate::limiter::Limiter;
 
-/// When a decision spent, and until when its buckets were to refill: what a later refund must know.
+/// When a decision spent, and until when its buckets were to refill: what a later refund needs.
 ///
-/// It is 20 ASCII characters long when written. [`Limiter::read_spent`] reads it on any node.
+/// As text it is 20 ASCII characters. [`Limiter::read_spent`] reads it on any node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpentToken {
-    /// When the request was asked for, by the clock of the node that decided.
+    /// When the check arrived, by the clock of the node that decided.
     at: Timestamp,
-    /// Until the first of its buckets was to be full again, in milliseconds, rounded down; [`NO_BUCKET`] where it has none.
+    /// Milliseconds until the first of its buckets was to be full again, rounded down; [`NO_BUCKET`] if it has none.
     refilled_after_ms: u64,
 }
 
-/// Why a text does not say when hits were spent.
+/// Why a text is not a valid spent token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpentTokenError {
-    /// It does not look like one.
+    /// Not a spent token.
     Malformed,
-    /// It is from a time that this node's clock has not reached: the clocks of two nodes differ by too much.
+    /// From a time that this node's clock has not reached: the clocks of two nodes differ by too much.
     FromTheFuture,
 }
 
@@ -48,34 +48,34 @@ impl fmt::Display for SpentTokenError {
 
 impl std::error::Error for SpentTokenError {}
 
-/// How far the clocks of two nodes may be apart, and how much longer a refund may take to the store than its check took.
+/// The allowed clock skew between two nodes, and the most by which a refund may be slower than its check to reach the store.
 ///
-/// A refund counts as this much older than it seems: an age that is too large gives too little back, one that is too small
-/// may give back what a later window has spent.
+/// A refund counts as this much older than it seems: too large an age refunds too little, too small an age may refund what a
+/// later window has spent.
 const CLOCK_SKEW: Micros = Micros::from_millis(50);
 
-/// The first byte, so that a later layout can be told from this one.
+/// The first byte, to distinguish later layouts.
 const LAYOUT: u8 = 1;
 /// Layout, time, refill, checksum.
 const BYTES: usize = 1 + TIME_BYTES + REFILL_BYTES + CHECK_BYTES;
 const TIME_BYTES: usize = 7;
 const REFILL_BYTES: usize = 5;
 const CHECK_BYTES: usize = 2;
-/// The largest number of the field: 34 years.
+/// The field's largest value: 34 years.
 const NO_BUCKET: u64 = (1 << (8 * REFILL_BYTES)) - 1;
 
 impl SpentToken {
-    /// How long it is when written.
+    /// Length as text.
     pub const TEXT_BYTES: usize = BYTES / 3 * 4;
 
-    /// Of a request that was asked for then, and whose first bucket is full again after `refilled_after`, if it has any.
+    /// For a check that arrived `at`, whose first bucket, if any, is full again after `refilled_after`.
     pub(crate) fn new(at: Timestamp, refilled_after: Option<Micros>) -> Self {
         let refilled_after_ms =
             refilled_after.map_or(NO_BUCKET, |after| (after.get() / 1_000).min(NO_BUCKET));
         SpentToken { at, refilled_after_ms }
     }
 
-    /// How long ago it was at the most.
+    /// Upper bound of its age.
     pub(crate) fn age(&self, now: Timestamp) -> Micros {
         now.since(self.at.back(CLOCK_SKEW))
     }
@@ -85,7 +85,7 @@ impl SpentToken {
         self.refilled_after_ms != NO_BUCKET && age >= Micros::from_millis(self.refilled_after_ms)
     }
 
-    /// As a caller keeps it: ASCII, nothing that JSON or a shell would escape.
+    /// As a caller keeps it: ASCII, with nothing that JSON or a shell would escape.
     #[must_use]
     pub fn to_ascii(&self) -> [u8; SpentToken::TEXT_BYTES] {
         let mut bytes = [0; BYTES];
@@ -121,10 +121,10 @@ impl fmt::Display for SpentToken {
 }
 
 impl Limiter {
-    /// When the hits were spent that `text` is about, as a decision's [`spent`](crate::Decision::spent) was written.
+    /// Reads a spent token: the text form of a decision's [`spent`](crate::Decision::spent).
     ///
     /// # Errors
-    /// When it is no such text, or is from a time that this node's clock has not reached.
+    /// When it is not a spent token, or is from a time that this node's clock has not reached.
     pub fn read_spent(&self, text: &[u8]) -> Result<SpentToken, SpentTokenError> {
         let token = SpentToken::parse(text).ok_or(SpentTokenError::Malformed)?;
         if token.at.back(CLOCK_SKEW) > self.clock.now() {
@@ -135,7 +135,7 @@ impl Limiter {
 }
 
 fn checksum(said: &[u8]) -> [u8; CHECK_BYTES] {
-    // Fixed keys, so that every node finds the same.
+    // Fixed keys, so that every node computes the same checksum.
     let mut hasher = SipHasher13::new_with_keys(0x7469_6465_6761_7465, 0x7370_656e_7420_6174);
     hasher.write(said);
     let [first, second, ..] = hasher.finish().to_be_bytes();

@@ -1,6 +1,6 @@
-//! Whose trace a request belongs to, as W3C's `traceparent` says, and what is told of such a request.
+//! The trace a request belongs to, from W3C `traceparent`, and what is reported about such a request.
 //!
-//! Only sampled traces count: whoever began the trace has chosen. Nothing of a request's key is ever part of it.
+//! Only sampled traces count: whoever started the trace decides. No part of a request's key is ever included.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use tidegate_core::Timestamp;
 use crate::decision::Source;
 use crate::observer::Transport;
 
-/// The header that carries it.
+/// The header that carries the trace context.
 pub const TRACEPARENT: &str = "traceparent";
 
-/// A trace that its beginner wants to see.
+/// The context of a sampled trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace; never zero.
+    /// The trace ID; never zero.
     pub trace_id: u128,
-    /// The span that this request is a part of; never zero.
+    /// The parent span ID of this request; never zero.
     pub parent_id: u64,
 }
 
 impl TraceContext {
-    /// What a `traceparent` says; none if it is malformed, or the trace is not sampled.
+    /// Parses a `traceparent`; `None` if it is malformed or the trace is not sampled.
     ///
     /// ```
     /// use tidegate_limiter::TraceContext;
@@ -34,7 +34,7 @@ impl TraceContext {
     #[must_use]
     pub fn sampled(traceparent: &[u8]) -> Option<Self> {
         const LENGTH: usize = 55;
-        // Later versions may be longer, and begin like version 0; version ff is none.
+        // Later versions may be longer but start like version 0; version ff is invalid.
         let known = traceparent.len() == LENGTH
             || (traceparent.get(LENGTH) == Some(&b'-') && !traceparent.starts_with(b"00"));
         let dashes = [2, 35, 52].iter().all(|place| traceparent.get(*place) == Some(&b'-'));
@@ -49,7 +49,7 @@ impl TraceContext {
     }
 }
 
-/// Lower case alone, as the standard says.
+/// Lower case only, as the standard requires.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number: u128, digit| {
         let digit = match digit {
@@ -65,26 +65,26 @@ fn hex(digits: &[u8]) -> Option<u128> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Traced<'a> {
-    /// Whose trace.
+    /// The trace.
     pub context: TraceContext,
-    /// How the request came in.
+    /// The transport of the request.
     pub transport: Transport,
-    /// When the whole of it was there.
+    /// When the request was complete.
     pub began: Timestamp,
     /// How long the answer took.
     pub took: Duration,
-    /// The domain it asked in.
+    /// The domain of the request.
     pub domain: &'a str,
-    /// The rule that the answer tells of, if any.
+    /// The rule named in the answer, if any.
     pub rule: Option<&'a str>,
-    /// Whether it may pass.
+    /// Whether the request passes.
     pub allowed: bool,
-    /// Who answered; none where the transport does not tell.
+    /// What made the decision; `None` if the transport does not report it.
     pub source: Option<Source>,
 }
 
 impl<'a> Traced<'a> {
-    /// A verdict of which nothing else is known; what is known is set.
+    /// A traced verdict with its optional fields unset.
     #[must_use]
     pub fn new(
         context: TraceContext,

@@ -1,6 +1,6 @@
-//! What a caller has left under every rule that matches it: a look at each of its cells that spends nothing.
+//! What a caller has left under every matching rule: a look at each of its cells that spends nothing.
 //!
-//! For people and for clients that plan ahead; a request that wants to pass asks [`Limiter::check`].
+//! For people and for clients that plan ahead; a request that wants to pass calls [`Limiter::check`].
 
 use tidegate_core::{Hits, Micros, Outcome};
 use tidegate_rules::{Descriptor, Explanation, LimitExplanation, Mode, RuleOutcome, UnknownDomain};
@@ -13,11 +13,11 @@ use crate::request::{CheckRequest, DescriptorAsk};
 /// What a caller has left.
 #[derive(Clone, Debug)]
 pub struct Usage {
-    /// Who answered.
+    /// What made the decision.
     pub source: Source,
-    /// Every cell that it has.
+    /// Every cell of the caller.
     pub cells: Vec<CellUsage>,
-    /// What every rule of the domain makes of it, in the words of `explain`.
+    /// How every rule of the domain applies to the caller, as `explain` reports it.
     pub explanation: Explanation,
 }
 
@@ -26,19 +26,19 @@ pub struct Usage {
 pub struct CellUsage {
     /// The rule.
     pub rule: String,
-    /// Whether it may refuse.
+    /// The rule's mode: whether it may refuse.
     pub mode: Mode,
-    /// The limit: its name and algorithm.
+    /// The limit's name and algorithm.
     pub limit: LimitExplanation,
     /// Where the limit comes from: `limits`, a tier, an override.
     pub from: String,
-    /// Whose cell it is: each part of the key with its value.
+    /// The cell's key: each part with its value.
     pub key: Vec<String>,
-    /// The limit's number.
+    /// The limit's quota.
     pub quota: u64,
-    /// The time in which the quota comes back, where that is a span.
+    /// The period in which the quota refills, if the limit has one.
     pub window: Option<Micros>,
-    /// What one more hit would be answered.
+    /// The outcome that one more hit would get.
     pub outcome: Outcome,
 }
 
@@ -60,7 +60,7 @@ impl Limiter {
                 .reports
                 .iter()
                 .filter(|report| decision.rule_of(report).is_some_and(|rule| rule.name() == explained.rule));
-            // Both list a rule's limits in the order of the file.
+            // Both list a rule's limits in file order.
             for (limit, report) in limits.iter().zip(of_rule) {
                 let ReportKind::Limited(numbers) = &report.kind else { continue };
                 cells.push(CellUsage {

@@ -1,4 +1,4 @@
-//! Pauses between attempts: they double up to a second, and no two nodes keep time with each other.
+//! Pauses between attempts: exponential up to a second, with jitter so that nodes do not synchronise.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(20);
 
-/// The pauses of one series of attempts: none before the second attempt, then from 20 ms to 1 s.
+/// The pauses of one series of attempts: none before the second attempt, then 20 ms to 1 s.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backoff {
     attempts: u32,
 }
 
 impl Backoff {
-    /// The next pause: between half and all of a span that doubles.
+    /// The next pause: between half and all of a doubling span.
     pub(crate) fn next(&mut self) -> Duration {
         let attempts = self.attempts;
         self.attempts = attempts.saturating_add(1);
@@ -22,7 +22,7 @@ impl Backoff {
         }
         let span = (SHORTEST * 2_u32.pow((attempts - 1).min(10))).min(LONGEST);
         let half = span / 2;
-        // A hasher's key is random; that is all the randomness a pause needs.
+        // A hasher's key is random, which is enough for jitter.
         let random = RandomState::new().hash_one(attempts) % 1_000;
         half + half * u32::try_from(random).expect("below a thousand") / 1_000
     }

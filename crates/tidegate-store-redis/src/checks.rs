@@ -1,4 +1,4 @@
-//! What to look at before serving: servers that are too old, or that would forget who has spent what.
+//! Checks before serving: servers that are too old, or configured so that they could drop counters.
 
 use std::fmt;
 
@@ -11,55 +11,55 @@ use crate::link::Deadline;
 use crate::observer::Operation;
 use crate::store::{Inner, RedisStore, nonsense};
 
-/// What a look at one server found.
+/// The result of checking one server.
 #[derive(Debug)]
 pub struct ServerReport {
-    /// The server, as an operator knows it.
+    /// The server's name for operators.
     pub endpoint: String,
-    /// What was found.
+    /// The result.
     pub finding: Finding,
 }
 
-/// What a look at a server found.
+/// The result of checking a server.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Finding {
-    /// It does not answer now. The store goes on trying.
+    /// It does not answer now. The store keeps retrying.
     Away(StoreError),
     /// It is too old to run the scripts.
     TooOld {
         /// Its version.
         version: String,
     },
-    /// It will do.
+    /// It can be used.
     Usable {
         /// Its version.
         version: String,
         /// What an operator should change.
         warnings: Vec<String>,
-        /// Keys that it holds, of all databases.
+        /// The number of keys in all its databases.
         keys: u64,
-        /// Memory that it has taken.
+        /// Memory in use.
         bytes: u64,
-        /// The most that it may take; 0 where it has no such bound.
+        /// The `maxmemory` limit; 0 if there is none.
         most_bytes: u64,
-        /// Keys that it has dropped for want of memory since it started: each forgot who had spent what.
+        /// Keys evicted for lack of memory since it started: each eviction lost a counter.
         evicted: u64,
     },
 }
 
-/// The oldest version with all that the scripts use (`SET … EXAT`).
+/// The oldest version that supports everything the scripts use (`SET … EXAT`).
 const OLDEST: (u32, u32) = (6, 2);
 
 impl RedisStore {
-    /// Looks at every server once.
+    /// Checks every server once.
     pub async fn check_servers(&self) -> Vec<ServerReport> {
         let inner = &self.inner;
         let partitions = match inner.client.route() {
             Route::One { .. } => vec![0],
             Route::Sharded { endpoints, .. } => (0..).take(endpoints.len()).collect(),
             Route::Cluster(cluster) => {
-                // Asking about any slot brings the map of a cluster.
+                // A call for any slot loads the cluster map.
                 let asked = info(inner, 0).await;
                 let slots = cluster.slot_per_master();
                 if let (true, Err(error)) = (slots.is_empty(), asked) {
@@ -91,7 +91,7 @@ async fn info(inner: &Inner, partition: u16) -> Result<String, StoreError> {
     }
 }
 
-/// What `lazyfree-lazy-expire` is set to; none where that is not told.
+/// The value of `lazyfree-lazy-expire`; none if the server does not report it.
 async fn lazy_expire(inner: &Inner, partition: u16) -> Option<String> {
     let mut command = Cmd::new();
     command.arg("CONFIG").arg("GET").arg("lazyfree-lazy-expire");
@@ -104,14 +104,14 @@ async fn lazy_expire(inner: &Inner, partition: u16) -> Option<String> {
     }
 }
 
-/// Below this many steps a second, a step that expires keys takes long enough to be noticed.
+/// Below this `hz`, one expiry step takes long enough to delay calls.
 const ENOUGH_HZ: u32 = 50;
 
 fn finding(info: &str, lazy_expire: Option<&str>) -> Finding {
     let field = |name: &str| {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(|value| value.trim())
     };
-    // Valkey says which Redis it is compatible with, and its own version beside it.
+    // Valkey reports the Redis version it is compatible with, and its own version next to it.
     let compatible = field("redis_version").unwrap_or_default();
     let version = match field("valkey_version") {
         Some(version) => format!("Valkey {version}"),

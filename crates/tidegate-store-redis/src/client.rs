@@ -1,7 +1,7 @@
-//! Brings a call to the server that holds its cells, and the answer back.
+//! Routes a call to the server that holds its cells, and returns the answer.
 //!
-//! It repeats a call only where it certainly was not applied: a script that the server did not know, a slot that has
-//! moved. What may have been applied is never sent twice.
+//! It repeats a call only if it was certainly not applied: the server did not have the script, or the slot has
+//! moved. A call that may have been applied is never sent twice.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -26,7 +26,7 @@ use crate::sharded::Shards;
 use crate::url::Endpoint;
 use crate::witness::Witness;
 
-/// Servers, and the connections to them.
+/// The servers and the connections to them.
 pub(crate) struct Client {
     route: Route,
     dialer: Arc<Dialer>,
@@ -37,43 +37,43 @@ pub(crate) struct Client {
     witness: Arc<Witness>,
 }
 
-/// How a tag leads to a server.
+/// How a tag maps to a server.
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// There is only one, or one at a time.
+    /// One server, or one master at a time.
     One { target: Target, name: String },
-    /// Each tag has its server.
+    /// Each tag has a fixed server.
     Sharded { endpoints: Vec<Endpoint>, shards: Shards },
-    /// Each slot has its server, for now.
+    /// Each slot has a server, which can change.
     Cluster(Cluster),
 }
 
 /// The connections of one runtime.
 enum Connections {
-    /// One per server of the list.
+    /// One per listed server.
     Listed(Box<[Link]>),
-    /// To members of a cluster, as they turn up.
+    /// To cluster members, as they are discovered.
     Found(Mutex<HashMap<Endpoint, Arc<Link>>>, tokio::sync::Mutex<Option<Instant>>),
 }
 
-/// A command, and the source of the script it names.
+/// A command, and the source of its script.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) operation: Operation,
     pub(crate) command: &'a Cmd,
     pub(crate) source: Option<&'a str>,
-    /// How many requests or changes it carries.
+    /// The number of requests or changes in it.
     pub(crate) items: usize,
 }
 
-/// Redirects that one call follows; a cluster whose members disagree for longer is not to be followed.
+/// The most redirects that one call follows; beyond it, the members disagree.
 const MOST_REDIRECTS: usize = 5;
-/// A slot on the move is whole again after about this long.
+/// The pause before retrying a call whose slot is migrating.
 const MOVING_PAUSE: Duration = Duration::from_millis(1);
-/// The map of a cluster is learnt at most so often, and waited for no longer than this.
+/// The shortest interval between two loads of the cluster map, and the longest wait for one.
 const LEARNING_PAUSE: Duration = Duration::from_millis(50);
 const LEARNING_PATIENCE: Duration = Duration::from_millis(500);
-/// Members that are asked for the map at once.
+/// Members asked for the map concurrently.
 const ASKED_AT_ONCE: usize = 5;
 
 impl Client {
@@ -97,7 +97,7 @@ impl Client {
         &self.route
     }
 
-    /// What a script can reach in one call: all that has the same number.
+    /// Tags with the same number are within reach of one script.
     pub(crate) fn partition_of(&self, tag: &[u8]) -> u16 {
         match &self.route {
             Route::One { .. } => 0,
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// Runs a call where `partition` is.
+    /// Runs a call on the server of `partition`.
     pub(crate) async fn run(
         self: &Arc<Self>,
         partition: u16,
@@ -121,7 +121,7 @@ impl Client {
         let under_way = self.heard.under_way(self.route.node_of(partition));
         let mut called = pin!(self.run_where(&connections, partition, call, deadline));
         let answer = match timeout_at(deadline.at, called.as_mut()).await {
-            // Who waits for no late answer gives up at the same moment.
+            // A call that does not wait for late answers gives up at its deadline.
             Ok(answer @ Err(Failure::TimedOut(_))) => {
                 self.doubt(&connections, partition);
                 answer
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// The server of `partition` did not answer in time: the witness finds out whether it lives.
+    /// The server of `partition` missed a deadline: the witness finds out whether it is alive.
     fn doubt(&self, connections: &Connections, partition: u16) {
         let server = match (&self.route, connections) {
             (Route::Cluster(cluster), _) => cluster.master_of(partition),
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// The server of `partition`, as an operator knows it.
+    /// The name of the server of `partition` for operators.
     pub(crate) fn name(&self, partition: u16) -> String {
         match &self.route {
             Route::One { name, .. } => name.clone(),
@@ -201,7 +201,7 @@ impl Client {
         Link::new(target, Arc::clone(&self.dialer), Arc::clone(&self.witness), self.max_in_flight)
     }
 
-    /// Runs a call on whichever member of a cluster serves `slot` in the end.
+    /// Runs a call on the cluster member that serves `slot`, following redirects.
     async fn run_in(
         self: &Arc<Self>,
         cluster: &Cluster,
@@ -267,7 +267,7 @@ impl Client {
         link
     }
 
-    /// Asks the members of a cluster for its map, unless that was done just now.
+    /// Asks the members of a cluster for its map, unless it was loaded just now.
     async fn learn_map(&self, cluster: &Cluster, connections: &Connections) {
         let Connections::Found(links, learnt) = connections else { return };
         let mut learnt = learnt.lock().await;
@@ -298,7 +298,7 @@ impl Client {
         links.lock().retain(|member, _| members.contains(member));
     }
 
-    /// The same without waiting for it.
+    /// Like `learn_map`, in the background.
     fn learn_map_later(self: &Arc<Self>, connections: &Arc<Connections>) {
         let (client, connections) = (Arc::clone(self), Arc::clone(connections));
         tokio::spawn(async move {
@@ -310,7 +310,7 @@ impl Client {
 }
 
 impl Route {
-    /// Over how many nodes cells are spread.
+    /// The number of nodes that cells are spread over.
     pub(crate) fn nodes(&self) -> usize {
         match self {
             Route::One { .. } => 1,
@@ -329,21 +329,21 @@ impl Route {
     }
 }
 
-/// Whether a member is told that the slot is not its own yet.
+/// Whether to send `ASKING` first, because the slot is still migrating to this member.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AskFirst {
     No,
     Yes,
 }
 
-/// Runs a call on one server; a script that it does not know is brought along the second time.
+/// Runs a call on one server; if the server lacks the script, loads it and runs the call again.
 async fn run_on(link: &Link, call: Call<'_>, asking: AskFirst, deadline: Deadline) -> Result<Value, Failure> {
     let answer = match asking {
         AskFirst::No => link.call(call.command, deadline).await,
         AskFirst::Yes => link.call_all(&in_one_go(call.command, None, asking), deadline).await,
     };
     match (answer, call.source) {
-        // It did not run, so running it again is safe.
+        // The script did not run, so a second run is safe.
         (Err(failure), Some(source)) if failure.is_unknown_script() => {
             link.call_all(&in_one_go(call.command, Some(source), asking), deadline).await
         }

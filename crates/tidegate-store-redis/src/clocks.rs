@@ -1,7 +1,7 @@
-//! What the clock of each server says, as far as its answers tell.
+//! Estimates each server's clock from its answers.
 //!
-//! Two things are made for a time of the server's: the boundaries of calendar windows, and until when a call may begin. Both are
-//! checked by the script. Where this node has guessed wrongly nothing is done, and the answer says what time it is.
+//! Two things depend on the server's time: the boundaries of calendar windows, and the latest start of a call. The script checks
+//! both. If this node guessed wrong, the script does nothing and returns the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,16 +10,16 @@ use std::time::Duration;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store::Clock;
 
-/// The clocks of all servers, beside this node's own.
+/// The clocks of all servers, and this node's own.
 pub(crate) struct ServerClocks {
     own: Arc<dyn Clock>,
-    /// What answers tell counts only if they took no longer: others say little of what time it is now.
+    /// Slower answers are ignored: they say little about the time now.
     in_time: Duration,
-    /// What to add to this node's clock, by the number of the server.
+    /// The offset from this node's clock, by server number.
     ahead_us: Box<[AtomicI64]>,
 }
 
-/// Of a server that has not answered yet.
+/// The offset of a server that has not answered yet.
 const UNKNOWN: i64 = i64::MIN;
 
 impl ServerClocks {
@@ -27,12 +27,12 @@ impl ServerClocks {
         ServerClocks { own, in_time, ahead_us: (0..nodes).map(|_| AtomicI64::new(UNKNOWN)).collect() }
     }
 
-    /// About what time it is at `node`.
+    /// The estimated time at `node`.
     pub(crate) fn approx_now(&self, node: usize) -> Timestamp {
         self.known_now(node).unwrap_or_else(|| self.own.now())
     }
 
-    /// What time it is at `node`, or a little later; none before it has answered.
+    /// The time at `node`, or slightly later; none before its first answer.
     pub(crate) fn known_now(&self, node: usize) -> Option<Timestamp> {
         let ahead = self.ahead_us[node].load(Ordering::Relaxed);
         let now = self.own.now().as_micros();
@@ -44,15 +44,15 @@ impl ServerClocks {
         self.own.now()
     }
 
-    /// It was `at` at `node` when a call ran there that was sent at `sent`, by this node's clock. What it took to get there makes the
-    /// server seem further ahead than it is, so what may begin there until some time may begin a little later, and never earlier.
+    /// Records that `node`'s clock showed `at` when it ran a call that this node sent at `sent`. The travel time makes the server
+    /// seem further ahead than it is, so a latest start computed from it can be a little late, never early.
     pub(crate) fn heard(&self, node: usize, sent: Timestamp, at: Timestamp) {
         if Duration::from(self.own.now().since(sent)) <= self.in_time {
             self.is_ahead(node, at, sent);
         }
     }
 
-    /// It is `at` at `node`, other than this node took it for.
+    /// `node` reports the time `at`, which differs from the estimate.
     pub(crate) fn correct(&self, node: usize, at: Timestamp) {
         self.is_ahead(node, at, self.own.now());
     }
@@ -63,7 +63,7 @@ impl ServerClocks {
     }
 }
 
-/// The moment `span` after `at`.
+/// The time `span` after `at`.
 pub(crate) fn after(at: Timestamp, span: Duration) -> Timestamp {
     at + Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
@@ -102,7 +102,7 @@ mod tests {
         let (clocks, own) = clocks();
         own.0.store(at(1_004).as_micros(), Ordering::Relaxed);
         clocks.heard(0, at(1_000), at(31_002));
-        // It took up to 4 ms until it was 31,002 there; the other half of the way is not known.
+        // Up to 4 ms passed before the server read 31,002; the share of each direction is unknown.
         assert_eq!(clocks.known_now(0), Some(at(31_006)));
         assert_eq!(clocks.known_now(1), None);
     }

@@ -1,7 +1,7 @@
-//! Redis Cluster: which master serves a slot, as far as this process knows.
+//! Redis Cluster: this process's view of which master serves a slot.
 //!
-//! The map is learnt from any member, corrected by every `MOVED`, and learnt anew when a master does not answer. It is
-//! only ever a guess: the member that is asked knows better, and says so.
+//! Any member provides the map; every `MOVED` corrects it, and it is reloaded when a master does not answer. It is only
+//! a guess: the member that receives a call knows better and redirects it.
 
 use arc_swap::ArcSwap;
 use redis::Value;
@@ -12,25 +12,25 @@ use crate::url::Endpoint;
 /// Which master serves which slot.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// The members that the URL names.
+    /// The members named in the URL.
     seeds: Vec<Endpoint>,
     map: ArcSwap<SlotMap>,
 }
 
-/// The masters, and for each slot the place of its master among them.
+/// The masters, and for each slot the index of its master.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotMap {
     masters: Vec<Endpoint>,
-    /// For each master the node of the store that it is: the same for as long as it is a master.
+    /// The store node number of each master: stable while it is a master.
     nodes: Vec<usize>,
     slots: Vec<u16>,
 }
 
-/// Nodes of the store: as many masters as these fail without the others. More share some.
+/// Store nodes. Up to this many masters fail independently; beyond that, masters share nodes.
 pub(crate) const NODES: usize = 32;
 
 const NOBODY: u16 = u16::MAX;
-/// A cluster has at most as many masters as slots; ours is given up on before.
+/// Redis allows as many masters as slots; this map stops earlier.
 const MOST_MASTERS: usize = 4_096;
 
 impl Cluster {
@@ -42,42 +42,42 @@ impl Cluster {
         &self.seeds
     }
 
-    /// Whom to ask about `slot`; nobody before a map was learnt, or while nobody serves it.
+    /// The master of `slot`; none before the map is loaded or while the slot is not served.
     pub(crate) fn master_of(&self, slot: u16) -> Option<Endpoint> {
         self.map.load().master_of(slot).cloned()
     }
 
-    /// The node of the store that the master of `slot` is; the first before a map was learnt.
+    /// The store node of the master of `slot`; 0 before the map is loaded.
     pub(crate) fn node_of(&self, slot: u16) -> usize {
         let map = self.map.load();
         map.place_of(slot).map_or(0, |place| map.nodes[place])
     }
 
-    /// The master that is this node of the store.
+    /// The master with this store node number.
     pub(crate) fn master_at(&self, node: usize) -> Option<Endpoint> {
         let map = self.map.load();
         map.nodes.iter().position(|its| *its == node).map(|place| map.masters[place].clone())
     }
 
-    /// A slot of the master that is this node of the store.
+    /// A slot of the master with this store node number.
     pub(crate) fn slot_for(&self, node: usize) -> Option<u16> {
         let map = self.map.load();
         (0..SLOTS).find(|slot| map.place_of(*slot).is_some_and(|place| map.nodes[place] == node))
     }
 
-    /// Whether a map was learnt.
+    /// Whether the map is loaded.
     pub(crate) fn is_known(&self) -> bool {
         !self.map.load().masters.is_empty()
     }
 
-    /// For each master one of its slots.
+    /// One slot of each master.
     pub(crate) fn slot_per_master(&self) -> Vec<u16> {
         let map = self.map.load();
         let slot_of = |master: &Endpoint| (0..SLOTS).find(|slot| map.master_of(*slot) == Some(master));
         map.masters.iter().filter_map(slot_of).collect()
     }
 
-    /// Everybody who may know the map: masters first.
+    /// All members that may have the map: masters first.
     pub(crate) fn members(&self) -> Vec<Endpoint> {
         let mut members = self.map.load().masters.clone();
         for seed in &self.seeds {
@@ -88,7 +88,7 @@ impl Cluster {
         members
     }
 
-    /// `slot` is served by `master` from now on.
+    /// From now on `master` serves `slot`.
     pub(crate) fn moved(&self, slot: u16, master: &Endpoint) {
         self.map.rcu(|map| {
             let mut map = SlotMap::clone(map);
@@ -108,7 +108,7 @@ impl Cluster {
 }
 
 impl SlotMap {
-    /// What `CLUSTER SLOTS` says, asked of `asked`: ranges of slots, each with its master first.
+    /// Parses a `CLUSTER SLOTS` reply from `asked`: slot ranges, each with its master first.
     pub(crate) fn read(answer: &Value, asked: &Endpoint) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         let mut map = SlotMap::default();
@@ -120,7 +120,7 @@ impl SlotMap {
             let [host, Value::Int(port), ..] = &master[..] else { return None };
             let host = match host {
                 Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-                // A member that does not know its own address means the one at which it was asked.
+                // A member that does not know its own address means the address at which it was asked.
                 _ => asked.host.clone(),
             };
             let (from, to) = (u16::try_from(*from).ok()?, u16::try_from(*to).ok()?);
@@ -136,14 +136,14 @@ impl SlotMap {
         self.place_of(slot).map(|place| &self.masters[place])
     }
 
-    /// The place of the slot's master among the masters.
+    /// The index of the slot's master.
     fn place_of(&self, slot: u16) -> Option<usize> {
         let place = usize::from(*self.slots.get(usize::from(slot))?);
         (place < self.masters.len()).then_some(place)
     }
 
-    /// Gives masters the nodes that they are in `known`, and others one that nobody is, nor was just now: what befell a
-    /// master that is gone must not befall who comes after it.
+    /// Known masters keep their node from `known`. New ones get a node not in use now or in `known`, so that they do
+    /// not inherit the failure state of a master that is gone.
     fn keep_nodes_of(&mut self, known: &SlotMap) {
         for place in self.nodes.len()..self.masters.len() {
             let before = known.masters.iter().position(|master| *master == self.masters[place]);
@@ -210,7 +210,7 @@ mod tests {
         let (one, three) = (cluster.node_of(0), cluster.node_of(100));
         assert_ne!(one, three);
         assert_eq!((cluster.slot_for(three), cluster.master_at(three)), (Some(100), Some(endpoint(3))));
-        // The first is gone, and another serves its slots.
+        // The first master is gone; another serves its slots.
         let answer = Value::Array(vec![range(0, 99, b"10.0.0.1", 4), range(100, 16_383, b"10.0.0.1", 3)]);
         cluster.learn(SlotMap::read(&answer, &endpoint(3)).expect("a map"));
         assert_eq!(cluster.node_of(100), three);

@@ -1,4 +1,4 @@
-//! How the store is used, beside where it is.
+//! Settings of the store other than its address.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use tidegate_store::{Clock, SystemClock};
 use crate::observer::{NoObserver, Observer};
 use crate::url::Credentials;
 
-/// How a store on Redis is used.
+/// Settings of a Redis store.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RedisConfig {
-    /// What every key begins with, so that several fleets can share a Redis.
+    /// The prefix of every key, so that several fleets can share a Redis.
     pub key_prefix: String,
-    /// How long a call may take, all told.
+    /// The total time allowed for a call.
     pub timeout: Duration,
-    /// For how much longer the answer to a decision is waited for, on one server: for those who have a deadline of their own,
-    /// and want to know what was spent after it. Requests over several servers are undone instead.
+    /// How much longer to wait for the answer to a decision, on one server: for callers that have their own deadline and want
+    /// to know what was spent after it. Requests over several servers are undone instead.
     pub late_answers: Duration,
-    /// How long making a connection may take, TLS and log-in included.
+    /// The time allowed to connect, including TLS and login.
     pub connect_timeout: Duration,
-    /// The most calls under way on one connection; more are turned away at once.
+    /// The most calls in flight on one connection; further calls are rejected at once.
     pub max_in_flight: usize,
-    /// What to trust and what to show where the URL asks for TLS.
+    /// Trust roots and client certificate for TLS URLs.
     pub tls: TlsFiles,
-    /// Who logs in at the sentinels; the URL says who does at the servers.
+    /// The login for the sentinels; the URL has the one for the servers.
     pub sentinel_credentials: Credentials,
-    /// Who hears of calls.
+    /// Is notified of calls.
     pub observer: Arc<dyn Observer>,
-    /// Whose time counts.
+    /// The clock that decides.
     pub time: TimeSource,
-    /// This node's clock. It only helps to guess which calendar windows a script will need, and by when it should begin; what it
-    /// shows makes no difference to any decision.
+    /// This node's clock. It only estimates which calendar windows a script needs, and a call's latest start; it never affects a
+    /// decision.
     pub node_clock: Arc<dyn Clock>,
 }
 
@@ -41,21 +41,21 @@ pub struct RedisConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsFiles {
-    /// The authorities to trust instead of the machine's.
+    /// The certificate authorities to trust instead of the system's.
     pub ca: Option<PathBuf>,
-    /// The certificate to show, where the server asks for one.
+    /// The client certificate, if the server requires one.
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,
 }
 
-/// Whose time counts.
+/// The clock that decides.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum TimeSource {
-    /// That of the Redis server that decides: all limiters see the same, whatever their own clocks show.
+    /// The clock of the Redis server that decides: all limiters see the same time, whatever their own clocks show.
     Redis,
-    /// That of a clock which a test sets. Keys then outlive their limits.
+    /// A clock set by a test. Keys then outlive their limits.
     Given(Arc<dyn Clock>),
 }
 
@@ -85,78 +85,78 @@ impl std::fmt::Debug for RedisConfig {
     }
 }
 
-/// A store that cannot be made as it was asked for.
+/// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("{field}: {problem}")]
 #[non_exhaustive]
 pub struct ConfigError {
-    /// The field to change.
+    /// The field to fix.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: String,
-    /// What would be right.
+    /// How to fix it.
     pub hint: &'static str,
 }
 
 const LONGEST_PREFIX: usize = 64;
 
-/// Each starts from another configuration, such as the default: `RedisConfig::default().timeout(…)`.
+/// Each method changes one setting of a configuration such as the default: `RedisConfig::default().timeout(…)`.
 impl RedisConfig {
-    /// The same with keys that begin with this.
+    /// Sets the prefix of all keys.
     #[must_use]
     pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
         RedisConfig { key_prefix: key_prefix.into(), ..self }
     }
 
-    /// The same with this long for a call.
+    /// Sets the time allowed for a call.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         RedisConfig { timeout, ..self }
     }
 
-    /// The same, hearing answers for this much longer than anybody waits for them.
+    /// Sets how long after its deadline a call still accepts an answer.
     #[must_use]
     pub fn late_answers(self, late_answers: Duration) -> Self {
         RedisConfig { late_answers, ..self }
     }
 
-    /// The same with this long for making a connection.
+    /// Sets the time allowed to connect.
     #[must_use]
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
         RedisConfig { connect_timeout, ..self }
     }
 
-    /// The same with at most this many calls under way on a connection.
+    /// Sets the most calls in flight on a connection.
     #[must_use]
     pub fn max_in_flight(self, max_in_flight: usize) -> Self {
         RedisConfig { max_in_flight, ..self }
     }
 
-    /// The same with these files, where the URL asks for TLS.
+    /// Sets the PEM files for TLS URLs.
     #[must_use]
     pub fn tls(self, tls: TlsFiles) -> Self {
         RedisConfig { tls, ..self }
     }
 
-    /// The same, logging in at the sentinels so.
+    /// Sets the login for the sentinels.
     #[must_use]
     pub fn sentinel_credentials(self, sentinel_credentials: Credentials) -> Self {
         RedisConfig { sentinel_credentials, ..self }
     }
 
-    /// The same, heard by this observer.
+    /// Sets the observer.
     #[must_use]
     pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
         RedisConfig { observer, ..self }
     }
 
-    /// The same by another time.
+    /// Sets the clock that decides.
     #[must_use]
     pub fn time(self, time: TimeSource) -> Self {
         RedisConfig { time, ..self }
     }
 
-    /// The same with this clock of the node.
+    /// Sets this node's clock.
     #[must_use]
     pub fn node_clock(self, node_clock: Arc<dyn Clock>) -> Self {
         RedisConfig { node_clock, ..self }
@@ -164,13 +164,13 @@ impl RedisConfig {
 }
 
 impl TlsFiles {
-    /// The same, trusting the authorities in this file.
+    /// Trusts the certificate authorities in this file.
     #[must_use]
     pub fn ca(self, ca: impl Into<PathBuf>) -> Self {
         TlsFiles { ca: Some(ca.into()), ..self }
     }
 
-    /// The same, showing this certificate with this private key.
+    /// Sets the client certificate and its private key.
     #[must_use]
     pub fn identity(self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         TlsFiles { certificate: Some(certificate.into()), key: Some(key.into()), ..self }

@@ -1,25 +1,25 @@
-//! What was measured, for those who plan how much Redis they need: bytes per counter (`cargo xtask bench memory-table`) and
-//! time per decision (`cargo xtask bench redis-costs`), on Redis 7.0 and one core of a small virtual machine.
+//! Measured costs for capacity planning: bytes per counter (`cargo xtask bench memory-table`) and time per decision (`cargo
+//! xtask bench redis-costs`), on Redis 7.0 and one core of a small virtual machine.
 
 use tidegate_core::{Limit, Micros};
 
-/// A key in Redis with a counter in it, the server's tables included.
+/// A Redis key that holds a counter, including the server's tables.
 const REDIS_COUNTER: u64 = 200;
-/// The same with an empty log or an empty set of leases.
+/// The same with an empty log or lease set.
 const REDIS_KEY: u64 = 190;
-/// A lease in Redis, in a set of few and in one of more than a hundred.
+/// A lease in Redis, in a small set and in one above `MANY_LEASES`.
 const REDIS_LEASE: u64 = 19;
 const REDIS_LEASE_OF_MANY: u64 = 104;
 const MANY_LEASES: u64 = 128;
 /// Redis's allocator rounds up.
 const ROUNDING_PERCENT: u64 = 12;
 
-/// Redis's time for a call, before it decides anything.
+/// Redis's time per call, before any decision.
 const CALL_US: f64 = 5.5;
-/// Redis's time for reserving a part of a request that spans servers, and for forgetting that.
+/// Redis's time to reserve a part of a request that spans servers, and to drop the reservation.
 const RESERVATION_US: f64 = 6.0;
 
-/// Bytes that a cell of `limit` takes in Redis, all of it used.
+/// Bytes that a fully used cell of `limit` takes in Redis.
 #[must_use]
 pub fn redis_bytes(limit: &Limit) -> u64 {
     match limit {
@@ -32,7 +32,7 @@ pub fn redis_bytes(limit: &Limit) -> u64 {
     }
 }
 
-/// Redis's time for deciding one counter within a call, in microseconds.
+/// Redis's time to decide one counter within a call, in microseconds.
 #[must_use]
 pub fn decision_us(limit: &Limit) -> f64 {
     match limit {
@@ -43,7 +43,7 @@ pub fn decision_us(limit: &Limit) -> f64 {
     }
 }
 
-/// Redis's time for a request over `places` groups of counters that take `decisions_us` together.
+/// Redis's time for a request over `places` groups of counters whose decisions take `decisions_us` in total.
 #[must_use]
 pub fn request_us(places: u64, decisions_us: f64) -> f64 {
     let calls = places as f64;
@@ -51,7 +51,7 @@ pub fn request_us(places: u64, decisions_us: f64) -> f64 {
     CALL_US * calls + reserved + decisions_us
 }
 
-/// The bytes in which moments that lie within `span` of each other are told apart.
+/// The bytes needed to distinguish times within `span` of each other.
 fn width(span: Micros) -> u64 {
     match span.get() {
         0..=0x1_0000_0000 => 4,

@@ -1,11 +1,11 @@
-//! Decides batches on servers that a script cannot reach together: sharded ones, and the slots of a cluster.
+//! Decides batches over places that no single script reaches: shards, and the slots of a cluster.
 //!
-//! Requests that each live in one place are decided there (`in_place`). Where a request spans places, its parts are
-//! reserved, then kept or put back, as `rounds` says. That goes on to its end whoever still waits for it: a caller that
-//! gives up half-way leaves nothing spent.
+//! A request in one place is decided there (`in_place`). If a request spans places, its parts are reserved, then kept or
+//! put back, as `rounds` decides. This runs to the end even if nobody waits for it: a caller that gives up half-way leaves
+//! nothing spent.
 //!
-//! Two batches may stand in each other's way: each is refused by what the other holds and may put back. Both then put back
-//! what they hold, pause, and ask again.
+//! Two batches may block each other: each is refused because of holds that the other may put back. Both then put back
+//! their holds, pause, and retry.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -38,11 +38,11 @@ use crate::script::{Algorithms, Driver};
 use crate::store::{Inner, Ran, nonsense};
 use crate::wire::{Doubt, EncodeContext, Mode, Noting, OutcomeReader, Plan, PlannedSpend, ReservationKey};
 
-/// For how long putting back is tried; Redis forgets a reservation a little later.
+/// How long to retry putting back; Redis drops a reservation a little later.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(4);
-/// How long one attempt at that may take: nobody waits for it.
+/// The timeout of one such attempt: no caller waits for it.
 const PUT_BACK_PATIENCE: Duration = Duration::from_millis(500);
-/// Rounds whose plans were made for another time than the store's, before giving up.
+/// The most rounds planned for a time other than the store's.
 const MOST_GUESSES: usize = 3;
 
 pub(crate) async fn decide(
@@ -65,14 +65,14 @@ pub(crate) async fn decide(
     })
 }
 
-/// Where all cells of a request live; none if it has none, or they live apart.
+/// The place of all cells of a request; none if it has no cells or spans places.
 fn one_place(inner: &Inner, request: &Request<'_>) -> Option<u16> {
     let mut places = request.spends.iter().map(|spend| inner.client.partition_of(spend.cell.tag));
     let first = places.next()?;
     places.all(|place| place == first).then_some(first)
 }
 
-/// Items by their place, places in the order in which they first come.
+/// Groups items by place, in order of first appearance.
 pub(crate) fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec<T>)> {
     let mut groups: Vec<(u16, Vec<T>)> = Vec::new();
     let mut known: HashMap<u16, usize> = HashMap::new();
@@ -86,43 +86,43 @@ pub(crate) fn grouped<T>(items: impl Iterator<Item = (u16, T)>) -> Vec<(u16, Vec
     groups
 }
 
-/// A batch on its way through the places where its cells live. It owns all it needs.
+/// A batch that runs over several places. It owns all its data.
 struct Reservation {
     inner: Arc<Inner>,
     deadline: Deadline,
     rounds: Rounds,
     parts: Vec<Vec<Part>>,
-    /// The algorithms of all that is sent to a place: every call there uses one script.
+    /// All algorithms used in each place: every call there uses the same script.
     algorithms: HashMap<u16, Algorithms>,
-    /// What must be put back, and has not been for certain.
+    /// Spends to put back that are not confirmed yet.
     undo: Vec<ToUndo>,
-    /// What passed, and others may still wait for.
+    /// Spends that passed, which others may still wait for.
     keep: Vec<ToKeep>,
     guesses: usize,
     patience: Patience,
-    /// What all its reservations have in their names.
+    /// The common part of its reservation names.
     name: u64,
 }
 
-/// Where a cell lives, and in which step it is asked.
+/// The place of a cell, and the step in which it is asked.
 type Whereabouts = (u16, Step);
 
 /// Something to send.
 #[derive(Clone, Copy, Debug)]
 enum Item {
-    /// A question, under this name.
+    /// A question under this name.
     Ask(ToAsk, u128),
     Undo(ToUndo),
 }
 
-/// What a part was told, and since when that is in doubt, if it is.
+/// A part's answer, and since when it is in doubt, if it is.
 type PartAnswer = (PartId, PartTold, Option<Doubt>);
 
-/// What came of a call.
+/// The result of a call.
 enum Called {
-    /// What the parts that it asked said.
+    /// The answers of the parts.
     Told(Vec<PartAnswer>),
-    /// It was made for another time than the store's, and none of these was done.
+    /// It was planned for a time other than the store's; none of these items ran.
     OtherTime(Vec<Item>),
 }
 
@@ -139,7 +139,7 @@ struct Part {
 struct OwnedSpend {
     letter: u8,
     key: Vec<u8>,
-    /// Of a concurrency limit that counts refused requests, where those are; else empty.
+    /// For a concurrency limit that counts refused requests, the key of those counts; else empty.
     refused_key: Vec<u8>,
     tag: Vec<u8>,
     limit: Limit,
@@ -190,7 +190,7 @@ impl Reservation {
                 parts_of_request.push(Part { place, mode, doubt: Doubt::NONE, spends: owned });
             }
             shapes.push((request.spends.len(), shapes_of_request, request.count.get()));
-            // Those of several equal requests that are refused have a place of their own.
+            // The refused ones of equal requests have an entry of their own.
             parts.extend(request.is_fold().then(|| parts_of_request.clone()));
             parts.push(parts_of_request);
         }
@@ -209,7 +209,7 @@ impl Reservation {
         }
     }
 
-    /// Goes all the way, tells what came of it, keeps what passed and puts back the rest.
+    /// Runs to the end: sends the outcome, keeps what passed and puts back the rest.
     async fn run(mut self, tell: oneshot::Sender<Result<BatchOutcomes, StoreError>>) {
         let answer = loop {
             if let Err(error) = self.round().await {
@@ -221,17 +221,17 @@ impl Reservation {
             }
         };
         if tell.is_closed() {
-            // Nobody will hear what passed, so nothing does.
+            // No caller receives the admission, so it is undone.
             self.undo_everything();
         }
         let undo: Vec<Item> = self.undo.iter().map(|undo| Item::Undo(*undo)).collect();
         let keep = self.let_go(&self.keep, Deadline::from_now(PUT_BACK_PATIENCE));
         let mut end = pin!(join(self.put_back(undo), keep));
-        // Begun before the answer is out, it is on its way before anything that the caller sends next.
+        // Started before the answer is sent, it goes out before anything that the caller sends next.
         let begun = poll_fn(|context| Poll::Ready(end.as_mut().poll(context))).await;
         let is_late = answer.as_ref().is_err_and(StoreError::is_late);
         if begun.is_pending() && is_late {
-            // Where there is too much to do, a caller that asks again before this is done makes it more.
+            // Under overload, a caller that retries before this is done adds to the load.
             end.await;
             let _ = tell.send(answer);
             return;
@@ -253,12 +253,12 @@ impl Reservation {
         self.ask(first).await?;
         let last = self.rounds.last_step();
         self.ask(last).await?;
-        // Last first: what an earlier round left comes after.
+        // Last first: what an earlier round left comes later.
         let Settled { undo, keep, in_doubt } = self.rounds.settle();
         self.undo.splice(..0, undo);
         self.keep.extend(keep);
         if in_doubt > 0 {
-            // Nobody shall wait for what is held here by who waits.
+            // Release own holds while waiting, so that nobody waits for a waiting batch.
             self.ask(Vec::new()).await?;
             let manner = self.patience.pause(in_doubt).await;
             self.parts.iter_mut().flatten().for_each(|part| part.doubt = manner.of(part.doubt));
@@ -266,7 +266,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Asks parts, one call per place, after putting back what is to be undone there.
+    /// Asks parts, one call per place, after undoing what must be undone there.
     async fn ask(&mut self, asks: Vec<ToAsk>) -> Result<(), StoreError> {
         let asks: Vec<(ToAsk, u128)> = asks.into_iter().map(|ask| (ask, self.new_id())).collect();
         for (ask, id) in &asks {
@@ -309,7 +309,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Lets parts in doubt wait for who holds what they need, or refuses them as they are if there are too many.
+    /// Lets parts in doubt wait for the holders, or refuses them if there are too many.
     fn wait_for_others(&mut self, in_doubt: Vec<(PartId, PartTold, Doubt)>) {
         let is_patient = self.patience.allows(in_doubt.len());
         for (part, told, doubt) in in_doubt {
@@ -318,13 +318,13 @@ impl Reservation {
                 self.rounds.answered(part, told);
                 continue;
             }
-            // Where refused requests count, who cannot wait is asked once more, and refused there.
+            // Where refusals count, a part that cannot wait is sent once more, so that the server records the refusal.
             self.parts[part.request][part.part].doubt = if is_patient { doubt } else { Doubt::NO_MORE };
             self.rounds.in_doubt(part);
         }
     }
 
-    /// Nothing was done with `items`: what is to be undone still is, what was asked is asked again.
+    /// `items` did not run: undos stay pending, questions are asked again.
     fn begin_again(&mut self, items: Vec<Item>) {
         for item in items {
             match item {
@@ -334,7 +334,7 @@ impl Reservation {
         }
     }
 
-    /// Sends items to the place where they live, in order.
+    /// Sends items to their place, in order.
     async fn call(&self, place: u16, items: Vec<Item>, deadline: Deadline) -> Result<Called, StoreError> {
         let mut plan = self.inner.with_context(place, |context| {
             let plan = Plan::new(Driver::DecideAndUndo).with(self.algorithms[&place]);
@@ -356,7 +356,7 @@ impl Reservation {
         parts.filter(|_| told.is_empty()).map(Called::Told).ok_or_else(|| nonsense("outcomes"))
     }
 
-    /// What a part was told, which is next in the answer, and whether that is in doubt; none if the answer ends before.
+    /// Reads the next part's answer, and whether it is in doubt; none if the reply ends early.
     fn read_part(&self, part: PartId, told: &mut OutcomeReader<'_>) -> Option<PartAnswer> {
         let doubt = told.next_doubt().map(|(doubt, _)| doubt);
         let (mut decided, mut unspent) = (SmallVec::new(), Outcomes::new());
@@ -372,7 +372,7 @@ impl Reservation {
         Some((part, PartTold { decided, unspent }, doubt))
     }
 
-    /// Tells others that they need not wait for what passed. One who is not told waits a little longer.
+    /// Removes holds that passed. If this fails, others wait a little longer.
     async fn let_go(&self, keep: &[ToKeep], deadline: Deadline) {
         let mut lists: HashMap<(u16, Vec<u8>), Cmd> = HashMap::new();
         for ToKeep { part, spend, id } in keep {
@@ -392,14 +392,14 @@ impl Reservation {
         .await;
     }
 
-    /// Puts back what is to be undone, for as long as it takes or makes sense.
+    /// Puts back spends; retries until it succeeds or is no longer useful.
     async fn put_back(&self, undo: Vec<Item>) {
         let groups = grouped(undo.into_iter().map(|undo| (self.part(undo.part()).place, undo)));
         let until = Instant::now() + PUT_BACK_WITHIN;
         join_all(groups.into_iter().map(|(place, undo)| async move {
             let mut backoff = Backoff::default();
             while Instant::now() < until {
-                // Doing it twice does no harm, so what may have been done is done again.
+                // This is idempotent, so an attempt of unknown fate is repeated.
                 let called = self.call(place, undo.clone(), Deadline::from_now(PUT_BACK_PATIENCE)).await;
                 if matches!(called, Ok(Called::Told(_))) {
                     return;
@@ -433,7 +433,7 @@ impl Reservation {
         &self.parts[request][part]
     }
 
-    /// A name that no other reservation has. It ends with what those of this batch share.
+    /// A unique reservation name. Its last bytes are the batch's.
     fn new_id(&self) -> u128 {
         u128::from(self.name) << 64 | u128::from(random())
     }
@@ -469,7 +469,7 @@ impl OwnedSpend {
     }
 }
 
-/// Whether one hit keeps others away, however many are left.
+/// Whether one hit blocks others, however many are left.
 fn keeps_distance(limit: &Limit) -> bool {
     matches!(limit, Limit::SlidingLog(log) if log.min_interval() > Micros::ZERO)
 }
@@ -481,7 +481,7 @@ fn step_of(spend: &Spend<'_>) -> Step {
     }
 }
 
-/// All answers, or the error that leaves most in doubt: what was done elsewhere is put back.
+/// All answers, or the error with the least certain fate: what was done elsewhere is put back.
 fn all_or_worst<T>(answers: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
     let is_in_doubt = |answer: &Result<T, StoreError>| {
         answer.as_ref().is_err_and(|error| !error.is_certainly_not_applied())
@@ -493,7 +493,7 @@ fn all_or_worst<T>(answers: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreE
     answers.into_iter().collect()
 }
 
-/// A number that nobody else comes by.
+/// A unique number.
 fn random() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     RandomState::new().hash_one(NEXT.fetch_add(1, Ordering::Relaxed))

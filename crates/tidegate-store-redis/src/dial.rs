@@ -1,6 +1,6 @@
-//! Making connections: TCP or TLS, log-in, and a first answer, all within one time-out.
+//! Makes connections: TCP or TLS, login, and a first answer, all within one timeout.
 //!
-//! It does not keep connections: `link` does. A server that accepts but does not answer is not connected.
+//! It does not keep connections; `link` does. A server that accepts but never answers is not connected.
 
 use std::future::Future;
 use std::io;
@@ -18,7 +18,7 @@ use crate::config::{ConfigError, RedisConfig};
 use crate::tls::Tls;
 use crate::url::{Credentials, Endpoint, StoreUrl, Transport};
 
-/// Commands that wait to be written; beyond them callers wait.
+/// The most commands queued for writing; beyond that, callers wait.
 const WAITING_COMMANDS: usize = 1_024;
 
 /// How connections are made.
@@ -26,11 +26,11 @@ pub(crate) struct Dialer {
     tls: Option<Tls>,
     login: RedisConnectionInfo,
     timeout: Duration,
-    /// How often a server was reached, by whichever core.
+    /// How often any core has connected to a server.
     reached: watch::Sender<u64>,
 }
 
-/// A connection, and the work that must go on for it to answer.
+/// A connection, and the future that must run for it to answer.
 pub(crate) struct Dialed {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) driver: ConnectionDriver,
@@ -38,12 +38,12 @@ pub(crate) struct Dialed {
 
 pub(crate) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a server must show before it counts as connected.
+/// The check that a server must pass to count as connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
-    /// That it answers.
+    /// It answers.
     Answer,
-    /// That it is a master.
+    /// It is a master.
     Master,
 }
 
@@ -57,7 +57,7 @@ impl Dialer {
         Ok(Dialer { tls, login, timeout: config.connect_timeout, reached: watch::Sender::new(0) })
     }
 
-    /// The same for sentinels, where others may log in and there is no database.
+    /// The same for sentinels, with their own credentials and no database.
     pub(crate) fn for_sentinels(&self, credentials: &Credentials) -> Self {
         Dialer {
             tls: self.tls.clone(),
@@ -71,7 +71,7 @@ impl Dialer {
         *self.reached.borrow()
     }
 
-    /// Changes when a server is reached.
+    /// Changes whenever a connection is made.
     pub(crate) fn reached(&self) -> watch::Receiver<u64> {
         self.reached.subscribe()
     }
@@ -96,7 +96,7 @@ impl Dialer {
         dialed
     }
 
-    /// A connection that listens instead of asking.
+    /// A pub/sub connection, subscribed to `channel`.
     pub(crate) async fn listen(&self, endpoint: &Endpoint, channel: &str) -> Result<PubSub, BoxError> {
         let listening = async {
             let mut pubsub = match &self.tls {
@@ -117,7 +117,7 @@ impl Dialer {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // Who calls sets the time-out: it also knows what one means.
+        // The caller sets the timeout, because it knows what a timeout means.
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)

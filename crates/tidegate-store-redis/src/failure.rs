@@ -1,4 +1,4 @@
-//! What became of a call that failed: certainly nothing, or nobody knows.
+//! Failed calls, by outcome: certainly not applied, or unknown.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::url::Endpoint;
 pub(crate) enum Failure {
     /// The server answered with an error.
     Answered(ServerError),
-    /// The call never left this process.
+    /// The call was never sent.
     NotSent(Reason, BoxError),
-    /// The connection was lost, or nonsense came, after the call left.
+    /// After the call was sent, the connection was lost or returned garbage.
     Lost(BoxError),
-    /// No answer came.
+    /// No answer in time.
     TimedOut(Duration),
 }
 
-/// Errors of a server that has not run the script, or has run it up to its first write and no further.
+/// Errors from a server that did not run the script, or stopped it at its first write.
 ///
-/// A script checks all before it writes anything, and Redis refuses its first write or none.
+/// A script finishes all checks before its first write, and Redis refuses the first write or none.
 const NOT_APPLIED: &[&str] = &[
     "ASK",
     "BUSY",
@@ -45,19 +45,19 @@ const NOT_APPLIED: &[&str] = &[
     "WRONGTYPE",
 ];
 
-/// Where a cluster says that a slot is.
+/// The location of a slot, according to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
-    /// From now on.
+    /// Permanently.
     Moved { slot: u16, to: Endpoint },
-    /// For this call.
+    /// For this call only.
     Ask { to: Endpoint },
 }
 
 impl Failure {
-    /// The code of an error that the server answered.
+    /// The code of a server error.
     ///
-    /// Before version 7, what a command within a script said is part of a longer text.
+    /// Before version 7, Redis embeds the error of a command inside a script in a longer text.
     pub(crate) fn code(&self) -> Option<&str> {
         let Failure::Answered(error) = self else { return None };
         let code = error.code();
@@ -77,17 +77,17 @@ impl Failure {
         }
     }
 
-    /// The server does not know the script, and has done nothing.
+    /// The server does not have the script, and did nothing.
     pub(crate) fn is_unknown_script(&self) -> bool {
         self.code() == Some("NOSCRIPT")
     }
 
-    /// The server is not, or no longer, the one to write to.
+    /// The server is not, or no longer, the master.
     pub(crate) fn is_from_a_replica(&self) -> bool {
         matches!(self.code(), Some("READONLY" | "MASTERDOWN"))
     }
 
-    /// Where a cluster sends us; `asked` is who answered, for one that names no host means itself.
+    /// The cluster's redirect. `asked` is the server that answered: an empty host means that server.
     pub(crate) fn redirect(&self, asked: &Endpoint) -> Option<Redirect> {
         let Failure::Answered(error) = self else { return None };
         let mut words = error.details()?.split(' ');
@@ -118,7 +118,7 @@ impl Failure {
         }
     }
 
-    /// What a caller of the store is told.
+    /// Converts this into the error that the store returns.
     pub(crate) fn into_store_error(self, endpoint: String) -> StoreError {
         let applied_is_unknown = !self.is_certainly_not_applied();
         let source: BoxError = match self {
@@ -134,7 +134,7 @@ impl Failure {
     }
 }
 
-/// An error as the server said it.
+/// A server error, verbatim.
 #[derive(Debug, thiserror::Error)]
 #[error("{} {}", .0.code(), .0.details().unwrap_or_default())]
 struct Said(ServerError);

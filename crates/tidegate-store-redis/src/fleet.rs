@@ -1,7 +1,7 @@
-//! What nodes tell each other through Redis: what each of them runs, and what is published.
+//! Data that nodes exchange through Redis: what each node runs, and the published rules.
 //!
-//! It rides on the heartbeat that every limiter sends anyway: the note goes with it, and the number of what is published
-//! comes back. Only who hears of another number fetches the whole. Nodes of another layout of cells take part.
+//! It uses the heartbeat that every limiter sends anyway: the note goes out with it, and the published revision comes back. A
+//! node fetches the full set only if the revision differs. Nodes with another cell layout take part.
 
 use std::collections::BTreeMap;
 
@@ -17,57 +17,57 @@ use crate::questions::FleetQuestion;
 use crate::script::{self, Script};
 use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
 
-/// How long what is published is kept without being published again: nodes start without a database meanwhile.
+/// How long published rules are kept after the last publish; until then nodes can start without the database.
 const PUBLISHED_TTL_MS: u64 = 7 * 24 * 3_600_000;
-/// How long seconds and minutes of the fleet's history are kept.
+/// How long the fleet's per-second and per-minute history is kept.
 const SECONDS_TTL_MS: u64 = 17 * 60_000;
 const MINUTES_TTL_MS: u64 = 26 * 3_600_000;
-/// How long a list of shards counts after it was told.
+/// How long a reported shard list is valid.
 const SHARDS_TTL_US: u64 = 30_000_000;
-/// Additions that no heartbeat took with it: more are old news.
+/// The most unsent additions; older ones are dropped.
 const MOST_UNSENT: usize = 3;
 /// Longer notes are not sent.
 const LONGEST_NOTE: usize = 16 * 1024;
 
-/// What is published: a large set, which seldom changes, and what came after it.
+/// The published rules: a large set that seldom changes, and the changes since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     /// The set.
     pub set: Vec<u8>,
     /// The changes.
     pub changes: Vec<u8>,
-    /// What a node must be able to read for this; 1 where it is not said.
+    /// The format a node must support to read this; 1 if not stated.
     pub format: u32,
 }
 
 /// Which rules are published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishedRevision {
-    /// The database they are from; empty where none are.
+    /// The source database; empty if nothing is published.
     pub lineage: String,
-    /// Grows with every change; 0 where none are.
+    /// Grows with every change; 0 if nothing is published.
     pub revision: u64,
-    /// Tells it from another of the same number; empty where it is not said.
+    /// Distinguishes revisions with the same number; empty if not stated.
     pub mark: String,
 }
 
-/// What a limiter tells of itself.
+/// A limiter's report about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimiterNote {
-    /// The limiter's name.
+    /// The limiter's ID.
     pub member: u64,
-    /// How long ago it told.
+    /// The age of the report.
     pub age_us: u64,
-    /// What it told.
+    /// The report.
     pub note: Vec<u8>,
-    /// Whether it counts as gone: it was not heard for too long, and took no leave.
+    /// Whether it counts as lost: no heartbeat for too long, and no sign-off.
     pub lost: bool,
 }
 
-/// For how long a limiter is remembered that was not heard and took no leave.
+/// How long a limiter that stopped without signing off is remembered.
 const REMEMBERED_US: u64 = 600_000_000;
 
-/// Which history of the fleet.
+/// The resolution of the fleet's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FleetHistory {
     /// Sixty seconds of one minute.
@@ -76,19 +76,19 @@ pub enum FleetHistory {
     Minutes,
 }
 
-/// A name and the counts that belong to it.
+/// A name and its counts.
 pub type Row = (Vec<u8>, Vec<u32>);
 
-/// What rides on the heartbeat.
+/// The data sent and received with the heartbeat.
 #[derive(Debug)]
 pub(crate) struct FleetNotes {
-    /// What this node counted since the last heartbeat.
+    /// This node's counts since the last heartbeat.
     pub(crate) counted: parking_lot::Mutex<Vec<Vec<Row>>>,
-    /// What this node tells of itself.
+    /// This node's report about itself.
     pub(crate) note: parking_lot::Mutex<Vec<u8>>,
-    /// What is published.
+    /// The published revision.
     pub(crate) published: watch::Sender<PublishedRevision>,
-    /// What nodes are asked.
+    /// The open questions to nodes.
     pub(crate) questions: watch::Sender<Vec<FleetQuestion>>,
 }
 
@@ -102,12 +102,12 @@ impl Default for FleetNotes {
 }
 
 impl RedisStore {
-    /// What the next heartbeats tell of this node; one that is too long is not sent.
+    /// Sets the note sent with the next heartbeats; a note that is too long is not sent.
     pub fn announce(&self, note: Vec<u8>) {
         *self.inner.fleet.note.lock() = if note.len() > LONGEST_NOTE { Vec::new() } else { note };
     }
 
-    /// Adds to what the fleet counts; the next heartbeat takes it along.
+    /// Adds to the fleet's counts; sent with the next heartbeat.
     pub fn count(&self, rows: Vec<Row>) {
         let mut counted = self.inner.fleet.counted.lock();
         if counted.len() >= MOST_UNSENT {
@@ -116,7 +116,7 @@ impl RedisStore {
         counted.push(rows);
     }
 
-    /// What the fleet counted in one minute, or one hour, since 1970: of each row the counts of its sixty slots.
+    /// The fleet's counts of one minute, or one hour, numbered since 1970: for each row, the counts of its sixty slots.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -138,8 +138,8 @@ impl RedisStore {
         Ok(parts.chunks(2).filter_map(row).collect())
     }
 
-    /// Tells every shard of which list it is one, and returns other lists that nodes told there: such nodes count apart. None
-    /// where the store is not sharded; a shard that does not answer tells nothing.
+    /// Registers this node's shard list on every shard and returns other lists found there: their nodes count separately.
+    /// Empty if the store is not sharded; a shard that does not answer is skipped.
     pub async fn other_shard_lists(&self) -> Vec<String> {
         let Route::Sharded { endpoints, .. } = self.inner.client.route() else { return Vec::new() };
         let mut own: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
@@ -164,13 +164,13 @@ impl RedisStore {
         others
     }
 
-    /// What is published, as heartbeats bring it.
+    /// The published revision, updated by heartbeats.
     #[must_use]
     pub fn published_revision(&self) -> watch::Receiver<PublishedRevision> {
         self.inner.fleet.published.subscribe()
     }
 
-    /// What every limiter that is alive tells of itself.
+    /// The notes of all live limiters, and of those lost lately.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -186,8 +186,8 @@ impl RedisStore {
         Ok(notes.into_iter().filter_map(read_note).collect())
     }
 
-    /// Puts what is published where every node finds it; false where what is there is another database's. An older one is
-    /// kept out, unless the database was `set_back` to it.
+    /// Stores the published rules for every node; false if those of another database are there. An older revision is
+    /// rejected, unless the database was `set_back` to it.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -205,7 +205,7 @@ impl RedisStore {
         self.is_taken(&command, script).await
     }
 
-    /// Lets `changes` take the place of the `known` ones, and leaves the set as it is; false where there are others.
+    /// Replaces the `known` changes by `changes` and keeps the set; false if other changes are stored.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -230,7 +230,7 @@ impl RedisStore {
         }
     }
 
-    /// Keeps what is published from being forgotten.
+    /// Extends the lifetime of the published rules.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -240,7 +240,7 @@ impl RedisStore {
         self.inner.ask(&command, None).await.map(drop)
     }
 
-    /// What is published, if anything is.
+    /// The published rules, if any.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -250,7 +250,7 @@ impl RedisStore {
         Ok(set.map(|set| Published { set, changes, format }))
     }
 
-    /// What came after the set that is published, and its format; empty where nothing is published.
+    /// The changes since the published set, and their format; empty if nothing is published.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -276,7 +276,7 @@ impl RedisStore {
     }
 }
 
-/// Releases before formats wrote none, and what they wrote all can read. What is no number is none that we know.
+/// A missing format comes from a release before formats, which all nodes can read. A field that is no number is unknown.
 fn format_of(field: Option<Vec<u8>>) -> u32 {
     let number = |field: Vec<u8>| String::from_utf8(field).ok()?.parse().ok();
     field.map_or(1, |field| number(field).unwrap_or(u32::MAX))
@@ -314,7 +314,7 @@ impl Inner {
         self.keys.fleet_key(MEMBERS, name.as_bytes())
     }
 
-    /// Appends keys and arguments of what this node counted to a heartbeat: rows of what was not sent yet, as one.
+    /// Appends the keys and arguments of this node's counts to a heartbeat: all unsent rows, summed.
     pub(crate) fn append_counted(&self, now: Timestamp, command: &mut Cmd, rest: impl FnOnce(&mut Cmd)) {
         let (second, minute) = (now.as_micros() / 1_000_000, now.as_micros() / 60_000_000);
         command.arg(self.counted_key(FleetHistory::Seconds, minute));
@@ -346,7 +346,7 @@ impl Inner {
     ) -> Result<Value, StoreError> {
         let source = script.map(|script| &*script.source);
         let call = Call { operation: Operation::Heartbeat, command, source, items: 1 };
-        // Not a request's: a large set takes longer than a decision may.
+        // Longer than a request's deadline: a large set takes longer than a decision.
         let deadline = Deadline::from_now(self.patience() * 10);
         self.client.run(partition, call, deadline).await
     }

@@ -1,7 +1,7 @@
-//! When each server last answered: those who ask for decisions, and the witness.
+//! Records when each server last answered decisions, and the witness.
 //!
-//! A decision over several servers takes several calls. Where it comes too late as a whole although each of them was answered,
-//! there is too much to do, and no server is to blame.
+//! A decision over several servers takes several calls. If it is late as a whole although every call was answered, the cause
+//! is overload, and no server is at fault.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,30 +12,30 @@ use tokio::time::Instant;
 
 use crate::witness::Answers;
 
-/// How long a call may hold a server: what it carries is chosen so.
+/// The longest that a call occupies a server: batches are sized for it.
 const LONGEST_CALL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Heard {
-    /// What counts as in time.
+    /// The bound for an answer in time.
     in_time: Duration,
     since: Instant,
     nodes: Box<[HeardNode]>,
 }
 
-/// Times in us since then; 0 for never.
+/// Times in us since `since`; 0 means never.
 #[derive(Debug, Default)]
 struct HeardNode {
     in_time: AtomicU64,
     late: AtomicU64,
-    /// When it last answered the witness promptly.
+    /// Its last prompt answer to the witness.
     prompt: AtomicU64,
-    /// Since when the witness has had no answer, and no prompt one; 0 while it has, or does not ask.
+    /// Since when the witness has had no answer, and no prompt answer; 0 if it has one or does not ask.
     silent_since: AtomicU64,
     late_since: AtomicU64,
-    /// About the longest that the witness waited for an answer lately, in us.
+    /// Roughly the longest recent wait of the witness for an answer, in us.
     answers_within: AtomicU64,
-    /// Calls to it.
+    /// Calls in flight to it.
     under_way: AtomicUsize,
 }
 
@@ -52,7 +52,7 @@ impl Heard {
         u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// A call to `node`, until it is dropped.
+    /// Counts a call to `node` as in flight until it is dropped.
     pub(crate) fn under_way(&self, node: usize) -> impl Drop + use<'_> {
         struct UnderWay<'h>(&'h AtomicUsize);
         impl Drop for UnderWay<'_> {
@@ -65,7 +65,7 @@ impl Heard {
         UnderWay(calls)
     }
 
-    /// How long what is under way to `node` may keep it from answering.
+    /// How long the calls in flight to `node` may delay its answer.
     pub(crate) fn explained(&self, node: usize) -> Duration {
         let calls = self.nodes[node].under_way.load(Ordering::Relaxed);
         LONGEST_CALL * u32::try_from(calls).unwrap_or(u32::MAX)
@@ -73,7 +73,7 @@ impl Heard {
 
     /// `node` answered a call after `took`.
     pub(crate) fn answered(&self, node: usize, took: Duration) {
-        // With one server, who waits knows as much.
+        // With a single server, the caller already knows this.
         if self.nodes.len() == 1 {
             return;
         }
@@ -82,16 +82,16 @@ impl Heard {
         heard.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The witness has asked `node`, or is about to.
+    /// The witness pings `node` now or soon.
     pub(crate) fn is_asked(&self, node: usize) {
         let now = self.now();
-        // Only the first question that is not answered tells how long it is silent.
+        // Only the first unanswered ping marks the start of the silence.
         for since in [&self.nodes[node].silent_since, &self.nodes[node].late_since] {
             let _ = since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// The witness asks `node` nothing more.
+    /// The witness stops pinging `node`.
     pub(crate) fn is_not_asked(&self, node: usize) {
         self.nodes[node].silent_since.store(0, Ordering::Relaxed);
         self.nodes[node].late_since.store(0, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl Heard {
             }
             Answers::Late => node.late.store(now, Ordering::Relaxed),
         }
-        // The longest counts, and is forgotten within some answers.
+        // The maximum, decaying over a few answers.
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let longest = node.answers_within.load(Ordering::Relaxed);
         node.answers_within.store(took.max(longest - longest / 8), Ordering::Relaxed);
@@ -142,7 +142,7 @@ mod tests {
         heard.last(node).witness.unwrap()
     }
 
-    /// Waits for another microsecond to begin.
+    /// Waits for the next microsecond.
     fn pass(heard: &Heard) {
         let now = heard.now();
         while heard.now() == now {}

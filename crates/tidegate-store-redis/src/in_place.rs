@@ -1,8 +1,7 @@
-//! Decides requests each of which lives in one place, on servers that a script cannot reach together: one call per place,
-//! all at once.
+//! Decides requests that each live in one place, where no script reaches all places: one call per place, all concurrent.
 //!
-//! Requests that live in several places hold some of their cells here for a moment (`cross_slot`). Who is refused
-//! meanwhile is asked again, until it is certain or patience ends.
+//! Requests that span places briefly hold some of these cells (`cross_slot`). A request refused meanwhile is retried
+//! until the answer is certain or its patience ends.
 
 use futures_util::future::join_all;
 use tidegate_store::{BatchOutcomes, Request, StoreError};
@@ -15,14 +14,14 @@ use crate::script::Driver;
 use crate::store::{Inner, all_or_unknown, nonsense};
 use crate::wire::{Doubt, EncodeContext, OutcomeReader, Plan};
 
-/// A request of the batch that is not decided.
+/// A request of the batch without a decision yet.
 struct Undecided {
     place: u16,
     number: usize,
     doubt: Doubt,
-    /// What it is told if it cannot wait: that it is refused.
+    /// Its outcome if it cannot wait: refused.
     refused: BatchOutcomes,
-    /// Whether some of it pass, or a refusal of it counts: then it cannot be refused without being asked.
+    /// Whether some of its equal requests pass, or its refusal counts: then only the server can refuse it.
     must_be_asked: bool,
 }
 
@@ -33,7 +32,7 @@ pub(crate) async fn decide(
     deadline: Deadline,
 ) -> Result<BatchOutcomes, StoreError> {
     let mut patience = Patience::new(deadline);
-    // What each request is told, and when that was decided.
+    // The outcome of each request, and when it was decided.
     let mut told: Vec<BatchOutcomes> = vec![BatchOutcomes::default(); batch.len()];
     let every = places.iter().enumerate();
     let first = every.filter_map(|(number, place)| Some(Undecided::new((*place)?, number)));
@@ -47,7 +46,7 @@ pub(crate) async fn decide(
         let again = undecided.iter().map(|one| one.asked_again()).collect();
         undecided = match ask(inner, batch, again, &mut told, deadline).await {
             Ok(undecided) => undecided,
-            // Nothing came of asking again.
+            // The retry changed nothing.
             Err(error) if error.is_certainly_not_applied() => {
                 refuse(undecided.into_iter(), &mut told);
                 break;
@@ -76,19 +75,19 @@ fn refuse(undecided: impl Iterator<Item = Undecided>, told: &mut [BatchOutcomes]
 }
 
 impl Undecided {
-    /// One that was not asked yet.
+    /// A request that has not been sent yet.
     fn new(place: u16, number: usize) -> Self {
         let refused = BatchOutcomes::default();
         Undecided { place, number, doubt: Doubt::NONE, refused, must_be_asked: true }
     }
 
-    /// The same, about to be asked again.
+    /// The same request, ready to retry.
     fn asked_again(&self) -> Self {
         Undecided { doubt: self.doubt, ..Undecided::new(self.place, self.number) }
     }
 }
 
-/// Asks requests where they live: those that are in doubt.
+/// Sends requests to their places and returns those in doubt.
 async fn ask(
     inner: &Inner,
     batch: &[Request<'_>],

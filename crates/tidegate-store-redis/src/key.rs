@@ -1,4 +1,4 @@
-//! What a cell is called in Redis, and where a partitioned Redis puts it.
+//! The Redis key of a cell, and the slot or shard it maps to.
 //!
 //! ```text
 //! PREFIX : 2 A F {TAG} BODY
@@ -11,13 +11,13 @@
 //! | F | TAG | BODY |
 //! |---|---|---|
 //! | `k` | the key, which is its own tag | the scope |
-//! | `t` | the tag | the scope with its length before it, then the key |
-//! | `d` | the tag | SHA-256 of both, where they are long |
-//! | `h` | 16 hexadecimal digits of the tag's SHA-256, where it is long, empty, or holds a brace | SHA-256 of tag, scope and key |
+//! | `t` | the tag | the length-prefixed scope, then the key |
+//! | `d` | the tag | SHA-256 of scope and key, if they are long |
+//! | `h` | 16 hex digits of the tag's SHA-256, if it is long, empty, or contains a brace | SHA-256 of tag, scope and key |
 //!
-//! How a tag is written depends on the tag alone, so cells that share one share a slot. Nothing here is ever joined as
-//! text: parts have their length before them, and any bytes may occur in them. Callers choose keys, so where bytes are
-//! replaced by a hash, it is one that nobody can find collisions of.
+//! The encoding of a tag depends only on the tag, so cells that share a tag share a slot. Parts are never joined as plain text:
+//! each is length-prefixed, so they may contain any bytes. Callers choose keys, so the hash that replaces long parts is
+//! collision-resistant.
 
 use sha2::{Digest, Sha256};
 use tidegate_core::append_part;
@@ -25,37 +25,37 @@ use tidegate_store::{CellKey, RefundId};
 
 use crate::sample::KeyKind;
 
-/// The layout of keys and values; a node of another version sees other cells.
+/// The layout version of keys and values; nodes with another version use separate cells.
 const LAYOUT: u8 = b'2';
-/// The layout of keys and values: nodes whose layouts differ count apart.
+/// The layout version of keys and values: nodes with different layouts count separately.
 pub const KEY_LAYOUT: &str = "2";
-/// In the place of the algorithm: a reservation, not a cell.
+/// Replaces the algorithm letter: a reservation, not a cell.
 const RESERVATION: u8 = b'r';
-/// In the place of the algorithm: that a cell has had a refund.
+/// Replaces the algorithm letter: marks that a cell has received a refund.
 const REFUND: u8 = b'g';
-/// In the place of the algorithm: who holds some of a cell for now (`holds.lua`).
+/// Replaces the algorithm letter: the current holders of part of a cell (`holds.lua`).
 const HOLDERS: u8 = b'o';
-/// In the place of the algorithm: limiters that are alive.
+/// Replaces the algorithm letter: live limiters.
 const MEMBERS: u8 = b'm';
-/// In the place of the algorithm: a record.
+/// Replaces the algorithm letter: a record.
 const RECORD: u8 = b'n';
 
 const LONGEST_TAG: usize = 64;
 const LONGEST_BODY: usize = 160;
 
-/// Writes keys, all with the same prefix.
+/// Writes keys with a common prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyWriter {
     prefix: Box<[u8]>,
 }
 
 impl KeyWriter {
-    /// The caller has made sure that `prefix` holds no brace.
+    /// `prefix` must not contain a brace; the caller checks this.
     pub(crate) fn new(prefix: &str) -> Self {
         KeyWriter { prefix: prefix.as_bytes().into() }
     }
 
-    /// Appends the key of `cell`, which belongs to a limit of the algorithm that `letter` names.
+    /// Appends the key of `cell` for a limit whose algorithm is `letter`.
     pub(crate) fn append(&self, out: &mut Vec<u8>, letter: u8, cell: &CellKey<'_>) {
         let scope = cell.scope.as_bytes();
         let plain = is_plain(cell.tag);
@@ -84,14 +84,14 @@ impl KeyWriter {
         }
     }
 
-    /// Appends the key under which what reservation `id` spent on the node of `tag` is remembered.
+    /// Appends the key that stores what reservation `id` spent on the node of `tag`.
     pub(crate) fn append_reservation(&self, out: &mut Vec<u8>, tag: &[u8], id: u128) {
         self.append_head(out, RESERVATION, b'k');
         append_tag(out, tag);
         out.extend_from_slice(&id.to_le_bytes());
     }
 
-    /// Appends the key that says that `cell` has had the refund `id`.
+    /// Appends the key that marks `cell` as having received refund `id`.
     pub(crate) fn append_refund(&self, out: &mut Vec<u8>, cell: &CellKey<'_>, id: RefundId) {
         let mut parts = Vec::with_capacity(cell.scope.as_bytes().len() + cell.key.len() + 24);
         parts.extend_from_slice(&id.to_bytes());
@@ -102,25 +102,25 @@ impl KeyWriter {
         out.extend_from_slice(&Sha256::digest(&parts)[..16]);
     }
 
-    /// The key of the list of who holds some of the cell with this key for now.
+    /// The key of the list of current holders of the cell with this key.
     pub(crate) fn holders_of(&self, cell: &[u8]) -> Vec<u8> {
         let mut list = cell.to_vec();
         list[self.prefix.len() + 2] = HOLDERS;
         list
     }
 
-    /// Where in a key the letter stands that names the algorithm, from 1 as scripts count.
+    /// The position of the algorithm letter in a key, from 1 as Lua counts.
     pub(crate) fn letter_at(&self) -> u16 {
         u16::try_from(self.prefix.len() + 3).expect("a prefix is short")
     }
 
-    /// Appends the key under which limiters say that they are alive.
+    /// Appends the key of the list of live limiters.
     pub(crate) fn append_members(&self, out: &mut Vec<u8>, tag: &[u8]) {
         self.append_head(out, MEMBERS, b'k');
         append_tag(out, tag);
     }
 
-    /// A key of what nodes tell each other, beside the list of limiters. Nodes of every layout of cells use the same.
+    /// A key for data that nodes exchange, next to the list of limiters. It does not depend on the cell layout.
     pub(crate) fn fleet_key(&self, tag: &[u8], name: &[u8]) -> Vec<u8> {
         let mut key = self.prefix.to_vec();
         key.extend_from_slice(b":fleet");
@@ -129,7 +129,7 @@ impl KeyWriter {
         key
     }
 
-    /// Appends the key of the record called `name`, which is its own tag.
+    /// Appends the key of the record `name`, which is its own tag.
     pub(crate) fn append_record(&self, out: &mut Vec<u8>, name: &[u8]) {
         self.append_head(out, RECORD, if is_plain(name) { b'k' } else { b'h' });
         append_tag(out, name);
@@ -138,7 +138,7 @@ impl KeyWriter {
         }
     }
 
-    /// What a key that was found is for.
+    /// Classifies a key read from the server.
     pub(crate) fn kind_of(&self, key: &[u8]) -> KeyKind {
         let ours = key.strip_prefix(&*self.prefix).and_then(|rest| rest.strip_prefix(b":"));
         match ours {
@@ -159,14 +159,14 @@ impl KeyWriter {
     }
 }
 
-/// The slot of Redis Cluster in which cells of this tag live.
+/// The Redis Cluster slot of cells with this tag.
 pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     let mut written = Vec::with_capacity(LONGEST_TAG + 2);
     append_tag(&mut written, tag);
     crc16(&written[1..written.len() - 1]) % SLOTS
 }
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 fn is_plain(tag: &[u8]) -> bool {
@@ -187,7 +187,7 @@ fn append_tag(out: &mut Vec<u8>, tag: &[u8]) {
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// CRC-16/XMODEM, by which Redis Cluster assigns slots.
+/// CRC-16/XMODEM, which Redis Cluster uses to assign slots.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(slot_of(b"123456789"), 0x31c3 % SLOTS);
     }
 
-    /// Short byte strings of the bytes that could confuse, and some long ones.
+    /// Short strings of bytes that could break the encoding, and some long ones.
     fn part() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop::sample::select(b"{}:ab\x00\x01\x02".to_vec());
         prop_oneof![

@@ -1,6 +1,6 @@
-//! The Store contract on one Redis, on Sentinel, on Redis Cluster and on sharded Redis.
+//! The Store contract on a single Redis, Sentinel, Redis Cluster and sharded Redis.
 //!
-//! Every algorithm is a Lua script that mirrors its Rust twin in [`tidegate_core`]; Redis's own time is the only clock.
+//! Every algorithm is a Lua script that mirrors its Rust twin in [`tidegate_core`]; only Redis's own clock is used.
 
 mod backoff;
 mod checks;

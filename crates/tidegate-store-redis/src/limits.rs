@@ -1,13 +1,13 @@
-//! A limit as its Lua twin sees it: a letter and six numbers.
+//! Encodes a limit for its Lua twin: a letter and six numbers.
 //!
-//! All numbers are integers that a double holds exactly: core refuses limits whose are not.
+//! All numbers are integers that a double holds exactly: core refuses other limits.
 
 use tidegate_core::{Concurrency, FixedWindow, Limit, Meter, Micros, RefusedHits, SlidingWindow, Timestamp};
 
-/// A sliding log of more hits than these is read and written in place.
+/// A sliding log of more hits is read and written in place.
 const LARGE_LOG: u64 = 1_000;
 
-/// In the place of the algorithm: the refused requests that a concurrency limit counts, beside its leases.
+/// Replaces the algorithm letter: the refused requests that a concurrency limit counts, next to its leases.
 pub(crate) const REFUSED_LETTER: u8 = b'n';
 /// The letter of concurrency limits that count refused requests.
 pub(crate) const COUNTING_CONCURRENCY: u8 = b'k';
@@ -15,22 +15,22 @@ pub(crate) const COUNTING_CONCURRENCY: u8 = b'k';
 /// A limit in a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Encoded {
-    /// The algorithm as the scripts know it.
+    /// The algorithm letter in scripts.
     pub(crate) letter: u8,
-    /// The algorithm as keys name it.
+    /// The algorithm letter in keys.
     pub(crate) key_letter: u8,
     /// What the header of the algorithm's Lua file lists under "Limit".
     pub(crate) numbers: [f64; 6],
-    /// Whether its value is a string that fits a reply.
+    /// Whether its value is a string small enough for a reply.
     pub(crate) readable: bool,
-    /// The store's time, from and until, for which the numbers hold.
+    /// The range of store time, from and until, in which the numbers are valid.
     pub(crate) valid: (f64, f64),
 }
 
 /// Always valid.
 pub(crate) const ALWAYS: (f64, f64) = (0.0, f64::INFINITY);
 
-/// Encodes `limit`; of a calendar, the windows around `approx_now`, which is what this node takes the store's time for.
+/// Encodes `limit`; for a calendar, the windows around `approx_now`, this node's estimate of the store's time.
 pub(crate) fn encode(limit: &Limit, approx_now: impl FnOnce() -> Timestamp) -> Encoded {
     let plain =
         |letter, numbers| Encoded { letter, key_letter: letter, numbers, readable: true, valid: ALWAYS };
@@ -57,7 +57,7 @@ pub(crate) fn encode(limit: &Limit, approx_now: impl FnOnce() -> Timestamp) -> E
     }
 }
 
-/// A count as the scripts count it. What is above 2^53 is above every limit, and so is 2^53.
+/// A count for the scripts. Every limit is below 2^53, so larger counts are clamped to it.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 pub(crate) fn number(count: u64) -> f64 {
     count.min(tidegate_core::EXACT_MAX) as f64
@@ -88,7 +88,7 @@ fn concurrency(limit: &Concurrency) -> Encoded {
     Encoded { letter, key_letter: b'c', numbers, readable: false, valid: ALWAYS }
 }
 
-/// The bytes that tell moments apart which lie within `span` of each other.
+/// The bytes needed to distinguish times within `span` of each other.
 fn width(span: Micros) -> f64 {
     match span.get() {
         0..=0x1_0000_0000 => 4.0,
@@ -122,18 +122,18 @@ fn fixed_window(limit: &FixedWindow, approx_now: impl FnOnce() -> Timestamp) -> 
 #[derive(Debug, PartialEq)]
 struct Slice {
     boundaries: [f64; 4],
-    /// Whether they begin with the calendar's first.
+    /// Whether they start with the calendar's first boundary.
     is_first: bool,
     valid: (f64, f64),
 }
 
 impl Slice {
-    /// One window before the one around `approx_now`, that one, and one after.
+    /// The window around `approx_now`, with the one before and the one after.
     fn around(calendar: &[Timestamp], approx_now: Timestamp) -> Self {
         let after = calendar.partition_point(|boundary| *boundary <= approx_now);
         let first = after.saturating_sub(2).min(calendar.len() - 2);
         let at = |index: usize| number(calendar[index].as_micros());
-        // After the last boundary, windows as long as the last one follow.
+        // After the last boundary, windows of the last one's length follow.
         let last = calendar.len() - 1;
         let step = at(last) - at(last - 1);
         let mut boundaries = [0.0; 4];

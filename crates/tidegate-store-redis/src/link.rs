@@ -1,8 +1,8 @@
-//! One connection to one server, kept up for the tasks of one runtime.
+//! One connection to one server, maintained for the tasks of one runtime.
 //!
-//! A task of its own, the keeper, makes the connection, runs it, and makes it again when it is lost, after pauses that
-//! grow to a second. While the server is away, calls fail at once instead of waiting; once another core has reached it,
-//! they wait for this one to do so too, and no pause is slept to its end. No lock is held across an await.
+//! A background task, the keeper, makes the connection, runs it, and reconnects when it is lost, after pauses that grow to a
+//! second. While the server is unavailable, calls fail at once instead of waiting. Once another core has connected, calls wait
+//! for this connection too, and the keeper cuts its pause short. No lock is held across an await.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -27,26 +27,26 @@ use crate::sentinel::Sentinels;
 use crate::url::Endpoint;
 use crate::witness::Witness;
 
-/// Calls in a row without an answer, one after the other and over at least so long, after which the connection is given up:
-/// the server, or the way to it, may be gone without a word. One that pauses for a moment is not.
+/// The number of consecutive unanswered calls, and the least time they span, before the connection is given up: the server or
+/// the network may be gone without notice. A short pause of the server does not count.
 const SILENT_CALLS: u32 = 3;
 const SILENT_FOR: Duration = Duration::from_millis(200);
-/// How long a server that answers, but always too late, has to answer a question that no other answer fits.
+/// How long a server whose answers are all late has to answer a ping with a nonce.
 const CHECKED_WITHIN: Duration = Duration::from_secs(2);
-/// A connection that lived shorter than this is no reason to be hopeful.
+/// A connection that lived shorter than this does not reset the backoff.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
-/// A connection that is made on first use and kept up.
+/// A connection made on first use and then maintained.
 pub(crate) struct Link {
     shared: Arc<KeptLink>,
 }
 
-/// Which server a link leads to.
+/// The server of a link.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// Always this one.
+    /// A fixed server.
     Server(Endpoint),
-    /// Whichever the sentinels call master.
+    /// The master according to the sentinels.
     Master(Arc<Sentinels>),
 }
 
@@ -56,44 +56,43 @@ struct KeptLink {
     witness: Arc<Witness>,
     max_in_flight: usize,
     state: Mutex<LinkState>,
-    /// The state has changed.
+    /// Signals a change of state.
     news: Notify,
-    /// The connection is no good.
+    /// Signals that the connection must be dropped.
     give_up: Notify,
     in_flight: AtomicUsize,
-    /// Whether a call was not answered since the last that was: then `silence` says more.
+    /// Whether a call went unanswered since the last answer; `silence` has the details.
     is_silent: AtomicBool,
     silence: Mutex<Silence>,
-    /// Whether it is being asked whether its answers are those to our questions.
+    /// Whether a check is running that answers match their calls.
     is_checked: AtomicBool,
-    /// Whether nothing more is sent until that is known.
+    /// Whether sending is suspended until that is known.
     is_doubtful: AtomicBool,
 }
 
-/// Calls that were not answered in time. Those that were under way together are one.
+/// Calls without an answer in time. Calls in flight together count as one.
 #[derive(Default)]
 struct Silence {
     calls: u32,
-    /// When the first and the last of them were given up.
+    /// When the first and the last of them timed out.
     since: Option<(Instant, Instant)>,
-    /// When an answer last came, too late.
+    /// The last late answer.
     late: Option<Instant>,
 }
 
-/// What calls without an answer in time say of a connection.
+/// What unanswered calls say about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SilenceKind {
     /// Nothing yet.
     Nothing,
-    /// Answers come, all of them late: there is too much to do, or a reply was lost on the way and each that comes is taken
-    /// for an earlier call's.
+    /// Answers come, all late: the server is overloaded, or a reply was lost and each answer is taken for an earlier call's.
     Late,
-    /// Nothing comes any more.
+    /// No answers come any more.
     Silent,
 }
 
 impl Silence {
-    /// A call that was sent at `sent` was not answered by `now`.
+    /// Records that a call sent at `sent` had no answer by `now`.
     fn goes_on(&mut self, sent: Instant, now: Instant) -> SilenceKind {
         let (first, last) = self.since.unwrap_or((now, sent));
         if sent >= last {
@@ -111,7 +110,7 @@ impl Silence {
 
 struct LinkState {
     status: Status,
-    /// The server that it leads to, or led to last.
+    /// The current or last server.
     server: Option<Endpoint>,
     keeper: Option<AbortHandle>,
 }
@@ -120,7 +119,7 @@ struct LinkState {
 enum Status {
     Connecting,
     Up(MultiplexedConnection),
-    /// The server is away, for this reason; so often had a server been reached before it was tried last.
+    /// The server is unavailable, for this reason. `reached` is the count of connections made when it was last tried.
     Down {
         why: Arc<str>,
         reached: u64,
@@ -155,7 +154,7 @@ impl Link {
         Link { shared: Arc::new(shared) }
     }
 
-    /// Sends one command and waits for its answer.
+    /// Sends one command and returns its answer.
     pub(crate) async fn call(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
         let _place = self.place()?;
         let mut connection = self.connection(deadline).await?;
@@ -166,7 +165,7 @@ impl Link {
         }
     }
 
-    /// Sends commands in one go, and waits for the answer to the last.
+    /// Sends commands as one pipeline and returns the last answer.
     pub(crate) async fn call_all(&self, commands: &Pipeline, deadline: Deadline) -> Result<Value, Failure> {
         let _place = self.place()?;
         let mut connection = self.connection(deadline).await?;
@@ -179,12 +178,12 @@ impl Link {
         }
     }
 
-    /// Gives the connection up: another server is to be found.
+    /// Drops the connection, so that another server is looked up.
     pub(crate) fn give_up(&self) {
         self.shared.give_up.notify_waiters();
     }
 
-    /// The connection, if need be after waiting for it to be made the first time.
+    /// The connection; waits for the first one to be made.
     async fn connection(&self, deadline: Deadline) -> Result<MultiplexedConnection, Failure> {
         loop {
             let mut news = std::pin::pin!(self.shared.news.notified());
@@ -200,7 +199,7 @@ impl Link {
                     Status::Down { why, reached } if *reached == self.shared.dialer.times_reached() => {
                         return Err(unreachable(why.as_ref().into()));
                     }
-                    // Whoever reached a server closes the breaker for all: a call here waits for its own connection.
+                    // A connection made by any core closes the breaker for all: a call here waits for its own connection.
                     Status::Down { .. } | Status::Connecting => {}
                 }
             }
@@ -210,7 +209,7 @@ impl Link {
         }
     }
 
-    /// Starts the keeper; again if its runtime ended, as tests' do, and another took its number.
+    /// Starts the keeper; restarts it if its runtime ended, as in tests, and a new one has the same ID.
     fn look_after_keeper(&self, state: &mut LinkState) {
         if state.keeper.as_ref().is_none_or(AbortHandle::is_finished) {
             state.status = Status::Connecting;
@@ -218,7 +217,7 @@ impl Link {
         }
     }
 
-    /// What `call` is answered by `deadline`, or late.
+    /// The answer of `call` by `deadline`, or late.
     async fn answer<T>(
         &self,
         call: impl Future<Output = Result<T, RedisError>>,
@@ -234,7 +233,7 @@ impl Link {
         self.is_silent(deadline);
         match timeout(deadline.late, call).await {
             Ok(answer) => {
-                // Not the end of the silence: it may be the answer to an earlier call.
+                // This does not end the silence: it may be an earlier call's answer.
                 self.shared.silence.lock().late = Some(Instant::now());
                 answer.map_err(lost)
             }
@@ -242,15 +241,15 @@ impl Link {
         }
     }
 
-    /// A call was not answered by its deadline.
+    /// Records that a call missed its deadline.
     fn is_silent(&self, deadline: Deadline) {
         self.shared.is_silent.store(true, Ordering::Relaxed);
         let sent = deadline.at.checked_sub(deadline.span).unwrap_or(deadline.at);
         let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
         match finding {
             SilenceKind::Nothing => {}
-            // A busy core may be late to read what is there: only where the witness hears nothing either is nothing more sent. What was
-            // sent spends when a server goes on that paused, and only this connection brings the answers: it is kept for a while.
+            // A busy core may read answers late: sending stops only if the witness gets no answer either. A paused server applies
+            // what was sent once it resumes, and only this connection returns those answers, so it is kept for a while.
             SilenceKind::Silent if !self.is_witnessed() => {
                 self.shared.is_doubtful.store(true, Ordering::Relaxed);
                 self.check_answers();
@@ -259,12 +258,12 @@ impl Link {
         }
     }
 
-    /// Whether the witness hears the server.
+    /// Whether the server answers the witness.
     fn is_witnessed(&self) -> bool {
         self.server().is_some_and(|server| self.shared.witness.hears(&server, SILENT_FOR))
     }
 
-    /// The server that it leads to, or led to last.
+    /// The current or last server.
     pub(crate) fn server(&self) -> Option<Endpoint> {
         self.shared.state.lock().server.clone()
     }
@@ -274,14 +273,14 @@ impl Link {
     }
 
     fn refused(&self, failure: Failure) -> Failure {
-        // Sentinels know who is master instead.
+        // The sentinels know the actual master.
         if failure.is_from_a_replica() && matches!(self.shared.target, Target::Master(_)) {
             self.give_up();
         }
         failure
     }
 
-    /// A place among the calls under way, until it is dropped.
+    /// Counts a call as in flight until it is dropped.
     fn place(&self) -> Result<impl Drop + use<'_>, Failure> {
         struct Place<'a>(&'a AtomicUsize);
         impl Drop for Place<'_> {
@@ -307,7 +306,7 @@ impl Drop for Link {
     }
 }
 
-/// Asks what only one answer fits: a connection that brings it is good, and one that does not is given up.
+/// Pings with a nonce: if the matching answer comes, the connection is good; otherwise it is dropped.
 async fn prove_own_answers(shared: Arc<KeptLink>) {
     if shared.is_checked.swap(true, Ordering::Relaxed) {
         return;
@@ -320,19 +319,19 @@ async fn prove_own_answers(shared: Arc<KeptLink>) {
     ping.arg("PING").arg(&nonce);
     match timeout(CHECKED_WITHIN, connection.send_packed_command(&ping)).await {
         Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => shared.is_heard(),
-        // The connection was lost meanwhile, and another one may be up.
+        // The connection was lost meanwhile; a new one may be up.
         Ok(Err(_)) => {}
         _ => shared.give_up.notify_waiters(),
     }
     shared.is_known();
 }
 
-/// Until when a call may take.
+/// The deadline of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     pub(crate) span: Duration,
     pub(crate) at: Instant,
-    /// For how much longer an answer is heard all the same.
+    /// How long after it an answer is still accepted.
     pub(crate) late: Duration,
 }
 
@@ -341,7 +340,7 @@ impl Deadline {
         Deadline { span, at: Instant::now() + span, late: Duration::ZERO }
     }
 
-    /// How much of it is left.
+    /// The remaining time.
     pub(crate) fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
@@ -350,19 +349,19 @@ impl Deadline {
         self.left().is_zero()
     }
 
-    /// The same, with an answer heard that comes up to `late` after.
+    /// The same, but accepts an answer up to `late` after it.
     pub(crate) fn heard_for(self, late: Duration) -> Self {
         Deadline { late, ..self }
     }
 }
 
-/// What `work` comes to by `deadline`, or nothing. A busy thread reads an answer, and hears of its deadline, late: time in
-/// which this one did not run is not held against the server, up to a bound.
+/// The result of `work` by `deadline`, or none. A busy thread reads answers, and notices its deadline, late: time in which this
+/// thread did not run does not count against the server, up to a bound.
 pub(crate) async fn in_time<T>(work: impl Future<Output = T>, deadline: Deadline) -> Option<T> {
     let mut work = pin!(work);
     let slice = Slice::of(micros(deadline.span));
     let last = deadline.at + span(MOST_LAG);
-    // A deadline that passed while this thread was busy with something else leaves one look.
+    // A deadline that passed while this thread was busy still allows one poll.
     let mut until = deadline.at.max(Instant::now() + span(slice.span()));
     loop {
         let began = Instant::now();
@@ -394,7 +393,7 @@ fn unreachable(why: BoxError) -> Failure {
     Failure::NotSent(Reason::Unreachable, why)
 }
 
-/// The keeper: connects, runs the connection, and begins again.
+/// The keeper: connects, runs the connection, and repeats.
 async fn keep_up(shared: Arc<KeptLink>) {
     let mut backoff = Backoff::default();
     let mut reached = shared.dialer.reached();
@@ -423,7 +422,7 @@ async fn keep_up(shared: Arc<KeptLink>) {
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next()) => {}
-            // Not where a connection was made and lost: two cores would wake each other without end.
+            // Only if connecting failed: after a lost connection, two cores would wake each other forever.
             _ = reached.changed(), if is_down => {}
         }
     }
@@ -439,13 +438,13 @@ impl KeptLink {
         dialed.map(|dialed| (dialed, endpoint.clone())).map_err(|error| format!("{endpoint}: {error}").into())
     }
 
-    /// It is known whether the connection is any good.
+    /// The check of the connection is done.
     fn is_known(&self) {
         self.is_checked.store(false, Ordering::Relaxed);
         self.is_doubtful.store(false, Ordering::Relaxed);
     }
 
-    /// The server answers.
+    /// The server has answered.
     fn is_heard(&self) {
         if self.is_silent.load(Ordering::Relaxed) {
             self.is_silent.store(false, Ordering::Relaxed);
@@ -460,7 +459,7 @@ impl KeptLink {
 }
 
 impl Target {
-    /// Waits until another server than `endpoint` is the one.
+    /// Waits until the target is a server other than `endpoint`.
     async fn moves_from(&self, endpoint: &Endpoint) {
         match self {
             Target::Server(_) => std::future::pending().await,

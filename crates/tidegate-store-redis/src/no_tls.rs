@@ -1,4 +1,4 @@
-//! What stands in for TLS in a build without it: a URL that asks for it is refused.
+//! Replaces TLS in a build without it: a URL that requires TLS is refused.
 
 use tidegate_store::BoxError;
 use tokio::net::TcpStream;
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use crate::config::{ConfigError, TlsFiles};
 use crate::url::Endpoint;
 
-/// There is none.
+/// Cannot be constructed.
 #[derive(Clone)]
 pub(crate) enum NoTls {}
 

@@ -1,8 +1,8 @@
-//! Who hears of calls: metrics, without this crate knowing any metrics library.
+//! Reports calls to metrics, without depending on a metrics library.
 
 use std::time::Duration;
 
-/// What a call was for.
+/// The purpose of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 #[non_exhaustive]
@@ -13,7 +13,7 @@ pub enum Operation {
     Reset,
     Renew,
     Release,
-    /// Putting back what one part of a request spent whose other parts did not pass.
+    /// Putting back what one part of a request spent after another part refused.
     Cancel,
     Probe,
     Heartbeat,
@@ -45,23 +45,23 @@ impl Operation {
 pub enum Reason {
     /// No answer in time.
     Timeout,
-    /// There is no connection, and making one fails.
+    /// There is no connection, and connecting fails.
     Unreachable,
-    /// The connection was lost while the answer was awaited.
+    /// The connection was lost before the answer came.
     ConnectionLost,
-    /// Too many calls are under way already.
+    /// Too many calls are in flight.
     Overload,
-    /// The server is still reading its data.
+    /// The server is still loading its data.
     Loading,
     /// The server is a replica.
     ReadOnly,
-    /// The server has no memory left.
+    /// The server is out of memory.
     OutOfMemory,
-    /// The cluster does not serve the slot now, or it is on the move.
+    /// The cluster does not serve the slot now, or the slot is migrating.
     Cluster,
-    /// The server does not know us, or does not let us.
+    /// The server rejects the login or denies the command.
     NotAllowed,
-    /// The server, or what answers for it, said something else.
+    /// The server, or a proxy in front of it, returned another error.
     Other,
 }
 
@@ -84,13 +84,13 @@ impl Reason {
     }
 }
 
-/// Hears of every call to a server. It is called between two awaits: it must not block.
+/// Is notified of every call to a server. It runs between two awaits: it must not block.
 pub trait Observer: Send + Sync + 'static {
-    /// A call ended after `took`, one round trip and what came of it. `items` were sent along.
+    /// A call ended after `took`: the whole round trip, with redirects. It carried `items`.
     fn called(&self, operation: Operation, items: usize, took: Duration, failure: Option<Reason>);
 }
 
-/// Hears nothing.
+/// Ignores all calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoObserver;
 

@@ -1,8 +1,8 @@
-//! Connections per runtime: a core that serves requests alone also talks to Redis alone.
+//! Connections per runtime, so that each core talks to Redis independently.
 //!
-//! The server runs one single-threaded runtime per core. A connection is run by a task of the runtime that made it, so a
-//! connection shared between cores would make each wait for the other's busy loop. Each runtime therefore has its
-//! own, made when it first asks. A library user's multi-threaded runtime has its own too.
+//! The server runs one single-threaded runtime per core. A connection is driven by a task of the runtime that made it,
+//! so a shared connection would make each core wait for the other's event loop. Each runtime therefore has its own, made
+//! on first use. A library user's multi-threaded runtime has its own too.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +11,17 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id};
 
-/// More runtimes than these are tests that come and go: the oldest one's are dropped.
+/// Only short-lived test runtimes exceed this: the oldest entry is dropped.
 const MOST_RUNTIMES: usize = 1_024;
 
 /// One `T` per runtime.
 pub(crate) struct PerRuntime<T> {
-    /// Tells stores of one process apart.
+    /// Distinguishes the stores of one process.
     store: u64,
     all: Mutex<Vec<(Id, Arc<T>)>>,
 }
 
-/// Whose a `T` is: which store's, in which runtime.
+/// The owner of a `T`: its store and runtime.
 type Owner = (u64, Id);
 
 impl<T: Send + Sync + 'static> PerRuntime<T> {
@@ -30,10 +30,10 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
         PerRuntime { store: STORES.fetch_add(1, Ordering::Relaxed), all: Mutex::default() }
     }
 
-    /// What the runtime that this is called in has, made if there is none yet; none outside any runtime.
+    /// The `T` of the current runtime, made on first use; none outside a runtime.
     pub(crate) fn get(&self, make: impl FnOnce() -> T) -> Option<Arc<T>> {
         thread_local! {
-            /// What this thread used last, so that it need not lock.
+            /// The `T`s this thread used last, to avoid the lock.
             static NEAR: RefCell<Vec<(Owner, Weak<dyn std::any::Any + Send + Sync>)>> = const { RefCell::new(Vec::new()) };
         }
         let owner = (self.store, Handle::try_current().ok()?.id());

@@ -1,7 +1,7 @@
-//! Questions to all nodes, and their answers: what a node knows that the others do not.
+//! Questions to all nodes and their answers: data that only one node has.
 //!
-//! A question is heard with the heartbeat that every node sends anyway, so that it costs nothing while nobody asks, and is
-//! answered into a key of its own. Both are forgotten within seconds, whoever fails.
+//! A question arrives with the heartbeat that every node sends anyway, so it costs nothing while there are none. Each has
+//! its own key for answers. Both expire within seconds, whichever node fails.
 
 use redis::{Cmd, Value};
 use tidegate_store::StoreError;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::script;
 use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
 
-/// Questions at once; more are not asked.
+/// The most open questions; further ones are rejected.
 const MOST_QUESTIONS: usize = 16;
 /// The longest question, and the longest answer to one.
 const LONGEST_QUESTION: usize = 4 * 1024;
@@ -21,14 +21,14 @@ const KEPT_MS: u64 = 10_000;
 /// A question to all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetQuestion {
-    /// Its name.
+    /// Its ID.
     pub id: u64,
-    /// What is asked.
+    /// The question.
     pub text: Vec<u8>,
 }
 
 impl RedisStore {
-    /// Asks all nodes; false where too much is asked already, or the question is too long.
+    /// Asks all nodes; false if too many questions are open, or this one is too long.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -46,13 +46,13 @@ impl RedisStore {
         }
     }
 
-    /// What nodes are asked, as heartbeats bring it.
+    /// The open questions to nodes, updated by heartbeats.
     #[must_use]
     pub fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>> {
         self.inner.fleet.questions.subscribe()
     }
 
-    /// Answers a question as `from`; false where nobody waits any more, or the answer is too long.
+    /// Answers a question as `from`; false if it is no longer open, or the answer is too long.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -71,7 +71,7 @@ impl RedisStore {
         }
     }
 
-    /// How many answers there are.
+    /// The number of answers so far.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -84,7 +84,7 @@ impl RedisStore {
         }
     }
 
-    /// The answers there are: who answered, and what.
+    /// The answers so far: sender and content.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -94,7 +94,7 @@ impl RedisStore {
         Ok(pairs(&self.inner.ask(&command, None).await?))
     }
 
-    /// Forgets a question: nobody waits for more answers.
+    /// Removes a question and its answers.
     ///
     /// # Errors
     /// When Redis does not answer.
@@ -117,7 +117,7 @@ impl Inner {
         self.keys.fleet_key(MEMBERS, format!("answers{id:016x}").as_bytes())
     }
 
-    /// Passes on what a heartbeat brought.
+    /// Passes on the questions of a heartbeat.
     pub(crate) fn hear_questions(&self, told: &Value) {
         let read = |(id, text): (Vec<u8>, Vec<u8>)| {
             Some(FleetQuestion { id: u64::from_le_bytes(id.as_slice().try_into().ok()?), text })

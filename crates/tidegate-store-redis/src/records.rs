@@ -1,4 +1,4 @@
-//! Records: strings with a time to live, written and replaced by one small script.
+//! Records: strings with a TTL, written and replaced by one small script.
 
 use redis::{Cmd, Value};
 use tidegate_core::Micros;
@@ -48,7 +48,7 @@ impl Inner {
     }
 }
 
-/// A key lives for whole milliseconds, and at least one.
+/// The TTL in whole milliseconds, rounded up, at least one.
 fn millis(ttl: Micros) -> String {
     ttl.as_millis_ceil().max(1).to_string()
 }

@@ -1,19 +1,18 @@
-//! Requests whose cells live apart, decided in rounds: who is asked next, what must be undone, who is done.
+//! Decides requests that span places, in rounds: what to ask next, what to undo, what is settled.
 //!
-//! A script can reach one place only. So each part of a request spends where it lives, as if all other parts will pass,
-//! and what was spent for a request that did not pass elsewhere is put back. A batch is decided first in, first out, yet
-//! in one round trip where all goes well: later requests then saw what earlier ones rightly spent. What saw a spend that
-//! was put back is *tainted*: it is undone too, last first, and asked again in the next round. The first request that is
-//! not done is never tainted, so every round gets ahead.
+//! A script reaches one place only. So each part of a request spends in its own place, assuming that all other parts pass,
+//! and the spend is put back if the request fails elsewhere. A batch is decided first in, first out, yet in one round trip
+//! if all goes well: later requests then saw only valid spends of earlier ones. A part that saw a spend that was put back
+//! is *tainted*: it is undone too, last first, and asked again in the next round. The first unsettled request is never
+//! tainted, so every round makes progress.
 //!
-//! Leaky buckets come last within a round, when all else has passed: a slot that was given cannot be taken back once
-//! somebody stands behind it.
+//! Leaky buckets come last within a round, once everything else has passed: a granted slot cannot be taken back when
+//! others queue behind it.
 //!
-//! A request that stands for several equal ones is asked for all of them at once, and spends for all or for none. Where a
-//! part admits only the first k, it is asked for k in the next round, and the rest, which is *split off* and comes right
-//! after it, is refused.
+//! A folded request asks for all its equal requests at once, and spends for all or for none. If a part admits only the
+//! first k, the next round asks for k; the rest is *split off*, comes right after it, and is refused.
 //!
-//! This file decides who is next and calls nobody; `cross_slot` does that.
+//! This file only decides what comes next; `cross_slot` makes the calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,10 +20,10 @@ use smallvec::SmallVec;
 use tidegate_core::{Fold, Micros, Outcome, Stance, Verdict};
 use tidegate_store::{BatchOutcomes, Outcomes};
 
-/// A number for each cell of a batch.
+/// The number of a cell within a batch.
 pub(crate) type CellNumber = u32;
 
-/// The cells of one request that live together.
+/// The cells of one request in one place.
 #[derive(Clone, Debug)]
 pub(crate) struct PartShape {
     pub(crate) step: Step,
@@ -34,11 +33,11 @@ pub(crate) struct PartShape {
 /// One spend of a part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpendShape {
-    /// Which of the request's spends it is.
+    /// Its index among the request's spends.
     pub(crate) place: usize,
     pub(crate) cell: CellNumber,
     pub(crate) hits: u64,
-    /// Whether one hit keeps others away, however many are left.
+    /// Whether one hit blocks others, however many are left.
     pub(crate) keeps_distance: bool,
     pub(crate) stance: Stance,
 }
@@ -50,11 +49,11 @@ pub(crate) enum Step {
     Last,
 }
 
-/// A batch on its way.
+/// A batch in progress.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     requests: Vec<RequestState>,
-    /// How many hits of each cell are asked for, all requests together.
+    /// Hits requested per cell, over all requests.
     asked_of: HashMap<CellNumber, u64>,
 }
 
@@ -62,30 +61,30 @@ pub(crate) struct Rounds {
 struct RequestState {
     parts: Vec<PartState>,
     standing: Standing,
-    /// How many equal requests it stands for.
+    /// The number of equal requests in it.
     count: u32,
     role: Role,
-    /// What each spend was told.
+    /// The result of each spend.
     told: Vec<Option<Fold>>,
-    /// Of equal requests that are refused: the spend that did.
+    /// For refused equal requests: the spend that refused them.
     refused_by: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// A request that stands for itself alone.
+    /// A single request.
     Alone,
-    /// Those of several equal requests that pass, as far as is known. The rest of them is next.
+    /// The equal requests that pass, as far as is known. The refused rest is the next entry.
     Fold,
-    /// Those of several equal requests that are refused.
+    /// The equal requests that are refused.
     Rest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Nobody knows yet whether it passes.
+    /// Not decided yet.
     Open,
-    /// It does not pass; some parts still have to say what is left there.
+    /// It is refused; some parts still have to report what remains.
     Refused,
     Settled,
 }
@@ -96,101 +95,101 @@ struct PartState {
     asked: Asked,
 }
 
-/// What is known of a part.
+/// The state of a part.
 #[derive(Debug)]
 enum Asked {
-    /// It has not been asked, or what it said is void.
+    /// Not asked, or its answer is void.
     No,
-    /// It was asked, and did nothing: others hold some of what it needs.
+    /// Asked, and did nothing: others hold part of its quota.
     InDoubt,
-    /// It was asked under this name and has not answered.
+    /// Asked under this name, not answered yet.
     Waiting(u128, Question),
     Answered(u128, Question, Box<PartTold>),
-    /// It has said what is left there, for good.
+    /// It has given its final report of what remains.
     Done(u128),
 }
 
-/// What a part is asked.
+/// The question to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// To spend, if it passes.
+    /// Spend if it passes.
     Spend,
-    /// What is left, for the request is refused.
+    /// Report what remains, because the request is refused.
     Look,
 }
 
-/// What a part said: what its spends were told, and what they are told if the request does not pass elsewhere. Of a
-/// request that stands for several, only the former.
+/// A part's answer: the results of its spends, and their outcomes if the request fails elsewhere. A folded request has
+/// only the former.
 #[derive(Debug)]
 pub(crate) struct PartTold {
     pub(crate) decided: SmallVec<[Fold; 2]>,
     pub(crate) unspent: Outcomes,
 }
 
-/// A part of a request of the batch.
+/// Identifies a part of a request in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PartId {
     pub(crate) request: usize,
     pub(crate) part: usize,
 }
 
-/// Something to ask.
+/// A question to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ToAsk {
     pub(crate) part: PartId,
     pub(crate) question: Question,
 }
 
-/// Something to put back.
+/// A spend to put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ToUndo {
     pub(crate) part: PartId,
-    /// The name under which it was asked.
+    /// The name it was asked under.
     pub(crate) id: u128,
-    /// Whether the request is refused for good, and that is to be noted where refused requests count.
+    /// Whether the refusal is final and must be recorded where refused requests count.
     pub(crate) refused: bool,
 }
 
-/// Something that passed, and that nobody need wait for any more.
+/// A spend that passed: others need not wait for it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ToKeep {
     pub(crate) part: PartId,
-    /// Which spend of the part.
+    /// Its index in the part.
     pub(crate) spend: usize,
-    /// The name under which it was asked.
+    /// The name it was asked under.
     pub(crate) id: u128,
 }
 
-/// What a round comes to.
+/// The result of a round.
 #[derive(Debug)]
 pub(crate) struct Settled {
-    /// What must be undone, in this order, before the next round or before others are told.
+    /// What to undo, in this order, before the next round or before callers get their answers.
     pub(crate) undo: Vec<ToUndo>,
     /// What passed.
     pub(crate) keep: Vec<ToKeep>,
-    /// How many parts wait for what others hold.
+    /// The number of parts that wait for holds of others.
     pub(crate) in_doubt: usize,
 }
 
-/// A call that leaves so many times as much of a cell as it takes, and `FEW` hits more, stands in nobody's way, and is not
-/// listed. `holds.lua` counts what a call really takes; here at least as much counts, so that whatever was listed is taken
-/// from the list.
+/// A call that leaves `SCARCE` times what it takes from a cell, plus `FEW` hits, blocks nobody and is not listed as a
+/// holder. `holds.lua` counts the exact amount taken; this file counts at least as much, so that every listed holder is
+/// removed.
 const SCARCE: u64 = 4;
 const FEW: u64 = 16;
 
-/// What the answers of a round come to for one request.
+/// What a round's answers mean for one request.
 #[derive(Debug)]
 enum Judgement {
     Passes,
     Refused,
     Again,
-    /// Of several equal requests, only the first so many may pass; this spend admits no more.
+    /// Only this many of the equal requests may pass; this spend admits no more.
     Only(u32, usize),
 }
 
 impl Rounds {
-    /// Requests over so many spends, in these parts, each standing for so many. One that stands for several takes two
-    /// places: its own, and one for those that are refused.
+    /// Takes, per request, its number of spends, its parts and its count of equal requests. A folded request takes two
+    /// entries: its own, and one for those that are refused.
     pub(crate) fn new(requests: impl Iterator<Item = (usize, Vec<PartShape>, u32)>) -> Self {
         let (mut states, mut asked_of) = (Vec::new(), HashMap::<CellNumber, u64>::new());
         for (spends, parts, count) in requests {
@@ -206,12 +205,12 @@ impl Rounds {
         Rounds { requests: states, asked_of }
     }
 
-    /// How many equal requests are asked for with this part.
+    /// The number of equal requests that this part asks for.
     pub(crate) fn count_of(&self, part: PartId) -> u32 {
         self.requests[part.request].count
     }
 
-    /// What to ask first in a round.
+    /// The questions of a round's first step.
     pub(crate) fn first_step(&self) -> Vec<ToAsk> {
         let of = |request: usize, state: &RequestState| {
             let question = match state.standing {
@@ -226,7 +225,7 @@ impl Rounds {
         self.requests.iter().enumerate().flat_map(|(request, state)| of(request, state)).collect()
     }
 
-    /// What to ask last in a round, given the answers to the first step.
+    /// The questions of a round's last step, given the answers to the first.
     pub(crate) fn last_step(&self) -> Vec<ToAsk> {
         let mut next = Vec::new();
         for (request, judgement, _) in self.judge(Step::First) {
@@ -242,12 +241,12 @@ impl Rounds {
         next
     }
 
-    /// A part is being asked under the name `id`.
+    /// Marks a part as asked under the name `id`.
     pub(crate) fn asking(&mut self, ask: ToAsk, id: u128) {
         self.part_mut(ask.part).asked = Asked::Waiting(id, ask.question);
     }
 
-    /// A part has answered.
+    /// Records a part's answer.
     pub(crate) fn answered(&mut self, part: PartId, told: PartTold) {
         let part = self.part_mut(part);
         if let Asked::Waiting(id, question) = part.asked {
@@ -255,7 +254,7 @@ impl Rounds {
         }
     }
 
-    /// A part has done nothing, for others hold some of what it needs, and must be asked again.
+    /// A part did nothing, because others hold part of its quota, and must be asked again.
     pub(crate) fn in_doubt(&mut self, part: PartId) {
         self.part_mut(part).asked = Asked::InDoubt;
     }
@@ -289,7 +288,7 @@ impl Rounds {
         self.requests.iter().all(|state| state.standing == Standing::Settled)
     }
 
-    /// What every spend was told, in order.
+    /// The outcome of every spend, in order.
     pub(crate) fn outcomes(&self) -> BatchOutcomes {
         let mut told = BatchOutcomes::default();
         for (place, state) in self.requests.iter().enumerate() {
@@ -306,7 +305,7 @@ impl Rounds {
         told
     }
 
-    /// All that may have been changed so far: what to undo if the batch fails.
+    /// Every possible change so far: what to undo if the batch fails.
     pub(crate) fn everything(&self) -> Vec<ToUndo> {
         let mut undo = Vec::new();
         for (request, state) in self.requests.iter().enumerate() {
@@ -320,7 +319,7 @@ impl Rounds {
         undo
     }
 
-    /// What the answers up to `step` come to, for each request that is not settled, and which of its parts are tainted.
+    /// What the answers up to `step` mean for each unsettled request, and which of its parts are tainted.
     fn judge(&self, step: Step) -> Vec<(usize, Judgement, Vec<bool>)> {
         let mut tainted = HashSet::new();
         let mut judgements = Vec::new();
@@ -333,7 +332,7 @@ impl Rounds {
             for (part, hit) in state.parts.iter().zip(&hit) {
                 let is_undone = match judgement {
                     Judgement::Passes => false,
-                    // Nobody saw what it did not do.
+                    // A part in doubt changed nothing, so it taints nothing.
                     _ if matches!(part.asked, Asked::InDoubt) => false,
                     Judgement::Again | Judgement::Only(..) => true,
                     Judgement::Refused => part.is_undone_by_a_refusal(*hit) && part.shape.step <= step,
@@ -365,7 +364,7 @@ impl RequestState {
         }
     }
 
-    /// What its spends were told, those of the refused `rest` last.
+    /// The results of its spends, those of the refused `rest` last.
     fn folds<'a>(&'a self, rest: Option<&'a RequestState>) -> impl Iterator<Item = Fold> + 'a {
         self.told.iter().enumerate().map(move |(place, told)| {
             let refused = rest.and_then(|rest| rest.told[place]).map(|fold| fold.last);
@@ -420,7 +419,7 @@ impl RequestState {
         self.standing = Standing::Settled;
     }
 
-    /// Only `fit` of the equal requests may pass: how many are refused.
+    /// Limits it to `fit` equal requests; returns how many are refused.
     fn shrink(&mut self, request: usize, fit: u32, undo: &mut Vec<ToUndo>) -> u32 {
         self.begin_again(request, undo);
         let refused = self.count - fit;
@@ -431,7 +430,7 @@ impl RequestState {
         refused
     }
 
-    /// Takes so many more of the equal requests, which a spend refused.
+    /// Adds `count` equal requests that spend `by` refused.
     fn take_refused(&mut self, count: u32, by: usize) {
         self.count += count;
         self.refused_by = Some(by);
@@ -440,7 +439,7 @@ impl RequestState {
 
     fn begin_again(&mut self, request: usize, undo: &mut Vec<ToUndo>) {
         for (part, state) in self.parts.iter_mut().enumerate() {
-            // A part that did not admit all of several changed nothing.
+            // A part that did not admit all equal requests changed nothing.
             let changed = self.count == 1 || !state.refuses(self.count);
             if let (Asked::Answered(id, ..), true) = (std::mem::replace(&mut state.asked, Asked::No), changed)
             {
@@ -478,8 +477,8 @@ impl RequestState {
         }
     }
 
-    /// Where quota was back when equal requests that a spend refused asked what is left, that spend refuses them all the
-    /// same: nothing was spent for them.
+    /// Quota may be available again when equal requests, refused by a spend, ask what remains. That spend still refuses
+    /// them: nothing was spent for them.
     fn stay_refused(&mut self, by: usize) {
         let spends = self.parts.iter().flat_map(|part| &part.shape.spends);
         let mut enforced = spends.filter(|spend| spend.stance == Stance::Enforced);
@@ -497,7 +496,7 @@ impl RequestState {
 }
 
 impl PartState {
-    /// Whether it is to be asked in this step.
+    /// Whether to ask it in this step.
     fn is_next(&self, step: Step) -> bool {
         self.shape.step == step && matches!(self.asked, Asked::No | Asked::InDoubt)
     }
@@ -507,13 +506,13 @@ impl PartState {
             && self.shape.spends.iter().any(|spend| tainted.contains(&spend.cell))
     }
 
-    /// Whether it was asked to spend for `count` equal requests and an enforced limit did not admit all.
+    /// Whether it was asked to spend for `count` equal requests and an enforced limit refused some.
     fn refuses(&self, count: u32) -> bool {
         self.strictest().is_some_and(|(admitted, _)| admitted < count)
     }
 
-    /// How many equal requests its enforced limits admit, and which spend admits no more; none if it has none, or was not
-    /// asked.
+    /// How many equal requests its enforced limits admit, and which spend sets that bound; none without enforced limits or
+    /// an answer.
     fn strictest(&self) -> Option<(u32, usize)> {
         let Asked::Answered(_, Question::Spend, told) = &self.asked else { return None };
         let spends = self.shape.spends.iter().zip(&told.decided);
@@ -521,7 +520,7 @@ impl PartState {
         enforced.map(|(spend, fold)| (fold.admitted, spend.place)).min()
     }
 
-    /// Whether a refusal of its request changes its cells after others have seen them.
+    /// Whether refusing its request changes its cells after others have read them.
     fn is_undone_by_a_refusal(&self, hit: bool) -> bool {
         match &self.asked {
             Asked::Answered(_, Question::Spend, _) => hit || !self.refuses(1),

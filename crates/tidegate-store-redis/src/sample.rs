@@ -1,7 +1,7 @@
-//! What the keys of the servers are, estimated from a few that are taken at random.
+//! Estimates the kinds of keys on the servers from a random sample.
 //!
-//! Redis counts keys by database, not by name, and to look at all of them (`SCAN`) takes as long as there are many. A few
-//! hundred at random say what part of them is what, to some five in a hundred, at the same small cost however many there are.
+//! Redis counts keys by database, not by name, and a full `SCAN` takes time in proportion to the keys. A few hundred random
+//! keys give the share of each kind within about five percent, at a small fixed cost.
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
@@ -12,29 +12,29 @@ use crate::link::Deadline;
 use crate::observer::Operation;
 use crate::store::{Inner, RedisStore, nonsense};
 
-/// Keys of each server that are looked at.
+/// The sample size per server.
 const SAMPLE: u64 = 400;
 
-/// What a key is for.
+/// The purpose of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum KeyKind {
-    /// What a caller has spent of a limit.
+    /// A caller's spend on a limit.
     Cell,
-    /// What a request spent on one of several servers.
+    /// A request's spend on one of several servers.
     Reservation,
-    /// What nodes agree on: a secret, a lease, requests that have a name.
+    /// State that nodes agree on: a secret, a lease, named requests.
     Record,
-    /// What nodes tell each other: who is alive, the published rules, the history.
+    /// Data that nodes exchange: live nodes, published rules, history.
     Fleet,
-    /// Our prefix, and a layout of another release.
+    /// Our prefix with another release's layout.
     OtherLayout,
-    /// Another program's, or another prefix.
+    /// Another program's key, or another prefix.
     Foreign,
 }
 
 impl KeyKind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [KeyKind; 6] = [
         KeyKind::Cell,
         KeyKind::Reservation,
@@ -59,7 +59,7 @@ impl KeyKind {
 }
 
 impl RedisStore {
-    /// About how many keys of each kind all servers hold together, in the order of [`KeyKind::ALL`].
+    /// The estimated number of keys of each kind on all servers, in the order of [`KeyKind::ALL`].
     ///
     /// # Errors
     /// When a server does not answer.
@@ -82,7 +82,7 @@ async fn of_server(inner: &Inner, partition: u16) -> Result<[u64; KeyKind::ALL.l
     let Value::Int(keys) = ask(inner, partition, "DBSIZE").await? else { return Err(nonsense("a size")) };
     let keys = u64::try_from(keys).unwrap_or_default();
     let mut found = [0; KeyKind::ALL.len()];
-    // Of a few keys, the same would be drawn again and again.
+    // With few keys, more draws would only repeat them.
     let draws = (0..SAMPLE.min(8 * keys)).map(|_| ask(inner, partition, "RANDOMKEY"));
     for drawn in join_all(draws).await {
         if let Value::BulkString(key) = drawn? {

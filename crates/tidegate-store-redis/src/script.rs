@@ -1,7 +1,7 @@
-//! The Lua scripts: assembled from the files under `lua/`, each script with only the functions that it calls.
+//! The Lua scripts, assembled from the files under `lua/`; each contains only the functions that it calls.
 //!
-//! Lua makes every function of a script anew on every call, so a script with all of them would spend more time on making
-//! functions than on a decision. There are at most 128 scripts per driver, and in practice a handful.
+//! Lua creates every function of a script on every call, so a script with all of them would spend more time on that than
+//! on a decision. There are at most 128 scripts per driver, and in practice a handful.
 
 use std::sync::OnceLock;
 
@@ -12,21 +12,21 @@ pub(crate) enum Driver {
     DecideAlone,
     /// Decides requests.
     Decide,
-    /// Decides parts of requests, and undoes that. One script for both: who could decide can undo.
+    /// Decides parts of requests, and undoes them. One script for both: a server that can decide can also undo.
     DecideAndUndo,
     /// Changes cells outside requests.
     Change,
 }
 
-/// A set of algorithms, by the letters that scripts know them by.
+/// A set of algorithms, identified by their script letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Algorithms(u8);
 
-/// A script as Redis knows it.
+/// A script and its Redis name.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) source: String,
-    /// SHA-1 of the source, in hexadecimal digits: its name for `EVALSHA`.
+    /// SHA-1 of the source in hexadecimal, for `EVALSHA`.
     pub(crate) name: String,
 }
 
@@ -41,14 +41,14 @@ macro_rules! lua {
     };
 }
 
-/// The files that each algorithm needs; one that several need is written once.
+/// The files of each algorithm; a shared file is included once.
 const SOURCES: [Source; 7] = [
     Source { letter: b'b', files: &[lua!("meter"), lua!("token_bucket")] },
     Source { letter: b'q', files: &[lua!("meter"), lua!("leaky_bucket")] },
     Source { letter: b'f', files: &[lua!("fixed_window")] },
     Source { letter: b'w', files: &[lua!("sliding_window")] },
     Source { letter: b'l', files: &[lua!("packed"), lua!("sliding_log")] },
-    // Concurrency that counts refused requests, and concurrency that does not.
+    // Concurrency with and without counting refused requests.
     Source { letter: b'k', files: &[lua!("packed"), lua!("sliding_log"), lua!("concurrency")] },
     Source { letter: b'c', files: &[lua!("concurrency")] },
 ];
@@ -63,7 +63,7 @@ impl Algorithms {
         self.0 |= 1 << place.expect("every letter has its files");
     }
 
-    /// Whether any of them may note a refused request.
+    /// Whether any of them may count refused requests.
     fn may_count_refused(self) -> bool {
         let is_one = |(place, source): (usize, &Source)| {
             self.0 & (1 << place) != 0 && matches!(source.letter, b'l' | b'k')
@@ -103,49 +103,49 @@ pub(crate) fn script(driver: Driver, algorithms: Algorithms) -> &'static Script 
     SCRIPTS[driver as usize][usize::from(algorithms.0)].get_or_init(|| assemble(driver, algorithms))
 }
 
-/// The script that puts what is published where every limiter finds it.
+/// The script that publishes rules.
 pub(crate) fn publish() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("publish")].into_iter()))
 }
 
-/// The script that adds changes to what is published.
+/// The script that replaces the published changes.
 pub(crate) fn publish_changes() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("publish_changes")].into_iter()))
 }
 
-/// The script by which nodes compare their lists of shards.
+/// The script that compares the shard lists of nodes.
 pub(crate) fn shards() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("shards")].into_iter()))
 }
 
-/// The script that reads what limiters tell of themselves.
+/// The script that reads the limiters' notes.
 pub(crate) fn notes() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("notes")].into_iter()))
 }
 
-/// The script that puts a question where every node hears it.
+/// The script that asks all nodes a question.
 pub(crate) fn ask() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("ask")].into_iter()))
 }
 
-/// The script by which a node answers a question.
+/// The script that answers a question.
 pub(crate) fn answer() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("answer")].into_iter()))
 }
 
-/// The script by which limiters say that they are alive.
+/// The script that sends a limiter's heartbeat.
 pub(crate) fn heartbeat() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("heartbeat")].into_iter()))
 }
 
-/// The script that forgets a cell.
+/// The script that deletes a cell.
 pub(crate) fn forget() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new([lua!("forget")].into_iter()))
@@ -165,7 +165,7 @@ fn assemble(driver: Driver, algorithms: Algorithms) -> Script {
 
 impl Script {
     fn new(files: impl Iterator<Item = &'static str>) -> Self {
-        // Redis keeps the source of every script: it need not keep the comments.
+        // Redis keeps the source of every script, so comments are stripped.
         let lines = files.flat_map(str::lines).filter(|line| !line.starts_with("--") && !line.is_empty());
         let source = join_called(&in_blocks(lines));
         let name = redis::Script::new(&source).get_hash().to_owned();
@@ -173,14 +173,14 @@ impl Script {
     }
 }
 
-/// Lines that go together.
+/// Lines that belong together.
 struct Block {
-    /// Of a function, which nobody may need.
+    /// The function's name, if it is one; an unused function is dropped.
     name: Option<&'static str>,
     lines: Vec<&'static str>,
 }
 
-/// Functions, from the line that names them to the `end` that is not indented, and what stands between them.
+/// Splits lines into functions, from the naming line to the unindented `end`, and the lines between them.
 fn in_blocks(lines: impl Iterator<Item = &'static str>) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for line in lines {
@@ -197,10 +197,10 @@ fn in_blocks(lines: impl Iterator<Item = &'static str>) -> Vec<Block> {
     blocks
 }
 
-/// All that is no function, and the functions that it calls, and those that they call.
+/// Joins all top-level code and the functions that it calls, directly or not.
 fn join_called(blocks: &[Block]) -> String {
     let mut wanted: Vec<bool> = blocks.iter().map(|block| block.name.is_none()).collect();
-    // A function stands before those that call it.
+    // A function is defined before its callers.
     for place in (0..blocks.len()).rev() {
         let Some(name) = blocks[place].name else { continue };
         let later = blocks.iter().zip(&wanted).skip(place + 1).filter(|(_, wanted)| **wanted);

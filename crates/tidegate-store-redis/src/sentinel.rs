@@ -1,6 +1,6 @@
-//! Sentinels: asked who is master, and listened to for when that changes.
+//! Asks sentinels for the master, and listens for changes.
 //!
-//! All of them are asked at once and the newest word counts, for one that was cut off goes on naming a master that the
+//! All sentinels are asked at once and the newest answer wins: a partitioned sentinel keeps naming a master that the
 //! others have replaced.
 
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::backoff::Backoff;
 use crate::dial::{Dialer, Greeting};
 use crate::url::Endpoint;
 
-/// How long a sentinel is waited for while others have answered.
+/// How long to wait for each sentinel.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Where a new master is announced.
+/// The channel that announces a new master.
 const CHANNEL: &str = "+switch-master";
 
-/// The sentinels that look after one service.
+/// The sentinels of one service.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
     endpoints: Vec<Endpoint>,
@@ -29,7 +29,7 @@ pub(crate) struct Sentinels {
     dialer: Arc<Dialer>,
 }
 
-/// Who one sentinel calls master, and since when, counted in elections.
+/// The master that one sentinel names, and its config epoch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Word {
     epoch: u64,
@@ -41,7 +41,7 @@ impl Sentinels {
         Sentinels { endpoints, service, dialer }
     }
 
-    /// The master, by the newest word of the sentinels that answer.
+    /// The newest master among the sentinels' answers.
     pub(crate) async fn master(&self) -> Result<Endpoint, BoxError> {
         let words = join_all(self.endpoints.iter().map(|sentinel| async move {
             let word = timeout(PATIENCE, self.ask(sentinel)).await;
@@ -59,7 +59,7 @@ impl Sentinels {
         }
     }
 
-    /// Waits until the sentinels call another server master than `current`.
+    /// Waits until the sentinels name a master other than `current`.
     pub(crate) async fn master_moves_from(&self, current: &Endpoint) {
         let mut backoff = Backoff::default();
         for sentinel in self.endpoints.iter().cycle() {
@@ -70,10 +70,10 @@ impl Sentinels {
         }
     }
 
-    /// Listens to one sentinel until it names another master; nothing if it falls silent first.
+    /// Listens to one sentinel until it names another master; none if its connection ends first.
     async fn hear_of_another(&self, sentinel: &Endpoint, current: &Endpoint) -> Option<Endpoint> {
         let mut messages = self.dialer.listen(sentinel, CHANNEL).await.ok()?.into_on_message();
-        // It may have been announced while nobody listened.
+        // The change may have been announced before the subscription.
         let named = self.master().await.ok()?;
         if named != *current {
             return Some(named);
@@ -99,7 +99,7 @@ impl Sentinels {
     }
 }
 
-/// What `SENTINEL MASTER` says: names and values in turn.
+/// Parses a `SENTINEL MASTER` reply: alternating names and values.
 fn word(answer: Value) -> Option<Word> {
     let fields: Vec<String> = redis::from_redis_value(answer).ok()?;
     let field = |name: &str| Some(fields.chunks_exact(2).find(|pair| pair[0] == name)?[1].as_str());
@@ -107,7 +107,7 @@ fn word(answer: Value) -> Option<Word> {
     Some(Word { epoch: field("config-epoch")?.parse().ok()?, master })
 }
 
-/// The new master of `service`: `name old-host old-port new-host new-port`.
+/// Parses the new master of `service`: `name old-host old-port new-host new-port`.
 fn announced(message: &str, service: &str) -> Option<Endpoint> {
     let mut words = message.split(' ');
     if words.next()? != service {

@@ -1,23 +1,23 @@
-//! Servers that know nothing of each other: which of them a tag lives on.
+//! Maps tags to independent servers.
 //!
-//! Rendezvous hashing: every server draws a number for the tag, the highest wins. Taking one of N away moves its own tags
-//! and no other; adding one moves about 1/N, all to it. The order of the list does not matter, names do.
+//! Rendezvous hashing: each server gets a score for the tag, and the highest score wins. Removing one of N moves only its
+//! own tags; adding one moves about 1/N of all tags, all to it. The order of the list does not matter, the names do.
 
 use siphasher::sip::SipHasher13;
 
 use crate::url::Endpoint;
 
-/// The servers' draws.
+/// The hash of each server's name.
 #[derive(Debug)]
 pub(crate) struct Shards(Box<[u64]>);
 
 impl Shards {
     pub(crate) fn new(endpoints: &[Endpoint]) -> Self {
-        // A fixed key: all limiters must agree, whatever their version.
+        // A fixed hash key: all limiters must agree, across versions.
         Shards(endpoints.iter().map(|endpoint| hash(endpoint.to_string().as_bytes())).collect())
     }
 
-    /// The place in the list of the server on which `tag` lives.
+    /// The list index of the server that holds `tag`.
     pub(crate) fn of(&self, tag: &[u8]) -> usize {
         let tag = hash(tag);
         let draws = self.0.iter().map(|server| mixed(tag ^ server));
@@ -30,7 +30,7 @@ fn hash(bytes: &[u8]) -> u64 {
     SipHasher13::new_with_keys(0, 0).hash(bytes)
 }
 
-/// Spreads every bit over all others (the finaliser of SplitMix64).
+/// Mixes every bit into all others (the SplitMix64 finaliser).
 fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -89,7 +89,7 @@ mod tests {
     fn a_tag_lives_where_it_lived_in_earlier_versions() {
         let shards = Shards::new(&servers(7000..7005));
         let places: Vec<usize> = tags().take(8).map(|tag| shards.of(&tag)).collect();
-        // Another hash would move every cell of a fleet that is being upgraded.
+        // A different hash would move every cell of a fleet during an upgrade.
         assert_eq!(places, [3, 0, 1, 1, 0, 4, 3, 4]);
     }
 }

@@ -1,4 +1,4 @@
-//! The Store contract, on whatever the URL names.
+//! The Store contract on the topology that the URL names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,8 @@ use crate::wire::{self, Answer, Change, Doubt, EncodeContext, OutcomeReader, Pla
 
 /// The Store contract on one Redis, Sentinel, Cluster or sharded Redis.
 ///
-/// Making one connects to nothing: connections are made when a runtime first asks, each runtime its own, and made again
-/// whenever they are lost. It must be used within a tokio runtime.
+/// Creating one does not connect: each runtime connects on its first call and reconnects whenever a connection is lost. It must
+/// be used within a tokio runtime.
 #[derive(Debug)]
 pub struct RedisStore {
     pub(crate) inner: Arc<Inner>,
@@ -44,24 +44,24 @@ pub(crate) struct Inner {
     connect_timeout: Duration,
     time: TimeSource,
     clocks: ServerClocks,
-    /// What rides on the heartbeat.
+    /// The data exchanged with the heartbeat.
     pub(crate) fleet: FleetNotes,
 }
 
 /// The most cells that one batch may touch.
 pub(crate) const MOST_SPENDS: usize = 8_192;
-/// Plans that are made for a time that was not the store's, before giving up.
+/// The most plans made for a time other than the store's.
 const MOST_GUESSES: usize = 3;
-/// A decision that a server comes to only so long after its deadline is not made any more. Everybody was let go by then, and what it
-/// spent would have to be given back, if its answer came at all. Not at once after the deadline: on a busy machine a call is under
-/// way for long before it is sent, and its answer is welcome all the same.
+/// A server that reaches a decision this long after its deadline does not make it. By then no caller waits, and its spend would
+/// have to be refunded, if its answer arrived at all. The bound is not the deadline itself: on a busy machine a call waits long
+/// before it is sent, and its answer is still useful.
 const BEGINS_WITHIN: Duration = Duration::from_millis(500);
 
 impl RedisStore {
-    /// A store at `url`, used as `config` says.
+    /// Creates a store at `url` with `config`.
     ///
     /// # Errors
-    /// When `config` makes no sense, or names files that cannot be used.
+    /// When `config` is invalid, or names files that cannot be used.
     pub fn new(url: &StoreUrl, config: &RedisConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let dialer = Arc::new(Dialer::new(url, config)?);
@@ -105,7 +105,7 @@ fn route(url: &StoreUrl, config: &RedisConfig, dialer: &Arc<Dialer>) -> Route {
 }
 
 impl Inner {
-    /// Decides a batch whose cells are all within reach of one script.
+    /// Decides a batch whose cells one script can reach.
     async fn decide_together(
         &self,
         batch: &[Request<'_>],
@@ -124,7 +124,7 @@ impl Inner {
         Ok(told)
     }
 
-    /// Makes a plan and runs it; again if it was made for a time that is not the store's, unless its time is over.
+    /// Makes a plan and runs it; repeats that if the plan was made for a time other than the store's, unless it is too late.
     pub(crate) async fn run_made(
         &self,
         operation: Operation,
@@ -144,12 +144,12 @@ impl Inner {
         Err(StoreError::NotApplied { endpoint: "redis".to_owned(), source })
     }
 
-    /// The server of `partition` came to a call when its time was over, and did nothing.
+    /// The server of `partition` reached a call after its latest start, and did nothing.
     pub(crate) fn too_late(&self, partition: u16, deadline: Deadline) -> StoreError {
         StoreError::TooLate { endpoint: self.client.name(partition), waited: deadline.span }
     }
 
-    /// Makes something for the server of `partition` with what this node knows: how keys are written, and about what time it is.
+    /// Builds something for the server of `partition` from this node's key format and its estimate of the server's time.
     pub(crate) fn with_context<T>(&self, partition: u16, make: impl Fn(&EncodeContext<'_>) -> T) -> T {
         make(&EncodeContext { keys: &self.keys, approx_now: &|| self.approx_now(partition) })
     }
@@ -189,7 +189,7 @@ impl Inner {
         }
     }
 
-    /// Changes cells outside requests, all servers at once: an answer per change, in order. When, where one server did it all.
+    /// Changes cells outside requests, all servers at once: one answer per change, in order; the time if one server did all.
     async fn change(
         &self,
         operation: Operation,
@@ -269,7 +269,7 @@ impl Inner {
         }
     }
 
-    /// Spends from a cell that nobody else uses, on the server of `partition`.
+    /// Spends from a dedicated cell on the server of `partition`.
     async fn probe(&self, partition: u16, tag: &[u8]) -> Result<(), StoreError> {
         let scope = Scope::new(&[b"probe"]);
         let rate = Rate::new(1_000_000, Micros::from_secs(1)).expect("a fine rate");
@@ -292,7 +292,7 @@ impl Inner {
             }
             Route::Cluster(cluster) => {
                 let Some(slot) = cluster.slot_for(node) else {
-                    // It holds nothing, so nothing is asked of it. Asking about any slot brings the map up to date.
+                    // The node serves no slot, so there is nothing to probe. A call for any slot updates the map.
                     let asked = self.probe(slot_of(PROBE), PROBE).await;
                     return if cluster.is_known() { Ok(()) } else { asked };
                 };
@@ -344,7 +344,7 @@ impl Inner {
         usize::try_from(alive).map_err(|_| nonsense("a count"))
     }
 
-    /// Commands that need nothing read before them: no script.
+    /// These commands depend on no read: no script needed.
     async fn leave(&self, member: u64) -> Result<(), StoreError> {
         let mut key = Vec::new();
         self.keys.append_members(&mut key, MEMBERS);
@@ -353,14 +353,14 @@ impl Inner {
         let call = Call { operation: Operation::Heartbeat, command: &command, source: None, items: 1 };
         let deadline = Deadline::from_now(self.timeout);
         self.client.run(self.client.partition_of(MEMBERS), call, deadline).await?;
-        // Who took leave is not missed.
+        // A limiter that signed off does not count as lost.
         let mut command = Cmd::new();
         command.arg("HDEL").arg(self.notes_key()).arg(&member.to_le_bytes()[..]);
         let call = Call { operation: Operation::Heartbeat, command: &command, source: None, items: 1 };
         self.client.run(self.client.partition_of(MEMBERS), call, deadline).await.map(drop)
     }
 
-    /// How long to wait where nobody else does: for a connection too, and an answer after that.
+    /// The timeout where no caller waits: time to connect, then to answer.
     pub(crate) fn patience(&self) -> Duration {
         self.connect_timeout + self.timeout
     }
@@ -377,19 +377,19 @@ impl Inner {
     }
 }
 
-/// What became of a plan that ran.
+/// The result of a plan.
 pub(crate) enum Ran {
     Done(Answer),
     /// It was made for another time; nothing was done.
     OtherTime,
 }
 
-/// The tag of cells that only tell whether a server works.
+/// The tag of cells used only to probe servers.
 const PROBE: &[u8] = b"probe";
-/// The tag under which limiters say that they are alive.
+/// The tag of the list of live limiters.
 pub(crate) const MEMBERS: &[u8] = b"members";
 
-/// A tag whose cells live in `slot`.
+/// A tag that maps to `slot`.
 fn tag_in(slot: u16) -> Vec<u8> {
     let tags = (0_u32..).map(|number| format!("probe{number}").into_bytes());
     tags.into_iter().find(|tag| slot_of(tag) == slot).expect("names enough for every slot")
@@ -409,7 +409,7 @@ pub(crate) fn check_size(cells: usize) -> Result<(), StoreError> {
     Err(StoreError::NotApplied { endpoint: "redis".to_owned(), source })
 }
 
-/// All answers, or one error. Where some calls were applied, those that were not make the whole of unknown fate.
+/// All answers, or one error. If only some calls were applied, the fate of the whole is unknown.
 pub(crate) fn all_or_unknown<T>(answers: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
     let all_failed = answers.iter().all(Result::is_err);
     let mut done = Vec::with_capacity(answers.len());

@@ -1,4 +1,4 @@
-//! TLS, where the build has it (the feature `tls`).
+//! TLS, if the build includes it (feature `tls`).
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Tls {
     }
 }
 
-/// What to trust and what to show. The provider is named here: a library must not choose one for the whole process.
+/// Trust roots and client certificate. The provider is explicit: a library must not choose one for the process.
 fn tls_config(files: &TlsFiles) -> Result<ClientConfig, ConfigError> {
     let mut roots = RootCertStore::empty();
     match &files.ca {

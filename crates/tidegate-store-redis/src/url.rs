@@ -1,13 +1,13 @@
-//! Where the store is, as one line of text: `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`,
-//! `redis+sharded://`. The last three also take `rediss+…` for TLS.
+//! The store URL: `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`, `redis+sharded://`. The
+//! last three also accept `rediss+…` for TLS.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A server: a name or an address, and a port.
+/// A server: host name or address, and port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// A name or an address, IPv6 without brackets.
+    /// Host name or address, IPv6 without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
@@ -23,10 +23,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Who logs in.
+/// The login.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// The ACL user; none is Redis's `default`.
+    /// The ACL user; none means Redis's `default`.
     pub user: Option<String>,
     /// Its password.
     pub password: Option<String>,
@@ -38,25 +38,25 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// How the servers belong together.
+/// How the servers are related.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Topology {
     /// One server.
     Single,
-    /// Sentinels that know which server is the master of the service of this name.
+    /// Sentinels that know the master of this service.
     Sentinel {
-        /// The name.
+        /// The service name.
         service: String,
     },
-    /// Members of a Redis Cluster; the others are found through them.
+    /// Members of a Redis Cluster; they lead to the others.
     Cluster,
-    /// Servers that know nothing of each other; keys are spread over them.
+    /// Independent servers; keys are spread over them.
     Sharded,
 }
 
 impl Topology {
-    /// What its URLs begin with, without TLS.
+    /// Its URL scheme without TLS.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         match self {
@@ -71,42 +71,42 @@ impl Topology {
 /// Whether connections are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// They are not.
+    /// No encryption.
     Plain,
     /// TLS.
     Tls,
 }
 
-/// A store URL, read.
+/// A parsed store URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUrl {
-    /// How the servers belong together.
+    /// How the servers are related.
     pub topology: Topology,
-    /// The servers that the URL names, at least one, none twice.
+    /// The servers in the URL: at least one, no duplicates.
     pub endpoints: Vec<Endpoint>,
-    /// Who logs in there.
+    /// The login for these servers.
     pub credentials: Credentials,
-    /// Which of a server's databases.
+    /// The database number.
     pub database: u16,
     /// Whether connections are encrypted.
     pub transport: Transport,
 }
 
-/// What is wrong with a store URL.
+/// An error in a store URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("store url: {part}: {problem}")]
 pub struct UrlError {
-    /// The part to change: `scheme`, `user`, `host`, `port`, `path`, `query`.
+    /// The part to fix: `scheme`, `user`, `host`, `port`, `path`, `query`.
     pub part: &'static str,
     /// What is wrong with it.
     pub problem: String,
-    /// What would be right.
+    /// How to fix it.
     pub hint: &'static str,
 }
 
 const DEFAULT_PORT: u16 = 6_379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
-/// More is a mistake in a template.
+/// A longer list is a template mistake.
 const MOST_ENDPOINTS: usize = 1_000;
 
 impl FromStr for StoreUrl {
@@ -161,7 +161,7 @@ fn read_scheme(scheme: &str) -> Result<(Topology, Transport), UrlError> {
     })
 }
 
-/// The path is a database, after the service's name where sentinels look after it.
+/// Parses the path: a database, preceded by the service name for sentinels.
 fn read_path(topology: Topology, path: &str) -> Result<(Topology, u16), UrlError> {
     match topology {
         Topology::Sentinel { .. } => {
@@ -280,7 +280,7 @@ fn read_endpoint(text: &str, default_port: u16) -> Result<Endpoint, UrlError> {
     Ok(Endpoint { host: host.to_owned(), port })
 }
 
-/// Undoes `%xx`.
+/// Decodes `%xx`.
 fn decoded(part: &'static str, text: &str) -> Result<String, UrlError> {
     let problem = || error(part, "a `%` is not followed by two digits", "write a plain percent sign as %25");
     let mut bytes = Vec::with_capacity(text.len());

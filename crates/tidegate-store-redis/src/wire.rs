@@ -1,4 +1,4 @@
-//! What a script is sent, and what it answers: the bytes that `lua/prelude.lua` and the drivers describe.
+//! Script arguments and replies: the bytes that `lua/prelude.lua` and the drivers describe.
 
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -10,24 +10,24 @@ use crate::key::KeyWriter;
 use crate::limits::{self, ALWAYS, COUNTING_CONCURRENCY, Encoded, REFUSED_LETTER, number};
 use crate::script::{Algorithms, Driver, Script, script};
 
-/// A call in the making: the keys it names and the items it carries.
+/// A call under construction: its keys and items.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     driver: Driver,
     algorithms: Algorithms,
     valid: (f64, f64),
-    /// Cells whose values are read at once, cells that are read in place, reservations and refunds: in this order in `KEYS`.
+    /// The order in `KEYS`: cells read all at once, cells read in place, then reservations and refunds.
     keys: [Keys; 3],
-    /// Where others may hold some of these cells for now: the place of a key's letter, from which the script makes the
-    /// names of the lists of who does.
+    /// If others may hold some of these cells: the position of a key's letter, from which the script derives the keys of the
+    /// holder lists.
     letter_at: u16,
     items: Vec<u8>,
     item_count: u16,
-    /// Spends of all requests together; none is empty.
+    /// The total spends of all requests; no request is empty.
     spends: u16,
-    /// Whether every request stands for itself alone, and is asked for the first time.
+    /// Whether every request is single and sent for the first time.
     is_plain: bool,
-    /// Where `items` holds the number of a key that is not among the first, and so not known until the end.
+    /// Positions in `items` of key numbers outside the first section, which are unknown until the end.
     unnumbered: SmallVec<[Unnumbered; 2]>,
     lease_names: Vec<u8>,
 }
@@ -40,7 +40,7 @@ struct Unnumbered {
     form: NumberForm,
 }
 
-/// How the number of a key is written.
+/// The encoding of a key number.
 #[derive(Clone, Copy, Debug)]
 enum NumberForm {
     Short,
@@ -52,23 +52,23 @@ const IN_PLACE: usize = 1;
 const RESERVATIONS: usize = 2;
 
 const HEADER: usize = 30;
-/// What a request says of itself before its spends, and each of these, in bytes.
+/// The size of a request header, and of each spend, in bytes.
 const REQUEST_HEAD: usize = 17;
 const SPEND: usize = 60;
 const ENFORCED: u8 = 1;
 const COUNTS_REFUSED: u8 = 2;
 
-/// Where among a concurrency limit's numbers that of its second key stands, in bytes.
+/// The offset of the second key's number among a concurrency limit's numbers, in bytes.
 const REFUSED_KEY: usize = 16;
 
-/// What a spend is told, in bytes.
+/// The size of a spend's outcome, in bytes.
 const OUTCOME: usize = 24;
-/// What a request is told first that was not decided.
+/// Marks a request that was not decided.
 const IN_DOUBT: f64 = -0.5;
-/// What the script answers when the plan was made for another time.
+/// The script's reply to a plan made for another time.
 const OTHER_TIME: (usize, u8) = (9, b'T');
 
-/// What an item of a decision is.
+/// The kind of an item in a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// A whole request.
@@ -77,31 +77,31 @@ pub(crate) enum Mode {
     Part = 1,
     /// A part of a request that is refused elsewhere.
     Refused = 2,
-    /// A whole request that may have to be undone.
+    /// A whole request that may be undone later.
     WholeForNow = 3,
-    /// Any of these, to be undone.
+    /// Undoes any of these.
     Undo = 4,
 }
 
-/// When a request was told that others hold some of what it needs for now, by the store's clock.
+/// When a request found that others hold part of its quota, by the store's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Doubt(f64);
 
 impl Doubt {
-    /// It was not told so, or was not asked.
+    /// It is not in doubt, or was not sent.
     pub(crate) const NONE: Doubt = Doubt(0.0);
-    /// It shall not be told so again, but be refused.
+    /// It gets no further doubt, but is refused.
     pub(crate) const NO_MORE: Doubt = Doubt(f64::INFINITY);
 }
 
-/// Whether a refusal is noted, where refused requests count.
+/// Whether a refusal is recorded, where refused requests count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Noting {
     Yes,
     No,
 }
 
-/// What a request asks of one cell, whose key `append` writes.
+/// A request's spend on one cell; `append` writes its key.
 pub(crate) struct PlannedSpend<'a, K> {
     pub(crate) append: K,
     pub(crate) limit: &'a Limit,
@@ -118,14 +118,14 @@ pub(crate) enum Change {
     Release { name: u64 },
 }
 
-/// The name under which what an item changes is remembered, beside the cells of `tag`.
+/// The key that stores what an item changes, next to the cells of `tag`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReservationKey<'a> {
     pub(crate) tag: &'a [u8],
     pub(crate) id: u128,
 }
 
-/// Where and when plans are made: how keys are written, and what this node takes the store's time for.
+/// The inputs of encoding: how keys are written, and this node's estimate of the store's time.
 pub(crate) struct EncodeContext<'a> {
     pub(crate) keys: &'a KeyWriter,
     pub(crate) approx_now: &'a dyn Fn() -> Timestamp,
@@ -150,19 +150,19 @@ impl Plan {
         }
     }
 
-    /// Makes it one over cells some of which others may hold for now.
+    /// Marks it as using cells that others may hold.
     pub(crate) fn that_may_be_held(mut self, keys: &KeyWriter) -> Self {
         self.letter_at = keys.letter_at();
         self
     }
 
-    /// Makes the script one that also has `algorithms`.
+    /// Adds `algorithms` to its script.
     pub(crate) fn with(mut self, algorithms: Algorithms) -> Self {
         self.algorithms.add_all(algorithms);
         self
     }
 
-    /// Begins a request that stands for `equal` ones, or a part of it, over so many spends, which must follow.
+    /// Begins a request for `equal` equal ones, or a part of it. This many `spends` must follow.
     pub(crate) fn request(
         &mut self,
         spends: usize,
@@ -267,12 +267,12 @@ impl Plan {
         self.push_numbers(&limit.numbers);
     }
 
-    /// Lets a server that comes to it later do nothing.
+    /// A server that reaches it after `until` does nothing.
     pub(crate) fn begins_before(&mut self, until: Timestamp) {
         self.valid.1 = self.valid.1.min(number(until.as_micros()));
     }
 
-    /// How many items it carries.
+    /// The number of items in it.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.item_count)
     }
@@ -288,7 +288,7 @@ impl Plan {
         script(self.final_driver(), self.algorithms)
     }
 
-    /// Writes the header: from here on the plan can only be sent. `now` is for tests; otherwise Redis's time counts.
+    /// Writes the header; nothing can be added after that. `now` is for tests; otherwise Redis's clock decides.
     pub(crate) fn seal(&mut self, now: Option<Timestamp>) {
         let readable = self.keys[READABLE].len();
         let offsets = [0, readable, readable + self.keys[IN_PLACE].len()];
@@ -356,8 +356,7 @@ impl Plan {
     }
 }
 
-/// The items of requests with one spend each as `alone.lua` reads them: a limit is written, and read, once for all requests in
-/// a row that have it.
+/// Encodes requests with one spend each for `alone.lua`: consecutive requests with the same limit share one copy of it.
 fn runs_of_one_limit(items: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     out.extend_from_slice(&items[..HEADER]);
@@ -381,11 +380,11 @@ fn runs_of_one_limit(items: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Different keys, numbered from 1 in the order in which they were first named.
+/// Distinct keys, numbered from 1 in order of first use.
 #[derive(Clone, Debug, Default)]
 struct Keys {
     bytes: Vec<u8>,
-    /// Where each ends, and its hash, so that thousands are told apart in no time.
+    /// The end of each key and its hash, so that thousands of keys are compared fast.
     ends: SmallVec<[(u32, u64); 4]>,
 }
 
@@ -422,28 +421,28 @@ impl Keys {
     }
 }
 
-/// What a script answered.
+/// A script's reply.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ScriptAnswer {
-    /// What the driver says.
+    /// The driver's reply.
     Done(Answer),
-    /// The plan's calendar windows are not those of the store's time, which is this, or it should have begun before. Nothing was
-    /// done.
+    /// Nothing was done: the plan's calendar windows do not match the store's time, which is this, or the call came after its
+    /// latest start.
     OtherTime(Timestamp),
 }
 
-/// What a driver says, and the store's time at which it ran.
+/// A driver's reply, and the store's time when it ran.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) bytes: Vec<u8>,
     pub(crate) at: Timestamp,
 }
 
-/// Reads a reply; none if it does not end with a time.
+/// Parses a reply; none if it does not end with a time.
 pub(crate) fn read(mut reply: Vec<u8>) -> Option<ScriptAnswer> {
     let (rest, at) = reply.split_last_chunk::<8>()?;
     let (rest, at) = (rest.len(), time(at));
-    // A change of one cell is as long, and begins with a digit.
+    // A change of one cell has the same length, but begins with a digit.
     if (reply.len(), reply[0]) == OTHER_TIME {
         return Some(ScriptAnswer::OtherTime(at));
     }
@@ -451,12 +450,12 @@ pub(crate) fn read(mut reply: Vec<u8>) -> Option<ScriptAnswer> {
     Some(ScriptAnswer::Done(Answer { bytes: reply, at }))
 }
 
-/// A moment as scripts write it.
+/// A time as encoded by the scripts.
 pub(crate) fn time(bytes: &[u8; 8]) -> Timestamp {
     Timestamp::from_micros(whole(f64::from_le_bytes(*bytes)))
 }
 
-/// What a decision answered, spend by spend.
+/// Reads the outcomes of a decision, spend by spend.
 pub(crate) struct OutcomeReader<'a>(&'a [u8]);
 
 impl<'a> OutcomeReader<'a> {
@@ -468,8 +467,8 @@ impl<'a> OutcomeReader<'a> {
         self.0.is_empty()
     }
 
-    /// Whether the next request was not decided, for others hold some of what it needs, and how many of it would pass. What
-    /// it is told if it cannot wait follows.
+    /// Whether the next request was left undecided because others hold part of its quota, and how many of it would pass. Its
+    /// outcome if it cannot wait follows.
     pub(crate) fn next_doubt(&mut self) -> Option<(Doubt, u64)> {
         let (bytes, later) = self.0.split_at_checked(OUTCOME)?;
         let is_one = float(&bytes[..8]) == IN_DOUBT;
@@ -479,14 +478,14 @@ impl<'a> OutcomeReader<'a> {
         })
     }
 
-    /// What the next spend was told; none if the answer ends before.
+    /// The outcome of the next spend; none if the reply ends early.
     pub(crate) fn next_outcome(&mut self) -> Option<Outcome> {
         let (bytes, later) = self.0.split_at_checked(OUTCOME)?;
         self.0 = later;
         Some(outcome(bytes))
     }
 
-    /// What the next spend of a request that stands for several was told; none if the answer ends before.
+    /// The outcome of the next spend of a folded request; none if the reply ends early.
     pub(crate) fn next_fold(&mut self) -> Option<Fold> {
         let last = self.next_outcome()?;
         let (admitted, later) = self.0.split_at_checked(8)?;
@@ -495,7 +494,7 @@ impl<'a> OutcomeReader<'a> {
         Some(Fold { admitted, last_admitted: self.next_outcome()?, last })
     }
 
-    /// What the spends of the next request were told; none if the answer is not one to it.
+    /// The outcomes of the next request's spends; none if the reply does not match it.
     pub(crate) fn next_request(&mut self, request: &Request<'_>, told: &mut BatchOutcomes) -> Option<()> {
         for _ in request.spends {
             if request.is_fold() {
@@ -509,7 +508,7 @@ impl<'a> OutcomeReader<'a> {
         Some(())
     }
 
-    /// What the spends of `requests` were told; none if the answer is not one to them.
+    /// The outcomes of the spends of `requests`; none if the reply does not match them.
     pub(crate) fn of<'r>(
         mut self,
         mut requests: impl Iterator<Item = &'r Request<'r>>,

@@ -1,10 +1,10 @@
-//! Whether a server lives, as one sees who has nothing else to do.
+//! Tests whether a server is alive, independently of busy workers.
 //!
-//! A worker that misses a deadline cannot say whose fault that is: its own, because it had too much to do to send or to read in
-//! time, or the server's. The witness can. From the first missed deadline on, it asks the server again and again, on a thread
-//! and a connection of its own, until nobody has missed one for a while. What it hears goes to [`Heard`].
+//! A worker that misses a deadline cannot tell the cause: its own load, which delayed the send or the read, or the server. The
+//! witness can. From the first missed deadline on, it pings the server repeatedly, on its own thread and connection, until no
+//! deadline has been missed for a while. It records the results in [`Heard`].
 //!
-//! It decides nothing, and a server that nobody doubts is not asked.
+//! It decides nothing, and it does not ping a server that meets its deadlines.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -26,27 +26,27 @@ use crate::heard::Heard;
 use crate::link::{Deadline, in_time};
 use crate::url::Endpoint;
 
-/// A server is asked for so long after the last missed deadline.
+/// How long after the last missed deadline a server is pinged.
 const DOUBTED_FOR: Duration = Duration::from_secs(1);
-/// The pause between an answer and the next question.
+/// The pause between an answer and the next ping.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
-/// An answer that has not come after so long never will: the next question goes over another connection.
+/// After this long without an answer, the ping is lost and the next one uses a new connection.
 const LONGEST_ANSWER: Duration = Duration::from_secs(2);
-/// A connection that nobody needed for so long is closed.
+/// A connection unused for this long is closed.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
-/// Asks servers that are in doubt.
+/// Pings servers that missed a deadline.
 pub(crate) struct Witness {
     dialer: Arc<Dialer>,
     heard: Arc<Heard>,
-    /// Of each server that is watched: the members of a cluster, or of a list, are few.
+    /// The servers being watched. The map stays small: a cluster or a shard list has few members.
     watched: Mutex<HashMap<Endpoint, Arc<Watched>>>,
 }
 
-/// A server that was in doubt lately.
+/// A server that recently missed a deadline.
 struct Watched {
-    /// Which node it is.
+    /// Its node number.
     node: usize,
     doubted: Mutex<Instant>,
     again: Notify,
@@ -69,7 +69,7 @@ impl Witness {
         Arc::new(Witness { dialer, heard, watched: Mutex::default() })
     }
 
-    /// Somebody missed a deadline of the server at `endpoint`, which is `node`.
+    /// Reports that the server at `endpoint`, which is `node`, missed a deadline.
     pub(crate) fn doubt(self: &Arc<Self>, endpoint: &Endpoint, node: usize) {
         let mut watched = self.watched.lock();
         match watched
@@ -95,7 +95,7 @@ impl Witness {
         }
     }
 
-    /// Whether the server at `endpoint` answers the witness: it may be silent for `patience`, or longer where it was that slow.
+    /// Whether the server at `endpoint` answers the witness; it may be silent for `patience`, or longer if it was that slow.
     pub(crate) fn hears(&self, endpoint: &Endpoint, patience: Duration) -> bool {
         let Some(node) = self.watched.lock().get(endpoint).map(|server| server.node) else { return false };
         let shortest = Micros::new(u64::try_from(patience.as_micros()).unwrap_or(u64::MAX));
@@ -103,7 +103,7 @@ impl Witness {
         self.heard.last(node).witness.is_some_and(|report| !report.is_silent(patience))
     }
 
-    /// Asks once; false if the connection is no good, or there is none.
+    /// Pings once; false if the connection failed or cannot be made.
     async fn ask(
         &self,
         endpoint: &Endpoint,
@@ -112,7 +112,7 @@ impl Witness {
     ) -> bool {
         self.heard.is_asked(node);
         let began = Instant::now();
-        // What it has to do for us before it gets to the question.
+        // Includes the server's time for our calls queued before this one.
         let deadline = Deadline::from_now(self.heard.in_time() + self.heard.explained(node));
         let mut answer = Box::pin(timeout(LONGEST_ANSWER, async {
             match connection {
@@ -144,7 +144,7 @@ impl Witness {
     }
 }
 
-/// Asks a server while it is in doubt, until the store is gone or nobody had doubts for long.
+/// Pings a server while it is in doubt; ends when the store is dropped or no deadline was missed for `KEPT_FOR`.
 async fn watch(witness: Weak<Witness>, endpoint: Endpoint, server: Arc<Watched>) {
     let mut connection = None;
     while let Some(witness) = witness.upgrade().filter(|_| server.doubted_ago() < KEPT_FOR) {
@@ -170,20 +170,20 @@ async fn watch(witness: Weak<Witness>, endpoint: Endpoint, server: Arc<Watched>)
 /// How a server answers the witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// Within the time that a decision may take.
+    /// Within the time allowed for a decision.
     Promptly,
-    /// After that.
+    /// Later than that.
     Late,
 }
 
 async fn is_answered(connection: &mut MultiplexedConnection) -> bool {
     let mut ping = Cmd::new();
     ping.arg("PING");
-    // Whatever it answers, it does.
+    // Any reply, even an error, shows that the server is alive.
     matches!(connection.send_packed_command(&ping).await, Ok(Value::SimpleString(_) | Value::ServerError(_)))
 }
 
-/// The thread of all witnesses of this process, started when the first is needed; none if the system gives no thread.
+/// The thread shared by all witnesses of this process, started on first use; none if the OS refuses one.
 fn thread() -> Option<&'static Handle> {
     static THREAD: OnceLock<Option<Handle>> = OnceLock::new();
     let start = || {

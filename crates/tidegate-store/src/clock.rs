@@ -1,4 +1,4 @@
-//! What time it is: the one file in this crate that may ask the machine.
+//! Clocks: the only file in this crate that may read the system's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "counter")]
@@ -10,17 +10,17 @@ use tidegate_core::{Micros, Timestamp};
 #[cfg(feature = "counter")]
 use crate::counter::{CounterClock, Look, Rate};
 
-/// Tells the time, in microseconds since the Unix epoch.
+/// Returns the time in microseconds since the Unix epoch.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's wall clock.
+/// The system's wall clock.
 ///
-/// With the feature `counter` it is read from the processor's counter, at half the cost of asking the kernel. The counter's
-/// rate is measured again once a second, and its time follows the wall clock: gradually where the two drift apart, at once
-/// where the wall clock was set.
+/// With the feature `counter` it reads the processor's counter, at half the cost of a kernel call. The counter's rate is
+/// measured again once a second, and its time follows the wall clock: gradually while the two drift, at once when the wall
+/// clock was stepped.
 #[derive(Debug)]
 pub struct SystemClock {
     #[cfg(feature = "counter")]
@@ -28,7 +28,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock that shows the wall clock's time.
+    /// A clock that follows the wall clock.
     #[must_use]
     pub fn new() -> Self {
         SystemClock {
@@ -75,7 +75,7 @@ struct Counter {
 #[cfg(feature = "counter")]
 impl Counter {
     fn new() -> Self {
-        /// As long a span as quanta converts exactly: about a second.
+        /// The longest span that quanta converts exactly: about a second.
         const TICKS: u64 = 1 << 32;
         let counter = quanta::Clock::new();
         let rate = Rate::new(counter.delta_as_nanos(0, TICKS), TICKS);
@@ -91,7 +91,7 @@ impl Counter {
     }
 }
 
-/// Reads all clocks. Of a few tries the one counts that was interrupted least.
+/// Reads all clocks a few times, and keeps the reading with the shortest interruption.
 #[cfg(feature = "counter")]
 fn look(counter: &quanta::Clock, epoch: Instant) -> Look {
     let once = || {
@@ -111,7 +111,7 @@ fn look(counter: &quanta::Clock, epoch: Instant) -> Look {
     best
 }
 
-/// A clock that stands still until told otherwise, for tests.
+/// A clock that only moves when a test sets it.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
@@ -122,12 +122,12 @@ impl ManualClock {
         ManualClock(AtomicU64::new(now.as_micros()))
     }
 
-    /// Shows `now` from here on, earlier or later than before.
+    /// Sets the time to `now`, earlier or later than before.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.as_micros(), Ordering::SeqCst);
     }
 
-    /// Goes forward by `span`.
+    /// Advances by `span`.
     pub fn advance(&self, span: impl Into<Micros>) {
         let span = span.into();
         self.0.fetch_add(span.get(), Ordering::SeqCst);

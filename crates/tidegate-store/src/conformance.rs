@@ -1,8 +1,8 @@
-//! The suite that every store must pass: what fails it is not a store.
+//! The suite that every store must pass.
 //!
-//! It plays generated histories, requests over several cells, refunds, charges, resets and leases at given times, against
-//! the store and against a model made of nothing but [`tidegate_core`] and a map, and compares every answer. A failure
-//! names the seed; the same seed plays the same history.
+//! It plays generated histories (requests over several cells, refunds, charges, resets and leases at given times) against
+//! the store and against a model built only from [`tidegate_core`] and a map, and compares every answer. A failure names
+//! its seed; the same seed plays the same history.
 
 mod broken;
 mod history;
@@ -18,24 +18,24 @@ use crate::contract::{BatchOutcomes, Stamped, Store};
 use history::{History, Operation};
 use model::Model;
 
-/// A store whose time the suite sets.
+/// A store whose clock the suite sets.
 pub trait Subject {
     /// The store.
     fn store(&self) -> &dyn Store;
 
-    /// From now on the store's time is `now`.
+    /// Sets the store's clock to `now`.
     fn set_time(&self, now: Timestamp);
 
-    /// Whether it keeps [records](Store::put_record). One that does not must say of each that it was not applied.
+    /// Whether it supports [records](Store::put_record). A store that does not must return `NotApplied` for each.
     fn keeps_records(&self) -> bool {
         true
     }
 }
 
-/// Plays the histories of `seeds` and panics at the first answer that is not the model's.
+/// Plays the histories of `seeds` and panics at the first answer that differs from the model's.
 ///
 /// # Panics
-/// When the store is not one.
+/// When the store violates the contract.
 pub async fn check(subject: &dyn Subject, seeds: std::ops::Range<u64>) {
     records::check(subject).await;
     refunds::check(subject).await;
@@ -44,8 +44,8 @@ pub async fn check(subject: &dyn Subject, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// A cell whose full quota is back may be gone or not. Once the clock steps back that would make a difference, so the
-/// suite forgets such cells first.
+/// A store may or may not have dropped a cell whose full quota is back. That makes a difference once the clock steps
+/// back, so the suite resets such cells first.
 async fn forget_idle_cells(subject: &dyn Subject, history: &History, model: &mut Model, now: Timestamp) {
     for (key, limit) in history.cells() {
         if model.is_idle(key, limit, now) {

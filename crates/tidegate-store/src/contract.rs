@@ -1,4 +1,4 @@
-//! What every store promises, and the words in which it is asked.
+//! The contract of every store, and its request types.
 
 use std::future::Future;
 use std::num::NonZeroU32;
@@ -11,103 +11,101 @@ use crate::error::StoreError;
 use crate::outcomes::Outcomes;
 use crate::record::{Record, no_records};
 
-/// How long ago a node of a store last answered; none where that is not known.
+/// How long ago a store node last answered; none if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
 pub struct LastHeard {
-    /// Within the time that a decision may take.
+    /// Within the time allowed for a decision.
     pub in_time: Option<Micros>,
-    /// After that time.
+    /// Later than that.
     pub late: Option<Micros>,
-    /// What a witness says of it, where the store has one.
+    /// The witness's report, if the store has a witness.
     pub witness: Option<WitnessReport>,
 }
 
-/// What one says of a node that has missed a deadline who has nothing else to do than to ask it.
+/// The witness's view of a node that missed a deadline: it only pings, so its own load does not delay it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
 pub struct WitnessReport {
-    /// How long ago it last answered promptly: no later than a decision may take, and what else was under way explains.
+    /// Its last prompt answer: within the time allowed for a decision plus the time for calls in flight.
     pub prompt: Option<Micros>,
-    /// For how long it has not answered at all; zero while nobody has doubts.
+    /// How long it has not answered at all; zero while not in doubt.
     pub silent_for: Micros,
-    /// For how long it has not answered promptly; zero while nobody has doubts.
+    /// How long it has not answered promptly; zero while not in doubt.
     pub late_for: Micros,
-    /// About the longest that it took to answer lately.
+    /// Roughly its longest recent answer time.
     pub answers_within: Micros,
 }
 
 impl WitnessReport {
-    /// A node that was slow to answer lately may be silent for so many times as long.
+    /// A node may be silent for this multiple of its recent answer time.
     const SLOWER: u64 = 4;
-    /// A node that only ever answers late has failed after this.
+    /// A node whose answers have all been late for this long has failed.
     pub const LONGEST_LATENESS: Micros = Micros::from_secs(2);
 
-    /// Whether the node answers nobody: for the shortest of these patiences, or for a few times as long as it took to answer
-    /// lately, and the longest at most.
+    /// Whether the node is silent: for a multiple of its recent answer time, at least the start of `patience` and at most its
+    /// end.
     #[must_use]
     pub fn is_silent(&self, patience: std::ops::Range<Micros>) -> bool {
         let as_lately = Micros::new(self.answers_within.get().saturating_mul(Self::SLOWER));
         self.silent_for >= as_lately.clamp(patience.start, patience.end)
     }
 
-    /// Whether the node answers, but for too long never in time.
+    /// Whether the node answers, but has not been prompt for too long.
     #[must_use]
     pub fn is_too_slow(&self) -> bool {
         self.late_for >= Self::LONGEST_LATENESS
     }
 }
 
-/// The wait of a refusal by a partitioned store that is none of the limit's: another request holds for a moment what is missing,
-/// and may put it back. No penalty begins with it.
+/// The `retry_after` of a refusal that comes from a partitioned store, not from the limit: another request briefly holds the
+/// missing quota and may put it back. It starts no penalty.
 pub const HELD_RETRY_AFTER: Micros = Micros::new(99_999);
 
-/// Where cells live: this process's memory, or a Redis that every node shares.
+/// Stores cells: in this process's memory, or in a Redis that all nodes share.
 ///
-/// 1. A request spends from all its cells or from none; one that is refused spends from none.
-/// 2. Requests act as if run one after another, those of one batch in their order.
+/// 1. A request spends from all its cells or from none; a refused request spends nothing.
+/// 2. Requests act as if run one after another, those of a batch in order.
 /// 3. Given the same time, the answer is exactly [`tidegate_core`]'s.
-/// 4. The time is the store's own. Callers pass spans and ages, never timestamps. An answer says when it was decided, for logs
-///    alone: requests with a later time were decided after those with an earlier one.
-/// 5. A failure says whether the request may have been applied.
-/// 6. Cells whose full quota is back vanish by themselves.
-/// 7. Equal requests folded into one are decided as they would be one after another, at a cost that does not grow with
-///    their number.
-/// 8. An answer that nobody waits for any more leaves the store as if it had been waited for, or as if never asked.
+/// 4. The store's clock decides. Callers pass spans and ages, never timestamps. An answer carries its decision time for logs
+///    only: requests with a later time were decided after those with an earlier one.
+/// 5. An error says whether the request may have been applied.
+/// 6. Cells whose full quota is back disappear automatically.
+/// 7. Equal requests folded into one are decided as if run one after another, at a cost independent of their number.
+/// 8. A call whose reply is dropped leaves the store as if it had completed, or as if it was never made.
 ///
-/// `conformance::check` (with the feature `conformance`) tests this list. What fails it is not a store. One that wraps another
-/// forwards every method, those with a body too: they are what a store of one node without records or a fleet says.
+/// `conformance::check` (with the feature `conformance`) tests this list. A wrapper must forward every method, including those
+/// with a default body: the defaults describe a single-node store without records or a fleet.
 pub trait Store: Send + Sync + 'static {
-    /// Decides a batch: one outcome per spend of every request, in order. A request passes if all its enforced spends
-    /// were admitted.
+    /// Decides a batch: one outcome per spend of every request, in order. A request passes if all its enforced spends are
+    /// admitted.
     fn decide<'a>(&'a self, batch: &'a [Request<'a>]) -> Reply<'a, BatchOutcomes>;
 
-    /// Gives hits back, at most what was spent. Leaky buckets keep theirs: those behind were already told their time. Where
-    /// a refund has an id, each cell gets it back once, however often it is sent.
+    /// Refunds hits, at most what was spent. Leaky buckets refund nothing: requests queued behind already have their delay. A
+    /// refund with an ID is applied once per cell, however often it is sent.
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>>;
 
-    /// Takes hits that were already spent, whether or not they fit.
+    /// Charges hits that were already spent, whether or not they fit.
     fn charge<'a>(&'a self, charges: &'a [CellCharge<'a>]) -> Reply<'a, Stamped<()>>;
 
-    /// Forgets a cell: its full quota is back.
+    /// Deletes a cell: its full quota is back.
     fn reset<'a>(&'a self, cell: CellKey<'a>, limit: &'a Limit) -> Reply<'a, Stamped<()>>;
 
-    /// Gives a lease another time to live; false if it had ended.
+    /// Extends a lease by its TTL; false if it had ended.
     fn renew<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>>;
 
     /// Ends a lease; false if it had ended already.
     fn release<'a>(&'a self, lease: LeaseRef<'a>) -> Reply<'a, Stamped<bool>>;
 
-    /// Writes `record` for `ttl` under its name, unless there is one already: then that one stays and is the answer. Of
-    /// several nodes that write at once, one does, and the others read what it wrote.
+    /// Writes `record` for `ttl`, unless its name exists: then the existing value is kept and returned. If several nodes write
+    /// at once, one succeeds, and the others get its value.
     ///
-    /// A store that keeps no records says so: certainly not applied.
+    /// A store without records returns `NotApplied`.
     fn put_record<'a>(&'a self, _record: Record<'a>, _ttl: Micros) -> Reply<'a, Option<Vec<u8>>> {
         Reply::Now(Err(no_records()))
     }
 
-    /// Puts `to` in the place of `record`, for `ttl`, or nothing; false if the record is not, or no longer, that one.
-    /// Doing so twice does no harm.
+    /// Replaces `record` by `to` for `ttl`, or deletes it; false if the stored record is a different one. Idempotent.
     fn replace_record<'a>(
         &'a self,
         _record: Record<'a>,
@@ -117,101 +115,100 @@ pub trait Store: Send + Sync + 'static {
         Reply::Now(Err(no_records()))
     }
 
-    /// Over how many nodes its cells are spread. Each may fail while the others go on. The number stays what it was at
-    /// the start; a store that grows later lets nodes share one.
+    /// The number of nodes that its cells are spread over. Each may fail independently. The number is fixed at the start; if
+    /// the store grows later, servers share a node number.
     fn nodes(&self) -> usize {
         1
     }
 
-    /// The node, below [`Store::nodes`], that holds the cells of this tag.
+    /// The node, below [`Store::nodes`], of the cells with this tag.
     fn node_of(&self, _tag: &[u8]) -> usize {
         0
     }
 
-    /// The node's name, as an operator knows it; empty while it holds nothing.
+    /// The node's name for operators; empty while it holds nothing.
     fn endpoint(&self, _node: usize) -> String {
         "memory".to_owned()
     }
 
-    /// How long ago `node` last answered, also to a part of a decision that then came too late as a whole.
+    /// How long ago `node` last answered, including for parts of a decision that was late as a whole.
     fn last_heard(&self, _node: usize) -> LastHeard {
         LastHeard::default()
     }
 
-    /// Answers once `node` can decide: it reads and writes there what a request would. That a connection stands is not
-    /// enough, nor that a replica answers.
+    /// Succeeds once `node` can decide: it reads and writes like a request. An open connection is not enough, nor an answer
+    /// from a replica.
     fn probe(&self, _node: usize) -> Reply<'_, ()> {
         Reply::Now(Ok(()))
     }
 
-    /// Says that the limiter called `member` is alive for another `ttl`, and answers how many are, itself included.
+    /// Registers the limiter `member` as live for another `ttl`, and returns the number of live limiters, itself included.
     fn heartbeat(&self, _member: u64, _ttl: Micros) -> Reply<'_, usize> {
         Reply::Now(Ok(1))
     }
 
-    /// Says that the limiter called `member` is no longer alive: the next heartbeat of another does not count it. Doing so
-    /// twice does no harm.
+    /// Removes the limiter `member`: the next heartbeat of another does not count it. Idempotent.
     fn leave(&self, _member: u64) -> Reply<'_, ()> {
         Reply::Now(Ok(()))
     }
 }
 
-/// One request, or several equal ones: what each spends, from cells that are all different (a caller that would touch one
-/// twice asks for the sum).
+/// One request, or several equal ones: the spends of each, all on different cells (a caller that would touch a cell twice asks
+/// for the sum).
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What it spends where.
+    /// Its spends.
     pub spends: &'a [Spend<'a>],
-    /// How many equal requests it stands for. One that takes a lease stands for itself alone.
+    /// The number of equal requests. It is 1 for a request that takes a lease.
     pub count: NonZeroU32,
 }
 
 impl<'a> Request<'a> {
-    /// A request that stands for itself alone.
+    /// A single request.
     #[must_use]
     pub const fn once(spends: &'a [Spend<'a>]) -> Self {
         Request { spends, count: NonZeroU32::MIN }
     }
 
-    /// About how many microseconds a shared store works on it: what a call that carries many is planned by.
+    /// Roughly how many microseconds a shared store spends on it; used to size batches.
     #[must_use]
     pub fn store_us(&self) -> u64 {
         let spends: u64 = self.spends.iter().map(|spend| spend.store_us(self.count)).sum();
-        // Where cells are several, each is looked at before any is spent from.
+        // With several cells, each is read before any is spent from.
         let looks = if self.spends.len() > 1 || self.is_fold() { 2 } else { 1 };
         spends * looks
     }
 
-    /// Whether it stands for several.
+    /// Whether it stands for several equal requests.
     #[must_use]
     pub const fn is_fold(&self) -> bool {
         self.count.get() > 1
     }
 }
 
-/// What a request asks of one cell.
+/// A request's spend on one cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Spend<'a> {
     /// The cell.
     pub cell: CellKey<'a>,
-    /// The limit that guards it, and what is asked.
+    /// Its limit, and the amount asked for.
     pub touch: Touch<'a>,
 }
 
 impl Spend<'_> {
-    /// About how many microseconds a shared store works on `count` of it, in company (`cargo xtask bench redis-costs`).
+    /// Roughly how many microseconds a shared store spends on `count` of it, within a batch (`cargo xtask bench redis-costs`).
     fn store_us(&self, count: NonZeroU32) -> u64 {
         let limit = self.touch.limit;
         let counting = if limit.counts_refused() { 2 } else { 1 };
         match limit {
-            // Up to this many hits a log is read and written whole.
+            // Up to this size a log is read and written whole.
             Limit::SlidingLog(log) if log.limit() <= 1_000 => counting * (6 + log.limit() / 150),
-            // Of a longer one, what is entered: each hit is written.
+            // In a longer log, each hit is written on its own.
             Limit::SlidingLog(log) => {
                 let hits = self.touch.ask.hits.get().saturating_mul(count.get().into());
                 counting * (15 + hits.min(log.limit()) / 150)
             }
-            // Its refusals are noted in a log, and who is refused is told when enough of leases and log will be gone.
+            // Refusals go to a log, and a refusal computes when enough leases and log entries will have expired.
             Limit::Concurrency(_) if limit.counts_refused() => 60,
             Limit::Concurrency(_) => 13,
             _ => 4,
@@ -219,42 +216,42 @@ impl Spend<'_> {
     }
 }
 
-/// Names a cell: whose limit it is, and for whom.
+/// Identifies a cell: the limit and the key.
 #[derive(Clone, Copy, Debug)]
 pub struct CellKey<'a> {
-    /// The limit it belongs to.
+    /// Its limit.
     pub scope: &'a Scope,
     /// The key tuple, its parts length-prefixed ([`tidegate_core::append_part`]).
     pub key: &'a [u8],
-    /// What cells must share to live on the same node of a partitioned store. The key itself unless a rule colocates.
+    /// Cells with the same tag live on the same node of a partitioned store. It is the key, unless a rule colocates.
     pub tag: &'a [u8],
 }
 
-/// Hits to give back.
+/// Hits to refund.
 #[derive(Clone, Copy, Debug)]
 pub struct Refund<'a> {
-    /// The cell they were taken from.
+    /// The cell they were spent from.
     pub cell: CellKey<'a>,
-    /// The limit that guards it.
+    /// Its limit.
     pub limit: &'a Limit,
     /// How many.
     pub hits: Hits,
-    /// How long ago they were taken, so that they go back into the window that was charged.
+    /// Their age, so that they go back to the window that was charged.
     pub age: Micros,
-    /// Set where the refund may be sent again, because its answer was lost: the cell gets it back once.
+    /// Set if the refund may be sent again because its answer was lost: each cell applies it once.
     pub id: Option<RefundId>,
 }
 
-/// Names a refund, so that sending it again changes nothing, for [`RefundId::KNOWN_FOR`].
+/// Identifies a refund, so that sending it again within [`RefundId::KNOWN_FOR`] changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefundId(u128);
 
 impl RefundId {
-    /// How long a store knows that a cell has had a refund: twice the minute for which a request's name counts, so that the
-    /// last retry of that minute is known too.
+    /// How long a store remembers a refund: twice the minute for which a request's name is valid, so that the last retry in
+    /// that minute is covered too.
     pub const KNOWN_FOR: Micros = Micros::from_secs(120);
 
-    /// The id with these bytes: random ones, or a hash of what names the refund.
+    /// An ID from random bytes, or from a hash that identifies the refund.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         RefundId(u128::from_le_bytes(bytes))
@@ -267,14 +264,14 @@ impl RefundId {
     }
 }
 
-/// Hits to take that were already spent.
+/// Hits to charge that were already spent.
 #[derive(Clone, Copy, Debug)]
 pub struct CellCharge<'a> {
-    /// The cell they are taken from.
+    /// The cell to charge.
     pub cell: CellKey<'a>,
-    /// The limit that guards it.
+    /// Its limit.
     pub limit: &'a Limit,
-    /// How many, when they were spent, and how far they may go beyond the quota.
+    /// The hits, their age, and the allowed overdraft.
     pub charge: Charge,
 }
 
@@ -283,43 +280,42 @@ pub struct CellCharge<'a> {
 pub struct LeaseRef<'a> {
     /// The cell it was taken from.
     pub cell: CellKey<'a>,
-    /// The limit that guards it; its time to live is what a renewal gives.
+    /// Its limit; a renewal extends the lease by the limit's TTL.
     pub limit: &'a Limit,
-    /// Its name.
+    /// Its ID.
     pub id: LeaseId,
 }
 
-/// What the requests of a batch were told.
+/// The outcomes of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchOutcomes {
-    /// One outcome per spend of every request, in order. Of a request that stands for several, what the last of them is
-    /// told.
+    /// One outcome per spend of every request, in order. For a folded request, that of the last equal one.
     pub outcomes: Outcomes,
-    /// One per spend of every request that stands for several, in order.
+    /// One per spend of every folded request, in order.
     pub folds: Vec<Fold>,
-    /// When all of it was decided, by the store's clock: for logs, and never to decide by. None where that was not one moment
-    /// of one clock.
+    /// When all of it was decided, by the store's clock: for logs only, never for decisions. None unless it was one moment of
+    /// one clock.
     pub decided_at: Option<Timestamp>,
 }
 
-/// An answer, and when the store did what it tells of.
+/// An answer, and when the store produced it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing else to know")]
 pub struct Stamped<T> {
     /// The answer.
     pub value: T,
-    /// When, by the store's clock: for logs, and never to decide by. None where that was not one moment of one clock.
+    /// When, by the store's clock: for logs only, never for decisions. None unless it was one moment of one clock.
     pub at: Option<Timestamp>,
 }
 
 impl<T> Stamped<T> {
-    /// What was done at this moment.
+    /// An answer with this time.
     #[must_use]
     pub const fn at(value: T, at: Timestamp) -> Self {
         Stamped { value, at: Some(at) }
     }
 
-    /// Another answer, of the same moment.
+    /// Maps the answer and keeps the time.
     #[must_use]
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Stamped<U> {
         Stamped { value: change(self.value), at: self.at }
@@ -327,7 +323,7 @@ impl<T> Stamped<T> {
 }
 
 impl BatchOutcomes {
-    /// What each request of `batch`, which must be the one that was decided, is told.
+    /// The outcomes of each request of `batch`, which must be the decided batch.
     pub fn per_request<'a>(&'a self, batch: &'a [Request<'a>]) -> impl Iterator<Item = RequestOutcomes<'a>> {
         let (mut outcomes, mut folds) = (&self.outcomes[..], &self.folds[..]);
         batch.iter().map(move |request| {
@@ -341,7 +337,7 @@ impl BatchOutcomes {
 }
 
 impl From<Outcomes> for BatchOutcomes {
-    /// The outcomes of requests none of which stands for several.
+    /// The outcomes of requests without folds.
     #[inline]
     fn from(outcomes: Outcomes) -> Self {
         BatchOutcomes { outcomes, folds: Vec::new(), decided_at: None }
@@ -349,7 +345,7 @@ impl From<Outcomes> for BatchOutcomes {
 }
 
 impl FromIterator<Outcome> for BatchOutcomes {
-    /// The outcomes of requests none of which stands for several.
+    /// The outcomes of requests without folds.
     fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
         BatchOutcomes { outcomes: outcomes.into_iter().collect(), folds: Vec::new(), decided_at: None }
     }
@@ -381,7 +377,7 @@ impl<'a> IntoIterator for &'a BatchOutcomes {
     }
 }
 
-/// What one request of a batch, and all that it stands for, is told.
+/// The outcomes of one request of a batch, and of all its equal ones.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestOutcomes<'a> {
     request: Request<'a>,
@@ -390,7 +386,7 @@ pub struct RequestOutcomes<'a> {
 }
 
 impl RequestOutcomes<'_> {
-    /// How many of the equal requests pass: the first ones.
+    /// How many of the equal requests pass; they are the first ones.
     #[must_use]
     pub fn passed(&self) -> u32 {
         let enforced = |spend: &&Spend<'_>| spend.touch.stance == Stance::Enforced;
@@ -402,7 +398,7 @@ impl RequestOutcomes<'_> {
         u32::from(told.all(|(spend, outcome)| outcome.is_admitted() || !enforced(&spend)))
     }
 
-    /// What the request at `place` among the equal ones, from 0, is told: one outcome per spend.
+    /// The outcomes of the equal request at index `place`: one per spend.
     pub fn at(&self, place: u32) -> impl Iterator<Item = Outcome> {
         let of = move |(number, spend): (usize, &Spend<'_>)| match self.folds.get(number) {
             Some(fold) => fold.at(place, spend.touch.limit, spend.touch.ask.hits),
@@ -412,20 +408,19 @@ impl RequestOutcomes<'_> {
     }
 }
 
-/// An answer that is there already (memory) or will come (a network). Awaiting it costs nothing in the first case: no
-/// allocation, no suspension.
+/// A reply that is ready (memory) or pending (network). Awaiting a ready one costs nothing: no allocation, no suspension.
 pub enum Reply<'a, T> {
-    /// Here it is.
+    /// Ready.
     Now(Result<T, StoreError>),
-    /// It will come.
+    /// Pending.
     Later(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
 }
 
 impl<T> Reply<'_, T> {
-    /// The answer, waited for where it has yet to come.
+    /// Waits for the answer if it is pending.
     ///
     /// # Errors
-    /// When the store did not answer.
+    /// When the store fails.
     pub async fn answer(self) -> Result<T, StoreError> {
         match self {
             Reply::Now(answer) => answer,

@@ -1,8 +1,8 @@
-//! The time, from the processor's counter: what every request reads, and one thread a second renews.
+//! The time from the processor's counter: read by every request, renewed by one thread once a second.
 //!
-//! A reader takes no lock and waits for nobody. There are two places for a [`Line`], and a number that says which is in
-//! use: a new line goes to the other place, so that a writer that loses its core holds up no reader. A reader that finds
-//! the number changed reads again.
+//! A reader takes no lock and never waits. There are two places for a [`Line`], and a number that says which is in use:
+//! a new line goes to the other place, so a writer that loses its core blocks no reader. A reader that sees the number
+//! change reads again.
 
 mod follow;
 
@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use follow::{Follower, Line};
 pub(crate) use follow::{Look, Rate};
 
-/// Shows the wall clock's time for a tick of the counter.
+/// Converts a tick of the counter to wall-clock time.
 #[derive(Debug)]
 pub(crate) struct CounterClock {
     published: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct CounterClock {
     follower: Mutex<Follower>,
 }
 
-/// A line, and the one before it for ticks from before its begin: one cache line.
+/// A line, and the previous one for ticks before its start: one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct PublishedLine {
@@ -29,7 +29,7 @@ struct PublishedLine {
 }
 
 impl CounterClock {
-    /// Begins with what the clocks show, and a rate that may be wrong.
+    /// Starts from a reading of the clocks and a rate that may be wrong.
     pub(crate) fn new(look: Look, rate: Rate) -> Self {
         let follower = Follower::new(look, rate);
         let places = [PublishedLine::default(), PublishedLine::default()];
@@ -37,11 +37,11 @@ impl CounterClock {
         CounterClock { published: AtomicU64::new(0), places, follower: Mutex::new(follower) }
     }
 
-    /// The time at `ticks`, in microseconds since 1970. Where the line has ended, `look` reads the clocks for the next.
+    /// The time at `ticks`, in microseconds since 1970. If the line has ended, `look` reads the clocks for the next.
     #[inline]
     pub(crate) fn at(&self, ticks: u64, look: impl FnOnce() -> Look) -> u64 {
         let line = self.read(|place| &place.line);
-        // Before its begin the difference wraps round: one comparison for both ends.
+        // Before the start the difference wraps: one comparison checks both ends.
         if ticks.wrapping_sub(line.ticks) < line.length_ticks {
             line.at(ticks)
         } else {
@@ -61,7 +61,7 @@ impl CounterClock {
             Err(TryLockError::Poisoned(poisoned)) => self.renew(&mut poisoned.into_inner(), ticks, look),
             Err(TryLockError::WouldBlock) if !line.is_stale_at(ticks) => line.at(ticks),
             Err(TryLockError::WouldBlock) => {
-                // The first readers after a long rest: what the line shows by now, nobody should see.
+                // The first readers after a long idle time: the old line is too far off to use.
                 let mut follower = self.follower.lock().unwrap_or_else(PoisonError::into_inner);
                 self.renew(&mut follower, ticks, look)
             }
@@ -71,7 +71,7 @@ impl CounterClock {
     fn renew(&self, follower: &mut Follower, ticks: u64, look: impl FnOnce() -> Look) -> u64 {
         let before = follower.line();
         if ticks < before.end() {
-            // Another thread was faster, and its line may begin only in a moment.
+            // Another thread was faster, and its line may start slightly later.
             return if ticks < before.ticks {
                 self.read(|place| &place.before).at(ticks)
             } else {
@@ -81,7 +81,7 @@ impl CounterClock {
         let look = look();
         let line = follower.follow(look);
         let next = self.published.load(Ordering::Relaxed).wrapping_add(1);
-        // Pairs with the fence in `read`: who sees a part of this line also sees that the place had been left before.
+        // Pairs with the fence in `read`: a reader that sees part of this line also sees that the place was out of use.
         fence(Ordering::Release);
         self.place(next).store(&line, &before);
         self.published.store(next, Ordering::Release);

@@ -1,47 +1,47 @@
-//! Why a store did not answer, split by what may be done about it.
+//! Store errors, split by what the caller can do next.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The cause of a failure, as its origin told it.
+/// The underlying cause of a failure.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A store that did not answer. A refusal is an answer, not one of these.
+/// A failure of the store. A refusal is an answer, not an error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Certainly not applied: safe to try again, here or elsewhere.
+    /// Certainly not applied: safe to retry, here or elsewhere.
     NotApplied {
-        /// Which store, as an operator knows it.
+        /// The store's name for operators.
         endpoint: String,
-        /// What it said, or why it could not be reached.
+        /// Its error, or why it is unreachable.
         source: BoxError,
     },
-    /// Certainly not applied: the store came to it only when its time was over, and left it.
+    /// Certainly not applied: the store reached the call after its latest start, and skipped it.
     TooLate {
-        /// Which store, as an operator knows it.
+        /// The store's name for operators.
         endpoint: String,
-        /// How long it was given.
+        /// The time it had.
         waited: Duration,
     },
-    /// Possibly applied, for the connection was lost: a retry could spend twice.
+    /// Possibly applied, because the connection was lost: a retry could spend twice.
     FateUnknown {
-        /// Which store, as an operator knows it.
+        /// The store's name for operators.
         endpoint: String,
         /// How the answer was lost.
         source: BoxError,
     },
-    /// Possibly applied, for no answer came in time: a retry could spend twice.
+    /// Possibly applied, because no answer came in time: a retry could spend twice.
     TimedOut {
-        /// Which store, as an operator knows it.
+        /// The store's name for operators.
         endpoint: String,
-        /// How long it was given.
+        /// The time it had.
         waited: Duration,
     },
 }
 
 impl StoreError {
-    /// Which store, as an operator knows it.
+    /// The store's name for operators.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         match self {
@@ -52,13 +52,13 @@ impl StoreError {
         }
     }
 
-    /// Whether the request certainly left no trace, so that it may be sent again.
+    /// Whether the request certainly changed nothing, so that a retry is safe.
     #[must_use]
     pub fn is_certainly_not_applied(&self) -> bool {
         matches!(self, StoreError::NotApplied { .. } | StoreError::TooLate { .. })
     }
 
-    /// Whether time was all that was missing.
+    /// Whether the only cause is a lack of time.
     #[must_use]
     pub fn is_late(&self) -> bool {
         matches!(self, StoreError::TimedOut { .. } | StoreError::TooLate { .. })

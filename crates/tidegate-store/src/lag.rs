@@ -1,36 +1,36 @@
-//! Whether a wait was long because the store is slow, or because nobody here was awake to hear it.
+//! Tells a slow store from a waiter whose own thread did not run.
 //!
-//! A thread that was busy for a tenth of a second finds its timers run out and the store's answer unread. That says nothing
-//! about the store. So who waits for a store cuts the wait into slices: one that comes back much later than planned shows
-//! that the waiter itself was late, and that time is not held against the store.
+//! A thread that was busy for a tenth of a second finds its timers expired and the store's answer unread. That says nothing
+//! about the store. So a waiter divides its wait into slices: a slice that ends much later than planned shows that the
+//! waiter itself was late, and that time does not count against the store.
 
 use tidegate_core::Micros;
 
-/// A wait for a store is prolonged by at most so much because its thread did not run.
+/// The most that a wait is extended because its thread did not run.
 pub const MOST_LAG: Micros = Micros::from_secs(2);
 
 const PARTS: u64 = 5;
 const SHORTEST: Micros = Micros::from_millis(1);
 const LONGEST: Micros = Micros::from_millis(10);
 
-/// How a wait is cut.
+/// The length of one slice of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice(Micros);
 
 impl Slice {
-    /// The slice for a wait of at most `timeout`: a fifth of it, from a millisecond, which is what timers can do, to ten.
+    /// The slice for a wait of at most `timeout`: a fifth of it, between 1 ms (the resolution of timers) and 10 ms.
     #[must_use]
     pub fn of(timeout: Micros) -> Self {
         Slice(Micros::new(timeout.get() / PARTS).clamp(SHORTEST, LONGEST))
     }
 
-    /// How long one is.
+    /// The length of the slice.
     #[must_use]
     pub fn span(self) -> Micros {
         self.0
     }
 
-    /// How much of a sleep of `planned` that took `took` was lag. A sleep that was late by less than a slice was on time.
+    /// How much of a sleep of `planned` that took `took` was lag. Less than a slice late counts as on time.
     #[must_use]
     pub fn lag(self, planned: Micros, took: Micros) -> Micros {
         let late = took.saturating_sub(planned);

@@ -1,7 +1,7 @@
-//! Where cells live, behind one contract: this process's memory, or a Redis that every node shares.
+//! Stores for cells behind one contract: this process's memory, or a Redis that all nodes share.
 //!
-//! [`Store`] is the contract, [`MemoryStore`] the store that needs nothing else installed, and `conformance` (a feature,
-//! for tests) the suite that tells whether something is a store.
+//! [`Store`] is the contract, [`MemoryStore`] the store without external dependencies, and `conformance` (a feature, for
+//! tests) the suite that checks a store.
 
 mod clock;
 #[cfg(feature = "conformance")]

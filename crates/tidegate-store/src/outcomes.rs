@@ -1,13 +1,13 @@
-//! A list of outcomes that allocates only where a request touches more than two cells.
+//! A list of outcomes that allocates only for more than two cells.
 //!
-//! Most requests touch one, and their outcome stands alone: it can be handed on in registers, where a list with room for
-//! several is written to memory and copied (a fifth of a decision in memory).
+//! Most requests touch one cell. A single outcome can be returned in registers, where a list with room for several is
+//! written to memory and copied (a fifth of the cost of an in-memory decision).
 
 use std::ops::{Deref, DerefMut};
 
 use tidegate_core::Outcome;
 
-/// One outcome per spend, in order. It is read as a slice.
+/// One outcome per spend, in order. Dereferences to a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcomes(List);
 
@@ -15,19 +15,19 @@ pub struct Outcomes(List);
 enum List {
     One(Outcome),
     Two([Outcome; 2]),
-    /// None, or more than two.
+    /// Zero, or more than two.
     Other(Vec<Outcome>),
 }
 
 impl Outcomes {
-    /// None yet.
+    /// An empty list.
     #[must_use]
     #[inline]
     pub fn new() -> Self {
         Outcomes(List::Other(Vec::new()))
     }
 
-    /// Adds what the next spend was told.
+    /// Adds the outcome of the next spend.
     #[inline]
     pub fn push(&mut self, outcome: Outcome) {
         match &mut self.0 {
@@ -120,7 +120,7 @@ impl<'a> IntoIterator for &'a Outcomes {
     }
 }
 
-/// The outcomes of an [`Outcomes`], one after another.
+/// Iterates over the outcomes of an [`Outcomes`].
 #[derive(Debug)]
 pub struct IntoOutcomes {
     outcomes: Outcomes,

@@ -1,18 +1,18 @@
-//! Records: a few bytes that all nodes see, beside the cells. What a named request was answered, a secret that a fleet
-//! shares.
+//! Records: a few bytes that all nodes share, besides the cells. Examples: the answer to a named request, a fleet's
+//! secret.
 
 use crate::error::StoreError;
 
-/// A record: what it is called, and what it says. The name is also its tag: it tells where a partitioned store keeps it.
+/// A record's name and value. The name is also its tag, which selects its node in a partitioned store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: &'a [u8],
-    /// What it says.
+    /// Its value.
     pub value: &'a [u8],
 }
 
-/// The answer of a store that keeps no records.
+/// The error of a store without records.
 pub(crate) fn no_records() -> StoreError {
     StoreError::NotApplied { endpoint: "store".to_owned(), source: "it keeps no records".into() }
 }

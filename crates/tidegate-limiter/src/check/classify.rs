@@ -1,4 +1,4 @@
-//! Who decides each cell of a request: found without a side effect, so that nothing has to be taken back to find out.
+//! What decides each cell of a request: found without side effects, so that there is nothing to undo.
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
@@ -10,39 +10,39 @@ use crate::deny_cache::{CachedCell, CachedRefusal, Certainty};
 use crate::limiter::Limiter;
 use crate::remote::Remote;
 
-/// The cells of one request: what it asks of each, where to look for what is known of it, and how its rule wants it treated.
+/// The cells of one request: what it asks of each, its deny cache key, and its rule's policy.
 pub(crate) struct Cells<'p> {
     pub(crate) spends: &'p [Spend<'p>],
     pub(crate) cached: SmallVec<[CachedCell<'p>; 4]>,
     pub(crate) policies: SmallVec<[CellPolicy; 4]>,
-    /// Whether a refusal that is remembered of one of them is enough to refuse the request.
+    /// Whether a cached refusal of one of them is enough to refuse the request.
     pub(crate) repeats_refusals: bool,
 }
 
-/// How a rule wants one of its cells treated.
+/// How a rule's cells are coordinated, and its failure policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CellPolicy {
     pub(crate) coordination: Coordination,
     pub(crate) on_store_failure: OnStoreFailure,
 }
 
-/// Places among a request's cells.
+/// Indices into a request's cells.
 pub(crate) type Places = SmallVec<[usize; 4]>;
 
-/// Who decides.
+/// What decides each cell.
 #[derive(Default)]
 pub(crate) struct Classified {
-    /// The request is known to be refused. Then nobody else is asked.
+    /// The request is known to be refused. Then nothing else is asked.
     pub(crate) deny: Option<CachedRefusal>,
     /// This node: cells of local rules, and of approximate ones whose share has room.
     pub(crate) local: Places,
     /// The store.
     pub(crate) store: Places,
-    /// Nobody: the cell's store node does not answer. Its rule's failure policy decides.
+    /// The failure policy of the cell's rule: its store node does not answer.
     pub(crate) away: Places,
 }
 
-/// Says who decides each of `cells`. Each node of the store is looked at once.
+/// Finds what decides each of `cells`. Each store node is checked once.
 pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, now: Timestamp) -> Classified {
     if cells.repeats_refusals {
         let deny = limiter.deny_cache.refusal(cells.cached.iter().copied(), (now, Certainty::Known));
@@ -69,15 +69,15 @@ pub(crate) fn classify(limiter: &Limiter, remote: &Remote, cells: &Cells<'_>, no
     classified
 }
 
-/// Whether hits that are reported every `sync_every` still belong to the window in which they were admitted. Where they
-/// would not, the store counts them in the next one, and callers within their limit would be refused: it is asked instead.
+/// Whether hits reported every `sync_every` still belong to the window in which they were admitted. If not, the store would
+/// count them in the next one and refuse callers within their limit: so it is asked instead.
 fn keeps_up(spend: &Spend<'_>, sync_every: Micros) -> bool {
     const PARTS: u64 = 8;
     let window = spend.touch.limit.quota_window();
     window.is_none_or(|window| sync_every.get().saturating_mul(PARTS) <= window.get())
 }
 
-/// What the breakers said of each node, asked once.
+/// The breaker state of each node, checked once.
 struct NodesSeen<'r> {
     remote: &'r Remote,
     now: Timestamp,
@@ -85,7 +85,7 @@ struct NodesSeen<'r> {
 }
 
 impl NodesSeen<'_> {
-    /// Whether the node that holds cells of this tag may be asked.
+    /// Whether the node that holds cells with this tag may be called.
     fn answers(&mut self, tag: &[u8]) -> bool {
         if self.remote.breakers.all_closed() {
             return true;
@@ -107,7 +107,7 @@ impl<'p> Cells<'p> {
         spends: &'p [Spend<'p>],
         policies: impl Iterator<Item = CellPolicy>,
     ) -> Self {
-        // A cell that counts refused requests must hear of each: such a request is not refused behind its back.
+        // A cell that counts refused requests must see each one: the deny cache must not refuse for it.
         let repeats_refusals = !spends.iter().any(|spend| spend.touch.limit.counts_refused());
         let cached = |Spend { cell, touch }: &Spend<'p>| CachedCell {
             hash: hasher.cell(cell),
@@ -120,14 +120,14 @@ impl<'p> Cells<'p> {
         Cells { spends, cached, policies, repeats_refusals }
     }
 
-    /// Those of limits that the caller brought along: no rule set has anything to say of them.
+    /// The cells of limits supplied by the caller, which no rule set covers.
     pub(crate) fn of_a_caller(hasher: &CellHasher, spends: &'p [Spend<'p>]) -> Self {
         Cells::new(hasher, spends, spends.iter().map(|_| CellPolicy::OF_A_CALLER))
     }
 }
 
 impl CellPolicy {
-    /// That of a limit that the caller brought along.
+    /// The policy of a limit supplied by the caller.
     pub(crate) const OF_A_CALLER: CellPolicy =
         CellPolicy { coordination: Coordination::Exact, on_store_failure: OnStoreFailure::Local };
 

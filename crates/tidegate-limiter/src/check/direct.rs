@@ -1,7 +1,7 @@
-//! Limits that no rule states: the caller names the cells and the limits itself (`CL.THROTTLE`).
+//! Limits that no rule states: the caller supplies the cells and the limits (`CL.THROTTLE`).
 //!
-//! There is nothing to match and nothing to report by rule. What is left of the way is the local layer, the store, and this
-//! node's memory where the store fails.
+//! There is nothing to match and nothing to report by rule. What remains is the local layer, the store, and this node's
+//! memory if the store fails.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,16 +15,16 @@ use crate::decision::Source;
 use crate::limiter::Limiter;
 use crate::observer::RuleResult;
 
-/// What a batch of direct requests was answered: there already, or to be waited for.
+/// The answer to a batch of direct requests: ready, or pending.
 pub enum Direct<'a> {
-    /// Here it is: one outcome per spend, in order, and who answered.
+    /// Ready: one outcome per spend, in order, and their source.
     Now(Outcomes, Source),
-    /// It will come.
+    /// Pending.
     Later(Pin<Box<dyn Future<Output = (Outcomes, Source)> + Send + 'a>>),
 }
 
 impl Direct<'_> {
-    /// The answer, waited for where it has yet to come.
+    /// The answer, awaited if pending.
     pub async fn answer(self) -> (Outcomes, Source) {
         match self {
             Direct::Now(outcomes, source) => (outcomes, source),
@@ -43,14 +43,14 @@ impl std::fmt::Debug for Direct<'_> {
 }
 
 impl Limiter {
-    /// Decides requests whose cells and limits are the caller's own, in order, in one call to the store. Where that fails,
-    /// this node decides alone.
+    /// Decides requests whose cells and limits the caller supplies, in order, in one store call. If that fails, this node
+    /// decides alone.
     ///
     /// The scopes of their cells must not be those of a rule.
     pub fn decide_direct<'a>(&'a self, batch: &'a [Request<'a>]) -> Direct<'a> {
         let Some(remote) = &self.remote else {
             return match self.store.decide(batch) {
-                // What almost always happens, with as little moved about as can be.
+                // The common case, with as few moves as possible.
                 Reply::Now(Ok(told)) => {
                     self.tell_direct(&told, Source::Store);
                     Direct::Now(told.outcomes, Source::Store)
@@ -100,7 +100,7 @@ impl Limiter {
         }
     }
 
-    /// All outcomes, and of those who answered the one to be relied on least.
+    /// All outcomes, and the source with the weakest guarantee.
     fn direct_answer(&self, answers: impl Iterator<Item = CheckAnswer>) -> (Outcomes, Source) {
         let (mut outcomes, mut source) = (Outcomes::new(), Source::None);
         for answer in answers {

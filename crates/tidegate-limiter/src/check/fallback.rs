@@ -1,12 +1,12 @@
-//! What is answered when the store does not, or not in time: each rule's own policy.
+//! The answer when the store gives none, or none in time: each rule's own failure policy.
 //!
 //! A closed rule refuses the whole request; otherwise open rules let it pass and local ones decide on this node, with its
-//! share of the limit. Rules on trial refuse nothing here either.
+//! share of the limit. Shadow rules refuse nothing here either.
 //!
-//! Where the store has not failed but is too busy, the policy answers from what is known: a flood must not win what is meant
-//! for those whose store is gone. What is known to be refused stays refused. An open rule lets pass no more than its limit, as
-//! far as this node knows. A local one gives nothing: the store goes on deciding for others, and what it gives them may be the
-//! last there is. It tells the caller to ask again soon.
+//! If the store has not failed but is too busy, the policy answers from what is known: a flood must not gain what is meant
+//! for callers whose store has failed. What is known to be refused stays refused. An open rule admits no more than its limit,
+//! as far as this node knows. A local one admits nothing: the store keeps deciding for others, and may already give them the
+//! last hits. It asks the caller to retry soon.
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Outcome, Stance, Timestamp, Verdict};
@@ -20,7 +20,7 @@ use crate::deny_cache::{CachedRefusal, Certainty};
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend, Portion};
 
-/// Decides a request none of whose cells can be asked.
+/// Decides a request none of whose cells can be asked at the store.
 pub(crate) fn without_the_store<'p>(
     limiter: &'p Limiter,
     spends: &'p [tidegate_store::Spend<'p>],
@@ -32,12 +32,12 @@ pub(crate) fn without_the_store<'p>(
 }
 
 impl<'p> PendingCheck<'p> {
-    /// The store did not answer for the cells that it was asked.
+    /// The store did not answer for the cells it was asked about.
     pub(super) fn without_store(&mut self) -> CheckAnswer {
         self.decide_here(Cause::Failure)
     }
 
-    /// The store answers others, and there was no room or no time to ask it for this request.
+    /// The store answers others, but there was no room or no time to ask it for this request.
     pub(super) fn overloaded(&mut self) -> CheckAnswer {
         let now = self.limiter.clock.now();
         let cells = self.cells.cached.iter().copied();
@@ -65,7 +65,7 @@ impl<'p> PendingCheck<'p> {
         self.answer()
     }
 
-    /// Spends from cells of this node, and from those whose store is `away` as their rules want it.
+    /// Spends from cells of this node, and from `away` cells as their rules' failure policies say.
     pub(super) fn hold(
         &mut self,
         mut local: SmallVec<[LocalSpend<'p>; 2]>,
@@ -74,7 +74,7 @@ impl<'p> PendingCheck<'p> {
     ) -> Result<LocalHold<'p, 'p>, Refused> {
         let Limiter { deny_cache, local: cells, observer, .. } = self.limiter;
         if self.outcomes.is_empty() {
-            // Until somebody decides, each cell says what it said last.
+            // Until it is decided, each cell reports its last known outcome.
             self.outcomes = self.cells.cached.iter().map(|cell| deny_cache.last_seen(cell, now)).collect();
         }
         if let Some(source) = away.iter().map(|place| self.policy_at(*place)).reduce(Source::or_weaker) {
@@ -101,18 +101,18 @@ impl<'p> PendingCheck<'p> {
         if held.passes() { Ok(held) } else { Err(Refused) }
     }
 
-    /// What this node may give of a cell whose store cannot be asked; nothing where the policy decides without counting.
+    /// What this node may admit from a cell whose store cannot be asked; `None` if the policy decides without counting.
     fn portion_at(&self, place: usize) -> Option<Portion> {
         match self.policy_at(place) {
             Source::FallbackLocal => Some(Portion::Share),
-            // Leases are no hits, and are not charged: they live here until they end.
+            // Leases are not hits, and are not charged: they live here until they end.
             Source::OverloadOpen => Some(Portion::Whole),
             _ => None,
         }
     }
 
-    /// Whether a closed rule refuses because its store is away, or another because the store is only too busy, and too little
-    /// is known to be left.
+    /// Whether a closed rule refuses because its store is unavailable, or another because the store is too busy and too
+    /// little is known to be left.
     fn refuse_at_once(&mut self, away: &[usize], now: Timestamp) -> bool {
         let mut refused = false;
         for &place in away {
@@ -134,7 +134,7 @@ impl<'p> PendingCheck<'p> {
         let cell = &self.cells.cached[place];
         let left = self.limiter.deny_cache.left(cell, now)?;
         let too_little = cell.stance == Stance::Enforced && left.remaining < cell.hits.get().max(1);
-        // Then all is back, at the latest.
+        // The whole quota is back by then at the latest.
         let verdict = Verdict::Refused { retry_after: Some(left.reset_after) };
         too_little.then_some(Outcome { verdict, ..left })
     }
@@ -143,7 +143,7 @@ impl<'p> PendingCheck<'p> {
         (self.cells.spends[place].touch.stance == Stance::Enforced).then_some(ASK_AGAIN)
     }
 
-    /// What decides for a cell whose store cannot be asked.
+    /// The policy for a cell whose store cannot be asked.
     fn policy_at(&self, place: usize) -> Source {
         let failed = self.cause == Cause::Failure;
         match self.cells.policies[place].on_store_failure {
@@ -177,17 +177,17 @@ impl<'p> PendingCheck<'p> {
 pub(super) enum Cause {
     /// The store does not answer.
     Failure,
-    /// It answers others, and was too busy for this one.
+    /// It answers others, but was too busy for this request.
     Overload,
 }
 
-/// How a local rule refuses what the store could not be asked for in time: it may be asked again soon.
+/// How a local rule refuses if the store could not be asked in time: retry soon.
 const ASK_AGAIN: Outcome = Outcome {
     verdict: Verdict::Refused { retry_after: Some(Micros::from_millis(100)) },
     remaining: 0,
     reset_after: Micros::from_millis(100),
 };
 
-/// How a closed rule refuses: until when is unknown.
+/// How a closed rule refuses: the retry time is unknown.
 const UNAVAILABLE: Outcome =
     Outcome { verdict: Verdict::Refused { retry_after: None }, remaining: 0, reset_after: Micros::ZERO };

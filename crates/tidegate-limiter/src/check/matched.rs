@@ -1,4 +1,4 @@
-//! What the rules say of a request, in a form that a plan can borrow from.
+//! The rules that a request matches, in a form that a plan can borrow from.
 
 use smallvec::SmallVec;
 use tidegate_core::{Limit, Scope, Timestamp, append_part};
@@ -13,30 +13,30 @@ use crate::limiter::Limiter;
 use crate::request::{CheckRequest, Patience};
 use crate::snapshot::Snapshot;
 
-/// What the rules say of a request. Large, so it is filled where it stands.
+/// The rules that a request matches. Large, so it is filled in place.
 pub(crate) struct Matched<'r> {
     matches: Matches<'r>,
     overrides: OverrideKeys,
     without_waiting: WithoutWaiting<'r>,
-    /// Cells that several descriptors name under different limits: all of them must be kept.
+    /// Cells that several descriptors name under different limits: all of them must hold.
     strictest: Vec<StrictestLimit>,
-    /// When it was asked for.
+    /// When the check arrived.
     pub(crate) asked_at: Timestamp,
-    /// Whether its descriptors are several readings of one request.
+    /// Whether its descriptors are readings of one request.
     pub(crate) of_readings: bool,
 }
 
-/// A cell that a request names under several limits, and the one that keeps them all.
+/// A cell that a request names under several limits, and the limit that satisfies them all.
 pub(super) struct StrictestLimit {
     pub(super) scope: Scope,
     pub(super) key: CellKeyBytes,
     pub(super) limit: Limit,
 }
 
-/// The keys of descriptors that bring their own limit: the whole descriptor.
+/// The keys of descriptors with a limit override: the whole descriptor.
 pub(crate) type OverrideKeys = SmallVec<[(usize, CellKeyBytes); 1]>;
 
-/// Leaky buckets, each with what it is to a caller that cannot wait.
+/// Leaky buckets, each with its equivalent for a caller that cannot wait.
 pub(crate) type WithoutWaiting<'r> = SmallVec<[(&'r Limit, Limit); 1]>;
 
 impl<'r> Matched<'r> {
@@ -52,7 +52,7 @@ impl<'r> Matched<'r> {
         }
     }
 
-    /// What the rules of `snapshot` say of `request`, where a copy of it does not matter.
+    /// Matches `request` against the rules of `snapshot`, where a copy of the result does not matter.
     pub(crate) fn of(
         snapshot: &'r Snapshot,
         request: &CheckRequest<'_>,
@@ -63,7 +63,7 @@ impl<'r> Matched<'r> {
         Ok(matched)
     }
 
-    /// Finds what the rules of `snapshot` say of `request`.
+    /// Matches `request` against the rules of `snapshot`.
     pub(crate) fn find(
         &mut self,
         snapshot: &'r Snapshot,
@@ -88,8 +88,8 @@ impl<'r> Matched<'r> {
         Ok(())
     }
 
-    /// Each reading is matched as if there were no other, so that a rule which replaces others in one of them does not
-    /// lift them from the next.
+    /// Matches each reading as if it were the only one, so that a rule which replaces others in one reading does not lift
+    /// them from the next.
     pub(crate) fn find_readings(
         &mut self,
         snapshot: &'r Snapshot,
@@ -125,7 +125,7 @@ impl<'r> Matched<'r> {
         request: &CheckRequest<'_>,
         now: Timestamp,
     ) -> Result<(), UnknownDomain> {
-        // A descriptor that brings its own limit is no business of the rules: they neither limit nor replace for it.
+        // Rules ignore a descriptor with a limit override: they neither limit it nor replace other rules for it.
         let by_rules = request.descriptors.iter().enumerate().filter(|(_, ask)| ask.limit.is_none());
         let (places, descriptors): (SmallVec<[usize; 2]>, SmallVec<[Descriptor<'_>; 2]>) =
             by_rules.map(|(place, ask)| (place, ask.descriptor)).unzip();
@@ -145,7 +145,7 @@ impl<'r> Matched<'r> {
         Ok(())
     }
 
-    /// Finds the cells that several descriptors name under different limits: tiers of one rule, or limits brought along.
+    /// Finds the cells that several descriptors name under different limits: tiers of one rule, or limit overrides.
     fn find_strictest(&mut self, request: &CheckRequest<'_>) {
         let by_rules = self.matches.iter().flat_map(|found| {
             let limits = if let MatchedLimits::Enforce(limits) = found.limits { limits } else { &[] };
@@ -178,13 +178,13 @@ impl<'r> Matched<'r> {
         self.strictest = strictest;
     }
 
-    /// The rules that match.
+    /// The matching rules.
     pub(crate) fn matches(&self) -> &[Match<'r>] {
         &self.matches
     }
 
-    /// The most critical priority among the rules that match, if any of them states one. A rule that is skipped because its
-    /// key is missing has no say.
+    /// The highest priority among the matching rules, if any states one. A rule that is skipped because its key is missing
+    /// does not count.
     pub(crate) fn priority(&self) -> Option<Priority> {
         let skipped =
             |found: &Match<'_>| matches!(found.limits, MatchedLimits::KeyMissing(OnMissingKey::Skip));
@@ -192,14 +192,14 @@ impl<'r> Matched<'r> {
         have_a_say.filter_map(|found| found.rule.priority()).min()
     }
 
-    /// The cells that `request` touches because of what was found, where a copy of them does not matter.
+    /// The cells that `request` touches because of these matches, where a copy of them does not matter.
     pub(crate) fn plan<'p>(&'p self, request: &'p CheckRequest<'p>, lease_ids: &LeaseIds) -> Plan<'p> {
         let mut plan = Plan::new();
         self.add_to(&mut plan, request, lease_ids);
         plan
     }
 
-    /// Adds the cells that `request` touches because of what was found.
+    /// Adds the cells that `request` touches because of these matches.
     #[inline]
     pub(crate) fn add_to<'p>(
         &'p self,

@@ -1,8 +1,8 @@
 //! The path of one request: match rules, plan cells, classify them, commit, ask the store, settle.
 //!
-//! [`matched`] finds the rules, [`plan`] the cells, [`classify`] who decides each of them (pure), [`pending`] carries that
-//! out and undoes it where any part refuses, [`fallback`] decides what the store cannot. The rooms that they use know
-//! nothing of each other's requests.
+//! [`matched`] finds the rules, [`plan`] the cells, [`classify`] what decides each of them (pure), [`pending`] commits that
+//! and undoes it if any part refuses, [`fallback`] decides what the store cannot. The modules that they use know nothing of
+//! each other's requests.
 
 mod classify;
 mod direct;

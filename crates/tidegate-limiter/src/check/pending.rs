@@ -1,7 +1,7 @@
-//! One request between its classification and its answer: commits what was classified, and undoes it once where any part
-//! refuses or the request is dropped.
+//! One request between its classification and its answer: commits what was classified, and undoes it once if any part refuses
+//! or the request is dropped.
 //!
-//! A request passes as a whole or spends nothing, whoever decides its parts.
+//! A request passes as a whole or spends nothing, whatever decides its parts.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::owned::{AskedCell, Question};
 use crate::penalty::Penalty;
 use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
 
-/// What all the cells of a request said, and who answered.
+/// The outcomes of all cells of a request, and their source.
 #[derive(Debug)]
 pub(crate) struct CheckAnswer {
     pub(crate) outcomes: Outcomes,
     pub(crate) source: Source,
-    /// When the store decided it, by its clock; none where somebody else decided a part.
+    /// When the store decided it, by its clock; `None` if a part was decided elsewhere.
     pub(crate) decided_at: Option<Timestamp>,
-    /// Which of the requests that the store decided at that moment it was, where they were several.
+    /// The request's position among those that the store decided at that moment, if there were several.
     pub(crate) nth: Option<u32>,
-    /// The penalty that begins with it.
+    /// The penalty that this refusal starts.
     pub(crate) penalty: Option<Arc<Penalty>>,
 }
 
@@ -41,32 +41,32 @@ impl CheckAnswer {
     }
 }
 
-/// A check as far as this node could take it by itself.
+/// A check as far as this node can decide it alone.
 pub(crate) enum Begun<'p> {
-    /// To its end.
+    /// Fully decided.
     Decided(CheckAnswer),
-    /// The store must be asked. In a box, so that a check on memory, which never has one, stays small.
+    /// The store must be asked. Boxed, so that a check on memory, which never gets here, stays small.
     AskStore(Box<PendingCheck<'p>>),
 }
 
-/// A request for which the store must be asked. Dropped before it is settled, it gives back what it has spent here.
+/// A request for which the store must be asked. Dropping it before it is settled refunds what it has spent here.
 pub(crate) struct PendingCheck<'p> {
     pub(super) limiter: &'p Limiter,
     pub(super) cells: Cells<'p>,
-    /// Which of its cells the store decides.
+    /// The cells that the store decides.
     pub(super) store: Places,
     pub(super) held: Option<LocalHold<'p, 'p>>,
-    /// What each cell says, once some of them have been decided here.
+    /// The outcome of each cell, once some of them have been decided here.
     pub(super) outcomes: Outcomes,
     pub(super) source: Source,
-    /// Why some of its cells are decided without the store, should they be.
+    /// Why some of its cells are decided without the store, if they are.
     pub(super) cause: Cause,
 }
 
 /// A request was refused; its outcomes say why.
 pub(super) struct Refused;
 
-/// Begins to decide the request of `plan`: all that this node can do by itself.
+/// Begins to decide the request of `plan`: everything this node can do alone.
 pub(crate) fn begin_check<'p>(
     limiter: &'p Limiter,
     remote: &'p Arc<Remote>,
@@ -75,7 +75,7 @@ pub(crate) fn begin_check<'p>(
     let mut cells = Cells::new(&limiter.hasher, &plan.spends, plan.policies());
     cells.repeats_refusals &= !plan.asks_every_cell;
     if plan.lacks_a_key || plan.spends.is_empty() {
-        // Refused whatever the store says, or nothing to say: the store is spared the question.
+        // Refused whatever the store says, or nothing to decide: the store is not asked.
         let now = limiter.clock.now();
         let last_seen = cells.cached.iter().map(|cell| limiter.deny_cache.last_seen(cell, now));
         return Begun::Decided(CheckAnswer::new(last_seen.collect(), Source::None, None));
@@ -83,7 +83,7 @@ pub(crate) fn begin_check<'p>(
     begin(limiter, remote, cells)
 }
 
-/// Begins to decide a request whose limits the caller brought along.
+/// Begins to decide a request whose limits the caller supplied.
 pub(super) fn begin_direct<'p>(
     limiter: &'p Limiter,
     remote: &'p Arc<Remote>,
@@ -130,8 +130,8 @@ impl<'p> PendingCheck<'p> {
         PendingCheck { limiter, cells, store, held, outcomes, source, cause: Cause::Failure }
     }
 
-    /// Carries out what was classified: claims the store's nodes, and spends from the cells that this node decides. What
-    /// others have taken since is asked of the store, or falls to the rule's policy.
+    /// Commits the classification: claims the store's nodes, and spends from the cells that this node decides. Shares used up
+    /// by other requests since then are asked of the store, or fall to the rule's policy.
     fn commit(
         mut self: Box<Self>,
         remote: &Arc<Remote>,
@@ -165,8 +165,8 @@ impl<'p> PendingCheck<'p> {
         }
     }
 
-    /// Takes the hits of approximate cells out of this node's shares; and those places whose share others have used up since
-    /// it was looked at.
+    /// Takes the hits of approximate cells from this node's shares. Also returns the places whose share other requests have
+    /// used up since the classification.
     fn take_shares(&self, local: &[usize], now: Timestamp) -> (SmallVec<[LocalSpend<'p>; 2]>, Places) {
         let (mut here, mut taken_by_others) = (SmallVec::new(), Places::new());
         let cells = &self.limiter.local;
@@ -188,7 +188,7 @@ impl<'p> PendingCheck<'p> {
         (here, taken_by_others)
     }
 
-    /// Tells the store at once of the shares that are used up: it decides what comes next.
+    /// Reports used-up shares to the store at once: it decides what comes next.
     fn report_shares(&self, remote: &Arc<Remote>, now: Timestamp) {
         for &place in &self.store {
             let CellPolicy { coordination: Coordination::Approximate { .. }, .. } =
@@ -202,13 +202,13 @@ impl<'p> PendingCheck<'p> {
         }
     }
 
-    /// Asks the store; nothing if it does not answer in time.
+    /// Asks the store; yields `None` if it does not answer in time.
     pub(crate) fn ask_store(&self, remote: &Arc<Remote>) -> StoreWaiter {
         let mut waiters = remote.ask(std::iter::once(self.question()));
         waiters.pop().expect("one request, one waiter")
     }
 
-    /// The store has answered, or not.
+    /// Completes the request with the store's reply, or without one.
     pub(crate) fn settle(&mut self, stored: Option<StoreReply>) -> CheckAnswer {
         match stored {
             Some(StoreReply::Answered(stored)) => self.after(stored),
@@ -218,7 +218,7 @@ impl<'p> PendingCheck<'p> {
     }
 
     fn after(&mut self, mut stored: StoreAnswer) -> CheckAnswer {
-        // It gives leases only to a request that passes, and then nobody is left to refuse it.
+        // The store issues leases only to a request that passes, and then nothing is left to refuse it.
         stored.leases.take().into_iter().for_each(TakenLeases::keep);
         if self.store.len() == self.cells.spends.len() {
             let answer = CheckAnswer::new(stored.outcomes, stored.source, stored.decided_at);
@@ -240,14 +240,14 @@ impl<'p> PendingCheck<'p> {
         self.answer()
     }
 
-    /// The request is refused elsewhere: gives back what was held here, and says what is left then.
+    /// The request is refused elsewhere: refunds what was held here, and records what is left then.
     pub(super) fn undo(&mut self, held: Option<LocalHold<'p, 'p>>) {
         if let Some(held) = held {
             held.undo(|place, outcome| self.outcomes[place] = outcome);
         }
     }
 
-    /// What the store is asked.
+    /// What to ask the store.
     fn question(&self) -> Question<'_> {
         let asked = |&place: &usize| {
             let (spend, cell) = (&self.cells.spends[place], &self.cells.cached[place]);

@@ -15,21 +15,21 @@ use crate::decision::{Decision, Report, Source};
 use crate::lease_ids::LeaseIds;
 use crate::request::CheckRequest;
 
-/// Every rule that a request matches, and the cells it touches because of them, each once.
+/// Every rule that a request matches, and the cells it touches because of them, without duplicates.
 pub(crate) struct Plan<'p> {
     pub(crate) entries: SmallVec<[MatchedLimit<'p>; 4]>,
     pub(crate) spends: SmallVec<[Spend<'p>; 4]>,
-    /// The name of the leases that it takes if it passes; none if it takes none.
+    /// The ID of the leases that it takes if it passes; `None` if it takes none.
     pub(crate) lease: Option<LeaseId>,
-    /// A missing key refuses it, whatever the limits say: its spends are looks.
+    /// A missing key refuses it, whatever the limits say: its spends become looks.
     pub(crate) lacks_a_key: bool,
     /// A ban refuses it: nothing else is asked.
     pub(crate) banned: bool,
-    /// Its descriptors are several readings of one request.
+    /// Its descriptors are readings of one request.
     pub(crate) of_readings: bool,
-    /// Each of its cells is asked, also where one of them is known to refuse it.
+    /// Asks every cell, even if one of them is known to refuse.
     pub(crate) asks_every_cell: bool,
-    /// How many of the entries and of the spends are limits. The others, which come last, are penalties.
+    /// How many of the entries and of the spends are limits. The rest, at the end, are penalties.
     limits: (usize, usize),
 }
 
@@ -37,15 +37,15 @@ pub(crate) struct Plan<'p> {
 #[derive(Clone, Copy)]
 pub(crate) struct MatchedLimit<'p> {
     pub(crate) descriptor: usize,
-    /// None for a limit that the caller brought along.
+    /// `None` for a limit supplied by the caller.
     pub(crate) rule: Option<&'p Rule>,
-    /// The side of the rule's experiment that the request is on.
+    /// The request's side of the rule's experiment.
     pub(crate) variant: Option<Variant>,
     pub(crate) asks: Asks<'p>,
 }
 
 impl MatchedLimit<'_> {
-    /// Whether the spend at this place decides for it.
+    /// Whether the spend at this index decides for it.
     pub(crate) fn is_for(&self, spend: usize) -> bool {
         matches!(self.asks, Asks::Limit { spend: place, .. } if place == spend)
     }
@@ -53,7 +53,7 @@ impl MatchedLimit<'_> {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Asks<'p> {
-    /// The spend at this place decides.
+    /// The spend at this index decides.
     Limit {
         limit: &'p RuleLimit,
         spend: usize,
@@ -104,7 +104,7 @@ impl<'p> Plan<'p> {
             if let Some(penalty) = found.rule.penalty() {
                 let cell = CellKey { scope: &penalty.scope, key: &found.key, tag: found.tag() };
                 let of = (found.descriptor, Some(found.rule), found.variant);
-                // It is looked at by every request, and spent only by one that is refused.
+                // Every request looks at it, and only a refused one spends it.
                 let known_from = self.known_from(request);
                 self.add_limit(of, penalty, cell, Ask::look(), known_from);
             }
@@ -116,7 +116,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// The entries of limits, penalties left out.
+    /// The entries of limits, without penalties.
     pub(crate) fn limits(&self) -> &[MatchedLimit<'p>] {
         &self.entries[..self.limits.0]
     }
@@ -126,7 +126,7 @@ impl<'p> Plan<'p> {
         &self.entries[self.limits.0..]
     }
 
-    /// The places of spends that hits can be given back to: a refund lifts no penalty.
+    /// The indices of refundable spends: a refund lifts no penalty.
     pub(crate) fn refundable(&self) -> Range<usize> {
         0..self.limits.1
     }
@@ -160,7 +160,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// The first spend that may be on a cell which the next match names: two rules never share one, two descriptors may.
+    /// The first spend that may share a cell with the next match: two rules never share one, two descriptors may.
     fn known_from(&self, request: &CheckRequest<'_>) -> usize {
         if request.descriptors.len() == 1 { self.spends.len() } else { 0 }
     }
@@ -173,8 +173,8 @@ impl<'p> Plan<'p> {
         ask: Ask,
         known_from: usize,
     ) {
-        // Two descriptors of one request may name the same cell; it is asked once, for the sum, or, where only one of them is
-        // what the request means, for the largest.
+        // Two descriptors of one request may name the same cell; it is asked once, for the sum of their hits or, if they are
+        // readings, for the largest.
         let known = self.spends[known_from..].iter().position(|other| same_cell(&other.cell, &cell));
         let spend = known.map_or(self.spends.len(), |place| known_from + place);
         match self.spends.get_mut(spend) {
@@ -191,7 +191,7 @@ impl<'p> Plan<'p> {
         self.entries.push(MatchedLimit { descriptor, rule, variant, asks: Asks::Limit { limit, spend } });
     }
 
-    /// Whether `other` spends as much from the same cells.
+    /// Whether `other` spends the same hits from the same cells.
     pub(crate) fn spends_the_same(&self, other: &Plan<'_>) -> bool {
         let same = |(one, other): (&Spend<'_>, &Spend<'_>)| {
             same_cell(&one.cell, &other.cell)
@@ -201,13 +201,13 @@ impl<'p> Plan<'p> {
         self.spends.len() == other.spends.len() && self.spends.iter().zip(&other.spends).all(same)
     }
 
-    /// Whether the limit at this spend let the request pass.
+    /// Whether the limit at this spend admitted the request.
     pub(crate) fn was_admitted(&self, spend: usize, decision: &Decision) -> bool {
         let mut about = self.entries.iter().zip(&decision.reports).filter(|(entry, _)| entry.is_for(spend));
         about.any(|(_, report)| !report.is_refusal())
     }
 
-    /// Whether `decision` is on this request, under the same rules.
+    /// Whether `decision` is about this request, under the same rules.
     pub(crate) fn is_of(&self, decision: &Decision) -> bool {
         let same = |(entry, report): (&MatchedLimit<'_>, &Report)| {
             entry.descriptor == report.descriptor && entry.rule.map(Rule::index) == report.rule
@@ -215,13 +215,13 @@ impl<'p> Plan<'p> {
         self.limits().len() == decision.reports.len() && self.limits().iter().zip(&decision.reports).all(same)
     }
 
-    /// When the full quota of the cell at this spend was to be back, as `decision` said.
+    /// When `decision` expected the full quota of the cell at this spend to be back.
     pub(crate) fn reset_after(&self, spend: usize, decision: &Decision) -> Option<Micros> {
         let about = self.entries.iter().zip(&decision.reports).filter(|(entry, _)| entry.is_for(spend));
         about.filter_map(|(_, report)| report.limit()).map(|limit| limit.outcome.reset_after).max()
     }
 
-    /// How the rule behind each spend wants it treated.
+    /// The policy of the rule behind each spend.
     pub(crate) fn policies(&self) -> impl Iterator<Item = CellPolicy> {
         let mut next = 0;
         // A spend is added with the first entry that it decides for, so these come in the order of the spends.
@@ -233,7 +233,7 @@ impl<'p> Plan<'p> {
         first_of_next.map(|entry| entry.rule.map_or(CellPolicy::OF_A_CALLER, CellPolicy::of))
     }
 
-    /// The names of the rule that is first asked at this spend, and of its limit.
+    /// The names of the first rule at this spend, and of its limit.
     pub(crate) fn name_of(&self, spend: usize) -> String {
         let first = self.entries.iter().find(|entry| entry.is_for(spend));
         let rule = first.and_then(|entry| entry.rule).map_or("", Rule::name);
@@ -244,13 +244,13 @@ impl<'p> Plan<'p> {
         format!("{rule}: {}", limit.unwrap_or_default())
     }
 
-    /// How far charges may go beyond the limit at this spend: as the rule says that is first asked.
+    /// How far charges may exceed the limit at this spend: set by the first rule there.
     pub(crate) fn overdraft(&self, spend: usize) -> Hits {
         let rule = self.entries.iter().find(|entry| entry.is_for(spend)).and_then(|entry| entry.rule);
         rule.map_or(Hits::ZERO, Rule::overdraft)
     }
 
-    /// Who answers where the store is this node's memory: what a local rule asks for is what every rule gets.
+    /// The source if the store is this node's memory: then every rule is decided as a local rule would be.
     pub(crate) fn source_in_memory(&self) -> Source {
         let coordination =
             |entry: &MatchedLimit<'_>| entry.rule.map_or(Coordination::Exact, Rule::coordination);
@@ -262,7 +262,7 @@ impl<'p> Plan<'p> {
         sources.fold(Source::None, Source::or_weaker)
     }
 
-    /// Leaves nothing but the ban: a flood of banned requests must not reach the store.
+    /// Keeps only the ban: a flood of banned requests must not reach the store.
     fn only_refuse(&mut self) {
         self.entries.retain(|entry| matches!(entry.asks, Asks::Banned { .. }));
         self.spends.clear();
@@ -270,14 +270,14 @@ impl<'p> Plan<'p> {
         self.lease = None;
     }
 
-    /// Turns every spend into a look: for a request that is refused already.
+    /// Turns every spend into a look: for a request that is already refused.
     fn only_look(&mut self) {
         for spend in &mut self.spends {
             spend.touch.ask.hits = Hits::ZERO;
         }
     }
 
-    /// Asks `buckets` for a place at their front alone.
+    /// Asks `buckets` only for the front of their queue.
     pub(crate) fn go_now(&mut self, buckets: &'p [(&'p Limit, Limit)]) {
         for spend in &mut self.spends {
             let own = buckets.iter().find(|(limit, _)| std::ptr::eq(*limit, spend.touch.limit));
@@ -285,7 +285,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// Asks cells that several descriptors name under different limits by the one that keeps them all.
+    /// Uses, for cells that several descriptors name under different limits, the limit that satisfies them all.
     pub(super) fn keep_strictest(&mut self, strictest: &'p [StrictestLimit]) {
         for spend in &mut self.spends {
             let cell = &spend.cell;

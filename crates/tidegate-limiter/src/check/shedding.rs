@@ -1,5 +1,5 @@
-//! Whether a request may come in at all: asked after its rules are known, which may give it a priority, and before anything
-//! is spent.
+//! Whether to admit a request at all: decided after its rules are known, which may give it a priority, and before anything is
+//! spent.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::request::CheckRequest;
 use crate::shed::{Permit, Shed, Shedder};
 
 impl Limiter {
-    /// Lets a request in past `shedder` and decides it, or turns it away: by the most critical priority that its rules give
-    /// it, or by its class where they give it none. What is shed spends nothing. Rules are matched once for
-    /// both, and its descriptors are [readings](Limiter::check_readings) of it.
+    /// Sheds a request, or admits it past `shedder` and decides it: by the most critical priority that its rules give it, or
+    /// by its class if they give none. A shed request spends nothing. Rules are matched once for both, and its descriptors
+    /// are [readings](Limiter::check_readings) of it.
     ///
     /// # Errors
     /// When it is shed.
@@ -40,7 +40,7 @@ impl Limiter {
     }
 }
 
-/// How critical a request is whose rules do not say.
+/// The class of a request whose rules state no priority.
 fn class_of(request: &CheckRequest<'_>, shedder: &Shedder) -> Priority {
     let classes = request.descriptors.iter().map(|ask| shedder.class_of(ask.descriptor.entries));
     classes.min().unwrap_or(Priority::P2)

@@ -1,4 +1,4 @@
-//! What the store last said of one cell, and how long its refusal may be repeated.
+//! The store's last answer about one cell, and how long its refusal may be repeated.
 
 use tidegate_core::{Hits, LastAnswer, LimitFingerprint, Micros, RefusalHolds, Timestamp};
 use tidegate_store::HELD_RETRY_AFTER;
@@ -6,27 +6,27 @@ use tidegate_store::HELD_RETRY_AFTER;
 use super::AnsweredCell;
 use crate::cell_hash::CellHash;
 
-/// A refusal is repeated for at most this long. A refund, a reset or a raised limit elsewhere is honoured after that: within
-/// a second, the call that asks again included.
+/// A refusal is repeated for at most this long. After that a refund, a reset or a raised limit elsewhere takes effect: within
+/// a second, including the call that asks again.
 const LONGEST_REFUSAL: Micros = Micros::new(950_000);
 
-/// Entries whose cells hash alike; one look-up reads one of these.
+/// Entries whose cells share a hash bucket; one lookup reads one bucket.
 pub(super) type Bucket = [Entry; WIDTH];
 
 pub(super) const WIDTH: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
-    /// None while there is nothing here.
+    /// `None` if the entry is empty.
     pub(super) cell: Option<CellHash>,
     pub(super) version: LimitFingerprint,
-    /// Answers to questions sent until then are no longer true: the cell was changed since.
+    /// Answers to calls sent up to then are stale: the cell was changed since.
     pub(super) void_until: Timestamp,
     pub(super) sent: Timestamp,
-    /// When `last` came: it is of some moment since `sent`, and numbers returned later go on from the latest possible one.
+    /// When `last` arrived. The store decided after `sent`; later numbers extrapolate from the latest possible moment.
     pub(super) received: Timestamp,
     pub(super) last: LastAnswer,
-    /// The number of the limit that `last` is about.
+    /// The quota of the limit that `last` is about.
     pub(super) quota: u64,
     pub(super) refusal: Option<Refusal>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Refusal {
     pub(super) decided_at: Option<Timestamp>,
     pub(super) hits: Hits,
     pub(super) retry_after: Option<Micros>,
-    /// Whether it is repeated only for those who had asked by then.
+    /// Whether it is repeated only for requests that had arrived by then.
     pub(super) is_of_a_moment: bool,
 }
 
@@ -52,29 +52,29 @@ impl Refusal {
     }
 
     pub(super) fn holds_at(&self, now: Timestamp) -> bool {
-        // A clock that stepped back ends it: better one question too many.
+        // A clock that stepped back ends it: one extra store call is the safer error.
         now >= self.sent && now.since(self.sent) < self.lasts()
     }
 
-    /// Whether the store refused after `arrival`: whoever waits since then would have been refused just the same.
+    /// Whether the store refused after `arrival`: a request waiting since then would have been refused too.
     pub(super) fn came_after(&self, arrival: Timestamp, now: Timestamp) -> bool {
         now >= self.sent && self.sent > arrival
     }
 
-    /// How long a caller who asks now has to wait, at least as long as the store would say: the store may have decided when
-    /// its answer was already on the way here. It is repeated for a round trip less.
+    /// How long a caller that asks now must wait, at least as long as the store would say: the store may have decided when
+    /// its answer was already on the way here. The refusal itself is repeated for one round trip less.
     pub(super) fn wait_at(&self, now: Timestamp) -> Option<Micros> {
         self.retry_after.map(|span| span.saturating_sub(now.since(self.received)))
     }
 
-    /// A moment of the store's clock at which it refuses whoever is refused now: as long after the refusal as has passed since
-    /// the answer came, which is no later than now. Where the refusal no longer holds, or is of a moment, that moment itself.
+    /// A moment of the store's clock at which it refuses a request refused now: as long after the refusal as since the answer
+    /// arrived, so never later than now. For a refusal that no longer holds or is of a moment, that moment.
     pub(super) fn decided_at(&self, now: Timestamp) -> Option<Timestamp> {
         let since = if self.holds_at(now) { now.since(self.received) } else { Micros::ZERO };
         self.decided_at.map(|at| at + since)
     }
 
-    /// Whether it is still what the store would say, unless somebody changed the cell.
+    /// Whether the store would still refuse, unless the cell was changed.
     pub(super) fn may_hold_at(&self, now: Timestamp) -> bool {
         let longest = LONGEST_REFUSAL + LONGEST_REFUSAL;
         !self.is_of_a_moment
@@ -84,7 +84,7 @@ impl Refusal {
 }
 
 impl Entry {
-    /// How many eighths of its quota were spent when the store last said; none once all is back.
+    /// Eighths of the quota spent at the store's last answer; 0 once the whole quota is back.
     fn spent_eighths(&self, now: Timestamp) -> u128 {
         if now.since(self.received) >= self.last.reset_after {
             return 0;
@@ -93,8 +93,8 @@ impl Entry {
         8 * spent / u128::from(self.quota.max(1))
     }
 
-    /// Learns of a refusal that begins with a charge. A request that was sent after the charge may have overtaken it, so what it
-    /// was answered is no reason to doubt.
+    /// Records a refusal that starts with a charge. A request sent after the charge may have overtaken it, so its answer does
+    /// not contradict the refusal.
     pub(super) fn learn_charged(&mut self, answer: &AnsweredCell<'_>) {
         let is_void = answer.sent <= self.void_until && self.void_until > Timestamp::default();
         if !is_void {
@@ -106,7 +106,7 @@ impl Entry {
     }
 
     pub(super) fn learn(&mut self, answer: &AnsweredCell<'_>) {
-        // Answers overtake each other. One from before the cell was changed, or older than what is known, tells nothing.
+        // Answers overtake each other. One from before the cell was changed, or older than the entry, is ignored.
         if answer.sent < self.sent
             || (answer.sent == self.void_until && self.void_until > Timestamp::default())
         {
@@ -119,10 +119,10 @@ impl Entry {
         (self.last, self.quota) = (LastAnswer::of(&answer.outcome), answer.limit.quota());
         let hits = Hits::new(answer.hits.get().max(1));
         if answer.outcome.is_admitted() {
-            // What is admitted now is not refused any more, nor what costs less.
+            // An admission voids the refusal of the same or a smaller cost.
             self.refusal = self.refusal.filter(|refusal| refusal.hits > hits);
         } else if answer.limit.refusal_holds() != RefusalHolds::Never
-            // What another request holds for a moment may be back at any time.
+            // Hits that another request holds for a moment may be returned at any time.
             && answer.outcome.retry_after() != Some(HELD_RETRY_AFTER)
         {
             let new = Refusal {
@@ -140,8 +140,8 @@ impl Entry {
     }
 }
 
-/// The entry that is missed least: none at all, then of whom least was spent, the oldest of them first; those of refusals
-/// that still hold last. Who is forgotten may spend a share anew while the store is unavailable.
+/// The entry to evict: an empty one first, then the one with the least spent, the oldest first; refusals that still hold come
+/// last. An evicted cell may spend a share anew while the store is unavailable.
 pub(super) fn worst_of(bucket: &Bucket, now: Timestamp) -> usize {
     let worth = |entry: &Entry| {
         let holds = entry.refusal.is_some_and(|refusal| refusal.holds_at(now));

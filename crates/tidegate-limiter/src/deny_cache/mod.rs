@@ -1,11 +1,10 @@
-//! The deny cache: refusals of the store that this node repeats, and the numbers to go on from without it.
+//! The deny cache: store refusals that this node repeats, and the numbers to continue from without the store.
 //!
-//! "Refused until then" is a fact that may be repeated for a short while; "allowed" is not, and is never answered from
-//! here. An entry is of one cell under one limit, number for number; where a limit's number has changed since, what was spent
-//! still counts, and nobody is refused by it. By this node's clock alone, a refusal is
-//! repeated until its time is up since the question was sent, and its numbers go on from when the answer came: neither is
-//! anybody refused for too long, nor told to come back too early. The cache holds a bounded number of cells, the refused ones longest. It
-//! asks nobody.
+//! "Refused until then" is a fact that may be repeated for a short while; "allowed" is not, and is never answered from here.
+//! An entry belongs to one cell under one limit, exactly; if the limit's numbers have changed since, what was spent still
+//! counts but the entry refuses nothing. By this node's clock alone, a refusal is repeated until its time, counted from when
+//! the call was sent, is up, and its numbers continue from when the answer arrived: no caller is refused for too long or sent
+//! back too early. The cache holds a bounded number of cells, the refused ones longest. It makes no calls.
 
 mod entry;
 
@@ -18,28 +17,28 @@ use tidegate_store::Outcomes;
 use crate::cell_hash::CellHash;
 use entry::{Bucket, Entry, WIDTH, worst_of};
 
-/// What the store last said of each cell.
+/// The store's last answer about each cell.
 pub(crate) struct DenyCache {
     shards: Box<[Mutex<Vec<Bucket>>]>,
     buckets_per_shard: usize,
-    /// Refusals that had to go before their time because there was no room.
+    /// Refusals evicted before they expired.
     evicted: AtomicU64,
 }
 
 const SHARDS: usize = 64;
 
-/// How sure a refusal must be.
+/// How certain a refusal must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Certainty {
-    /// Nobody can have changed the cell for long without this node hearing of it.
+    /// The cell cannot have been changed for long without this node knowing.
     Known,
-    /// The same, or the store refused after this moment, since which somebody waits for an answer.
+    /// As `Known`, or the store refused after this moment, at which a request began to wait.
     KnownSince(Timestamp),
-    /// It is being asked again, and there is no room to wait for the answer.
+    /// The cell is being asked again, and there is no room to wait for the answer.
     Likely,
 }
 
-/// A cell about which something may be known, and what is asked of it.
+/// A cell to look up, and what the request asks of it.
 #[derive(Clone, Copy)]
 pub(crate) struct CachedCell<'a> {
     pub(crate) hash: CellHash,
@@ -49,31 +48,31 @@ pub(crate) struct CachedCell<'a> {
     pub(crate) stance: Stance,
 }
 
-/// One answer of the store about one cell.
+/// The store's answer about one cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnsweredCell<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) version: LimitFingerprint,
     pub(crate) hits: Hits,
     pub(crate) outcome: Outcome,
-    /// When it was asked for, and when the answer came.
+    /// When the call was sent, and when its answer arrived.
     pub(crate) sent: Timestamp,
     pub(crate) received: Timestamp,
     /// When the store decided, by its own clock.
     pub(crate) decided_at: Option<Timestamp>,
 }
 
-/// A refusal of the store that this node repeats.
+/// A store refusal that this node repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedRefusal {
-    /// What is known of each cell.
+    /// The outcome of each cell, as far as known.
     pub(crate) outcomes: Outcomes,
     /// A moment of the store's clock, not before the refusal and not after now, at which the store refuses the request.
     pub(crate) decided_at: Option<Timestamp>,
 }
 
 impl DenyCache {
-    /// Remembers at most about `cells` cells.
+    /// Holds at most about `cells` cells.
     pub(crate) fn new(cells: usize) -> Self {
         DenyCache {
             shards: (0..SHARDS).map(|_| Mutex::new(Vec::new())).collect(),
@@ -82,7 +81,7 @@ impl DenyCache {
         }
     }
 
-    /// How a request with these cells is refused, where that is known already.
+    /// The refusal of a request with these cells, if one is cached.
     pub(crate) fn refusal<'a>(
         &self,
         cells: impl Iterator<Item = CachedCell<'a>> + Clone,
@@ -96,7 +95,7 @@ impl DenyCache {
         Some(CachedRefusal { outcomes, decided_at })
     }
 
-    /// What a cell that refuses says, and when the store refused.
+    /// The outcome of a cell that refuses, and when the store refused.
     fn refusal_of_cell(
         &self,
         cell: &CachedCell<'_>,
@@ -108,7 +107,7 @@ impl DenyCache {
             Certainty::KnownSince(arrival) => refusal.holds_at(now) || refusal.came_after(arrival, now),
             Certainty::Likely => refusal.may_hold_at(now),
         })?;
-        // A look is answered as one hit would be.
+        // A look is treated as one hit.
         if cell.hits.get().max(1) < refusal.hits.get() {
             return None;
         }
@@ -117,7 +116,7 @@ impl DenyCache {
         Some((outcome, refusal.decided_at(now)))
     }
 
-    /// What was left of the cell when the store last said, as of `now`; nothing if that is unknown or all is back.
+    /// What is left of the cell as of `now`, from the store's last answer; `None` if unknown or the whole quota is back.
     pub(crate) fn left(&self, cell: &CachedCell<'_>, now: Timestamp) -> Option<Outcome> {
         let entry = self.find_under_any_limit(cell.hash)?;
         let last = match entry.version == cell.version {
@@ -127,7 +126,7 @@ impl DenyCache {
         last.left_after(cell.limit, now.since(entry.received))
     }
 
-    /// What is left of a cell as far as is known; an unknown one is full.
+    /// What is left of a cell as far as known; an unknown cell is full.
     pub(crate) fn last_seen(&self, cell: &CachedCell<'_>, now: Timestamp) -> Outcome {
         self.left(cell, now).unwrap_or(Outcome {
             verdict: Verdict::Admitted { delay: Micros::ZERO },
@@ -136,12 +135,12 @@ impl DenyCache {
         })
     }
 
-    /// Remembers what the store said.
+    /// Records an answer of the store.
     pub(crate) fn remember(&self, hash: CellHash, answer: &AnsweredCell<'_>) {
         self.update(hash, answer, Entry::learn);
     }
 
-    /// Remembers that a cell refuses since the store was told to charge it.
+    /// Records that a cell refuses since a charge to it.
     pub(crate) fn remember_charged(&self, hash: CellHash, answer: &AnsweredCell<'_>) {
         self.update(hash, answer, Entry::learn_charged);
     }
@@ -166,13 +165,13 @@ impl DenyCache {
         learn(entry, answer);
     }
 
-    /// Forgets what was said of a cell whose full quota is back, also if it is still to be heard.
+    /// Drops the entry of a cell whose full quota is back, and voids answers still in flight.
     pub(crate) fn forget(&self, hash: CellHash, now: Timestamp) {
         self.change(hash, now, |entry| *entry = Entry { cell: Some(hash), ..Entry::default() });
     }
 
-    /// `hits` went back to a cell, or may have: it is no longer refused, also where that is still to be heard. What else was
-    /// spent is not forgotten: should the store fail now, nobody may spend it anew.
+    /// `hits` went back to a cell, or may have: its refusal is void, also one still in flight. The rest of what was spent is
+    /// kept: should the store fail now, it must not be spent anew.
     pub(crate) fn gave_back(&self, hash: CellHash, hits: Hits, now: Timestamp) {
         self.change(hash, now, |entry| {
             entry.refusal = None;
@@ -180,7 +179,7 @@ impl DenyCache {
         });
     }
 
-    /// Changes the entry of a cell that was changed by other means than a request. What was asked before tells nothing more.
+    /// Updates the entry of a cell that changed other than by a request. Answers to calls sent before are void.
     fn change(&self, hash: CellHash, now: Timestamp, change: impl FnOnce(&mut Entry)) {
         let mut shard = self.shard(hash).lock();
         if shard.is_empty() {
@@ -200,7 +199,7 @@ impl DenyCache {
         (entry.void_until, entry.sent) = (now, now);
     }
 
-    /// Refusals that had to go before their time, since the start.
+    /// Refusals evicted before they expired, since the start.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
@@ -226,8 +225,8 @@ impl DenyCache {
     }
 }
 
-/// What each cell says where one of them is known to be refused, and when it was. Other cores write what is known while it is read here: the
-/// refusal that was found must be the one that is returned, or a request would pass that nobody has admitted.
+/// The outcome of each cell if one of them is known to be refused, and when it was. Other cores write concurrently: the
+/// refusal that was found must be the one returned, or a request would pass that nothing admitted.
 fn refusal_of<C: Copy, T>(
     cells: impl Iterator<Item = C> + Clone,
     refused: impl Fn(C) -> Option<(Outcome, T)>,
@@ -262,7 +261,7 @@ mod tests {
         node(ms) + Micros::from_secs(3_600)
     }
 
-    /// When the store refused whoever asks at `now`, after it refused one at `decided` for so long, asked for from `sent` to `received`.
+    /// The store time of a refusal repeated at `now`; the original was asked for, decided and received at these times.
     fn repeated(
         limit: &Limit,
         [sent, decided, received]: [u64; 3],
@@ -290,11 +289,11 @@ mod tests {
     fn a_repeated_refusal_is_of_a_moment_at_which_the_store_refuses() {
         let log = SlidingLog::new(1, Micros::from_secs(1), Micros::ZERO, RefusedHits::Forget).unwrap();
         let limit = Limit::SlidingLog(log);
-        // As long after the refusal as has passed since its answer came: the answer took a while, so no later than it is.
+        // As long after the refusal as since its answer arrived: the answer took a while, so not later than now.
         assert_eq!(repeated(&limit, [0, 3, 10], 500, Certainty::Known, 200), Some(store(193)));
-        // At the last moment at which it is repeated it has not come to its end in the store.
+        // At the last moment it is repeated, it has not yet expired in the store.
         assert_eq!(repeated(&limit, [0, 3, 10], 500, Certainty::Known, 499), Some(store(492)));
-        // Whoever waited before it was asked for would have been refused with it.
+        // A request that waited before the call was sent would have been refused with it.
         assert_eq!(repeated(&limit, [20, 23, 90], 50, Certainty::KnownSince(node(5)), 90), Some(store(23)));
         let slots =
             Limit::Concurrency(Concurrency::new(1, Micros::from_secs(60), RefusedHits::Forget).unwrap());
@@ -327,12 +326,12 @@ mod tests {
         let is_refused = |cache: &DenyCache, now| {
             cache.refusal([cell].into_iter(), (node(now), Certainty::Known)).is_some()
         };
-        // A request that was sent after the charge, and decided before it.
+        // A request sent after the charge and decided before it.
         let cache = DenyCache::new(16);
         cache.remember(hash, &answer(0, 5, 8));
         cache.remember_charged(hash, &answer(1_000, 1, 20));
         assert!(is_refused(&cache, 30) && !is_refused(&cache, 1_001));
-        // Who resets the cell meanwhile lifts the penalty.
+        // A reset in the meantime lifts the penalty.
         cache.forget(hash, node(40));
         cache.remember_charged(hash, &answer(1_000, 35, 50));
         assert!(!is_refused(&cache, 60));
@@ -343,7 +342,7 @@ mod tests {
         let outcome = |verdict| Outcome { verdict, remaining: 0, reset_after: Micros::ZERO };
         let refusal = outcome(Verdict::Refused { retry_after: None });
         let known = Cell::new(true);
-        // The first to look sees the refusal; by the second look it is gone.
+        // The first look sees the refusal; by the second it is gone.
         let refused = |place: usize| (place == 1 && known.replace(false)).then_some((refusal, ()));
         let last_seen = |_: &usize| outcome(Verdict::Admitted { delay: Micros::ZERO });
         let (outcomes, ()) = refusal_of(0..3, refused, last_seen).expect("it was refused");

@@ -1,10 +1,10 @@
-//! Approximate rules: each node decides on its own count, which it reconciles with the store's every so often.
+//! Approximate rules: each node decides on its own count, which it periodically syncs with the store's.
 //!
-//! After each word from the store a node may admit `ceil(remaining / fleet)` hits before the next one; when they are used
-//! up it reports them at once, and what does not fit meanwhile is asked of the store, like any exact request. So at no
-//! time does a node hold back more than `ceil(limit / fleet)` unreported hits, and a fleet admits less than twice the
-//! limit and one hit per node, however many nodes there are and whatever they have heard of each other. Where one node
-//! has all the traffic, it gets all of the limit.
+//! After each answer of the store a node may admit `ceil(remaining / fleet)` hits before the next one; when they are used up
+//! it reports them at once, and what does not fit meanwhile goes to the store, like any exact request. So a node never has
+//! more than `ceil(limit / fleet)` unreported hits, and a fleet admits less than twice the limit plus one hit per node,
+//! however many nodes there are and whatever they know of each other. If one node has all the traffic, it gets all of the
+//! limit.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,18 +26,18 @@ pub(crate) struct Approximate {
 struct Share {
     cell: OwnedCell,
     sync_every: Micros,
-    /// Hits that may still be admitted before the store must be heard.
+    /// Hits that may still be admitted before the next store answer.
     left: u64,
-    /// Hits that were admitted and that the store does not know of.
+    /// Admitted hits that the store does not know of.
     unreported: u64,
-    /// Hits of which it is being told: what it said meanwhile may be without them.
+    /// Hits in a report in flight: store answers that arrive meanwhile may not include them.
     reporting: u64,
-    /// How many of those it may never hear of, and until when they count all the same.
+    /// How many of those may never reach the store, and until when they count anyway.
     doubtful: (u64, Timestamp),
     heard: Timestamp,
 }
 
-/// Hits that the store must be told of.
+/// Hits that must be reported to the store.
 #[derive(Clone)]
 pub(crate) struct Unreported {
     pub(crate) hash: CellHash,
@@ -45,9 +45,9 @@ pub(crate) struct Unreported {
     pub(crate) hits: u64,
 }
 
-/// What the store said of an approximate cell.
+/// The store's view of an approximate cell.
 pub(crate) struct View {
-    /// What this node must take as spent, its own unreported hits included.
+    /// What this node must count as spent, its own unreported hits included.
     pub(crate) spent: u64,
 }
 
@@ -58,7 +58,7 @@ impl Approximate {
 
     /// Whether `spend` fits into this node's share. Takes nothing.
     pub(crate) fn has_room(&self, hash: CellHash, spend: &Spend<'_>, fleet: u64) -> bool {
-        // Leases end by name, on whichever node: a count alone could not follow them.
+        // Leases end by ID, on any node: a count alone cannot track them.
         if spend.touch.limit.takes_lease() {
             return false;
         }
@@ -73,7 +73,7 @@ impl Approximate {
         left >= spend.touch.ask.hits.get()
     }
 
-    /// Takes `spend` out of this node's share; false if it does not fit. A look takes nothing.
+    /// Takes `spend` from this node's share; false if it does not fit. A look takes nothing.
     pub(crate) fn take(
         &self,
         hash: CellHash,
@@ -111,25 +111,25 @@ impl Approximate {
         true
     }
 
-    /// What the store must be told of a share that `hits` did not fit into: at once, for it decides what comes next.
+    /// The report for a share that `hits` did not fit into: due at once, because the store decides what comes next.
     pub(crate) fn used_up(&self, hash: CellHash, hits: Hits, now: Timestamp) -> Option<Unreported> {
         let mut cells = self.cells.lock();
         let share = cells.get_mut(&hash)?;
         (share.left < hits.get() && share.unreported > 0).then(|| share.report(hash, now))
     }
 
-    /// Hits that were admitted and that the store was not told of, if that goes back to `spent_at`.
+    /// Admitted hits that were not reported, if that covers `spent_at`.
     pub(crate) fn unreported_since(&self, hash: CellHash, spent_at: Timestamp) -> u64 {
         let cells = self.cells.lock();
-        // What was spent before the store was last told was told then.
+        // What was spent before the last report was part of it.
         cells.get(&hash).filter(|share| spent_at >= share.heard).map_or(0, |share| share.unreported)
     }
 
-    /// Puts back hits that [`Approximate::take`] took and that were not spent after all: as many as the store was not told
-    /// of. Says how many that were.
+    /// Returns hits to the share that [`Approximate::take`] took and that were not spent after all: at most those not
+    /// reported. Returns their count.
     pub(crate) fn put_back(&self, hash: CellHash, hits: Hits, spent_at: Timestamp) -> u64 {
         let mut cells = self.cells.lock();
-        // What was spent before the store was last told was told then.
+        // What was spent before the last report was part of it.
         let Some(share) = cells.get_mut(&hash).filter(|share| spent_at >= share.heard) else { return 0 };
         let hits = hits.get().min(share.unreported);
         share.unreported -= hits;
@@ -137,13 +137,13 @@ impl Approximate {
         hits
     }
 
-    /// Whether the store was heard of this cell within its time.
+    /// Whether the store's last answer about this cell is within its sync interval.
     pub(crate) fn is_fresh(&self, hash: CellHash, now: Timestamp) -> bool {
         let cells = self.cells.lock();
         cells.get(&hash).is_some_and(|share| now >= share.heard && now.since(share.heard) < share.sync_every)
     }
 
-    /// Up to `most` cells with hits that the store should be told of by now. They count as told from here on.
+    /// Up to `most` cells with hits due for a report. They count as reported from here on.
     pub(crate) fn due(&self, most: usize, now: Timestamp) -> Vec<Unreported> {
         let mut cells = self.cells.lock();
         let due = cells.iter_mut().filter(|(_, share)| {
@@ -153,34 +153,34 @@ impl Approximate {
         due.take(most).map(|(hash, share)| share.report(*hash, now)).collect()
     }
 
-    /// All that the store was not told of, whether or not it is due. It counts as told from here on.
+    /// All unreported hits, whether or not due. They count as reported from here on.
     pub(crate) fn unreported(&self, now: Timestamp) -> Vec<Unreported> {
         let mut cells = self.cells.lock();
         let untold = cells.iter_mut().filter(|(_, share)| share.unreported > 0);
         untold.map(|(hash, share)| share.report(*hash, now)).collect()
     }
 
-    /// How many cells have hits that the store was not told of.
+    /// How many cells have unreported hits.
     pub(crate) fn unreported_cells(&self) -> usize {
         self.cells.lock().values().filter(|share| share.unreported > 0).count()
     }
 
-    /// Hits that [`Approximate::due`] named and that the store knows of now.
+    /// Hits from [`Approximate::due`] that the store knows of now.
     pub(crate) fn was_told(&self, hash: CellHash, hits: u64) {
         if let Some(share) = self.cells.lock().get_mut(&hash) {
             share.reporting = share.reporting.saturating_sub(hits);
         }
     }
 
-    /// Hits that [`Approximate::due`] named, and of which nobody knows whether they reached the store: late answers are the
-    /// rule, so they count as on their way until the next report is due.
+    /// Hits from [`Approximate::due`] of which it is unknown whether they reached the store: late answers are common, so they
+    /// count as in flight until the next report is due.
     pub(crate) fn may_have_been_told(&self, hash: CellHash, hits: u64, now: Timestamp) {
         if let Some(share) = self.cells.lock().get_mut(&hash) {
             share.doubtful = (share.doubtful.0 + hits, now + share.sync_every);
         }
     }
 
-    /// Hits that [`Approximate::due`] named and that certainly did not reach the store.
+    /// Hits from [`Approximate::due`] that certainly did not reach the store.
     pub(crate) fn was_not_told(&self, hash: CellHash, hits: u64) {
         if let Some(share) = self.cells.lock().get_mut(&hash) {
             share.reporting = share.reporting.saturating_sub(hits);
@@ -188,7 +188,7 @@ impl Approximate {
         }
     }
 
-    /// Takes over what the store said of a cell; none if this node does not know the cell.
+    /// Applies the store's answer about a cell; `None` if this node does not know the cell.
     pub(crate) fn heard(
         &self,
         hash: CellHash,
@@ -199,7 +199,7 @@ impl Approximate {
         let mut cells = self.cells.lock();
         let share = cells.get_mut(&hash)?;
         share.forget_doubts(now);
-        // The store may have said it before it heard of what is on its way.
+        // The store may have answered before it received the report in flight.
         let unknown = share.unreported + share.reporting;
         let remaining = outcome.remaining.saturating_sub(unknown);
         // Never more unreported than a share of the whole.
@@ -209,7 +209,7 @@ impl Approximate {
         Some(View { spent: share.cell.limit.quota().saturating_sub(remaining) })
     }
 
-    /// Forgets cells that nobody has spent from for a while.
+    /// Removes cells that were not spent from for a while.
     pub(crate) fn sweep(&self, now: Timestamp) {
         let idle = |share: &Share| {
             let quiet = share.sync_every + share.cell.limit.quota_window().unwrap_or_default();
@@ -220,7 +220,7 @@ impl Approximate {
 }
 
 impl Share {
-    /// What has been on its way to the store for so long is there, or lost.
+    /// A report of unknown fate has by now arrived or is lost.
     fn forget_doubts(&mut self, now: Timestamp) {
         let (hits, until) = self.doubtful;
         if hits > 0 && now >= until {
@@ -229,7 +229,7 @@ impl Share {
         }
     }
 
-    /// What the store must be told, as if it had been.
+    /// The report of all unreported hits, which count as reported from now on.
     fn report(&mut self, hash: CellHash, now: Timestamp) -> Unreported {
         self.heard = now;
         let hits = std::mem::take(&mut self.unreported);

@@ -1,4 +1,4 @@
-//! How many limiters share the store: what a limit is divided by where each node decides by itself.
+//! The number of limiters that share the store: the divisor of a limit where each node decides alone.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::{Micros, Timestamp};
 
-/// Every node beats once a second: after more than one, all that started together have.
+/// Every node sends a heartbeat once a second: after more than that, all that started together have sent one.
 const SETTLED_AFTER: Micros = Micros::from_millis(1_500);
 
-/// How many limiters share the store, as far as is known.
+/// The number of limiters that share the store, as far as is known.
 pub(crate) struct Fleet {
-    /// This one's own name among them.
+    /// This limiter's ID in the fleet.
     pub(crate) member: u64,
-    /// Whether the store may count this one.
+    /// Whether the store may count this limiter.
     pub(crate) joined: AtomicBool,
-    /// How many there are as far as the operator knows: what counts until the store was heard for a while.
+    /// The operator's number: used until the store has answered for a while.
     expected: u64,
-    /// How many the store counted last; none before it was first heard.
+    /// The store's last count; 0 before its first answer.
     counted: AtomicU64,
     settling: Mutex<Option<Timestamp>>,
     settled: AtomicBool,
@@ -44,13 +44,13 @@ impl Fleet {
         if self.settled.load(Ordering::Relaxed) { counted } else { counted.max(self.expected) }
     }
 
-    /// Whether that number can be relied on: the operator said it, or the store was heard for so long that nodes which
-    /// started together know of each other.
+    /// Whether that number is reliable: the operator set it, or the store has answered for so long that nodes which started
+    /// together know of each other.
     pub(crate) fn is_settled(&self) -> bool {
         self.expected > 0 || self.settled.load(Ordering::Relaxed)
     }
 
-    /// The store took a heartbeat, and counts so many.
+    /// The store took a heartbeat, and counts `size` limiters.
     pub(crate) fn heard(&self, size: usize, now: Timestamp) {
         self.counted.store(u64::try_from(size).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
         let first = *self.settling.lock().get_or_insert(now);
@@ -60,7 +60,7 @@ impl Fleet {
         *self.unheard.lock() = None;
     }
 
-    /// The store did not take a heartbeat. The number stays what it was. True if it took the one before.
+    /// The store did not take a heartbeat. The count stays as it was. True if it took the previous one.
     pub(crate) fn unheard(&self, why: String) -> bool {
         self.unheard.lock().replace(why).is_none()
     }

@@ -1,4 +1,4 @@
-//! What this node has spent of cells whose store was away, so that it can be charged there once.
+//! What this node has spent from cells whose store was unavailable, so that it can be charged there once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,30 +12,30 @@ use super::Portion;
 use crate::cell_hash::CellHash;
 use crate::owned::OwnedCell;
 
-/// Debts by cell: at most so many, the rest is forgiven and counted.
+/// Debts by cell: bounded; the rest is forgiven and counted.
 pub(crate) struct Ledger {
     debts: Mutex<HashMap<CellHash, Debt, RandomState>>,
-    /// How many of them are of shares.
+    /// How many of them are debts of shares.
     shares: AtomicUsize,
     most: usize,
     forgiven: AtomicU64,
 }
 
-/// What is owed to one cell.
+/// The debt to one cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
     pub(crate) cell: OwnedCell,
     pub(crate) hits: u64,
-    /// Of how much of the limit it was spent.
+    /// The portion of the limit from which it was spent.
     pub(crate) portion: Portion,
 }
 
-/// Whether a cell was already decided here since its store went away.
+/// Whether a cell was already decided here since its store became unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
     New,
     Known,
-    /// There is no room to remember it.
+    /// There is no room for it.
     None,
 }
 
@@ -73,14 +73,14 @@ impl Ledger {
         }
     }
 
-    /// Up to `most` accounts whose store is back.
+    /// Up to `most` accounts whose store has recovered.
     pub(crate) fn due(&self, most: usize, is_back: impl Fn(&OwnedCell) -> bool) -> Vec<(CellHash, Debt)> {
         let debts = self.debts.lock();
         let due = debts.iter().filter(|(_, debt)| is_back(&debt.cell)).take(most);
         due.map(|(hash, debt)| (*hash, debt.clone())).collect()
     }
 
-    /// Takes `hits` off an account, and closes it if nothing was spent meanwhile.
+    /// Subtracts `hits` from an account, and closes it if nothing was spent meanwhile.
     pub(crate) fn settle(&self, hash: CellHash, hits: u64) {
         let mut debts = self.debts.lock();
         let Entry::Occupied(mut debt) = debts.entry(hash) else { return };
@@ -96,28 +96,28 @@ impl Ledger {
         self.shares.load(Ordering::Relaxed) > 0
     }
 
-    /// Accounts that are open.
+    /// Open accounts.
     pub(crate) fn len(&self) -> usize {
         self.debts.lock().len()
     }
 
-    /// Hits that will never be charged because there was no room to remember them.
+    /// Hits that will never be charged because there was no room for their account.
     pub(crate) fn forgiven(&self) -> u64 {
         self.forgiven.load(Ordering::Relaxed)
     }
 }
 
-/// Whether somebody settles: one at a time, or a debt would be paid twice.
+/// Serialises settling: two at once would pay a debt twice.
 #[derive(Default)]
 pub(crate) struct Settling(AtomicBool);
 
 impl Settling {
-    /// Whether somebody does.
+    /// Whether a settlement is in progress.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The turn to settle, until it is dropped; none while somebody else does.
+    /// The turn to settle, until it is dropped; `None` while another settlement runs.
     pub(crate) fn turn(&self) -> Option<impl Drop + use<'_>> {
         struct Turn<'s>(&'s AtomicBool);
         impl Drop for Turn<'_> {

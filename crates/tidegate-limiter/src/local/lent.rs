@@ -1,5 +1,5 @@
-//! Leases that this node gave while their store was unavailable. The store does not know of them until it is told; from then on
-//! they live in both places, and end in both: what this node has given of its share stays given.
+//! Leases that this node issued while their store was unavailable. The store does not know of them until they are handed
+//! over; from then on they live in both places, and end in both: what this node issued of its share stays issued.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -12,7 +12,7 @@ use tidegate_store::{CellKey, LeaseRef};
 
 use crate::owned::OwnedSpend;
 
-/// Leases that were given here: at most so many, the rest is counted and never told.
+/// Leases issued here: bounded; the rest is counted and never handed over.
 pub(crate) struct LentLeases {
     leases: Mutex<HashMap<u64, Lent, RandomState>>,
     names: RandomState,
@@ -47,7 +47,7 @@ impl LentLeases {
         self.names.hash_one((cell.scope.as_bytes(), cell.key, id))
     }
 
-    /// `spend` was given its lease at `given`.
+    /// `spend` took its lease at `given`.
     pub(crate) fn add(&self, spend: OwnedSpend, id: LeaseId, given: Timestamp) {
         let name = self.name_of(&spend.cell.key(), id);
         let mut leases = self.leases.lock();
@@ -58,7 +58,7 @@ impl LentLeases {
         leases.insert(name, Lent { spend, given, knows: StoreKnows::NotYet });
     }
 
-    /// Those that fit of which the store has to be told. Those whose time to live is over are forgotten.
+    /// The leases that match `fits` and must be handed over to the store. Expired ones are removed.
     pub(crate) fn due(&self, now: Timestamp, fits: impl Fn(&OwnedSpend) -> bool) -> Vec<OwnedSpend> {
         let mut leases = self.leases.lock();
         leases.retain(|_, lent| {
@@ -68,7 +68,7 @@ impl LentLeases {
         due.map(|lent| lent.spend.clone()).collect()
     }
 
-    /// The store knows of this lease; false if it has ended here meanwhile.
+    /// The store knows of this lease now; false if it has ended here meanwhile.
     pub(crate) fn is_known_now(&self, lease: &LeaseRef<'_>) -> bool {
         let known = self.name_of(&lease.cell, lease.id);
         let mut leases = self.leases.lock();
@@ -77,7 +77,7 @@ impl LentLeases {
         true
     }
 
-    /// Whether the store knows of this lease; none if it was not given here.
+    /// Whether the store knows of this lease; `None` if it was not issued here.
     pub(crate) fn get(&self, lease: &LeaseRef<'_>) -> Option<StoreKnows> {
         let leases = self.leases.lock();
         if leases.is_empty() {
@@ -86,7 +86,7 @@ impl LentLeases {
         leases.get(&self.name_of(&lease.cell, lease.id)).map(|lent| lent.knows)
     }
 
-    /// The lease has ended here: whether the store knows of it.
+    /// The lease has ended here. Returns whether the store knows of it.
     pub(crate) fn end(&self, lease: &LeaseRef<'_>) -> Option<StoreKnows> {
         let mut leases = self.leases.lock();
         if leases.is_empty() {
@@ -95,12 +95,12 @@ impl LentLeases {
         leases.remove(&self.name_of(&lease.cell, lease.id)).map(|lent| lent.knows)
     }
 
-    /// How many the store has to be told of.
+    /// How many must be handed over to the store.
     pub(crate) fn unknown(&self) -> usize {
         self.leases.lock().values().filter(|lent| lent.knows == StoreKnows::NotYet).count()
     }
 
-    /// Leases that the store is never told of, for want of room.
+    /// Leases that the store never learns of, for lack of room.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
 //! Cells that this node decides itself: those of local and approximate rules, and those whose store is unavailable.
 //!
-//! All of them live in one memory store, so that a request spends from all of them or from none. What a later refusal
-//! elsewhere makes void is given back, also when the request is dropped half-way. It calls no other store.
+//! All of them live in one memory store, so that a request spends from all of them or from none. A later refusal elsewhere,
+//! or dropping the request midway, refunds them. This module calls no other store.
 
 pub(crate) mod approximate;
 pub(crate) mod fleet;
@@ -36,7 +36,7 @@ pub(crate) struct LocalCells {
 /// A spend that this node decides itself.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalSpend<'p> {
-    /// Its place among the request's spends.
+    /// Index into the request's spends.
     pub(crate) place: usize,
     pub(crate) spend: Spend<'p>,
     pub(crate) hash: CellHash,
@@ -48,13 +48,13 @@ pub(crate) struct LocalSpend<'p> {
 pub(crate) enum LocalReason {
     /// The rule is local.
     Local,
-    /// The rule is approximate, and its hits were taken out of this node's share.
+    /// The rule is approximate, and its hits were taken from this node's share.
     Approximate,
-    /// The store is unavailable; it had so much left when it last answered.
+    /// The store is unavailable; `last_seen` is what it had left at its last answer.
     StoreUnavailable { last_seen: Option<u64>, portion: Portion },
 }
 
-/// How much of a limit this node may give while its store is unavailable.
+/// How much of a limit this node may admit while its store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Portion {
     /// Its share among the fleet.
@@ -73,7 +73,7 @@ impl LocalReason {
     }
 }
 
-/// What a request has spent from cells of this node. Given back when dropped, unless kept.
+/// What a request has spent from cells of this node. Refunded on drop, unless kept.
 pub(crate) struct LocalHold<'c, 'p> {
     cells: &'c LocalCells,
     held: SmallVec<[HeldSpend<'p>; 2]>,
@@ -82,7 +82,7 @@ pub(crate) struct LocalHold<'c, 'p> {
 
 struct HeldSpend<'p> {
     own: LocalSpend<'p>,
-    /// The limit it was decided under: this node's share where the store is unavailable.
+    /// The limit it was decided under: this node's share if the store is unavailable.
     share: Option<Limit>,
     outcome: Outcome,
 }
@@ -122,15 +122,15 @@ impl LocalCells {
         LocalHold { cells: self, held, passes }
     }
 
-    /// The limit under which a cell is decided here whose store is unavailable: this node's share, given once per window
-    /// however often the store fails in it, and of that no more than its part of what the store had left.
+    /// The limit for a cell whose store is unavailable: this node's share, granted once per window however often the store
+    /// fails in it, and at most its part of what the store had left.
     fn share(&self, own: &LocalSpend<'_>) -> Option<Limit> {
         let LocalReason::StoreUnavailable { last_seen, portion } = own.reason else { return None };
         let fleet = self.divisor(portion);
         let share = own.spend.touch.limit.divided(fleet);
         let part = last_seen.map_or(u64::MAX, |left| left.div_ceil(fleet));
         if share.takes_lease() {
-            // The store does not know of leases that were given out here: they are part of what it had left.
+            // The store does not know of leases that were issued here: they are part of what it had left.
             return Some(share.with_leases_at_most(part));
         }
         if self.ledger.open(own.hash, &own.spend, portion) != Account::Known {
@@ -141,7 +141,7 @@ impl LocalCells {
         Some(share)
     }
 
-    /// By what a limit is divided for this portion of it.
+    /// The divisor of a limit for this portion of it.
     pub(crate) fn divisor(&self, portion: Portion) -> u64 {
         match portion {
             Portion::Share => self.fleet.size().max(1),
@@ -149,7 +149,7 @@ impl LocalCells {
         }
     }
 
-    /// Keeps account of what was decided.
+    /// Records what was decided.
     fn book(&self, held: &HeldSpend<'_>, passes: bool) {
         let hits = held.own.spend.touch.ask.hits;
         let spent = passes && held.outcome.is_admitted();
@@ -162,7 +162,7 @@ impl LocalCells {
         }
     }
 
-    /// The store has to be told of what was spent without it.
+    /// Records a debt: the store must learn what was spent without it.
     fn owe(&self, spend: &Spend<'_>, hash: CellHash) {
         let Spend { cell, touch } = spend;
         match touch.ask.lease {
@@ -177,7 +177,7 @@ impl LocalCells {
         }
     }
 
-    /// The shares that approximate spends took go back: the request is refused before anything was decided.
+    /// Returns what approximate spends took from shares: the request is refused before anything was decided.
     pub(crate) fn put_back(&self, spends: &[LocalSpend<'_>]) {
         for own in spends.iter().filter(|own| own.reason == LocalReason::Approximate) {
             self.approximate.put_back(own.hash, own.spend.touch.ask.hits, Timestamp::MAX);
@@ -193,41 +193,41 @@ impl LocalCells {
         }
     }
 
-    /// Whether this node may decide an approximate cell. What it would refuse by an old answer, the store is asked.
+    /// Whether this node may decide an approximate cell. Instead of refusing by an old answer, it asks the store.
     pub(crate) fn may_decide(&self, hash: CellHash, spend: &Spend<'_>, now: Timestamp) -> bool {
-        // A share can be given out once it is known among how many.
+        // A share requires a reliable fleet size.
         self.fleet.is_settled()
             && (self.approximate.is_fresh(hash, now) || self.look(*spend).is_admitted())
             && self.approximate.has_room(hash, spend, self.fleet.size())
     }
 
-    /// Takes over what the store said of an approximate cell.
+    /// Applies the store's answer about an approximate cell.
     pub(crate) fn hear(&self, spend: &OwnedSpend, outcome: &Outcome, now: Timestamp) {
         if let Some(view) = self.approximate.heard(spend.hash, outcome, self.fleet.size(), now) {
             self.set(spend.as_spend(), view.spent);
         }
     }
 
-    /// What a cell says without being spent from.
+    /// The outcome of a cell without spending from it.
     pub(crate) fn look(&self, spend: Spend<'_>) -> Outcome {
         let ask = Ask { hits: Hits::ZERO, lease: None };
         let look = [Spend { touch: Touch { ask, ..spend.touch }, ..spend }];
         at_once(self.memory.decide(&[Request::once(&look)]))[0]
     }
 
-    /// Makes a cell count `spent` hits, whatever it counted before.
+    /// Sets a cell's count to `spent` hits, whatever it was before.
     pub(crate) fn set(&self, spend: Spend<'_>, spent: u64) {
         at_once(self.memory.reset(spend.cell, spend.touch.limit));
         self.charge(charge_now(spend, spent));
     }
 
-    /// Gives hits back to a cell.
+    /// Refunds hits to a cell.
     pub(crate) fn refund(&self, spend: Spend<'_>, hits: Hits, age: Micros) {
         let Spend { cell, touch } = spend;
         at_once(self.memory.refund(&[Refund { cell, limit: touch.limit, hits, age, id: None }]));
     }
 
-    /// Takes hits whether or not they fit.
+    /// Charges hits whether or not they fit.
     pub(crate) fn charge(&self, charge: CellCharge<'_>) {
         at_once(self.memory.charge(&[charge]));
     }
@@ -245,7 +245,7 @@ impl LocalCells {
         let (cell, limit) = (spend.cell, spend.touch.limit);
         match spend.touch.ask.lease {
             Some(id) if limit.takes_lease() => drop(self.release(LeaseRef { cell, limit, id })),
-            // A refused request leaves its trace there, and this one is refused.
+            // Such a limit counts refused requests, and this one is refused.
             _ if limit.counts_refused() => {}
             _ => self.refund(spend, spend.touch.ask.hits, Micros::ZERO),
         }
@@ -254,22 +254,22 @@ impl LocalCells {
 }
 
 impl LocalHold<'_, '_> {
-    /// Whether these cells let the request pass.
+    /// Whether these cells admit the request.
     pub(crate) fn passes(&self) -> bool {
         self.passes
     }
 
-    /// What each cell said, by its place among the request's spends.
+    /// The outcome of each cell, by its index in the request's spends.
     pub(crate) fn outcomes(&self) -> impl Iterator<Item = (usize, Outcome)> {
         self.held.iter().map(|held| (held.own.place, held.outcome))
     }
 
-    /// The request passes: what was spent is spent.
+    /// The request passes: what was spent stays spent.
     pub(crate) fn keep(mut self) {
         self.passes = false;
     }
 
-    /// The request is refused elsewhere: gives everything back, and says what each cell has left then.
+    /// The request is refused elsewhere: refunds everything, and reports what each cell has left then.
     pub(crate) fn undo(mut self, mut says: impl FnMut(usize, Outcome)) {
         self.give_back();
         for held in &self.held {
@@ -310,7 +310,7 @@ fn at_once<T>(reply: Reply<'_, T>) -> T {
     }
 }
 
-/// What `spend` would ask, taken now: so many hits of its cell.
+/// A charge, now, of `hits` to the cell of `spend`.
 pub(crate) fn charge_now(spend: Spend<'_>, hits: u64) -> CellCharge<'_> {
     CellCharge { cell: spend.cell, limit: spend.touch.limit, charge: Charge::now(Hits::new(hits)) }
 }

@@ -1,4 +1,4 @@
-//! What goes on behind the requests: heartbeats, health probes, what is owed to a store that is back, approximate counts.
+//! Background work: heartbeats, health probes, settling with a store that has recovered, approximate counts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,21 +20,21 @@ use crate::observer::StoreCall;
 use crate::owned::{OwnedCell, OwnedCharge, OwnedSpend};
 use crate::snapshot::Snapshot;
 
-/// How often a node that does not answer is probed, and debts are looked at.
+/// How often unavailable nodes are probed and debts checked.
 const PROBE_EVERY: Micros = Micros::from_millis(500);
-/// How long a limiter counts as alive after a heartbeat; it beats five times as often.
+/// How long a limiter counts as alive after a heartbeat; heartbeats are five times as frequent.
 pub(super) const MEMBER_TTL: Micros = Micros::from_secs(5);
-/// The shortest time between two reconciliations of approximate counts, however short a rule wants it.
+/// The shortest interval between two syncs of approximate counts, however short a rule sets it.
 const SHORTEST_SYNC: Micros = Micros::from_millis(10);
-/// How often the store is asked for the key that leases are signed with.
+/// How often the store is asked for the lease signing key.
 const LEASE_KEY_EVERY: Micros = Micros::from_secs(60);
-/// One call of the background's touches at most so many cells.
+/// The most cells in one background call.
 pub(crate) const LARGEST_BATCH: usize = 128;
-/// Own cells are swept in so many parts, one per second.
+/// Local cells are swept in this many parts, one per second.
 const SWEEP_PARTS: usize = 60;
 
 impl Remote {
-    /// Keeps this node in touch with its store, until its limiter is to end.
+    /// Keeps this node in touch with its store, until its limiter ends.
     pub(crate) async fn maintain(
         self: &Arc<Self>,
         rules: &ArcSwap<Snapshot>,
@@ -78,7 +78,7 @@ impl Remote {
         }
     }
 
-    /// Tells the store that this limiter is alive, and hears how many are.
+    /// Sends a heartbeat, and learns the number of live limiters.
     async fn beat(&self) {
         let sent = self.clock.now();
         self.local.fleet.joined.store(true, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Remote {
                 self.local.fleet.heard(size, self.clock.now());
                 self.observer.fleet_counted(self.local.fleet.size());
             }
-            // Too much to do: nothing is known to be wrong, and the next beat comes long before the fleet forgets this limiter.
+            // Overloaded: no fault is known, and the next heartbeat comes long before the fleet drops this limiter.
             Err(StoreError::TimedOut { endpoint, .. }) if self.is_only_busy(&endpoint, sent) => {}
             Err(error) => {
                 self.observer.store_failed(&error);
@@ -104,7 +104,7 @@ impl Remote {
     }
 
     /// Signs leases with the key that the fleet keeps in the store, or makes its own that key; false if the store does not
-    /// answer. Asked now and then, so that the store does not forget it.
+    /// answer. Called periodically, so that the key does not expire in the store.
     pub(crate) async fn share_lease_key(&self, keys: &LeaseKeys) -> bool {
         if !keys.are_shared_by_the_store() {
             return true;
@@ -120,14 +120,14 @@ impl Remote {
         matches!(self.attend(self.timeout, again).await, Some(Ok(_)))
     }
 
-    /// Whether the node of this name, which did not answer what was sent then, answers others.
+    /// Whether the node with this endpoint, which did not answer a call sent at `sent`, answers others.
     fn is_only_busy(&self, endpoint: &str, sent: Timestamp) -> bool {
         let mut nodes = 0..self.store.nodes();
         let named = nodes.find(|node| self.store.endpoint(*node) == endpoint);
         named.is_some_and(|node| self.is_only_late(&[node], sent, self.clock.now()))
     }
 
-    /// A heartbeat failed and nobody knows which nodes are away: without requests, nobody else would find out.
+    /// A heartbeat failed without naming the failed nodes: without requests, nothing else would detect them.
     async fn probe_what_seems_well(&self) {
         for node in 0..self.store.nodes() {
             if self.breakers.state(node) == BreakerState::Closed {
@@ -136,7 +136,7 @@ impl Remote {
         }
     }
 
-    /// Asks every node whose breaker is not closed whether it truly answers again.
+    /// Probes every node whose breaker is not closed.
     pub(super) async fn probe_what_is_away(&self) {
         let away: Nodes = self.breakers.not_closed().collect();
         for node in away {
@@ -144,16 +144,16 @@ impl Remote {
         }
     }
 
-    /// Asks a node whether it truly answers, and tells its breaker.
+    /// Probes a node, and reports the result to its breaker.
     async fn probe(&self, node: usize) {
         let sent = self.clock.now();
         let answer = self.attend(self.timeout, self.store.probe(node).answer()).await;
         let now = self.clock.now();
         self.observer.store_called(StoreCall::Probe, now.since(sent));
-        // A failed probe never prolongs the time of a breaker that is open: a request may go to see when it is up.
+        // A failed probe never prolongs an open breaker: a request may try the node once its time is up.
         let change = match (answer, self.breakers.state(node)) {
             (Some(Ok(())), BreakerState::Closed) => self.breakers.answered(node),
-            // It is asked again once it knows what was given without it.
+            // It gets requests again once it has everything issued without it.
             (Some(Ok(())), _) => match self.settle_with(node).await {
                 true => self.breakers.answered(node),
                 false => None,
@@ -173,7 +173,7 @@ impl Remote {
         self.tell(change);
     }
 
-    /// Asks a node whether it truly answers, without anybody waiting for it; once at a time.
+    /// Probes a node in the background; one probe at a time.
     pub(super) fn probe_soon(self: &Arc<Self>, node: usize) {
         if self.way_to(node).is_probed.swap(true, Ordering::Relaxed) {
             return;
@@ -185,7 +185,7 @@ impl Remote {
         }));
     }
 
-    /// Tells the store what approximate rules have admitted here, and hears what is left.
+    /// Reports to the store what approximate rules have admitted here, and learns what is left.
     async fn reconcile(self: &Arc<Self>) {
         loop {
             let due = self.local.approximate.due(LARGEST_BATCH, self.clock.now());
@@ -200,7 +200,7 @@ impl Remote {
         }
     }
 
-    /// What is due, apart for each node: where one of several fails, nobody could say what of the rest was told.
+    /// Splits `due` by node: if one of several nodes fails, it would be unknown which of the rest were reported.
     fn by_node(&self, due: Vec<Unreported>) -> Vec<Vec<Unreported>> {
         let mut nodes: Vec<(usize, Vec<Unreported>)> = Vec::new();
         for due in due {
@@ -213,7 +213,7 @@ impl Remote {
         nodes.into_iter().map(|(_, of_node)| of_node).collect()
     }
 
-    /// Tells the store of one cell without anybody waiting for it.
+    /// Reports one cell to the store in the background.
     pub(crate) fn report_soon(self: &Arc<Self>, due: Unreported) {
         let remote = self.clone();
         self.runtime.spawn(Box::pin(async move {
@@ -221,7 +221,7 @@ impl Remote {
         }));
     }
 
-    /// Tells the store of these cells, and hears what is left of each; false if it does not answer.
+    /// Reports these cells to the store, and learns what is left of each; false if it does not answer.
     pub(super) async fn report(self: &Arc<Self>, due: Vec<Unreported>) -> bool {
         let charges: Vec<OwnedSpend> =
             due.into_iter().map(|due| charge_of(due.hash, due.cell, due.hits)).collect();
@@ -232,7 +232,7 @@ impl Remote {
                 Err(error) if error.is_certainly_not_applied() => {
                     self.local.approximate.was_not_told(hash, hits);
                 }
-                // What may have been counted is not counted again: the fleet may admit so much more.
+                // What may have been counted is not reported again: the fleet may admit that much more.
                 Err(_) => self.local.approximate.may_have_been_told(hash, hits, self.clock.now()),
                 Ok(_) => self.local.approximate.was_told(hash, hits),
             }
@@ -272,7 +272,7 @@ impl Remote {
         self.run(StoreCall::Charge, nodes, work).await
     }
 
-    /// Gives back leases that nobody holds. Doing so twice does no harm.
+    /// Releases orphaned leases. Doing so twice is harmless.
     pub(crate) async fn give_orphans_back(self: &Arc<Self>) {
         while let Some(lease) = self.orphans.next() {
             let node = self.store.node_of(lease.cell.key().tag);
@@ -286,7 +286,7 @@ impl Remote {
     }
 }
 
-/// How often approximate counts are reconciled: as often as the most impatient rule wants.
+/// How often approximate counts are synced: the shortest interval of any rule.
 fn sync_every(rules: &ArcSwap<Snapshot>) -> Micros {
     let wanted = |rule: &Rule| match rule.coordination() {
         Coordination::Approximate { sync_every } => Some(sync_every),
@@ -296,7 +296,7 @@ fn sync_every(rules: &ArcSwap<Snapshot>) -> Micros {
     shortest.unwrap_or(PROBE_EVERY).max(SHORTEST_SYNC)
 }
 
-/// An operator wants to know why, too.
+/// Includes the cause, for operators.
 fn with_its_cause(error: &StoreError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
@@ -304,7 +304,7 @@ fn with_its_cause(error: &StoreError) -> String {
     }
 }
 
-/// A clock that stepped back must not put anything off.
+/// A clock that stepped back must not delay anything.
 fn is_due(when: Timestamp, now: Timestamp) -> bool {
     now >= when || when.since(now) > LEASE_KEY_EVERY
 }

@@ -1,8 +1,8 @@
-//! Circuit breakers, one per node of the store: after a few failures in a row nobody waits for that node until it answers.
-//! In a row means in time: calls that were under way together fail together, and count once.
+//! Circuit breakers, one per store node: after a few consecutive failures no request waits for that node until it answers.
+//! Consecutive means in time: calls that were in flight together fail together, and count once.
 //!
-//! A breaker is told what happened and when; it calls nobody and reads no clock. Late failures of calls that were under
-//! way when it opened do not prolong anything, and one true answer closes it.
+//! A breaker is given events with their time; it makes no calls and reads no clock. Late failures of calls that were in
+//! flight when it opened prolong nothing, and one genuine answer closes it.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use tidegate_core::{Micros, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakerConfig {
-    /// So many failures in a row open it.
+    /// Consecutive failures that open it.
     pub failures: NonZeroU32,
     /// After this long one request tries again, unless a health probe has closed it before.
     pub open_for: Micros,
 }
 
 impl BreakerConfig {
-    /// One that opens after `failures` in a row, for `open_for`.
+    /// A breaker that opens for `open_for` after `failures` consecutive failures.
     #[must_use]
     pub const fn new(failures: NonZeroU32, open_for: Micros) -> Self {
         BreakerConfig { failures, open_for }
@@ -44,12 +44,12 @@ pub enum BreakerState {
     Closed,
     /// Nothing: the node does not answer.
     Open,
-    /// One request, to see whether it answers again.
+    /// One request, as a trial.
     HalfOpen,
 }
 
 impl BreakerState {
-    /// Its name in metrics and logs.
+    /// The name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,13 +64,13 @@ impl BreakerState {
 enum Condition {
     Closed {
         failures: u32,
-        /// When the last of them was noted: a call that was under way then is part of the same stall.
+        /// When the last of them was recorded: a call in flight at that time is part of the same stall.
         noted: Timestamp,
     },
     Open {
         since: Timestamp,
     },
-    /// A request went to see; `opened` is when it would go back to, were it not sent after all.
+    /// A trial request is in flight; if it is not sent after all, the breaker reopens as of `opened`.
     Trying {
         since: Timestamp,
         opened: Timestamp,
@@ -86,7 +86,7 @@ struct Breaker {
     config: BreakerConfig,
 }
 
-/// A request that went to see and was never heard of again (its caller left before it was sent) is replaced after this.
+/// A trial request without a result (its caller left before it was sent) is replaced after this.
 const PATIENCE: Micros = Micros::from_secs(1);
 
 impl Breaker {
@@ -107,7 +107,7 @@ impl Breaker {
         }
     }
 
-    /// One more request goes to this node, if it may. Where the time is up, the first to claim goes to see.
+    /// Sends one more request to this node, if allowed. Once the time is up, the first to claim is the trial.
     fn claim(&mut self, now: Timestamp) -> bool {
         let passes = self.lets_pass(now);
         match self.condition {
@@ -119,7 +119,7 @@ impl Breaker {
         passes
     }
 
-    /// The request that would have gone to see was refused before it was sent: the next may go.
+    /// The trial request was refused before it was sent: the next may try.
     fn unclaim(&mut self) {
         if let Condition::Trying { opened, .. } = self.condition {
             self.condition = Condition::Open { since: opened };
@@ -130,14 +130,14 @@ impl Breaker {
         self.condition = CLOSED;
     }
 
-    /// The node proved at `at` that it lives: what failed before that is not in a row with what fails later.
+    /// The node proved at `at` that it is alive: failures before that are not consecutive with later ones.
     fn lived(&mut self, at: Timestamp) {
         if matches!(self.condition, Condition::Closed { noted, .. } if noted < at) {
             self.condition = CLOSED;
         }
     }
 
-    /// A call that was sent at `sent` failed. In a row means in time: what failed together failed once.
+    /// A call sent at `sent` failed. Calls in flight together that fail count as one failure.
     fn failed(&mut self, sent: Timestamp, now: Timestamp) {
         self.condition = match self.condition {
             same @ Condition::Closed { failures, noted } if failures > 0 && sent < noted => same,
@@ -150,7 +150,7 @@ impl Breaker {
     }
 }
 
-/// A clock that stepped back must not keep a breaker open for longer than it says.
+/// A clock that stepped back must not keep a breaker open for longer than configured.
 fn has_passed(since: Timestamp, span: Micros, now: Timestamp) -> bool {
     now < since || now.since(since) >= span
 }
@@ -159,11 +159,11 @@ fn has_passed(since: Timestamp, span: Micros, now: Timestamp) -> bool {
 #[derive(Debug)]
 pub(crate) struct Breakers {
     nodes: Box<[Mutex<Breaker>]>,
-    /// How many are not closed: none, nearly always, and then nobody takes a lock to pass.
+    /// How many are not closed: nearly always 0, and then passing takes no lock.
     not_closed: AtomicUsize,
 }
 
-/// A breaker that has just changed.
+/// A breaker's state change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) node: usize,
@@ -195,8 +195,8 @@ impl Breakers {
         self.all_closed() || self.node(node).lock().lets_pass(now)
     }
 
-    /// One more request goes to `node`, if it may; and what that changed. Ask once per request: the first to claim a node
-    /// whose time is up is the only one that goes to see.
+    /// Sends one more request to `node`, if allowed; also returns the state change. Call once per request: the first to claim
+    /// a node whose time is up is the only trial.
     pub(crate) fn claim(&self, node: usize, now: Timestamp) -> (bool, Option<Change>) {
         if self.all_closed() {
             return (true, None);
@@ -213,12 +213,12 @@ impl Breakers {
         self.change(node, Breaker::answered).1
     }
 
-    /// `node` proved at `at` that it lives.
+    /// `node` proved at `at` that it is alive.
     pub(crate) fn lived(&self, node: usize, at: Timestamp) {
         self.change(node, |breaker| breaker.lived(at));
     }
 
-    /// A call to `node` that was sent at `sent` failed.
+    /// A call to `node` sent at `sent` failed.
     pub(crate) fn failed(&self, node: usize, sent: Timestamp, now: Timestamp) -> Option<Change> {
         self.change(node, |breaker| breaker.failed(sent, now)).1
     }
@@ -237,7 +237,7 @@ impl Breakers {
         (told, (before != state).then_some(Change { node, state }))
     }
 
-    /// A store that grew may name nodes that have no breaker of their own.
+    /// A store that grew may have nodes without a breaker of their own.
     fn node(&self, node: usize) -> &Mutex<Breaker> {
         &self.nodes[node % self.nodes.len()]
     }

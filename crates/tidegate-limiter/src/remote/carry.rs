@@ -1,7 +1,7 @@
-//! One call from its start to its end: takes what waits, asks the store, answers everybody in it.
+//! One call from start to end: takes what waits, calls the store, answers every request in it.
 //!
-//! A task of the runtime's does it, so a request that is dropped takes nobody else's answer along. Nothing that may have been
-//! applied is sent again.
+//! A runtime task does it, so dropping one request does not lose the answers of others. Nothing that may have been applied is
+//! sent again.
 
 use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
@@ -26,7 +26,7 @@ use crate::owned::OwnedSpend;
 use crate::refund::GivenBack;
 use crate::runtime::Task;
 
-/// Carries what gathers to the store, call after call, until nobody waits.
+/// Carries what gathers to the store, call after call, until nothing waits.
 async fn drive(mut slot: CallSlot) {
     let (remote, id) = (slot.remote.clone(), slot.id.clone());
     remote.note_late_start(slot.started);
@@ -52,24 +52,24 @@ async fn drive(mut slot: CallSlot) {
     slot.is_open.store(false, Ordering::Relaxed);
 }
 
-/// A node has failed that answers nobody for so many times as long as a call may take.
+/// A node has failed once it has answered nothing for this many call timeouts.
 const PATIENCE: u64 = 3;
 const LONGEST_PATIENCE: u64 = 10;
 
-/// A busy core takes a store for silent that has not answered for so many times as long as a call may take.
+/// The same on a busy core: a store counts as silent only after this many call timeouts.
 const BUSY_PATIENCE: u64 = 20;
 
-/// A store whose answers all come late is overloaded for so long, then it has failed: rules need not wait for it any more.
+/// A store whose answers are all late is overloaded for this long; then it has failed, and rules stop waiting for it.
 const OVERLOADED_FOR: Micros = Micros::from_secs(2);
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallEnd {
-    /// The store answered, to this call or to another since.
+    /// The store answered, this call or another since.
     Answered,
-    /// It failed at once: the next call may fare better.
+    /// It failed at once: the next call may succeed.
     Failed,
-    /// Nothing came of it until it was too late for everybody.
+    /// No answer before every request had stopped waiting.
     Silence,
 }
 
@@ -78,18 +78,18 @@ pub(super) enum CallEnd {
 pub(super) struct AnswerTimes {
     pub(super) sent: Timestamp,
     pub(super) decided: Option<Timestamp>,
-    /// Which of the requests of the call the first of an item was; none in a call with one alone.
+    /// The position in the call of an item's first request; `None` if the call has a single request.
     pub(super) first: Option<u32>,
 }
 
-/// One of the few calls to some nodes of the store. Dropped while it is open, also because a runtime ends that never ran its
-/// task, it lets everybody who waits go without an answer.
+/// One of the few call slots to some store nodes. Dropping it while open, even unrun because its runtime ended, ends every
+/// wait behind it without an answer.
 pub(super) struct CallSlot {
     remote: Arc<Remote>,
     pub(super) id: QueueId,
-    /// What is under way.
+    /// What is in flight.
     items: Vec<Item>,
-    /// Since when: who is equal to them waits for them from then on.
+    /// Since when: equal requests wait for these items from then on.
     taken: Arrival,
     started: Timestamp,
     is_first: IsFirst,
@@ -101,17 +101,17 @@ impl CallSlot {
         self.is_open.load(Ordering::Relaxed)
     }
 
-    /// Whether anybody waits for what it carries.
+    /// Whether any request waits for what it carries.
     fn is_wanted(&self) -> bool {
         self.items.iter().any(|item| !item.waiters.is_empty())
     }
 
-    /// Who waits behind a call that nobody answered would only wait for the next to fail.
+    /// Requests behind a call that was not answered would only wait for the next one to fail.
     fn ends_the_queue(&self, end: CallEnd) -> bool {
         end == CallEnd::Silence && self.remote.is_away(&self.id.nodes)
     }
 
-    /// Its place goes to the next call: this one ended so, as far as anybody waits for it.
+    /// Frees the slot for the next call: for its waiters, this one ended with `end`.
     pub(super) fn pass_on(&self, end: CallEnd) {
         self.is_open.store(false, Ordering::Relaxed);
         let queues = &self.remote.queues;
@@ -143,17 +143,17 @@ impl Remote {
         self.runtime.spawn(task);
     }
 
-    /// A task that was started at `started` runs now.
+    /// Records the lag of a task that was started at `started` and runs only now.
     fn note_late_start(&self, started: Timestamp) {
         let now = self.clock.now();
         self.lag.note(now, Slice::of(self.timeout).lag(Micros::ZERO, now.since(started)));
     }
 
-    /// Leaves in `items` only the waiters for whom the store must still be asked: not who has left. Who is refused for a
-    /// reason that has become known meanwhile is answered; who would have its answer too late is overloaded now.
+    /// Keeps in `items` only the waiters that still need the store, and drops cancelled ones. A waiter refused by a result
+    /// that arrived meanwhile is answered; one whose answer would come too late is overloaded now.
     fn still_to_ask(&self, items: &mut [Item], expected: Micros) {
         let now = self.clock.now();
-        // Half of its time is always enough to be sent: one slow call must not keep others from finding out.
+        // Half its timeout is always enough to be sent: one slow call must not keep later ones from measuring again.
         let needs = expected.min(Micros::new(self.timeout.get() / 2));
         let mut late = 0;
         for item in items {
@@ -174,7 +174,7 @@ impl Remote {
         }
     }
 
-    /// Answers the waiters of `item` if the store has refused its like since they came.
+    /// Answers the waiters of `item` if the store has refused an equal request since they arrived.
     fn refuse_meanwhile(&self, item: &mut Item, now: Timestamp) {
         if !item.repeats_refusals {
             return;
@@ -190,7 +190,7 @@ impl Remote {
         }
     }
 
-    /// Carries the items of `slot` for which anybody waits to the store, and answers everybody in them.
+    /// Carries those items of `slot` that still have waiters to the store, and answers every request in them.
     async fn carry(self: &Arc<Self>, slot: &CallSlot) -> CallEnd {
         let id = &slot.id;
         let items: Vec<&Item> = slot.items.iter().filter(|item| !item.waiters.is_empty()).collect();
@@ -219,8 +219,7 @@ impl Remote {
         end
     }
 
-    /// Awaits `call` for as long as the store may take; nothing if that is not enough. Those who wait for it have deadlines
-    /// of their own.
+    /// Awaits `call` for as long as the store may take; `None` if that is not enough. Its waiters have their own deadlines.
     async fn in_time<T>(
         &self,
         sent: &Sent<'_>,
@@ -239,7 +238,7 @@ impl Remote {
         }
     }
 
-    /// Lets those go whose time is over, and says how much the first of the others has left.
+    /// Ends the waits whose deadline has passed, and returns the shortest time left of the others.
     fn give_up_late(&self, items: &[&Item], id: &QueueId) -> Option<Micros> {
         let mut first: Option<Micros> = None;
         let mut late = 0;
@@ -264,7 +263,7 @@ impl Remote {
         first
     }
 
-    /// Answers everybody in a call, and gives back what was spent for those who were let go: for how many requests.
+    /// Answers every request in a call, refunds what was spent for those that had stopped waiting, and returns their count.
     pub(super) fn answer_all(self: &Arc<Self>, sent: &Sent<'_>, told: &BatchOutcomes) -> u64 {
         let (mut requests, mut given_back) = (0, GivenBack::new());
         let mut when = AnswerTimes { sent: sent.at.at, decided: told.decided_at, first: None };
@@ -282,16 +281,16 @@ impl Remote {
         requests
     }
 
-    /// Answers everybody in `item`, each by its place, whether or not they are still there: how many of those pass who were
-    /// let go, and were decided without the store.
+    /// Answers every request in `item`, each by its position, including those that are gone. Returns how many of those pass
+    /// that had stopped waiting and were decided without the store.
     fn answer(&self, item: &Item, told: &RequestOutcomes<'_>, when: AnswerTimes) -> u64 {
         let count = count_of(&item.waiters).get();
         self.note_late_answers(item);
-        // What the last of them was told is what the cells say now.
+        // The last outcome is the current state of the cells.
         for (spend, outcome) in item.spends.iter().zip(told.at(count - 1)) {
             self.learn(spend, outcome, when);
         }
-        // Equal requests have no order among them: who has left takes nobody's place.
+        // Equal requests have no order: waiters still present take the first positions, before those that are gone.
         let (here, gone): (Vec<&StoreTicket>, Vec<&StoreTicket>) =
             item.waiters.iter().partition(|ticket| !ticket.is_over());
         let mut spent_for_nobody = 0;
@@ -307,7 +306,7 @@ impl Remote {
         spent_for_nobody.min(item.late.load(Ordering::Relaxed) as u64)
     }
 
-    /// What the last `requests` that pass have spent, to be given back.
+    /// Collects what the last `requests` that pass have spent, for a refund.
     fn give_back(
         &self,
         item: &Item,
@@ -328,7 +327,7 @@ impl Remote {
         }
     }
 
-    /// Counts those who are answered after their deadline because this core did not run.
+    /// Counts requests answered after their deadline because this core did not run.
     fn note_late_answers(&self, item: &Item) {
         let now = self.clock.now();
         let is_late = |ticket: &&StoreTicket| now.since(ticket.question().at) > self.timeout;
@@ -338,7 +337,7 @@ impl Remote {
         }
     }
 
-    /// Remembers one answer of the store.
+    /// Records one answer of the store.
     pub(super) fn learn(
         &self,
         spend: &OwnedSpend,
@@ -354,13 +353,13 @@ impl Remote {
         }
     }
 
-    /// Whether one of `nodes` has failed. A call that was not answered is no failure yet: Redis pauses for tens of
-    /// milliseconds when many keys expire, and so does a machine that is busy. Until a breaker says so it is overload.
+    /// Whether one of `nodes` has failed. One unanswered call is not a failure: Redis pauses for tens of milliseconds when
+    /// many keys expire, and so does a busy machine. Until a breaker opens, it is overload.
     fn is_away(&self, nodes: &[usize]) -> bool {
         nodes.iter().any(|node| self.breakers.state(*node) != BreakerState::Closed)
     }
 
-    /// Nobody in `items` is answered. Leases that may have been taken nevertheless go back by their names.
+    /// No request in `items` is answered. Leases that may have been taken anyway are released by name.
     pub(super) fn lose(&self, items: &[&Item], nodes: &[usize], error: &StoreError, end: CallEnd) {
         if !error.is_certainly_not_applied() {
             items.iter().for_each(|item| drop(TakenLeases::of(&item.spends, &self.orphans)));
@@ -368,7 +367,7 @@ impl Remote {
         self.let_go(items, nodes, end);
     }
 
-    /// Lets everybody go who still waits for a call that ended so: they are decided without the store.
+    /// Ends every remaining wait for a call that ended with `end`: these requests are decided without the store.
     fn let_go(&self, items: &[&Item], nodes: &[usize], end: CallEnd) {
         let failed = end == CallEnd::Failed || (end == CallEnd::Silence && self.is_away(nodes));
         let mut late = 0;
@@ -387,7 +386,7 @@ impl Remote {
         }
     }
 
-    /// Tells breakers and observer how a call went.
+    /// Reports the result of a call to breakers and observer.
     pub(super) fn note(
         self: &Arc<Self>,
         call: StoreCall,
@@ -417,8 +416,8 @@ impl Remote {
         if is_late { CallEnd::Silence } else { CallEnd::Failed }
     }
 
-    /// Whether `nodes`, which did not answer in time what was sent then, have more to do than can be in time, which no breaker
-    /// mends: they answer others, or did a moment ago.
+    /// Whether `nodes`, which did not answer in time a call sent at `sent`, are merely overloaded, which no breaker fixes:
+    /// they answer others, or did a moment ago.
     pub(super) fn is_only_late(&self, nodes: &[usize], sent: Timestamp, now: Timestamp) -> bool {
         nodes.iter().all(|&node| {
             self.has_answered_since(node, sent)
@@ -429,16 +428,16 @@ impl Remote {
         })
     }
 
-    /// The same, of a store without a witness.
+    /// The same for a store without a witness.
     fn answered_a_moment_ago(&self, node: usize, now: Timestamp) -> bool {
         let a_moment_ago = now.back(self.busy_patience());
-        // Where this core runs late, it may be one of many on a machine that is busy.
+        // If this core runs late, it may be one of many on a busy machine.
         self.lag.is_busy(now) && self.has_answered_since(node, a_moment_ago)
             || self.has_answered_late_since(node, a_moment_ago)
                 && self.has_answered_since(node, now.back(OVERLOADED_FOR))
     }
 
-    /// How long a node may answer nobody before it has failed; the longest where it was that slow before. Where this core runs
+    /// How long a node may answer nothing before it has failed; the upper end if it was that slow before. If this core runs
     /// late, the machine is busy, and the node may be on it.
     fn patience(&self, now: Timestamp) -> std::ops::Range<Micros> {
         let times = |times: u64| Micros::new(self.timeout.get().saturating_mul(times));
@@ -453,7 +452,7 @@ impl Remote {
         Micros::new(self.timeout.get().saturating_mul(BUSY_PATIENCE))
     }
 
-    /// Tells the breaker of the node that failed. Where a call over several does not say which, each is asked.
+    /// Reports the failure to the breaker of the node that failed. If a call over several does not say which, probes each.
     fn blame(self: &Arc<Self>, nodes: &[usize], error: &StoreError, sent: Timestamp) {
         let now = self.clock.now();
         for &node in nodes {
@@ -468,7 +467,7 @@ impl Remote {
         }
     }
 
-    /// A store that answers more or less than it was asked is broken: what it did is unknown.
+    /// A store that returns more or fewer outcomes than asked for is broken: what it did is unknown.
     pub(super) fn complete(
         &self,
         told: BatchOutcomes,

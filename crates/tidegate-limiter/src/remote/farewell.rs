@@ -1,4 +1,4 @@
-//! How a limiter takes leave of a remote store: what nobody holds goes back, what is owed is paid, and the fleet is one less.
+//! How a limiter leaves a remote store: releases orphaned leases, settles debts, and leaves the fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,16 +11,16 @@ use crate::idempotency::RequestNames;
 use crate::lifecycle::{End, Lifecycle};
 use crate::runtime::within;
 
-/// How long a farewell is waited for beyond a call's time-out: a store on its way up may need to be dialled first.
+/// How much longer than a call's timeout to wait when leaving: a store that is starting may need to be dialled first.
 const PATIENCE: Micros = Micros::from_millis(500);
 
 impl Remote {
-    /// Waits for `span`, or until the limiter is to end.
+    /// Waits for `span`, or until the limiter ends.
     pub(super) async fn pause(&self, span: Micros, life: &Lifecycle) {
         let _ = race(self.runtime.sleep(span), life.until_ended()).await;
     }
 
-    /// Ends this limiter: as far as the store answers, nothing of it is left there.
+    /// Ends this limiter: as far as the store answers, it leaves nothing behind there.
     pub(crate) async fn take_leave(self: &Arc<Self>, end: End, names: &RequestNames) {
         if end == End::ShutDown {
             self.settle(names).await;
@@ -30,7 +30,7 @@ impl Remote {
         self.give_orphans_back().await;
     }
 
-    /// A call under way may still bring a lease, or hits, that nobody waits for. Each ends within its deadline, if it is not
+    /// A call in flight may still return a lease, or hits, that no request waits for. Each ends within its deadline, unless
     /// late.
     async fn until_calls_end(&self) {
         let until = self.clock.now() + self.timeout + PATIENCE;
@@ -39,7 +39,7 @@ impl Remote {
         }
     }
 
-    /// Pays what is owed, and tells the store what approximate rules have admitted since it was last told.
+    /// Settles debts, and reports what approximate rules have admitted since the last report.
     async fn settle(self: &Arc<Self>, names: &RequestNames) {
         self.probe_what_is_away().await;
         self.pay_debts().await;
@@ -50,12 +50,12 @@ impl Remote {
         self.write_what_is_unwritten(names).await;
     }
 
-    /// A limiter that never said that it is alive need not say that it no longer is.
+    /// A limiter that never sent a heartbeat has no fleet to leave.
     async fn leave_fleet(&self) {
         let fleet = &self.local.fleet;
         if fleet.joined.swap(false, Ordering::Relaxed) {
             let leave = self.store.leave(fleet.member).answer();
-            // Where the store does not answer, the heartbeat's time to live says it.
+            // If the store does not answer, the heartbeat's time to live removes it.
             if let Some(Err(error)) = within(&*self.runtime, self.timeout + PATIENCE, leave).await {
                 self.observer.store_failed(&error);
             }
@@ -67,7 +67,7 @@ impl Remote {
         self.local.fleet.joined.load(Ordering::Relaxed)
     }
 
-    /// How many cells the store has not been told all about.
+    /// How many cells the store does not fully know about.
     pub(crate) fn unsettled(&self) -> usize {
         self.local.ledger.len() + self.local.approximate.unreported_cells()
     }

@@ -1,27 +1,27 @@
-//! How late this core runs, so that deadlines and breakers measure the store and not ourselves.
+//! How late this core runs, so that deadlines and breakers measure the store and not this process.
 //!
-//! A core that is busy for a tenth of a second hears an answer of the store, and the end of a deadline, only then. Time in
-//! which it did not run counts neither as waiting nor as silence, up to a bound. And where we run late others do, and the store
-//! may be among them: a busy core takes only a long silence for a failure.
+//! A core that is busy for a tenth of a second receives a store answer, or the end of a deadline, only then. Time in which it
+//! did not run counts neither as waiting nor as silence, up to a bound. And if this core runs late others do too, perhaps the
+//! store's: a busy core takes only a long silence for a failure.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store::MOST_LAG;
 
-/// A core that was late within so long is a busy one.
+/// A core that ran late within this span is busy.
 const BUSY_FOR: Micros = Micros::from_secs(1);
 
-/// The lag of one core, as those who sleep on it find it.
+/// The lag of one core, as measured by timers on it.
 #[derive(Default)]
 pub(super) struct Lag {
-    /// In all, since the start.
+    /// Total lag since the start.
     total: AtomicU64,
-    /// When it was last taken note of: several who sleep at a time find the same lag.
+    /// When lag was last recorded: concurrent sleepers observe the same lag.
     noted: AtomicU64,
 }
 
-/// When a wait began, and how much lag there had been by then.
+/// When a wait began, and the total lag at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(super) at: Timestamp,
@@ -38,19 +38,19 @@ impl Lag {
         Micros::new(self.total.load(Ordering::Relaxed))
     }
 
-    /// Somebody woke up, this much late.
+    /// Records that a sleeper woke up this late.
     pub(super) fn note(&self, now: Timestamp, late: Micros) {
         if late == Micros::ZERO {
             return;
         }
         let noted = Timestamp::from_micros(self.noted.swap(now.as_micros(), Ordering::Relaxed));
-        // A clock that stepped back makes the last note one from the future.
+        // After a clock stepped back, the last record is in the future.
         let since = if noted > now { Timestamp::default() } else { noted };
         let new = now.since(since.max(now.back(late)));
         self.total.fetch_add(new.get(), Ordering::Relaxed);
     }
 
-    /// How long the store has had since `arrival`: not the time in which this core did not run, up to a bound.
+    /// How long the store has had since `arrival`: without the time in which this core did not run, up to a bound.
     pub(super) fn waited(&self, arrival: Arrival, now: Timestamp) -> Micros {
         let lag = self.total().saturating_sub(arrival.lag).min(MOST_LAG);
         now.since(arrival.at).saturating_sub(lag)

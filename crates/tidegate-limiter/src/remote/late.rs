@@ -1,8 +1,9 @@
-//! Calls that are answered after everybody was let go.
+//! Calls that are answered after their requests have stopped waiting.
 //!
-//! A call that was sent spends, whoever still waits, unless the store comes to it so late that it leaves it. So it is heard to its end: what was spent for requests that were decided
-//! without it is given back, and where this core runs late its answer proves that the store lives. How many such calls there
-//! are, and for how long, is bounded; what the others spent stays spent.
+//! A call that was sent spends, whether or not a request still waits, unless it reaches the store so late that the store
+//! discards it. So it is awaited to its end: what was spent for requests decided without it is refunded, and if this core
+//! runs late its answer proves that the store is alive. The count and duration of such calls are bounded; what the others
+//! spent stays spent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use super::{Remote, WayToNode};
 use crate::observer::{LateCall, StoreCall};
 use crate::runtime::within;
 
-/// So many calls of one core may be late at once.
+/// The most late calls of one core at once.
 const MOST_LATE: usize = 64;
-/// So long after it was given up a call to the store is still heard, if the store itself waits as long.
+/// How long after its deadline a call is still awaited, if the store itself waits as long.
 pub const LATE_CALLS_HEARD_FOR: Micros = MOST_LAG;
 
 /// The late calls of one core.
@@ -76,14 +77,14 @@ impl Drop for Behind<'_> {
 }
 
 impl WayToNode {
-    /// Whether a call may go to see a node that is behind: one every `pause`.
+    /// Whether a trial call may go to a node that is behind: one every `pause`.
     fn is_due(&self, now: Timestamp, pause: Micros) -> bool {
         let next = self.next_try.load(Ordering::Relaxed);
-        // A clock that stepped back must not make it wait for longer.
+        // A clock that stepped back must not prolong the wait.
         now.as_micros() >= next || next - now.as_micros() > pause.get()
     }
 
-    /// Whether this call is the one that goes.
+    /// Whether this call is the trial call.
     fn goes_to_see(&self, now: Timestamp, pause: Micros) -> bool {
         let next = self.next_try.load(Ordering::Relaxed);
         let then = now.as_micros().saturating_add(pause.get());
@@ -93,7 +94,7 @@ impl WayToNode {
 }
 
 impl Remote {
-    /// Nothing came of `call` in time: lets everybody go who waits for it, lets the next call leave, and hears this one to its
+    /// `call` was not answered in time: ends every wait for it, frees its slot for the next call, and awaits this one to its
     /// end.
     pub(super) async fn after_its_time(
         self: &Arc<Self>,
@@ -104,7 +105,7 @@ impl Remote {
         let nodes = &slot.id.nodes;
         let too_late = self.timed_out(nodes, self.timeout);
         let end = self.note(StoreCall::Decide, nodes, sent.at, Some(&too_late));
-        // Leases that it takes go back by their names: now, and again if it answers after that.
+        // Leases that it takes are released by name: now, and again if it answers later.
         self.lose(sent.items, nodes, &too_late, end);
         let Some(_place) = self.late.enter() else {
             self.observer.late_call(LateCall::Lost);
@@ -134,9 +135,9 @@ impl Remote {
         end
     }
 
-    /// Whether a call may go to `nodes` now. Where one of them has as many late calls to answer as may be under way, what is
-    /// sent would be late too, and make the next later still; who waits meanwhile until their time is over has spent nothing.
-    /// One at a time goes to see, should those calls have been lost.
+    /// Whether a call may go to `nodes` now. If one of them has as many unanswered late calls as calls may be in flight, what
+    /// is sent would be late too, and delay the next further; requests whose deadline passes meanwhile have spent nothing.
+    /// One trial call at a time goes out, in case those late calls were lost.
     pub(super) fn may_send(&self, nodes: &[usize]) -> bool {
         let is_behind = |node: &&usize| {
             let way = self.way_to(**node);
@@ -146,13 +147,13 @@ impl Remote {
         };
         let behind = || nodes.iter().filter(is_behind).map(|node| self.way_to(*node));
         let now = self.clock.now();
-        // Only where it may see all of them does a call take anybody's turn.
+        // A call takes the turns only if it may try all of them.
         behind().all(|way| way.is_due(now, self.timeout))
             && behind().all(|way| way.goes_to_see(now, self.timeout))
     }
 
-    /// Does what nobody waits for, for as long as late calls are heard. It says nothing about the store's health: many of these
-    /// come just when there is too much to do.
+    /// Awaits background work for as long as late calls are awaited. Its result says nothing about the store's health: many
+    /// of these come exactly when the store is overloaded.
     pub(crate) async fn call_late<T>(
         &self,
         call: StoreCall,
@@ -166,8 +167,8 @@ impl Remote {
         }
     }
 
-    /// `nodes` have answered what was sent then, too late for everybody. That is as good as silence where this core keeps up,
-    /// or after so long.
+    /// `nodes` answered a call sent at `sent`, too late for all its requests. That counts as silence if this core keeps up,
+    /// or after the busy patience.
     fn answered_late(self: &Arc<Self>, nodes: &[usize], sent: Timestamp) {
         let now = self.clock.now();
         nodes.iter().for_each(|node| self.way_to(*node).late_at.store(now.as_micros(), Ordering::Relaxed));

@@ -1,8 +1,8 @@
-//! The way to a store over a network: coalesced, within a deadline, past a circuit breaker, and safe to abandon.
+//! The path to a store over a network: coalesced, within a deadline, behind a circuit breaker, and safe to cancel.
 //!
-//! A request joins the queue of the nodes it touches; a task of the runtime's carries what has gathered there to the store and
-//! answers everybody in it. A node that refuses, or answers nobody for so long that its breaker opens, has failed. A queue that
-//! is full or a deadline that passes before that is overload. Time in which this core did not run counts for neither:
+//! A request joins the queue of the store nodes it touches; a runtime task carries what has gathered there to the store and
+//! answers every request in it. A node that refuses calls, or answers none for so long that its breaker opens, has failed. A
+//! full queue, or a deadline that passes before that, is overload. Time in which this core did not run counts as neither:
 //! deadlines and breakers measure the store.
 
 mod background;
@@ -43,7 +43,7 @@ use late::LateCalls;
 use queue::{QueueId, Queues};
 use ticket::{Ticket, TicketWaiter};
 
-/// The way to the store from one core.
+/// The path to the store from one core.
 pub(crate) struct Remote {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
@@ -51,7 +51,7 @@ pub(crate) struct Remote {
     late: LateCalls,
     lag: Lag,
     timeout: Micros,
-    /// What was seen of each node of the store. Shared by all cores, as is all that follows.
+    /// What was observed of each store node. Shared by all cores, as are the fields below.
     ways: Arc<[WayToNode]>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) orphans: Arc<Orphans>,
@@ -61,7 +61,7 @@ pub(crate) struct Remote {
     pub(crate) clock: NodeClock,
 }
 
-/// What a way to the store is made of.
+/// The parts of a `Remote`.
 pub(crate) struct RemoteParts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -75,22 +75,22 @@ pub(crate) struct RemoteParts {
     pub(crate) clock: NodeClock,
 }
 
-/// What the cores of this node have seen of one node of the store.
+/// What the cores of this process have observed of one store node.
 #[derive(Default)]
 struct WayToNode {
     /// When it last answered in time.
     answered_at: AtomicU64,
-    /// When it last answered, too late.
+    /// When it last answered late.
     late_at: AtomicU64,
-    /// Calls to it that are late, and not for so long that they may never come back.
+    /// Its late calls, except those late for so long that they may never return.
     late_calls: AtomicUsize,
-    /// When the last of them became so.
+    /// When the last of them became late.
     late_since: AtomicU64,
-    /// Until then, nothing more goes to see whether it has caught up.
+    /// No trial call goes to it before then.
     next_try: AtomicU64,
-    /// How long its calls take, on average.
+    /// The average duration of its calls.
     call_takes: AtomicU64,
-    /// Whether it is being asked whether it answers.
+    /// Whether a probe to it is in flight.
     is_probed: AtomicBool,
 }
 
@@ -107,57 +107,57 @@ impl WayToNode {
     }
 }
 
-/// A request that waits for the store, since when.
+/// A request that waits for the store, with its arrival time.
 type StoreTicket = Ticket<Arrival, StoreReply>;
 
-/// Waits for what the store says to one request; nothing if the store failed.
+/// Waits for the store's reply to one request; `None` if the store failed.
 pub(crate) type StoreWaiter = TicketWaiter<Arrival, StoreReply>;
 
-/// What became of a request that waited for the store.
+/// The reply to a request that waited for the store.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly all are answers, and a box would cost each an allocation"
 )]
 pub(crate) enum StoreReply {
     Answered(StoreAnswer),
-    /// There was no room to wait, or no time, and the store has not failed.
+    /// There was no room or no time to wait, and the store has not failed.
     Overloaded,
 }
 
 impl StoreReply {
-    /// What the store is known to say.
+    /// The reply for a cached refusal.
     fn known(CachedRefusal { outcomes, decided_at }: CachedRefusal) -> Self {
         let (source, nth, leases) = (Source::DenyCache, None, None);
         StoreReply::Answered(StoreAnswer { outcomes, source, decided_at, nth, leases })
     }
 }
 
-/// What the store said, or what it is known to say.
+/// The store's answer, or a cached one.
 pub(crate) struct StoreAnswer {
     pub(crate) outcomes: Outcomes,
     pub(crate) source: Source,
-    /// When it decided, by its own clock.
+    /// When the store decided, by its own clock.
     pub(crate) decided_at: Option<Timestamp>,
-    /// Which of the requests of its call this was; none where it was the only one.
+    /// The request's position in its call; `None` if it was alone.
     pub(crate) nth: Option<u32>,
-    /// The leases it gave: back they go, unless somebody keeps them.
+    /// The leases it took: released on drop unless kept.
     pub(crate) leases: Option<TakenLeases>,
 }
 
 /// Requests that join a queue together.
 type Group<'q> = SmallVec<[(Question<'q>, StoreTicket); 1]>;
 
-/// Nodes of the store, each once.
+/// Store nodes, without duplicates.
 type Nodes = SmallVec<[usize; 2]>;
 
-/// Nodes that a request has claimed and not yet been sent to. Dropped, it lets the next request go there.
+/// Nodes that a request has claimed but not yet called. Dropping it lets the next request try them.
 pub(crate) struct Claims<'r> {
     remote: &'r Remote,
     nodes: Nodes,
 }
 
 impl Claims<'_> {
-    /// Claims `node` if its breaker lets one more request pass; asked once per node and request.
+    /// Claims `node` if its breaker lets one more request pass; called once per node and request.
     pub(crate) fn claim(&mut self, node: usize, now: Timestamp) -> bool {
         if self.remote.breakers.all_closed() || self.nodes.contains(&node) {
             return true;
@@ -170,7 +170,7 @@ impl Claims<'_> {
         passes
     }
 
-    /// The request is on its way there.
+    /// The request was sent to its nodes.
     pub(crate) fn sent(&mut self) {
         self.nodes.clear();
     }
@@ -203,7 +203,7 @@ impl Remote {
         }
     }
 
-    /// The same way for another core: with calls of its own.
+    /// The same path for another core, with its own calls.
     pub(crate) fn for_core(&self, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>) -> Self {
         Remote {
             store,
@@ -222,12 +222,12 @@ impl Remote {
         }
     }
 
-    /// Nothing claimed yet.
+    /// An empty set of claims.
     pub(crate) fn claims(&self) -> Claims<'_> {
         Claims { remote: self, nodes: Nodes::new() }
     }
 
-    /// Asks for `questions`, which share a call where they touch the same nodes.
+    /// Enqueues `questions`; those that touch the same nodes share a call.
     pub(crate) fn ask<'q>(
         self: &Arc<Self>,
         questions: impl Iterator<Item = Question<'q>>,
@@ -272,18 +272,18 @@ impl Remote {
         QueueId { nodes, spans: tags().any(|tag| Some(tag) != first) }
     }
 
-    /// Calls under way, and requests that wait for the next.
+    /// Calls in flight, and requests waiting for the next.
     pub(crate) fn load(&self) -> (usize, usize) {
         (self.queues.calls(), self.queues.waiting())
     }
 
-    /// Calls that are under way though everybody was let go who waited for them.
+    /// Calls in flight whose requests have all stopped waiting.
     pub(crate) fn late_calls(&self) -> usize {
         self.late.len()
     }
 
     fn way_to(&self, node: usize) -> &WayToNode {
-        // A store that grew may name nodes that were not there at the start.
+        // A store that grew may have nodes that did not exist at the start.
         &self.ways[node % self.ways.len()]
     }
 
@@ -291,12 +291,12 @@ impl Remote {
         self.lag.arrival(self.clock.now())
     }
 
-    /// How much of its time a wait that began then has left.
+    /// How much time is left of a wait that began at `arrival`.
     fn time_left(&self, arrival: Arrival) -> Micros {
         self.timeout.saturating_sub(self.lag.waited(arrival, self.clock.now()))
     }
 
-    /// The answer of `work`, or nothing if it does not come within `span` in which this core ran.
+    /// The output of `work`, or `None` if it takes longer than `span`, not counting time in which this core did not run.
     async fn attend<T>(&self, span: Micros, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         let began = self.arrival();
@@ -310,7 +310,7 @@ impl Remote {
         None
     }
 
-    /// Awaits `work` for a slice of a wait that has `left`, and takes note of how late this core runs.
+    /// Awaits `work` for one slice of a wait that has `left`, and records how late this core runs.
     async fn for_a_slice<T>(&self, left: Micros, work: impl Future<Output = T>) -> Option<T> {
         let slice = Slice::of(self.timeout);
         let (planned, began) = (left.min(slice.span()), self.clock.now());
@@ -322,27 +322,27 @@ impl Remote {
         answer
     }
 
-    /// Whether `node` has answered this limiter in time after `when`, if only a part of what it asked.
+    /// Whether `node` has answered this limiter in time after `when`, even if only a part of a call.
     fn has_answered_since(&self, node: usize, when: Timestamp) -> bool {
         let heard = self.store.last_heard(node).in_time;
         self.way_to(node).answered_at.load(Ordering::Relaxed) > when.as_micros()
             || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
     }
 
-    /// When `node`, which had missed a deadline, last proved that it lives.
+    /// When `node`, after missing a deadline, last proved that it is alive.
     fn proved_alive_at(&self, node: usize) -> Option<Timestamp> {
         self.store.last_heard(node).witness?.prompt.map(|ago| self.clock.now().back(ago))
     }
 
-    /// Whether `node` has answered this limiter too late after `when`. An answer in time does not count: a node that falls
-    /// silent has just given one.
+    /// Whether `node` has answered this limiter late after `when`. An answer in time does not count: a node that falls silent
+    /// has just given one.
     fn has_answered_late_since(&self, node: usize, when: Timestamp) -> bool {
         let heard = self.store.last_heard(node).late;
         self.way_to(node).late_at.load(Ordering::Relaxed) > when.as_micros()
             || heard.is_some_and(|ago| self.clock.now().back(ago) > when)
     }
 
-    /// The ways to those of `nodes` that have not answered what was sent to all of them at `sent`.
+    /// Those of `nodes` that have not answered the call sent to all of them at `sent`.
     fn still_to_answer<'r>(
         &'r self,
         nodes: &'r [usize],
@@ -352,16 +352,16 @@ impl Remote {
         nodes.iter().filter(is_silent).map(|node| self.way_to(*node))
     }
 
-    /// How long a call to these nodes takes, as far as is known.
+    /// The expected duration of a call to these nodes.
     fn expected_call(&self, nodes: &[usize]) -> Micros {
         let takes = nodes.iter().map(|node| self.way_to(*node).call_takes.load(Ordering::Relaxed));
         Micros::new(takes.max().unwrap_or(0))
     }
 
-    /// Runs one operation that is not a decision to its end, within the deadline, also if nobody waits for it any more.
+    /// Runs one operation other than a decision to completion, within the deadline, even if its caller stops waiting.
     ///
     /// # Errors
-    /// When the store did not answer, or is known not to.
+    /// When the store did not answer, or a breaker is open.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         call: StoreCall,
@@ -393,7 +393,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Awaits `work` within the deadline, and tells breakers and observer how it went.
+    /// Awaits `work` within the deadline, and reports the result to breakers and observer.
     pub(crate) async fn call<T>(
         self: &Arc<Self>,
         call: StoreCall,
@@ -446,7 +446,7 @@ impl Remote {
     fn tell(&self, change: Option<Change>) {
         if let Some(Change { node, state }) = change {
             let endpoint = self.store.endpoint(node);
-            // One without a name holds nothing: nobody misses it.
+            // A node without an endpoint holds no cells.
             if !endpoint.is_empty() {
                 self.observer.breaker_changed(&endpoint, state);
             }

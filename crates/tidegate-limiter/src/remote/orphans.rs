@@ -1,5 +1,5 @@
-//! Leases that nobody holds: their requests were dropped, or never learnt whether they had got them. They are given back
-//! by their names, as soon as the store answers; what is lost even so ends by its time to live.
+//! Orphaned leases: their requests were dropped, or never learned whether they got them. They are released by name once the
+//! store answers; any that are lost end by their time to live.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::owned::{OwnedLease, OwnedSpends};
 
-/// Leases to be given back.
+/// Leases to release.
 pub(crate) struct Orphans {
     waiting: Mutex<Waiting>,
     most: usize,
@@ -22,19 +22,19 @@ pub(crate) struct Orphans {
 #[derive(Default)]
 struct Waiting {
     queue: VecDeque<OwnedLease>,
-    /// Hashes of those in the queue, and of the one that the store is just told of: a holder may release its lease as often as
-    /// it likes while the store is away.
+    /// Hashes of the queued leases, and of the one being released: a holder may release its lease repeatedly while the store
+    /// is unavailable.
     known: HashSet<u64>,
 }
 
-/// What became of a lease that should be remembered.
+/// The result of queueing a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// It waits from now on.
+    /// Queued now.
     New,
-    /// It did before.
+    /// Was queued already.
     Known,
-    /// As many as may wait do.
+    /// The queue is full.
     NoRoom,
 }
 
@@ -64,7 +64,7 @@ impl Orphans {
         });
     }
 
-    /// Somebody holds it after all.
+    /// The lease has a holder after all.
     pub(crate) fn is_held(&self, lease: &OwnedLease) {
         let name = self.name_of(lease);
         let mut waiting = self.waiting.lock();
@@ -79,17 +79,17 @@ impl Orphans {
         self.names.hash_one((cell.scope.as_bytes(), cell.key, lease.id.0))
     }
 
-    /// The next one, until it is [`Self::done`] or [`Self::put_back`].
+    /// The next lease, until [`Self::done`] or [`Self::put_back`].
     pub(crate) fn next(&self) -> Option<OwnedLease> {
         self.waiting.lock().queue.pop_front()
     }
 
-    /// The store has heard of it.
+    /// The store has released it.
     pub(crate) fn done(&self, lease: &OwnedLease) {
         self.waiting.lock().known.remove(&self.name_of(lease));
     }
 
-    /// The store has not: it waits on.
+    /// The store has not released it: it stays queued.
     pub(crate) fn put_back(&self, lease: OwnedLease) {
         self.done(&lease);
         self.keep(lease);
@@ -99,26 +99,26 @@ impl Orphans {
         self.waiting.lock().queue.len()
     }
 
-    /// Leases that must end by themselves because there was no room to remember them.
+    /// Leases that only their time to live ends, because there was no room to queue them.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 }
 
-/// The leases that a request has got. They go back when this is dropped, unless somebody holds them.
+/// The leases that a request took. Released on drop, unless kept.
 pub(crate) struct TakenLeases {
     leases: SmallVec<[OwnedLease; 1]>,
     orphans: Arc<Orphans>,
 }
 
 impl TakenLeases {
-    /// The leases that a request with these spends takes if it passes; none if it takes none.
+    /// The leases that a request with these spends takes if it passes; `None` if it takes none.
     pub(crate) fn of(spends: &OwnedSpends, orphans: &Arc<Orphans>) -> Option<Self> {
         let leases: SmallVec<[OwnedLease; 1]> = spends.iter().filter_map(|spend| spend.lease()).collect();
         (!leases.is_empty()).then(|| TakenLeases { leases, orphans: orphans.clone() })
     }
 
-    /// Somebody holds them from here on.
+    /// The caller holds them from here on.
     pub(crate) fn keep(mut self) {
         self.leases.clear();
     }

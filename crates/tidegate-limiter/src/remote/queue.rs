@@ -1,13 +1,13 @@
-//! Who waits for which call: fold, then carry.
+//! Which requests wait for which call: fold, then carry.
 //!
 //! **Fold.** Requests that wait for the same call and ask the same of the same cells are one item with several waiters.
-//! Concurrent requests have no order among them, so a flood of any size on one key is one item. While an item is under way,
-//! those that are equal to it gather in the next, which leaves when the first is back: often its answer is theirs.
-//! **Carry.** To one node of the store only a few calls are under way; what gathers meanwhile, over all its keys, goes with
-//! the next, up to a budget of the store's time.
+//! Concurrent requests have no order, so a flood of any size on one key is one item. While an item is in flight, equal
+//! requests gather in the next, which leaves when the first is back: often the first answer serves them too.
+//! **Carry.** Only a few calls to one store node are in flight; what gathers meanwhile, over all its keys, goes with the
+//! next, up to a budget of store time.
 //!
-//! Queues hold items and hand them out in order; they call nobody. What does not fit is given back at once: a queue without
-//! an end only makes everybody late.
+//! Queues hold items and hand them out in order; they make no calls. What does not fit is rejected at once: an unbounded
+//! queue only makes every request late.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
@@ -22,43 +22,43 @@ use tidegate_store::{Request, Spend};
 use super::StoreTicket;
 use crate::owned::{OwnedSpend, OwnedSpends, Question, Shape};
 
-/// The queues of one core, by what their calls touch.
+/// The queues of one core, by the nodes their calls touch.
 pub(crate) struct Queues {
     open: Mutex<HashMap<QueueId, Queue, RandomState>>,
     calls: AtomicUsize,
     items: AtomicUsize,
     waiters: AtomicUsize,
     bytes: AtomicUsize,
-    /// How many items wait for each crowd of cells: who asks much of the same cells, in many shapes, gets a part of the room.
+    /// Waiting items per crowd of cells: many shapes on the same cells get only part of the room.
     crowds: Box<[AtomicUsize]>,
     bounds: QueueBounds,
 }
 
-/// Cells are told apart by so many crowds. Callers cannot know in whose crowd they are.
+/// The number of crowds that cells hash into. Callers cannot know which crowd they are in.
 const CROWDS: usize = 4_096;
-/// One crowd may take one part of so many of the room for items.
+/// One crowd may take at most `1 / CROWD_PARTS` of the room for items.
 const CROWD_PARTS: usize = 16;
 
-/// The nodes that a request touches, in order. Requests that touch the same are carried together: then no call fails because
-/// of a node that only others need.
+/// The store nodes that a request touches, in order. Requests that touch the same nodes are carried together: then no call
+/// fails because of a node that only others need.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueId {
     pub(crate) nodes: SmallVec<[usize; 2]>,
-    /// Whether its cells may be out of reach of one script, which takes more than one call.
+    /// Whether its cells may be out of reach of one script, and so need more than one call.
     pub(crate) spans: bool,
 }
 
-/// How much may be under way, and how much may wait, per core.
+/// How much may be in flight, and how much may wait, per core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueBounds {
-    /// Calls under way to one node of the store. More of them carry less each, which costs the store more per request.
+    /// Calls in flight to one store node. More calls carry less each, which costs the store more per request.
     pub calls: usize,
     /// About how long one call may keep the store busy.
     pub work: Micros,
-    /// Different requests that wait, to all nodes together. Equal ones count once.
+    /// Distinct waiting requests, over all nodes. Equal ones count once.
     pub items: usize,
-    /// Bytes of keys that wait.
+    /// Bytes of waiting keys.
     pub bytes: usize,
 }
 
@@ -71,30 +71,30 @@ impl Default for QueueBounds {
 #[derive(Default)]
 struct Queue {
     items: VecDeque<Item>,
-    /// How many items have left: the number of the first that is still here.
+    /// The number of items that have left: the sequence number of the first one still queued.
     first: u64,
-    /// Where equal requests join.
+    /// Where equal requests fold.
     by_shape: HashMap<Shape, Whereabouts, RandomState>,
     calls: usize,
-    /// A task was started for a call and has not yet taken what it carries: what comes now goes along.
+    /// A task was started for a call and has not yet taken its items: new ones still go along.
     starting: bool,
 }
 
 /// Where the item of a shape is.
 enum Whereabouts {
-    /// In the queue, under this number.
+    /// Queued, under this sequence number.
     Waiting(u64),
-    /// In a call; the next of this shape gathers here until it is back.
+    /// In a call; the next item of this shape gathers here until the call is back.
     UnderWay { next: Option<Box<Item>> },
 }
 
-/// Equal requests that wait, or are under way, as one.
+/// Equal requests, folded, that wait or are in flight.
 pub(crate) struct Item {
     pub(crate) spends: OwnedSpends,
     pub(crate) waiters: SmallVec<[StoreTicket; 1]>,
-    /// How many of them were let go while it was under way, because their time was over.
+    /// How many of them stopped waiting while it was in flight, because their deadline passed.
     pub(crate) late: AtomicUsize,
-    /// Whether a refusal that is remembered of one of its cells is enough to refuse it.
+    /// Whether a cached refusal of one of its cells is enough to refuse it.
     pub(crate) repeats_refusals: bool,
     shape: Option<Shape>,
     work_of_one: Micros,
@@ -103,7 +103,7 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// About how long the store works on it, with everybody in it.
+    /// Estimated store time, for all its waiters.
     fn work(&self) -> Micros {
         if self.waiters.len() < 2 {
             return self.work_of_one;
@@ -115,12 +115,12 @@ impl Item {
     }
 }
 
-/// What becomes of requests that join a queue.
+/// The result of joining a queue.
 #[derive(Default)]
 pub(crate) struct Joined {
-    /// A task must be started that carries them.
+    /// A task must be started to carry them.
     pub(crate) start: bool,
-    /// Those for which there is no room.
+    /// Requests for which there is no room.
     pub(crate) turned_away: SmallVec<[StoreTicket; 1]>,
 }
 
@@ -141,18 +141,18 @@ impl Queues {
         self.bounds
     }
 
-    /// Calls under way.
+    /// Calls in flight.
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Requests that wait for a call to come.
+    /// Requests that wait for a call.
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.load(Ordering::Relaxed)
     }
 
-    /// Lets `questions` wait for the next call of `id`, each with its waiter. The order of those that come together is kept:
-    /// none is folded into an item before that of its predecessor.
+    /// Enqueues `questions` for the next call of `id`, each with its ticket. Questions that arrive together keep their order:
+    /// none is folded into an item ahead of its predecessor's.
     pub(crate) fn join<'q>(
         &self,
         id: &QueueId,
@@ -186,7 +186,7 @@ impl Queues {
                     let (spends, work_of_one) = (question.owned(), question.work());
                     let (waiters, late) = (SmallVec::from_buf([ticket]), AtomicUsize::new(0));
                     let repeats_refusals = question.repeats_refusals;
-                    // An equal one waits already, before others that came with this one: it stays alone.
+                    // An equal item waits already, but ahead of others that arrived with this one: it is not folded.
                     if matches!(known, Some(Whereabouts::Waiting(_))) {
                         shape = None;
                     }
@@ -205,8 +205,8 @@ impl Queues {
         joined
     }
 
-    /// The items of the next call, in the order in which they came; none ends the call, for nobody waits. Says also whether
-    /// another call is wanted for what this one cannot carry.
+    /// The items of the next call, in arrival order; `None` ends the task because nothing waits. Also returns whether another
+    /// call is needed for what this one cannot carry.
     pub(crate) fn next(&self, id: &QueueId, is_first: IsFirst) -> Option<(Vec<Item>, bool)> {
         let mut open = self.open.lock();
         let queue = open.get_mut(id)?;
@@ -225,14 +225,14 @@ impl Queues {
         Some((items, another))
     }
 
-    /// The call that carried `items` is back: what is equal to them may leave now.
+    /// The call that carried `items` is back: requests equal to them may leave now.
     pub(crate) fn is_back(&self, id: &QueueId, items: &[Item]) {
         if let Some(queue) = self.open.lock().get_mut(id) {
             items.iter().filter_map(|item| item.shape.as_ref()).for_each(|shape| queue.is_back(shape));
         }
     }
 
-    /// A call is no longer one of the few, though it is still under way: whether another is to take its place.
+    /// A call gives up its slot while still in flight. Returns whether to start another in its place.
     pub(crate) fn pass_on(&self, id: &QueueId) -> bool {
         let mut open = self.open.lock();
         let Some(queue) = open.get_mut(id) else { return false };
@@ -243,7 +243,7 @@ impl Queues {
         another
     }
 
-    /// Ends a call that was under way, and with it everybody who waits behind it.
+    /// Ends a call in flight, and returns every item that waits behind it.
     pub(crate) fn end(&self, id: &QueueId, is_first: IsFirst) -> Vec<Item> {
         let mut open = self.open.lock();
         let Some(queue) = open.get_mut(id) else { return Vec::new() };
@@ -254,12 +254,12 @@ impl Queues {
         self.calls.fetch_sub(1, Ordering::Relaxed);
         let items = queue.take_all();
         self.count_out(&items);
-        // One that was only about to start finds nothing.
+        // A call that was about to start finds nothing.
         Queues::tidy(&mut open, id);
         items
     }
 
-    /// Forgets a queue that nobody uses, unless it is that of one node: there are few of those, and they are used again.
+    /// Removes an idle queue, unless it belongs to a single node: those are few and get reused.
     fn tidy(open: &mut HashMap<QueueId, Queue, RandomState>, id: &QueueId) {
         if (id.spans || id.nodes.len() > 1) && open.get(id).is_some_and(Queue::is_idle) {
             open.remove(id);
@@ -311,7 +311,7 @@ impl Queue {
         &mut self.items[place]
     }
 
-    /// Adds an item, and says its number.
+    /// Adds an item, and returns its sequence number.
     fn push(&mut self, item: Item) -> u64 {
         let number = self.first + self.items.len() as u64;
         if let Some(shape) = &item.shape {
@@ -321,7 +321,7 @@ impl Queue {
         number
     }
 
-    /// The first items, as many as fit `budget`, and at least one. They are under way from now on.
+    /// Takes the first items, as many as fit `budget`, and at least one. They are in flight from now on.
     fn take(&mut self, budget: Micros) -> Vec<Item> {
         let mut taken = Vec::new();
         let mut work = Micros::ZERO;
@@ -346,7 +346,7 @@ impl Queue {
         }
     }
 
-    /// Everything that waits, wherever.
+    /// Takes everything that waits, including next items of shapes in flight.
     fn take_all(&mut self) -> Vec<Item> {
         self.first += self.items.len() as u64;
         let mut all: Vec<Item> = self.items.drain(..).collect();
@@ -376,7 +376,7 @@ mod tests {
         QueueId { nodes: SmallVec::from_slice(&[0]), spans: false }
     }
 
-    /// Lets one hit on each of these keys wait, all at once; those who wait are forgotten.
+    /// Enqueues one request per key, all at once; their waiters are dropped.
     fn join(queues: &Queues, asked: &[(&str, u64)]) -> Joined {
         let limit = Limit::FixedWindow(FixedWindow::new(9, Micros::from_secs(1)).unwrap());
         let (scope, hasher) = (Scope::new(&[b"a"]), CellHasher::new([1, 2]));
@@ -398,7 +398,7 @@ mod tests {
         queues.join(&id(), spends.iter().map(question))
     }
 
-    /// How many wait in each item of a call.
+    /// The number of waiters of each item of a call.
     fn counts(call: Option<(Vec<Item>, bool)>) -> Vec<usize> {
         call.map(|(items, _)| items.iter().map(|item| item.waiters.len()).collect()).unwrap_or_default()
     }

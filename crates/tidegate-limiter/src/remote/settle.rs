@@ -1,7 +1,7 @@
-//! What this node owes a store that is back: hits that it let requests spend, and leases that it gave, while nobody could ask the
-//! store. It hears of both before requests go there again: otherwise it would give the same once more.
+//! What this node owes a store that has recovered: hits spent and leases issued here while the store was unavailable. The
+//! store gets both before requests go there again: otherwise it would admit the same once more.
 //!
-//! A failure of unknown fate is not tried again: it may have been applied.
+//! A failure of unknown fate is not retried: it may have been applied.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ impl Remote {
         self.local.ledger.len() + self.local.lent.unknown() > 0
     }
 
-    /// `node` has answered, and proved that it lives. Where it is owed something, it is told now, and its breaker stays as it is
-    /// until then.
+    /// `node` has answered, and proved that it is alive. If it is owed something, it is settled first, and its breaker stays
+    /// as it is until then.
     pub(super) fn answers_again(self: &Arc<Self>, node: usize) {
         let is_closed = self.breakers.all_closed() || self.breakers.state(node) == BreakerState::Closed;
         if !is_closed && self.owes() {
@@ -38,7 +38,7 @@ impl Remote {
         }
     }
 
-    /// Tells every node that answers what it is owed.
+    /// Settles with every node that answers.
     pub(super) async fn pay_debts(self: &Arc<Self>) {
         for node in 0..self.store.nodes() {
             if self.breakers.state(node) == BreakerState::Closed && self.owes() {
@@ -47,16 +47,16 @@ impl Remote {
         }
     }
 
-    /// Tells `node` what it is owed; false if it could not be told all of it.
+    /// Settles with `node`; false if anything remains owed.
     pub(super) async fn settle_with(&self, node: usize) -> bool {
         let Some(_turn) = self.local.settling.turn() else { return false };
-        // What calls of unknown fate have taken goes back first: it may be in the way of what is held.
+        // What calls of unknown fate have taken is released first: it may block the leases that are held.
         self.pay_debts_to(node).await
             && self.release_orphans_of(node).await
             && self.hand_over_leases(node).await
     }
 
-    /// Gives back leases of `node` that nobody holds.
+    /// Releases the orphaned leases of `node`.
     async fn release_orphans_of(&self, node: usize) -> bool {
         for _ in 0..self.orphans.len() {
             let Some(lease) = self.orphans.next() else { break };
@@ -76,11 +76,11 @@ impl Remote {
         true
     }
 
-    /// Charges `node` with what was spent here while it was away: once, and only what still counts. Node by node: where
-    /// one of several fails, nobody could say what of the rest was charged.
+    /// Charges `node` with what was spent here while it was unavailable: once, and only what still counts. Node by node: if
+    /// one of several fails, it would be unknown which of the rest were charged.
     async fn pay_debts_to(&self, node: usize) -> bool {
         let local = &self.local;
-        // Bounded, because what is spent meanwhile makes new debts.
+        // Bounded, because concurrent spends create new debts.
         for _ in 0..local.ledger.len().div_ceil(LARGEST_BATCH) {
             let due = local.ledger.due(LARGEST_BATCH, |cell| self.store.node_of(cell.key().tag) == node);
             if due.is_empty() {
@@ -103,7 +103,7 @@ impl Remote {
                 // It is still owed.
                 return false;
             }
-            // What this node has spent of its share stays spent: the next failure in the same window finds it so.
+            // What this node has spent of its share stays spent, for the next failure in the same window.
             due.iter().for_each(|(hash, debt)| local.ledger.settle(*hash, debt.hits));
             self.observer.debts_paid(cells, hits, paid.as_ref().err());
         }
@@ -118,13 +118,13 @@ impl Remote {
         (hits > 0).then(|| charge_of(*hash, debt.cell.clone(), hits))
     }
 
-    /// Takes the leases that were given here from `node`, under their names. One for which there is no room there, because
-    /// others gave theirs too, is tried again later.
+    /// Takes over at `node`, by name, the leases that were issued here. One that finds no room there, because other nodes
+    /// issued theirs too, is retried later.
     async fn hand_over_leases(&self, node: usize) -> bool {
         let is_there = |spend: &OwnedSpend| self.store.node_of(spend.cell.key().tag) == node;
         for spend in self.local.lent.due(self.clock.now(), is_there) {
             let Some(lease) = spend.lease() else { continue };
-            // A call of unknown fate may have asked for it before it was given here: then it was to be given back.
+            // A call of unknown fate may have requested it before it was issued here, and queued its release.
             self.orphans.is_held(&lease);
             match self.take_over(&spend, node).await {
                 Ok(true) if self.local.lent.is_known_now(&lease.as_lease()) => {}
@@ -147,7 +147,7 @@ impl Remote {
         Ok(outcome.is_admitted())
     }
 
-    /// What `node` answers to `work` within the deadline, whatever its breaker says, and without telling it.
+    /// The answer of `node` to `work` within the deadline, whatever its breaker's state, and without notifying the breaker.
     async fn told<T>(
         &self,
         call: StoreCall,

@@ -1,5 +1,4 @@
-//! A question on its way, and the place for its answer: one task carries it, another waits for it, and either may go away
-//! first.
+//! A question and the slot for its answer: one task carries it, another waits for it, and either may be dropped first.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,13 +7,13 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-/// A question as the task holds it that carries it. Dropped without an answer, it lets the one who waits know.
+/// The carrying side of a question. Dropping it without an answer wakes the waiter with none.
 pub(crate) struct Ticket<Q, T>(Arc<Errand<Q, T>>);
 
-/// The side that waits: for an answer, or for nothing if there will be none. An answer that it is dropped with is dropped.
+/// The waiting side: yields the answer, or `None` if there will be none. Dropping it drops an answer already given.
 pub(crate) struct TicketWaiter<Q, T>(Arc<Errand<Q, T>>);
 
-/// Both in one allocation, so that a question is moved about as a pointer.
+/// Both sides share one allocation, so that a question moves as a pointer.
 struct Errand<Q, T> {
     question: Q,
     state: Mutex<TicketState<T>>,
@@ -23,7 +22,7 @@ struct Errand<Q, T> {
 enum TicketState<T> {
     Waiting(Option<Waker>),
     Filled(T),
-    /// The answer was taken, or will never come, or nobody waits for it any more.
+    /// The answer was taken, will never come, or has no waiter left.
     Over,
 }
 
@@ -37,17 +36,17 @@ impl<Q, T> Ticket<Q, T> {
         &self.0.question
     }
 
-    /// Whether nobody waits any more, or the answer was given.
+    /// Whether the waiter is gone or the answer was given.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(*self.0.state.lock(), TicketState::Waiting(_))
     }
 
-    /// Gives the answer. If nobody waits for it, it is dropped.
+    /// Gives the answer. Without a waiter, it is dropped.
     pub(crate) fn fill(&self, answer: T) {
         self.finish(TicketState::Filled(answer));
     }
 
-    /// Says that there will be no answer.
+    /// Declares that there will be no answer.
     pub(crate) fn give_up(&self) {
         self.finish(TicketState::Over);
     }
@@ -56,7 +55,7 @@ impl<Q, T> Ticket<Q, T> {
         let mut state = self.0.state.lock();
         let TicketState::Waiting(waker) = &mut *state else {
             drop(state);
-            // Outside the lock: what an answer does when it is dropped is its own business.
+            // Outside the lock: dropping an answer may run arbitrary code.
             return drop(end);
         };
         let waker = waker.take();

@@ -1,4 +1,4 @@
-//! Before a core takes requests: its connections stand, the scripts of its rules are loaded, and it knows the fleet.
+//! Before a core takes requests: connects, loads the scripts of the rules, and learns the fleet size.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use super::Remote;
 use crate::lease_key::LeaseKeys;
 use crate::snapshot::Snapshot;
 
-/// How long to wait before the next attempt.
+/// Pause between attempts.
 const TRY_EVERY: Micros = Micros::from_millis(20);
-/// Of so many rules the scripts are loaded. What is not loaded is when it is first asked for.
+/// Scripts are preloaded for this many rules. Others load on first use.
 const MOST_RULES: usize = 64;
 
 impl Remote {
-    /// Tries to get in touch with the store for at most `patience`; false if that was too short.
+    /// Tries to reach the store for at most `patience`; false if that was too short.
     pub(crate) async fn warm_up(
         self: &Arc<Self>,
         rules: &ArcSwap<Snapshot>,
@@ -53,7 +53,7 @@ impl Remote {
         self.share_lease_key(keys).await
     }
 
-    /// Looks at cells that nobody uses, as requests would: at each algorithm alone, and at all limits of a rule at once.
+    /// Looks at unused cells, as requests would: at each algorithm alone, and at all limits of a rule at once.
     async fn load_scripts(&self, rules: &ArcSwap<Snapshot>) {
         let snapshot = rules.load_full();
         let mut asked: Vec<Vec<Algorithm>> = Vec::new();
@@ -79,10 +79,10 @@ impl Remote {
         };
         let spends: SmallVec<[Spend<'_>; 4]> = limits.iter().copied().zip(&scopes).map(look).collect();
         let request = [Request::once(&spends)];
-        // What did not come to pass happens when it is first asked for.
+        // What failed to load loads on first use.
         let _ = self.attend(TRIED_FOR, self.store.decide(&request).answer()).await;
     }
 }
 
-/// How long one answer is waited for, connecting included.
+/// How long to wait for one answer, connecting included.
 const TRIED_FOR: Micros = Micros::from_millis(500);

@@ -1,11 +1,11 @@
-//! How critical a request is where no rule says so: by its path, by whether it is a test, and by its method.
+//! How critical a request is if no rule says so: by path, test marker and method.
 
 use tidegate_rules::Priority;
 
-/// The class of requests that no rule speaks of.
+/// The class of requests that no rule gives a priority.
 ///
-/// In this order: critical paths are P0, background paths and test traffic P3, writes P1, and the rest, reads, P2. Without
-/// configuration no path is critical or in the background: only a person knows which are.
+/// In this order: critical paths are P0, background paths and test traffic P3, writes P1, and the rest (reads) P2. By default
+/// no path is critical or background: only an operator knows which are.
 ///
 /// ```
 /// use tidegate_limiter::Classes;
@@ -18,15 +18,15 @@ use tidegate_rules::Priority;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classes {
-    /// Paths, each with everything below it, that are P0.
+    /// Paths, with everything below them, that are P0.
     pub critical: Vec<String>,
-    /// Paths, each with everything below it, that are P3.
+    /// Paths, with everything below them, that are P3.
     pub background: Vec<String>,
     /// Attributes and values that mark test traffic, which is P3.
     pub test: Vec<(String, String)>,
-    /// What changes something.
+    /// The class of requests with a method that changes something.
     pub writes: Priority,
-    /// What only looks, and what does not say.
+    /// The class of requests with a safe method or none.
     pub reads: Priority,
 }
 
@@ -62,13 +62,13 @@ impl Classes {
     }
 }
 
-/// `/api` is `/api` and `/api/x`, not `/apis`.
+/// `/api` matches `/api` and `/api/x`, not `/apis`.
 fn is_below(prefix: &str, path: &[u8]) -> bool {
     let prefix = prefix.trim_end_matches('/').as_bytes();
     path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Every method but those that HTTP calls safe.
+/// Every method except those that HTTP defines as safe.
 fn changes_something(method: &[u8]) -> bool {
     !matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE")
 }

@@ -1,10 +1,10 @@
-//! How many requests a service can work on at once, found out from how long it takes: Gradient2, as in Netflix's
+//! How many requests a service can process concurrently, measured from its latency: Gradient2, as in Netflix's
 //! concurrency-limits.
 //!
-//! Where requests take longer than they usually do, they queue somewhere, and fewer should be there at once; where they do
-//! not, a few more may be tried. "Usually" is a slow average, so a service that became slower for good is let be; for the
-//! same reason one that is kept saturated for many minutes is taken for slow, and asked more, up to `max`. Failures must
-//! not be fed in: they are fast, and would look like room.
+//! Requests that take longer than usual are queueing somewhere, so fewer should be in flight; if they do not, a few more may
+//! be tried. "Usual" is a slow average, so a service that became slower for good keeps its limit; for the same reason one
+//! that stays saturated for many minutes is taken for slow, and gets more, up to `max`. Do not feed failures in: they are
+//! fast, and would look like room.
 
 use tidegate_core::{Micros, Timestamp};
 
@@ -12,21 +12,21 @@ use tidegate_core::{Micros, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Gradient2Config {
-    /// To begin with.
+    /// The initial limit.
     pub initial: usize,
-    /// Never fewer.
+    /// The lowest limit.
     pub min: usize,
-    /// Never more.
+    /// The highest limit.
     pub max: usize,
     /// How many requests may queue: by how much the limit tries to grow at each step.
     pub queue: usize,
-    /// How much slower than usual still counts as no queueing: 1.5 is half as long again.
+    /// How much slower than usual still counts as not queueing: 1.5 is half as long again.
     pub tolerance: f64,
-    /// How much of each step is taken, from 0 to 1.
+    /// The fraction of each step that is applied, from 0 to 1.
     pub smoothing: f64,
-    /// Over how many steps the usual time is averaged.
+    /// Over how many steps the usual latency is averaged.
     pub long_steps: u32,
-    /// A step is as long as this, and longer where it saw too few answers.
+    /// The length of a step; it is longer if it saw too few answers.
     pub step: Micros,
 }
 
@@ -45,12 +45,12 @@ impl Default for Gradient2Config {
     }
 }
 
-/// A step with fewer answers says nothing about how long they take.
+/// A step with fewer answers says nothing about latency.
 const FEWEST_ANSWERS: u64 = 10;
-/// So many steps are averaged plainly, before an exponential average has anything to hold on to.
+/// The first steps are averaged plainly: an exponential average has nothing to build on yet.
 const WARM_UP: u32 = 10;
 
-/// The limit, and what is known of how long requests take.
+/// The limit, and what is known about latency.
 #[derive(Clone, Debug)]
 pub struct Gradient2 {
     config: Gradient2Config,
@@ -60,7 +60,7 @@ pub struct Gradient2 {
 }
 
 impl Gradient2 {
-    /// Begins with the configured limit. A configuration that makes no sense is taken for the nearest that does.
+    /// Starts with the configured limit. An invalid configuration is replaced by the nearest valid one.
     #[must_use]
     pub fn new(config: Gradient2Config) -> Self {
         let min = config.min.max(1);
@@ -75,32 +75,32 @@ impl Gradient2 {
         Gradient2 { config, limit, usual: LongAverage::new(config.long_steps), step: Step::default() }
     }
 
-    /// How many requests may be there at once: at least one.
+    /// How many requests may be in flight: at least one.
     #[must_use]
     pub fn limit(&self) -> usize {
         // Between min and max, which are whole numbers.
         self.limit as usize
     }
 
-    /// A request was answered `took` after it was sent, with `in_flight` there at the same time.
+    /// A request was answered after `took`, with `in_flight` requests in flight.
     pub fn answered(&mut self, took: Micros, in_flight: usize, now: Timestamp) {
         if let Some((took, in_flight)) = self.step.add(took, in_flight, now, self.config.step) {
             self.update(took, in_flight);
         }
     }
 
-    /// One step: requests took `short` microseconds on average, with at most `in_flight` at once.
+    /// One step: requests took `short` microseconds on average, with at most `in_flight` in flight.
     fn update(&mut self, short: f64, in_flight: usize) {
         let long = self.usual.add(short);
-        // After a long overload "usual" is what the overload was. Forget it faster than the average would.
+        // After a long overload "usual" is the overload's latency. Forget it faster than the average would.
         if long > 2.0 * short {
             self.usual.scale(0.95);
         }
-        // Nobody tried for what is allowed now, so nothing was learned about more.
+        // The current limit was not used, so nothing was learned about a higher one.
         if (in_flight as f64) < self.limit / 2.0 {
             return;
         }
-        // At most halved at once: one slow step may be an outlier.
+        // At most halved per step: one slow step may be an outlier.
         let gradient = (self.config.tolerance * long / short).clamp(0.5, 1.0);
         let wanted = self.limit * gradient + self.config.queue as f64;
         let smoothed = self.limit + (wanted - self.limit) * self.config.smoothing;
@@ -143,7 +143,7 @@ struct Step {
 }
 
 impl Step {
-    /// Adds an answer, and says what the step saw if it is over: microseconds on average, and the most at once.
+    /// Adds an answer. If the step is over, returns its average in microseconds and its most requests in flight.
     fn add(
         &mut self,
         took: Micros,
@@ -153,7 +153,7 @@ impl Step {
     ) -> Option<(f64, usize)> {
         let began = *self.began.get_or_insert(now);
         self.answers += 1;
-        // Nothing takes no time at all; it would be divided by.
+        // Never zero: the average is a divisor.
         self.sum_us = self.sum_us.saturating_add(took.get().max(1));
         self.most_in_flight = self.most_in_flight.max(in_flight);
         if now.since(began) < length || self.answers < FEWEST_ANSWERS {
@@ -173,7 +173,7 @@ mod tests {
 
     const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-    /// A service of `workers` that each take 50 ms, asked by as many as the limit allows, and by no more than `callers`.
+    /// A service of `workers` that each take 50 ms, with as many requests as the limit allows, and at most `callers`.
     struct World {
         gradient: Gradient2,
         now: Timestamp,
@@ -195,7 +195,7 @@ mod tests {
             for _ in 0..seconds * 20 {
                 self.now = self.now + Micros::from_millis(50);
                 let in_flight = self.gradient.limit().min(self.callers);
-                // Those beyond the workers wait for their turn.
+                // Requests beyond the workers queue.
                 let took = 50_000 * in_flight.max(self.workers) as u64 / self.workers as u64;
                 self.gradient.answered(Micros::new(took), in_flight, self.now);
             }
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn it_finds_a_service_that_can_do_more_and_does_not_queue_without_end() {
         let limit = World::new(100).run(300);
-        // 50 ms may become 75 before it counts, and what is usual has crept up meanwhile. One that never felt a queue
-        // would be at 260.
+        // 50 ms may become 75 before it counts, and "usual" has crept up meanwhile. A limit that never noticed a queue would
+        // be at 260.
         assert!((100..=220).contains(&limit), "{limit}");
     }
 
@@ -235,7 +235,7 @@ mod tests {
         let mut world = World::new(100);
         let before = world.run(200);
         world.gradient.update(1e12, before);
-        // Halved, and a fifth of that step taken; and four more are tried each time.
+        // Halved, a fifth of that step applied, and four more tried each time.
         assert!(world.gradient.limit() >= before * 9 / 10, "{before} then {}", world.gradient.limit());
     }
 

@@ -1,16 +1,15 @@
 //! How much of the traffic is shed: an integral over how busy the workers were.
 //!
 //! Stripe's idea. While utilisation is above `busy_above` the level rises, the faster the higher; while it is below
-//! `calm_below` the level falls; in between it stays. From nothing to everything takes `full_after` at the most extreme
-//! utilisation, so a short spike sheds almost nobody and a long overload sheds as much as it must, without swinging.
+//! `calm_below` the level falls; in between it stays. From 0 to 1 takes `full_after` at the most extreme utilisation, so a
+//! short spike sheds almost nothing and a long overload sheds as much as it must, without oscillating.
 
 use tidegate_core::{Micros, Timestamp};
 use tidegate_rules::Priority;
 
 use super::utilization::{Percent, Utilization};
 
-/// No step counts for more where the level rises: a machine whose clock is set forward is not one that was busy all that
-/// time.
+/// The longest step that counts while the level rises: a clock set forward does not mean the workers were busy all that time.
 const LONGEST_RISE: Micros = Micros::from_secs(10);
 
 /// When the level rises and falls, and how fast.
@@ -21,17 +20,17 @@ pub struct LevelConfig {
     full_after: Micros,
 }
 
-/// Numbers that make no level.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LevelConfigError {
-    /// Nothing is below zero.
+    /// `calm_below` is 0: no utilisation is below it.
     NeverCalm,
-    /// There is nothing above it.
+    /// `busy_above` is 100: there is nothing above it.
     NeverBusy,
     /// The two overlap.
     Overlap,
-    /// Everything would be shed at once.
+    /// `full_after` is zero: everything would be shed at once.
     AtOnce,
 }
 
@@ -51,7 +50,7 @@ impl std::fmt::Display for LevelConfigError {
 impl std::error::Error for LevelConfigError {}
 
 impl LevelConfig {
-    /// Rises above `busy_above`, falls below `calm_below`, and takes `full_after` from nothing to everything.
+    /// Rises above `busy_above`, falls below `calm_below`, and takes `full_after` from 0 to 1.
     ///
     /// # Errors
     /// When the level could never rise, never fall, or would do both.
@@ -105,7 +104,7 @@ impl ShedLevel {
         ShedLevel { config, level: 0.0, as_of: None }
     }
 
-    /// Takes note that utilisation was this since the last call. A clock that steps back adds nothing.
+    /// Integrates `utilization` since the last call. A clock that steps back adds nothing.
     pub fn advance(&mut self, now: Timestamp, utilization: Utilization) {
         let Some(before) = self.as_of.replace(now) else { return };
         let (passed, slope) = (now.since(before), self.config.slope(utilization));
@@ -114,14 +113,14 @@ impl ShedLevel {
         self.level = (self.level + slope * steps).clamp(0.0, 1.0);
     }
 
-    /// How much is shed: 0 nothing, 1 everything but P0.
+    /// How much is shed: 0 nothing, 1 everything except P0.
     #[must_use]
     pub fn level(&self) -> f64 {
         self.level
     }
 
-    /// How likely a request of this class is shed. The first third of the level sheds P3, the second P2 as well, the last
-    /// P1: no class is touched while one that matters less has something left to give.
+    /// The probability that a request of this class is shed. The first third of the level sheds P3, the second also P2, the
+    /// last P1: a class is shed only once every less critical one is shed completely.
     #[must_use]
     pub fn chance(&self, priority: Priority) -> f64 {
         let spared = match priority {
@@ -149,7 +148,7 @@ mod tests {
         Utilization::of(percent, NonZeroUsize::new(100).unwrap())
     }
 
-    /// The level after each of these: seconds at a utilisation in percent.
+    /// The level after these phases: seconds at a utilisation in percent.
     fn after(phases: &[(u64, usize)]) -> f64 {
         let mut level = ShedLevel::new(LevelConfig::default());
         let mut now = START;
@@ -223,7 +222,7 @@ mod tests {
                 let chances = CLASSES.map(|class| level.chance(class));
                 prop_assert_eq!(chances[0], 0.0);
                 prop_assert!(chances.is_sorted() && chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
-                // A class is shed only once all of the next one is.
+                // A class is shed only once the next one is shed completely.
                 for pair in chances[1..].windows(2) {
                     prop_assert!(pair[0] == 0.0 || pair[1] == 1.0, "{:?}", chances);
                 }

@@ -1,4 +1,4 @@
-//! Thresholds, level and capacity as one machine: state and time in, a verdict out.
+//! Thresholds, level and capacity as one state machine: state and time in, a verdict out.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +9,7 @@ use super::gradient::{Gradient2, Gradient2Config};
 use super::level::{LevelConfig, ShedLevel};
 use super::utilization::{Percent, Utilization};
 
-/// How many of the workers each class may use: P0 all of them, and the queue before them.
+/// How many of the workers each class may use: P0 all of them, plus the queue in front of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Thresholds {
@@ -31,7 +31,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Above which utilisation a class is shed; none for P0, which never is.
+    /// The utilisation above which a class is shed; `None` for P0, which never is.
     #[must_use]
     pub fn of(&self, priority: Priority) -> Option<Percent> {
         match priority {
@@ -43,15 +43,15 @@ impl Thresholds {
     }
 }
 
-/// How many requests can be worked on at once.
+/// How many requests can be processed concurrently.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Capacity {
-    /// So many.
+    /// A fixed number.
     Workers(NonZeroUsize),
-    /// As many as measurements say.
+    /// As measured.
     Adaptive(Gradient2Config),
-    /// Not known here: somebody [reports](ShedMachine::report) utilisation.
+    /// Unknown here: utilisation is [reported](ShedMachine::report).
     Reported,
 }
 
@@ -68,12 +68,12 @@ pub enum Reason {
     },
     /// The workers have been too busy for a while.
     Level {
-        /// How likely its class is shed.
+        /// The probability that its class is shed.
         chance: f64,
     },
 }
 
-/// Decides who is shed.
+/// Decides which requests are shed.
 #[derive(Clone, Debug)]
 pub struct ShedMachine {
     capacity: Workers,
@@ -90,7 +90,7 @@ enum Workers {
     Unknown,
 }
 
-/// What somebody said of the workers, and how long that holds.
+/// A reported utilisation, and how long it holds.
 #[derive(Clone, Copy, Debug)]
 struct ReportedUtilization {
     utilization: Utilization,
@@ -98,7 +98,7 @@ struct ReportedUtilization {
 }
 
 impl ShedMachine {
-    /// Nobody is busy yet.
+    /// A machine with no request in flight.
     #[must_use]
     pub fn new(capacity: Capacity, thresholds: Thresholds, level: LevelConfig) -> Self {
         let capacity = match capacity {
@@ -109,11 +109,10 @@ impl ShedMachine {
         ShedMachine { capacity, thresholds, level: ShedLevel::new(level), in_use: 0, reported: None }
     }
 
-    /// Lets a request in, or says why not. `roll` gives a number from 0 up to but without 1, and is asked only where chance
-    /// decides.
+    /// Admits a request, or returns why not. `roll` returns a number in `0.0..1.0` and is called only if chance decides.
     ///
     /// # Errors
-    /// When the request is shed. Nothing has changed then, but that time has passed.
+    /// When the request is shed. Then nothing has changed except the time.
     pub fn enter(
         &mut self,
         priority: Priority,
@@ -134,19 +133,19 @@ impl ShedMachine {
         Ok(())
     }
 
-    /// Lets a request in that was let in before and had stepped aside.
+    /// Admits a request again that was admitted before and had stepped aside.
     pub fn reenter(&mut self, now: Timestamp) {
         self.advance(now);
         self.in_use += 1;
     }
 
-    /// A request that was let in is gone.
+    /// An admitted request has left.
     pub fn leave(&mut self, now: Timestamp) {
         self.advance(now);
         self.in_use = self.in_use.saturating_sub(1);
     }
 
-    /// A request that was let in was answered `took` after it was sent on.
+    /// An admitted request was answered `took` after it was forwarded.
     pub fn answered(&mut self, took: Micros, now: Timestamp) {
         self.advance(now);
         if let Workers::Adaptive(gradient) = &mut self.capacity {
@@ -154,7 +153,7 @@ impl ShedMachine {
         }
     }
 
-    /// Somebody who knows says how busy the workers are; it holds for `lasts` unless said again.
+    /// Sets the utilisation from an external source; it holds for `lasts` unless reported again.
     pub fn report(&mut self, utilization: Utilization, now: Timestamp, lasts: Micros) {
         self.advance(now);
         self.reported = Some(ReportedUtilization { utilization, until: now + lasts });
@@ -169,7 +168,7 @@ impl ShedMachine {
         self.level.advance(now, self.utilization());
     }
 
-    /// How busy the workers are: as counted here, or as reported, whichever is more.
+    /// How busy the workers are: as counted here or as reported, whichever is higher.
     #[must_use]
     pub fn utilization(&self) -> Utilization {
         let counted =
@@ -177,7 +176,7 @@ impl ShedMachine {
         self.reported.map_or(counted, |report| counted.max(report.utilization))
     }
 
-    /// How many requests can be worked on at once, where that is known.
+    /// How many requests can be processed concurrently, if known.
     #[must_use]
     pub fn workers(&self) -> Option<NonZeroUsize> {
         match &self.capacity {
@@ -187,7 +186,7 @@ impl ShedMachine {
         }
     }
 
-    /// Requests that were let in and have not left.
+    /// Admitted requests that have not left.
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.in_use
@@ -199,8 +198,8 @@ impl ShedMachine {
         self.level.level()
     }
 
-    /// Whether one more request would take utilisation above `most`. One alone never does: where there is a single worker,
-    /// no part of it could ever be used.
+    /// Whether one more request would take utilisation above `most`. A lone request never does: otherwise a single worker
+    /// could never be used.
     fn is_beyond(&self, most: Percent) -> bool {
         let room = self.workers().map(|workers| most.of(workers.get()).max(1));
         room.is_some_and(|room| self.in_use >= room)
@@ -225,7 +224,7 @@ mod tests {
         Capacity::Workers(NonZeroUsize::new(count).unwrap())
     }
 
-    /// How many of a class get in at once, before the first is shed.
+    /// How many requests of a class are admitted before the first is shed.
     fn fit(machine: &mut ShedMachine, priority: Priority) -> usize {
         (0..1000).take_while(|_| machine.enter(priority, START, || 0.0).is_ok()).count()
     }
@@ -256,7 +255,7 @@ mod tests {
     fn chance_decides_only_where_the_level_says_so() {
         let mut machine = machine(workers(10));
         machine.enter(Priority::P3, START, || panic!("nothing is shed yet")).unwrap();
-        // As many P0 as there are workers, for 20 s: a sixth of everything, and so half of P3.
+        // As many P0 as workers, for 20 s: a sixth of everything, and so half of P3.
         for _ in 0..9 {
             machine.enter(Priority::P0, START, || panic!("P0 is never shed")).unwrap();
         }
@@ -277,7 +276,7 @@ mod tests {
         let shed = |machine: &mut ShedMachine, class, now| machine.enter(class, now, || 1.0).is_err();
         assert!(shed(&mut machine, Priority::P2, START) && !shed(&mut machine, Priority::P1, START));
         assert!(!shed(&mut machine, Priority::P2, START + lasts));
-        // Ten seconds at a quarter of the way from busy to full; nothing is known of the time after.
+        // Ten seconds at a quarter of the way from busy to full; nothing is known about the time after.
         let level = 10.0 * 0.25 / 120.0;
         assert!((machine.level() - level).abs() < 1e-9, "{}", machine.level());
     }

@@ -1,12 +1,12 @@
-//! Turns requests away before they cost anything, while what they are for has more to do than it can.
+//! Sheds requests before they cost anything, while the backend is overloaded.
 //!
-//! A limit says how much one caller may do; a shedder says how much *all* of them may, right now, on this node. Three
-//! machines, each pure: [`Thresholds`] keep the last workers for those who matter most, at once; [`ShedLevel`] integrates
-//! how busy the workers are, and sheds a growing part of the least critical traffic until they are not; [`Gradient2`] finds
-//! out how many requests a service can work on, where nobody can say. [`ShedMachine`] puts them together, and [`Shedder`]
-//! shares that among threads.
+//! A limit bounds one caller; a shedder bounds *all* of them, right now, on this node. Three machines, each pure:
+//! [`Thresholds`] reserve the last workers for the most critical classes, at once; [`ShedLevel`] integrates how busy the
+//! workers are, and sheds a growing part of the least critical traffic until they are not; [`Gradient2`] measures how many
+//! requests a service can process where that is unknown. [`ShedMachine`] combines them, and [`Shedder`] shares that among
+//! threads.
 //!
-//! Nothing here reads a clock but through the one it is given, waits, or asks a store: a shed request spends nothing.
+//! Nothing here waits, calls a store, or reads any clock but the one it is given: a shed request spends nothing.
 
 mod classes;
 mod gradient;

@@ -1,4 +1,4 @@
-//! A shed machine for all threads of a node: with a clock, with chance, and with places that are given back by themselves.
+//! A shed machine shared by all threads of a node: with a clock, randomness, and permits that release on drop.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -14,23 +14,23 @@ use super::level::LevelConfig;
 use super::machine::{Capacity, Reason, ShedMachine, Thresholds};
 use super::utilization::Utilization;
 
-/// What a shedder is made of.
+/// The configuration of a shedder.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ShedderConfig {
-    /// How many requests can be worked on at once.
+    /// How many requests can be processed concurrently.
     pub capacity: Capacity,
     /// How many of the workers each class may use.
     pub thresholds: Thresholds,
-    /// How long overload is answered.
+    /// How the level follows overload.
     pub level: LevelConfig,
-    /// How critical requests are that no rule speaks of.
+    /// The class of requests that no rule gives a priority.
     pub classes: Classes,
-    /// When a caller that was shed is asked to come back.
+    /// The retry time for shed callers.
     pub retry_after: Micros,
     /// How long a reported utilisation holds.
     pub report_lasts: Micros,
-    /// Makes chance repeatable, for tests.
+    /// Makes randomness repeatable, for tests.
     pub seed: u64,
 }
 
@@ -50,7 +50,7 @@ impl ShedderConfig {
     }
 }
 
-/// Sheds load on one node. All threads share it; each question takes a lock for less than a microsecond.
+/// Sheds load on one node. All threads share it; each call holds a lock for less than a microsecond.
 pub struct Shedder {
     classes: Classes,
     retry_after: Micros,
@@ -64,20 +64,20 @@ struct ShedderState {
     random: SplitMix64,
 }
 
-/// A request that was turned away.
+/// A request that was shed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Shed {
-    /// How critical it was.
+    /// Its priority.
     pub priority: Priority,
     /// Why.
     pub reason: Reason,
-    /// When to come back.
+    /// How long to wait before a retry.
     pub retry_after: Micros,
 }
 
 impl fmt::Display for Shed {
-    /// What its caller is told.
+    /// The message for its caller.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let class = name(self.priority);
         match self.reason {
@@ -96,13 +96,13 @@ impl fmt::Display for Shed {
 
 impl std::error::Error for Shed {}
 
-/// What a shedder is doing.
+/// The current state of a shedder.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ShedStats {
-    /// Requests that were let in and have not left.
+    /// Admitted requests that have not left.
     pub in_use: usize,
-    /// How many can be worked on at once; none where somebody else knows.
+    /// How many requests can be processed concurrently; `None` if utilisation is only reported.
     pub workers: Option<usize>,
     /// How busy the workers are.
     pub utilization: Utilization,
@@ -111,7 +111,7 @@ pub struct ShedStats {
 }
 
 impl Shedder {
-    /// A shedder that goes by `clock`.
+    /// A shedder that uses `clock`.
     #[must_use]
     pub fn new(config: ShedderConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
         let machine = ShedMachine::new(config.capacity, config.thresholds, config.level);
@@ -124,13 +124,13 @@ impl Shedder {
         })
     }
 
-    /// How critical a request is that no rule speaks of.
+    /// The class of a request that no rule gives a priority.
     #[must_use]
     pub fn class_of(&self, entries: &[(&str, &[u8])]) -> Priority {
         self.classes.class_of(entries)
     }
 
-    /// Lets a request in, or turns it away.
+    /// Admits a request, or sheds it.
     ///
     /// # Errors
     /// When it is shed.
@@ -143,14 +143,14 @@ impl Shedder {
         }
     }
 
-    /// Says how busy the workers are, where somebody knows better than this shedder can count. It holds for a while: say it
-    /// again every few seconds.
+    /// Reports the utilisation of the workers, from a source that knows it better than this shedder can count. It expires:
+    /// report it every few seconds.
     pub fn report(&self, utilization: Utilization) {
         let (now, lasts) = (self.clock.now(), self.report_lasts);
         self.state.lock().machine.report(utilization, now, lasts);
     }
 
-    /// What it is doing now.
+    /// The current state.
     #[must_use]
     pub fn stats(&self) -> ShedStats {
         let now = self.clock.now();
@@ -171,7 +171,7 @@ impl fmt::Debug for Shedder {
     }
 }
 
-/// A request that was let in; dropped, it has left.
+/// An admitted request; it leaves when this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     shedder: Arc<Shedder>,
@@ -185,21 +185,21 @@ enum Here {
 }
 
 impl Permit {
-    /// Leaves for a while: a request that waits for its turn keeps no worker busy.
+    /// Leaves temporarily: a request that waits for its turn occupies no worker.
     pub fn step_aside(&mut self) {
         if std::mem::replace(&mut self.here, Here::Aside) == Here::Inside {
             self.with(|machine, now| machine.leave(now));
         }
     }
 
-    /// Comes back, whatever the load: it was let in once, and has spent what it had to.
+    /// Re-enters, whatever the load: it was admitted once, and has already spent its hits.
     pub fn come_back(&mut self) {
         if std::mem::replace(&mut self.here, Here::Inside) == Here::Aside {
             self.with(|machine, now| machine.reenter(now));
         }
     }
 
-    /// The service answered this request so long after it was sent on. Not to be called for one that failed.
+    /// The service answered this request `took` after it was forwarded. Do not call this for a failed one.
     pub fn answered(&self, took: Micros) {
         self.with(|machine, now| machine.answered(took, now));
     }
@@ -225,11 +225,11 @@ fn name(priority: Priority) -> &'static str {
     }
 }
 
-/// A small generator. Nobody gains by foreseeing it: whoever is shed may ask again.
+/// A small generator. Predicting it gains nothing: a shed caller may simply retry.
 struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// From 0 up to but without 1.
+    /// A number in `0.0..1.0`.
     fn part(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -1,14 +1,14 @@
-//! How much of what there is is in use.
+//! The fraction of capacity in use.
 
 use std::fmt;
 use std::num::NonZeroUsize;
 
-/// The part of the workers that are busy: 0 when idle, 1 when all are, more when requests queue for them.
+/// The fraction of workers that are busy: 0 when idle, 1 when all are, more when requests queue for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Utilization(f64);
 
 impl Utilization {
-    /// Nobody is busy.
+    /// No worker is busy.
     pub const IDLE: Utilization = Utilization(0.0);
 
     /// `in_use` of `capacity`.
@@ -17,13 +17,13 @@ impl Utilization {
         Utilization(in_use as f64 / capacity.get() as f64)
     }
 
-    /// As a number: 1 is everything.
+    /// As a number: 1 is the whole capacity.
     #[must_use]
     pub fn ratio(self) -> f64 {
         self.0
     }
 
-    /// The greater of two views on the same workers: who sees more of them busy is right.
+    /// The higher of two views of the same workers: the one that sees more of them busy is right.
     #[must_use]
     pub fn max(self, other: Utilization) -> Utilization {
         Utilization(self.0.max(other.0))
@@ -54,13 +54,13 @@ impl fmt::Display for Utilization {
 pub struct Percent(u8);
 
 impl Percent {
-    /// `percent`, unless it is above 100.
+    /// `percent`; `None` if it is above 100.
     #[must_use]
     pub const fn new(percent: u8) -> Option<Self> {
         if percent <= 100 { Some(Percent(percent)) } else { None }
     }
 
-    /// Its number.
+    /// As a number from 0 to 100.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
@@ -72,7 +72,7 @@ impl Percent {
         f64::from(self.0) / 100.0
     }
 
-    /// This part of `whole`, rounded down, so that no more than this part is ever taken.
+    /// This percentage of `whole`, rounded down, so that it is never exceeded.
     #[must_use]
     pub fn of(self, whole: usize) -> usize {
         usize::try_from(whole as u128 * u128::from(self.0) / 100).unwrap_or(whole)

@@ -1,4 +1,4 @@
-//! A store that never answers, for tests of what happens then.
+//! A store that always fails, for tests.
 
 use tidegate_core::{Limit, Micros};
 
@@ -6,12 +6,12 @@ use crate::contract::{BatchOutcomes, CellCharge, CellKey, LeaseRef, Refund, Repl
 use crate::error::StoreError;
 use crate::record::Record;
 
-/// A store that fails whatever is asked, each time with a new error from this function.
+/// A store that fails every call, each time with a new error from this function.
 #[derive(Clone, Copy, Debug)]
 pub struct Broken(pub fn() -> StoreError);
 
 impl Broken {
-    /// One that nobody can reach.
+    /// An unreachable store.
     pub const AWAY: Broken =
         Broken(|| StoreError::NotApplied { endpoint: "nowhere".to_owned(), source: "unplugged".into() });
 

@@ -1,4 +1,4 @@
-//! Histories to play: a few cells of any algorithm, and operations on them at moments that matter.
+//! Generated histories: a few cells of any algorithm, and operations at critical times.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -9,7 +9,7 @@ use tidegate_core::{
 
 use crate::contract::{CellCharge, CellKey, LeaseRef, Refund, Spend};
 
-/// A history that its seed alone determines.
+/// A history determined only by its seed.
 #[derive(Debug)]
 pub(super) struct History {
     pub(super) seed: u64,
@@ -124,7 +124,7 @@ impl History {
         AnyRequest { cells, hits, count }
     }
 
-    /// A cell of a concurrency limit if there is one, else any: releasing what is no lease must do no harm.
+    /// A cell of a concurrency limit if there is one, else any: releasing an unknown lease must be harmless.
     fn a_concurrency(&self, random: &mut Random) -> usize {
         let is_one = |cell: &Planned| matches!(cell.limit, Limit::Concurrency(_));
         self.cells.iter().position(is_one).unwrap_or_else(|| random.index(self.cells.len()))
@@ -132,7 +132,7 @@ impl History {
 
     pub(super) fn spends(&self, requests: &[AnyRequest], turn: usize) -> Vec<Vec<Spend<'_>>> {
         let of = |AnyRequest { cells, hits, count }: &AnyRequest| {
-            // Equal requests take no lease: each would need its own.
+            // Folded requests take no lease: each would need its own.
             let lease = (count.get() == 1).then(|| lease_id(turn));
             let ask = Ask { hits: Hits::new(*hits), lease };
             cells.iter().map(|cell| self.spend(*cell, ask)).collect()
@@ -205,7 +205,7 @@ fn any_limit(scale: u64, start: Timestamp, random: &mut Random) -> Limit {
     let refused = if random.below(4) == 0 { RefusedHits::Count } else { RefusedHits::Forget };
     match random.below(8) {
         0 => Limit::TokenBucket(TokenBucket::new(rate, quota).expect("a small burst fits")),
-        // Too much to count in microseconds: the unit of work is coarser.
+        // Too large to count in microseconds: the unit of work is coarser.
         1 => Limit::TokenBucket(TokenBucket::new(rate, 50_000_000).unwrap_or_else(|_| small_bucket(rate))),
         2 => Limit::LeakyBucket(
             LeakyBucket::new(rate, Micros::new(span.get() * quota / count)).expect("a short queue fits"),
@@ -221,7 +221,7 @@ fn any_limit(scale: u64, start: Timestamp, random: &mut Random) -> Limit {
     }
 }
 
-/// Hits that turned out late, mostly just now and without leave to go beyond the quota.
+/// Hits charged late, mostly of age zero and without overdraft.
 fn any_charge(random: &mut Random, scale: u64) -> Charge {
     let age = if random.below(2) == 0 { 0 } else { random.below(scale * 2) };
     let overdraft = if random.below(2) == 0 { 0 } else { random.below(60) };
@@ -249,7 +249,7 @@ fn lease_id(turn: usize) -> LeaseId {
     LeaseId(NonZeroU64::new(turn as u64 + 1).expect("one or more"))
 }
 
-/// A small generator of its own, so that a seed means the same history for ever.
+/// Its own small generator, so that a seed always means the same history.
 struct Random(u64);
 
 impl Random {
@@ -260,7 +260,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// A number below `bound`, which must not be zero.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }

@@ -1,4 +1,4 @@
-//! The simplest store there is: a map of cells and core's own transitions.
+//! The simplest store: a map of cells and core's own transitions.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Records: the first who writes one wins, and who knows one may replace it.
+//! Records: the first writer wins, and a caller that knows the value may replace it.
 
 use tidegate_core::Micros;
 
@@ -9,18 +9,18 @@ use crate::record::Record;
 
 const MINUTE: Micros = Micros::from_secs(60);
 
-/// Every name a store may be given: plain text, any bytes, the empty name, a long one.
+/// All kinds of names: plain text, arbitrary bytes, empty, long.
 const NAMES: [&[u8]; 6] = [b"plain", b"", b"a}b{c", b"\0\xff\r\n", &[b'x'; 500], &[b'y'; 64]];
 
 /// # Panics
-/// When the store's records are none.
+/// When the store violates the contract of records.
 pub(super) async fn check(subject: &dyn Subject) {
     let store = subject.store();
     if !subject.keeps_records() {
         return check_none(store).await;
     }
     for name in NAMES {
-        // Whatever an earlier run left.
+        // Remove what an earlier run left.
         let left = put(store, name, b"left").await.unwrap_or(b"left".to_vec());
         assert!(replace(store, name, &left, None).await);
         assert_eq!(put(store, name, b"one").await, None, "the first writes");
@@ -36,7 +36,7 @@ pub(super) async fn check(subject: &dyn Subject) {
     }
 }
 
-/// A store without records says so, for then requests that are named are decided as new ones, and nobody waits for them.
+/// A store without records must return an error: named requests are then decided as new ones, without waiting.
 async fn check_none(store: &dyn Store) {
     let record = Record { name: b"plain", value: b"one" };
     let put = store.put_record(record, MINUTE).answer().await.map(drop);

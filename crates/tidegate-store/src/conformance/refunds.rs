@@ -1,4 +1,4 @@
-//! Refunds with an id: each cell gets them back once, however often they are sent.
+//! Refunds with an ID: applied once per cell, however often they are sent.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,7 +14,7 @@ const QUOTA: u64 = 10;
 const HOUR: Micros = Micros::from_secs(3_600);
 
 /// # Panics
-/// When a refund that is sent again is given back again, or another one is not.
+/// When a repeated refund is applied again, or a different one is not.
 pub(super) async fn check(subject: &dyn Subject) {
     if !subject.keeps_records() {
         return;
@@ -37,7 +37,7 @@ fn limits() -> [Limit; 4] {
 }
 
 async fn check_limit(store: &dyn Store, limit: &Limit) {
-    // Two cells, on two servers where there are several.
+    // Two cells, on two servers if there are several.
     let scope = Scope::new(&[b"refunds", limit.algorithm().name().as_bytes()]);
     let [one, two] = [&b"one"[..], b"two"].map(|key| CellKey { scope: &scope, key, tag: key });
     for cell in [one, two] {
@@ -45,10 +45,10 @@ async fn check_limit(store: &dyn Store, limit: &Limit) {
         assert_eq!(left(store, cell, limit, 6).await, 4, "{limit:?}");
     }
     let refund = |cell, id| Refund { cell, limit, hits: Hits::new(2), age: Micros::ZERO, id };
-    // Of this run alone: the store may still know those of an earlier one.
+    // Unique to this run: the store may still remember earlier IDs.
     let run = RandomState::new().hash_one(limit.algorithm().name());
     let id = |number: u64| Some(RefundId::new((u128::from(run) << 64 | u128::from(number)).to_le_bytes()));
-    // A first attempt reached one cell only.
+    // The first attempt reached only one cell.
     give_back(store, &[refund(one, id(1))]).await;
     for _ in 0..2 {
         give_back(store, &[refund(one, id(1)), refund(two, id(1))]).await;

@@ -1,41 +1,41 @@
-//! From ticks of the processor's counter to microseconds: a straight line, drawn anew about once a second.
+//! Converts ticks of the processor's counter to microseconds: a straight line, renewed about once a second.
 //!
-//! A rate that was measured once, at the start, cannot be trusted. The measurement reads two clocks one after the other,
-//! and a thread that loses its core in between for 3.4 us of a base of 1 ms is 0.34 % off until the process ends. So every
-//! [`Look`] at the clocks measures the rate again, since the look before, and says how exact it is; what is less exact
-//! than [`EXACT_PPM`] and than the rate in use is not taken.
+//! A rate measured once, at the start, cannot be trusted. The measurement reads two clocks in turn, and a thread that
+//! loses its core in between for 3.4 us of a base of 1 ms is 0.34 % off until the process ends. So every [`Look`] at the
+//! clocks measures the rate again, since the previous look, with its error bound; a measurement worse than both
+//! [`EXACT_PPM`] and the rate in use is ignored.
 //!
-//! The next line begins where the last one will be in a moment, and meets the wall clock when it ends: time neither jumps
-//! nor goes back. Only a wall clock that was stepped, which the monotonic clock tells, is taken over at once.
+//! The next line starts slightly ahead on the last one and meets the wall clock at its end: time neither jumps nor goes
+//! back. Only a step of the wall clock, which the monotonic clock reveals, is adopted at once.
 //!
 //! Nothing here reads a clock.
 
-/// Digits of a rate after the binary point. A counter of 3 GHz has 2^40 / 3,000 units: 3 parts per billion are lost.
+/// Fraction bits of a rate. A 3 GHz counter has 2^40 / 3,000 units: an error of 3 parts per billion.
 const FRACTION_BITS: u32 = 40;
-/// A rate measured as exactly as this replaces the one in use. Others do if they are no worse than that one.
+/// A measurement this exact replaces the rate in use. Others do if they are no worse than that rate.
 const EXACT_PPM: u64 = 10;
-/// What the rate at the start may be off by, as far as we trust it.
+/// The assumed error of the rate at the start.
 const START_PPM: u64 = 5_000;
-/// How long lines are. The first two are short, so that a wrong rate at the start is found before it adds up.
+/// The lengths of lines. The first two are short, so that a wrong rate at the start is corrected before it adds up.
 const PACES_US: [u64; 3] = [10_000, 100_000, 1_000_000];
-/// A line begins this long after the look that it was made from. Threads that read the last line meanwhile have not been
-/// shown a time that the next one has yet to reach.
+/// A line starts this long after its look. Threads that still read the last line until then cannot see a time that the
+/// next one has not reached.
 const LEAD_US: u64 = 1_000;
-/// How far the wall clock and the monotonic clock may move apart between two looks before the wall clock was stepped.
+/// The wall clock was stepped if it and the monotonic clock diverge by more than this between two looks.
 const STEP_NS: u64 = 1_000_000;
-/// A counter further off than this has jumped; to walk back would take too long.
+/// A counter further off than this has jumped; a gradual correction would take too long.
 const JUMP_US: i64 = 100_000;
 
-/// What all clocks showed at nearly one moment.
+/// A reading of all clocks at nearly the same time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     /// The counter.
     pub(crate) ticks: u64,
-    /// How many ticks passed while the others were read.
+    /// Ticks that passed while the others were read.
     pub(crate) width_ticks: u64,
     /// The wall clock, since 1970.
     pub(crate) wall_ns: u64,
-    /// The monotonic clock, since any moment.
+    /// The monotonic clock, from any origin.
     pub(crate) monotonic_ns: u64,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Look {
 pub(crate) struct Rate(u64);
 
 impl Rate {
-    /// The rate of a counter that makes `ticks` in `ns`.
+    /// The rate of a counter that makes `ticks` ticks in `ns`.
     pub(crate) fn new(ns: u64, ticks: u64) -> Self {
         let units = (u128::from(ns) << FRACTION_BITS) / (u128::from(ticks.max(1)) * 1_000);
         Rate(u64::try_from(units).unwrap_or(u64::MAX).max(1))
@@ -60,18 +60,18 @@ impl Rate {
     }
 }
 
-/// The time that belongs to a tick: `us` at `ticks`, from there on by the rate.
+/// Maps ticks to time: `us` at `ticks`, from there on at the rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
     pub(crate) ticks: u64,
     pub(crate) us: u64,
     pub(crate) units_per_tick: u64,
-    /// For how many ticks the line is good.
+    /// The number of ticks for which the line is valid.
     pub(crate) length_ticks: u64,
 }
 
 impl Line {
-    /// The time at `ticks`; before the line begins, the time at which it does.
+    /// The time at `ticks`; before the line's start, the time of that start.
     #[inline]
     pub(crate) fn at(&self, ticks: u64) -> u64 {
         let passed = u128::from(ticks.saturating_sub(self.ticks)) * u128::from(self.units_per_tick);
@@ -84,7 +84,7 @@ impl Line {
             + u128::from(ticks.saturating_sub(self.ticks)) * u128::from(self.units_per_tick)
     }
 
-    /// A line through `units` at `ticks`. It begins up to a microsecond earlier, at a whole one.
+    /// A line through `units` at `ticks`. It starts up to a microsecond earlier, at a whole one.
     fn through(ticks: u64, units: u128, rate: Rate, length_ticks: u64) -> Self {
         let fraction = (units & ((1 << FRACTION_BITS) - 1)) as u64;
         let back = fraction.div_ceil(rate.0);
@@ -100,8 +100,8 @@ impl Line {
         self.ticks.saturating_add(self.length_ticks)
     }
 
-    /// Whether `ticks` is so far behind the end that nobody may go by this line any more: it still makes up for an error,
-    /// and would go on doing so.
+    /// Whether `ticks` is so far past the end that this line must not be used: its slope corrects an error, and would
+    /// overcorrect.
     pub(crate) fn is_stale_at(&self, ticks: u64) -> bool {
         ticks > self.end().saturating_add(self.length_ticks)
     }
@@ -112,16 +112,16 @@ impl Line {
 pub(crate) struct Follower {
     line: Line,
     rate: Rate,
-    /// How far off `rate` may be.
+    /// The error bound of `rate`.
     rate_ppm: u64,
-    /// Where the next measurement of the rate begins.
+    /// The start of the next rate measurement.
     base: Look,
     last: Look,
     lines: usize,
 }
 
 impl Follower {
-    /// Begins at the wall clock's time, by a rate that is not trusted for long.
+    /// Starts at the wall clock's time, with a rate that is soon replaced.
     pub(crate) fn new(look: Look, rate: Rate) -> Self {
         let line = at_once(look, rate, PACES_US[0]);
         Follower { line, rate, rate_ppm: START_PPM, base: look, last: look, lines: 1 }
@@ -132,7 +132,7 @@ impl Follower {
         self.line
     }
 
-    /// The next line, for what the clocks show at the end of the last one.
+    /// The next line, from a reading of the clocks at the end of the last one.
     pub(crate) fn follow(&mut self, look: Look) -> Line {
         let stepped = was_stepped(&self.last, &look, self.rate);
         if stepped {
@@ -158,7 +158,7 @@ impl Follower {
         if ticks == 0 || wall_ns == 0 {
             return;
         }
-        // Each look is off by at most half its width, as its ticks are those of the middle.
+        // A look's error is at most half its width, because its ticks are those of the middle.
         let off_ticks = (look.width_ticks.saturating_add(self.base.width_ticks)).div_ceil(2);
         let ppm = u64::try_from(u128::from(off_ticks) * 1_000_000 / u128::from(ticks)).unwrap_or(u64::MAX);
         if ppm <= self.rate_ppm.max(EXACT_PPM) {
@@ -168,7 +168,7 @@ impl Follower {
         }
     }
 
-    /// Goes on from the last line, at the speed that meets the wall clock at the end of this one.
+    /// Continues from the last line, with a slope that meets the wall clock at the end of this one.
     fn gradually(&self, look: Look, pace_us: u64) -> Line {
         let begin = look.ticks.saturating_add(self.rate.ticks_of(LEAD_US));
         let length = self.rate.ticks_of(pace_us);
@@ -185,8 +185,8 @@ fn at_once(look: Look, rate: Rate, pace_us: u64) -> Line {
     Line::through(look.ticks, units, rate, rate.ticks_of(pace_us))
 }
 
-/// The two clocks run at one speed, also while the machine's time is being corrected. Apart they move when the wall clock
-/// is set, and when the machine slept.
+/// Both clocks run at the same rate, even while the system slews its time. They diverge when the wall clock is set, and
+/// when the machine slept.
 fn was_stepped(last: &Look, look: &Look, rate: Rate) -> bool {
     let wall = i128::from(look.wall_ns) - i128::from(last.wall_ns);
     let monotonic = i128::from(look.monotonic_ns) - i128::from(last.monotonic_ns);

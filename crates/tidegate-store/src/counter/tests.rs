@@ -1,4 +1,4 @@
-//! A simulated machine: its counter makes 3,000 ticks in a microsecond, and its clocks are read when the test says so.
+//! A simulated machine: its counter makes 3,000 ticks per microsecond, and its clocks are read when the test says so.
 
 use super::*;
 
@@ -8,16 +8,16 @@ const START_US: u64 = 1_755_800_000_000_000;
 struct Machine {
     clock: CounterClock,
     passed_us: u64,
-    /// What was added to the wall clock by setting it.
+    /// The sum of the steps of the wall clock.
     stepped_us: i64,
-    /// What the counter gained over the ticks that it should have made.
+    /// Extra ticks that the counter has gained.
     gained_ticks: u64,
-    /// How long a look at the clocks takes, and how much of that lies before they are read.
+    /// How long a reading of the clocks takes, all of it after they are read.
     look_us: u64,
 }
 
 impl Machine {
-    /// A machine whose rate was measured as `millionths` of what it is.
+    /// A machine whose measured rate is `millionths` of the true one.
     fn calibrated(millionths: u64) -> Self {
         let rate = Rate::new(millionths * 1_000, TICKS_PER_US * 1_000_000);
         let look = look_at(0, 0, 0, 0);
@@ -48,7 +48,7 @@ impl Machine {
         self.now_us().cast_signed() - self.wall_us().cast_signed()
     }
 
-    /// Reads the clock every 100 us for `us`, and returns the furthest that it was off.
+    /// Reads the clock every 100 us for `us`, and returns the largest error.
     fn run(&mut self, us: u64) -> u64 {
         let end = self.passed_us + us;
         let mut furthest = 0;
@@ -63,7 +63,7 @@ impl Machine {
 fn look_at(passed_us: u64, stepped_us: i64, gained_ticks: u64, width_us: u64) -> Look {
     let wall_us = (START_US + passed_us).saturating_add_signed(stepped_us);
     Look {
-        // The clocks were read at the very begin of the look, and the middle is taken for it: as wrong as can be.
+        // The clocks are read at the start of the look, but its middle is assumed: the worst case.
         ticks: passed_us * TICKS_PER_US + gained_ticks + width_us * TICKS_PER_US / 2,
         width_ticks: width_us * TICKS_PER_US + 300,
         wall_ns: wall_us * 1_000,
@@ -164,7 +164,7 @@ fn a_look_that_took_long_does_not_spoil_the_rate() {
     machine.look_us = 5_000;
     machine.run(1_000_000);
     machine.look_us = 0;
-    // The time was taken from that look, for better or worse. The rate was not: what it added is gone after two lines.
+    // The time came from that look, right or wrong. The rate did not: the error is gone after two lines.
     machine.run(2_100_000);
     let furthest = machine.run(5_000_000);
     assert!(furthest <= 2, "{furthest} us off");

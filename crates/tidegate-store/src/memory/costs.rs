@@ -1,25 +1,25 @@
-//! What a cell takes in the memory store, for those who plan how much they need.
+//! The memory cost of a cell in the memory store, for capacity planning.
 
 use tidegate_core::{Limit, Micros};
 
 /// A counter of any kind.
 const COUNTER: u64 = 45;
-/// A log before its first hit, and a set of leases.
+/// An empty log, and an empty set of leases.
 const LOG: u64 = 83;
 const LEASES: u64 = 112;
 /// A lease.
 const LEASE: u64 = 16;
-/// Entries of windows up to this long take half as much.
+/// Entries of windows up to this length take half as much.
 const SHORT_WINDOW: Micros = Micros::new(1 << 32);
 
-/// Bytes that a cell of `limit` takes in a [`MemoryStore`](crate::MemoryStore), all of it used, as measured (`cargo xtask bench
+/// Bytes that a fully used cell of `limit` takes in a [`MemoryStore`](crate::MemoryStore), as measured (`cargo xtask bench
 /// memory-table`).
 #[must_use]
 pub fn memory_bytes(limit: &Limit) -> u64 {
     match limit {
         Limit::SlidingLog(log) if log.window() <= SHORT_WINDOW => LOG + 4 * log.limit(),
         Limit::SlidingLog(log) => LOG + 8 * log.limit(),
-        // Room doubles as it is needed.
+        // Capacity doubles as needed.
         Limit::Concurrency(leases) => LEASES + LEASE * leases.limit().next_power_of_two(),
         _ => COUNTER,
     }

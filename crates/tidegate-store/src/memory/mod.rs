@@ -1,14 +1,14 @@
-//! The store that needs nothing else: cells in this process's memory.
+//! The store without external dependencies: cells in this process's memory.
 //!
-//! Sharded by a keyed hash (keys are chosen by attackers; the key is random per process), one lock per shard held for
+//! Sharded by a keyed hash (attackers choose keys; the hash key is random per process), one lock per shard held for
 //! nanoseconds, no allocation for counters once a table has grown, a hard bound on cells and on the memory of logs and
-//! leases. It forgets everything when the process ends.
+//! leases. All state is lost when the process ends.
 //!
-//! At a bound cells go in this order: idle ones; those asked once; those that keep asking; and those at their limit last,
-//! whatever their algorithm, for evicting those frees a caller. Only where nearly all of a shard (15 of 16 cells) is at
-//! its limit do such cells make room too, or a store full of them could count no new caller. The bound on cells is split
-//! over the shards, which a keyed hash fills evenly; the bound on bytes is one for all, because one log may be as large as
-//! a hundred thousand others.
+//! At a bound cells are evicted in this order: idle ones; those used once; those used repeatedly; and last those at their
+//! limit, whatever their algorithm, because evicting one frees a caller. Cells at their limit are evicted only if they fill
+//! nearly all of a shard (15 of 16 cells), or a store full of them could count no new caller. The bound on cells is split
+//! over the shards, which a keyed hash fills evenly; the bound on bytes is global, because one log may be as large as a
+//! hundred thousand others.
 
 mod costs;
 mod records;
@@ -35,11 +35,11 @@ use records::Records;
 use shard::{Moment, Shard};
 use table::{Place, Sweep, Tag, Victims};
 
-/// How much a memory store may hold.
+/// The bounds of a memory store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryConfig {
-    /// The most cells, of all limits together. A counter takes about 45 bytes.
+    /// The most cells, over all limits. A counter takes about 45 bytes.
     pub max_cells: usize,
     /// The most memory for the entries of sliding logs and for leases, in bytes.
     pub max_log_bytes: usize,
@@ -52,13 +52,13 @@ impl MemoryConfig {
         MemoryConfig { max_cells: 10_000_000, max_log_bytes: 512 << 20 }
     }
 
-    /// The same with at most this many cells.
+    /// Sets the most cells.
     #[must_use]
     pub const fn max_cells(self, max_cells: usize) -> Self {
         MemoryConfig { max_cells, ..self }
     }
 
-    /// The same with at most this many bytes for logs and leases.
+    /// Sets the most bytes for logs and leases.
     #[must_use]
     pub const fn max_log_bytes(self, max_log_bytes: usize) -> Self {
         MemoryConfig { max_log_bytes, ..self }
@@ -71,23 +71,23 @@ impl Default for MemoryConfig {
     }
 }
 
-/// What a memory store holds now, and what it had to drop since it began.
+/// What a memory store holds now, and what it has dropped since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Cells held.
     pub cells: usize,
-    /// Bytes held, tables and logs together.
+    /// Bytes held, in tables and logs.
     pub bytes: usize,
     /// Cells dropped because their full quota was back.
     pub dropped_idle: u64,
-    /// Cells in use, with quota left, dropped at the bound.
+    /// Cells in use, with quota left, evicted at the bound.
     pub evicted_in_use: u64,
-    /// Cells at their limit, dropped at the bound because too few others were left.
+    /// Cells at their limit, evicted because too few others were left.
     pub evicted_spent: u64,
     /// Records held.
     pub records: usize,
-    /// Records dropped at the bound, before their time.
+    /// Records evicted early, at the bound.
     pub evicted_records: u64,
 }
 
@@ -105,19 +105,19 @@ pub struct MemoryStore<C = SystemClock> {
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// Memory that logs and leases of all shards own outside the tables.
+/// Memory that the logs and leases of all shards own outside the tables.
 struct Heap {
     bytes: AtomicUsize,
     most_bytes: usize,
-    /// The shard in which the next eviction looks.
+    /// The shard for the next eviction.
     hand: AtomicUsize,
 }
 
-/// A shard holds about this many cells, so that growing one never holds its lock for long.
+/// The cells per shard: few enough that growing one never holds its lock for long.
 const CELLS_PER_SHARD: usize = 16_384;
 
 impl MemoryStore {
-    /// A store that reads the machine's clock.
+    /// A store on the system's clock.
     #[must_use]
     pub fn new(config: MemoryConfig) -> Self {
         MemoryStore::with_clock(config, SystemClock::new())
@@ -125,7 +125,7 @@ impl MemoryStore {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// A store that reads `clock`.
+    /// A store on `clock`.
     #[must_use]
     pub fn with_clock(config: MemoryConfig, clock: C) -> Self {
         let shards = (config.max_cells / CELLS_PER_SHARD).clamp(1, 4_096);
@@ -142,22 +142,22 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// The same with these keys for its hash, so that the same requests evict the same cells in every run. Who knows the keys
-    /// and chooses what is asked can crowd one shard: a server leaves them to chance.
+    /// Sets the hash keys, so that the same requests evict the same cells in every run. An attacker who knows them can
+    /// overfill one shard: a server must leave them random.
     #[must_use]
     pub fn with_hash_keys(mut self, hash_keys: [u64; 2]) -> Self {
         self.hash_keys = hash_keys;
         self
     }
 
-    /// The clock it reads.
+    /// Its clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Drops idle cells in one part of `parts` of every shard's tables: to be called now and then, so that memory comes
-    /// back when nobody asks any more. A caller that goes through all parts once a minute costs next to nothing. Who has
-    /// not asked for a whole round is no longer preferred to new callers at the bound.
+    /// Drops idle cells in a fraction `1/parts` of every shard's tables. Call it regularly, so that memory is freed when
+    /// requests stop. Going through all parts once a minute costs almost nothing. A cell unused for a whole round no longer
+    /// ranks above new cells at the bound.
     pub fn sweep(&self, parts: usize) {
         for shard in &self.shards {
             let mut shard = shard.0.lock();
@@ -167,7 +167,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// What it holds now. Locks every shard in turn.
+    /// The current statistics. Locks every shard in turn.
     #[must_use]
     pub fn stats(&self) -> MemoryStats {
         let fixed = self.shards.len() * size_of::<Padded>();
@@ -184,12 +184,12 @@ impl<C: Clock> MemoryStore<C> {
         stats
     }
 
-    /// Decides one spend on its own: one lock, one look-up.
+    /// Decides a single spend: one lock, one lookup.
     #[inline]
     fn decide_one(&self, spend: &Spend<'_>) -> (Outcome, Timestamp) {
         let (shard, tag) = self.locate(&spend.cell);
         let mut shard = self.shards[shard].0.lock();
-        // Read under the lock, so that a cell never sees time go back because two threads raced.
+        // Read under the lock, so that a race between threads never makes a cell's time go back.
         let now = self.moment();
         if spend.touch.limit.is_counter() {
             return (shard.decide_counter(tag, spend.touch, now, self.cells_per_shard), now.time);
@@ -202,7 +202,7 @@ impl<C: Clock> MemoryStore<C> {
         (outcome, now.time)
     }
 
-    /// Decides a request over several cells, or one that stands for several, with all shards locked at once.
+    /// Decides a request over several cells, or a folded one, with all its shards locked at once.
     fn decide_together(&self, request: &Request<'_>, told: &mut BatchOutcomes) -> Timestamp {
         let located: SmallVec<[(usize, Tag); 8]> =
             request.spends.iter().map(|spend| self.locate(&spend.cell)).collect();
@@ -225,7 +225,7 @@ impl<C: Clock> MemoryStore<C> {
         } else {
             decide_request(touches, &mut cells, now.time, |outcome| told.outcomes.push(outcome));
         }
-        // A cell that is new may move others.
+        // Inserting a new cell may move others.
         let stay = places.iter().all(Option::is_some);
         for (number, cell) in cells.into_iter().enumerate() {
             let ((shard, tag), touch) = (located[number], request.spends[number].touch);
@@ -247,7 +247,7 @@ impl<C: Clock> MemoryStore<C> {
         now.time
     }
 
-    /// Whether `cell` has had the refund `id`. From here on it has.
+    /// Whether `cell` already had refund `id`; marks it as having had it.
     fn has_had(&self, cell: &CellKey<'_>, id: RefundId) -> bool {
         let mut name = Vec::new();
         for part in [&b"refund"[..], &id.to_bytes(), cell.scope.as_bytes(), cell.key] {
@@ -257,7 +257,7 @@ impl<C: Clock> MemoryStore<C> {
         self.records.lock().put(record, self.clock.now(), RefundId::KNOWN_FOR).is_some()
     }
 
-    /// Changes one cell outside any request.
+    /// Changes one cell outside a request.
     fn with_cell<T>(
         &self,
         key: &CellKey<'_>,
@@ -277,7 +277,7 @@ impl<C: Clock> MemoryStore<C> {
         Stamped::at(answer, now.time)
     }
 
-    /// Changes cells outside any request, all at one moment: who decides meanwhile sees all of it or nothing.
+    /// Changes cells outside a request atomically: a concurrent decision sees all of it or nothing.
     fn with_cells<'c, T>(
         &self,
         changes: impl Iterator<Item = (CellKey<'c>, &'c Limit, T)> + Clone,
@@ -299,17 +299,17 @@ impl<C: Clock> MemoryStore<C> {
         Stamped::at((), now.time)
     }
 
-    /// Evicts logs and leases, in whichever shards they lie, until their memory is within its bound. Needs no lock to be
-    /// held, and holds one at a time.
+    /// Evicts logs and leases from any shard until their memory is within its bound. The caller must hold no lock; this holds
+    /// one at a time.
     fn fit_heap(&self, now: Moment) {
         if self.heap.is_over() {
-            // Two rounds find those with quota left, unless they are few and far between.
+            // Two rounds find the cells with quota left, unless they are very sparse.
             self.evict_heap(now, Victims::Unspent, 2 * self.shards.len());
             self.evict_heap(now, Victims::Spent, usize::MAX);
         }
     }
 
-    /// Evicts `victims` until memory fits, `most_visits` were made, or a whole round found none.
+    /// Evicts `victims` until memory fits, after `most_visits`, or after a full round without one.
     #[cold]
     fn evict_heap(&self, now: Moment, victims: Victims, most_visits: usize) {
         let (mut visits, mut in_vain) = (0, 0);
@@ -323,7 +323,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Locks the named shards, always in the same order, so that two requests never wait for each other.
+    /// Locks these shards, always in the same order, so that requests cannot deadlock.
     fn lock(&self, shards: impl Iterator<Item = usize>) -> Locked<'_> {
         let mut wanted: SmallVec<[usize; 8]> = shards.collect();
         wanted.sort_unstable();
@@ -332,7 +332,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn locate(&self, cell: &CellKey<'_>) -> (usize, Tag) {
-        // The scope goes into the key of the hash: it is fixed when rules compile and costs nothing here.
+        // The scope's digest goes into the hash key: it is computed when rules compile and costs nothing here.
         let digest = cell.scope.digest();
         let hasher = SipHasher13::new_with_keys(self.hash_keys[0] ^ digest[0], self.hash_keys[1] ^ digest[1]);
         let Hash128 { h1, h2 } = hasher.hash(cell.key);
@@ -422,7 +422,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 }
 
-/// Shards that are locked, each once, in ascending order.
+/// Locked shards, each once, in ascending order.
 struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
 
 impl Locked<'_> {
@@ -437,7 +437,7 @@ impl Locked<'_> {
 }
 
 impl Heap {
-    /// Follows what a locked shard's memory has become. Most decisions change none.
+    /// Tracks the change of a locked shard's memory. Most decisions change none.
     fn follow(&self, before: usize, after: usize) {
         match after.cmp(&before) {
             std::cmp::Ordering::Greater => self.bytes.fetch_add(after - before, Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! Records in this process's memory: a bounded number of bounded size. At the bound the oldest goes before its time.
+//! Records in this process's memory, bounded in number and size. At the bound the oldest is evicted early.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use tidegate_core::{Micros, Timestamp};
 
 use crate::record::Record;
 
-/// So many records at most.
+/// The most records.
 const MOST_RECORDS: usize = 65_536;
-/// So many bytes of names and values at most.
+/// The most bytes of names and values.
 const MOST_BYTES: usize = 64 << 20;
-/// What a record takes beside its bytes, about.
+/// The approximate overhead per record.
 const EACH: usize = 160;
 
 /// The records of a memory store.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     by_name: HashMap<Arc<[u8]>, Kept>,
-    /// Every write, oldest first. One that was replaced since keeps its place until it is the oldest.
+    /// Every write, oldest first. A replaced write stays until it is the oldest.
     written: VecDeque<(Arc<[u8]>, u64)>,
     next_write: u64,
     bytes: usize,
@@ -60,7 +60,7 @@ impl Records {
         true
     }
 
-    /// Records held, and those that went before their time.
+    /// The records held, and the number evicted early.
     pub(super) fn stats(&self) -> (usize, u64) {
         (self.by_name.len(), self.evicted)
     }
@@ -85,7 +85,7 @@ impl Records {
         }
     }
 
-    /// Forgets the oldest while they are over, or there are too many.
+    /// Drops the oldest while they are expired or the bound is exceeded.
     fn make_room(&mut self, now: Timestamp) {
         while let Some((name, write)) = self.written.front() {
             let kept = self.by_name.get(name).filter(|kept| kept.write == *write);

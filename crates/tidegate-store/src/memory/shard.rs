@@ -4,7 +4,7 @@ use tidegate_core::{Algorithm, Ask, Cell, CounterBits, Leases, Limit, Log, Outco
 
 use super::table::{Evicted, LONGEST, Note, Place, Sweep, Table, Tag, Victims};
 
-/// Cells of one shard, apart by size: counters are sixteen bytes, logs and leases own memory elsewhere.
+/// The cells of one shard, separated by size: counters are sixteen bytes, logs and leases own memory elsewhere.
 pub(super) struct Shard {
     counters: Table<CounterBits>,
     logs: Table<Log>,
@@ -14,7 +14,7 @@ pub(super) struct Shard {
     pub(super) evictions: Evictions,
 }
 
-/// Cells that had to go before their time, or that went in their time, since the shard began.
+/// Cells evicted early, or dropped when idle, since the shard was created.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evictions {
     pub(super) idle: u64,
@@ -41,7 +41,7 @@ impl Shard {
         self.counters.bytes() + self.logs.bytes() + self.leases.bytes()
     }
 
-    /// Decides one touch of a counter on its own, the way most requests are: it is read and written where it lies.
+    /// Decides a single touch of a counter, as in most requests: it is read and written in place.
     #[inline]
     pub(super) fn decide_counter(
         &mut self,
@@ -57,7 +57,7 @@ impl Shard {
         outcome
     }
 
-    /// Decides one touch of a log or of leases on its own.
+    /// Decides a single touch of a log or of leases.
     pub(super) fn decide_other(
         &mut self,
         tag: Tag,
@@ -71,7 +71,7 @@ impl Shard {
         outcome
     }
 
-    /// Where the cell lies.
+    /// The location of the cell.
     pub(super) fn find(&self, tag: Tag, limit: &Limit) -> Option<Place> {
         match limit.algorithm() {
             Algorithm::SlidingLog => self.logs.find(tag),
@@ -80,7 +80,7 @@ impl Shard {
         }
     }
 
-    /// The cell's state, taken out of the shard where it owns memory, and where it lies. [`Shard::put`] must follow.
+    /// The cell's location and its state, moved out of the shard if it owns memory. [`Shard::put`] must follow.
     pub(super) fn take(&mut self, tag: Tag, limit: &Limit) -> (Option<Place>, Cell) {
         match limit.algorithm() {
             Algorithm::SlidingLog => {
@@ -102,14 +102,14 @@ impl Shard {
         }
     }
 
-    /// Puts back what a cell has become.
+    /// Stores the new state of a cell.
     pub(super) fn put(&mut self, tag: Tag, cell: Cell, limit: &Limit, now: Moment, most_cells: usize) {
         let place = self.find(tag, limit);
         let kept = look(limit, &cell, now);
         self.put_at(place, tag, cell, limit, kept, now, most_cells);
     }
 
-    /// Puts back what a cell has become by a decision, where it lay; `told` is what its caller was told.
+    /// Stores a cell's new state after a decision, at its location; `told` is the outcome returned to the caller.
     #[expect(clippy::too_many_arguments, reason = "what is put back, where, and within which bound")]
     pub(super) fn put_after(
         &mut self,
@@ -121,12 +121,12 @@ impl Shard {
         now: Moment,
         most_cells: usize,
     ) {
-        // Where refused requests count, what was told may be older than what was noted.
+        // If refused requests count, the outcome may be older than the recorded refusal.
         let kept = if limit.counts_refused() { look(limit, &cell, now) } else { told };
         self.put_at(place, tag, cell, limit, kept, now, most_cells);
     }
 
-    /// Puts back what a cell has become where it lay; `kept` is what its limit says of it.
+    /// Stores a cell's new state at its location; `kept` is the limit's outcome for it.
     #[expect(clippy::too_many_arguments, reason = "what is put back, where, and within which bound")]
     fn put_at(
         &mut self,
@@ -192,12 +192,12 @@ impl Shard {
         self.evictions.idle += dropped;
     }
 
-    /// The most buckets that any table has: a sweep over so many sees every cell.
+    /// The largest bucket count of its tables: a sweep over this many visits every cell.
     pub(super) fn buckets(&self) -> usize {
         self.counters.buckets().max(self.logs.buckets()).max(self.leases.buckets())
     }
 
-    /// Evicts one cell that owns memory, if there is one among `victims` that may go: true if so.
+    /// Evicts one cell of `victims` that owns memory; false if none may be evicted.
     pub(super) fn evict_heap(&mut self, now: Moment, victims: Victims) -> bool {
         let unspent = self.logs.unspent() + self.leases.unspent();
         if victims == Victims::Unspent && unspent * RESERVE < self.logs.len() + self.leases.len() {
@@ -234,7 +234,7 @@ impl Shard {
 
     /// Evicts until one more cell fits.
     fn make_room(&mut self, now: Moment, most_cells: usize) {
-        // Every new cell pays for a look at a few old ones: a flood of new keys cleans up after itself.
+        // Every insert sweeps a few old cells: a flood of new keys cleans up after itself.
         self.sweep(now, 1, Sweep::Idle);
         while self.cells() >= most_cells.max(1) {
             let unspent = self.counters.unspent() + self.logs.unspent() + self.leases.unspent();
@@ -246,8 +246,8 @@ impl Shard {
         }
     }
 
-    /// Evicts one of `victims` from whichever of `tables` (named by an algorithm that it serves) has most of them, so
-    /// that the search is short.
+    /// Evicts one of `victims` from whichever of `tables` (named by an algorithm in it) has most of them, so that the
+    /// search is short.
     fn evict_from(&mut self, tables: &[Algorithm], now: Moment, victims: Victims) -> bool {
         let most = tables.iter().max_by_key(|table| match table {
             Algorithm::SlidingLog => self.logs.count(victims),
@@ -272,10 +272,10 @@ impl Shard {
     }
 }
 
-/// Cells at their limit may fill a shard but for one part in so many: a store full of them could count no new caller.
+/// Cells at their limit may fill all but 1/16 of a shard: a store full of them could count no new caller.
 const RESERVE: usize = 16;
 
-/// A point in time as core counts it, and as notes do.
+/// A time in core's units, and in those of notes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) time: Timestamp,
@@ -298,7 +298,7 @@ fn look(limit: &Limit, cell: &Cell, now: Moment) -> Outcome {
 }
 
 fn note(outcome: Outcome, now: Moment) -> Note {
-    // Who asks for more than there ever is has not reached a limit.
+    // A request for more than the whole quota has not reached a limit.
     let spent = outcome.remaining == 0 || outcome.retry_after().is_some();
     // One second more, because `second` is rounded down.
     Note::until(now.second + (outcome.reset_after.as_secs_ceil() + 1).min(LONGEST), spent)

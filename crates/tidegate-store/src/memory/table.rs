@@ -1,36 +1,36 @@
-//! A hash table for many small cells: one look-up touches one pair of cache lines.
+//! A hash table for many small cells: one lookup touches one pair of cache lines.
 //!
-//! Four cells share a bucket of two lines: tags and expiries in the first, the cells themselves in the second. A cell that
-//! finds its bucket full goes to the next one, and every bucket it passed counts it, so that a search knows when to stop
-//! and a removal can take the mark back. The number of buckets need not be a power of two: the table grows by a quarter at
-//! a time and stays between two thirds and 85 % full.
+//! Four cells share a bucket of two lines: tags and expiries in the first, the cells in the second. A cell whose bucket is full
+//! goes to the next one, and every bucket it skipped counts it, so that a search knows when to stop and a removal can undo the
+//! count. The number of buckets need not be a power of two: the table grows by a quarter at a time and stays between two thirds
+//! and 85 % full.
 //!
-//! The table never sees a key, only 96 bits of a keyed hash of it, and it never reads a clock.
+//! The table never sees a key, only 96 bits of its keyed hash, and it never reads a clock.
 
-/// 96 bits of a cell's keyed hash. Who does not know the key of the hash cannot make two alike.
+/// 96 bits of a cell's keyed hash. Without the hash key, nobody can construct a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     pub(super) first: u32,
     pub(super) rest: u64,
 }
 
-/// When a cell may be dropped, and what dropping it earlier would do: free a caller at its limit (`SPENT`), or forget one
-/// that keeps asking (`AGAIN`).
+/// When a cell may be dropped, and what evicting it earlier would do: free a caller at its limit (`SPENT`), or forget one that
+/// is used repeatedly (`AGAIN`).
 ///
-/// Thirty bits of the second are kept, and compared as a clock face is: within [`PAST`] behind now is over, all else is to
-/// come. Counted from a fixed second instead they would end one day, and sooner than one thinks: a machine that starts in
-/// 1970 and then hears the time is 56 years older at once.
+/// Holds the low thirty bits of the second, compared modulo 2^30: up to [`PAST`] behind now is over, anything else is ahead. A
+/// count from a fixed second would run out, and early: a machine that boots in 1970 and then gets the real time jumps ahead by
+/// 56 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note(u32);
 
-/// Nothing is left of the cell's quota.
+/// The cell's quota is used up.
 const SPENT: u32 = 1 << 31;
-/// The cell was touched again after it was made, since the last round of sweeps.
+/// The cell was used again after its creation, since the last sweep round.
 const AGAIN: u32 = 1 << 30;
 const SECONDS: u32 = AGAIN - 1;
-/// Eight years: a cell whose end is longer ago, and that no sweep has seen, counts as one in use.
+/// Eight years: a cell whose end is longer ago, and that no sweep has visited, counts as in use.
 const PAST: u64 = 1 << 28;
-/// Seventeen years: a cell's end is never further ahead. So far, and another [`PAST`] for an end that stays, is not over.
+/// Seventeen years: the furthest end of a cell. Up to that, plus another [`PAST`] for an end that is kept, is not over.
 pub(super) const LONGEST: u64 = 1 << 29;
 
 impl Note {
@@ -38,7 +38,7 @@ impl Note {
 
     /// A cell whose full quota is back at `second`, at most [`LONGEST`] from now.
     pub(super) fn until(second: u64, spent: bool) -> Self {
-        // Zero with no mark is a vacant place.
+        // Zero without flags means vacant.
         let kept = u32::try_from(second & u64::from(SECONDS)).expect("masked to 30 bits").max(1);
         Note(kept | if spent { SPENT } else { 0 })
     }
@@ -51,13 +51,13 @@ impl Note {
         second.wrapping_sub(u64::from(self.0)) & u64::from(SECONDS) < PAST
     }
 
-    /// The later end of the two, where they are less than [`PAST`] apart; else this one's.
+    /// The later end of the two if they are less than [`PAST`] apart; else this one's.
     fn later_second(self, other: Note) -> u32 {
         let later = if self.is_over(u64::from(other.0)) { other } else { self };
         later.0 & SECONDS
     }
 
-    /// The lower, the sooner it goes. Not by when the quota is back: a bucket that takes ten years to refill would
+    /// Lower ranks are evicted first. The rank ignores when the quota is back: a bucket that takes ten years to refill would
     /// outlive every live counter.
     fn rank(self, second: u64) -> Rank {
         match (self.is_over(second), self.is_spent(), self.0 & AGAIN != 0) {
@@ -70,18 +70,18 @@ impl Note {
     }
 }
 
-/// In which order cells go.
+/// The order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// The full quota is back.
+    /// Its full quota is back.
     Idle,
-    /// Asked once, with quota left: what a flood of new keys is made of.
+    /// Used once, with quota left: a flood of new keys consists of these.
     Fresh,
-    /// Asked again, with quota left.
+    /// Used again, with quota left.
     Live,
     /// At its limit.
     Spent,
-    /// At its limit, and asked more than once.
+    /// At its limit, and used more than once.
     SpentAgain,
 }
 
@@ -96,7 +96,7 @@ struct Bucket<P> {
     cells: [P; WIDTH],
 }
 
-/// Where a cell lies. Good until the table changes.
+/// The location of a cell. Valid until the table changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     bucket: usize,
@@ -105,14 +105,14 @@ pub(super) struct Place {
 
 pub(super) struct Table<P> {
     buckets: Vec<Bucket<P>>,
-    /// For each bucket, how many cells passed it because it was full; 255 sticks.
+    /// For each bucket, how many cells skipped it because it was full; saturates at 255 for good.
     passed: Vec<u8>,
     len: usize,
-    /// Cells whose note says that they are at their limit.
+    /// Cells whose note has `SPENT`.
     spent: usize,
-    /// Where the next sweep goes on.
+    /// The position of the next sweep.
     sweep_hand: usize,
-    /// Where the next eviction goes on.
+    /// The position of the next eviction.
     evict_hand: usize,
 }
 
@@ -126,7 +126,7 @@ pub(super) enum Victims {
 }
 
 impl Victims {
-    /// The ranks it may take, lowest first; an idle cell may always go.
+    /// The ranks it may take, lowest first; idle cells may always be evicted.
     fn ranks(self) -> [Rank; 2] {
         match self {
             Victims::Unspent => [Rank::Fresh, Rank::Live],
@@ -138,16 +138,16 @@ impl Victims {
 /// What a sweep does besides dropping idle cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sweep {
-    /// Nothing: it makes room in passing.
+    /// Nothing: it frees room during inserts.
     Idle,
-    /// It forgets who asked again, as the periodic round does: who asks no more counts as fresh after a round.
+    /// Clears `AGAIN`, as the periodic round does: a cell unused for a round counts as fresh.
     Round,
 }
 
-/// What had to go to make room.
+/// The kind of cell that was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evicted {
-    /// A cell whose full quota was back anyway.
+    /// A cell whose full quota was back.
     Idle,
     /// A cell in use, with quota left.
     InUse,
@@ -155,7 +155,7 @@ pub(super) enum Evicted {
     Spent,
 }
 
-/// How many buckets an eviction looks at for a cell that was asked only once before it takes one that was asked again.
+/// How many buckets an eviction searches for a cell used only once before it takes one used again.
 const REACH: usize = 64;
 
 impl<P: Default + Clone> Table<P> {
@@ -167,12 +167,12 @@ impl<P: Default + Clone> Table<P> {
         self.len
     }
 
-    /// Cells with quota left, when they were last touched.
+    /// Cells that had quota left at their last use.
     pub(super) fn unspent(&self) -> usize {
         self.len - self.spent
     }
 
-    /// How many of `victims` it holds.
+    /// The number of `victims` in it.
     pub(super) fn count(&self, victims: Victims) -> usize {
         match victims {
             Victims::Unspent => self.unspent(),
@@ -180,7 +180,7 @@ impl<P: Default + Clone> Table<P> {
         }
     }
 
-    /// Memory of the table itself, whatever its cells own elsewhere.
+    /// Memory of the table itself, without what its cells own elsewhere.
     pub(super) fn bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<Bucket<P>>() + self.passed.capacity()
     }
@@ -215,8 +215,8 @@ impl<P: Default + Clone> Table<P> {
         Note(self.buckets[place.bucket].notes[place.slot])
     }
 
-    /// Notes what a cell has become. Its end never moves to an earlier time: after a clock stepped back, a cell may live longer than
-    /// it looks from there.
+    /// Updates a cell's note. Its end never moves to an earlier time: after the clock steps back, a cell may live longer than the
+    /// new time suggests.
     #[inline]
     pub(super) fn renew_note(&mut self, place: Place, note: Note) {
         let kept = &mut self.buckets[place.bucket].notes[place.slot];
@@ -227,7 +227,7 @@ impl<P: Default + Clone> Table<P> {
         }
     }
 
-    /// Adds a cell that is not there yet.
+    /// Inserts a cell that is not in the table.
     pub(super) fn insert(&mut self, tag: Tag, cell: P, note: Note) {
         if (self.len + 1) * 100 > self.buckets.len() * WIDTH * FULLEST {
             self.rebuild(self.buckets.len() + (self.buckets.len() / 4).max(1));
@@ -235,7 +235,7 @@ impl<P: Default + Clone> Table<P> {
         self.place(tag, cell, note);
     }
 
-    /// Removes a cell, giving back what it held.
+    /// Removes a cell and returns its content.
     pub(super) fn remove(&mut self, place: Place) -> P {
         let (mut bucket, tag) = {
             let found = &self.buckets[place.bucket];
@@ -255,11 +255,11 @@ impl<P: Default + Clone> Table<P> {
         std::mem::take(self.cell_mut(place))
     }
 
-    /// Removes one cell to make room, of the lowest rank within reach; none if `victims` leaves none.
+    /// Evicts one cell, of the lowest rank within reach; none if no cell is among `victims`.
     pub(super) fn evict(&mut self, second: u64, victims: Victims) -> Option<(Evicted, P)> {
         let [lowest, highest] = victims.ranks();
         let mut best: Option<(Place, Rank)> = None;
-        // The hand goes on where the last eviction stopped, so that what is found soon is found in turn.
+        // The search continues where the last eviction stopped, so that evictions rotate over the table.
         for step in 0..self.buckets.len() {
             if step >= REACH && best.is_some() {
                 break;
@@ -288,8 +288,8 @@ impl<P: Default + Clone> Table<P> {
         Some((why, self.remove(place)))
     }
 
-    /// Drops what is idle in the next `count` buckets, passing each to `dropped`. At the end of a round, a table that is
-    /// mostly empty shrinks.
+    /// Drops idle cells in the next `count` buckets, passing each to `dropped`. At the end of a round, a mostly empty table
+    /// shrinks.
     pub(super) fn sweep(&mut self, second: u64, count: usize, kind: Sweep, mut dropped: impl FnMut(P)) {
         for _ in 0..count.min(self.buckets.len()) {
             let bucket = self.sweep_hand;
@@ -305,7 +305,7 @@ impl<P: Default + Clone> Table<P> {
             }
             if self.sweep_hand == 0 && self.len * 100 < self.buckets.len() * WIDTH * EMPTIEST {
                 let buckets = self.len * 100 / (WIDTH * 70) + 1;
-                // A table of one bucket is as small as it gets, however empty.
+                // A table of one bucket cannot shrink further.
                 if buckets < self.buckets.len() {
                     self.rebuild(buckets);
                     return;
@@ -320,7 +320,7 @@ impl<P: Default + Clone> Table<P> {
 
     #[inline]
     fn home(&self, tag: Tag) -> usize {
-        // Multiply and shift: any number of buckets, no division.
+        // Multiply and shift: works for any number of buckets, without division.
         ((u64::from(tag.first) * self.buckets.len() as u64) >> 32) as usize
     }
 
@@ -363,9 +363,9 @@ impl<P: Default + Clone> Table<P> {
     }
 }
 
-/// Per cent of slots in use at which a table grows.
+/// The percentage of used slots at which a table grows.
 const FULLEST: usize = 85;
-/// Per cent of slots in use below which it shrinks.
+/// The percentage of used slots below which it shrinks.
 const EMPTIEST: usize = 20;
 
 impl<P> Bucket<P> {
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     fn tag(id: u32) -> Tag {
-        // Few different homes, so that buckets overflow.
+        // Few distinct home buckets, so that buckets overflow.
         Tag { first: (id % 7).wrapping_mul(0x2000_0000), rest: u64::from(id) }
     }
 
@@ -415,7 +415,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Insert(id) if !plain.contains_key(&id) => {
-                        // Odd ids are over at second 1, even ones at second 9.
+                        // Odd IDs expire at second 1, even ones at second 9.
                         table.insert(tag(id), id, Note::until(if id % 2 == 1 { 1 } else { 9 }, false));
                         plain.insert(id, id);
                     }
@@ -446,17 +446,17 @@ mod tests {
             let now = u64::from(now);
             let note = Note::until(now + span, false);
             let inside = |whole: u64| whole * part / 1_000;
-            // The second 0 of a round is kept as 1.
+            // Second 0 of a cycle is stored as 1.
             prop_assert!(!note.is_over(now) && !note.is_over(now + inside(span)) && note.is_over(now + span + 1));
             prop_assert!(note.is_over(now + span + 1 + inside(PAST - 2)));
-            // One that was to end later, before the clock stepped back.
+            // A cell with a later end, from before the clock stepped back.
             let mut table = Table::new();
             table.insert(tag(1), 1, Note::until(now + span + longer, false));
             let place = table.find(tag(1)).expect("inserted before");
             table.renew_note(place, note);
             prop_assert!(!table.note(place).is_over(now + span + inside(longer)) || longer == 0);
             prop_assert!(!table.note(place).is_over(now));
-            // One that was to end earlier.
+            // A cell with an earlier end.
             table.renew_note(place, Note::until(now + LONGEST, false));
             prop_assert!(!table.note(place).is_over(now + inside(LONGEST)));
         }
@@ -515,7 +515,7 @@ mod tests {
     fn a_table_that_emptied_gives_its_memory_back() {
         let mut table = Table::new();
         for id in 0..100_000_u32 {
-            // Spread as a hash is: in ascending order they would queue up in the first few buckets.
+            // Spread like a hash: in ascending order they would queue up in the first few buckets.
             let tag = Tag { first: id.wrapping_mul(2_654_435_769), rest: u64::from(id) };
             table.insert(tag, id, Note::until(1, false));
         }
