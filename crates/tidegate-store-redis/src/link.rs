@@ -33,6 +33,8 @@ const SILENT_CALLS: u32 = 3;
 const SILENT_FOR: Duration = Duration::from_millis(200);
 /// How long a server whose answers are all late has to answer a ping with a nonce.
 const CHECKED_WITHIN: Duration = Duration::from_secs(2);
+/// How long late answers are still read from a connection that was replaced: a little longer than anybody waits for them.
+const HEARD_FOR: Duration = Duration::from_millis(2_500);
 /// A connection that lived shorter than this does not reset the backoff.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -66,8 +68,6 @@ struct KeptLink {
     silence: Mutex<Silence>,
     /// Whether a check is running that answers match their calls.
     is_checked: AtomicBool,
-    /// Whether sending is suspended until that is known.
-    is_doubtful: AtomicBool,
 }
 
 /// Calls without an answer in time. Calls in flight together count as one.
@@ -112,6 +112,8 @@ struct LinkState {
     status: Status,
     /// The current or last server.
     server: Option<Endpoint>,
+    /// How many connections were made.
+    number: u64,
     keeper: Option<AbortHandle>,
 }
 
@@ -142,14 +144,13 @@ impl Link {
             dialer,
             witness,
             max_in_flight,
-            state: Mutex::new(LinkState { status: Status::Connecting, server, keeper: None }),
+            state: Mutex::new(LinkState { status: Status::Connecting, server, number: 0, keeper: None }),
             news: Notify::new(),
             give_up: Notify::new(),
             in_flight: AtomicUsize::new(0),
             is_silent: AtomicBool::new(false),
             silence: Mutex::default(),
             is_checked: AtomicBool::new(false),
-            is_doubtful: AtomicBool::new(false),
         };
         Link { shared: Arc::new(shared) }
     }
@@ -192,9 +193,6 @@ impl Link {
                 let mut state = self.shared.state.lock();
                 self.look_after_keeper(&mut state);
                 match &state.status {
-                    Status::Up(_) if self.shared.is_doubtful.load(Ordering::Relaxed) => {
-                        return Err(unreachable("the server did not answer".into()));
-                    }
                     Status::Up(connection) => return Ok(connection.clone()),
                     Status::Down { why, reached } if *reached == self.shared.dialer.times_reached() => {
                         return Err(unreachable(why.as_ref().into()));
@@ -248,12 +246,8 @@ impl Link {
         let finding = self.shared.silence.lock().goes_on(sent, Instant::now());
         match finding {
             SilenceKind::Nothing => {}
-            // A busy core may read answers late: sending stops only if the witness gets no answer either. A paused server applies
-            // what was sent once it resumes, and only this connection returns those answers, so it is kept for a while.
-            SilenceKind::Silent if !self.is_witnessed() => {
-                self.shared.is_doubtful.store(true, Ordering::Relaxed);
-                self.check_answers();
-            }
+            // A busy core may read answers late: the connection is replaced only if the witness gets no answer either.
+            SilenceKind::Silent if !self.is_witnessed() => self.give_up(),
             SilenceKind::Silent | SilenceKind::Late => self.check_answers(),
         }
     }
@@ -311,8 +305,12 @@ async fn prove_own_answers(shared: Arc<KeptLink>) {
     if shared.is_checked.swap(true, Ordering::Relaxed) {
         return;
     }
-    let Status::Up(mut connection) = shared.state.lock().status.clone() else {
-        return shared.is_known();
+    let (number, status) = {
+        let state = shared.state.lock();
+        (state.number, state.status.clone())
+    };
+    let Status::Up(mut connection) = status else {
+        return shared.is_checked.store(false, Ordering::Relaxed);
     };
     let nonce = RandomState::new().hash_one(0).to_string();
     let mut ping = Cmd::new();
@@ -321,9 +319,11 @@ async fn prove_own_answers(shared: Arc<KeptLink>) {
         Ok(Ok(Value::BulkString(text))) if text == nonce.as_bytes() => shared.is_heard(),
         // The connection was lost meanwhile; a new one may be up.
         Ok(Err(_)) => {}
-        _ => shared.give_up.notify_waiters(),
+        // It may have been replaced meanwhile.
+        _ if shared.state.lock().number == number => shared.give_up.notify_waiters(),
+        _ => {}
     }
-    shared.is_known();
+    shared.is_checked.store(false, Ordering::Relaxed);
 }
 
 /// The deadline of a call.
@@ -403,11 +403,17 @@ async fn keep_up(shared: Arc<KeptLink>) {
         let status = match shared.dial().await {
             Ok((Dialed { connection, mut driver }, endpoint)) => {
                 shared.is_heard();
-                shared.state.lock().server = Some(endpoint.clone());
+                {
+                    let mut state = shared.state.lock();
+                    state.server = Some(endpoint.clone());
+                    state.number += 1;
+                }
                 shared.become_(Status::Up(connection));
                 tokio::select! {
                     () = &mut driver => Status::Connecting,
                     () = shared.give_up.notified() => {
+                        // A paused server applies what was sent once it resumes, and only this connection returns those answers.
+                        tokio::spawn(timeout(HEARD_FOR, driver));
                         Status::Down { why: "the server did not answer".into(), reached: *reached.borrow_and_update() }
                     }
                     () = shared.target.moves_from(&endpoint) => Status::Connecting,
@@ -436,12 +442,6 @@ impl KeptLink {
         };
         let dialed = self.dialer.dial(&endpoint, greeting).await;
         dialed.map(|dialed| (dialed, endpoint.clone())).map_err(|error| format!("{endpoint}: {error}").into())
-    }
-
-    /// The check of the connection is done.
-    fn is_known(&self) {
-        self.is_checked.store(false, Ordering::Relaxed);
-        self.is_doubtful.store(false, Ordering::Relaxed);
     }
 
     /// The server has answered.
