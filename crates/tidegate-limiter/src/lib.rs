@@ -26,6 +26,7 @@ mod refund;
 mod remote;
 mod request;
 mod runtime;
+mod shadow;
 mod shared_observer;
 mod shed;
 mod snapshot;

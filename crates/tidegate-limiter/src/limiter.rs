@@ -184,6 +184,8 @@ impl Limiter {
         decision.fill(&plan, &answer, self.lease_ids.keys());
         if decision.is_refused_by_quotas_alone() {
             self.take_back(&plan, decision).await;
+        } else if plan.has_shadows && decision.allowed {
+            self.settle_shadows(&plan, &answer.outcomes, matched.asked_at).await;
         }
         let (matches, of_readings) = (matched.matches(), matched.of_readings);
         self.tell(&Decided { request, matches, decision, of_readings });
@@ -213,6 +215,8 @@ impl Limiter {
             decision.fill(plan, &answer, self.lease_ids.keys());
             if decision.is_refused_by_quotas_alone() {
                 self.take_back(plan, &decision).await;
+            } else if plan.has_shadows && decision.allowed {
+                self.settle_shadows(plan, &answer.outcomes, asked_at).await;
             }
             self.tell(&Decided { request, matches, decision: &decision, of_readings: false });
             decisions.push(Ok(decision));

@@ -84,11 +84,11 @@ pub enum SpentAt<'d> {
 
 /// Hits to refund to one cell of a request.
 #[derive(Clone, Copy)]
-struct Return {
+pub(crate) struct Return {
     /// Index into the request's spends.
-    place: usize,
-    hits: Hits,
-    age: Micros,
+    pub(crate) place: usize,
+    pub(crate) hits: Hits,
+    pub(crate) age: Micros,
 }
 
 /// Store cells, the hits to refund to each, and the age of those hits.
@@ -241,11 +241,7 @@ impl Limiter {
         let spent = spent.map(|place| Return { place, hits: plan.spends[place].touch.ask.hits, age });
         let spent: SmallVec<[Return; 4]> = spent.collect();
         match &self.remote {
-            None => {
-                if let Err(error) = self.store.refund(&refunds(plan, &spent)).answer().await {
-                    self.observer.store_failed(&error);
-                }
-            }
+            None => self.refund_in_memory(plan, &spent).await,
             Some(remote) => {
                 let due = self.due_at_store(plan, &spent);
                 let mut given = stored(plan, &spent, &due);
@@ -257,7 +253,7 @@ impl Limiter {
 
     /// The hits that the store must refund per cell: all for an exact cell, none for a local one, for an approximate one
     /// those that were reported.
-    fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
+    pub(crate) fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
         let due = |Return { place, hits, age }: &Return| match policies[*place].coordination {
             Coordination::Exact => *hits,
@@ -273,7 +269,7 @@ impl Limiter {
 
     /// Refunds what this node counted itself, which is what is not `due` at the store. Returns what was reported to the store
     /// since then: that must be refunded there after all.
-    fn give_back_here(&self, plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
+    pub(crate) fn give_back_here(&self, plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
         let mut late = GivenBack::new();
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
         for (Return { place, hits, age }, due) in returns.iter().zip(due) {
@@ -296,6 +292,13 @@ impl Limiter {
         late
     }
 
+    /// Refunds in a store that is this process's memory.
+    pub(crate) async fn refund_in_memory(&self, plan: &Plan<'_>, returns: &[Return]) {
+        if let Err(error) = self.store.refund(&refunds(plan, returns)).answer().await {
+            self.observer.store_failed(&error);
+        }
+    }
+
     fn forget(&self, plan: &Plan<'_>) {
         let now = self.clock.now();
         for spend in &plan.spends {
@@ -304,7 +307,7 @@ impl Limiter {
     }
 
     /// Updates the deny cache: these hits went back, or may have.
-    fn gave_back(&self, plan: &Plan<'_>, all: &[Return]) {
+    pub(crate) fn gave_back(&self, plan: &Plan<'_>, all: &[Return]) {
         let now = self.clock.now();
         for Return { place, hits, .. } in all {
             let cell = self.hasher.cell(&plan.spends[*place].cell);
@@ -381,7 +384,7 @@ fn refunds<'p>(plan: &Plan<'p>, returns: &[Return]) -> SmallVec<[Refund<'p>; 4]>
 }
 
 /// The part of `returns` that goes to the store.
-fn stored(plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
+pub(crate) fn stored(plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
     let due = returns.iter().zip(due).filter(|(_, due)| **due > Hits::ZERO);
     let owned = |(one, due): (&Return, &Hits)| {
         let spend = &plan.spends[one.place];

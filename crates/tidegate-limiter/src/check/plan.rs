@@ -29,6 +29,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) of_readings: bool,
     /// Asks every cell, even if one of them is known to refuse.
     pub(crate) asks_every_cell: bool,
+    /// Whether it matches a shadow rule.
+    pub(crate) has_shadows: bool,
     /// How many of the entries and of the spends are limits. The rest, at the end, are penalties.
     limits: (usize, usize),
 }
@@ -76,6 +78,7 @@ impl<'p> Plan<'p> {
             banned: false,
             of_readings: false,
             asks_every_cell: false,
+            has_shadows: false,
             limits: (0, 0),
         }
     }
@@ -149,6 +152,7 @@ impl<'p> Plan<'p> {
             MatchedLimits::Enforce(limits) => {
                 let hits = request.descriptors[descriptor].cost;
                 let known_from = self.known_from(request);
+                self.has_shadows |= found.rule.mode() == Mode::Shadow;
                 for limit in limits {
                     let takes_lease = limit.limit.takes_lease();
                     let lease = takes_lease.then(|| *self.lease.get_or_insert_with(|| lease_ids.next()));

@@ -9,6 +9,7 @@ mod background;
 pub(crate) mod breaker;
 mod carry;
 mod farewell;
+mod gathered;
 mod lag;
 mod late;
 mod orphans;
@@ -38,6 +39,7 @@ use crate::observer::{Observer, Overload, StoreCall};
 use crate::owned::Question;
 use crate::runtime::{Runtime, Task, within};
 use breaker::{BreakerConfig, Breakers, Change};
+use gathered::GatheredRefunds;
 use lag::{Arrival, Lag};
 use late::LateCalls;
 use queue::{QueueId, Queues};
@@ -49,6 +51,7 @@ pub(crate) struct Remote {
     runtime: Arc<dyn Runtime>,
     queues: Queues,
     late: LateCalls,
+    gathered_refunds: GatheredRefunds,
     lag: Lag,
     timeout: Micros,
     /// What was observed of each store node. Shared by all cores, as are the fields below.
@@ -191,6 +194,7 @@ impl Remote {
             orphans: Arc::new(Orphans::new(parts.most_orphans)),
             queues: Queues::new(parts.queue),
             late: LateCalls::default(),
+            gathered_refunds: GatheredRefunds::default(),
             lag: Lag::default(),
             ways: (0..parts.store.nodes().max(1)).map(|_| WayToNode::default()).collect(),
             store: parts.store,
@@ -210,6 +214,7 @@ impl Remote {
             runtime,
             queues: Queues::new(self.queues.bounds()),
             late: LateCalls::default(),
+            gathered_refunds: GatheredRefunds::default(),
             lag: Lag::default(),
             ways: self.ways.clone(),
             timeout: self.timeout,

@@ -10,6 +10,7 @@ mod leases;
 mod live_rules;
 mod overload;
 mod penalty;
+mod shadow;
 mod shedding;
 mod sim;
 mod threads;

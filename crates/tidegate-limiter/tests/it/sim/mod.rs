@@ -16,6 +16,7 @@ mod names;
 mod overload;
 mod promises;
 mod replicated;
+mod shadow;
 pub(crate) mod store;
 
 use std::future::Future;

@@ -1,0 +1,63 @@
+//! A shadow rule spends as if it were enforced: from all its limits or from none, and from none while its penalty lasts.
+//!
+//! A refusal by a shadow rule refuses nothing, so the store decides each of its limits separately. What the others spent then
+//! goes back: at once in memory. On the way to a remote store refunds are gathered for a moment first, because every request of
+//! a flood that a shadow rule would refuse causes one.
+
+use smallvec::SmallVec;
+use tidegate_core::{Limit, Outcome, Timestamp};
+use tidegate_rules::{Mode, Rule};
+use tidegate_store::Clock;
+
+use crate::check::{Asks, MatchedLimit, Plan};
+use crate::limiter::Limiter;
+use crate::owned::OwnedCell;
+use crate::refund::{Return, stored};
+
+impl Limiter {
+    /// Gives back what limits of shadow rules spent on a request that passed, if another limit of the same rule refuses it.
+    pub(crate) async fn settle_shadows(&self, plan: &Plan<'_>, outcomes: &[Outcome], asked_at: Timestamp) {
+        let age = self.clock.now().since(asked_at);
+        let spent = spent_in_vain(plan, outcomes).into_iter();
+        let returns: SmallVec<[Return; 4]> =
+            spent.map(|place| Return { place, hits: plan.spends[place].touch.ask.hits, age }).collect();
+        if returns.is_empty() {
+            return;
+        }
+        let Some(remote) = &self.remote else {
+            return self.refund_in_memory(plan, &returns).await;
+        };
+        let due = self.due_at_store(plan, &returns);
+        let mut given = stored(plan, &returns, &due);
+        given.extend(self.give_back_here(plan, &returns, &due));
+        self.gave_back(plan, &returns);
+        let hash = |cell: &OwnedCell| self.hasher.cell(&cell.key());
+        remote.refund_gathered(given.into_iter().map(|(cell, hits, _)| (hash(&cell), cell, hits)), asked_at);
+    }
+}
+
+/// The spends of limits of shadow rules that admitted, where another limit of the same rule or its penalty refuses.
+fn spent_in_vain(plan: &Plan<'_>, outcomes: &[Outcome]) -> SmallVec<[usize; 4]> {
+    let is_shadow = |entry: &&MatchedLimit<'_>| entry.rule.map(Rule::mode) == Some(Mode::Shadow);
+    let spend_of = |entry: &MatchedLimit<'_>| match entry.asks {
+        Asks::Limit { spend, .. } => Some(spend),
+        _ => None,
+    };
+    let refuses =
+        move |entry: &MatchedLimit<'_>| spend_of(entry).is_some_and(|spend| !outcomes[spend].is_admitted());
+    let is_refused = move |one: &&MatchedLimit<'_>| {
+        let same = |other: &&MatchedLimit<'_>| {
+            other.descriptor == one.descriptor && other.rule.map(Rule::index) == one.rule.map(Rule::index)
+        };
+        plan.entries.iter().filter(same).any(refuses)
+    };
+    let spent = plan.limits().iter().filter(is_shadow).filter(is_refused).filter_map(spend_of);
+    spent
+        .filter(|place| outcomes[*place].is_admitted() && may_go_back(plan.spends[*place].touch.limit))
+        .collect()
+}
+
+/// Whether a limit would not count a refused request either, and can take hits back.
+fn may_go_back(limit: &Limit) -> bool {
+    !limit.counts_refused() && !matches!(limit, Limit::LeakyBucket(_) | Limit::Concurrency(_))
+}
