@@ -2,8 +2,8 @@
 //!
 //! The first request claims the name in the store, so that no other node decides meanwhile, and leaves its answer there. A
 //! refusal made without the store is no answer: the name is freed again. A request that passed without the store has passed.
-//! What could not be written to the store is written later, from a bounded queue; until then this node repeats its own
-//! answers, and a name may stay claimed, for at most its minute.
+//! What could not be written to the store is written later, from a bounded queue. A node repeats its own answers without asking
+//! the store; where the store does not say whether a name is new, the request is decided without it ([`FirstTime::is_certain`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,8 +24,10 @@ use crate::remote::Remote;
 const KEPT: Micros = Micros::from_secs(60);
 /// The most records queued for a store that did not answer. Beyond that, names stay claimed until they expire.
 const MOST_UNWRITTEN: usize = 4_096;
-/// The most answers that only this node may know.
-const MOST_KEPT_HERE: usize = 4_096;
+/// The most memory for answers of the last minute, in bytes: some 30,000 answers. The oldest make room.
+const MOST_KEPT_BYTES: usize = 16 << 20;
+/// What an answer takes beside its own bytes.
+const KEPT_OVERHEAD: usize = 160;
 
 /// The name a caller gave its request, and a fingerprint of all it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,12 +114,13 @@ pub(crate) struct RequestNames {
     lost: AtomicU64,
 }
 
-/// Answers that the store may not have yet, by name.
+/// The answers that this node gave within the last minute, by name: it repeats them also while the store does not answer.
 #[derive(Default)]
 struct KeptHere {
     records: HashMap<[u8; 32], Vec<u8>>,
     /// When each expires, the earliest first.
     ends: VecDeque<(Timestamp, [u8; 32])>,
+    bytes: usize,
 }
 
 /// A record change, for a name that this node has claimed, not yet written to the store.
@@ -137,12 +140,17 @@ impl Limiter {
     /// # Errors
     /// When the name stands for another request, or the first one is still being decided.
     pub async fn claim(&self, request: &RequestId) -> Result<Claim<'_>, ClaimError> {
-        let claim = self.request_names.new_claim(request.fingerprint);
-        let put = self.put_record(request.name, claim.clone()).await;
         let name = request.name;
-        if let Some(answered) = self.request_names.kept_here(&name, self.clock.now()) {
-            return self.answered_before(request, claim, put, answered).await;
+        if let Some(kept) = self.request_names.kept_here(&name, self.clock.now()) {
+            return match read(&kept) {
+                Some((fingerprint, RecordState::Answered(answer))) if fingerprint == request.fingerprint => {
+                    Ok(Claim::Answered(answer.to_vec()))
+                }
+                _ => Err(ClaimError::UsedForAnother),
+            };
         }
+        let claim = self.request_names.new_claim(request.fingerprint);
+        let put = self.put_record(name, claim.clone()).await;
         let certain = |claim| {
             Ok(Claim::First(FirstTime { limiter: self, name, claim, claimed: true, is_certain: true }))
         };
@@ -176,44 +184,9 @@ impl Limiter {
         }
     }
 
-    /// The state of a request answered here and perhaps nowhere else, whose name was about to be claimed.
-    async fn answered_before(
-        &self,
-        request: &RequestId,
-        claim: Vec<u8>,
-        put: Result<Option<Vec<u8>>, StoreError>,
-        answered: Vec<u8>,
-    ) -> Result<Claim<'_>, ClaimError> {
-        let until = self.clock.now() + KEPT;
-        let change = Unwritten { name: request.name, from: claim, to: Some(answered.clone()), until };
-        let known = match put {
-            Ok(Some(known)) if matches!(read(&known), Some((_, RecordState::Answered(_)))) => known,
-            Ok(Some(_)) => answered,
-            Ok(None) => {
-                self.write_now_or_later(change).await;
-                answered
-            }
-            Err(error) => {
-                if !error.is_certainly_not_applied() {
-                    self.request_names.remember(change);
-                }
-                answered
-            }
-        };
-        match read(&known) {
-            Some((fingerprint, RecordState::Answered(answer))) if fingerprint == request.fingerprint => {
-                Ok(Claim::Answered(answer.to_vec()))
-            }
-            _ => Err(ClaimError::UsedForAnother),
-        }
-    }
-
-    /// Changes a record now, or once the store answers; until then this node keeps the answer.
+    /// Changes a record now or, if the store does not answer, later.
     async fn write_now_or_later(&self, change: Unwritten) {
         if self.write(change.clone()).await.is_err() {
-            if let Some(answer) = &change.to {
-                self.request_names.keep_here(change.name, answer.clone(), self.clock.now());
-            }
             self.request_names.remember(change);
         }
     }
@@ -245,17 +218,12 @@ impl Limiter {
 }
 
 impl FirstTime<'_> {
-    /// Stores `answer` for repeats of the request.
+    /// Stores `answer` for repeats: on this node at once, and in the store as soon as it takes it.
     pub async fn answered(mut self, answer: &[u8]) {
-        let record = self.record(answer);
-        self.write(Some(record)).await;
-    }
-
-    /// Stores `answer`, by which the request passed without the store, for repeats on this node, and in the store as soon as
-    /// it takes it.
-    pub async fn passed_without_the_store(mut self, answer: &[u8]) {
         let (limiter, record) = (self.limiter, self.record(answer));
-        limiter.request_names.keep_here(self.name, record.clone(), limiter.clock.now());
+        if limiter.remote.is_some() {
+            limiter.request_names.keep_here(self.name, record.clone(), limiter.clock.now());
+        }
         self.write(Some(record)).await;
     }
 
@@ -352,11 +320,7 @@ impl RequestNames {
     fn keep_here(&self, name: [u8; 32], record: Vec<u8>, now: Timestamp) {
         let mut kept = self.kept_here.lock();
         kept.forget_what_has_ended(now);
-        if kept.records.len() >= MOST_KEPT_HERE {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        } else if kept.records.insert(name, record).is_none() {
-            kept.ends.push_back((now + KEPT, name));
-        }
+        kept.insert(name, record, now + KEPT);
     }
 
     fn wrote(&self, change: &Unwritten) {
@@ -374,11 +338,28 @@ impl RequestNames {
 }
 
 impl KeptHere {
+    fn insert(&mut self, name: [u8; 32], record: Vec<u8>, end: Timestamp) {
+        self.bytes += record.len() + KEPT_OVERHEAD;
+        match self.records.insert(name, record) {
+            Some(before) => self.bytes -= before.len() + KEPT_OVERHEAD,
+            None => self.ends.push_back((end, name)),
+        }
+        while self.bytes > MOST_KEPT_BYTES {
+            self.forget_oldest();
+        }
+    }
+
     fn forget_what_has_ended(&mut self, now: Timestamp) {
         // An entry that expires more than a minute from now was added before the clock stepped back.
-        while let Some((_, name)) = self.ends.front().filter(|(end, _)| *end <= now || *end > now + KEPT) {
-            self.records.remove(name);
-            self.ends.pop_front();
+        while self.ends.front().is_some_and(|(end, _)| *end <= now || *end > now + KEPT) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((_, name)) = self.ends.pop_front() else { return };
+        if let Some(record) = self.records.remove(&name) {
+            self.bytes -= record.len() + KEPT_OVERHEAD;
         }
     }
 }

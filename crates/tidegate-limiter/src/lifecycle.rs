@@ -60,7 +60,7 @@ impl Lifecycle {
     pub(crate) fn maintain(&self) -> Option<Maintaining<'_>> {
         let mut state = self.0.lock();
         state.abandoned = false;
-        (!std::mem::replace(&mut state.maintained, true)).then_some(Maintaining(self))
+        (!std::mem::replace(&mut state.maintained, true)).then(|| Maintaining(self))
     }
 
     /// Whether the background task stopped though the limiter is in use.
@@ -110,5 +110,20 @@ impl Lifecycle {
             std::mem::take(&mut state.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_background_task_does_not_start_and_leaves_the_first_alone() {
+        let life = Lifecycle::default();
+        let running = life.maintain();
+        assert!(running.is_some());
+        assert!(life.maintain().is_none() && life.maintain().is_none());
+        drop(running);
+        assert!(life.maintain().is_some());
     }
 }

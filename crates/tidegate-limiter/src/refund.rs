@@ -334,7 +334,8 @@ impl Remote {
         let remote = self.clone();
         self.spawn(Box::pin(async move {
             for some in given.chunks(LARGEST_BATCH) {
-                remote.call_late(StoreCall::Refund, refund_at(remote.store(), some.into(), None)).await;
+                let refund = || refund_at(remote.store(), some.into(), None);
+                remote.call_late(StoreCall::Refund, refund).await;
             }
         }));
     }

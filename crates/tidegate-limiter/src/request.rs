@@ -15,6 +15,8 @@ pub struct CheckRequest<'a> {
     pub patience: Patience,
     /// Asks every cell, even if one of them is known to refuse.
     pub(crate) asks_every_cell: bool,
+    /// Does not ask the store.
+    pub(crate) without_the_store: bool,
     /// When a penalty starts that this request causes.
     pub(crate) penalty_start: PenaltyStart,
 }
@@ -34,13 +36,27 @@ impl<'a> CheckRequest<'a> {
     #[must_use]
     pub const fn new(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> Self {
         let (patience, penalty_start) = (Patience::Waits, PenaltyStart::AtOnce);
-        CheckRequest { domain, descriptors, patience, asks_every_cell: false, penalty_start }
+        CheckRequest {
+            domain,
+            descriptors,
+            patience,
+            asks_every_cell: false,
+            without_the_store: false,
+            penalty_start,
+        }
     }
 
     /// Sets the patience.
     #[must_use]
     pub const fn patience(self, patience: Patience) -> Self {
         CheckRequest { patience, ..self }
+    }
+
+    /// Decides by the failure policies of its rules: for a caller that has just asked a remote store in vain. A store in memory is
+    /// asked all the same.
+    #[must_use]
+    pub const fn without_the_store(self) -> Self {
+        CheckRequest { without_the_store: true, ..self }
     }
 
     /// Sets when penalties start.

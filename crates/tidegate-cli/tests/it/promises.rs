@@ -162,6 +162,27 @@ fn request_id_who_passed_without_the_store_has_passed() {
     assert_eq!(spent(), [1; 2]);
 }
 
+/// The store has the first answer and cannot say so in time: nobody may decide anew.
+#[test]
+fn request_id_a_retry_that_meets_a_pause_of_the_store_is_not_decided_there_again() {
+    let redis = Redis::start();
+    for timeout in [DEFAULT, "100ms"] {
+        let [one, other] = [0, 1].map(|_| Node::ready(&redis.url(), timeout, PER_USER));
+        for number in 0..5 {
+            let (user, id) = (format!("{timeout}-{number}"), format!("{timeout}-r-{number}"));
+            let ask = |node: &Node| post(node.http, "/v1/check", &named(&user, &id));
+            let first =
+                poll(PATIENCE, || Some(ask(&one)).filter(|answer| answer.0 == 200)).expect("it passes");
+            redis.pause();
+            assert_eq!(ask(&one), first, "its node knows the answer");
+            assert_eq!(ask(&other).0, 503, "the other cannot know it");
+            redis.resume();
+            eventually("the other hears of it", PATIENCE, || ask(&other) == first);
+            assert_eq!(left(&mut one.client(), &user), 999);
+        }
+    }
+}
+
 #[test]
 fn request_id_a_refund_that_failed_on_one_of_two_shards_is_given_back_once_by_its_retry() {
     const RULES: &str = "\

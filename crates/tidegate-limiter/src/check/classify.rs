@@ -17,6 +17,8 @@ pub(crate) struct Cells<'p> {
     pub(crate) policies: SmallVec<[CellPolicy; 4]>,
     /// Whether a cached refusal of one of them is enough to refuse the request.
     pub(crate) repeats_refusals: bool,
+    /// Whether the store must not be asked.
+    pub(crate) without_the_store: bool,
 }
 
 /// How a rule's cells are coordinated, and its failure policy.
@@ -117,7 +119,7 @@ impl<'p> Cells<'p> {
             stance: touch.stance,
         };
         let (cached, policies) = (spends.iter().map(cached).collect(), policies.collect());
-        Cells { spends, cached, policies, repeats_refusals }
+        Cells { spends, cached, policies, repeats_refusals, without_the_store: false }
     }
 
     /// The cells of limits supplied by the caller, which no rule set covers.

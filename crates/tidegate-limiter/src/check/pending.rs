@@ -74,6 +74,7 @@ pub(crate) fn begin_check<'p>(
 ) -> Begun<'p> {
     let mut cells = Cells::new(&limiter.hasher, &plan.spends, plan.policies());
     cells.repeats_refusals &= !plan.asks_every_cell;
+    cells.without_the_store = plan.without_the_store;
     if plan.lacks_a_key || plan.spends.is_empty() {
         // Refused whatever the store says, or nothing to decide: the store is not asked.
         let now = limiter.clock.now();
@@ -99,7 +100,12 @@ fn begin<'p>(limiter: &'p Limiter, remote: &'p Arc<Remote>, cells: Cells<'p>) ->
         limiter.observer.deny_cache_hit();
         return Begun::Decided(CheckAnswer::new(outcomes, Source::DenyCache, decided_at));
     }
-    Box::new(PendingCheck::new(limiter, cells)).commit(remote, classified, now)
+    let mut pending = Box::new(PendingCheck::new(limiter, cells));
+    if pending.cells.without_the_store && classified.away.is_empty() {
+        // The store has just missed a deadline, but its breaker is closed: it is only too busy.
+        pending.cause = Cause::Overload;
+    }
+    pending.commit(remote, classified, now)
 }
 
 /// Asks the store for several requests together, and settles each.
@@ -143,7 +149,8 @@ impl<'p> PendingCheck<'p> {
         let (local, taken_by_others) = self.take_shares(&local, now);
         for place in store.into_iter().chain(taken_by_others) {
             let node = remote.node_of(self.cells.spends[place].cell.tag);
-            if claims.claim(node, now) { self.store.push(place) } else { away.push(place) }
+            let is_asked = !self.cells.without_the_store && claims.claim(node, now);
+            if is_asked { self.store.push(place) } else { away.push(place) }
         }
         self.report_shares(remote, now);
         if local.is_empty() && away.is_empty() {

@@ -29,6 +29,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) of_readings: bool,
     /// Asks every cell, even if one of them is known to refuse.
     pub(crate) asks_every_cell: bool,
+    /// The store must not be asked.
+    pub(crate) without_the_store: bool,
     /// Whether it matches a shadow rule.
     pub(crate) has_shadows: bool,
     /// How many of the entries and of the spends are limits. The rest, at the end, are penalties.
@@ -78,6 +80,7 @@ impl<'p> Plan<'p> {
             banned: false,
             of_readings: false,
             asks_every_cell: false,
+            without_the_store: false,
             has_shadows: false,
             limits: (0, 0),
         }
@@ -91,6 +94,7 @@ impl<'p> Plan<'p> {
         lease_ids: &LeaseIds,
     ) {
         self.asks_every_cell = request.asks_every_cell;
+        self.without_the_store = request.without_the_store;
         for found in matches {
             self.add_match(request, found, lease_ids);
         }

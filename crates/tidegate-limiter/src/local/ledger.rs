@@ -125,6 +125,22 @@ impl Settling {
                 self.0.store(false, Ordering::Release);
             }
         }
-        (!self.0.swap(true, Ordering::Acquire)).then_some(Turn(&self.0))
+        (!self.0.swap(true, Ordering::Acquire)).then(|| Turn(&self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_the_turn_taken_does_not_end_it() {
+        let settling = Settling::default();
+        let turn = settling.turn();
+        assert!(turn.is_some());
+        assert!(settling.turn().is_none());
+        assert!(settling.turn().is_none(), "the first attempt must not have freed it");
+        drop(turn);
+        assert!(settling.turn().is_some());
     }
 }

@@ -11,7 +11,6 @@ use super::{LARGEST_BATCH, Remote};
 use crate::cell_hash::CellHash;
 use crate::owned::OwnedCell;
 use crate::refund::GivenBack;
-use crate::runtime::within;
 
 /// How long refunds are gathered.
 const GATHERED_FOR: Micros = Micros::from_millis(20);
@@ -53,7 +52,7 @@ impl Remote {
     }
 
     async fn send_gathered_refunds(self: &Arc<Self>) {
-        within(&*self.runtime, GATHERED_FOR, std::future::pending::<()>()).await;
+        self.runtime.sleep(GATHERED_FOR).await;
         let gathered = std::mem::take(&mut *self.gathered_refunds.0.lock());
         let now = self.clock.now();
         let all: Vec<_> =

@@ -25,6 +25,9 @@ const MOST_LATE: usize = 64;
 /// How long after its deadline a call is still awaited, if the store itself waits as long.
 pub const LATE_CALLS_HEARD_FOR: Micros = MOST_LAG;
 
+/// The pause between two tries of background work that was not applied.
+const LATE_RETRY_EVERY: Micros = Micros::from_millis(50);
+
 /// The late calls of one core.
 #[derive(Default)]
 pub(super) struct LateCalls(AtomicUsize);
@@ -152,18 +155,25 @@ impl Remote {
             && behind().all(|way| way.goes_to_see(now, self.timeout))
     }
 
-    /// Awaits background work for as long as late calls are awaited. Its result says nothing about the store's health: many
-    /// of these come exactly when the store is overloaded.
-    pub(crate) async fn call_late<T>(
-        &self,
-        call: StoreCall,
-        work: impl Future<Output = Result<T, StoreError>>,
-    ) {
-        let sent = self.clock.now();
-        let answer = within(&*self.runtime, LATE_CALLS_HEARD_FOR, work).await;
-        self.observer.store_called(call, self.clock.now().since(sent));
-        if let Some(Err(error)) = answer {
+    /// Does background work within the time for which late calls are awaited, again while it certainly was not applied: after a
+    /// pause the connection may have to be made anew. Its result says nothing about the store's health: many of these come
+    /// exactly when the store is overloaded.
+    pub(crate) async fn call_late<T, W>(&self, call: StoreCall, work: impl Fn() -> W)
+    where
+        W: Future<Output = Result<T, StoreError>>,
+    {
+        let began = self.clock.now();
+        loop {
+            let sent = self.clock.now();
+            let left = LATE_CALLS_HEARD_FOR.saturating_sub(sent.since(began));
+            let answer = within(&*self.runtime, left, work()).await;
+            self.observer.store_called(call, self.clock.now().since(sent));
+            let Some(Err(error)) = answer else { return };
             self.observer.store_failed(&error);
+            if left == Micros::ZERO || !error.is_certainly_not_applied() {
+                return;
+            }
+            self.runtime.sleep(LATE_RETRY_EVERY).await;
         }
     }
 

@@ -11,7 +11,7 @@ use tidegate_limiter::{CheckRequest, DescriptorAsk, Transport};
 use tidegate_rules::UnknownDomain;
 
 use super::check::{Entries, ask, entries, question};
-use super::idempotency::{KeptAnswer, NamedTurn, check_id, detached};
+use super::idempotency::{Asks, KeptAnswer, NamedTurn, check_id, detached};
 use super::{Answer, HttpState, JSON, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
@@ -36,12 +36,12 @@ impl HttpState {
         let numbers = 0..batch.checks.len();
         let turns = join_all(numbers.map(|number| self.turn_in_batch(&batch.checks[number], number))).await;
         let turns: Vec<Option<NamedTurn<'_>>> = turns.into_iter().collect::<Result<_, _>>()?;
-        let open: Vec<&Check<'_>> = batch
+        let open: Vec<(&Check<'_>, Asks)> = batch
             .checks
             .iter()
             .zip(&turns)
             .filter(|(_, turn)| !matches!(turn, Some(NamedTurn::Answered(_))))
-            .map(|(check, _)| check)
+            .map(|(check, turn)| (check, Asks::under(turn.as_ref())))
             .collect();
         let mut decided = self.decide_all(&open, began).await?.into_iter();
         let mut next = || decided.next().expect("one answer for each open check");
@@ -84,14 +84,20 @@ impl HttpState {
         turn.map(Some).map_err(|problem| problem.at(format!("checks[{number}].request_id")))
     }
 
-    async fn decide_all(&self, checks: &[&Check<'_>], began: Timestamp) -> Result<Vec<KeptAnswer>, Problem> {
-        let entries: Vec<Entries<'_>> = checks.iter().map(|check| entries(&check.attributes)).collect();
+    async fn decide_all(
+        &self,
+        checks: &[(&Check<'_>, Asks)],
+        began: Timestamp,
+    ) -> Result<Vec<KeptAnswer>, Problem> {
+        let entries: Vec<Entries<'_>> = checks.iter().map(|(check, _)| entries(&check.attributes)).collect();
         let asks: Vec<DescriptorAsk<'_>> =
-            checks.iter().zip(&entries).map(|(check, entries)| ask(entries, check.cost.0)).collect();
+            checks.iter().zip(&entries).map(|((check, _), entries)| ask(entries, check.cost.0)).collect();
         let requests: Vec<CheckRequest<'_>> = checks
             .iter()
             .zip(&asks)
-            .map(|(check, ask)| question(check.domain.as_str(), std::slice::from_ref(ask)))
+            .map(|((check, asks), ask)| {
+                asks.question(question(check.domain.as_str(), std::slice::from_ref(ask)))
+            })
             .collect();
         let decisions = self.service.limiter.check_batch(&requests).await;
         let told = decisions.into_iter().map(|decision| decision.map(|decision| self.told(&decision, began)));

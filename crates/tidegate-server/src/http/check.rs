@@ -14,7 +14,7 @@ use tidegate_limiter::{
 use tidegate_rules::UnknownDomain;
 use tidegate_store::RefundId;
 
-use super::idempotency::{Keep, KeptAnswer, NamedTurn, check_id, detached, refund_id, settled};
+use super::idempotency::{Asks, Keep, KeptAnswer, NamedTurn, check_id, detached, refund_id, settled};
 use super::{Answer, HttpState, JSON};
 use crate::json::{self, Attributes, Check, Count};
 use crate::problem::{Kind, Problem};
@@ -31,7 +31,7 @@ impl HttpState {
         let began = self.service.clock.now();
         let check: Check<'_> = json::parse(&body)?;
         let told = match check.request_id {
-            None => self.decide(&check, began, trace).await?,
+            None => self.decide(&check, Asks::TheStore, began, trace).await?,
             Some(_) => {
                 let (shared, body) = (self.clone(), body.clone());
                 detached(async move { shared.check_once(&body, began, trace).await }).await?
@@ -61,9 +61,11 @@ impl HttpState {
     ) -> Result<KeptAnswer, Problem> {
         let check: Check<'_> = json::parse(body)?;
         let id = check.request_id.as_ref().map_or("", |id| id.as_str());
-        match self.turn(&check_id(&check, id)).await? {
+        let turn = self.turn(&check_id(&check, id)).await?;
+        let asks = Asks::under(Some(&turn));
+        match turn {
             NamedTurn::Answered(kept) => Ok(kept),
-            NamedTurn::Ours(first) => settled(first, self.decide(&check, began, trace).await).await,
+            NamedTurn::Ours(first) => settled(first, self.decide(&check, asks, began, trace).await).await,
         }
     }
 
@@ -88,12 +90,14 @@ impl HttpState {
     async fn decide(
         &self,
         check: &Check<'_>,
+        asks: Asks,
         began: Timestamp,
         trace: Option<TraceContext>,
     ) -> Result<KeptAnswer, Problem> {
         let entries = entries(&check.attributes);
-        let asks = [ask(&entries, check.cost.0)];
-        let decided = self.service.limiter.check(&question(check.domain.as_str(), &asks)).await;
+        let descriptors = [ask(&entries, check.cost.0)];
+        let request = asks.question(question(check.domain.as_str(), &descriptors));
+        let decided = self.service.limiter.check(&request).await;
         let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
         self.service.traced(trace, Transport::Http, began, check.domain.as_str(), &decision);
         Ok(self.told(&decision, began))
@@ -149,11 +153,9 @@ impl HttpState {
         let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
         serde_json::to_writer(&mut body, &as_json(decision, lease.as_deref()))
             .expect("a decision always serialises");
-        let keep = match (decision.source.is_without_the_store(), decision.allowed) {
-            (false, _) => Keep::Answer,
-            (true, true) => Keep::Passed,
-            (true, false) => Keep::Nothing,
-        };
+        // Who passed without the store has passed.
+        let is_none = decision.source.is_without_the_store() && !decision.allowed;
+        let keep = if is_none { Keep::Nothing } else { Keep::Answer };
         KeptAnswer { status: answer::status(decision), headers, body: body.into(), keep }
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use tidegate_core::{append_part, take_part};
-use tidegate_limiter::{Claim, ClaimError, FirstTime, RequestId};
+use tidegate_limiter::{CheckRequest, Claim, ClaimError, FirstTime, RequestId};
 
 use super::{Answer, HttpState};
 use crate::json::{Attributes, Check, Refund};
@@ -30,8 +30,6 @@ pub(crate) struct KeptAnswer {
 pub(super) enum Keep {
     /// The answer is kept.
     Answer,
-    /// The request passed without the store, and has passed.
-    Passed,
     /// It was refused without the store, which is no answer: the name is free.
     Nothing,
 }
@@ -41,7 +39,6 @@ impl KeptAnswer {
     pub(super) async fn settle(&self, first: FirstTime<'_>) {
         match self.keep {
             Keep::Answer => first.answered(&self.to_record()).await,
-            Keep::Passed => first.passed_without_the_store(&self.to_record()).await,
             Keep::Nothing => first.withdrawn().await,
         }
     }
@@ -113,6 +110,31 @@ pub(super) enum NamedTurn<'l> {
     Ours(FirstTime<'l>),
     /// Nobody's: it was answered this.
     Answered(KeptAnswer),
+}
+
+/// Whether the store is asked to decide a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    TheStore,
+    /// The store did not say in time whether its name is new. It may have been decided there already, so the failure policy
+    /// decides.
+    Nobody,
+}
+
+impl Asks {
+    pub(super) fn under(turn: Option<&NamedTurn<'_>>) -> Self {
+        match turn {
+            Some(NamedTurn::Ours(first)) if !first.is_certain() => Asks::Nobody,
+            _ => Asks::TheStore,
+        }
+    }
+
+    pub(super) fn question(self, request: CheckRequest<'_>) -> CheckRequest<'_> {
+        match self {
+            Asks::TheStore => request,
+            Asks::Nobody => request.without_the_store(),
+        }
+    }
 }
 
 impl HttpState {

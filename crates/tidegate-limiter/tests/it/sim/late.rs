@@ -45,6 +45,23 @@ fn what_a_late_call_spent_for_those_who_were_let_go_comes_back() {
 }
 
 #[test]
+fn what_a_late_call_spent_comes_back_although_the_store_does_not_take_it_at_first() {
+    let fleet = Fleet::running(&rules("closed"), Setting::default());
+    let node = &fleet.nodes[0];
+    node.link.set(LATE);
+    let late = node.start("one");
+    fleet.run_for_millis(12);
+    // Its answer is on its way; what comes next is turned away, as by a connection that is being made anew.
+    node.link.set(Weather::Refuses);
+    assert_eq!(late.wait().decision.source, Source::OverloadClosed);
+    fleet.run_for_millis(700);
+    node.link.set(Weather::Fine);
+    fleet.run_for_millis(2_000);
+    assert_eq!(*node.heard.late_calls.lock().unwrap(), [LateCall::Answered { given_back: 1 }]);
+    assert_eq!(left(&fleet, "one"), 20);
+}
+
+#[test]
 fn what_was_spent_where_the_limit_refused_the_rest_comes_back_and_no_more() {
     let fleet = Fleet::running(&rules("closed"), Setting::default());
     let node = &fleet.nodes[0];
