@@ -2,10 +2,11 @@
 
 use std::fmt::{self, Write as _};
 
+use super::figure::write_figure;
 use super::svg::{Chart, escaped};
 use super::{grouped, moment, percent, signed};
 use crate::parse::civil;
-use crate::report::{CallerReport, Counts, LimitReport, Report, RuleReport};
+use crate::report::{CallerReport, Counts, LimitReport, Report, RuleChange, RuleReport};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -55,28 +56,52 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
     let what = if report.unknown.is_some() { "requests, by the other rules" } else { "requests" };
     write_counts(out, &[(what, report.refused, report.requests)])?;
     if played > 0 {
-        writeln!(out, "<figure>{}</figure>", Chart::Refused(&report.timeline).svg("requests refused"))?;
+        write_figure(out, Chart::Refused(&report.timeline), "requests refused")?;
     }
-    report.rules.iter().try_for_each(|rule| write_rule(out, rule))?;
+    report.rules.iter().try_for_each(|rule| write_rule(out, rule, company(report, rule)))?;
     writeln!(out, "</main><script>{SCRIPT}</script></body></html>")
 }
 
+const COLUMNS: [&str; 5] = ["refused now", "before", "difference", "of", "share"];
+
+/// Numbers in a table that a narrow page stacks: each cell knows its column's name.
 fn write_counts(out: &mut String, rows: &[(&str, Counts, u64)]) -> fmt::Result {
-    out.push_str("<div class=\"wide\"><table><thead><tr><th></th><th>refused now</th><th>before</th><th>difference</th><th>of</th><th>share</th></tr></thead><tbody>");
+    out.push_str("<div class=\"wide\"><table class=\"counts\"><thead><tr><th></th>");
+    COLUMNS.iter().try_for_each(|name| write!(out, "<th>{name}</th>"))?;
+    out.push_str("</tr></thead><tbody>");
     for (what, counts, of) in rows {
+        write!(out, "<tr><th>{what}</th>")?;
         let before = counts.before.map_or("–".to_owned(), grouped);
         let difference = counts.difference().map_or("–".to_owned(), signed);
-        let (now, of_all, share) = (grouped(counts.now), grouped(*of), percent(counts.now, *of));
-        write!(
-            out,
-            "<tr><th>{what}</th><td>{now}</td><td>{before}</td><td>{difference}</td><td>{of_all}</td><td>{share}</td></tr>"
-        )?;
+        let cells = [grouped(counts.now), before, difference, grouped(*of), percent(counts.now, *of)];
+        for (name, cell) in COLUMNS.iter().zip(cells) {
+            write!(out, "<td data-of=\"{name}\">{cell}</td>")?;
+        }
+        out.push_str("</tr>");
     }
     out.push_str("</tbody></table></div>\n");
     Ok(())
 }
 
-fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
+/// Whether a limit decides alone, or something else may refuse before it does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Company {
+    Alone,
+    Others,
+}
+
+fn company(report: &Report, rule: &RuleReport) -> Company {
+    let refuses = |other: &&RuleReport| {
+        other.domain == rule.domain
+            && other.rule != rule.rule
+            && !other.shadow
+            && other.change != RuleChange::Removed
+    };
+    let has_others = rule.limits.len() > 1 || report.rules.iter().any(|other| refuses(&other));
+    if has_others { Company::Others } else { Company::Alone }
+}
+
+fn write_rule(out: &mut String, rule: &RuleReport, company: Company) -> fmt::Result {
     writeln!(out, "<section><h2>{}/{}</h2>", escaped(&rule.domain), escaped(&rule.rule))?;
     if rule.shadow {
         out.push_str("<p class=\"note\">A shadow rule: this is what enforcing it would refuse.</p>\n");
@@ -90,14 +115,15 @@ fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
         &[("requests", rule.refused, rule.requests), ("callers", rule.callers_refused, rule.callers)],
     )?;
     if rule.refused.now > 0 {
-        writeln!(out, "<figure>{}</figure>", Chart::Refused(&rule.timeline).svg("requests refused"))?;
+        write_figure(out, Chart::Refused(&rule.timeline), "requests refused")?;
         write_callers(out, "hit first", &rule.hit_first)?;
         write_callers(out, "hit most", &rule.hit_most)?;
     }
+    let together = (company == Company::Others).then_some(rule.refused.now);
     rule.limits
         .iter()
         .filter(|limit| !limit.peaks.is_empty())
-        .try_for_each(|limit| write_limit(out, limit))?;
+        .try_for_each(|limit| write_limit(out, limit, together))?;
     out.push_str("</section>\n");
     Ok(())
 }
@@ -105,7 +131,7 @@ fn write_rule(out: &mut String, rule: &RuleReport) -> fmt::Result {
 fn write_callers(out: &mut String, title: &str, callers: &[CallerReport]) -> fmt::Result {
     write!(
         out,
-        "<div class=\"wide\"><table><thead><tr><th>{title}</th><th>requests</th><th>refused</th><th>first at</th></tr></thead><tbody>"
+        "<div class=\"wide\"><table class=\"callers-hit\"><thead><tr><th>{title}</th><th>requests</th><th>refused</th><th>first at</th></tr></thead><tbody>"
     )?;
     for caller in callers {
         let first = caller.first_refused_us.map(moment).unwrap_or_default();
@@ -120,20 +146,24 @@ fn write_callers(out: &mut String, title: &str, callers: &[CallerReport]) -> fmt
     Ok(())
 }
 
-fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
+/// A limit's chart and its slider. The slider counts all that was asked of the limit; where others refuse some of that first, it says so,
+/// and beside its number what the rule refused `together` with them.
+fn write_limit(out: &mut String, limit: &LimitReport, together: Option<u64>) -> fmt::Result {
     let title = format!("{}: callers by their peak", limit.limit);
-    writeln!(out, "<figure>{}</figure>", Chart::Peaks(limit).svg(&title))?;
+    write_figure(out, Chart::Peaks(limit), &title)?;
     let pairs = |peaks: &[crate::report::Peak]| {
         let pairs: Vec<String> = peaks.iter().map(|peak| format!("{}:{}", peak.value, peak.count)).collect();
         pairs.join(" ")
     };
     let largest = limit.peaks.last().map_or(1, |peak| peak.value).max(limit.quota.min(1 << 40));
+    let together = together.map(|refused| format!(" data-together=\"{refused}\"")).unwrap_or_default();
     writeln!(
         out,
-        "<div class=\"slider\" data-peaks=\"{}\" data-runs=\"{}\"><label>limit \
+        "<div class=\"slider\" data-peaks=\"{}\" data-runs=\"{}\" data-quota=\"{}\"{together}><label>limit \
          <input type=\"range\" min=\"0\" max=\"{largest}\" value=\"{}\"> <output></output></label></div>",
         pairs(&limit.peaks),
         pairs(&limit.runs),
+        limit.quota,
         limit.quota.min(largest)
     )?;
     if let Some(suggestion) = &limit.suggestion {

@@ -1,5 +1,6 @@
 //! A report for people: in a terminal, as a picture, and as one page that needs no network.
 
+mod figure;
 mod html;
 mod svg;
 mod text;

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::{bars, grouped, moment, percent, signed, span, window};
 use crate::parse::civil;
-use crate::report::{Counts, LimitReport, Otherwise, Report, RuleChange, RuleReport, Timeline};
+use crate::report::{Counts, LimitReport, Otherwise, Peak, Report, RuleChange, RuleReport, Timeline};
 
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const BAR_WIDTH: u64 = 40;
@@ -163,21 +163,16 @@ fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
     let Some(suggestion) = &limit.suggestion else { return Ok(()) };
     let per = limit.window_us.map(|micros| format!(" per {}", window(micros))).unwrap_or_default();
     writeln!(out, "  limit {} ({}{per}): callers by their peak", grouped(limit.quota), limit.algorithm)?;
-    let bars = bars(&limit.peaks, MOST_BARS);
+    let bars = split_at(limit.quota, &limit.peaks, bars(&limit.peaks, MOST_BARS));
     let most = bars.iter().map(|bar| bar.2).max().unwrap_or(1).max(1);
-    let mut limit_drawn = false;
-    for (first, last, callers) in bars {
-        if !limit_drawn && first > limit.quota {
-            writeln!(out, "    {}", limit_line(limit.quota))?;
-            limit_drawn = true;
-        }
-        let width = usize::try_from((callers * BAR_WIDTH).div_ceil(most)).unwrap_or(0);
-        let range =
-            if first == last { grouped(first) } else { format!("{}-{}", grouped(first), grouped(last)) };
-        writeln!(out, "    {range:>15} {} {}", "█".repeat(width), grouped(callers))?;
+    let above: u64 = bars.iter().filter(|bar| bar.0 > limit.quota).map(|bar| bar.2).sum();
+    let within = bars.partition_point(|bar| bar.0 <= limit.quota);
+    for bar in &bars[..within] {
+        write_bar(out, bar, most)?;
     }
-    if !limit_drawn {
-        writeln!(out, "    {}", limit_line(limit.quota))?;
+    writeln!(out, "    {} {} above", limit_line(limit.quota), grouped(above))?;
+    for bar in &bars[within..] {
+        write_bar(out, bar, most)?;
     }
     writeln!(
         out,
@@ -191,6 +186,27 @@ fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
         writeln!(out, "      {caller}: {}", grouped(*peak))?;
     }
     Ok(())
+}
+
+fn write_bar(out: &mut String, (first, last, callers): &(u64, u64, u64), most: u64) -> fmt::Result {
+    let width = usize::try_from((callers * BAR_WIDTH).div_ceil(most)).unwrap_or(0);
+    let range =
+        if first == last { grouped(*first) } else { format!("{}-{}", grouped(*first), grouped(*last)) };
+    writeln!(out, "    {range:>15} {} {}", "█".repeat(width), grouped(*callers))
+}
+
+/// The bar that the limit lies within becomes two, so that nobody above the limit is shown below its line. A part without callers is
+/// left out, as other bars without are.
+fn split_at(quota: u64, peaks: &[Peak], bars: Vec<(u64, u64, u64)>) -> Vec<(u64, u64, u64)> {
+    let split = |(first, last, callers): (u64, u64, u64)| {
+        if !(first..last).contains(&quota) {
+            return [(first, last, callers), (first, last, 0)];
+        }
+        let within = peaks.iter().filter(|peak| (first..=quota).contains(&peak.value));
+        let within = within.map(|peak| peak.count).sum();
+        [(first, quota, within), (quota + 1, last, callers - within)]
+    };
+    bars.into_iter().flat_map(split).filter(|bar| bar.2 > 0).collect()
 }
 
 fn limit_line(quota: u64) -> String {

@@ -8,6 +8,7 @@ mod hostile;
 mod leases;
 mod live;
 mod nginx;
+mod shown;
 mod week;
 
 use tidegate_replay::{Format, Options, Parser, Reader, Replay, Report};

@@ -1,0 +1,47 @@
+//! A chart on a page: shapes that stretch, and beside them text that does not.
+//!
+//! A picture that shrinks with its page shrinks its letters too, until a phone shows none. So here only bars and lines are a picture,
+//! in the colours of the page's theme, and what is read is the page's own text.
+
+use std::fmt::{self, Write as _};
+
+use super::grouped;
+use super::svg::{Axes, Chart, LEFT, PLOT, TOP, escaped, legend};
+
+/// Writes `chart` as a figure. One of peaks has a line that `page.js` moves with its limit.
+pub(super) fn write_figure(out: &mut String, chart: Chart<'_>, title: &str) -> fmt::Result {
+    let (title, Axes { highest, first, last, end }) = (escaped(title), chart.axes());
+    let class = if matches!(chart, Chart::Peaks(_)) { " class=\"peaks\"" } else { "" };
+    write!(out, "<figure{class}><figcaption><b>{title}</b>")?;
+    if let Chart::Refused(timeline) = chart {
+        write!(out, "<span>{}</span>", legend(timeline))?;
+    }
+    write!(
+        out,
+        "</figcaption><div class=\"high\"><span>{}</span><span>0</span></div><div class=\"plot\">\
+         <svg viewBox=\"{LEFT} {TOP} {} {}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{title}\">",
+        grouped(highest),
+        PLOT.0,
+        PLOT.1
+    )?;
+    chart.write_shapes(out)?;
+    out.push_str("</svg>");
+    if let Chart::Peaks(limit) = chart {
+        write_limit(out, limit.quota, end)?;
+    }
+    writeln!(out, "</div><div class=\"far\"><span>{first}</span><span>{last}</span></div></figure>")
+}
+
+/// The line is there also where the limit is off the chart: a slider may move it in.
+fn write_limit(out: &mut String, quota: u64, end: u64) -> fmt::Result {
+    let hidden = if quota > end { " hidden" } else { "" };
+    let permyriad = u128::from(quota.min(end)) * 10_000 / u128::from(end.max(1));
+    let side = if permyriad > 7_000 { "limit left" } else { "limit" };
+    write!(
+        out,
+        "<div class=\"{side}\" data-end=\"{end}\" style=\"left:{}.{:02}%\"{hidden}><span>limit {}</span></div>",
+        permyriad / 100,
+        permyriad % 100,
+        grouped(quota)
+    )
+}
