@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_decisions::{DecisionLog, Digester};
 use tidegate_replay::{
-    HashedValues, LimitReport, Options, Otherwise, Peak, Rank, Recorded, Replay, Report, Tells, decision_line,
+    HashedValues, LimitReport, Options, Otherwise, Peak, Rank, Recorded, Replay, Report, RuleChange,
+    RuleReport, Tells, decision_line,
 };
 use tidegate_rules::{Format, RuleSet, Timestamp};
 use tidegate_rulestore::{Document, DocumentSet, put_rule};
@@ -182,16 +183,17 @@ fn parse(line: &str) -> Option<Recorded<'_>> {
 
 /// The answer in a line: what nobody can tell comes first, then that it is an estimate.
 pub(super) fn sentence(report: &Report) -> String {
-    let known = report.rules.iter().filter(|rule| !rule.unknown);
-    let callers = known.map(|rule| (rule.callers_refused.now, rule.callers));
-    let (refused, callers) = callers.max().unwrap_or_default();
+    let callers = refuses_most(report).map_or_else(String::new, |rule| {
+        let (refused, all) = (thousands(rule.callers_refused.now), thousands(rule.callers));
+        format!(", {refused} of {all} callers under the rule that refuses most")
+    });
     let (who, estimated) = match (&report.unknown, &report.estimate) {
         (Some(unknown), _) => (format!("{unknown}; the other rules "), ""),
         (None, Some(_)) => (String::new(), " by estimate"),
         (None, None) => (String::new(), ""),
     };
     let mut sentence = format!(
-        "{who}would have refused{estimated} {} of {} requests, {refused} of {callers} callers under the rule that refuses most",
+        "{who}would have refused{estimated} {} of {} requests{callers}",
         thousands(report.refused.now),
         thousands(report.requests)
     );
@@ -208,6 +210,13 @@ pub(super) fn sentence(report: &Report) -> String {
         );
     }
     sentence
+}
+
+/// The rule that refuses most requests, of those that are known to refuse: what a shadow rule counts passes.
+fn refuses_most(report: &Report) -> Option<&RuleReport> {
+    let refuses = |rule: &&RuleReport| !rule.unknown && !rule.shadow && rule.change != RuleChange::Removed;
+    let by = |rule: &&RuleReport| (rule.refused.now, rule.callers_refused.now, rule.callers);
+    report.rules.iter().filter(refuses).max_by_key(by)
 }
 
 /// Digits in groups of three.
@@ -323,6 +332,33 @@ mod tests {
         assert!(told.contains("admissions_one_in: 1"), "{told}");
         assert!(told.contains("do not repeat what happened: of the 0 refused then they let 0 pass here, and refuse 600 others"), "{told}");
         assert_eq!(report.before_otherwise.map(|told| told.refused_now), Some(600));
+    }
+
+    #[test]
+    fn the_callers_of_the_sentence_are_those_of_the_enforced_rule_that_refuses_most_requests() {
+        // By path 90 requests are refused, all of one key. By user fewer are, of five keys; a shadow rule counts the same.
+        let rule = |name: &str, key: &str, limit: u64, mode: &str| {
+            format!(
+                "{{ name: {name}, key: [{key}], {mode} limits: [{{ algorithm: fixed_window, limit: {limit}, window: 1h }}] }}"
+            )
+        };
+        let (path, user) = (rule("per-path", "path", 10, ""), rule("per-user", "user", 1, ""));
+        let trial = rule("trial", "user", 1, "shadow: true,");
+        let line = |n: u64, user: u64, path: &str| {
+            format!(
+                r#"{{"time_us":{},"domain":"api","verdict":"admitted","n":1,"attributes":{{"user":"u{user}","path":"{path}"}}}}"#,
+                1_800_057_600_000_000 + n
+            )
+        };
+        let busy = (0..100).map(|n| line(n, n, "/busy"));
+        let quiet = (0..20).map(|n| line(100 + n, n % 5, &format!("/{n}")));
+        let lines: Vec<String> = busy.chain(quiet).collect();
+        let log = names("0123456789abcdef");
+        let told = |text: &str| sentence(&report(rules(text), None, (&lines, 0), log.names()).0);
+        let both = told(&format!("{{ domain: api, rules: [{path}, {user}, {trial}] }}"));
+        assert!(both.ends_with("1 of 21 callers under the rule that refuses most"), "{both}");
+        let shadows = told(&format!("{{ domain: api, rules: [{trial}] }}"));
+        assert_eq!(shadows, "would have refused 0 of 120 requests");
     }
 
     #[test]
