@@ -25,7 +25,8 @@ pub use alerts::{AlertDesk, AlertStats};
 pub use control::{
     Alone, CHANGES_BESIDE, CallerWatch, ChangesSince, CompileFailure, ConfiguredToken, Control,
     ControlConfig, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, LastSecond,
-    NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource, WHOLE_SET, without_replaced,
+    MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource, WHOLE_SET,
+    without_replaced,
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
 pub use listener::{Admin, BindError};

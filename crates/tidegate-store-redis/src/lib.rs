@@ -43,7 +43,7 @@ pub use config::{ConfigError, RedisConfig, TimeSource, TlsFiles};
 pub use fleet::{FleetHistory, LimiterNote, Published, PublishedRevision, Row};
 pub use key::KEY_LAYOUT;
 pub use observer::{NoObserver, Observer, Operation, Reason};
-pub use questions::FleetQuestion;
+pub use questions::{Answered, FleetQuestion, LONGEST_ANSWER};
 pub use sample::KeyKind;
 pub use store::RedisStore;
 pub use url::{Credentials, Endpoint, StoreUrl, Topology, Transport, UrlError};

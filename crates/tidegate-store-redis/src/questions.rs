@@ -12,9 +12,10 @@ use crate::store::{Inner, MEMBERS, RedisStore, nonsense};
 
 /// The most open questions; further ones are rejected.
 const MOST_QUESTIONS: usize = 16;
-/// The longest question, and the longest answer to one.
+/// The longest question.
 const LONGEST_QUESTION: usize = 4 * 1024;
-const LONGEST_ANSWER: usize = 1 << 20;
+/// The most bytes of an answer: it is one value in Redis, and one reply to who asked.
+pub const LONGEST_ANSWER: usize = 2 << 20;
 /// How long a question and its answers are kept.
 const KEPT_MS: u64 = 10_000;
 
@@ -25,6 +26,17 @@ pub struct FleetQuestion {
     pub id: u64,
     /// The question.
     pub text: Vec<u8>,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// Who asked can read it.
+    Kept,
+    /// Nobody waits for it any more.
+    NotOpen,
+    /// It has more than [`LONGEST_ANSWER`] bytes.
+    TooLong,
 }
 
 impl RedisStore {
@@ -52,13 +64,13 @@ impl RedisStore {
         self.inner.fleet.questions.subscribe()
     }
 
-    /// Answers a question as `from`; false if it is no longer open, or the answer is too long.
+    /// Answers a question as `from`.
     ///
     /// # Errors
     /// When Redis does not answer.
-    pub async fn answer_question(&self, id: u64, from: &[u8], answer: &[u8]) -> Result<bool, StoreError> {
+    pub async fn answer_question(&self, id: u64, from: &[u8], answer: &[u8]) -> Result<Answered, StoreError> {
         if answer.len() > LONGEST_ANSWER {
-            return Ok(false);
+            return Ok(Answered::TooLong);
         }
         let script = script::answer();
         let mut command = Cmd::new();
@@ -66,7 +78,8 @@ impl RedisStore {
         command.arg(self.inner.questions_key()).arg(self.inner.answers_key(id));
         command.arg(&id.to_le_bytes()[..]).arg(from).arg(answer).arg(KEPT_MS);
         match self.inner.ask(&command, Some(script)).await? {
-            Value::Int(taken) => Ok(taken == 1),
+            Value::Int(1) => Ok(Answered::Kept),
+            Value::Int(_) => Ok(Answered::NotOpen),
             _ => Err(nonsense("a number")),
         }
     }
@@ -86,12 +99,24 @@ impl RedisStore {
 
     /// The answers so far: sender and content.
     ///
+    /// Read one by one: those of many nodes are longer together than a reply in time may be.
+    ///
     /// # Errors
     /// When Redis does not answer.
     pub async fn answers(&self, id: u64) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+        let key = self.inner.answers_key(id);
         let mut command = Cmd::new();
-        command.arg("HGETALL").arg(self.inner.answers_key(id));
-        Ok(pairs(&self.inner.ask(&command, None).await?))
+        command.arg("HKEYS").arg(&key);
+        let Value::Array(senders) = self.inner.ask(&command, None).await? else {
+            return Err(nonsense("a list"));
+        };
+        let mut answers = Vec::new();
+        for sender in senders.iter().map(bytes) {
+            let mut command = Cmd::new();
+            command.arg("HGET").arg(&key).arg(&sender);
+            answers.push((sender, bytes(&self.inner.ask(&command, None).await?)));
+        }
+        Ok(answers)
     }
 
     /// Removes a question and its answers.
@@ -131,11 +156,14 @@ impl Inner {
     }
 }
 
-fn pairs(told: &Value) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let bytes = |value: &Value| match value {
+fn bytes(value: &Value) -> Vec<u8> {
+    match value {
         Value::BulkString(bytes) => bytes.clone(),
         _ => Vec::new(),
-    };
+    }
+}
+
+fn pairs(told: &Value) -> Vec<(Vec<u8>, Vec<u8>)> {
     match told {
         Value::Array(parts) => parts.chunks_exact(2).map(|pair| (bytes(&pair[0]), bytes(&pair[1]))).collect(),
         Value::Map(pairs) => pairs.iter().map(|(one, other)| (bytes(one), bytes(other))).collect(),

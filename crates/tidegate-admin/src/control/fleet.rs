@@ -316,7 +316,7 @@ pub trait Fleet: Send + Sync + 'static {
     /// What nodes are asked, this one included.
     fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>>;
 
-    /// Answers a question.
+    /// Answers a question, in at most [`MOST_ANSWER_BYTES`](super::MOST_ANSWER_BYTES).
     fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()>;
 
     /// How many have answered.

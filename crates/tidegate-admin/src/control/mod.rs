@@ -12,6 +12,7 @@ mod follow;
 mod history;
 mod merged;
 mod running;
+mod telling;
 mod watched;
 
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use crate::alerts::AlertDesk;
 use crate::exposition::StoreUsage;
 use crate::metrics::Metrics;
 
+pub use asking::MOST_ANSWER_BYTES;
 pub(crate) use asking::{JoinedDemand, Missing, Question, Told, unheard};
 pub use fleet::{
     Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, NEWEST_FORMAT, NodeNote,
@@ -139,6 +141,8 @@ pub struct Control {
     pub(crate) signals: Mutex<Option<Signals>>,
     /// Questions of this node to the others, the newest last: it does not answer them itself.
     pub(crate) asked: Mutex<VecDeque<u64>>,
+    /// Whether it was said that a question of another cannot be answered.
+    pub(crate) unanswered: AtomicBool,
     pub(crate) started_us: u64,
 }
 
@@ -176,6 +180,7 @@ impl Control {
             alerts: OnceLock::new(),
             signals: Mutex::default(),
             asked: Mutex::default(),
+            unanswered: AtomicBool::new(false),
             started_us,
         })
     }

@@ -26,9 +26,9 @@ struct Node {
 }
 
 impl Node {
-    fn start(redis: &Redis, name: &str, clear: &str) -> Node {
+    fn start(redis: &Redis, name: &str, clear: &str, rules: &str) -> Node {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+        fs::write(dir.path().join("rules.yaml"), rules).unwrap();
         let config = format!(
             "listen: {{ http: '127.0.0.1:0', grpc: off, resp: off, admin: '127.0.0.1:0' }}\n\
              store: {{ url: '{}', timeout: 5s }}\nrules: {{ paths: [rules.yaml] }}\nadmin: {{ node: {name} }}\n\
@@ -45,7 +45,11 @@ impl Node {
 
     /// Two that know of each other.
     fn pair(redis: &Redis, clear: &str) -> [Node; 2] {
-        let nodes = ["one", "two"].map(|name| Node::start(redis, name, clear));
+        Node::pair_with(redis, clear, RULES)
+    }
+
+    fn pair_with(redis: &Redis, clear: &str, rules: &str) -> [Node; 2] {
+        let nodes = ["one", "two"].map(|name| Node::start(redis, name, clear, rules));
         for node in &nodes {
             eventually("both nodes are known", PATIENCE, || {
                 node.get("/nodes")["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2)
@@ -84,13 +88,35 @@ impl Node {
     /// Asks for these users, one after the other.
     #[track_caller]
     fn ask(&self, users: &[String]) {
-        for users in users.chunks(100) {
+        self.ask_for(users.iter().map(|user| json!({ "user": user })).collect());
+    }
+
+    /// Asks with these attributes, one after the other.
+    #[track_caller]
+    fn ask_for(&self, asked: Vec<Value>) {
+        for asked in asked.chunks(100) {
             let checks: Vec<Value> =
-                users.iter().map(|user| json!({ "domain": "api", "attributes": { "user": user } })).collect();
+                asked.iter().map(|attributes| json!({ "domain": "api", "attributes": attributes })).collect();
             let answer =
                 http::post_json(self.http, "/v1/check/batch", &json!({ "checks": checks }).to_string());
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
+    }
+
+    /// What these rules would have done to what both nodes decided.
+    #[track_caller]
+    fn preview(&self, rules: &str) -> Value {
+        let bearer = format!("Bearer {TOKEN}");
+        let headers = [("authorization", &*bearer), ("content-type", "application/json")];
+        let body = json!({ "documents": [{ "domain": "api", "text": rules }] }).to_string();
+        let mut told = Value::Null;
+        eventually("both nodes answer", PATIENCE, || {
+            told = http::request(self.admin, "POST", "/admin/v1/replay", &headers, body.as_bytes())
+                .unwrap()
+                .json();
+            told["missing"] == json!([])
+        });
+        told
     }
 }
 
@@ -285,15 +311,18 @@ fn peaks_are_what_a_caller_used_on_all_nodes_and_each_limit_says_whom_it_would_t
     assert_eq!((&at_five["callers"], &at_five["requests"]), (&json!(1), &json!(5)));
     assert_eq!(limit["suggestion"]["limit"], 10);
     // The preview plays what both nodes decided.
-    let bearer = format!("Bearer {TOKEN}");
-    let headers = [("authorization", &*bearer), ("content-type", "application/json")];
-    let document = RULES.replace("limit: 40", "limit: 7");
-    let body = json!({ "documents": [{ "domain": "api", "text": document }] }).to_string();
-    let preview = || {
-        let answer = http::request(one.admin, "POST", "/admin/v1/replay", &headers, body.as_bytes());
-        Some(answer.unwrap().json()).filter(|told| told["missing"] == json!([]))
-    };
-    let preview = poll(PATIENCE, preview).expect("both nodes answer");
+    let preview = one.preview(&RULES.replace("limit: 40", "limit: 7"));
     assert_eq!((&preview["requests"], &preview["refused"]["now"]), (&json!(15), &json!(3)), "{preview}");
     assert_eq!(preview["rules"][0]["hit_most"][0]["caller"], "user=alice");
+}
+
+#[test]
+fn a_preview_plays_four_thousand_decisions_of_the_other_node() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair(&redis, "['*']");
+    let users: Vec<String> = (0..4_000).map(|n| format!("u{}", n % 100)).collect();
+    two.ask(&users);
+    let preview = one.preview(&RULES.replace("limit: 40", "limit: 30"));
+    let played = (&preview["requests"], &preview["refused"]["now"]);
+    assert_eq!(played, (&json!(4_000), &json!(1_000)), "{preview}");
 }

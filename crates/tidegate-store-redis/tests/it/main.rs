@@ -14,6 +14,7 @@ mod holds;
 mod login;
 mod memory;
 mod promises;
+mod questions;
 mod random;
 mod runtimes;
 mod scripts;

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
     CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow,
-    NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, WHOLE_SET, at_low_priority,
-    without_replaced,
+    MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, WHOLE_SET,
+    at_low_priority, without_replaced,
 };
 use tidegate_store::{Clock, StoreError};
 use tidegate_store_redis::{
-    FleetHistory, FleetQuestion as StoreQuestion, LimiterNote, Published, PublishedRevision, RedisStore,
+    Answered, FleetHistory, FleetQuestion as StoreQuestion, LONGEST_ANSWER, LimiterNote, Published,
+    PublishedRevision, RedisStore,
 };
 use tokio::sync::watch;
 
@@ -19,6 +20,8 @@ use tokio::sync::watch;
 const SETTLED_S: u64 = 10;
 /// Minutes and hours that are remembered.
 const MOST_PAST: u64 = 30;
+// What a node may say, the store takes.
+const _: () = assert!(MOST_ANSWER_BYTES == LONGEST_ANSWER);
 
 pub(super) struct RedisFleet {
     store: Arc<RedisStore>,
@@ -185,7 +188,13 @@ impl Fleet for RedisFleet {
 
     fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()> {
         Box::pin(async move {
-            self.store.answer_question(id, from.as_bytes(), answer).await.map(drop).map_err(failed)
+            match self.store.answer_question(id, from.as_bytes(), answer).await.map_err(failed)? {
+                Answered::Kept | Answered::NotOpen => Ok(()),
+                Answered::TooLong => {
+                    let bytes = answer.len();
+                    Err(FleetError::Refused(format!("it has {bytes} bytes of at most {LONGEST_ANSWER}")))
+                }
+            }
         })
     }
 

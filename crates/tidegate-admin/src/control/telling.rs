@@ -1,0 +1,196 @@
+//! What this node says when another asks: of its own decisions, and never more bytes than an answer may have.
+//!
+//! What is told is measured before it is written, which is quick and not exact. So what was written is measured again, and where
+//! it has become too long, less is told.
+
+use serde_json::to_vec;
+use tidegate_decisions::{DecisionLog, Query, RuleTop};
+
+use super::asking::{MOST_ANSWER_BYTES, Question, Told};
+
+/// The most bytes that are told of single decisions and of the busiest callers: people read them.
+const MOST_READ_BYTES: usize = 256 << 10;
+/// How often less is told, until it is said that all of it is too long.
+const TRIES: usize = 6;
+/// Places of a sketch: all that a node has of a rule.
+const ALL_PLACES: usize = usize::MAX;
+
+/// What this node answers, as JSON.
+pub(super) fn answer(log: Option<&DecisionLog>, question: &Question) -> Vec<u8> {
+    let most_bytes = match question {
+        Question::Sample { .. } => MOST_ANSWER_BYTES,
+        Question::Decisions { .. } | Question::Top { .. } | Question::Demand { .. } => MOST_READ_BYTES,
+    };
+    match log {
+        Some(log) => within(most_bytes, |bytes| told(log, question, bytes)),
+        None => written(&Told::Nothing),
+    }
+}
+
+/// That there is more to tell than an answer may have.
+pub(super) fn too_long() -> Vec<u8> {
+    written(&Told::TooLong)
+}
+
+/// What `tell` tells in about so many bytes, in no more than so many.
+fn within(most_bytes: usize, tell: impl Fn(usize) -> Told) -> Vec<u8> {
+    let mut bytes = most_bytes;
+    for _ in 0..TRIES {
+        let answer = written(&tell(bytes));
+        if answer.len() <= most_bytes {
+            return answer;
+        }
+        // A little less than in proportion.
+        let fits = bytes.saturating_mul(most_bytes) / answer.len();
+        bytes = fits - fits / 16;
+    }
+    too_long()
+}
+
+fn written(told: &Told) -> Vec<u8> {
+    to_vec(told).expect("what is told has text as keys")
+}
+
+/// What this node says, in about so many bytes.
+pub(super) fn told(log: &DecisionLog, question: &Question, most_bytes: usize) -> Told {
+    match question {
+        Question::Decisions { search } => decisions(log, search, most_bytes),
+        Question::Top { domain, rule, by } => {
+            let fits = |(known, of): &(String, String)| {
+                domain.as_ref().is_none_or(|domain| domain == known)
+                    && rule.as_ref().is_none_or(|rule| rule == of)
+            };
+            let rules: Vec<(String, String)> = log.top().rules().into_iter().filter(fits).collect();
+            let each = most_bytes / rules.len().max(1);
+            let top = |(domain, rule): (String, String)| {
+                let mut top = log.top_of(&domain, &rule, *by, ALL_PLACES);
+                top.cut(each);
+                RuleTop { domain, rule, top }
+            };
+            Told::Top { rules: rules.into_iter().map(top).collect() }
+        }
+        Question::Demand { domain, rule } => {
+            let mut limits = log.demand().of(domain.as_deref(), rule.as_deref());
+            let each = most_bytes / limits.len().max(1);
+            limits.iter_mut().for_each(|limit| limit.cut(each));
+            Told::Demand { limits }
+        }
+        Question::Sample { domain } => sample(log, domain.as_deref(), most_bytes),
+    }
+}
+
+fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
+    let found = log.search(search);
+    let (mut bytes, mut decisions) = (256, Vec::new());
+    for record in &found.records {
+        bytes = record.line().len().saturating_add(bytes).saturating_add(1);
+        if bytes > most_bytes {
+            break;
+        }
+        decisions.push(serde_json::to_value(&**record).unwrap_or_default());
+    }
+    let cut = decisions.len() < found.records.len();
+    Told::Decisions { decisions, fit: found.fit, stand_for: found.stand_for, oldest_us: found.oldest_us, cut }
+}
+
+fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
+    let entries = log.recent();
+    let fit = entries.iter().rev().filter(|entry| domain.is_none() || entry.domain() == domain);
+    let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), log.complete_since_us());
+    for entry in fit {
+        let line = entry.line();
+        // What is escaped is written twice as long.
+        bytes += line.len() + line.matches(['"', '\\']).count() + 3;
+        if bytes > most_bytes {
+            // Complete from the next moment on: others of the same one may be left out too.
+            since_us = Some(entry.time_us() + 1);
+            break;
+        }
+        lines.push(line);
+    }
+    lines.reverse();
+    Told::Sample { lines, since_us }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_decisions::DecisionLogConfig;
+    use tidegate_limiter::{
+        CheckRequest, Decided, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, RuleWatcher,
+        Settled,
+    };
+    use tidegate_rules::{Format, Rule, RuleSet, Source};
+    use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
+
+    use super::*;
+
+    struct Ears(Arc<DecisionLog>);
+
+    impl Observer for Ears {
+        fn watch_rule(&self, rule: &Rule) -> Arc<dyn RuleWatcher> {
+            NoObserver.watch_rule(rule)
+        }
+
+        fn decided(&self, decided: &Decided<'_>) {
+            self.0.hear(decided);
+        }
+
+        fn settled(&self, settled: &Settled<'_>) {
+            self.0.hear_settled(settled);
+        }
+    }
+
+    /// The log of a limiter that has taken and released as many leases in each of these domains.
+    async fn log_of(domains: &[(&str, usize)]) -> Arc<DecisionLog> {
+        let config = DecisionLogConfig { admissions_one_in: Some(1), ..DecisionLogConfig::default() };
+        let log = Arc::new(DecisionLog::open(config, Arc::new(SystemClock::new())).expect("it has no file"));
+        let rules = domains.iter().map(|(domain, _)| {
+            format!("{{ domain: {domain}, rules: [{{ name: slots, limits: [{{ algorithm: concurrency, limit: 9, ttl: 1h }}] }}] }}")
+        });
+        let rules = rules.collect::<Vec<String>>().join("\n---\n");
+        let rules =
+            RuleSet::compile(&[Source::new("rules.yaml", rules)], Format::Native).expect("good rules");
+        let store = Arc::new(MemoryStore::new(MemoryConfig::default()));
+        let limiter = Limiter::new(LimiterConfig::new(rules, store, Arc::new(Ears(log.clone()))));
+        for (domain, leases) in domains {
+            for _ in 0..*leases {
+                let asks = [DescriptorAsk::one(&[("user", b"alice")])];
+                let decided = limiter.check(&CheckRequest::new(domain, &asks)).await.expect("a known domain");
+                limiter.release(&decided.lease.expect("room for one")).await.expect("it lives");
+            }
+        }
+        log
+    }
+
+    #[tokio::test]
+    async fn a_sample_of_one_domain_has_no_room_taken_by_the_leases_of_another() {
+        let log = log_of(&[("jobs", 3), ("noise", 200)]).await;
+        let Told::Sample { lines, since_us } = sample(&log, Some("jobs"), 4 << 10) else {
+            panic!("a sample")
+        };
+        assert_eq!((lines.len(), since_us), (6, None), "three admissions and their ends: {lines:?}");
+        assert!(lines.iter().all(|line| line.contains("\"domain\":\"jobs\"")), "{lines:?}");
+        let Told::Sample { lines, .. } = sample(&log, None, usize::MAX) else { panic!("a sample") };
+        assert_eq!(lines.len(), 2 * 203);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_came_out_longer_than_it_was_thought_is_told_shorter() {
+        let log = log_of(&[("jobs", 200)]).await;
+        // Told in three times the bytes that it is given, until what is written fits.
+        let answer = within(16 << 10, |bytes| sample(&log, None, 3 * bytes));
+        assert!(answer.len() <= 16 << 10, "{}", answer.len());
+        let Told::Sample { lines, since_us } = serde_json::from_slice(&answer).unwrap() else {
+            panic!("a sample")
+        };
+        assert!(lines.len() > 20 && since_us.is_some(), "{} lines", lines.len());
+    }
+
+    #[test]
+    fn what_cannot_be_told_shorter_is_said_to_be_too_long() {
+        let long = || Told::Sample { lines: vec!["-".repeat(2_000)], since_us: None };
+        assert_eq!(within(1_000, |_| long()), too_long());
+    }
+}
