@@ -11,14 +11,15 @@
 //! tells that number for callers and windows, which are the same for all nodes: they begin at whole multiples of their length.
 //! Of more than [`MOST_RUNS`], the oldest count with the places that their node alone would give them: too low.
 //!
-//! Peaks are joined caller by caller. A table that is full keeps every second caller, by a hash that all nodes agree on. What is
-//! older than two days is forgotten.
+//! Peaks are joined caller by caller. A table that is full keeps every second caller, by a hash that all nodes agree on; where all
+//! of them together are, the largest does, so that a limit with few callers loses none to one with many. What is older than two
+//! days is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use tidegate_core::Micros;
 
 use crate::histogram::Histogram;
@@ -27,28 +28,37 @@ use crate::table::{Name, Parts, Quick, Table};
 /// Callers told apart per limit, and over all limits: about 60 bytes each.
 const MOST_CALLERS: usize = 6_144;
 const MOST_CALLERS_OF_ALL: usize = 131_072;
-/// Callers and windows whose refusals are known apart, per limit; fewer where fewer callers are.
+/// Callers and windows whose refusals are known apart, per limit, and over all limits, which have equal parts.
 const MOST_RUNS: usize = 1_024;
-const CALLERS_PER_RUN: usize = MOST_CALLERS / MOST_RUNS;
+const MOST_RUNS_OF_ALL: usize = 21_845;
 /// Limits that are looked at; those beyond are not.
 const MOST_LIMITS: usize = 1_000;
 /// The busiest callers of a limit, whose keys are kept.
 const NAMED: usize = 32;
 /// How long a table is added to before the next one is begun. The last two are told.
 const GENERATION_US: u64 = 24 * 3_600_000_000;
-/// About how many bytes a run takes as JSON.
-const RUN_BYTES: usize = 96;
+/// About how many bytes a run, a caller and a place take as JSON.
+const RUN_BYTES: usize = 56;
+const CALLER_BYTES: usize = 24;
+const PLACE_BYTES: usize = 24;
 /// The percentile of callers that a suggested limit lets pass, in thousandths.
 const SUGGESTED: u64 = 999;
 
 /// What callers ask of each limit.
+#[derive(Default)]
 pub struct Demand {
-    limits: Mutex<Table<Name, Tracked>>,
+    limits: Mutex<Limits>,
 }
 
-impl Default for Demand {
+struct Limits {
+    table: Table<Name, Tracked>,
+    /// Callers told apart in current generations, or more: what made room for other limits is not taken off.
+    callers: usize,
+}
+
+impl Default for Limits {
     fn default() -> Self {
-        Demand { limits: Mutex::new(Table::new(MOST_LIMITS, 2 * GENERATION_US)) }
+        Limits { table: Table::new(MOST_LIMITS, 2 * GENERATION_US), callers: 0 }
     }
 }
 
@@ -189,15 +199,26 @@ pub struct LimitDemand {
     /// Places of requests, and how many requests had each; without those in `runs`.
     pub places: Vec<(u64, u64)>,
     /// Refusals, by window and caller.
-    #[serde(default)]
+    #[serde(default, serialize_with = "run_rows")]
     pub runs: Vec<Run>,
     /// Callers, each with its peak.
+    #[serde(serialize_with = "peak_rows")]
     pub callers: Vec<Peak>,
     /// The busiest callers.
     pub named: Vec<NamedPeak>,
     /// Requests of callers that have limits of their own: they are in none of these numbers.
     #[serde(default)]
     pub left_out: u64,
+}
+
+/// Written without the names of the fields, which is half as long; every release reads both.
+fn peak_rows<S: Serializer>(peaks: &[Peak], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(peaks.iter().map(|Peak { caller, used, refused }| (caller, used, refused)))
+}
+
+fn run_rows<S: Serializer>(runs: &[Run], to: S) -> Result<S::Ok, S::Error> {
+    let row = |run: &Run| (run.window, run.caller, run.used, run.hits, run.requests);
+    to.collect_seq(runs.iter().map(row))
 }
 
 /// The limit that 99.9 % of callers stay within.
@@ -225,17 +246,13 @@ pub fn confidence_percent(callers: u64) -> u64 {
 
 impl Demand {
     pub(crate) fn note(&self, asked: &Asked<'_>) {
-        let mut limits = self.limits.lock();
-        let name = [asked.domain, asked.rule, asked.limit];
-        let most = (MOST_CALLERS_OF_ALL / limits.len().max(1)).min(MOST_CALLERS);
-        let begun = || (Name::new(name), Tracked::new(asked));
-        limits.at(asked.now_us, &name as &dyn Parts, begun, |tracked| tracked.note(asked, most));
+        self.limits.lock().note(asked);
     }
 
     /// Leaves out requests of callers that have limits of their own.
     pub(crate) fn leave_out(&self, name: [&str; 3], n: u64) {
         let mut limits = self.limits.lock();
-        limits.if_known(&name as &dyn Parts, |tracked| tracked.current.left_out += n);
+        limits.table.if_known(&name as &dyn Parts, |tracked| tracked.current.left_out += n);
     }
 
     /// What is known of limits that fit: those of this domain and rule, where they are given.
@@ -244,9 +261,9 @@ impl Demand {
         let fits = |Name([known, of, _]): &Name| {
             domain.is_none_or(|domain| domain == &**known) && rule.is_none_or(|rule| rule == &**of)
         };
-        let limits = self.limits.lock();
+        let table = &self.limits.lock().table;
         let mut found: Vec<LimitDemand> =
-            limits.iter().filter(|(name, _)| fits(name)).map(|(name, tracked)| tracked.told(name)).collect();
+            table.iter().filter(|(name, _)| fits(name)).map(|(name, tracked)| tracked.told(name)).collect();
         found.sort_by(|a, b| (&a.domain, &a.rule, &a.limit).cmp(&(&b.domain, &b.rule, &b.limit)));
         found
     }
@@ -258,7 +275,37 @@ impl Demand {
             tracked.current.callers.len()
                 + tracked.earlier.as_ref().map_or(0, |earlier| earlier.callers.len())
         };
-        self.limits.lock().iter().map(|(_, tracked)| generations(tracked)).sum()
+        self.limits.lock().table.iter().map(|(_, tracked)| generations(tracked)).sum()
+    }
+}
+
+impl Limits {
+    fn note(&mut self, asked: &Asked<'_>) {
+        let name = [asked.domain, asked.rule, asked.limit];
+        let most_runs = (MOST_RUNS_OF_ALL / self.table.len().max(1)).min(MOST_RUNS);
+        let begun = || (Name::new(name), Tracked::new(asked));
+        let noted = self.table.at(asked.now_us, &name as &dyn Parts, begun, |tracked| {
+            let before = tracked.current.callers.len();
+            tracked.note(asked, most_runs);
+            (before, tracked.current.callers.len())
+        });
+        let (before, after) = noted.unwrap_or_default();
+        self.callers = (self.callers + after).saturating_sub(before);
+        if self.callers > MOST_CALLERS_OF_ALL {
+            self.make_room();
+        }
+    }
+
+    /// Halves whichever limit has most callers, until all of them are within the bound.
+    fn make_room(&mut self) {
+        self.callers = self.table.iter().map(|(_, tracked)| tracked.current.callers.len()).sum();
+        while self.callers > MOST_CALLERS_OF_ALL {
+            let largest = self.table.values_mut().max_by_key(|tracked| tracked.current.callers.len());
+            let Some(Tracked { current, .. }) = largest else { return };
+            let before = current.callers.len();
+            current.halve();
+            self.callers -= before - current.callers.len();
+        }
     }
 }
 
@@ -273,7 +320,7 @@ impl Tracked {
         }
     }
 
-    fn note(&mut self, asked: &Asked<'_>, most: usize) {
+    fn note(&mut self, asked: &Asked<'_>, most_runs: usize) {
         // A changed window or algorithm counts in other cells: what was seen of the old ones says nothing.
         if self.algorithm != asked.algorithm || self.window != asked.window {
             *self = Tracked::new(asked);
@@ -283,7 +330,7 @@ impl Tracked {
             let next = Generation { since_us: asked.now_us, ..Generation::default() };
             self.earlier = Some(std::mem::replace(&mut self.current, next));
         }
-        self.current.note(asked, most);
+        self.current.note(asked, most_runs);
     }
 
     fn told(&self, Name([domain, rule, limit]): &Name) -> LimitDemand {
@@ -315,19 +362,17 @@ impl Tracked {
 }
 
 impl Generation {
-    fn note(&mut self, asked: &Asked<'_>, most: usize) {
+    fn note(&mut self, asked: &Asked<'_>, most_runs: usize) {
         let used = asked.quota.saturating_sub(asked.remaining);
         if !sampled(asked.caller, self.halvings) {
             // Its place counts; that it is refused beyond the limit is known of the sampled only.
             self.places.add(if asked.refused { used.saturating_add(asked.hits) } else { used }, asked.n);
             return;
         }
-        while self.callers.len() >= most && !self.callers.contains_key(&asked.caller) {
-            self.halvings += 1;
-            let halvings = self.halvings;
-            self.callers.retain(|caller, _| sampled(*caller, halvings));
-            if !sampled(asked.caller, halvings) {
-                return self.note(asked, most);
+        while self.callers.len() >= MOST_CALLERS && !self.callers.contains_key(&asked.caller) {
+            self.halve();
+            if !sampled(asked.caller, self.halvings) {
+                return self.note(asked, most_runs);
             }
         }
         let seen = self.callers.entry(asked.caller).or_default();
@@ -348,11 +393,18 @@ impl Generation {
         }
         let peak = Peak { caller: asked.caller, used: seen.used, refused: seen.refused };
         self.name(peak, asked.key);
-        while self.runs.len() > (most / CALLERS_PER_RUN).max(1) {
+        while self.runs.len() > most_runs {
             if let Some((_, oldest)) = self.runs.pop_first() {
                 oldest.places().for_each(|(place, count)| self.places.add(place, count));
             }
         }
+    }
+
+    fn halve(&mut self) {
+        self.halvings += 1;
+        let halvings = self.halvings;
+        self.callers.retain(|caller, _| sampled(*caller, halvings));
+        self.callers.shrink_to_fit();
     }
 
     /// Keeps the key of a caller that is among the busiest.
@@ -417,7 +469,9 @@ enum Refusals {
 
 fn joined(parts: &[LimitDemand], when: Refusals) -> LimitDemand {
     let Some(first) = parts.first() else { return LimitDemand::default() };
-    let halvings = parts.iter().map(|part| part.halvings).max().unwrap_or(0);
+    // A part that has no callers left, as releases before this one made them, must not take away those of the others.
+    let with_callers = parts.iter().filter(|part| !part.callers.is_empty());
+    let halvings = with_callers.map(|part| part.halvings).max().unwrap_or(0);
     let mut callers: HashMap<u32, Peak> = HashMap::new();
     let mut places: BTreeMap<u64, u64> = BTreeMap::new();
     let mut runs: BTreeMap<(u64, u32), Refused> = BTreeMap::new();
@@ -552,29 +606,76 @@ impl LimitDemand {
     /// About how many bytes it takes as JSON.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let named = |one: &NamedPeak| {
-            64 + one.key.iter().map(|(name, value)| name.len() + 2 * value.len() + 8).sum::<usize>()
-        };
-        let (places, runs) = (24 * self.places.len(), RUN_BYTES * self.runs.len());
-        256 + places + runs + 56 * self.callers.len() + self.named.iter().map(named).sum::<usize>()
+        let names = self.domain.len() + self.rule.len() + self.limit.len();
+        let rows =
+            PLACE_BYTES * self.places.len() + RUN_BYTES * self.runs.len() + CALLER_BYTES * self.callers.len();
+        320 + names + rows + self.named.iter().map(NamedPeak::bytes).sum::<usize>()
     }
 
-    /// Fewer callers, until it takes at most so many bytes. What is left is a sample as good as any of its size.
+    /// Less of all, until it takes at most so many bytes, half of which are for callers. What is left of those is a sample as good as
+    /// any of its size, and never empty where there were any: then it may take more.
     pub fn cut(&mut self, most_bytes: usize) {
-        // The oldest refusals first: they are in the order of time.
-        let most_runs = most_bytes / 4 / RUN_BYTES;
-        let folded = self.runs.drain(..self.runs.len().saturating_sub(most_runs));
+        if self.bytes() <= most_bytes {
+            return;
+        }
+        self.fold_runs(most_bytes / 8 / RUN_BYTES);
+        self.merge_places(most_bytes / 4 / PLACE_BYTES);
+        self.cut_named(most_bytes / 8);
+        while self.bytes() > most_bytes && self.halve() {}
+    }
+
+    /// Counts the oldest refusals with the places that their node alone gives them: they are in the order of time.
+    fn fold_runs(&mut self, most: usize) {
+        let folded = self.runs.drain(..self.runs.len().saturating_sub(most));
         let mut places: BTreeMap<u64, u64> = self.places.drain(..).collect();
         for Run { used, hits, requests, .. } in folded {
             let refused = Refused { used, hits, requests };
             refused.places().for_each(|(place, count)| *places.entry(place).or_default() += count);
         }
         self.places = places.into_iter().collect();
-        while self.bytes() > most_bytes && !self.callers.is_empty() {
-            self.halvings += 1;
-            let halvings = self.halvings;
-            self.callers.retain(|peak| sampled(peak.caller, halvings));
+    }
+
+    /// Makes one of two neighbours, as often as it takes. What was admitted and what was refused never become one.
+    fn merge_places(&mut self, most: usize) {
+        while self.places.len() > most.max(2) {
+            let admitted = self.places.partition_point(|(place, _)| *place <= self.quota);
+            let (admitted, refused) = self.places.split_at(admitted);
+            let both = |two: &[(u64, u64)]| {
+                let (place, _) = two.last().expect("chunks are not empty");
+                (*place, two.iter().map(|(_, count)| count).sum())
+            };
+            self.places = admitted.chunks(2).chain(refused.chunks(2)).map(both).collect();
         }
+    }
+
+    /// Leaves out the names of those that are less busy.
+    fn cut_named(&mut self, most_bytes: usize) {
+        let mut bytes = 0;
+        let fits = self.named.iter().take_while(|one| {
+            bytes += one.bytes();
+            bytes <= most_bytes
+        });
+        let fits = fits.count();
+        self.named.truncate(fits);
+    }
+
+    /// Leaves out every second caller; false where that would be all of them.
+    fn halve(&mut self) -> bool {
+        let halvings = self.halvings + 1;
+        let is_left = |peak: &Peak| sampled(peak.caller, halvings);
+        if !self.callers.iter().any(is_left) {
+            return false;
+        }
+        self.callers.retain(is_left);
+        self.halvings = halvings;
+        true
+    }
+}
+
+impl NamedPeak {
+    /// About how many bytes it takes as JSON.
+    fn bytes(&self) -> usize {
+        64 + self.key.iter().map(|(name, value)| name.len() + 2 * value.len() + 8).sum::<usize>()
     }
 }
 

@@ -83,6 +83,10 @@ impl<K: Eq + Hash, V> Table<K, V> {
         }
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.values_mut().map(|kept| &mut kept.value)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, kept)| (key, &kept.value))
     }

@@ -4,7 +4,7 @@
 //! it has become too long, less is told.
 
 use serde_json::to_vec;
-use tidegate_decisions::{DecisionLog, Query, RuleTop};
+use tidegate_decisions::{DecisionLog, LimitDemand, Query, RuleTop};
 
 use super::asking::{MOST_ANSWER_BYTES, Question, Told};
 
@@ -18,8 +18,8 @@ const ALL_PLACES: usize = usize::MAX;
 /// What this node answers, as JSON.
 pub(super) fn answer(log: Option<&DecisionLog>, question: &Question) -> Vec<u8> {
     let most_bytes = match question {
-        Question::Sample { .. } => MOST_ANSWER_BYTES,
-        Question::Decisions { .. } | Question::Top { .. } | Question::Demand { .. } => MOST_READ_BYTES,
+        Question::Sample { .. } | Question::Demand { .. } => MOST_ANSWER_BYTES,
+        Question::Decisions { .. } | Question::Top { .. } => MOST_READ_BYTES,
     };
     match log {
         Some(log) => within(most_bytes, |bytes| told(log, question, bytes)),
@@ -71,12 +71,30 @@ pub(super) fn told(log: &DecisionLog, question: &Question, most_bytes: usize) ->
         }
         Question::Demand { domain, rule } => {
             let mut limits = log.demand().of(domain.as_deref(), rule.as_deref());
-            let each = most_bytes / limits.len().max(1);
-            limits.iter_mut().for_each(|limit| limit.cut(each));
+            cut(&mut limits, most_bytes);
             Told::Demand { limits }
         }
         Question::Sample { domain } => sample(log, domain.as_deref(), most_bytes),
     }
+}
+
+fn cut(limits: &mut [LimitDemand], most_bytes: usize) {
+    let needs: Vec<usize> = limits.iter().map(LimitDemand::bytes).collect();
+    for (limit, share) in limits.iter_mut().zip(shares(&needs, most_bytes)) {
+        limit.cut(share);
+    }
+}
+
+/// How many of `most` each gets: what it needs, where that is no more than an equal part of what those leave that need less.
+fn shares(needs: &[usize], most: usize) -> Vec<usize> {
+    let mut by_need: Vec<usize> = (0..needs.len()).collect();
+    by_need.sort_by_key(|place| needs[*place]);
+    let (mut shares, mut left) = (vec![0; needs.len()], most);
+    for (served, place) in by_need.into_iter().enumerate() {
+        shares[place] = needs[place].min(left / (needs.len() - served));
+        left -= shares[place];
+    }
+    shares
 }
 
 fn decisions(log: &DecisionLog, search: &Query, most_bytes: usize) -> Told {
@@ -192,5 +210,15 @@ mod tests {
     fn what_cannot_be_told_shorter_is_said_to_be_too_long() {
         let long = || Told::Sample { lines: vec!["-".repeat(2_000)], since_us: None };
         assert_eq!(within(1_000, |_| long()), too_long());
+    }
+
+    #[test]
+    fn each_gets_what_it_needs_and_only_what_is_scarce_is_divided() {
+        assert_eq!(shares(&[10, 500, 20], 600), [10, 500, 20], "enough for all");
+        assert_eq!(shares(&[10, 500, 20], 300), [10, 270, 20], "the rest is for who needs more");
+        assert_eq!(shares(&[900, 10, 500, 400], 1_010), [334, 10, 333, 333]);
+        assert_eq!(shares(&[50, 50], 20), [10, 10]);
+        assert_eq!(shares(&[7, 9], usize::MAX), [7, 9]);
+        assert!(shares(&[], 20).is_empty());
     }
 }

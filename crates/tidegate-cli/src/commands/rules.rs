@@ -222,7 +222,7 @@ impl Printer {
                     "limit": limit["limit"],
                     "now": limit["quota"],
                     "suggested": suggested["limit"],
-                    "confidence": format!("{} %", suggested["confidence_percent"]),
+                    "confidence": confidence(suggested),
                     "callers": limit["callers"],
                     "above": suggested["callers_above"],
                     "busiest": caller(&suggested["busiest"][0]["key"]),
@@ -283,6 +283,12 @@ pub(crate) fn table(items: &Value, columns: &[&str]) -> String {
         table.add_row(columns.iter().map(|column| shown(&item[*column])));
     }
     table.to_string()
+}
+
+/// How sure a suggestion is; there is none where no caller was seen.
+fn confidence(suggested: &Value) -> String {
+    let percent = suggested["confidence_percent"].as_u64();
+    percent.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"))
 }
 
 /// A value as a cell of a table.

@@ -326,3 +326,37 @@ fn a_preview_plays_four_thousand_decisions_of_the_other_node() {
     let played = (&preview["requests"], &preview["refused"]["now"]);
     assert_eq!(played, (&json!(4_000), &json!(1_000)), "{preview}");
 }
+
+/// Forty rules, one for each path.
+fn forty_rules() -> String {
+    let rule = |n: usize| {
+        format!(
+            "  - {{ name: r{n:02}, match: {{ path: /p{n} }}, key: [user], \
+             limits: [{{ algorithm: fixed_window, limit: 1000, window: 1d }}] }}\n"
+        )
+    };
+    format!("domain: api\nrules:\n{}", (0..40).map(rule).collect::<String>())
+}
+
+#[test]
+fn among_forty_rules_each_is_suggested_what_it_is_when_asked_for_alone() {
+    let redis = Redis::start();
+    let [one, two] = Node::pair_with(&redis, "['*']", &forty_rules());
+    // Of the first rule 5,000 callers, one request each on either node; of the others twenty.
+    let asks = |path: usize, callers: usize| {
+        (0..callers).map(move |user| json!({ "user": format!("caller-{user}"), "path": format!("/p{path}") }))
+    };
+    for node in [&one, &two] {
+        node.ask_for(asks(0, 5_000).chain((1..40).flat_map(|path| asks(path, 20))).collect());
+    }
+    let suggested = one.whole("/suggestions");
+    let rules = suggested["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), 40);
+    for (place, rule) in rules.iter().enumerate() {
+        let (limit, callers) = (&rule["limits"][0], if place == 0 { 5_000 } else { 20 });
+        let told = ["callers", "sampled_one_in", "requests"].map(|name| limit[name].as_u64());
+        assert_eq!(told, [Some(callers), Some(1), Some(2 * callers)], "{}", rule["rule"]);
+        assert_eq!(limit["suggestion"]["limit"], 2, "{}", rule["rule"]);
+    }
+    assert_eq!(one.whole("/suggestions?rule=r00")["rules"][0], rules[0]);
+}

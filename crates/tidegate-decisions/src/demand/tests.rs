@@ -6,10 +6,14 @@ const MINUTE: Option<Micros> = Some(Micros::from_secs(60));
 
 /// Caller `caller` asks under a limit of 100 a minute, has used `used` after that, and was refused or not.
 fn note(demand: &Demand, caller: u32, used: u64, refused: bool, now_us: u64) {
+    note_of("r", demand, caller, used, refused, now_us);
+}
+
+fn note_of(rule: &str, demand: &Demand, caller: u32, used: u64, refused: bool, now_us: u64) {
     let key = [("user", caller.to_string())];
     demand.note(&Asked {
         domain: "api",
-        rule: "r",
+        rule,
         limit: "l",
         algorithm: "fixed_window",
         quota: 100,
@@ -22,6 +26,11 @@ fn note(demand: &Demand, caller: u32, used: u64, refused: bool, now_us: u64) {
         caller,
         key: &key,
     });
+}
+
+/// A caller's hash: its low bits are as good as any.
+fn hash(n: u64) -> u32 {
+    u32::try_from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap()
 }
 
 #[test]
@@ -140,7 +149,6 @@ fn more_callers_and_windows_than_are_known_apart_lose_no_request() {
 
 #[test]
 fn more_callers_than_the_table_holds_are_sampled_alike_everywhere_and_still_estimate_all() {
-    let hash = |n: u64| u32::try_from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap();
     let [one, other] = [0u64, 1].map(|node| {
         let demand = Demand::default();
         // Half of the callers are the same on both.
@@ -173,4 +181,87 @@ fn what_is_older_than_two_days_is_forgotten_and_a_changed_window_begins_anew() {
 #[test]
 fn confidence_grows_with_the_number_of_callers() {
     assert_eq!([0, 10, 693, 2_995, 100_000].map(confidence_percent), [0, 0, 50, 95, 100]);
+}
+
+#[test]
+fn six_thousand_callers_of_one_limit_are_told_apart_among_forty_limits_and_in_few_bytes() {
+    let demand = Demand::default();
+    for limit in 0..40_u64 {
+        let callers = if limit == 0 { 6_000 } else { 20 };
+        (0..callers).for_each(|n| note_of(&format!("r{limit:02}"), &demand, hash(n), 1 + n % 9, false, 1));
+    }
+    let mut found = demand.of(None, None).remove(0);
+    assert_eq!((found.callers.len(), found.sampled_one_in()), (6_000, 1));
+    let written = serde_json::to_string(&found).unwrap();
+    assert!(written.len() <= found.bytes() && found.bytes() < 160_000, "{} {}", written.len(), found.bytes());
+    let read: LimitDemand = serde_json::from_str(&written).unwrap();
+    assert_eq!(read, found);
+    found.cut(160_000);
+    assert_eq!(found, read, "what fits is left as it is");
+}
+
+#[test]
+fn what_releases_before_wrote_with_names_is_read_as_what_is_written_now() {
+    let demand = Demand::default();
+    (0..3).for_each(|_| note(&demand, 7, 100, true, 2));
+    let found = demand.of(None, None).remove(0);
+    let mut named = serde_json::to_value(&found).unwrap();
+    assert_eq!(named["callers"], serde_json::json!([[7, 100, 3]]));
+    named["callers"] = serde_json::to_value(found.callers[0]).map(|peak| vec![peak].into()).unwrap();
+    named["runs"] = serde_json::to_value(found.runs[0]).map(|run| vec![run].into()).unwrap();
+    assert_eq!(named["runs"][0]["requests"], 3);
+    assert_eq!(serde_json::from_value::<LimitDemand>(named).unwrap(), found);
+}
+
+#[test]
+fn where_all_limits_have_too_many_callers_the_largest_are_sampled_and_the_small_are_not() {
+    let demand = Demand::default();
+    // 30 limits of 6,000 callers by turns, and a small one.
+    for n in 0..6_000 {
+        (0..30).for_each(|limit| note_of(&format!("r{limit:02}"), &demand, hash(n), 1, false, 1));
+        if n % 60 == 0 {
+            note_of("small", &demand, hash(n), 1, false, 1);
+        }
+    }
+    assert!(
+        (MOST_CALLERS_OF_ALL / 2..=MOST_CALLERS_OF_ALL).contains(&demand.callers()),
+        "{}",
+        demand.callers()
+    );
+    for found in demand.of(None, None) {
+        let (callers, one_in) = (found.peaks().total(), found.sampled_one_in());
+        let expected = if found.rule == "small" { (100..=100, 1..=1) } else { (5_400..=6_600, 1..=2) };
+        assert!(expected.0.contains(&callers) && expected.1.contains(&one_in), "{}: {callers}", found.rule);
+    }
+}
+
+#[test]
+fn however_few_bytes_there_are_a_caller_is_left_and_no_request_is_lost() {
+    let demand = Demand::default();
+    for n in 0..3_000 {
+        note(&demand, hash(n), 1 + n % 100, n % 7 == 0, n * 1_000_000);
+    }
+    let whole = demand.of(None, None).remove(0);
+    for most_bytes in [0, 500, 1_000, 2_000, 5_000, 20_000] {
+        let mut cut = whole.clone();
+        cut.cut(most_bytes);
+        assert_eq!(cut.requests(), whole.requests(), "{most_bytes}");
+        assert_eq!(cut.requests_above(100), whole.requests_above(100), "{most_bytes}");
+        assert!(!cut.callers.is_empty() && cut.suggestion(5).is_some(), "{most_bytes}");
+        assert!(most_bytes < 1_000 || cut.bytes() <= most_bytes, "{most_bytes}: {}", cut.bytes());
+        if most_bytes >= 2_000 {
+            let callers = cut.peaks().total();
+            assert!((1_500..6_000).contains(&callers), "{most_bytes}: {callers}");
+        }
+    }
+}
+
+#[test]
+fn a_part_without_callers_takes_none_away_from_the_others() {
+    let demand = Demand::default();
+    (0..20).for_each(|n| note(&demand, hash(n), 3, false, 1));
+    let whole = demand.of(None, None).remove(0);
+    let empty = LimitDemand { callers: Vec::new(), halvings: 16, ..whole.clone() };
+    let joined = join_demands(vec![whole.clone(), empty]).remove(0);
+    assert_eq!((joined.sampled_one_in(), joined.callers), (1, whole.callers));
 }
