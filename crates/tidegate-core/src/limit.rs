@@ -249,6 +249,13 @@ impl Limit {
         }
     }
 
+    /// Whether hits can be refunded: not the slots of a leaky bucket, because later callers already know their time, nor leases,
+    /// which are released.
+    #[must_use]
+    pub fn takes_refunds(&self) -> bool {
+        !matches!(self, Limit::LeakyBucket(_) | Limit::Concurrency(_))
+    }
+
     /// Records `count` refused requests, if they count.
     pub fn note_refused(&self, cell: &mut Cell, now: Timestamp, ask: Ask, count: u32) {
         match self {

@@ -59,5 +59,5 @@ fn spent_in_vain(plan: &Plan<'_>, outcomes: &[Outcome]) -> SmallVec<[usize; 4]> 
 
 /// Whether a limit would not count a refused request either, and can take hits back.
 fn may_go_back(limit: &Limit) -> bool {
-    !limit.counts_refused() && !matches!(limit, Limit::LeakyBucket(_) | Limit::Concurrency(_))
+    !limit.counts_refused() && limit.takes_refunds()
 }

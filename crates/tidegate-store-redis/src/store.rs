@@ -460,8 +460,7 @@ impl Store for RedisStore {
     }
 
     fn refund<'a>(&'a self, refunds: &'a [Refund<'a>]) -> Reply<'a, Stamped<()>> {
-        let is_refundable =
-            |refund: &&Refund<'_>| !matches!(refund.limit, Limit::LeakyBucket(_) | Limit::Concurrency(_));
+        let is_refundable = |refund: &&Refund<'_>| refund.limit.takes_refunds();
         let change = |refund: &Refund<'a>| {
             (refund.cell, refund.limit, Change::Refund { hits: refund.hits, age: refund.age, id: refund.id })
         };
