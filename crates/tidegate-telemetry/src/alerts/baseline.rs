@@ -37,6 +37,13 @@ struct Level {
     spread: f64,
 }
 
+impl Level {
+    fn deviation(self, value: f64, noise: impl Fn(f64) -> f64) -> Deviation {
+        let spread = self.spread.max(noise(self.mean)).max(f64::MIN_POSITIVE);
+        Deviation { expected: self.mean, spread, score: (value - self.mean) / spread }
+    }
+}
+
 /// One hour of the week, or of the day: its mean over the times that it was seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Season {
@@ -96,19 +103,18 @@ impl Baseline {
         }
         let slot = slot(minute);
         // Of what is known, what explains the number best: a rush hour is usual, and so is a new level.
-        let deviations = self.usual(slot).map(|level| {
-            let spread = level.spread.max(noise(level.mean)).max(f64::MIN_POSITIVE);
-            Deviation { expected: level.mean, spread, score: (value - level.mean) / spread }
-        });
+        let deviations = self.usual(slot).map(|level| level.deviation(value, &noise));
         deviations.min_by(|one, other| one.score.abs().total_cmp(&other.score.abs()))
     }
 
-    /// The least of what is usual in this minute: lately, at this hour of days, of weeks; none while too little is known.
+    /// How far `value` is from everything that is usual in this minute: lately, at this hour of days, of weeks; the least first.
+    /// None while too little is known.
     #[must_use]
-    pub fn lowest(&self, minute: u64) -> Option<f64> {
-        let slot = slot(minute);
-        let means = self.usual(slot).map(|level| level.mean);
-        means.reduce(f64::min).filter(|_| self.seen >= WARM_UP)
+    pub fn deviations(&self, minute: u64, value: f64, noise: impl Fn(f64) -> f64) -> Vec<Deviation> {
+        let known = self.usual(slot(minute)).filter(|_| self.seen >= WARM_UP);
+        let mut off: Vec<Deviation> = known.map(|level| level.deviation(value, &noise)).collect();
+        off.sort_by(|one, other| one.expected.total_cmp(&other.expected));
+        off
     }
 
     /// What is usual in an hour of the week. An hour that was seen in two weeks needs no other days to tell: a busy Monday

@@ -7,6 +7,7 @@
 
 mod baseline;
 mod book;
+mod bursts;
 mod deliver;
 mod detect;
 mod duty;

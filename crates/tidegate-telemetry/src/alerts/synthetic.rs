@@ -1,6 +1,7 @@
 //! Traffic with known incidents, to measure how often alerts are right. The same seed gives the same traffic.
 //!
-//! Two weeks of twenty rules: by day and by night, weekdays and weekends, each with noise, some quiet, some spiky by nature.
+//! Two weeks of twenty rules: by day and by night, weekdays and weekends, each with noise, some quiet, some spiky by nature; and
+//! of four more that come in bursts, with nothing between them and no incidents.
 //! The first week is for learning, and not judged. In the second week incidents are put in, of several kinds, plain ones and
 //! ones just above what is worth an alert, and between them what is not: surges of less than twice, and the like. An alert of
 //! an incident's kind on its rule, while it lasts or within five minutes after, is right, and so is what follows from it; any
@@ -15,6 +16,8 @@ use super::minutes::{Minutes, RuleCounts};
 use super::signals::{RuleCallers, Signals};
 
 const RULES: u64 = 20;
+/// Rules that come in bursts: each has longer ones than the one before.
+const BURSTY: u64 = 4;
 const MINUTES_A_DAY: u64 = 1_440;
 const DAYS: u64 = 14;
 const LOOKS_A_MINUTE: u64 = 4;
@@ -128,6 +131,7 @@ pub fn evaluate(seed: u64) -> Evaluation {
     let incidents = incidents(&mut random);
     let mut detector = Detector::new(Thresholds::default());
     let (mut world, mut minutes) = (World::new(&mut random), Minutes::default());
+    let mut bursty = Bursty::new(seed);
     let mut evaluation = Evaluation::default();
     let mut told: Vec<Option<u64>> = vec![None; incidents.len()];
     let mut alerted: BTreeMap<(Kind, String), u64> = BTreeMap::new();
@@ -135,7 +139,8 @@ pub fn evaluate(seed: u64) -> Evaluation {
         let minute = look / LOOKS_A_MINUTE;
         let now_s = look * 60 / LOOKS_A_MINUTE;
         let signals = world.step(minute, &incidents, &mut random);
-        if let Some(whole) = minutes.add(now_s, world.counts.clone()) {
+        bursty.step(minute);
+        if let Some(whole) = minutes.add(now_s, [world.counts.as_slice(), &bursty.counts].concat()) {
             detector.judge(&whole);
         }
         for finding in detector.look(now_s, &[signals], OthersHeard::Yes).findings {
@@ -281,6 +286,39 @@ impl World {
             store_keys: self.keys as u64,
             callers,
             ..Signals::default()
+        }
+    }
+}
+
+/// Rules that come in bursts. What they do is drawn apart, and changes nothing about the others.
+struct Bursty {
+    random: Random,
+    counts: Vec<RuleCounts>,
+    /// When each one's burst begins and ends, in minutes, and its requests in one look.
+    bursts: Vec<(u64, u64, u64)>,
+}
+
+impl Bursty {
+    fn new(seed: u64) -> Self {
+        let counts = (0..BURSTY).map(|number| RuleCounts {
+            rule: RuleName::new("api", &format!("bursty-{number}")),
+            ..RuleCounts::default()
+        });
+        Bursty { random: Random(!seed), counts: counts.collect(), bursts: vec![(0, 0, 0); BURSTY as usize] }
+    }
+
+    /// Bursts of a minute to some, of like size, with three to thirty times as long between them.
+    fn step(&mut self, minute: u64) {
+        let random = &mut self.random;
+        for (longest, (counts, burst)) in (1..).zip(self.counts.iter_mut().zip(&mut self.bursts)) {
+            if minute >= burst.1 {
+                let minutes = 1 + random.below(longest);
+                let from = minute + minutes * (3 + random.below(28));
+                *burst = (from, from + minutes, 1_000 + random.below(1_000));
+            }
+            if minute >= burst.0 {
+                counts.total += burst.2;
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::baseline::{Baseline, Deviation, Unusual};
+use super::bursts::Bursts;
 use super::detect::Thresholds;
 use super::kinds::{Finding, Kind, RuleName};
 use super::minutes::{Counts, Minute};
@@ -16,6 +17,11 @@ const KEPT_FORMAT: u8 = 1;
 const LATELY_KEPT_FOR: u64 = 120;
 /// Minutes in a row that must be unusual.
 const IN_A_ROW: u32 = 2;
+/// Spreads below the least of what is usual at which a rule's traffic dropped, and below all of it. Where one minute in five is
+/// empty, an empty one is nearer than this. Not as many as for a spike: nothing is below zero, and by morning and evening the
+/// spread of what was lately is wide.
+const DROP_SPREADS: f64 = 2.0;
+const DROP_SPREADS_OF_ALL: f64 = 0.7;
 /// Callers that are remembered for a rule, for as many minutes after they were last among its greatest.
 const MOST_CALLERS: usize = 32;
 const CALLER_KNOWN_FOR: u64 = 7 * 24 * 60;
@@ -51,6 +57,7 @@ struct RuleWatch {
     high: u32,
     low: u32,
     refusing: u32,
+    bursts: Bursts,
     since: u64,
     callers: BTreeMap<String, Seen>,
 }
@@ -258,7 +265,8 @@ fn findings(
 impl RuleWatch {
     fn new(since: u64) -> Self {
         let (traffic, refusals, callers) = (Baseline::default(), Baseline::default(), BTreeMap::new());
-        RuleWatch { traffic, refusals, high: 0, low: 0, refusing: 0, since, callers }
+        let bursts = Bursts::default();
+        RuleWatch { traffic, refusals, high: 0, low: 0, refusing: 0, bursts, since, callers }
     }
 
     fn begin_again(&mut self) {
@@ -267,14 +275,8 @@ impl RuleWatch {
 
     fn judge(&mut self, minute: u64, counts: Counts, limits: &Thresholds) -> Judged {
         let Counts { total, refused, .. } = counts;
-        let off = self.traffic.deviation(minute, total, |mean| mean.max(1.0).sqrt());
-        let high =
-            off.filter(|off| off.score > limits.score && total > 2.0 * off.expected && total >= limits.quiet);
-        // Nothing is far below a small number: what counts is that chance does not go as far.
-        let low = self.traffic.lowest(minute).filter(|usual| {
-            *usual >= limits.quiet && total < 0.3 * usual && usual - total > limits.score * usual.sqrt()
-        });
-        let low = low.map(|expected| Deviation { expected, spread: expected.sqrt(), score: -limits.score });
+        let high = self.high(minute, total, limits);
+        let low = self.low(minute, total, limits);
         self.traffic.learn(minute, total, unusual(high.is_some() || low.is_some()));
         let mut refusing = None;
         if total >= limits.quiet {
@@ -296,6 +298,28 @@ impl RuleWatch {
             low: row(&mut self.low, low),
             refusing: row(&mut self.refusing, refusing),
         }
+    }
+
+    /// Whether it is far above what is usual, and no burst of those that the rule often has.
+    fn high(&mut self, minute: u64, total: f64, limits: &Thresholds) -> Option<Deviation> {
+        let off = self.traffic.deviation(minute, total, |mean| mean.max(1.0).sqrt());
+        let off =
+            off.filter(|off| off.score > limits.score && total > 2.0 * off.expected && total >= limits.quiet);
+        if off.is_none() {
+            self.bursts.end();
+        }
+        off.filter(|_| !self.bursts.is_often(minute, total))
+    }
+
+    /// Whether it is far below even the least that is usual. Nothing is many spreads below a small number: what counts is that
+    /// chance does not go as far, and that the rule itself does not, as one does that comes in bursts.
+    fn low(&self, minute: u64, total: f64, limits: &Thresholds) -> Option<Deviation> {
+        let all = self.traffic.deviations(minute, total, |mean| mean.max(1.0).sqrt());
+        let least = *all.first()?;
+        let usual = least.expected;
+        let is_far = usual - total > limits.score * usual.sqrt() && least.score < -DROP_SPREADS;
+        let is_low = total < 0.3 * usual && all.iter().all(|off| off.score < -DROP_SPREADS_OF_ALL);
+        (is_far && is_low && usual >= limits.quiet).then_some(least)
     }
 
     /// Takes note of a caller with this share: whether it is new among the greatest.
@@ -385,6 +409,28 @@ mod tests {
         let newer = [&[9], &kept[0].1[1..]].concat();
         kept.iter().for_each(|(what, _)| other.restore(what, &newer, 300));
         assert_eq!(other.stats().baselines, 0, "another release's format is none");
+    }
+
+    #[test]
+    fn a_rule_that_comes_in_bursts_has_no_drop_between_them() {
+        let (mut traffic, limits) = (Traffic::default(), Thresholds::default());
+        // 85 seconds of requests in 32 minutes, and then none.
+        let bursts = [(3, 30_000.0), (20, 15_000.0)];
+        for number in 0..200 {
+            let total = bursts.iter().find(|(at, _)| *at == number).map_or(0.0, |(_, total)| *total);
+            assert_eq!(
+                kinds(&traffic.judge(&minute(number, total), &[], Some(0), &limits)),
+                [],
+                "at {number}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_rule_that_is_steady_for_half_an_hour_and_stops_is_a_drop_in_the_second_minute() {
+        let (mut traffic, limits) = (taught(30), Thresholds::default());
+        let found = [30, 31].map(|number| kinds(&traffic.judge(&minute(number, 0.0), &[], Some(0), &limits)));
+        assert_eq!(found, [vec![], vec![Kind::TrafficDrop]]);
     }
 
     #[test]
