@@ -291,8 +291,13 @@ export interface Decisions {
   fit: number;
   stand_for: number;
   oldest: string | null;
-  /** Nodes that did not answer. */
-  missing?: unknown[];
+  missing?: MissingNode[];
+}
+
+/** A node that did not answer, and why: what it knows is not in the answer. */
+export interface MissingNode {
+  node: string;
+  why: string;
 }
 
 export interface TopCaller {
@@ -305,6 +310,7 @@ export interface TopCaller {
 
 export interface TopCallers {
   rules: { domain: string; rule: string; callers: TopCaller[]; total: number; most_error: number }[];
+  missing?: MissingNode[];
 }
 
 /** A number under the new rules, and under those compared with. */
@@ -361,6 +367,7 @@ export interface LimitDemand extends LimitReport {
 
 export interface Demand {
   rules: { domain: string; rule: string; shadow: boolean; limits: LimitDemand[] }[];
+  missing?: MissingNode[];
 }
 
 export interface RuleReport {
@@ -403,6 +410,7 @@ export interface Report {
   rules: RuleReport[];
   notes: string[];
   hidden_attributes: string[];
+  missing?: MissingNode[];
   html?: string;
 }
 

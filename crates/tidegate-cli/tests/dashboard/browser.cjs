@@ -159,6 +159,19 @@ async function busyCallers(callers = 30) {
   }
 }
 
+/** What cannot be read of a report's tables and charts: columns behind a scroll, letters that are too small. Runs in the page. */
+function unreadable() {
+  const found = [];
+  for (const wide of document.querySelectorAll('.wide')) if (wide.scrollWidth > wide.clientWidth) found.push(`cut off: ${wide.innerText.slice(0, 60)}`);
+  if (document.documentElement.scrollWidth > document.documentElement.clientWidth) found.push('the page scrolls sideways');
+  for (const text of document.querySelectorAll('figure text, figure span, figure b')) {
+    const shrunk = text.getScreenCTM ? text.getScreenCTM().a : 1;
+    const size = parseFloat(getComputedStyle(text).fontSize) * shrunk;
+    if (size < 12) found.push(`${text.textContent} is ${size} px high`);
+  }
+  return found;
+}
+
 /** Opens a saved report as a file: it asks no network for anything, and its slider says whom a limit touches. */
 async function offline(browser, saved) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'tidegate-report-'));
@@ -179,6 +192,24 @@ async function offline(browser, saved) {
   await expect('39: touches 1 of 10 callers, refuses about 1 hits');
   await slider.locator('input').press('Home');
   await expect('0: touches 10 of 10 callers, refuses about 49 hits');
+  // The line in the chart stands where the slider does: at 0 on the left, at the largest peak nearly on the right.
+  const line = page.locator('.limit').first();
+  const left = () => line.evaluate((one) => one.offsetLeft / one.parentElement.clientWidth);
+  if ((await left()) > 0.01 || (await line.innerText()) !== 'limit 0') fail(`the line of 0 stands at ${await left()}: ${await line.innerText()}`);
+  await slider.locator('input').press('End');
+  if ((await left()) < 0.9 || (await line.innerText()) !== 'limit 40') fail(`the line of 40 stands at ${await left()}: ${await line.innerText()}`);
+  for (const viewport of [DESKTOP, PHONE]) {
+    await page.setViewportSize(viewport);
+    for (const colorScheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme });
+      const where = `report at ${viewport.width} px, ${colorScheme}`;
+      await screenshot(page, `report-${viewport.width}-${colorScheme}`);
+      await accessible(page, where);
+      const wrong = await page.evaluate(unreadable);
+      if (wrong.length) fail(`${where}: ${wrong.join('; ')}`);
+    }
+  }
+  await page.setViewportSize(DESKTOP);
   await page.getByRole('row').filter({ hasText: '2026-11-16T10:00:10Z' }).first().waitFor();
   if (asked.length) fail(`a report that should need no network asks for ${asked.join(', ')}`);
   page.noMistakes();
@@ -491,6 +522,40 @@ const stories = {
     page.noMistakes();
   },
 
+  /** A node that does not answer is named wherever its part is missing; and who only counts is not told as refusing. */
+  async missing(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await busyCallers(5);
+    const missing = [{ node: 'gate-7', why: 'it did not answer within 2 s' }];
+    for (const path of ['replay', 'keys/top', 'suggestions', 'decisions']) {
+      await page.route(`**/admin/v1/${path}?*`, lose);
+      await page.route(`**/admin/v1/${path}`, lose);
+    }
+    async function lose(route) {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, json: { ...(await answer.json()), missing } });
+    }
+    const told = (within) => within.getByText(/1 node did not answer.*gate-7.*it did not answer within 2 s/).first().waitFor();
+    await to(page, '');
+    await told(page.locator('section').filter({ hasText: 'Callers refused most' }));
+    await to(page, 'keys?domain=api');
+    await told(page.locator('section').filter({ hasText: 'Last decisions' }));
+    await to(page, 'rules/api/per-user');
+    await told(page.locator('section').filter({ hasText: 'Callers refused most' }));
+    await told(page.locator('section').filter({ hasText: 'What callers ask for at their busiest' }));
+    await to(page, 'rules/edit?domain=api&rule=per-user');
+    await told(page.locator('.preview'));
+    // Of 60, 30, 20, 15 and 12 requests: a rule refuses 40 of two callers; one that only counts would refuse all five.
+    const rule = (name, limit, more) => `  - name: ${name}\n    key: [user]\n${more}    limits: [{ algorithm: fixed_window, limit: ${limit}, window: 1d }]\n`;
+    await write(page, `domain: api\nrules:\n${rule('strict', 25, '')}${rule('trial', 1, '    shadow: true\n')}`);
+    await page.locator('.preview').getByText(/Would have refused\s+40\s+of 137 requests,\s+2\s+of 5 callers of strict/).waitFor();
+    await page.locator('.preview').getByText(/Refused first:.*by\s+api\/strict/).waitFor();
+    await looks(page, 'editor-missing-node');
+    await accessible(page, 'editor with a missing node');
+    page.noMistakes();
+  },
+
   /** What callers ask for suggests a limit; one click makes it a shadow rule, which says what enforcing it would do. */
   async suggestion(browser) {
     const page = await open(browser);
@@ -549,6 +614,13 @@ const stories = {
     await table.getByText('refused').first().waitFor();
     await looks(page, 'keys-why');
     await accessible(page, 'keys with decisions');
+    // What is no time is not searched for, and what was found before does not stay.
+    for (const wrong of ['25:61', '99:99', '24:00', '2026-02-31T10:00', '7']) {
+      await page.getByLabel('At', { exact: true }).fill(wrong);
+      await page.getByLabel('At', { exact: true }).press('Enter');
+      await page.getByRole('alert').filter({ hasText: `There is no time “${wrong}”` }).waitFor();
+      await until(`nothing is found at ${wrong}`, async () => (await table.count()) === 0 || 'decisions are shown');
+    }
     await page.getByLabel('At', { exact: true }).fill('2020-01-01T00:00');
     await page.getByLabel('At', { exact: true }).press('Enter');
     await page.getByText('No decision is kept of that minute.').waitFor();

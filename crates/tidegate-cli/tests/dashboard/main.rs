@@ -128,6 +128,11 @@ fn the_numbers_of_a_preview_stay_whole_at_every_width() {
 }
 
 #[test]
+fn a_node_that_does_not_answer_is_named_wherever_its_part_is_missing() {
+    live_through("missing");
+}
+
+#[test]
 fn a_suggested_limit_becomes_a_shadow_rule() {
     live_through("suggestion");
 }
