@@ -15,6 +15,9 @@
 //! of them together are, the largest does, so that a limit with few callers loses none to one with many. What is older than two
 //! days is forgotten.
 
+mod cut;
+mod join;
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
@@ -22,6 +25,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_core::Micros;
 
+pub use self::join::join_demands;
+use self::join::{Refusals, joined, run};
 use crate::histogram::Histogram;
 use crate::table::{Name, Parts, Quick, Table};
 
@@ -37,10 +42,6 @@ const MOST_LIMITS: usize = 1_000;
 const NAMED: usize = 32;
 /// How long a table is added to before the next one is begun. The last two are told.
 const GENERATION_US: u64 = 24 * 3_600_000_000;
-/// About how many bytes a run, a caller and a place take as JSON.
-const RUN_BYTES: usize = 56;
-const CALLER_BYTES: usize = 24;
-const PLACE_BYTES: usize = 24;
 /// The percentile of callers that a suggested limit lets pass, in thousandths.
 const SUGGESTED: u64 = 999;
 
@@ -435,124 +436,6 @@ fn sampled(caller: u32, halvings: u32) -> bool {
     caller.trailing_zeros() >= halvings
 }
 
-/// Joins what several nodes say of their limits: what they saw of the same one becomes one.
-#[must_use]
-pub fn join_demands(parts: Vec<LimitDemand>) -> Vec<LimitDemand> {
-    let mut of_limit: BTreeMap<(String, String, String), Vec<LimitDemand>> = BTreeMap::new();
-    for part in parts {
-        let name = (part.domain.clone(), part.rule.clone(), part.limit.clone());
-        let known = of_limit.entry(name).or_default();
-        // Nodes of another version of the rules count in other cells.
-        if known
-            .first()
-            .is_none_or(|known| (known.window_us, &known.algorithm) == (part.window_us, &part.algorithm))
-        {
-            known.push(part);
-        }
-    }
-    of_limit.into_values().map(|parts| joined(&parts, Refusals::AtOnce)).collect()
-}
-
-fn run((window, caller): (u64, u32), refused: Refused) -> Run {
-    let Refused { used, hits, requests } = refused;
-    Run { window, caller, used, hits, requests }
-}
-
-/// When parts that are joined were refused.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusals {
-    /// One after the other: the busier of both counts.
-    AtOtherTimes,
-    /// By several nodes at once: what each refused is its own.
-    AtOnce,
-}
-
-fn joined(parts: &[LimitDemand], when: Refusals) -> LimitDemand {
-    let Some(first) = parts.first() else { return LimitDemand::default() };
-    // A part that has no callers left, as releases before this one made them, must not take away those of the others.
-    let with_callers = parts.iter().filter(|part| !part.callers.is_empty());
-    let halvings = with_callers.map(|part| part.halvings).max().unwrap_or(0);
-    let mut callers: HashMap<u32, Peak> = HashMap::new();
-    let mut places: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut runs: BTreeMap<(u64, u32), Refused> = BTreeMap::new();
-    for part in parts {
-        part.places.iter().for_each(|(place, count)| *places.entry(*place).or_default() += count);
-        for one in &part.runs {
-            let run = runs.entry((one.window, one.caller)).or_default();
-            run.used = run.used.max(one.used);
-            run.hits = run.hits.saturating_add(one.hits);
-            run.requests = run.requests.saturating_add(one.requests);
-        }
-    }
-    let most_refused = MostRefused::of(&runs, parts, when);
-    for peak in parts.iter().flat_map(|part| &part.callers).filter(|peak| sampled(peak.caller, halvings)) {
-        let known = callers.entry(peak.caller).or_insert(Peak { caller: peak.caller, ..Peak::default() });
-        known.used = known.used.max(peak.used);
-        known.refused = most_refused.with(known.refused, peak);
-    }
-    let mut named: HashMap<u32, NamedPeak> = HashMap::new();
-    for one in parts.iter().flat_map(|part| &part.named) {
-        let nobody = Peak { caller: one.peak.caller, ..Peak::default() };
-        let known =
-            named.entry(one.peak.caller).or_insert_with(|| NamedPeak { peak: nobody, key: one.key.clone() });
-        known.peak.used = known.peak.used.max(one.peak.used);
-        known.peak.refused = most_refused.with(known.peak.refused, &one.peak);
-    }
-    let mut named: Vec<NamedPeak> = named.into_values().collect();
-    named.sort_by(|a, b| (b.peak.needed(), &a.key).cmp(&(a.peak.needed(), &b.key)));
-    named.truncate(NAMED);
-    let mut callers: Vec<Peak> = callers.into_values().collect();
-    callers.sort_unstable_by_key(|peak| peak.caller);
-    LimitDemand {
-        since_us: parts.iter().map(|part| part.since_us).min().unwrap_or(0),
-        halvings,
-        places: places.into_iter().collect(),
-        runs: runs.into_iter().map(|(at, refused)| run(at, refused)).collect(),
-        callers,
-        named,
-        left_out: parts.iter().map(|part| part.left_out).sum(),
-        ..first.clone()
-    }
-}
-
-/// The most that each caller was refused within one window, over all parts.
-struct MostRefused {
-    when: Refusals,
-    /// Of callers whose busiest window is known on every part.
-    known: HashMap<u32, u64>,
-}
-
-impl MostRefused {
-    fn of(runs: &BTreeMap<(u64, u32), Refused>, parts: &[LimitDemand], when: Refusals) -> Self {
-        let mut known: HashMap<u32, u64> = HashMap::new();
-        for ((_, caller), run) in runs {
-            let most = known.entry(*caller).or_default();
-            *most = run.hits.max(*most);
-        }
-        for part in parts {
-            let mut own: HashMap<u32, u64> = HashMap::new();
-            part.runs.iter().for_each(|run| {
-                let most = own.entry(run.caller).or_default();
-                *most = run.hits.max(*most);
-            });
-            // Its busiest window is told no more.
-            for peak in part.callers.iter().filter(|peak| own.get(&peak.caller) < Some(&peak.refused)) {
-                known.remove(&peak.caller);
-            }
-        }
-        MostRefused { when, known }
-    }
-
-    /// What a caller was refused at most, where `so_far` is known of other parts.
-    fn with(&self, so_far: u64, peak: &Peak) -> u64 {
-        match (self.known.get(&peak.caller), self.when) {
-            (Some(known), _) => *known,
-            (None, Refusals::AtOtherTimes) => so_far.max(peak.refused),
-            (None, Refusals::AtOnce) => so_far.saturating_add(peak.refused),
-        }
-    }
-}
-
 impl LimitDemand {
     /// Requests seen.
     #[must_use]
@@ -601,81 +484,6 @@ impl LimitDemand {
             requests_above: self.requests_above(limit),
             busiest: above.take(most_named).cloned().collect(),
         })
-    }
-
-    /// About how many bytes it takes as JSON.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let names = self.domain.len() + self.rule.len() + self.limit.len();
-        let rows =
-            PLACE_BYTES * self.places.len() + RUN_BYTES * self.runs.len() + CALLER_BYTES * self.callers.len();
-        320 + names + rows + self.named.iter().map(NamedPeak::bytes).sum::<usize>()
-    }
-
-    /// Less of all, until it takes at most so many bytes, half of which are for callers. What is left of those is a sample as good as
-    /// any of its size, and never empty where there were any: then it may take more.
-    pub fn cut(&mut self, most_bytes: usize) {
-        if self.bytes() <= most_bytes {
-            return;
-        }
-        self.fold_runs(most_bytes / 8 / RUN_BYTES);
-        self.merge_places(most_bytes / 4 / PLACE_BYTES);
-        self.cut_named(most_bytes / 8);
-        while self.bytes() > most_bytes && self.halve() {}
-    }
-
-    /// Counts the oldest refusals with the places that their node alone gives them: they are in the order of time.
-    fn fold_runs(&mut self, most: usize) {
-        let folded = self.runs.drain(..self.runs.len().saturating_sub(most));
-        let mut places: BTreeMap<u64, u64> = self.places.drain(..).collect();
-        for Run { used, hits, requests, .. } in folded {
-            let refused = Refused { used, hits, requests };
-            refused.places().for_each(|(place, count)| *places.entry(place).or_default() += count);
-        }
-        self.places = places.into_iter().collect();
-    }
-
-    /// Makes one of two neighbours, as often as it takes. What was admitted and what was refused never become one.
-    fn merge_places(&mut self, most: usize) {
-        while self.places.len() > most.max(2) {
-            let admitted = self.places.partition_point(|(place, _)| *place <= self.quota);
-            let (admitted, refused) = self.places.split_at(admitted);
-            let both = |two: &[(u64, u64)]| {
-                let (place, _) = two.last().expect("chunks are not empty");
-                (*place, two.iter().map(|(_, count)| count).sum())
-            };
-            self.places = admitted.chunks(2).chain(refused.chunks(2)).map(both).collect();
-        }
-    }
-
-    /// Leaves out the names of those that are less busy.
-    fn cut_named(&mut self, most_bytes: usize) {
-        let mut bytes = 0;
-        let fits = self.named.iter().take_while(|one| {
-            bytes += one.bytes();
-            bytes <= most_bytes
-        });
-        let fits = fits.count();
-        self.named.truncate(fits);
-    }
-
-    /// Leaves out every second caller; false where that would be all of them.
-    fn halve(&mut self) -> bool {
-        let halvings = self.halvings + 1;
-        let is_left = |peak: &Peak| sampled(peak.caller, halvings);
-        if !self.callers.iter().any(is_left) {
-            return false;
-        }
-        self.callers.retain(is_left);
-        self.halvings = halvings;
-        true
-    }
-}
-
-impl NamedPeak {
-    /// About how many bytes it takes as JSON.
-    fn bytes(&self) -> usize {
-        64 + self.key.iter().map(|(name, value)| name.len() + 2 * value.len() + 8).sum::<usize>()
     }
 }
 
