@@ -54,9 +54,10 @@ pub(crate) async fn stats(
     // Where the fleet cannot be asked, this node's own history is better than none.
     let nodes =
         if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
-    let (mut series, latencies) = match fleets {
+    let ((mut series, latencies), of_one_node) = match fleets {
         Some(chunks) => merged(window, now.as_micros() / 1_000_000, chunks, own, fits),
-        None => own,
+        // A node that shares no store is all that there is.
+        None => (own, vec![control.fleet.is_shared(); window.steps().count()]),
     };
     let (total, rules) = (Series::total(&series), series.len());
     if let Some(most) = wanted.most {
@@ -77,6 +78,7 @@ pub(crate) async fn stats(
         "store_p50_us": column(|one| one.store_p50_us),
         "store_p99_us": column(|one| one.store_p99_us),
         "nodes": nodes,
+        "of_one_node": of_one_node,
         "versions": marks(&control, window).await,
     })))
 }

@@ -133,14 +133,15 @@ impl Window {
 /// What is shown of a window.
 pub(crate) type Shown = (Vec<Series>, Vec<Latencies>);
 
-/// The fleet's history over a window. Where the fleet has none, as while its store was gone, this node's `own` stands.
+/// The fleet's history over a window, and for each step whether it is of this node alone. Where the fleet has none, as while its
+/// store was gone and once that lost its data, this node's `own` stands.
 pub(crate) fn merged(
     window: Window,
     now_s: u64,
     chunks: Vec<HistoryChunk>,
     own: Shown,
     wanted: impl Fn(&SeriesKey) -> bool,
-) -> Shown {
+) -> (Shown, Vec<bool>) {
     let fleet = Merged {
         chunks: chunks.into_iter().map(|chunk| (chunk.number, chunk.rows)).collect(),
         unit_s: if window.fine() { 1 } else { SLOTS },
@@ -159,7 +160,8 @@ pub(crate) fn merged(
         fleet.series(&steps, &row, own)
     });
     let latencies = steps.iter().zip(own_latencies).map(|(step, own)| fleet.latencies(step, own));
-    (series.collect(), latencies.collect())
+    let of_one_node = steps.iter().map(|step| matches!(step, Step::Unknown)).collect();
+    ((series.collect(), latencies.collect()), of_one_node)
 }
 
 struct Merged {
@@ -289,8 +291,9 @@ mod tests {
         let mut own = Series::empty(&rule(), window());
         own.allowed = vec![Some(1.0), Some(2.0), Some(3.0), None];
         let own = (vec![own], vec![Latencies::default(); 4]);
-        let (series, _) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        let ((series, _), of_one_node) = merged(window(), START + 100, vec![chunk], own, |_| true);
         assert_eq!(series[0].allowed, [Some(15.0), Some(2.0), Some(10.0), None]);
+        assert_eq!(of_one_node, [false, true, false, true], "and it is said where");
     }
 
     #[test]
@@ -299,7 +302,7 @@ mod tests {
         let (fast, slow) = (rows(99, &[99]), rows(1, &[0, 0, 0, 0, 0, 0, 0, 0, 1]));
         let chunk = chunk(&[(0, &fast), (0, &slow)]);
         let own = (Vec::new(), vec![Latencies::default(); 4]);
-        let (series, latencies) = merged(window(), START + 100, vec![chunk], own, |_| true);
+        let ((series, latencies), _) = merged(window(), START + 100, vec![chunk], own, |_| true);
         assert_eq!((series[0].rule.as_str(), series[0].allowed[0]), ("per-user", Some(100.0)));
         assert!(latencies[0].decision_p99_us.unwrap() <= 5.0, "{latencies:?}");
     }
@@ -309,7 +312,7 @@ mod tests {
         let told = rows(10, &[]);
         let chunk = chunk(&[(0, &told), (3, &told)]);
         let own = (Vec::new(), vec![Latencies::default(); 4]);
-        let (series, _) = merged(window(), START + 4, vec![chunk], own, |_| true);
+        let ((series, _), _) = merged(window(), START + 4, vec![chunk], own, |_| true);
         assert_eq!(series[0].allowed, [Some(10.0), None, None, None]);
     }
 
