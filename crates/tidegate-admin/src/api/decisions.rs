@@ -64,6 +64,11 @@ pub(crate) async fn search(
         Some(text) => when::moment_or_back(text, now, field).map(|at| Some(at.as_micros())),
         None => Ok(None),
     };
+    let (from_us, to_us) = (moment(&wanted.from, "from")?, moment(&wanted.to, "to")?);
+    if from_us.unwrap_or(0) >= to_us.unwrap_or(u64::MAX) {
+        return Err(Problem::field("from", "it must be before `to`")
+            .hint("spans go back from now: from=1h and to=15m is what was between them"));
+    }
     let attributes = attributes(wanted.key.as_deref())?;
     let masked = caller.actor.role == Role::Viewer;
     if masked && !attributes.iter().all(|(_, value)| is_hash(value)) {
@@ -74,8 +79,8 @@ pub(crate) async fn search(
         .hint("take the hash from a decision or a list of top callers, or ask an editor"));
     }
     let search = Search {
-        from_us: moment(&wanted.from, "from")?,
-        to_us: moment(&wanted.to, "to")?,
+        from_us,
+        to_us,
         attributes,
         verdict: wanted.verdict.as_deref().map(verdict).transpose()?,
         domain: wanted.domain,
@@ -83,6 +88,7 @@ pub(crate) async fn search(
         most: wanted.limit.unwrap_or(USUAL).min(MOST),
     };
     let most = search.most;
+    let unknown = unknown_name(&control, &search);
     let gathered = control.gather(log, Question::Decisions { search: search.hidden(log.names()) }).await;
     let (mut found, mut nodes) = (Vec::new(), Vec::new());
     let (mut fit, mut stand_for, mut oldest, mut cut) = (0, 0, None, false);
@@ -106,10 +112,24 @@ pub(crate) async fn search(
         "stand_for": stand_for,
         "oldest": oldest.map(micros),
         "cut": cut,
+        "unknown": unknown,
         "node": control.node,
         "nodes": nodes,
         "missing": gathered.missing,
     })))
+}
+
+/// What is asked for by a name that no rule in use has. One may have had it: what was kept then is still found.
+fn unknown_name(control: &Control, search: &Search) -> Option<String> {
+    let snapshot = control.limiter.snapshot();
+    let mut domains = snapshot.rules().domains();
+    if let Some(wanted) = search.domain.as_ref().filter(|wanted| !domains.any(|domain| domain == *wanted)) {
+        return Some(format!("no domain in use is called `{wanted}`"));
+    }
+    let name = search.rule.as_ref()?;
+    let is_in = |domain: &str| search.domain.as_ref().is_none_or(|wanted| wanted == domain);
+    let is_known = snapshot.rules().rules().any(|rule| rule.name() == name && is_in(rule.domain()));
+    (!is_known).then(|| format!("no rule in use is called `{name}`"))
 }
 
 fn micros(at: u64) -> String {

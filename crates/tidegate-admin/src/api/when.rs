@@ -25,18 +25,42 @@ pub(crate) fn span_us(text: &str, field: &str) -> Answer<u64> {
     Ok(span.get())
 }
 
-/// A moment, or a span from now.
+/// A moment, or a span from now. What is too late to be kept is refused: it would end earlier than was asked for.
 pub(crate) fn moment_or_ahead(text: &str, now: Timestamp, field: &str) -> Answer<Timestamp> {
-    match parse_duration(text) {
-        Ok(ahead) => Ok(Timestamp::from_micros(now.as_micros().saturating_add(ahead.get()))),
-        Err(_) => parse(text, field),
+    let moment = match parse_duration(text) {
+        Ok(ahead) => Timestamp::from_micros(now.as_micros().saturating_add(ahead.get())),
+        Err(_) => parse(text, field)?,
+    };
+    if moment >= Timestamp::MAX {
+        let last = self::text(Timestamp::MAX);
+        return Err(Problem::field(field, format!("it is too late: {last} is the latest that can be kept")));
     }
+    Ok(moment)
 }
 
 /// A moment, or a span back from now.
 pub(crate) fn moment_or_back(text: &str, now: Timestamp, field: &str) -> Answer<Timestamp> {
     match parse_duration(text) {
         Ok(back) => Ok(Timestamp::from_micros(now.as_micros().saturating_sub(back.get()))),
-        Err(_) => parse(text, field),
+        Err(_) => parse(text, field).map_err(|problem| {
+            problem.hint("write date, time and zone, such as 2027-01-01T00:00:00Z, or how far back: 15m")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_that_is_too_late_to_be_kept_is_refused_and_the_latest_is_named() {
+        let now = Timestamp::from_micros(1_800_000_000_000_000);
+        let refused = moment_or_ahead("2999-01-01T00:00:00Z", now, "until").unwrap_err();
+        assert!(format!("{refused:?}").contains("2255-06-05"), "{refused:?}");
+        assert!(moment_or_ahead("2254-01-01T00:00:00Z", now, "until").is_ok());
+        assert_eq!(
+            moment_or_ahead("1s", now, "until").ok(),
+            Some(Timestamp::from_micros(1_800_000_001_000_000))
+        );
     }
 }

@@ -71,6 +71,10 @@ fn escaped(text: &str) -> String {
 fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
     let unreadable = |error: io::Error| Failure::new(format!("cannot read {}: {error}", path.display()));
     let (from, to) = (moment_us(args.from.as_deref(), "--from")?, moment_us(args.to.as_deref(), "--to")?);
+    if from.unwrap_or(0) >= to.unwrap_or(u64::MAX) {
+        return Err(Failure::new("--from must be before --to")
+            .hint("spans go back from now: --from 1h --to 15m is what was between them"));
+    }
     let (mut newest, mut fit, mut bad) = (VecDeque::new(), 0u64, 0u64);
     let mut hashed = BTreeSet::new();
     let mut lines = Reader::new(File::open(path).map_err(unreadable)?);
@@ -161,6 +165,9 @@ fn sentences(found: &Value) -> String {
         }
         _ => Ok(()),
     };
+    if let (0, Some(unknown)) = (fit, found["unknown"].as_str()) {
+        let _ = writeln!(out, "{}: `tidegate rules list` shows them", plain(unknown));
+    }
     for name in
         found["hashed"].as_array().into_iter().flatten().filter_map(Value::as_str).filter(|_| fit == 0)
     {
@@ -212,4 +219,19 @@ fn sentence(decision: &Value) -> String {
     }
     line.push(')');
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_found_under_a_name_that_no_rule_has_says_so_and_where_the_names_are() {
+        let unknown = "no rule in use is called `nope`";
+        let told = sentences(&json!({ "decisions": [], "fit": 0, "unknown": unknown }));
+        assert_eq!(
+            told,
+            "nothing that fits was kept\nno rule in use is called `nope`: `tidegate rules list` shows them\n"
+        );
+    }
 }

@@ -215,6 +215,8 @@ fn why_was_somebody_refused_at_three_past_two_is_answered_from_a_file_and_by_a_s
     assert_eq!(told.matches("refused by api/r").count(), 2, "{told}");
     assert!(told.contains("2027-01-16T14:03:00Z") && told.contains("2027-01-16T14:03:59.999999Z"), "{told}");
     assert!(at("5m", "1m").contains("nothing that fits was kept"), "spans go back from now");
+    let wrong = at("1m", "5m");
+    assert!(wrong.starts_with("exit 1") && wrong.contains("--from must be before --to"), "{wrong}");
     let wrong = at("14:03", "1m");
     assert!(wrong.starts_with("exit 1") && wrong.contains("--from 2027-01-01T14:03Z"), "{wrong}");
 

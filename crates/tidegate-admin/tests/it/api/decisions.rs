@@ -30,6 +30,26 @@ fn a_search_says_who_was_refused_and_by_which_rule() {
 }
 
 #[test]
+fn a_search_for_what_cannot_be_says_so() {
+    let node = node();
+    for (asked, unknown) in
+        [("rule=nope", "rule"), ("domain=nope", "domain"), ("domain=api&rule=nope", "rule")]
+    {
+        let found = node.get(&format!("/decisions?{asked}"));
+        let told = format!("no {unknown} in use is called `nope`");
+        assert_eq!((&found["fit"], &found["unknown"]), (&json!(0), &json!(told)), "{asked}");
+    }
+    assert_eq!(node.get("/decisions?domain=api&rule=per-user")["unknown"], Value::Null);
+    let refused = |query: &str| {
+        let answer = node.ask("GET", &format!("/decisions?{query}"), &Value::Null);
+        assert_eq!(answer.status, 422, "{query}");
+        answer.json()["hint"].as_str().unwrap().to_owned()
+    };
+    assert!(refused("from=15m&to=1h").contains("spans go back from now"));
+    assert!(refused("from=soon").contains("15m"));
+}
+
+#[test]
 fn a_viewer_sees_no_key() {
     let node = node();
     let token = node.token(Role::Viewer, false);
