@@ -156,12 +156,13 @@ impl Picture {
         }
         let mut nodes = table(&["NODE", "RELEASE", "HEALTH", "VERSION", "BUSY", "ALLOWED/S", "REFUSED/S"], 3);
         for node in self.nodes["nodes"].as_array().into_iter().flatten() {
-            let busy = format!("{:.0}%", 100.0 * node["busy"].as_f64().unwrap_or_default());
+            let unless_lost = |text: String| if is_lost(node) { "-".to_owned() } else { text };
+            let busy = unless_lost(format!("{:.0}%", 100.0 * node["busy"].as_f64().unwrap_or_default()));
             let health = match &node["error"] {
                 Value::Null => shown(&node["health"]),
                 error => shown(error),
             };
-            let rates = ["allowed_per_s", "refused_per_s"].map(|rate| shown(&node[rate]));
+            let rates = ["allowed_per_s", "refused_per_s"].map(|rate| unless_lost(shown(&node[rate])));
             let [allowed, refused] = rates;
             let (name, release) = (shown(&node["name"]), shown(&node["release"]));
             nodes.add_row([name, release, health, shown(&node["version"]), busy, allowed, refused]);
@@ -188,23 +189,25 @@ impl Picture {
     }
 
     fn summary(&self) -> String {
-        let (allowed, refused) = self.nodes["nodes"].as_array().into_iter().flatten().fold(
-            (0.0, 0.0),
-            |(allowed, refused), node| {
-                let rate = |name: &str| node[name].as_f64().unwrap_or_default();
-                (allowed + rate("allowed_per_s"), refused + rate("refused_per_s"))
-            },
-        );
-        let nodes = self.nodes["nodes"].as_array().map_or(0, Vec::len);
+        let nodes = self.nodes["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
+        // What a lost node told last says nothing about now.
+        let (lost, alive): (Vec<&Value>, Vec<&Value>) = nodes.iter().partition(|node| is_lost(node));
+        let sum = |name: &str| alive.iter().filter_map(|node| node[name].as_f64()).sum::<f64>();
+        let (allowed, refused) = (sum("allowed_per_s"), sum("refused_per_s"));
         let runs = if self.nodes["converged"] == true { "all run it" } else { "not all run it" };
+        let lost = if lost.is_empty() { String::new() } else { format!(", {} lost", lost.len()) };
+        let nodes = match alive.len() {
+            1 => "1 node".to_owned(),
+            many => format!("{many} nodes"),
+        };
         let time = |name: &str| match self.latest[name].as_f64() {
             Some(us) if us < 1_000.0 => format!("{us:.0} us"),
             Some(us) => format!("{:.1} ms", us / 1_000.0),
             None => "-".to_owned(),
         };
         format!(
-            "version {}, {nodes} nodes ({runs})   store {} {}   {allowed:.0} allowed/s, {refused:.0} refused/s   \
-             p50 {}, p99 {}\n",
+            "version {}, {nodes} ({runs}{lost})   store {} {}   {allowed:.0} allowed/s, {refused:.0} refused/s \
+             (each rule's decision)   p50 {}, p99 {}\n",
             self.nodes["version"],
             shown(&self.stores["kind"]),
             shown(&self.stores["health"]),
@@ -239,6 +242,11 @@ fn busiest(client: &AdminClient, by: &'static str, most: usize) -> Vec<Busy> {
     found
 }
 
+/// Whether a node was not heard lately, and did not take leave.
+fn is_lost(node: &Value) -> bool {
+    node["lost"] == true
+}
+
 /// A table whose first columns are words, and the others numbers.
 fn table(columns: &[&str], words: usize) -> Table {
     let mut table = Table::new();
@@ -253,4 +261,26 @@ fn table(columns: &[&str], words: usize) -> Table {
 fn mean(column: &Value) -> Option<f64> {
     let known: Vec<f64> = column.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
     (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_node_is_counted_as_lost_and_its_last_rates_are_not() {
+        let node = |name: &str, lost: bool| json!({ "name": name, "lost": lost, "busy": 0.5, "allowed_per_s": 70, "refused_per_s": 7, "health": "healthy" });
+        let picture = Picture {
+            nodes: json!({ "version": 3, "converged": true, "nodes": [node("a", false), node("b", true)] }),
+            stores: json!({ "kind": "redis", "health": "healthy" }),
+            latest: json!({}),
+            rules: Vec::new(),
+            callers: Vec::new(),
+        };
+        let text = picture.text(10);
+        assert!(text.contains("1 node (all run it, 1 lost)"), "{text}");
+        assert!(text.contains("70 allowed/s, 7 refused/s (each rule's decision)"), "{text}");
+        let row = |name: &str| text.lines().find(|line| line.starts_with(&format!(" {name} "))).unwrap();
+        assert_eq!((row("a").matches("70").count(), row("b").matches("70").count()), (1, 0), "{text}");
+    }
 }
