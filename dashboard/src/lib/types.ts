@@ -169,6 +169,7 @@ export interface Node {
   busy?: number | null;
   store?: string;
   health?: string;
+  lost?: boolean;
 }
 
 export interface Nodes {
@@ -214,6 +215,7 @@ export interface Stats {
   store_p50_us?: Column;
   store_p99_us?: Column;
   nodes?: number;
+  of_one_node?: boolean[];
   versions?: Version[];
 }
 
