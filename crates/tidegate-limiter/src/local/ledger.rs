@@ -46,24 +46,35 @@ impl Ledger {
 
     /// Opens an account for the cell of `spend`, if it has none.
     pub(crate) fn open(&self, hash: CellHash, spend: &Spend<'_>, portion: Portion) -> Account {
-        let mut debts = self.debts.lock();
-        let full = debts.len() >= self.most;
-        match debts.entry(hash) {
-            Entry::Occupied(_) => Account::Known,
-            Entry::Vacant(_) if full => Account::None,
-            Entry::Vacant(place) => {
-                let cell = OwnedCell::new(&spend.cell, spend.touch.limit);
-                place.insert(Debt { cell, hits: 0, portion });
-                self.shares.fetch_add(usize::from(portion == Portion::Share), Ordering::Relaxed);
-                Account::New
-            }
+        self.account(&mut self.debts.lock(), hash, spend, portion).0
+    }
+
+    /// Adds to the account of the cell of `spend`. A settlement may have closed it since it was opened, while nothing was owed.
+    pub(crate) fn spent(&self, hash: CellHash, spend: &Spend<'_>, portion: Portion) {
+        let hits = spend.touch.ask.hits.get();
+        match self.account(&mut self.debts.lock(), hash, spend, portion).1 {
+            Some(debt) => debt.hits = debt.hits.saturating_add(hits),
+            None => drop(self.forgiven.fetch_add(hits, Ordering::Relaxed)),
         }
     }
 
-    pub(crate) fn spent(&self, hash: CellHash, hits: u64) {
-        match self.debts.lock().get_mut(&hash) {
-            Some(debt) => debt.hits = debt.hits.saturating_add(hits),
-            None => drop(self.forgiven.fetch_add(hits, Ordering::Relaxed)),
+    /// The account of the cell of `spend`, opened if it has none.
+    fn account<'d>(
+        &self,
+        debts: &'d mut HashMap<CellHash, Debt, RandomState>,
+        hash: CellHash,
+        spend: &Spend<'_>,
+        portion: Portion,
+    ) -> (Account, Option<&'d mut Debt>) {
+        let full = debts.len() >= self.most;
+        match debts.entry(hash) {
+            Entry::Occupied(known) => (Account::Known, Some(known.into_mut())),
+            Entry::Vacant(_) if full => (Account::None, None),
+            Entry::Vacant(place) => {
+                let cell = OwnedCell::new(&spend.cell, spend.touch.limit);
+                self.shares.fetch_add(usize::from(portion == Portion::Share), Ordering::Relaxed);
+                (Account::New, Some(place.insert(Debt { cell, hits: 0, portion })))
+            }
         }
     }
 
@@ -131,7 +142,26 @@ impl Settling {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::{Ask, FixedWindow, Limit, Micros, Scope, Stance, Touch};
+    use tidegate_store::CellKey;
+
     use super::*;
+    use crate::cell_hash::CellHasher;
+
+    #[test]
+    fn what_is_spent_after_a_settlement_closed_the_account_is_owed_all_the_same() {
+        let limit = Limit::FixedWindow(FixedWindow::new(9, Micros::from_secs(1)).unwrap());
+        let scope = Scope::new(&[b"a"]);
+        let cell = CellKey { scope: &scope, key: b"k", tag: b"k" };
+        let spend =
+            Spend { cell, touch: Touch { limit: &limit, ask: Ask::hits(7), stance: Stance::Enforced } };
+        let (ledger, hash) = (Ledger::new(10), CellHasher::new([1, 2]).cell(&cell));
+        assert_eq!(ledger.open(hash, &spend, Portion::Share), Account::New);
+        ledger.settle(hash, 0);
+        ledger.spent(hash, &spend, Portion::Share);
+        let owed: Vec<u64> = ledger.due(10, |_| true).iter().map(|(_, debt)| debt.hits).collect();
+        assert_eq!((owed, ledger.forgiven(), ledger.owes_shares()), (vec![7], 0, true));
+    }
 
     #[test]
     fn who_finds_the_turn_taken_does_not_end_it() {

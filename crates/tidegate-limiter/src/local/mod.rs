@@ -157,16 +157,18 @@ impl LocalCells {
             LocalReason::Approximate if !spent => {
                 self.approximate.put_back(held.own.hash, hits, Timestamp::MAX);
             }
-            LocalReason::StoreUnavailable { .. } if spent => self.owe(&held.own.spend, held.own.hash),
+            LocalReason::StoreUnavailable { portion, .. } if spent => {
+                self.owe(&held.own.spend, held.own.hash, portion);
+            }
             LocalReason::Local | LocalReason::Approximate | LocalReason::StoreUnavailable { .. } => {}
         }
     }
 
     /// Records a debt: the store must learn what was spent without it.
-    fn owe(&self, spend: &Spend<'_>, hash: CellHash) {
+    fn owe(&self, spend: &Spend<'_>, hash: CellHash, portion: Portion) {
         let Spend { cell, touch } = spend;
         match touch.ask.lease {
-            _ if !touch.limit.takes_lease() => self.ledger.spent(hash, touch.ask.hits.get()),
+            _ if !touch.limit.takes_lease() => self.ledger.spent(hash, spend, portion),
             Some(id) => {
                 let (cell, version) = (OwnedCell::new(cell, touch.limit), touch.limit.fingerprint());
                 let (ask, stance) = (touch.ask, Stance::Enforced);
