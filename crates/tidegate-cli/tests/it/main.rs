@@ -45,6 +45,7 @@ mod redis_faults;
 mod redis_heal;
 mod redis_hot_key;
 mod redis_load;
+mod redis_memory_alike;
 mod redis_outage;
 mod redis_penalty;
 mod redis_serve;
