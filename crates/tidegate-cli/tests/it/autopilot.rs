@@ -1,7 +1,7 @@
 //! Autopilots of two servers on one Redis and one database.
 
 use serde_json::{Value, json};
-use tidegate_testkit::{Certificates, Postgres, Redis, eventually, http};
+use tidegate_testkit::{Certificates, Postgres, Redis, SteppedClock, eventually, http};
 
 use crate::alerts::LONG;
 use crate::control_world::{Node, rules_of};
@@ -107,4 +107,42 @@ fn an_alert_that_only_another_node_knows_of_holds_the_autopilot_back() {
     eventually("the other holds back, and says why", LONG, || blind.server.stderr().contains(why));
     drop(alerted);
     eventually("without the alert it steps", LONG, || !steps(&blind).is_empty());
+}
+
+/// Two rules that the same callers spend from; `pilot` is what the second says of an autopilot.
+fn left_and(pilot: &str) -> String {
+    let limited = "key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 1d }]";
+    format!(
+        "domain: api\nrules:\n  - {{ name: left, {limited} }}\n  - {{ name: steered, {limited}{pilot} }}\n"
+    )
+}
+
+/// Of two rules in one world, that one steps shows that nothing else held the other back. The first is looked at first.
+#[test]
+fn a_rule_that_does_not_ask_for_an_autopilot_has_none_however_sure_its_suggestion_is() {
+    let clock = SteppedClock::new();
+    let env = clock.env();
+    let env = env.each_ref().map(|(name, path)| (*name, path.to_str().unwrap()));
+    let sections = "decision_log: { admissions_one_in: 1 }\nalerts: { enabled: false }";
+    let node = Node::start_with(sections, &env);
+    assert_eq!(node.publish(&left_and("")).status, 200);
+    node.runs(10);
+    ask([&node, &node]);
+    let suggested = |rule: &str| {
+        let rules = node.get("/suggestions")["rules"].as_array().unwrap().clone();
+        let one = rules.into_iter().find(|one| one["rule"] == rule)?["limits"][0]["suggestion"].clone();
+        Some((one["limit"].as_u64()?, one["confidence_percent"].as_u64()? >= 95))
+    };
+    let both_have_one = || ["left", "steered"].map(suggested) == [Some((1, true)); 2];
+    eventually("both have a suggestion", LONG, both_have_one);
+    // A day is what an autopilot waits that says nothing else.
+    clock.set_ahead_of_the_machine(25 * 3_600);
+    assert_eq!(node.publish(&left_and(", autopilot: { min: 6, max: 50, step: 20% }")).status, 200);
+    eventually("the one that asks for it is steered", LONG, || !steps(&node).is_empty());
+    let versions = node.get("/versions");
+    let reasons: Vec<&str> =
+        versions["versions"].as_array().unwrap().iter().map(|one| one["reason"].as_str().unwrap()).collect();
+    assert!(reasons[0].starts_with("autopilot: api/steered: 10 -> 8: "), "{reasons:?}");
+    assert!(reasons[1..].iter().all(|reason| !reason.starts_with("autopilot")), "{reasons:?}");
+    assert_eq!(suggested("left"), Some((1, true)));
 }
