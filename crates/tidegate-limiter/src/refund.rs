@@ -331,10 +331,15 @@ impl Remote {
 
     /// Refunds, in the background, what the store just reported as spent, whatever its breaker's state.
     pub(crate) fn refund_late(self: &Arc<Self>, given: GivenBack) {
-        let remote = self.clone();
+        let (remote, began) = (self.clone(), self.clock.now());
         self.spawn(Box::pin(async move {
             for some in given.chunks(LARGEST_BATCH) {
-                let refund = || refund_at(remote.store(), some.into(), None);
+                let refund = || {
+                    // It may be tried again: the hits are older by then.
+                    let waited = remote.clock.now().since(began);
+                    let older = some.iter().map(|(cell, hits, age)| (cell.clone(), *hits, *age + waited));
+                    refund_at(remote.store(), older.collect(), None)
+                };
                 remote.call_late(StoreCall::Refund, refund).await;
             }
         }));

@@ -17,6 +17,9 @@ use crate::refund::{Return, stored};
 impl Limiter {
     /// Gives back what limits of shadow rules spent on a request that passed, if another limit of the same rule refuses it.
     pub(crate) async fn settle_shadows(&self, plan: &Plan<'_>, outcomes: &[Outcome], asked_at: Timestamp) {
+        if outcomes.iter().all(Outcome::is_admitted) {
+            return;
+        }
         let age = self.clock.now().since(asked_at);
         let spent = spent_in_vain(plan, outcomes).into_iter();
         let returns: SmallVec<[Return; 4]> =
@@ -38,23 +41,20 @@ impl Limiter {
 
 /// The spends of limits of shadow rules that admitted, where another limit of the same rule or its penalty refuses.
 fn spent_in_vain(plan: &Plan<'_>, outcomes: &[Outcome]) -> SmallVec<[usize; 4]> {
-    let is_shadow = |entry: &&MatchedLimit<'_>| entry.rule.map(Rule::mode) == Some(Mode::Shadow);
-    let spend_of = |entry: &MatchedLimit<'_>| match entry.asks {
-        Asks::Limit { spend, .. } => Some(spend),
-        _ => None,
-    };
-    let refuses =
-        move |entry: &MatchedLimit<'_>| spend_of(entry).is_some_and(|spend| !outcomes[spend].is_admitted());
-    let is_refused = move |one: &&MatchedLimit<'_>| {
+    let refuses = |entry: &MatchedLimit<'_>| matches!(entry.asks, Asks::Limit { spend, .. } if !outcomes[spend].is_admitted());
+    let is_refused_shadow = |one: &MatchedLimit<'_>| {
         let same = |other: &&MatchedLimit<'_>| {
             other.descriptor == one.descriptor && other.rule.map(Rule::index) == one.rule.map(Rule::index)
         };
-        plan.entries.iter().filter(same).any(refuses)
+        one.rule.map(Rule::mode) == Some(Mode::Shadow) && plan.entries.iter().filter(same).any(refuses)
     };
-    let spent = plan.limits().iter().filter(is_shadow).filter(is_refused).filter_map(spend_of);
-    spent
-        .filter(|place| outcomes[*place].is_admitted() && may_go_back(plan.spends[*place].touch.limit))
-        .collect()
+    // By spend: two descriptors may share one.
+    let in_vain = |place: &usize| {
+        outcomes[*place].is_admitted()
+            && may_go_back(plan.spends[*place].touch.limit)
+            && plan.limits().iter().any(|entry| entry.is_for(*place) && is_refused_shadow(entry))
+    };
+    plan.refundable().filter(in_vain).collect()
 }
 
 /// Whether a limit would not count a refused request either, and can take hits back.

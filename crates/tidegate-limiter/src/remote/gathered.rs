@@ -40,7 +40,10 @@ impl Remote {
         for (hash, cell, hits) in given {
             let is_full = gathered.len() >= MOST_GATHERED;
             match gathered.get_mut(&hash) {
-                Some(known) => known.hits = known.hits.saturating_add(hits),
+                Some(known) => {
+                    known.hits = known.hits.saturating_add(hits);
+                    known.since = known.since.min(since);
+                }
                 None if is_full => {}
                 None => drop(gathered.insert(hash, Gathered { cell, hits, since })),
             }

@@ -50,3 +50,16 @@ fn a_shadow_rule_spends_nothing_for_a_request_that_another_rule_refuses() {
     };
     assert_eq!(left(&world), 1);
 }
+
+#[test]
+fn what_two_equal_descriptors_spent_of_a_shadow_limit_goes_back_once() {
+    let world = World::new(
+        "- { name: a, key: [user], shadow: true, limits: [2/s, { algorithm: fixed_window, limit: 100, window: 1h }] }",
+    );
+    let user: &[(&str, &str)] = &[("user", "42")];
+    let left = || world.check_cost(user, 0).reports()[1].limit().unwrap().outcome.remaining;
+    world.check_descriptors(&[(user, 1), (user, 1)]);
+    assert_eq!(left(), 98);
+    world.check_descriptors(&[(user, 1), (user, 1)]);
+    assert_eq!(left(), 98, "the second is refused, and spends nothing");
+}
