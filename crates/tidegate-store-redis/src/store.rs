@@ -12,7 +12,7 @@ use tidegate_store::{
 };
 
 use crate::client::{Call, Client, Route};
-use crate::clocks::{self, ServerClocks};
+use crate::clocks::ServerClocks;
 use crate::cluster::Cluster;
 use crate::config::{ConfigError, RedisConfig, TimeSource};
 use crate::dial::Dialer;
@@ -76,7 +76,7 @@ impl RedisStore {
             late_answers: config.late_answers,
             connect_timeout: config.connect_timeout,
             time: config.time.clone(),
-            clocks: ServerClocks::new(Arc::clone(&config.node_clock), config.timeout, nodes),
+            clocks: ServerClocks::new(Arc::clone(&config.node_clock), nodes),
             fleet: FleetNotes::default(),
         };
         Ok(RedisStore { inner: Arc::new(inner) })
@@ -165,9 +165,9 @@ impl Inner {
         let (node, sent) = (self.client.route().node_of(partition), self.clocks.own_now());
         if operation == Operation::Decide
             && self.given_time().is_none()
-            && let Some(now) = self.clocks.known_now(node)
+            && let Some(now) = self.clocks.known_at(node, sent)
         {
-            plan.begins_before(clocks::after(now, deadline.left() + BEGINS_WITHIN));
+            plan.begins_before(now + Micros::from(deadline.left() + BEGINS_WITHIN));
         }
         plan.seal(self.given_time());
         let script = plan.script();
@@ -183,7 +183,7 @@ impl Inner {
                 Ok(Ran::Done(answer))
             }
             ScriptAnswer::OtherTime(now) => {
-                self.clocks.correct(node, now);
+                self.clocks.heard(node, sent, now);
                 Ok(Ran::OtherTime)
             }
         }
