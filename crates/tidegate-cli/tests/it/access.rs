@@ -87,6 +87,19 @@ async fn ask_grpc(channel: Channel, key: &'static str, value: Option<&str>) -> R
     RateLimitServiceClient::new(channel).should_rate_limit(request).await.map(drop)
 }
 
+/// The same on a connection of its own, waited for.
+pub(crate) fn ask_grpc_once(
+    address: SocketAddr,
+    key: &'static str,
+    value: Option<&str>,
+) -> Result<(), tonic::Status> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        ask_grpc(channel, key, value).await
+    })
+}
+
 #[test]
 fn grpc_wants_a_token_too_and_any_of_several_will_do_while_they_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,13 +107,8 @@ fn grpc_wants_a_token_too_and_any_of_several_will_do_while_they_are_replaced() {
     let config = format!("access: {{ tokens: [{TOKEN}], tokens_file: tokens }}");
     let mut server = serve(dir.path(), &config, &[]);
     let address = server.addr("grpc");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ask = |key: &'static str, value: Option<&str>| {
-        runtime.block_on(async {
-            let channel =
-                Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
-            ask_grpc(channel, key, value).await.map_err(|status| (status.code(), status.message().to_owned()))
-        })
+        ask_grpc_once(address, key, value).map_err(|status| (status.code(), status.message().to_owned()))
     };
     let bearer = |token: &str| format!("Bearer {token}");
     for right in [TOKEN, OTHER] {

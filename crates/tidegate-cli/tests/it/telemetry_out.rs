@@ -14,8 +14,9 @@ use tidegate_testkit::{
     http, poll, resp,
 };
 
+use crate::access::ask_grpc_once;
 use crate::alerts::LONG;
-use crate::redis_world::{BINARY, PATIENCE};
+use crate::redis_world::{BINARY, PATIENCE, now};
 
 /// A server in a folder of its own, with one rule of five a minute for each user.
 pub(crate) struct Server {
@@ -183,6 +184,101 @@ fn limits_of_an_envoy_config_are_told_under_the_names_that_its_documentation_giv
             *sums.entry(name.to_owned()).or_default() += count.parse::<u64>().unwrap();
         }
     }
+}
+
+/// A StatsD receiver: what came, added up by name.
+struct Statsd {
+    socket: UdpSocket,
+    counted: BTreeMap<String, u64>,
+    /// Milliseconds, in order.
+    timed: Vec<(String, f64)>,
+}
+
+impl Statsd {
+    fn start() -> Statsd {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        Statsd { socket, counted: BTreeMap::new(), timed: Vec::new() }
+    }
+
+    fn section(&self) -> String {
+        format!(
+            "telemetry: {{ statsd: {{ address: '{}', every: 200ms }} }}",
+            self.socket.local_addr().unwrap()
+        )
+    }
+
+    /// Adds the next packet, if one comes, and tells what a counter has reached.
+    fn counted(&mut self, name: &str) -> u64 {
+        let mut packet = [0; 65_536];
+        if let Ok(length) = self.socket.recv(&mut packet) {
+            for line in std::str::from_utf8(&packet[..length]).unwrap().lines() {
+                let (name, rest) = line.split_once(':').unwrap();
+                match rest.split_once('|').unwrap() {
+                    (count, "c") => {
+                        *self.counted.entry(name.to_owned()).or_default() += count.parse::<u64>().unwrap();
+                    }
+                    (span, "ms") => self.timed.push((name.to_owned(), span.parse().unwrap())),
+                    _ => panic!("neither a counter nor a time: {line}"),
+                }
+            }
+        }
+        self.counted.get(name).copied().unwrap_or_default()
+    }
+}
+
+#[test]
+fn requests_over_grpc_and_their_time_are_told_under_the_names_of_envoys_rate_limit_service() {
+    let mut statsd = Statsd::start();
+    let listen = [("TIDEGATE_LISTEN__GRPC", "127.0.0.1:0")];
+    let mut server = Server::start_with_env("memory:", &statsd.section(), &listen);
+    let grpc = server.server.addr("grpc");
+    assert_eq!(server.check("42", None), 200, "over HTTP, which is none of them");
+    let longest = (0..7).map(|_| {
+        let asked = now();
+        ask_grpc_once(grpc, "x-any", None).unwrap();
+        asked.elapsed().as_secs_f64() * 1_000.0
+    });
+    let longest = longest.fold(0.0, f64::max);
+    let requests = "ratelimit_server.ShouldRateLimit.total_requests";
+    eventually("all seven are told", PATIENCE, || statsd.counted(requests) >= 7);
+    assert_eq!(statsd.counted(requests), 7);
+    assert!(!statsd.timed.is_empty());
+    for (name, mean_ms) in &statsd.timed {
+        assert_eq!(name, "ratelimit_server.ShouldRateLimit.response_time");
+        assert!(*mean_ms > 0.0 && *mean_ms < longest, "{mean_ms} ms, where the longest took {longest} ms");
+    }
+}
+
+#[test]
+fn rules_that_were_taken_and_refused_are_told_under_the_names_of_envoys_rate_limit_service() {
+    let mut statsd = Statsd::start();
+    let mut server = Server::start("memory:", &statsd.section());
+    let [taken, refused] = ["success", "error"].map(|how| format!("ratelimit.service.config_load_{how}"));
+    server.offer_rules(&RULES.replace("5/minute", "6/minute"));
+    eventually("new rules are told", PATIENCE, || statsd.counted(&taken) > 0);
+    assert_eq!(statsd.counted(&refused), 0);
+    let before = statsd.counted(&taken);
+    server.offer_rules("domain: [");
+    eventually("refused ones are told", PATIENCE, || statsd.counted(&refused) > 0);
+    assert_eq!(statsd.counted(&taken), before);
+}
+
+#[test]
+fn errors_of_a_killed_redis_are_told_under_the_name_of_envoys_rate_limit_service() {
+    let (mut statsd, redis) = (Statsd::start(), Redis::start());
+    let server = Server::start(&redis.url(), &statsd.section());
+    let [errors, hits] = ["call.should_rate_limit.redis_error", "rate_limit.api.per-user.total_hits"]
+        .map(|name| format!("ratelimit.service.{name}"));
+    assert_eq!(server.check("42", None), 200);
+    eventually("the first hit is told", PATIENCE, || statsd.counted(&hits) == 1);
+    assert_eq!(statsd.counted(&errors), 0);
+    redis.kill();
+    let mut users = (0..).map(|user| user.to_string());
+    eventually("errors are told", PATIENCE, || {
+        server.check(&users.next().unwrap(), None);
+        statsd.counted(&errors) > 0
+    });
 }
 
 /// What OpenTelemetry's own messages make of a body.
