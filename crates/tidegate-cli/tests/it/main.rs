@@ -39,6 +39,7 @@ mod overload;
 mod plan;
 mod promises;
 mod proxy;
+mod redis_approximate;
 mod redis_clock;
 mod redis_exact;
 mod redis_faults;
