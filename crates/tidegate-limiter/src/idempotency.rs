@@ -202,7 +202,7 @@ impl Limiter {
     async fn put_record(&self, name: [u8; 32], value: Vec<u8>) -> Result<Option<Vec<u8>>, StoreError> {
         match &self.remote {
             None => self.store.put_record(Record { name: &name, value: &value }, KEPT).answer().await,
-            Some(remote) => remote.put_record(name, value).await,
+            Some(remote) => remote.put_record(name, value, KEPT).await,
         }
     }
 
@@ -268,9 +268,15 @@ impl Drop for FirstTime<'_> {
             }
             Some(remote) => {
                 let until = limiter.clock.now() + KEPT;
-                limiter.request_names.remember(Unwritten { name: self.name, from, to: None, until });
+                let change = Unwritten { name: self.name, from, to: None, until };
+                limiter.request_names.remember(change.clone());
                 let (remote, names) = (remote.clone(), limiter.request_names.clone());
-                remote.clone().spawn(Box::pin(async move { remote.write_what_is_unwritten(&names).await }));
+                // Only its own: many may be dropped at once. The background retries what fails.
+                remote.clone().spawn(Box::pin(async move {
+                    if remote.write(change.clone()).await.is_ok() {
+                        names.wrote(&change);
+                    }
+                }));
             }
         }
     }
@@ -369,30 +375,36 @@ impl Remote {
         self: &Arc<Self>,
         name: [u8; 32],
         value: Vec<u8>,
+        ttl: Micros,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let (store, nodes) = (self.store(), self.nodes_of([&name[..]].into_iter()));
-        let work =
-            async move { store.put_record(Record { name: &name, value: &value }, KEPT).answer().await };
+        let work = async move { store.put_record(Record { name: &name, value: &value }, ttl).answer().await };
         self.run(StoreCall::Record, nodes, work).await
     }
 
     async fn replace_record(self: &Arc<Self>, change: Unwritten) -> Result<bool, StoreError> {
         let (store, nodes) = (self.store(), self.nodes_of([&change.name[..]].into_iter()));
+        let ttl = self.time_left_of(&change);
         let work = async move {
             let record = Record { name: &change.name, value: &change.from };
-            store.replace_record(record, change.to.as_deref(), KEPT).answer().await
+            store.replace_record(record, change.to.as_deref(), ttl).answer().await
         };
         self.run(StoreCall::Record, nodes, work).await
     }
 
     /// Changes a record, or adds the answer if its claim is not found: the store did not take the claim either.
     async fn write(self: &Arc<Self>, change: Unwritten) -> Result<(), StoreError> {
-        let (name, to) = (change.name, change.to.clone());
+        let (name, to, ttl) = (change.name, change.to.clone(), self.time_left_of(&change));
         let is_changed = self.replace_record(change).await?;
         match to.filter(|_| !is_changed) {
-            Some(to) => self.put_record(name, to).await.map(drop),
+            Some(to) => self.put_record(name, to, ttl).await.map(drop),
             None => Ok(()),
         }
+    }
+
+    /// What is left of the minute that began with the answer, however late it is written.
+    fn time_left_of(&self, change: &Unwritten) -> Micros {
+        change.until.since(self.clock.now()).max(Micros::from_millis(1))
     }
 
     /// Writes queued record changes to the store, for names that this node has claimed. Doing so twice is harmless.

@@ -103,6 +103,38 @@ fn an_answer_is_known_here_for_a_minute() {
 }
 
 #[test]
+fn an_answer_that_is_written_late_is_known_elsewhere_no_longer_than_its_minute() {
+    let fleet = two_nodes();
+    fleet.nodes[0].first(Weather::Refuses, Ends::Answered);
+    fleet.run_for_millis(55_000);
+    fleet.set(Weather::Fine);
+    fleet.run_for_millis(2_000);
+    assert_eq!(fleet.nodes[1].known("what"), Known::Answered(b"yes".to_vec()));
+    fleet.run_for_millis(5_000);
+    assert_eq!(fleet.nodes[1].known("what"), Known::Nothing);
+}
+
+#[test]
+fn a_hundred_names_that_are_given_up_at_once_cost_a_call_each() {
+    let fleet = two_nodes();
+    let limiter = fleet.nodes[0].limiter.clone();
+    fleet.executor.finish(async move {
+        let mut firsts = Vec::new();
+        for number in 0..100 {
+            let id = RequestId::new("api", &number.to_string(), b"what");
+            let Ok(Claim::First(first)) = limiter.claim(&id).await else { panic!("it is the first") };
+            firsts.push(first);
+        }
+        drop(firsts);
+    });
+    fleet.run_for_millis(2_000);
+    let seen = fleet.nodes[0].link.seen.lock().unwrap();
+    let records = seen.others.iter().filter(|(_, name)| *name == "record").count();
+    // A claim and its end each, and the key of leases now and then.
+    assert!((200..=210).contains(&records), "{records}");
+}
+
+#[test]
 fn answers_without_end_take_bounded_memory() {
     let fleet = two_nodes();
     fleet.set(Weather::Refuses);
