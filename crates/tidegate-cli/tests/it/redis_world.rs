@@ -130,7 +130,7 @@ impl Answer {
         self.source.starts_with("fallback_")
     }
 
-    fn read(reply: &Value) -> Self {
+    pub(crate) fn read(reply: &Value) -> Self {
         let Value::Array(parts) = reply else { panic!("not an answer to a check: {reply:?}") };
         Answer {
             allowed: parts[0].int() == 1,
