@@ -2,13 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tidegate_testkit::{
-    Certificates, Prometheus, Redis, TidegateServer, Upstream, eventually, find_tool, http, poll,
+    Certificates, Nginx, Prometheus, Redis, TidegateServer, Upstream, eventually, find_tool, http, poll,
 };
 
 use crate::redis_world::{BINARY, Node, PATIENCE, PATIENT};
@@ -301,31 +306,127 @@ fn a_trace_that_came_in_is_an_exemplar_of_the_duration_and_only_in_openmetrics()
     });
 }
 
+/// A proxy before one server, which waits half a second for its connection and for its answer.
+struct Proxied {
+    proxy: SocketAddr,
+    admin: SocketAddr,
+    _server: TidegateServer,
+    _dir: TempDir,
+}
+
+impl Proxied {
+    /// `upstream` is how it is reached, as the configuration says it.
+    fn before(upstream: &str) -> Proxied {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("rules.yaml"),
+            "domain: api\nrules:\n- { name: r, limits: [500/minute] }\n",
+        )
+        .unwrap();
+        let config = format!(
+            "listen: {{ http: off, grpc: off, resp: off, admin: '127.0.0.1:0' }}\nrules: {{ paths: [rules.yaml] }}\n\
+             proxy:\n  listen: '127.0.0.1:0'\n  domain: api\n  timeouts: {{ connect: 500ms, head: 500ms }}\n  \
+             upstreams: [{{ name: back, {upstream} }}]\n"
+        );
+        let file = dir.path().join("tidegate.yaml");
+        fs::write(&file, config).unwrap();
+        let mut server = TidegateServer::start(BINARY, &["--config", file.to_str().unwrap()]);
+        let [proxy, admin] = ["proxy", "admin"].map(|name| server.addr(name));
+        Proxied { proxy, admin, _server: server, _dir: dir }
+    }
+
+    /// Failures by why, those that occurred.
+    fn failures(&self) -> Vec<(String, u64)> {
+        let text = http::get(self.admin, "/metrics").text();
+        let start = "tidegate_upstream_failures_total{upstream=\"back\",reason=\"";
+        let counted = text.lines().filter_map(|line| line.strip_prefix(start)?.split_once("\"} "));
+        let counted = counted.map(|(reason, count)| (reason.to_owned(), count.parse().unwrap()));
+        counted.filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn answers(&self, path: &str, status: u16) {
+        assert_eq!(http::get(self.proxy, path).status, status);
+    }
+}
+
 #[test]
 fn an_upstream_server_that_is_gone_is_counted_by_why() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("rules.yaml"), "domain: api\nrules:\n- { name: r, limits: [500/minute] }\n")
-        .unwrap();
     // A port that was just given back: nobody listens there.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let config = format!(
-        "listen: {{ http: off, grpc: off, resp: off, admin: '127.0.0.1:0' }}\nrules: {{ paths: [rules.yaml] }}\n\
-         proxy: {{ listen: '127.0.0.1:0', domain: api, upstreams: [{{ name: back, targets: ['http://{gone}'] }}] }}\n"
-    );
-    let file = dir.path().join("tidegate.yaml");
-    fs::write(&file, config).unwrap();
-    let mut server = TidegateServer::start(BINARY, &["--config", file.to_str().unwrap()]);
-    let [proxy, admin] = ["proxy", "admin"].map(|name| server.addr(name));
-    for _ in 0..4 {
-        assert_eq!(http::get(proxy, "/").status, 502);
-    }
-    let text = http::get(admin, "/metrics").text();
-    assert!(
-        text.contains("tidegate_upstream_failures_total{upstream=\"back\",reason=\"unreachable\"} 4\n"),
-        "{text}"
-    );
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let world = Proxied::before(&format!("targets: ['http://{gone}']"));
+    (0..4).for_each(|_| world.answers("/", 502));
+    assert_eq!(world.failures(), [("unreachable".to_owned(), 4)]);
+    let text = http::get(world.admin, "/metrics").text();
     assert!(text.contains("tidegate_upstream_answers_total{upstream=\"back\"} 0\n"), "{text}");
     assert!(text.contains("tidegate_upstream_servers{upstream=\"back\",state=\"unwell\"} 1\n"), "{text}");
+}
+
+#[test]
+fn an_upstream_server_that_takes_no_connection_is_counted_by_why() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let full = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        socket.listen(1).unwrap()
+    });
+    let address = full.local_addr().unwrap();
+    // Nobody accepts, so those who wait to be take all the room there is; to others the system says nothing.
+    let one_more = || TcpStream::connect_timeout(&address, Duration::from_millis(200));
+    let waiting: Vec<TcpStream> = std::iter::repeat_with(one_more).map_while(Result::ok).collect();
+    assert!(!waiting.is_empty());
+    let world = Proxied::before(&format!("targets: ['http://{address}']"));
+    world.answers("/", 504);
+    assert_eq!(world.failures(), [("connect_timeout".to_owned(), 1)]);
+}
+
+#[test]
+fn an_upstream_server_that_does_not_answer_is_counted_by_why() {
+    // The system takes its connections, and nobody reads them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let world = Proxied::before(&format!("targets: ['http://{}']", silent.local_addr().unwrap()));
+    world.answers("/", 504);
+    assert_eq!(world.failures(), [("answer_timeout".to_owned(), 1)]);
+}
+
+#[test]
+fn an_upstream_server_that_breaks_off_is_counted_by_why() {
+    let breaking = TcpListener::bind("127.0.0.1:0").unwrap();
+    let world = Proxied::before(&format!("targets: ['http://{}']", breaking.local_addr().unwrap()));
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in breaking.incoming() {
+            // A request came, and its answer begins and does not go on.
+            let _ = stream.as_ref().unwrap().read(&mut [0; 1_024]).unwrap();
+            stream.unwrap().write_all(b"HTTP/1.1 2").unwrap();
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    (0..3).for_each(|_| world.answers("/", 502));
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked >= 3, "{asked}");
+    assert_eq!(world.failures(), [("broke_off".to_owned(), asked)]);
+}
+
+#[test]
+fn an_upstream_server_whose_certificate_is_not_trusted_is_counted_by_why() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (own, strangers) = (Certificates::for_loopback(dir.path()), Certificates::for_loopback(other.path()));
+    let nginx = Nginx::start(|addr| {
+        let (cert, key) = (own.cert.display(), own.key.display());
+        format!(
+            "server {{ listen {addr} ssl; ssl_certificate {cert}; ssl_certificate_key {key}; return 204; }}"
+        )
+    });
+    let behind = |ca: &Path| {
+        let port = nginx.addr().port();
+        Proxied::before(&format!("targets: ['https://localhost:{port}'], ca: '{}'", ca.display()))
+    };
+    let [trusting, doubting] = [&own.ca, &strangers.ca].map(|ca| behind(ca));
+    trusting.answers("/", 204);
+    assert_eq!(trusting.failures(), []);
+    doubting.answers("/", 502);
+    assert_eq!(doubting.failures(), [("handshake".to_owned(), 1)]);
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub(super) enum DialError {
     TooSlow(Duration),
     #[error("no connection")]
     Refused(#[source] io::Error),
+    #[error("no TLS handshake")]
+    Tls(#[source] io::Error),
     #[error("no handshake")]
     Handshake(#[source] hyper::Error),
     #[error("the host's name cannot be in a certificate")]
@@ -91,7 +93,7 @@ impl Dialer {
                 let config = if wants == Wants::Any { &tls.any } else { &tls.http1 };
                 let name = ServerName::try_from(self.target.host.clone()).map_err(|_| DialError::Name)?;
                 let connector = TlsConnector::from(Arc::clone(config));
-                let stream = connector.connect(name, stream).await.map_err(DialError::Refused)?;
+                let stream = connector.connect(name, stream).await.map_err(DialError::Tls)?;
                 match stream.get_ref().1.alpn_protocol() {
                     Some(b"h2") => speak_http2(stream).await,
                     _ => speak_http1(stream).await,

@@ -278,7 +278,7 @@ fn no_connection(error: &DialError, outgoing: Box<Outgoing>) -> Failed {
         DialError::TooSlow(_) => (Kind::GatewayTimeout, Fault::Server(UpstreamFailure::ConnectTimeout)),
         DialError::NoUpgrades => (Kind::BadGateway, Fault::Client),
         DialError::Refused(_) => (Kind::BadGateway, Fault::Server(UpstreamFailure::Unreachable)),
-        DialError::Handshake(_) | DialError::Name => {
+        DialError::Tls(_) | DialError::Handshake(_) | DialError::Name => {
             (Kind::BadGateway, Fault::Server(UpstreamFailure::Handshake))
         }
     };
