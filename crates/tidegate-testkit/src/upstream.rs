@@ -4,12 +4,12 @@ use std::io::{self, BufReader, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
 use crate::acceptor::{Acceptor, Connection};
-use crate::clock::sleep;
+use crate::clock::{now, sleep};
 use crate::http::{Head, Unframed, read_body, read_head};
 
 /// An HTTP/1.1 server that counts requests and answers each with what it received.
@@ -41,6 +41,8 @@ pub struct Received {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
+    /// When all of it was there.
+    pub at: Instant,
 }
 
 impl Upstream {
@@ -137,7 +139,7 @@ fn serve(connection: &Connection, state: &State) -> io::Result<()> {
         state.requests.fetch_add(1, Ordering::SeqCst);
         if let Some(received) = &state.received {
             let path = head.first.split(' ').nth(1).unwrap_or_default().to_owned();
-            let one = Received { path, headers: head.headers.clone(), body: body.clone() };
+            let one = Received { path, headers: head.headers.clone(), body: body.clone(), at: now() };
             received.lock().unwrap_or_else(PoisonError::into_inner).push(one);
         }
         state.workers.take();

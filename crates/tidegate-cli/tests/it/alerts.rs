@@ -14,7 +14,7 @@ use crate::telemetry_out::{RULES, Server};
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// The alerts in all bodies that a webhook got: kind and state, in order.
-fn told(webhook: &Upstream) -> Vec<(String, String)> {
+pub(crate) fn told(webhook: &Upstream) -> Vec<(String, String)> {
     let bodies = webhook.received();
     let alerts = bodies.iter().flat_map(|one| {
         let body: Value = serde_json::from_slice(&one.body).unwrap();
@@ -106,7 +106,7 @@ fn a_killed_redis_is_at_the_webhook_within_ten_seconds_and_its_end_after() {
 }
 
 /// The same signature, made by somebody else.
-fn openssl_signature(ours: &str, secret: &str, body: &[u8]) -> String {
+pub(crate) fn openssl_signature(ours: &str, secret: &str, body: &[u8]) -> String {
     let at = ours.strip_prefix("t=").unwrap().split(',').next().unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), [at.as_bytes(), b".", body].concat()).unwrap();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod access;
+mod alert_delivery;
 mod alert_kinds;
 mod alerts;
 mod autopilot;

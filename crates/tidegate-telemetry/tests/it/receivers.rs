@@ -196,6 +196,32 @@ fn what_a_receiver_understood_and_refused_is_not_sent_again() {
     assert_eq!((subject(0), subject(1)), ("a".into(), "b".into()));
 }
 
+#[test]
+fn a_receiver_that_is_never_there_is_given_up_after_twelve_tries_and_about_eight_minutes() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let courier = courier(&format!("http://{gone}/hook"));
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let took = runtime.block_on(async {
+        let began = tokio::time::Instant::now();
+        courier.take(1, &[begun("a")]);
+        tokio::select! {
+            settled = courier.settled(Duration::from_secs(3_600)) => assert!(settled, "it goes on for ever"),
+            () = courier.run() => unreachable!("it runs until dropped"),
+        }
+        began.elapsed()
+    });
+    let stats = courier.stats();
+    let counts = [&stats.failed_tries, &stats.dropped, &stats.delivered];
+    assert_eq!(counts.map(|count| count.load(std::sync::atomic::Ordering::Relaxed)), [12, 1, 0]);
+    // Eight pauses that double from half a second to 64 of them, and three of two minutes; each try may take five seconds.
+    let pauses = Duration::from_millis(127_500) + 3 * Duration::from_secs(120);
+    assert!(
+        took >= pauses && took <= pauses + 12 * Duration::from_secs(6),
+        "{took:?}, where pauses are {pauses:?}"
+    );
+}
+
 /// A receiver that does `first` with its first connection, and takes what comes with the second.
 fn at_first(
     first: impl FnOnce(std::net::TcpStream) + Send + 'static,
