@@ -19,6 +19,7 @@ mod control_load;
 mod control_world;
 mod decision_log;
 mod envoy;
+mod exemplars;
 mod explain;
 mod fleet_decisions;
 #[path = "../../../tidegate-server/tests/it/frames.rs"]
