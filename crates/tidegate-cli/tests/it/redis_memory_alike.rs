@@ -1,6 +1,7 @@
 //! What a server on Redis answers, where a shortcut on the way to it could make it differ from one on the memory store.
 
 use serde_json::{Value as Json, json};
+use tidegate_testkit::resp::Value;
 use tidegate_testkit::{Redis, http};
 
 use crate::redis_world::{Node, PATIENT, check};
@@ -29,4 +30,98 @@ fn every_refused_request_is_counted_by_a_limit_that_counts_them_on_redis_as_in_m
         left_of(&node, "tries", "42")
     });
     assert_eq!(left, [json!(7), json!(7)], "three that passed and twenty that did not, of thirty");
+}
+
+/// A server on each store, one after the other.
+fn on_each_store(rules: &str, test: impl Fn(&str, &Node)) {
+    let redis = Redis::start();
+    for (what, store) in [("memory", "memory:"), ("redis", &redis.url())] {
+        test(what, &Node::ready(store, PATIENT, rules));
+    }
+}
+
+/// One descriptor of Envoy's form.
+fn descriptor(entries: &[(&str, &str)]) -> Json {
+    let entry = |(key, value): &(&str, &str)| json!({ "key": key, "value": value });
+    json!({ "entries": entries.iter().map(entry).collect::<Vec<_>>() })
+}
+
+/// Asks with several descriptors at once, as only Envoy's protocol can: the overall code.
+fn ask_with(node: &Node, descriptors: &[&Json]) -> String {
+    let body = json!({ "domain": "api", "descriptors": descriptors }).to_string();
+    http::post_json(node.http, "/json", &body).json()["overallCode"].as_str().unwrap().to_owned()
+}
+
+/// Promise 16: each request spends two, and five is the stricter tier's limit.
+#[test]
+fn two_descriptors_that_name_one_counter_under_different_tiers_keep_the_stricter_limit() {
+    const RULES: &str = "\
+- name: plan
+  key: [user]
+  tiers:
+    on: plan
+    default: free
+    free: [{ algorithm: fixed_window, limit: 50, window: 1d }]
+    pro: [{ algorithm: fixed_window, limit: 5, window: 1d }]
+";
+    on_each_store(RULES, |store, node| {
+        for (user, order) in [("1", ["free", "pro"]), ("2", ["pro", "free"])] {
+            let [first, second] = order.map(|plan| descriptor(&[("user", user), ("plan", plan)]));
+            let passed = (0..50).filter(|_| ask_with(node, &[&first, &second]) == "OK").count();
+            assert_eq!(passed, 2, "{store}, {order:?}");
+        }
+    });
+}
+
+/// Promise 16.
+#[test]
+fn negative_hits_of_a_request_that_is_refused_are_not_given_back() {
+    const RULES: &str =
+        "- { name: ten, key: [user], limits: [{ algorithm: fixed_window, limit: 10, window: 1d }] }\n";
+    on_each_store(RULES, |store, node| {
+        let mut client = node.client();
+        assert!(check(&mut client, &[("user", "42")], 10).allowed, "{store}");
+        let mut back = descriptor(&[("user", "42")]);
+        (back["hitsAddend"], back["isNegativeHits"]) = (json!(4), json!(true));
+        let mut too_much = descriptor(&[("user", "7")]);
+        too_much["hitsAddend"] = json!(11);
+        assert_eq!(ask_with(node, &[&back, &too_much]), "OVER_LIMIT", "{store}");
+        assert_eq!(left_of(node, "ten", "42"), json!(0), "{store}: refused");
+        assert_eq!(ask_with(node, &[&back]), "OK", "{store}");
+        assert_eq!(left_of(node, "ten", "42"), json!(4), "{store}: given back");
+    });
+}
+
+/// Promise 16: a limit of nothing never lets anybody pass, so there is no time to come back. Asked twice, for on Redis the second
+/// answer is the deny cache's.
+#[test]
+fn a_look_at_a_limit_of_nothing_names_no_time_to_come_back() {
+    const RULES: &str =
+        "- { name: ban, key: [user], limits: [{ algorithm: fixed_window, limit: 0, window: 1h }] }\n";
+    on_each_store(RULES, |store, node| {
+        let mut client = node.client();
+        for cost in ["0", "1", "0"] {
+            let reply = client.cmd(&["TG.CHECK", "api", "COST", cost, "user", "42"]);
+            let (allowed, retry_after_ms) = (&reply.array()[0], &reply.array()[3]);
+            assert_eq!((allowed, retry_after_ms), (&Value::Int(0), &Value::Nil), "{store}, cost {cost}");
+        }
+    });
+}
+
+/// Promise 16: one hit in ten years and a burst of 25, so it is full after 250 years; times of that length once wrapped.
+#[test]
+fn a_bucket_that_refills_over_centuries_says_what_is_left_however_often_it_refuses() {
+    const RULES: &str =
+        "- { name: slow, key: [user], limits: [{ algorithm: token_bucket, rate: 1/3650d, burst: 25 }] }\n";
+    on_each_store(RULES, |store, node| {
+        let mut client = node.client();
+        assert_eq!(check(&mut client, &[("user", "42")], 5).remaining, 20, "{store}");
+        let sources = [0; 3].map(|_| {
+            let refused = check(&mut client, &[("user", "42")], 21);
+            assert_eq!((refused.allowed, refused.remaining), (false, 20), "{store}: {refused:?}");
+            refused.source
+        });
+        let repeated = if store == "redis" { "deny_cache" } else { "store" };
+        assert_eq!(sources, ["store", repeated, repeated], "{store}");
+    });
 }
