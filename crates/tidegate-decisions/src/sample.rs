@@ -98,6 +98,8 @@ const MOST_COUNTED: u64 = (1 << COUNT_BITS) - 1;
 /// Beyond the rate one in so many is kept, beyond twice the rate one in twice as many, and so on: at most another sixteenth of
 /// the rate of each thread each time that decisions double.
 const THINNED: u64 = 16;
+/// By how many seconds a decision may be late and still count in the newest second.
+const MOST_LATE: u64 = 10;
 
 impl PerSecond {
     pub(crate) fn new(most: u32) -> Self {
@@ -133,17 +135,27 @@ impl PerSecond {
 
 impl Padded {
     /// Counts one in a second, up to `most`, and says how many there were before: the second and the count are 40 and 24 bits.
+    ///
+    /// Decisions are counted when they end, in the second in which they were asked for: at a change of second both arrive in
+    /// turns. One that is late counts in the newest second, or each turn would begin a count anew.
     #[inline]
     fn count(&self, second: u64, most: u64) -> u64 {
         let second = second & ((1 << (64 - COUNT_BITS)) - 1);
-        let so_far = |state: u64| if state >> COUNT_BITS == second { state & MOST_COUNTED } else { 0 };
+        let so_far = |state: u64| {
+            let newest = state >> COUNT_BITS;
+            match newest.checked_sub(second) {
+                // A clock that was set back by more than that begins anew, or it would keep nothing until it is there again.
+                Some(late) if late <= MOST_LATE => (newest, state & MOST_COUNTED),
+                _ => (second, 0),
+            }
+        };
         // Nothing is written when it is full.
         let counted = |state: u64| {
-            let before = so_far(state);
+            let (second, before) = so_far(state);
             (before < most).then_some(second << COUNT_BITS | (before + 1))
         };
         match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted) {
-            Ok(before) => so_far(before),
+            Ok(before) => so_far(before).1,
             Err(_) => most,
         }
     }
@@ -241,6 +253,22 @@ mod tests {
         }
         assert_eq!([sample.take(101), sample.take(101)], [Some(1); 2]);
         assert_eq!(PerSecond::new(0).take(1), None);
+    }
+
+    #[test]
+    fn seconds_whose_decisions_arrive_in_turns_are_kept_up_to_the_rate_each() {
+        let sample = PerSecond::new(100);
+        let alone = (0..500).filter(|_| sample.take(100) == Some(1)).count();
+        let in_turns = (0..1_000).filter(|turn| sample.take(100 + turn % 2) == Some(1)).count();
+        assert_eq!((alone, in_turns), (100, 100), "the rate of second 100, then that of 101");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_end_the_log() {
+        let sample = PerSecond::new(3);
+        for second in [5_000, 1_000, 1_001] {
+            assert_eq!((0..3).filter_map(|_| sample.take(second)).sum::<u32>(), 3, "in second {second}");
+        }
     }
 
     #[test]
