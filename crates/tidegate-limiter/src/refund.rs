@@ -96,7 +96,8 @@ pub(crate) type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
 
 impl Limiter {
     /// Refunds `amount` hits to every cell that `request` would touch. Its own costs are ignored. Hits that have refilled
-    /// since they were spent are not refunded again.
+    /// since they were spent are not refunded again. A shadow rule that would have refused has spent nothing: it gets nothing
+    /// back if `spent` is the decision, which says so, and `amount` otherwise.
     ///
     /// # Errors
     /// When no rule has the domain, or the store did not answer. A failed refund may have been applied, across several store
@@ -187,6 +188,11 @@ impl Limiter {
         };
         let is_back = |place: usize| match spent {
             SpentAt::Unknown => false,
+            SpentAt::By(decision) | SpentAt::Charged(decision)
+                if plan.is_of(decision) && plan.is_of_refusing_shadow(place, decision) =>
+            {
+                true
+            }
             SpentAt::By(decision) if plan.is_of(decision) => {
                 plan.reset_after(place, decision).is_some_and(|reset_after| age >= reset_after)
             }

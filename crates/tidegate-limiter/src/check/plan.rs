@@ -215,6 +215,18 @@ impl<'p> Plan<'p> {
         about.any(|(_, report)| !report.is_refusal())
     }
 
+    /// Whether the limit at this spend is of a shadow rule that would have refused: as an enforced rule it has spent nothing.
+    pub(crate) fn is_of_refusing_shadow(&self, spend: usize, decision: &Decision) -> bool {
+        let limits = || self.limits().iter().zip(&decision.reports);
+        let of = |entry: &MatchedLimit<'_>| (entry.descriptor, entry.rule.map(Rule::index));
+        let refuses = |one: &MatchedLimit<'_>| {
+            limits().any(|(entry, report)| of(entry) == of(one) && report.is_refusal())
+        };
+        limits().any(|(entry, _)| {
+            entry.is_for(spend) && entry.rule.map(Rule::mode) == Some(Mode::Shadow) && refuses(entry)
+        })
+    }
+
     /// Whether `decision` is about this request, under the same rules.
     pub(crate) fn is_of(&self, decision: &Decision) -> bool {
         let same = |(entry, report): (&MatchedLimit<'_>, &Report)| {

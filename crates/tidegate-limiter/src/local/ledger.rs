@@ -84,6 +84,11 @@ impl Ledger {
         }
     }
 
+    /// Whether an account is open of a cell that is there.
+    pub(crate) fn owes(&self, is_there: impl Fn(&OwnedCell) -> bool) -> bool {
+        self.debts.lock().values().any(|debt| is_there(&debt.cell))
+    }
+
     /// Up to `most` accounts whose store has recovered.
     pub(crate) fn due(&self, most: usize, is_back: impl Fn(&OwnedCell) -> bool) -> Vec<(CellHash, Debt)> {
         let debts = self.debts.lock();

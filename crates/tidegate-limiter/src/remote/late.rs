@@ -79,23 +79,6 @@ impl Drop for Behind<'_> {
     }
 }
 
-impl WayToNode {
-    /// Whether a trial call may go to a node that is behind: one every `pause`.
-    fn is_due(&self, now: Timestamp, pause: Micros) -> bool {
-        let next = self.next_try.load(Ordering::Relaxed);
-        // A clock that stepped back must not prolong the wait.
-        now.as_micros() >= next || next - now.as_micros() > pause.get()
-    }
-
-    /// Whether this call is the trial call.
-    fn goes_to_see(&self, now: Timestamp, pause: Micros) -> bool {
-        let next = self.next_try.load(Ordering::Relaxed);
-        let then = now.as_micros().saturating_add(pause.get());
-        self.is_due(now, pause)
-            && self.next_try.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-}
-
 impl Remote {
     /// `call` was not answered in time: ends every wait for it, frees its slot for the next call, and awaits this one to its
     /// end.
@@ -151,8 +134,8 @@ impl Remote {
         let behind = || nodes.iter().filter(is_behind).map(|node| self.way_to(*node));
         let now = self.clock.now();
         // A call takes the turns only if it may try all of them.
-        behind().all(|way| way.is_due(now, self.timeout))
-            && behind().all(|way| way.goes_to_see(now, self.timeout))
+        behind().all(|way| way.next_try.is_due(now, self.timeout))
+            && behind().all(|way| way.next_try.take(now, self.timeout))
     }
 
     /// Does background work within the time for which late calls are awaited, again while it certainly was not applied: after a

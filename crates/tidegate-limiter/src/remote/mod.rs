@@ -90,11 +90,37 @@ struct WayToNode {
     /// When the last of them became late.
     late_since: AtomicU64,
     /// No trial call goes to it before then.
-    next_try: AtomicU64,
+    next_try: NotBefore,
+    /// Nor does a settlement that its answers cause.
+    next_settlement: NotBefore,
     /// The average duration of its calls.
     call_takes: AtomicU64,
     /// Whether a probe to it is in flight.
     is_probed: AtomicBool,
+}
+
+/// The time before which something is not done again.
+#[derive(Default)]
+struct NotBefore(AtomicU64);
+
+impl NotBefore {
+    fn is_due(&self, now: Timestamp, pause: Micros) -> bool {
+        let next = self.0.load(Ordering::Relaxed);
+        // A clock that stepped back must not prolong the wait.
+        now.as_micros() >= next || next - now.as_micros() > pause.get()
+    }
+
+    /// Whether it is due and this caller does it: then nobody else does for `pause`.
+    fn take(&self, now: Timestamp, pause: Micros) -> bool {
+        let next = self.0.load(Ordering::Relaxed);
+        let then = now.as_micros().saturating_add(pause.get());
+        self.is_due(now, pause)
+            && self.0.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn put_off(&self, now: Timestamp, pause: Micros) {
+        self.0.store(now.as_micros().saturating_add(pause.get()), Ordering::Relaxed);
+    }
 }
 
 impl WayToNode {
@@ -460,12 +486,28 @@ impl Remote {
 
     fn timed_out(&self, nodes: &[usize], waited: Micros) -> StoreError {
         let names: Vec<String> = nodes.iter().map(|node| self.store.endpoint(*node)).collect();
-        let waited = std::time::Duration::from_micros(waited.get());
-        StoreError::TimedOut { endpoint: names.join(" and "), waited }
+        StoreError::TimedOut { endpoint: names.join(" and "), waited: waited.into() }
     }
 
     fn breaker_is_open(&self, node: usize) -> StoreError {
         let source = "it has not answered lately, and is not asked until it does".into();
         StoreError::NotApplied { endpoint: self.store.endpoint(node), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_off_is_due_after_its_pause_and_once_the_clock_was_set_back() {
+        let (pause, at) = (Micros::from_millis(100), Timestamp::from_micros);
+        let next = NotBefore::default();
+        assert!(next.is_due(at(5_000_000), pause), "at first");
+        next.put_off(at(5_000_000), pause);
+        assert!(!next.is_due(at(5_099_999), pause));
+        assert!(next.is_due(at(5_100_000), pause));
+        assert!(next.is_due(at(1_000_000), pause), "the clock was set back by four seconds");
+        assert!(next.take(at(5_100_000), pause) && !next.take(at(5_100_000), pause), "once");
     }
 }

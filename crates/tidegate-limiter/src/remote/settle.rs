@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use tidegate_core::Micros;
 use tidegate_store::{CellCharge, Clock, Request, StoreError};
 
 use super::Remote;
@@ -15,6 +16,9 @@ use crate::cell_hash::CellHash;
 use crate::local::ledger::Debt;
 use crate::observer::StoreCall;
 use crate::owned::{OwnedCharge, OwnedSpend};
+
+/// The pause after a node that answers was found to be owed nothing.
+const NOTHING_OWED_PAUSE: Micros = Micros::from_millis(100);
 
 impl Remote {
     /// Whether anything is owed to any node.
@@ -31,11 +35,25 @@ impl Remote {
         }
         self.tell(self.breakers.answered(node));
         if self.local.ledger.owes_shares() && !self.local.settling.is_under_way() {
-            let remote = self.clone();
-            self.spawn(Box::pin(async move {
-                let _ = remote.settle_with(node).await;
-            }));
+            self.settle_soon(node);
         }
+    }
+
+    /// Settles with `node` in the background. What is owed may all be owed to other nodes: then there is a pause before this
+    /// one is looked at again, because it answers thousands of calls a second, and each look reads all debts.
+    fn settle_soon(self: &Arc<Self>, node: usize) {
+        let now = self.clock.now();
+        if !self.way_to(node).next_settlement.is_due(now, NOTHING_OWED_PAUSE) {
+            return;
+        }
+        let remote = self.clone();
+        self.spawn(Box::pin(async move {
+            if remote.local.ledger.owes(|cell| remote.store.node_of(cell.key().tag) == node) {
+                remote.settle_with(node).await;
+            } else {
+                remote.way_to(node).next_settlement.put_off(now, NOTHING_OWED_PAUSE);
+            }
+        }));
     }
 
     /// Settles with every node that answers.

@@ -1,8 +1,9 @@
 //! What a shadow rule counts is what enforcing it would refuse.
 
-use tidegate_core::Micros;
+use tidegate_core::{Hits, Micros};
+use tidegate_limiter::{CheckRequest, Decision, DescriptorAsk, Report, SpentAt};
 
-use crate::world::World;
+use crate::world::{World, at_once};
 
 const RULES: [&str; 5] = [
     "limits: [10/minute, 100/hour]",
@@ -62,4 +63,28 @@ fn what_two_equal_descriptors_spent_of_a_shadow_limit_goes_back_once() {
     assert_eq!(left(), 98);
     world.check_descriptors(&[(user, 1), (user, 1)]);
     assert_eq!(left(), 98, "the second is refused, and spends nothing");
+}
+
+#[test]
+fn a_refund_gives_a_shadow_rule_that_would_have_refused_nothing() {
+    let world = World::new(
+        "- { name: a, key: [user], shadow: true, limits: [2/hour, { algorithm: fixed_window, limit: 100, window: 1d }] }",
+    );
+    let user: &[(&str, &str)] = &[("user", "42")];
+    let left = || {
+        let decision = world.check_cost(user, 0);
+        let remaining = |report: &Report| report.limit().unwrap().outcome.remaining;
+        decision.reports().iter().map(remaining).collect::<Vec<u64>>()
+    };
+    let refund = |decision: &Decision| {
+        let descriptors = [DescriptorAsk::one(&[("user", b"42")])];
+        let request = CheckRequest::new("api", &descriptors);
+        at_once(world.limiter.refund(&request, Hits::ONE, SpentAt::By(decision))).unwrap();
+    };
+    let [_, second, third] = [(); 3].map(|()| world.check(user));
+    assert_eq!(left(), [0, 98]);
+    refund(&third);
+    assert_eq!(left(), [0, 98], "it was to be refused");
+    refund(&second);
+    assert_eq!(left(), [1, 99]);
 }
