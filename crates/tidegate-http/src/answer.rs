@@ -55,11 +55,11 @@ pub fn message(decision: &Decision) -> Cow<'static, str> {
 /// time, the second in which a window ends would be told now as that one and now as the next.
 pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, headers: &mut HeaderMap) {
     if let Some((report, limit)) = governing_limit(decision) {
-        let since_epoch = span(asked_at.since(Timestamp::default()));
+        let since_epoch = Duration::from(asked_at.since(Timestamp::default()));
         reported(decision, report, limit).write(sets, since_epoch, headers);
     }
     if let Some(retry_after) = retry_after(decision) {
-        write_retry_after(span(retry_after), headers);
+        write_retry_after(retry_after.into(), headers);
     }
 }
 
@@ -87,7 +87,7 @@ pub fn refusal(decision: &Decision) -> Problem {
 #[must_use]
 pub fn shed(shed: &Shed) -> (Problem, HeaderMap) {
     let mut headers = HeaderMap::with_capacity(1);
-    write_retry_after(span(shed.retry_after), &mut headers);
+    write_retry_after(shed.retry_after.into(), &mut headers);
     let hint = "it spent nothing: try again later, and at longer and longer intervals";
     (Problem::new(Kind::Shed, shed.to_string()).hint(hint), headers)
 }
@@ -143,11 +143,7 @@ fn reported<'d>(decision: &'d Decision, report: &Report, limit: &LimitReport) ->
         policy: rule_name(decision, report),
         limit: limit.quota,
         remaining: limit.outcome.remaining,
-        window: limit.window.map(span),
-        reset_after: span(limit.outcome.reset_after),
+        window: limit.window.map(Duration::from),
+        reset_after: limit.outcome.reset_after.into(),
     }
-}
-
-pub(crate) fn span(micros: Micros) -> Duration {
-    Duration::from_micros(micros.get())
 }

@@ -149,7 +149,7 @@ impl Gate {
 
     fn decided(&self, began: Timestamp, domain: &str, trace: Option<TraceContext>, decision: &Decision) {
         let Some((observer, transport)) = &self.observed else { return };
-        let took = answer::span(self.clock.now().since(began));
+        let took = self.clock.now().since(began).into();
         observer.answered(*transport, took);
         if let Some(context) = trace {
             observer.traced(&answer::traced(context, *transport, (began, took), domain, decision));

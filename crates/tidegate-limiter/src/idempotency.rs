@@ -84,7 +84,9 @@ impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ClaimError::UsedForAnother => "request_id was used for another request less than a minute ago",
-            ClaimError::UnderWay => "a request with this request_id is still being decided",
+            ClaimError::UnderWay => {
+                "a request with this request_id is still being decided, or its result is unknown"
+            }
         })
     }
 }

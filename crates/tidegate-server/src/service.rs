@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::Timestamp;
 use tidegate_http::{Gate, answer};
 use tidegate_limiter::{Decision, Limiter, Observer, Shedder, TokioRuntime, TraceContext, Traced, Transport};
 use tidegate_store::Clock;
@@ -46,7 +46,7 @@ impl Service {
     /// Tells the observer how long a request took that was there, whole, at `began`.
     pub(crate) fn answered(&self, transport: Transport, began: Timestamp) {
         let took = self.clock.now().since(began);
-        self.observer.answered(transport, Duration::from_micros(took.get()));
+        self.observer.answered(transport, took.into());
     }
 
     /// The same for a decision that belongs to a sampled trace, where it does.
@@ -59,7 +59,7 @@ impl Service {
         decision: &Decision,
     ) {
         if let Some(context) = trace {
-            let took = span(self.clock.now().since(began));
+            let took = Duration::from(self.clock.now().since(began));
             self.observer.traced(&answer::traced(context, transport, (began, took), domain, decision));
         }
     }
@@ -74,7 +74,7 @@ impl Service {
         allowed: bool,
     ) {
         if let Some(context) = trace {
-            let took = span(self.clock.now().since(began));
+            let took = Duration::from(self.clock.now().since(began));
             self.observer.traced(&Traced::new(context, transport, (began, took), domain, allowed));
         }
     }
@@ -102,8 +102,4 @@ impl Service {
     ) {
         answer::write_headers(decision, sets, asked_at, headers);
     }
-}
-
-pub(crate) fn span(micros: Micros) -> Duration {
-    Duration::from_micros(micros.get())
 }

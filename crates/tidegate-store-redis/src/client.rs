@@ -198,7 +198,13 @@ impl Client {
     }
 
     fn new_link(&self, target: Target) -> Link {
-        Link::new(target, Arc::clone(&self.dialer), Arc::clone(&self.witness), self.max_in_flight)
+        Link::new(
+            target,
+            Arc::clone(&self.dialer),
+            Arc::clone(&self.witness),
+            self.max_in_flight,
+            self.heard.in_time(),
+        )
     }
 
     /// Runs a call on the cluster member that serves `slot`, following redirects.

@@ -13,7 +13,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, Value};
-use tidegate_core::Micros;
 use tidegate_store::{BoxError, MOST_LAG, Slice};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -33,8 +32,8 @@ const SILENT_CALLS: u32 = 3;
 const SILENT_FOR: Duration = Duration::from_millis(200);
 /// How long a server whose answers are all late has to answer a ping with a nonce.
 const CHECKED_WITHIN: Duration = Duration::from_secs(2);
-/// How long late answers are still read from a connection that was replaced: a little longer than anybody waits for them.
-const HEARD_FOR: Duration = Duration::from_millis(2_500);
+/// How much longer than anybody waits for late answers they are still read from a connection that was replaced.
+const HEARD_LONGER: Duration = Duration::from_millis(500);
 /// A connection that lived shorter than this does not reset the backoff.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -57,6 +56,8 @@ struct KeptLink {
     dialer: Arc<Dialer>,
     witness: Arc<Witness>,
     max_in_flight: usize,
+    /// How long answers are still read from a connection that was replaced.
+    heard_for: Duration,
     state: Mutex<LinkState>,
     /// Signals a change of state.
     news: Notify,
@@ -134,6 +135,7 @@ impl Link {
         dialer: Arc<Dialer>,
         witness: Arc<Witness>,
         max_in_flight: usize,
+        timeout: Duration,
     ) -> Self {
         let server = match &target {
             Target::Server(endpoint) => Some(endpoint.clone()),
@@ -144,6 +146,7 @@ impl Link {
             dialer,
             witness,
             max_in_flight,
+            heard_for: timeout + Duration::from(MOST_LAG) + HEARD_LONGER,
             state: Mutex::new(LinkState { status: Status::Connecting, server, number: 0, keeper: None }),
             news: Notify::new(),
             give_up: Notify::new(),
@@ -285,7 +288,7 @@ impl Link {
         let shared = &self.shared;
         let place = Place(&shared.in_flight);
         if shared.in_flight.fetch_add(1, Ordering::Relaxed) >= shared.max_in_flight {
-            let why = format!("{} calls are under way already", shared.max_in_flight);
+            let why = format!("too many calls in flight (max_in_flight {})", shared.max_in_flight);
             return Err(Failure::NotSent(Reason::Overload, why.into()));
         }
         Ok(place)
@@ -359,30 +362,22 @@ impl Deadline {
 /// thread did not run does not count against the server, up to a bound.
 pub(crate) async fn in_time<T>(work: impl Future<Output = T>, deadline: Deadline) -> Option<T> {
     let mut work = pin!(work);
-    let slice = Slice::of(micros(deadline.span));
-    let last = deadline.at + span(MOST_LAG);
+    let slice = Slice::of(deadline.span.into());
+    let last = deadline.at + Duration::from(MOST_LAG);
     // A deadline that passed while this thread was busy still allows one poll.
-    let mut until = deadline.at.max(Instant::now() + span(slice.span()));
+    let mut until = deadline.at.max(Instant::now() + Duration::from(slice.span()));
     loop {
         let began = Instant::now();
         let left = until.saturating_duration_since(began);
         if left.is_zero() {
             return None;
         }
-        let planned = left.min(span(slice.span()));
+        let planned = left.min(slice.span().into());
         if let Ok(answer) = timeout(planned, work.as_mut()).await {
             return Some(answer);
         }
-        until = (until + span(slice.lag(micros(planned), micros(began.elapsed())))).min(last);
+        until = (until + Duration::from(slice.lag(planned.into(), began.elapsed().into()))).min(last);
     }
-}
-
-fn micros(span: Duration) -> Micros {
-    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
-}
-
-fn span(micros: Micros) -> Duration {
-    Duration::from_micros(micros.get())
 }
 
 fn lost(error: RedisError) -> Failure {
@@ -413,7 +408,7 @@ async fn keep_up(shared: Arc<KeptLink>) {
                     () = &mut driver => Status::Connecting,
                     () = shared.give_up.notified() => {
                         // A paused server applies what was sent once it resumes, and only this connection returns those answers.
-                        tokio::spawn(timeout(HEARD_FOR, driver));
+                        tokio::spawn(timeout(shared.heard_for, driver));
                         Status::Down { why: "the server did not answer".into(), reached: *reached.borrow_and_update() }
                     }
                     () = shared.target.moves_from(&endpoint) => Status::Connecting,

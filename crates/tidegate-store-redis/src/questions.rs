@@ -97,13 +97,13 @@ impl RedisStore {
         }
     }
 
-    /// The answers so far: sender and content.
+    /// The answers so far: sender and content, or why it cannot be read.
     ///
     /// Read one by one: those of many nodes are longer together than a reply in time may be.
     ///
     /// # Errors
     /// When Redis does not answer.
-    pub async fn answers(&self, id: u64) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+    pub async fn answers(&self, id: u64) -> Result<Vec<(Vec<u8>, Result<Vec<u8>, StoreError>)>, StoreError> {
         let key = self.inner.answers_key(id);
         let mut command = Cmd::new();
         command.arg("HKEYS").arg(&key);
@@ -114,7 +114,8 @@ impl RedisStore {
         for sender in senders.iter().map(bytes) {
             let mut command = Cmd::new();
             command.arg("HGET").arg(&key).arg(&sender);
-            answers.push((sender, bytes(&self.inner.ask(&command, None).await?)));
+            let answer = self.inner.ask(&command, None).await;
+            answers.push((sender, answer.map(|answer| bytes(&answer))));
         }
         Ok(answers)
     }

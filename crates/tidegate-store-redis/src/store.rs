@@ -140,7 +140,8 @@ impl Inner {
                 Ran::OtherTime => {}
             }
         }
-        let source: BoxError = "the store's clock jumps about".into();
+        let source: BoxError =
+            format!("the store's clock changed during each of {MOST_GUESSES} attempts").into();
         Err(StoreError::NotApplied { endpoint: "redis".to_owned(), source })
     }
 
@@ -396,7 +397,7 @@ fn tag_in(slot: u16) -> Vec<u8> {
 }
 
 pub(crate) fn nonsense(expected: &str) -> StoreError {
-    let source: BoxError = format!("the server answered something else than {expected}").into();
+    let source: BoxError = format!("unexpected reply: expected {expected}").into();
     StoreError::FateUnknown { endpoint: "redis".to_owned(), source }
 }
 

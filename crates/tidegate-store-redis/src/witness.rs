@@ -98,7 +98,7 @@ impl Witness {
     /// Whether the server at `endpoint` answers the witness; it may be silent for `patience`, or longer if it was that slow.
     pub(crate) fn hears(&self, endpoint: &Endpoint, patience: Duration) -> bool {
         let Some(node) = self.watched.lock().get(endpoint).map(|server| server.node) else { return false };
-        let shortest = Micros::new(u64::try_from(patience.as_micros()).unwrap_or(u64::MAX));
+        let shortest = Micros::from(patience);
         let patience = shortest..shortest.max(WitnessReport::LONGEST_LATENESS);
         self.heard.last(node).witness.is_some_and(|report| !report.is_silent(patience))
     }

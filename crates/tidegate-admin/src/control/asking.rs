@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -144,16 +143,17 @@ impl Control {
         let mut gathered = Gathered { told: Vec::new(), missing: lost };
         for (from, answer) in answers {
             let Some(node) = others.remove(&from) else { continue };
-            let why = match serde_json::from_slice(&answer) {
-                Ok(Told::Nothing) => "it keeps no decisions",
-                Ok(Told::TooLong) => "its answer is too long",
-                Ok(told) => {
+            let why = match answer.map(|text| serde_json::from_slice(&text)) {
+                Ok(Ok(Told::Nothing)) => "it keeps no decisions".to_owned(),
+                Ok(Ok(Told::TooLong)) => "its answer is too long".to_owned(),
+                Ok(Ok(told)) => {
                     gathered.told.push((node, told));
                     continue;
                 }
-                Err(_) => "it answers as another release does",
+                Ok(Err(_)) => "it answers as another release does".to_owned(),
+                Err(error) => format!("its answer cannot be read: {error}"),
             };
-            gathered.missing.push(Missing { node, why: why.to_owned() });
+            gathered.missing.push(Missing { node, why });
         }
         let late = || format!("it did not answer within {} s", ANSWERED_WITHIN.as_secs());
         gathered.missing.extend(others.into_values().map(|node| Missing { node, why: late() }));
@@ -228,19 +228,9 @@ impl Control {
         let Ok(told) = spawn_blocking(move || answer(log.as_deref(), &wanted)).await else { return };
         let from = self.answers_as();
         let Err(error) = self.fleet.answer(question.id, &from, &told).await else { return };
-        self.cannot_answer(&error);
+        tracing::warn!(%error, "another node's question has no answer from this node: it is shown as missing there");
         if let FleetError::Refused(_) = error {
             let _ = self.fleet.answer(question.id, &from, &too_long()).await;
-        }
-    }
-
-    /// Says so once: who asks is told that this node is missing, and asks again.
-    fn cannot_answer(&self, error: &FleetError) {
-        match self.unanswered.swap(true, Ordering::Relaxed) {
-            false => {
-                tracing::warn!(%error, "cannot answer what another node asks, which names this one as missing")
-            }
-            true => tracing::debug!(%error, "cannot answer another node"),
         }
     }
 

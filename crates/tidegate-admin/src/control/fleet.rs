@@ -323,7 +323,7 @@ pub trait Fleet: Send + Sync + 'static {
     fn answered(&self, id: u64) -> NoteFuture<'_, usize>;
 
     /// Who answered, and what.
-    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Vec<u8>)>>;
+    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Result<Vec<u8>, FleetError>)>>;
 
     /// Forgets a question and its answers.
     fn forget(&self, id: u64) -> NoteFuture<'_, ()>;
@@ -404,7 +404,7 @@ impl Fleet for Alone {
         Box::pin(async { Ok(0) })
     }
 
-    fn answers(&self, _: u64) -> NoteFuture<'_, Vec<(String, Vec<u8>)>> {
+    fn answers(&self, _: u64) -> NoteFuture<'_, Vec<(String, Result<Vec<u8>, FleetError>)>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

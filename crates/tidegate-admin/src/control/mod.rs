@@ -141,8 +141,6 @@ pub struct Control {
     pub(crate) signals: Mutex<Option<Signals>>,
     /// Questions of this node to the others, the newest last: it does not answer them itself.
     pub(crate) asked: Mutex<VecDeque<u64>>,
-    /// Whether it was said that a question of another cannot be answered.
-    pub(crate) unanswered: AtomicBool,
     pub(crate) started_us: u64,
 }
 
@@ -180,7 +178,6 @@ impl Control {
             alerts: OnceLock::new(),
             signals: Mutex::default(),
             asked: Mutex::default(),
-            unanswered: AtomicBool::new(false),
             started_us,
         })
     }

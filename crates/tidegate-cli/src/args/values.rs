@@ -27,7 +27,7 @@ impl FromStr for Attribute {
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let span = tidegate_rules::parse_duration(text);
     let span = span.map_err(|error| format!("{}; {}", error.problem, error.hint))?;
-    Ok(Duration::from_micros(span.get()))
+    Ok(span.into())
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ fn percent(field: &str, given: Option<Count>, default: Percent) -> Result<Percen
 }
 
 fn micros(Span(span): Span) -> Micros {
-    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+    span.into()
 }
 
 fn wrong(field: &str, why: impl std::fmt::Display) -> Failure {

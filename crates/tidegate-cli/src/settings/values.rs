@@ -190,7 +190,7 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let span = parse_duration(text).map_err(|error| format!("{}\n{}", error.problem, error.hint))?;
-        Ok(Span(Duration::from_micros(span.get())))
+        Ok(Span(span.into()))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tidegate_core::{Hits, Micros, Timestamp};
 use tidegate_store::Clock;
@@ -19,7 +20,7 @@ const MOST_GATHERED: usize = 4_096;
 
 /// Refunds that wait to be sent together.
 #[derive(Default)]
-pub(crate) struct GatheredRefunds(Mutex<HashMap<CellHash, Gathered>>);
+pub(crate) struct GatheredRefunds(Mutex<HashMap<CellHash, Gathered, RandomState>>);
 
 struct Gathered {
     cell: OwnedCell,
@@ -58,11 +59,13 @@ impl Remote {
         self.runtime.sleep(GATHERED_FOR).await;
         let gathered = std::mem::take(&mut *self.gathered_refunds.0.lock());
         let now = self.clock.now();
-        let all: Vec<_> =
-            gathered.into_values().map(|one| (one.cell, one.hits, now.since(one.since))).collect();
-        for some in all.chunks(LARGEST_BATCH) {
-            let given: GivenBack = some.iter().cloned().collect();
-            self.refund_soon(given);
+        let mut all = gathered.into_values().map(|one| (one.cell, one.hits, now.since(one.since)));
+        loop {
+            let some: GivenBack = all.by_ref().take(LARGEST_BATCH).collect();
+            if some.is_empty() {
+                return;
+            }
+            self.refund_soon(some);
         }
     }
 }

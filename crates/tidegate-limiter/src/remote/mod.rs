@@ -490,7 +490,7 @@ impl Remote {
     }
 
     fn breaker_is_open(&self, node: usize) -> StoreError {
-        let source = "it has not answered lately, and is not asked until it does".into();
+        let source = "its circuit breaker is open".into();
         StoreError::NotApplied { endpoint: self.store.endpoint(node), source }
     }
 }

@@ -11,7 +11,7 @@ use tidegate_limiter::{CheckRequest, DescriptorAsk, Transport};
 use tidegate_rules::UnknownDomain;
 
 use super::check::{Entries, ask, entries, question};
-use super::idempotency::{Asks, KeptAnswer, NamedTurn, check_id, detached};
+use super::idempotency::{DecideBy, KeptAnswer, NamedTurn, check_id, detached};
 use super::{Answer, HttpState, JSON, answer};
 use crate::json::{self, Check};
 use crate::problem::{Kind, Problem};
@@ -36,12 +36,12 @@ impl HttpState {
         let numbers = 0..batch.checks.len();
         let turns = join_all(numbers.map(|number| self.turn_in_batch(&batch.checks[number], number))).await;
         let turns: Vec<Option<NamedTurn<'_>>> = turns.into_iter().collect::<Result<_, _>>()?;
-        let open: Vec<(&Check<'_>, Asks)> = batch
+        let open: Vec<(&Check<'_>, DecideBy)> = batch
             .checks
             .iter()
             .zip(&turns)
             .filter(|(_, turn)| !matches!(turn, Some(NamedTurn::Answered(_))))
-            .map(|(check, turn)| (check, Asks::under(turn.as_ref())))
+            .map(|(check, turn)| (check, DecideBy::under(turn.as_ref())))
             .collect();
         let mut decided = self.decide_all(&open, began).await?.into_iter();
         let mut next = || decided.next().expect("one answer for each open check");
@@ -86,7 +86,7 @@ impl HttpState {
 
     async fn decide_all(
         &self,
-        checks: &[(&Check<'_>, Asks)],
+        checks: &[(&Check<'_>, DecideBy)],
         began: Timestamp,
     ) -> Result<Vec<KeptAnswer>, Problem> {
         let entries: Vec<Entries<'_>> = checks.iter().map(|(check, _)| entries(&check.attributes)).collect();
@@ -95,9 +95,7 @@ impl HttpState {
         let requests: Vec<CheckRequest<'_>> = checks
             .iter()
             .zip(&asks)
-            .map(|((check, asks), ask)| {
-                asks.question(question(check.domain.as_str(), std::slice::from_ref(ask)))
-            })
+            .map(|((check, by), ask)| by.question(question(check.domain.as_str(), std::slice::from_ref(ask))))
             .collect();
         let decisions = self.service.limiter.check_batch(&requests).await;
         let told = decisions.into_iter().map(|decision| decision.map(|decision| self.told(&decision, began)));

@@ -14,7 +14,7 @@ use tidegate_limiter::{
 use tidegate_rules::UnknownDomain;
 use tidegate_store::RefundId;
 
-use super::idempotency::{Asks, Keep, KeptAnswer, NamedTurn, check_id, detached, refund_id, settled};
+use super::idempotency::{DecideBy, Keep, KeptAnswer, NamedTurn, check_id, detached, refund_id, settled};
 use super::{Answer, HttpState, JSON};
 use crate::json::{self, Attributes, Check, Count};
 use crate::problem::{Kind, Problem};
@@ -31,7 +31,7 @@ impl HttpState {
         let began = self.service.clock.now();
         let check: Check<'_> = json::parse(&body)?;
         let told = match check.request_id {
-            None => self.decide(&check, Asks::TheStore, began, trace).await?,
+            None => self.decide(&check, DecideBy::Store, began, trace).await?,
             Some(_) => {
                 let (shared, body) = (self.clone(), body.clone());
                 detached(async move { shared.check_once(&body, began, trace).await }).await?
@@ -62,10 +62,10 @@ impl HttpState {
         let check: Check<'_> = json::parse(body)?;
         let id = check.request_id.as_ref().map_or("", |id| id.as_str());
         let turn = self.turn(&check_id(&check, id)).await?;
-        let asks = Asks::under(Some(&turn));
+        let by = DecideBy::under(Some(&turn));
         match turn {
             NamedTurn::Answered(kept) => Ok(kept),
-            NamedTurn::Ours(first) => settled(first, self.decide(&check, asks, began, trace).await).await,
+            NamedTurn::Ours(first) => settled(first, self.decide(&check, by, began, trace).await).await,
         }
     }
 
@@ -90,13 +90,13 @@ impl HttpState {
     async fn decide(
         &self,
         check: &Check<'_>,
-        asks: Asks,
+        by: DecideBy,
         began: Timestamp,
         trace: Option<TraceContext>,
     ) -> Result<KeptAnswer, Problem> {
         let entries = entries(&check.attributes);
         let descriptors = [ask(&entries, check.cost.0)];
-        let request = asks.question(question(check.domain.as_str(), &descriptors));
+        let request = by.question(question(check.domain.as_str(), &descriptors));
         let decided = self.service.limiter.check(&request).await;
         let decision = decided.map_err(|error| self.unknown_domain(&error, "domain"))?;
         self.service.traced(trace, Transport::Http, began, check.domain.as_str(), &decision);

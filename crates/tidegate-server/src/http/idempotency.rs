@@ -112,27 +112,27 @@ pub(super) enum NamedTurn<'l> {
     Answered(KeptAnswer),
 }
 
-/// Whether the store is asked to decide a check.
+/// Who decides a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asks {
-    TheStore,
-    /// The store did not say in time whether its name is new. It may have been decided there already, so the failure policy
-    /// decides.
-    Nobody,
+pub(super) enum DecideBy {
+    Store,
+    /// The store did not say in time whether its name is new. It may have been decided there already: asked again, the store
+    /// would charge it twice.
+    FailurePolicy,
 }
 
-impl Asks {
+impl DecideBy {
     pub(super) fn under(turn: Option<&NamedTurn<'_>>) -> Self {
         match turn {
-            Some(NamedTurn::Ours(first)) if !first.is_certain() => Asks::Nobody,
-            _ => Asks::TheStore,
+            Some(NamedTurn::Ours(first)) if !first.is_certain() => DecideBy::FailurePolicy,
+            _ => DecideBy::Store,
         }
     }
 
     pub(super) fn question(self, request: CheckRequest<'_>) -> CheckRequest<'_> {
         match self {
-            Asks::TheStore => request,
-            Asks::Nobody => request.without_the_store(),
+            DecideBy::Store => request,
+            DecideBy::FailurePolicy => request.without_the_store(),
         }
     }
 }

@@ -122,7 +122,7 @@ impl Group {
         }
         // One failure less than enough: when its time is over, the first request decides.
         member.failures.store(self.ejection.failures.saturating_sub(1), Ordering::Relaxed);
-        let lasts = Micros::new(u64::try_from(self.ejection.lasts.as_micros()).unwrap_or(u64::MAX));
+        let lasts = Micros::from(self.ejection.lasts);
         let was_well = member.is_well(now);
         let until = now.since(Timestamp::default()).get().saturating_add(lasts.get());
         member.ejected_until.store(until, Ordering::Relaxed);

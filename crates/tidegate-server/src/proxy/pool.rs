@@ -108,7 +108,7 @@ impl Pool {
     }
 
     fn is_fresh(&self, idle: &Idle, now: Timestamp) -> bool {
-        Duration::from_micros(now.since(idle.since).get()) < self.idle_for
+        Duration::from(now.since(idle.since)) < self.idle_for
     }
 
     fn keep(&self, sender: Http1, since: Timestamp) {

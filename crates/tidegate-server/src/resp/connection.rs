@@ -23,7 +23,6 @@ use super::buffers::{Buffers, READ_BYTES};
 use super::reply::Replies;
 use super::session::Standing;
 use crate::runtime::{Connection, Seat};
-use crate::service::span;
 
 /// Serves a connection to its end.
 pub(super) async fn serve(worker: Arc<RespWorker>, connection: Connection) {
@@ -159,7 +158,7 @@ impl Socket {
         let RespWorker { service, stats, .. } = &*self.worker;
         stats.count_commands(progress.commands);
         if progress.decisions > 0 {
-            let took = span(service.clock.now().since(began));
+            let took = Duration::from(service.clock.now().since(began));
             service.observer.answered_together(Transport::Resp, took, progress.decisions);
         }
     }

@@ -3,13 +3,15 @@
 //! One difference to envoyproxy/ratelimit is meant: a request that is refused spends nothing, not even from the
 //! descriptors that would have passed. Their statuses say OK, and what is left unspent.
 
+use std::time::Duration;
+
 use tidegate_core::{Micros, Timestamp};
 use tidegate_limiter::{Decision, DescriptorDecision, LimitReport, Report};
 use tidegate_rules::Rule;
 
 use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 use crate::headers::HeaderSets;
-use crate::service::{OVERRIDE, Service, span};
+use crate::service::{OVERRIDE, Service};
 
 /// The answer to a request that came at `began`: `decision` as a whole, and what was said to each descriptor, by its place
 /// in the decision on it.
@@ -58,7 +60,7 @@ fn status(decision: &Decision, descriptor: DescriptorDecision) -> DescriptorStat
             // quota is back, callers of a token bucket would wait far too long.
             let refused = limit.outcome.retry_after().filter(|_| descriptor.over_limit);
             let until = refused.unwrap_or(limit.outcome.reset_after);
-            status.duration_until_reset = prost_types::Duration::try_from(span(until)).ok();
+            status.duration_until_reset = prost_types::Duration::try_from(Duration::from(until)).ok();
         }
         None if descriptor.unlimited => status.limit_remaining = u32::MAX,
         None => {}

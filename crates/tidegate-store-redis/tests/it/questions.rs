@@ -19,9 +19,9 @@ async fn the_longest_answers_of_three_nodes_arrive_whole_and_a_longer_one_is_cal
     assert_eq!(store.answer_question(8, b"a", b"I").await.unwrap(), Answered::NotOpen);
     assert_eq!(store.answered(7).await.unwrap(), 3);
     let mut answers = store.answers(7).await.unwrap();
-    answers.sort();
-    let told = answers.iter().map(|(from, told)| (&from[..], told.len()));
+    answers.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let told = answers.iter().map(|(from, told)| (&from[..], told.as_ref().unwrap().len()));
     assert_eq!(told.collect::<Vec<_>>(), [b"a", b"b", b"c"].map(|from| (&from[..], LONGEST_ANSWER)));
     store.forget_question(7).await.unwrap();
-    assert_eq!(store.answers(7).await.unwrap(), []);
+    assert!(store.answers(7).await.unwrap().is_empty());
 }

@@ -132,11 +132,11 @@ impl Backend {
         let Backend::Redis(..) = self else { return None };
         let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
         if let Some(timeout) = settings.timeout {
-            remote.timeout = micros(timeout);
+            remote.timeout = timeout.into();
         }
         let default = BreakerConfig::default();
         remote.breaker.failures = settings.breaker_failures.unwrap_or(default.failures);
-        remote.breaker.open_for = settings.breaker_open_for.map_or(default.open_for, micros);
+        remote.breaker.open_for = settings.breaker_open_for.map_or(default.open_for, Micros::from);
         remote.expected_nodes = settings.expected_nodes;
         if let Some(cells) = settings.remembered_cells {
             remote.remembered_cells = cells.get();
@@ -267,10 +267,6 @@ fn memory_bounds(bounds: &Bounds) -> MemoryConfig {
     MemoryConfig::new()
         .max_cells(bounds.max_cells.map_or(default.max_cells, |cells| cells.get()))
         .max_log_bytes(bounds.max_log_bytes.map_or(default.max_log_bytes, |bytes| bytes.get()))
-}
-
-fn micros(span: Duration) -> Micros {
-    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
 
 fn redis_config(settings: &StoreSettings, metrics: &Arc<Metrics>) -> RedisConfig {

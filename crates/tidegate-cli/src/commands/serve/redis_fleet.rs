@@ -202,11 +202,13 @@ impl Fleet for RedisFleet {
         Box::pin(async move { self.store.answered(id).await.map_err(failed) })
     }
 
-    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Vec<u8>)>> {
+    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Result<Vec<u8>, FleetError>)>> {
         Box::pin(async move {
             let answers = self.store.answers(id).await.map_err(failed)?;
-            let named = |(from, answer): (Vec<u8>, Vec<u8>)| (String::from_utf8_lossy(&from).into(), answer);
-            Ok(answers.into_iter().map(named).collect())
+            let named = answers
+                .into_iter()
+                .map(|(from, answer)| (String::from_utf8_lossy(&from).into_owned(), answer.map_err(failed)));
+            Ok(named.collect())
         })
     }
 
