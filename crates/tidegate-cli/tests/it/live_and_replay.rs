@@ -388,7 +388,7 @@ pub(crate) fn command_agrees(logs: &[String], rules: &str) -> Value {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it waits for the clock that the servers read")]
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap()
 }
 

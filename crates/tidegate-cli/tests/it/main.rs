@@ -5,6 +5,7 @@
 mod access;
 mod alert_delivery;
 mod alert_kinds;
+mod alert_minutes;
 mod alerts;
 mod autopilot;
 mod bench;
