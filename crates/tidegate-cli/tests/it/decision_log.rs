@@ -376,3 +376,42 @@ fn a_search_shows_decisions_and_not_what_became_of_their_leases() {
     assert_eq!((&report["requests"], &report["refused"]["now"]), (&json!(3), &json!(1)), "{report}");
     assert_eq!(report["decided_otherwise"], json!({ "admitted_now": 0, "refused_now": 0 }), "{report}");
 }
+
+#[test]
+fn files_of_a_server_stay_within_their_bound_and_hold_the_latest_decisions_line_by_line() {
+    const BOUND: u64 = 16 << 10;
+    const CHECKS: usize = 2_000;
+    let section = "{ admissions_one_in: 1, refusals_per_second: 1000000, clear: ['*'], \
+                   file: { path: decisions.log, max_bytes: 16384, keep: 2 } }";
+    let (mut server, dir) = serve(section);
+    let address = server.addr("http");
+    for first in (0..CHECKS).step_by(100) {
+        let checks: Vec<Value> = (first..first + 100)
+            .map(|n| json!({ "domain": "api", "attributes": { "user": n.to_string() } }))
+            .collect();
+        let body = json!({ "checks": checks }).to_string();
+        assert_eq!(http::post_json(address, "/v1/check/batch", &body).status, 200);
+    }
+    assert!(server.terminate().success());
+    let mut names: Vec<String> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("decisions.log"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["decisions.log", "decisions.log.1", "decisions.log.2"], "the oldest are removed");
+    // The oldest first, as somebody reads them who wants to know what happened.
+    let texts: Vec<String> =
+        names.iter().rev().map(|name| fs::read_to_string(dir.path().join(name)).unwrap()).collect();
+    assert!(texts.iter().all(|text| text.len() as u64 <= BOUND), "a file is longer than {BOUND} bytes");
+    let users: Vec<usize> = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .map(|line| line["attributes"]["user"].as_str().unwrap().parse().unwrap())
+        .collect();
+    let expected: Vec<usize> = (CHECKS - users.len()..CHECKS).collect();
+    assert_eq!(users, expected, "no line is missing where a file was put aside");
+    // Each but the last was put aside because another line would not have fitted.
+    assert!(texts[..2].iter().all(|text| text.len() as u64 > BOUND - 1_000), "files are filled");
+}
