@@ -10,7 +10,7 @@ use super::{Attribute, OutputArgs};
 ///
 /// Decides every line of a log as a server with these rules would have: who would have been refused, when, and what a limit
 /// would have to be. With --against the same traffic is played through other rules too, and what differs is shown. It
-/// connects to nothing.
+/// connects to nothing. On a terminal a bar shows how much of the log was played.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  tidegate replay access.log --rules new.yaml\n  \
     tidegate replay access.log --rules new.yaml --against rules/ --html report.html\n  \

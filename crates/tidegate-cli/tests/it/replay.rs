@@ -268,6 +268,67 @@ fn progress_is_shown_in_a_terminal_and_nowhere_else() {
     assert!(report == plain.stdout, "the report is the same, byte for byte");
 }
 
+#[test]
+fn progress_advances_through_the_log_and_help_says_that_it_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("new.yaml"), NEW).unwrap();
+    fs::write(dir.path().join("access.log"), long_log(200_000, |n| n % 500)).unwrap();
+    let command = format!(
+        "stty cols 100 rows 30; {} replay access.log --rules new.yaml > /dev/null",
+        env!("CARGO_BIN_EXE_tidegate")
+    );
+    let watched = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&watched.stdout).into_owned();
+    let size = fs::metadata(dir.path().join("access.log")).unwrap().len() as f64 / f64::from(1 << 20);
+    let behind = format!(" of {size:.2} MiB, ");
+    let bytes = |amount: &str| {
+        let (number, unit) = amount.split_once(' ').unwrap();
+        let unit = ["B", "KiB", "MiB"].iter().position(|known| *known == unit).unwrap();
+        number.parse::<f64>().unwrap() * 1_024_f64.powi(i32::try_from(unit).unwrap())
+    };
+    // Every picture of the bar: how much of the log was played. It is drawn anew every 65,536 lines.
+    let played: Vec<f64> = shown
+        .split("] ")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(&behind).map(|(amount, _)| bytes(amount)))
+        .collect();
+    assert!(played.is_sorted(), "it never goes back: {played:?}");
+    let between = played.iter().filter(|amount| **amount > 0.0 && **amount < size * f64::from(1 << 20));
+    assert!(between.count() >= 2, "it is drawn while it runs: {shown:?}");
+    let help = String::from_utf8(tidegate(&["replay", "--help"]).output().unwrap().stdout).unwrap();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("On a terminal a bar shows how much of the log was played"), "{help}");
+}
+
+#[test]
+fn two_runs_write_the_same_json_svg_and_html_byte_for_byte() {
+    let dir = dir();
+    let log = long_log(20_000, |n| n * n % 997);
+    fs::write(dir.path().join("access.log"), log).unwrap();
+    let run = |name: &str| {
+        let [svg, html] = ["svg", "html"].map(|kind| format!("{name}.{kind}"));
+        let args =
+            ["replay", "access.log", "--rules", "new.yaml", "--against", "old.yaml", "--output", "json"];
+        let args = [&args[..], &["--svg", &svg, "--html", &html]].concat();
+        // Few callers are told apart: which of them are sampled must not change from run to run either.
+        let output = tidegate(&args).args(["--max-callers", "100"]).current_dir(dir.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let [svg, html] = [svg, html].map(|file| fs::read(dir.path().join(file)).unwrap());
+        [output.stdout, svg, html]
+    };
+    let [first, second] = ["first", "second"].map(run);
+    for (place, what) in ["JSON", "SVG", "HTML"].iter().enumerate() {
+        assert!(first[place].len() > 500, "the {what} says something");
+        assert!(first[place] == second[place], "the {what} differs");
+    }
+}
+
 /// A line as Apache's documentation defines its combined format: every directive, replaced by what stands for it.
 fn apache(directives: &[(&str, &str)]) -> String {
     let format = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-agent}i""#;
