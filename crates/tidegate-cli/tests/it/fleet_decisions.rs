@@ -121,7 +121,7 @@ impl Node {
 }
 
 /// Users drawn by Zipf's law, from a seed.
-fn zipf(users: usize, draws: usize) -> Vec<usize> {
+pub(crate) fn zipf(users: usize, draws: usize) -> Vec<usize> {
     let mut sum = 0.0;
     let cumulated: Vec<f64> = (1..=users)
         .map(|rank| {

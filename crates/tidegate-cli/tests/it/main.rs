@@ -66,11 +66,13 @@ mod same_checks;
 mod serve;
 mod serve_mistakes;
 mod shorthand;
+mod stats_of_one_node;
 mod stopping;
 mod store_required;
 mod stub;
 mod telemetry;
 mod telemetry_out;
+mod top_callers;
 mod validate;
 mod worst_numbers;
 

@@ -27,7 +27,7 @@ pub(crate) struct Server {
 }
 
 pub(crate) const RULES: &str = "domain: api\nrules:\n- { name: per-user, key: [user], limits: [5/minute] }\n";
-const TOKEN: &str = "a-token-of-twenty-or-more";
+pub(crate) const TOKEN: &str = "a-token-of-twenty-or-more";
 
 impl Server {
     pub(crate) fn start(store: &str, sections: &str) -> Self {

@@ -1,0 +1,106 @@
+//! Who asks most, as `tidegate top` shows it: how far its counts may be off, and who sees whose name.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use tidegate_testkit::{eventually, http};
+
+use crate::fleet_decisions::zipf;
+use crate::redis_world::PATIENCE;
+use crate::telemetry_out::{Server, TOKEN};
+use crate::tidegate;
+
+/// One request each; nothing of it comes back while the test runs.
+const RULES: &str = "domain: api\nrules:\n- { name: once, key: [user], limits: [{ algorithm: sliding_log, limit: 1, window: 12h }] }\n";
+
+fn start(clear: &str) -> Server {
+    let section =
+        format!("decision_log: {{ admissions_one_in: 1, refusals_per_second: 1000000, clear: {clear} }}");
+    let mut server = Server::start("memory:", &section);
+    server.offer_rules(RULES);
+    eventually("the rules are in use", PATIENCE, || {
+        server.metric("tidegate_config_reloads_total{result=\"success\"}") == Some(1.0)
+    });
+    server
+}
+
+fn ask(server: &Server, users: &[String]) {
+    for some in users.chunks(100) {
+        let checks: Vec<Value> =
+            some.iter().map(|user| json!({ "domain": "api", "attributes": { "user": user } })).collect();
+        let body = json!({ "checks": checks }).to_string();
+        assert_eq!(http::post_json(server.http, "/v1/check/batch", &body).status, 200);
+    }
+}
+
+/// What `tidegate top` writes for who has this token.
+fn top(server: &Server, token: &str, more: &[&str]) -> String {
+    let ran = tidegate(&[&["top", "--once"], more].concat())
+        .env("TIDEGATE_ADMIN", format!("http://{}", server.admin))
+        .env("TIDEGATE_TOKEN", token)
+        .env("HOME", server.dir.path())
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+#[test]
+fn top_ranks_the_refused_with_bounds_between_which_the_exact_counts_lie() {
+    let server = start("['*']");
+    // More callers than are ranked, so that counts are estimates.
+    let users: Vec<String> = zipf(2_000, 12_000).iter().map(|user| format!("u{user}")).collect();
+    ask(&server, &users);
+    let mut refused = HashMap::<&str, i64>::new();
+    users.iter().for_each(|user| *refused.entry(user).or_insert(-1) += 1);
+    let shown = top(&server, TOKEN, &["--callers", "60"]);
+    let rows: Vec<Vec<&str>> = shown
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.first() == Some(&"refused"))
+        .collect();
+    assert_eq!(rows.len(), 60, "{shown}");
+    let mut estimates = 0;
+    for row in &rows {
+        let [_, "api/once", caller, most, least, ..] = row[..] else { panic!("{row:?}") };
+        let [most, least] = [most, least].map(|count| count.parse::<i64>().unwrap());
+        let truth = refused[caller.strip_prefix("user=").unwrap()];
+        assert!(least <= truth && truth <= most, "{row:?}: {truth}");
+        estimates += usize::from(least < most);
+    }
+    assert!(estimates > 0, "all counts are exact: the traffic tells nothing of the bound\n{shown}");
+    // The busiest are told apart however many others there are.
+    let callers = rows.iter().take(3).map(|row| row[2]).collect::<Vec<_>>();
+    assert_eq!(callers, ["user=u0", "user=u1", "user=u2"]);
+}
+
+/// A token of this role.
+fn token(server: &Server, role: &str) -> String {
+    let made = server.api("POST", "tokens", &json!({ "name": role, "role": role }).to_string());
+    assert_eq!(made.status, 201, "{}", made.text());
+    made.json()["token"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn top_shows_a_viewer_no_name_that_the_configuration_shows_to_others() {
+    let server = start("['*']");
+    ask(&server, &["alice", "alice"].map(str::to_owned));
+    for role in ["editor", "admin"] {
+        let shown = top(&server, &token(&server, role), &[]);
+        assert!(shown.contains("user=alice"), "{role}: {shown}");
+    }
+    let viewer = token(&server, "viewer");
+    for more in [&[][..], &["--output", "json"]] {
+        let shown = top(&server, &viewer, more);
+        assert!(!shown.contains("alice"), "{shown}");
+        assert!(shown.contains("user=#") || shown.contains("\"#"), "a hash stands for it: {shown}");
+    }
+}
+
+#[test]
+fn top_shows_nobody_a_name_that_the_configuration_does_not_list() {
+    let server = start("[]");
+    ask(&server, &["alice", "alice"].map(str::to_owned));
+    let shown = top(&server, &token(&server, "admin"), &[]);
+    assert!(!shown.contains("alice") && shown.contains("user=#"), "{shown}");
+}
