@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Hits, Micros, Outcome, Timestamp};
+use tidegate_core::{Micros, Outcome, Timestamp};
 use tidegate_rules::{Mode, OnMissingKey, Rule, Variant};
-use tidegate_store::Outcomes;
 
-use crate::check::{Asks, CheckAnswer, MatchedLimit, Plan};
 use crate::lease::LeaseToken;
-use crate::lease_key::LeaseKeys;
-use crate::observer::RuleResult;
 use crate::penalty::Penalty;
+use crate::rule_watcher::RuleResult;
 use crate::snapshot::Snapshot;
+use crate::source::Source;
 use crate::spent::SpentToken;
 
 /// The decision on one request.
@@ -32,112 +30,15 @@ pub struct Decision {
     /// instructions and saves a four-limit check, which then allocates less, only 1 %.
     pub(crate) reports: SmallVec<[Report; 2]>,
     /// When the check arrived, by the clock of the node that decided.
-    asked_at: Timestamp,
+    pub(crate) asked_at: Timestamp,
     /// When the store decided, by the store's clock.
-    decided_at: Option<Timestamp>,
-    nth: Option<u32>,
+    pub(crate) decided_at: Option<Timestamp>,
+    pub(crate) nth: Option<u32>,
     /// The penalty that this refusal starts.
-    penalty: Option<Arc<Penalty>>,
+    pub(crate) penalty: Option<Arc<Penalty>>,
     /// What a later refund needs; `None` if nothing refundable was spent.
-    spent: Option<SpentToken>,
+    pub(crate) spent: Option<SpentToken>,
     snapshot: Arc<Snapshot>,
-}
-
-/// What made a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Source {
-    /// The store.
-    Store,
-    /// The deny cache of this node: the store refused a moment ago.
-    DenyCache,
-    /// This node, within an approximate rule's bound.
-    Approximate,
-    /// This node alone, because the rule is local.
-    Local,
-    /// The store failed; the rule fails open.
-    FallbackOpen,
-    /// The store failed; the rule fails closed.
-    FallbackClosed,
-    /// The store failed; this node decided alone.
-    FallbackLocal,
-    /// The store was too busy; the rule fails open.
-    OverloadOpen,
-    /// The store was too busy; the rule fails closed.
-    OverloadClosed,
-    /// The store was too busy; this node decided alone.
-    OverloadLocal,
-    /// No limit had to be checked.
-    None,
-}
-
-impl Source {
-    /// All variants, for per-variant metrics.
-    pub const ALL: [Source; 11] = [
-        Source::Store,
-        Source::DenyCache,
-        Source::Approximate,
-        Source::Local,
-        Source::FallbackOpen,
-        Source::FallbackClosed,
-        Source::FallbackLocal,
-        Source::OverloadOpen,
-        Source::OverloadClosed,
-        Source::OverloadLocal,
-        Source::None,
-    ];
-
-    /// Whether a rule refused because its store was unavailable, not because a limit was reached.
-    #[must_use]
-    pub fn is_unavailable(self) -> bool {
-        matches!(self, Source::FallbackClosed | Source::OverloadClosed)
-    }
-
-    /// The source of a request decided in part by each: the one with the weaker guarantee.
-    pub(crate) fn or_weaker(self, other: Source) -> Source {
-        let weakness = |source: Source| match source {
-            Source::None => 0,
-            Source::Local => 1,
-            Source::Approximate => 2,
-            Source::Store => 3,
-            Source::DenyCache => 4,
-            Source::OverloadOpen => 5,
-            Source::OverloadLocal => 6,
-            Source::OverloadClosed => 7,
-            Source::FallbackOpen => 8,
-            Source::FallbackLocal => 9,
-            Source::FallbackClosed => 10,
-        };
-        if weakness(other) > weakness(self) { other } else { self }
-    }
-
-    /// Whether a failure policy decided instead of the store.
-    #[must_use]
-    pub fn is_without_the_store(self) -> bool {
-        match self {
-            Source::FallbackOpen | Source::FallbackClosed | Source::FallbackLocal => true,
-            Source::OverloadOpen | Source::OverloadClosed | Source::OverloadLocal => true,
-            Source::Store | Source::DenyCache | Source::Approximate | Source::Local | Source::None => false,
-        }
-    }
-
-    /// The name in responses and metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Source::Store => "store",
-            Source::DenyCache => "deny_cache",
-            Source::Approximate => "approximate",
-            Source::Local => "local",
-            Source::FallbackOpen => "fallback_open",
-            Source::FallbackClosed => "fallback_closed",
-            Source::FallbackLocal => "fallback_local",
-            Source::OverloadOpen => "overload_open",
-            Source::OverloadClosed => "overload_closed",
-            Source::OverloadLocal => "overload_local",
-            Source::None => "none",
-        }
-    }
 }
 
 /// The result of one matched rule.
@@ -212,28 +113,6 @@ impl Decision {
             penalty: None,
             spent: None,
             snapshot: Arc::clone(snapshot),
-        }
-    }
-
-    /// Fills in the decision from the plan and its answer.
-    pub(crate) fn fill(&mut self, plan: &Plan<'_>, answer: &CheckAnswer, keys: &Arc<LeaseKeys>) {
-        self.source = match plan.spends.is_empty() {
-            true if plan.banned => Source::Local,
-            true => Source::None,
-            false => answer.source,
-        };
-        (self.decided_at, self.nth) = (answer.decided_at, answer.nth);
-        self.penalty.clone_from(&answer.penalty);
-        self.reports.extend(plan.limits().iter().map(|entry| report(entry, plan, &answer.outcomes)));
-        // A penalty that does not apply has no numbers to report.
-        let penalties = plan.penalties().iter().map(|entry| report(entry, plan, &answer.outcomes));
-        self.reports.extend(penalties.filter(Report::is_refusal));
-        self.allowed =
-            !(self.reports.iter().any(Report::refuses_request) || every_quota_is_spent(&self.reports));
-        if self.allowed {
-            self.delay = self.reports.iter().map(Report::delay).max().unwrap_or_default();
-            self.lease = plan.lease.and_then(|lease| LeaseToken::new(lease, plan.leases(), keys));
-            self.spent = spent(plan, answer, self.asked_at);
         }
     }
 
@@ -422,7 +301,7 @@ impl Report {
         }
     }
 
-    fn refuses_request(&self) -> bool {
+    pub(crate) fn refuses_request(&self) -> bool {
         let may_refuse = match self.kind {
             // Quotas refuse only together; a ban refuses alone.
             ReportKind::Banned { .. } => self.mode != Mode::Shadow,
@@ -431,59 +310,10 @@ impl Report {
         may_refuse && self.is_refusal()
     }
 
-    fn delay(&self) -> Micros {
+    pub(crate) fn delay(&self) -> Micros {
         let enforced = self.limit().filter(|_| self.mode != Mode::Shadow);
         enforced.map_or(Micros::ZERO, |limit| limit.outcome.delay())
     }
-}
-
-/// What a later refund of an allowed request needs.
-fn spent(plan: &Plan<'_>, answer: &CheckAnswer, asked_at: Timestamp) -> Option<SpentToken> {
-    if answer.source == Source::FallbackOpen {
-        return None;
-    }
-    let (mut is_spent, mut refilled_after) = (false, None);
-    for place in plan.refundable() {
-        let (touch, outcome) = (&plan.spends[place].touch, &answer.outcomes[place]);
-        if touch.ask.hits == Hits::ZERO || touch.limit.takes_lease() || !outcome.is_admitted() {
-            continue;
-        }
-        is_spent = true;
-        if touch.limit.refills() {
-            refilled_after = Some(
-                refilled_after.map_or(outcome.reset_after, |first: Micros| first.min(outcome.reset_after)),
-            );
-        }
-    }
-    is_spent.then(|| SpentToken::new(asked_at, refilled_after))
-}
-
-fn report(entry: &MatchedLimit<'_>, plan: &Plan<'_>, outcomes: &Outcomes) -> Report {
-    let kind = match entry.asks {
-        Asks::Unlimited => ReportKind::Unlimited,
-        Asks::KeyMissing(then) => ReportKind::KeyMissing(then),
-        Asks::Banned { retry_after } => ReportKind::Banned { retry_after },
-        Asks::Limit { spend, .. } => {
-            // If several descriptors name the cell, this limit satisfies them all.
-            let limit = plan.spends[spend].touch.limit;
-            let (quota, window) = (limit.quota(), limit.quota_window());
-            ReportKind::Limited(LimitReport { outcome: outcomes[spend], quota, window })
-        }
-    };
-    Report {
-        descriptor: entry.descriptor,
-        rule: entry.rule.map(Rule::index),
-        mode: entry.rule.map_or(Mode::Enforce, Rule::mode),
-        variant: entry.variant,
-        kind,
-    }
-}
-
-/// Quotas refuse together: the request passes while any of them has hits left.
-fn every_quota_is_spent(reports: &[Report]) -> bool {
-    let is_quota = |report: &&Report| report.mode == Mode::Quota && report.kind != ReportKind::Unlimited;
-    let mut quotas = reports.iter().filter(is_quota).peekable();
-    quotas.peek().is_some() && quotas.all(Report::is_refusal)
 }
 
 fn longest_wait<'r>(reports: impl Iterator<Item = &'r Report>) -> Option<&'r Report> {

@@ -4,9 +4,8 @@ use std::fmt;
 
 use tidegate_store::MemoryStats;
 
-use crate::idempotency::RequestNames;
-use crate::remote::Remote;
-use crate::remote::breaker::BreakerState;
+use crate::observer::BreakerState;
+use crate::remote::{Remote, RequestNames};
 
 /// Whether the store decides as the rules ask, or failure policies do in part.
 #[derive(Clone, Debug, PartialEq, Eq)]

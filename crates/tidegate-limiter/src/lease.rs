@@ -13,7 +13,6 @@ use tidegate_core::{Concurrency, LeaseId, Limit, Micros, RefusedHits, Scope, app
 use tidegate_store::{CellKey, LeaseRef, Spend};
 
 use crate::lease_key::{LeaseKeys, Signature};
-use crate::limiter::Limiter;
 
 /// The leases that one request took: one per concurrency limit that it passed.
 #[derive(Clone)]
@@ -141,17 +140,7 @@ impl LeaseToken {
     }
 }
 
-impl Limiter {
-    /// Parses a lease from the text form of a decision's lease.
-    ///
-    /// # Errors
-    /// When it is not a lease, or not signed by a node of this fleet.
-    pub fn read_lease(&self, text: &str) -> Result<LeaseToken, LeaseTokenError> {
-        read(text, self.lease_ids.keys())
-    }
-}
-
-fn read(text: &str, keys: &Arc<LeaseKeys>) -> Result<LeaseToken, LeaseTokenError> {
+pub(crate) fn read_lease(text: &str, keys: &Arc<LeaseKeys>) -> Result<LeaseToken, LeaseTokenError> {
     if text.len() > LONGEST_TEXT {
         return Err(LeaseTokenError::Malformed);
     }
@@ -248,17 +237,17 @@ mod tests {
         ) {
             let keys = Arc::new(LeaseKeys::new(None));
             let token = token(&key, &tag, id, ttl, &keys);
-            prop_assert_eq!(read(&token.to_string(), &keys), Ok(token));
+            prop_assert_eq!(read_lease(&token.to_string(), &keys), Ok(token));
         }
 
         #[test]
         fn no_text_makes_reading_a_lease_panic(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let keys = Arc::new(LeaseKeys::new(None));
-            prop_assert!(read(&text, &keys).is_err());
-            prop_assert!(read(&URL_SAFE_NO_PAD.encode(&bytes), &keys).is_err());
-            prop_assert!(read(&URL_SAFE_NO_PAD.encode([&[LAYOUT], &bytes[..]].concat()), &keys).is_err());
+            prop_assert!(read_lease(&text, &keys).is_err());
+            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode(&bytes), &keys).is_err());
+            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode([&[LAYOUT], &bytes[..]].concat()), &keys).is_err());
             let signed = [&[LAYOUT], &keys.sign(&bytes)[..], &bytes].concat();
-            let _ = read(&URL_SAFE_NO_PAD.encode(signed), &keys);
+            let _ = read_lease(&URL_SAFE_NO_PAD.encode(signed), &keys);
         }
 
         #[test]
@@ -268,7 +257,7 @@ mod tests {
             let mut bytes = URL_SAFE_NO_PAD.decode(text).unwrap();
             let place = place % bytes.len();
             bytes[place] ^= 1 << bit;
-            prop_assert!(read(&URL_SAFE_NO_PAD.encode(bytes), &keys).is_err());
+            prop_assert!(read_lease(&URL_SAFE_NO_PAD.encode(bytes), &keys).is_err());
         }
     }
 
@@ -276,6 +265,6 @@ mod tests {
     fn a_lease_of_another_fleet_is_refused_with_words_that_say_so() {
         let (ours, theirs) = (Arc::new(LeaseKeys::new(None)), Arc::new(LeaseKeys::new(None)));
         let text = token(b"key", b"key", 7, 1_000_000, &theirs).to_string();
-        assert_eq!(read(&text, &ours), Err(LeaseTokenError::NotSigned));
+        assert_eq!(read_lease(&text, &ours), Err(LeaseTokenError::NotSigned));
     }
 }

@@ -9,7 +9,7 @@ use tidegate_store::{Clock as _, LeaseRef, Reply, Stamped, StoreError};
 
 use tidegate_rules::Match;
 
-use crate::lease::LeaseToken;
+use crate::lease::{LeaseToken, LeaseTokenError, read_lease};
 use crate::limiter::Limiter;
 use crate::local::lent::StoreKnows;
 use crate::observer::{Settled, Settlement, StoreCall};
@@ -54,6 +54,14 @@ impl From<StoreError> for LeaseError {
 pub(crate) type Times = (Timestamp, Option<Timestamp>);
 
 impl Limiter {
+    /// Parses a lease from the text form of a decision's lease.
+    ///
+    /// # Errors
+    /// When it is not a lease, or not signed by a node of this fleet.
+    pub fn read_lease(&self, text: &str) -> Result<LeaseToken, LeaseTokenError> {
+        read_lease(text, self.lease_ids.keys())
+    }
+
     /// Releases the leases of a request that is done. A store that does not answer is retried in the background.
     ///
     /// # Errors

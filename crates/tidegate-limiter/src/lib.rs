@@ -25,32 +25,35 @@ mod penalty;
 mod refund;
 mod remote;
 mod request;
+mod rule_watcher;
 mod runtime;
 mod shadow;
 mod shared_observer;
 mod shed;
 mod snapshot;
+mod source;
 mod spent;
 mod trace;
 mod usage;
 
 pub use check::Direct;
 pub use config::{LimiterConfig, RemoteConfig};
-pub use decision::{Decision, DescriptorDecision, LimitReport, Report, ReportKind, Source};
+pub use decision::{Decision, DescriptorDecision, LimitReport, Report, ReportKind};
 pub use health::{Health, NodeHealth, RemoteStats};
 pub use idempotency::{Claim, ClaimError, FirstTime, RequestId};
 pub use lease::{LeaseToken, LeaseTokenError};
 pub use leases::LeaseError;
 pub use limiter::{Limiter, Unsettled};
 pub use observer::{
-    Decided, LateCall, NoObserver, Observer, Overload, RuleHits, RuleResult, RuleWatcher, Settled,
-    Settlement, SpentBefore, StoreCall, Transport,
+    BreakerState, Decided, LateCall, NoObserver, Observer, Overload, Settled, Settlement, SpentBefore,
+    StoreCall,
 };
 pub use penalty::Penalty;
 pub use refund::{RefundError, SpentAt};
-pub use remote::breaker::{BreakerConfig, BreakerState};
+pub use remote::breaker::BreakerConfig;
 pub use remote::{LATE_CALLS_HEARD_FOR, QueueBounds};
 pub use request::{CheckRequest, DescriptorAsk, LimitOverride, Patience, PenaltyStart};
+pub use rule_watcher::{RuleHits, RuleResult, RuleWatcher};
 pub use runtime::{Runtime, Task};
 #[cfg(feature = "tokio")]
 pub use runtime::{TokioHandle, TokioRuntime};
@@ -59,6 +62,7 @@ pub use shed::{
     Shed, ShedLevel, ShedMachine, ShedStats, Shedder, ShedderConfig, Thresholds, Utilization,
 };
 pub use snapshot::Snapshot;
+pub use source::Source;
 pub use spent::{SpentToken, SpentTokenError};
-pub use trace::{TRACEPARENT, TraceContext, Traced};
+pub use trace::{TRACEPARENT, TraceContext, Traced, Transport};
 pub use usage::{CellUsage, Usage};

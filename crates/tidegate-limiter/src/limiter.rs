@@ -12,23 +12,26 @@ use tidegate_rules::{Descriptor, Match, MatchedLimits, Matches, Mode, RuleSet, U
 use tidegate_store::{Clock, Outcomes, Reply, Request, Store};
 
 use crate::cell_hash::CellHasher;
-use crate::check::{Begun, CheckAnswer, Matched, Plan, begin_check, settle_together, without_the_store};
+use crate::check::{
+    Begun, CheckAnswer, Matched, PenaltyWait, Plan, apart_by_penalties, begin_check, settle_together,
+    without_the_store,
+};
 use crate::config::LimiterConfig;
-use crate::decision::{Decision, Source};
+use crate::decision::Decision;
 use crate::deny_cache::DenyCache;
 use crate::health::{Health, NodeHealth, RemoteStats};
-use crate::idempotency::RequestNames;
 use crate::lease_ids::LeaseIds;
 use crate::lifecycle::{End, Handle};
 use crate::local::LocalCells;
 use crate::local::fleet::Fleet;
 use crate::node_clock::NodeClock;
-use crate::observer::{Decided, Observer};
-use crate::penalty::{Penalties, PenaltyWait, apart_by_penalties};
-use crate::remote::{Remote, RemoteParts};
+use crate::observer::{Decided, Observer, watch_rules};
+use crate::penalty::Penalties;
+use crate::remote::{Remote, RemoteParts, RequestNames};
 use crate::request::{CheckRequest, PenaltyStart};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
+use crate::source::Source;
 
 /// Decides requests by rules that may change at any time, on a store that may fail at any time.
 ///
@@ -84,7 +87,8 @@ impl Limiter {
                 clock: clock.clone(),
             }))
         });
-        let rules = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, 1, &*observer, &Arc::default())));
+        let watchers = watch_rules(&*observer, &rules);
+        let rules = Arc::new(ArcSwap::from_pointee(Snapshot::first(rules, watchers)));
         let lease_ids = Arc::new(LeaseIds::new(lease_secret.as_deref()));
         let hasher = CellHasher::new(secret);
         let request_names = Arc::new(RequestNames::new());
@@ -269,7 +273,8 @@ impl Limiter {
 
     /// Swaps in new rules. Requests in flight finish under the old ones; no counter is lost.
     pub fn replace_rules(&self, rules: RuleSet) -> u64 {
-        let next = self.rules.load().next(rules, &*self.observer);
+        let watchers = watch_rules(&*self.observer, &rules);
+        let next = self.rules.load().next(rules, watchers);
         let version = next.version();
         self.rules.store(Arc::new(next));
         version

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Hits, Micros, Timestamp};
-use tidegate_rules::{Match, Priority, Rule, RuleSet, Variant};
+use tidegate_rules::{Match, Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 
-use crate::decision::{Decision, Report, Source};
+use crate::decision::{Decision, Report};
 use crate::lease::LeaseToken;
 use crate::penalty::Penalty;
-use crate::remote::breaker::BreakerState;
 use crate::request::CheckRequest;
-use crate::trace::Traced;
+use crate::rule_watcher::{RuleHits, RuleResult, RuleWatcher};
+use crate::snapshot::Watchers;
+use crate::source::Source;
+use crate::trace::{Traced, Transport};
 
 /// Receives events of the limiter. An [`Arc`] of an observer is an observer too, for owners that query it later.
 pub trait Observer: Send + Sync + 'static {
@@ -93,6 +95,12 @@ pub trait Observer: Send + Sync + 'static {
 
     /// A transport answered a request of a sampled trace: called in addition to [`Observer::answered`].
     fn traced(&self, _request: &Traced<'_>) {}
+}
+
+/// Tells `observer` of rules that are about to come into use, and asks for their watchers.
+pub(crate) fn watch_rules(observer: &dyn Observer, rules: &RuleSet) -> Watchers {
+    observer.rules_in_use(rules);
+    rules.rules().map(|rule| observer.watch_rule(rule)).collect()
 }
 
 /// A request, the rules it matched, and the decision.
@@ -298,135 +306,25 @@ impl StoreCall {
     }
 }
 
-/// The transport of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Transport {
-    /// Envoy's rate limit service.
-    Grpc,
-    /// JSON over HTTP.
-    Http,
-    /// The Redis protocol.
-    Resp,
-    /// Forward-auth.
-    Auth,
-    /// The reverse proxy.
-    Proxy,
-    /// Middleware inside a Rust service.
-    Tower,
-}
-
-impl Transport {
-    /// All variants, for per-variant metrics.
-    pub const ALL: [Transport; 6] = [
-        Transport::Grpc,
-        Transport::Http,
-        Transport::Resp,
-        Transport::Auth,
-        Transport::Proxy,
-        Transport::Tower,
-    ];
-
-    /// The name in metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Grpc => "grpc",
-            Transport::Http => "http",
-            Transport::Resp => "resp",
-            Transport::Auth => "auth",
-            Transport::Proxy => "proxy",
-            Transport::Tower => "tower",
-        }
-    }
-}
-
-/// Receives the results of one rule.
-pub trait RuleWatcher: Send + Sync {
-    /// The rule took part in a decision: once per request, refused if any of its limits refused.
-    fn decided(&self, result: RuleResult, source: Source);
-
-    /// As [`RuleWatcher::decided`] and called in addition to it, for a request on one side of the rule's experiment.
-    fn decided_in_experiment(&self, _variant: Variant, _result: RuleResult) {}
-
-    /// Hits of one descriptor, as reported by an observer ([`Decided::count_hits`]); the limiter itself never calls this.
-    fn hits(&self, _hits: &RuleHits) {}
-}
-
-/// The hits that one descriptor requested from one rule.
+/// What a breaker lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RuleHits {
-    /// The count.
-    pub hits: u64,
-    /// How many of them lie above four fifths of the limit, and within it; 0 if they were refused.
-    pub near: u64,
-    /// The result of the rule.
-    pub result: RuleResult,
-    /// What made the decision.
-    pub source: Source,
+pub enum BreakerState {
+    /// Everything: the node answers.
+    Closed,
+    /// Nothing: the node does not answer.
+    Open,
+    /// One request, as a trial.
+    HalfOpen,
 }
 
-impl RuleHits {
-    /// Hits with their result, and how many of them were near the limit.
-    #[must_use]
-    pub fn new(result: RuleResult, source: Source, hits: u64, near: u64) -> Self {
-        RuleHits { hits, near, result, source }
-    }
-}
-
-/// The result of one rule for one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RuleResult {
-    /// Its limits admitted the request.
-    Allowed,
-    /// One of its limits refused.
-    Refused,
-    /// One of its limits would have refused, were the rule not in shadow mode.
-    ShadowRefused,
-    /// It matched and has no limit for this request.
-    Unlimited,
-    /// Skipped because an attribute of its key is missing.
-    KeyMissingSkipped,
-    /// Refused because an attribute of its key is missing.
-    KeyMissingRefused,
-}
-
-impl RuleResult {
-    /// All variants, for per-variant metrics.
-    pub const ALL: [RuleResult; 6] = [
-        RuleResult::Allowed,
-        RuleResult::Refused,
-        RuleResult::ShadowRefused,
-        RuleResult::Unlimited,
-        RuleResult::KeyMissingSkipped,
-        RuleResult::KeyMissingRefused,
-    ];
-
-    /// Combines two partial results of a rule: a refusal wins.
-    pub(crate) fn or_graver(self, other: RuleResult) -> RuleResult {
-        let gravity = |result: RuleResult| match result {
-            RuleResult::Unlimited => 0,
-            RuleResult::KeyMissingSkipped => 1,
-            RuleResult::Allowed => 2,
-            RuleResult::ShadowRefused => 3,
-            RuleResult::KeyMissingRefused => 4,
-            RuleResult::Refused => 5,
-        };
-        if gravity(other) > gravity(self) { other } else { self }
-    }
-
-    /// The name in metrics.
+impl BreakerState {
+    /// The name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            RuleResult::Allowed => "allowed",
-            RuleResult::Refused => "refused",
-            RuleResult::ShadowRefused => "shadow_refused",
-            RuleResult::Unlimited => "unlimited",
-            RuleResult::KeyMissingSkipped => "key_missing_skipped",
-            RuleResult::KeyMissingRefused => "key_missing_refused",
+            BreakerState::Closed => "closed",
+            BreakerState::Open => "open",
+            BreakerState::HalfOpen => "half_open",
         }
     }
 }

@@ -25,6 +25,9 @@ pub(crate) struct AskedCell<'q> {
     pub(crate) approximate: bool,
 }
 
+/// Store cells, the hits to refund to each, and the age of those hits.
+pub(crate) type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
+
 /// What two requests must have in common to be folded: cells, limits and hits.
 pub(crate) type Shape = SmallVec<[ShapeOfCell; 1]>;
 

@@ -4,21 +4,20 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Limit, Micros};
 use tidegate_rules::{Coordination, UnknownDomain};
-use tidegate_store::{Clock, Refund, RefundId, Stamped, Store, StoreError};
+use tidegate_store::{Clock, Refund, RefundId, Stamped, StoreError};
 
 use crate::check::{Matched, Plan};
-use crate::decision::{Decision, Source};
+use crate::decision::Decision;
 use crate::limiter::Limiter;
-use crate::observer::{Settlement, SpentBefore, StoreCall};
-use crate::owned::OwnedCell;
-use crate::remote::{LARGEST_BATCH, Remote};
+use crate::observer::{Settlement, SpentBefore};
+use crate::owned::{GivenBack, OwnedCell};
 use crate::request::CheckRequest;
-use crate::spent::SpentToken;
+use crate::source::Source;
+use crate::spent::{SpentToken, SpentTokenError};
 
 /// Why hits could not be refunded or charged, or cells not reset.
 #[derive(Debug)]
@@ -91,10 +90,15 @@ pub(crate) struct Return {
     pub(crate) age: Micros,
 }
 
-/// Store cells, the hits to refund to each, and the age of those hits.
-pub(crate) type GivenBack = SmallVec<[(OwnedCell, Hits, Micros); 2]>;
-
 impl Limiter {
+    /// Reads a spent token: the text form of a decision's [`spent`](crate::Decision::spent).
+    ///
+    /// # Errors
+    /// When it is not a spent token, or is from a time that this node's clock has not reached.
+    pub fn read_spent(&self, text: &[u8]) -> Result<SpentToken, SpentTokenError> {
+        SpentToken::read(text, self.clock.now())
+    }
+
     /// Refunds `amount` hits to every cell that `request` would touch. Its own costs are ignored. Hits that have refilled
     /// since they were spent are not refunded again. A shadow rule that would have refused has spent nothing: it gets nothing
     /// back if `spent` is the decision, which says so, and `amount` otherwise.
@@ -320,64 +324,6 @@ impl Limiter {
             self.deny_cache.gave_back(cell, *hits, now);
         }
     }
-}
-
-impl Remote {
-    async fn refund(
-        self: &Arc<Self>,
-        given: GivenBack,
-        id: Option<RefundId>,
-    ) -> Result<Stamped<()>, StoreError> {
-        if given.is_empty() {
-            return Ok(Stamped::default());
-        }
-        let nodes = self.nodes_of(given.iter().map(|(cell, ..)| cell.key().tag));
-        self.run(StoreCall::Refund, nodes, refund_at(self.store(), given, id)).await
-    }
-
-    /// Refunds, in the background, what the store just reported as spent, whatever its breaker's state.
-    pub(crate) fn refund_late(self: &Arc<Self>, given: GivenBack) {
-        let (remote, began) = (self.clone(), self.clock.now());
-        self.spawn(Box::pin(async move {
-            for some in given.chunks(LARGEST_BATCH) {
-                let refund = || {
-                    // It may be tried again: the hits are older by then.
-                    let waited = remote.clock.now().since(began);
-                    let older = some.iter().map(|(cell, hits, age)| (cell.clone(), *hits, *age + waited));
-                    refund_at(remote.store(), older.collect(), None)
-                };
-                remote.call_late(StoreCall::Refund, refund).await;
-            }
-        }));
-    }
-
-    /// Refunds in the background.
-    pub(crate) fn refund_soon(self: &Arc<Self>, given: GivenBack) {
-        if given.is_empty() {
-            return;
-        }
-        let remote = self.clone();
-        self.spawn(Box::pin(async move {
-            // The observer was notified of a failure; what was spent stays spent.
-            let _ = remote.refund(given, None).await;
-        }));
-    }
-
-    async fn reset(self: &Arc<Self>, cell: OwnedCell) -> Result<Stamped<()>, StoreError> {
-        let (store, nodes) = (self.store(), self.nodes_of([cell.key().tag].into_iter()));
-        let work = async move { store.reset(cell.key(), &cell.limit).answer().await };
-        self.run(StoreCall::Reset, nodes, work).await
-    }
-}
-
-async fn refund_at(
-    store: Arc<dyn Store>,
-    given: GivenBack,
-    id: Option<RefundId>,
-) -> Result<Stamped<()>, StoreError> {
-    let refunds: SmallVec<[Refund<'_>; 2]> =
-        given.iter().map(|(cell, hits, age)| cell.refund(*hits, *age, id)).collect();
-    store.refund(&refunds).answer().await
 }
 
 /// How long a bucket takes to refill from its deepest debt.

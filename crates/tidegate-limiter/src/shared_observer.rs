@@ -7,12 +7,10 @@ use tidegate_core::Micros;
 use tidegate_rules::{Priority, Rule, RuleSet};
 use tidegate_store::StoreError;
 
-use crate::decision::Source;
-use crate::observer::{
-    Decided, LateCall, Observer, Overload, RuleResult, RuleWatcher, Settled, StoreCall, Transport,
-};
-use crate::remote::breaker::BreakerState;
-use crate::trace::Traced;
+use crate::observer::{BreakerState, Decided, LateCall, Observer, Overload, Settled, StoreCall};
+use crate::rule_watcher::{RuleResult, RuleWatcher};
+use crate::source::Source;
+use crate::trace::{Traced, Transport};
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {
     fn rules_in_use(&self, rules: &RuleSet) {

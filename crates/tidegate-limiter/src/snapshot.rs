@@ -6,7 +6,7 @@ use std::thread;
 
 use tidegate_rules::{Rule, RuleSet};
 
-use crate::observer::{Observer, RuleWatcher};
+use crate::rule_watcher::RuleWatcher;
 
 /// A rule set in use. Decisions made under it keep it alive; the next one replaces it without a lock.
 pub struct Snapshot {
@@ -16,7 +16,8 @@ pub struct Snapshot {
     retired: Arc<Retired>,
 }
 
-type Watchers = Box<[Arc<dyn RuleWatcher>]>;
+/// The watcher of each rule, in the order of the rules.
+pub(crate) type Watchers = Box<[Arc<dyn RuleWatcher>]>;
 
 /// Drops retired rules on a dedicated thread.
 ///
@@ -37,17 +38,16 @@ impl Retired {
 }
 
 impl Snapshot {
-    pub(crate) fn new(rules: RuleSet, version: u64, observer: &dyn Observer, retired: &Arc<Retired>) -> Self {
-        observer.rules_in_use(&rules);
-        let watchers = rules.rules().map(|rule| observer.watch_rule(rule)).collect();
-        Snapshot { rules, watchers, version, retired: retired.clone() }
+    /// The first rules in use.
+    pub(crate) fn first(rules: RuleSet, watchers: Watchers) -> Self {
+        Snapshot { rules, watchers, version: 1, retired: Arc::default() }
     }
 
     /// The snapshot that replaces this one.
-    pub(crate) fn next(&self, rules: RuleSet, observer: &dyn Observer) -> Self {
+    pub(crate) fn next(&self, rules: RuleSet, watchers: Watchers) -> Self {
         // Old rules need dropping only after the first change.
         self.retired.begin();
-        Snapshot::new(rules, self.version + 1, observer, &self.retired)
+        Snapshot { rules, watchers, version: self.version + 1, retired: self.retired.clone() }
     }
 
     /// The rules.
@@ -93,19 +93,11 @@ mod tests {
     use tidegate_rules::Format;
 
     use super::*;
-    use crate::decision::Source;
-    use crate::observer::{NoObserver, RuleResult};
+    use crate::rule_watcher::RuleResult;
+    use crate::source::Source;
 
-    /// Watches rules, and reports the thread on which each watcher was dropped.
-    struct Tells(Sender<thread::ThreadId>);
-
+    /// Reports the thread on which it was dropped.
     struct Watches(Sender<thread::ThreadId>);
-
-    impl Observer for Tells {
-        fn watch_rule(&self, _rule: &Rule) -> Arc<dyn RuleWatcher> {
-            Arc::new(Watches(self.0.clone()))
-        }
-    }
 
     impl RuleWatcher for Watches {
         fn decided(&self, _result: RuleResult, _source: Source) {}
@@ -122,8 +114,8 @@ mod tests {
         let text = "{ domain: api, rules: [{ name: a, limits: [1/s] }] }";
         let rules = || RuleSet::compile(&[tidegate_rules::Source::new("a", text)], Format::Native).unwrap();
         let (sender, dropped_on) = mpsc::channel();
-        let first = Snapshot::new(rules(), 1, &Tells(sender), &Arc::default());
-        let second = first.next(rules(), &NoObserver);
+        let first = Snapshot::first(rules(), Box::new([Arc::new(Watches(sender))]));
+        let second = first.next(rules(), Box::default());
         drop(first);
         assert_ne!(dropped_on.recv().unwrap(), thread::current().id());
         assert_eq!(second.version(), 2);

@@ -10,13 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use siphasher::sip::SipHasher13;
 use tidegate_core::{Micros, Timestamp};
-use tidegate_store::Clock;
-
-use crate::limiter::Limiter;
 
 /// When a decision spent, and until when its buckets were to refill: what a later refund needs.
 ///
-/// As text it is 20 ASCII characters. [`Limiter::read_spent`] reads it on any node.
+/// As text it is 20 ASCII characters. [`Limiter::read_spent`](crate::Limiter::read_spent) reads it on any node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpentToken {
     /// When the check arrived, by the clock of the node that decided.
@@ -120,17 +117,14 @@ impl fmt::Display for SpentToken {
     }
 }
 
-impl Limiter {
-    /// Reads a spent token: the text form of a decision's [`spent`](crate::Decision::spent).
-    ///
-    /// # Errors
-    /// When it is not a spent token, or is from a time that this node's clock has not reached.
-    pub fn read_spent(&self, text: &[u8]) -> Result<SpentToken, SpentTokenError> {
+impl SpentToken {
+    /// Reads its text form at `now`.
+    pub(crate) fn read(text: &[u8], now: Timestamp) -> Result<Self, SpentTokenError> {
         let token = SpentToken::parse(text).ok_or(SpentTokenError::Malformed)?;
-        if token.at.back(CLOCK_SKEW) > self.clock.now() {
-            return Err(SpentTokenError::FromTheFuture);
+        match token.at.back(CLOCK_SKEW) > now {
+            true => Err(SpentTokenError::FromTheFuture),
+            false => Ok(token),
         }
-        Ok(token)
     }
 }
 

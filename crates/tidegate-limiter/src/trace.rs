@@ -1,4 +1,4 @@
-//! The trace a request belongs to, from W3C `traceparent`, and what is reported about such a request.
+//! The transport of a request, the trace it belongs to, from W3C `traceparent`, and what is reported about such a request.
 //!
 //! Only sampled traces count: whoever started the trace decides. No part of a request's key is ever included.
 
@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tidegate_core::Timestamp;
 
-use crate::decision::Source;
-use crate::observer::Transport;
+use crate::source::Source;
 
 /// The header that carries the trace context.
 pub const TRACEPARENT: &str = "traceparent";
@@ -59,6 +58,49 @@ fn hex(digits: &[u8]) -> Option<u128> {
         };
         Some(number << 4 | u128::from(digit))
     })
+}
+
+/// The transport of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Transport {
+    /// Envoy's rate limit service.
+    Grpc,
+    /// JSON over HTTP.
+    Http,
+    /// The Redis protocol.
+    Resp,
+    /// Forward-auth.
+    Auth,
+    /// The reverse proxy.
+    Proxy,
+    /// Middleware inside a Rust service.
+    Tower,
+}
+
+impl Transport {
+    /// All variants, for per-variant metrics.
+    pub const ALL: [Transport; 6] = [
+        Transport::Grpc,
+        Transport::Http,
+        Transport::Resp,
+        Transport::Auth,
+        Transport::Proxy,
+        Transport::Tower,
+    ];
+
+    /// The name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Grpc => "grpc",
+            Transport::Http => "http",
+            Transport::Resp => "resp",
+            Transport::Auth => "auth",
+            Transport::Proxy => "proxy",
+            Transport::Tower => "tower",
+        }
+    }
 }
 
 /// A decision on a request that belongs to a sampled trace.

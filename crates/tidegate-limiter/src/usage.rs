@@ -6,9 +6,10 @@ use tidegate_core::{Hits, Micros, Outcome};
 use tidegate_rules::{Descriptor, Explanation, LimitExplanation, Mode, RuleOutcome, UnknownDomain};
 use tidegate_store::Clock;
 
-use crate::decision::{ReportKind, Source};
+use crate::decision::ReportKind;
 use crate::limiter::Limiter;
 use crate::request::{CheckRequest, DescriptorAsk};
+use crate::source::Source;
 
 /// What a caller has left.
 #[derive(Clone, Debug)]

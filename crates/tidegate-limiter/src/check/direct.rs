@@ -11,9 +11,9 @@ use tidegate_store::{BatchOutcomes, Outcomes, Reply, Request, StoreError};
 use super::classify::CellPolicy;
 use super::fallback::without_the_store;
 use super::pending::{Begun, CheckAnswer, begin_direct, settle_together};
-use crate::decision::Source;
 use crate::limiter::Limiter;
-use crate::observer::RuleResult;
+use crate::rule_watcher::RuleResult;
+use crate::source::Source;
 
 /// The answer to a batch of direct requests: ready, or pending.
 pub enum Direct<'a> {

@@ -15,10 +15,10 @@ use tidegate_store::Clock;
 
 use super::classify::{CellPolicy, Cells};
 use super::pending::{CheckAnswer, PendingCheck, Refused};
-use crate::decision::Source;
 use crate::deny_cache::{CachedRefusal, Certainty};
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend, Portion};
+use crate::source::Source;
 
 /// Decides a request none of whose cells can be asked at the store.
 pub(crate) fn without_the_store<'p>(

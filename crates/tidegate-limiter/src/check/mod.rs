@@ -5,16 +5,18 @@
 //! each other's requests.
 
 mod classify;
+mod decide;
 mod direct;
 mod fallback;
 mod matched;
+mod penalties;
 mod pending;
 mod plan;
 mod shedding;
 
-pub(crate) use classify::Cells;
 pub use direct::Direct;
 pub(crate) use fallback::without_the_store;
 pub(crate) use matched::Matched;
+pub(crate) use penalties::{PenaltyWait, apart_by_penalties};
 pub(crate) use pending::{Begun, CheckAnswer, begin_check, settle_together};
 pub(crate) use plan::{Asks, MatchedLimit, Plan};

@@ -13,13 +13,13 @@ use tidegate_store::{Clock, Outcomes, Spend};
 use super::classify::{CellPolicy, Cells, Classified, Places, classify};
 use super::fallback::Cause;
 use super::plan::Plan;
-use crate::decision::Source;
 use crate::deny_cache::CachedRefusal;
 use crate::limiter::Limiter;
 use crate::local::{LocalHold, LocalReason, LocalSpend};
 use crate::owned::{AskedCell, Question};
 use crate::penalty::Penalty;
 use crate::remote::{Remote, StoreAnswer, StoreReply, StoreWaiter, TakenLeases};
+use crate::source::Source;
 
 /// The outcomes of all cells of a request, and their source.
 #[derive(Debug)]

@@ -11,9 +11,10 @@ use tidegate_store::{CellKey, Spend};
 
 use super::classify::CellPolicy;
 use super::matched::StrictestLimit;
-use crate::decision::{Decision, Report, Source};
+use crate::decision::{Decision, Report};
 use crate::lease_ids::LeaseIds;
 use crate::request::CheckRequest;
+use crate::source::Source;
 
 /// Every rule that a request matches, and the cells it touches because of them, without duplicates.
 pub(crate) struct Plan<'p> {

@@ -15,9 +15,9 @@ use tidegate_store::{
 };
 
 use crate::cell_hash::CellHash;
-use crate::decision::Source;
 use crate::node_clock::NodeClock;
 use crate::owned::{OwnedCell, OwnedSpend};
+use crate::source::Source;
 use approximate::Approximate;
 use fleet::Fleet;
 use ledger::{Account, Ledger, Settling};

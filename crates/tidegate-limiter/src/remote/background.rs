@@ -9,14 +9,12 @@ use tidegate_core::{Ask, Hits, LimitFingerprint, Micros, Stance, Timestamp};
 use tidegate_rules::{Coordination, Rule};
 use tidegate_store::{CellCharge, Clock, Record, Request, Spend, Stamped, StoreError};
 
-use super::breaker::BreakerState;
-use super::{Nodes, Remote};
+use super::{Nodes, Remote, RequestNames};
 use crate::cell_hash::CellHash;
-use crate::idempotency::RequestNames;
 use crate::lease_key::{self, LeaseKeys};
 use crate::lifecycle::{End, Lifecycle};
 use crate::local::approximate::Unreported;
-use crate::observer::StoreCall;
+use crate::observer::{BreakerState, StoreCall};
 use crate::owned::{OwnedCell, OwnedCharge, OwnedSpend};
 use crate::snapshot::Snapshot;
 

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::{Micros, Timestamp};
 
+use crate::observer::BreakerState;
+
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,29 +35,6 @@ impl Default for BreakerConfig {
         BreakerConfig {
             failures: NonZeroU32::new(3).expect("three is not zero"),
             open_for: Micros::from_secs(30),
-        }
-    }
-}
-
-/// What a breaker lets through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerState {
-    /// Everything: the node answers.
-    Closed,
-    /// Nothing: the node does not answer.
-    Open,
-    /// One request, as a trial.
-    HalfOpen,
-}
-
-impl BreakerState {
-    /// The name in metrics and logs.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            BreakerState::Closed => "closed",
-            BreakerState::Open => "open",
-            BreakerState::HalfOpen => "half_open",
         }
     }
 }

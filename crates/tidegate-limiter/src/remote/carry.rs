@@ -14,17 +14,15 @@ use tidegate_store::{
     BatchOutcomes, Clock, Outcomes, Request, RequestOutcomes, Slice, Spend, StoreError, WitnessReport,
 };
 
-use super::breaker::BreakerState;
 use super::lag::Arrival;
 use super::late::Sent;
 use super::queue::{IsFirst, Item, QueueId};
 use super::{Overload, Remote, StoreAnswer, StoreReply, StoreTicket, TakenLeases};
-use crate::decision::Source;
 use crate::deny_cache::{AnsweredCell, Certainty};
-use crate::observer::StoreCall;
-use crate::owned::OwnedSpend;
-use crate::refund::GivenBack;
+use crate::observer::{BreakerState, StoreCall};
+use crate::owned::{GivenBack, OwnedSpend};
 use crate::runtime::Task;
+use crate::source::Source;
 
 /// Carries what gathers to the store, call after call, until nothing waits.
 async fn drive(mut slot: CallSlot) {

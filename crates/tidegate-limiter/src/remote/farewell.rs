@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 use tidegate_core::Micros;
 use tidegate_store::Clock;
 
-use super::Remote;
-use crate::idempotency::RequestNames;
+use super::{Remote, RequestNames};
 use crate::lifecycle::{End, Lifecycle};
 use crate::runtime::within;
 

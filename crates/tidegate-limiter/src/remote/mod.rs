@@ -9,11 +9,12 @@ mod background;
 pub(crate) mod breaker;
 mod carry;
 mod farewell;
-mod gathered;
 mod lag;
 mod late;
 mod orphans;
 mod queue;
+mod refunds;
+mod request_names;
 mod settle;
 mod ticket;
 mod warm_up;
@@ -22,6 +23,9 @@ pub(crate) use background::LARGEST_BATCH;
 pub use late::LATE_CALLS_HEARD_FOR;
 pub(crate) use orphans::{Kept, Orphans, TakenLeases};
 pub use queue::QueueBounds;
+pub(crate) use request_names::{
+    ANSWERED, Fingerprint, KEPT, RecordState, RequestNames, Unwritten, read_record,
+};
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,18 +35,18 @@ use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
 use tidegate_store::{Clock, Outcomes, Slice, Store, StoreError};
 
-use crate::decision::Source;
 use crate::deny_cache::{CachedRefusal, DenyCache};
 use crate::local::LocalCells;
 use crate::node_clock::NodeClock;
 use crate::observer::{Observer, Overload, StoreCall};
 use crate::owned::Question;
 use crate::runtime::{Runtime, Task, within};
+use crate::source::Source;
 use breaker::{BreakerConfig, Breakers, Change};
-use gathered::GatheredRefunds;
 use lag::{Arrival, Lag};
 use late::LateCalls;
 use queue::{QueueId, Queues};
+use refunds::GatheredRefunds;
 use ticket::{Ticket, TicketWaiter};
 
 /// The path to the store from one core.

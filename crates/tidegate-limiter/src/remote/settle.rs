@@ -10,11 +10,10 @@ use tidegate_store::{CellCharge, Clock, Request, StoreError};
 
 use super::Remote;
 use super::background::{LARGEST_BATCH, charge_of, spend_of};
-use super::breaker::BreakerState;
 use super::carry::AnswerTimes;
 use crate::cell_hash::CellHash;
 use crate::local::ledger::Debt;
-use crate::observer::StoreCall;
+use crate::observer::{BreakerState, StoreCall};
 use crate::owned::{OwnedCharge, OwnedSpend};
 
 /// The pause after a node that answers was found to be owed nothing.
