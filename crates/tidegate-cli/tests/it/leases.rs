@@ -42,6 +42,43 @@ fn what_a_killed_client_and_a_killed_node_held_ends_by_its_time_to_live() {
     eventually("all is free again", PATIENCE, || in_use(second.resp, "job") == 0);
 }
 
+/// Promise 6: its layout, signature, identity, time to live and cell. Each letter of the text is six bits of one of them.
+#[test]
+fn a_lease_that_was_altered_in_any_letter_is_refused_and_ends_nothing() {
+    const HELD: usize = 3;
+    let redis = Redis::start();
+    let nodes = [0, 1].map(|_| Node::ready(&redis.url(), PATIENT, RULES));
+    let held: Vec<String> = (0..HELD).map(|_| take_by_http(nodes[0].http, "user").unwrap()).collect();
+    let lives_ms = || {
+        let keys = redis.cmd(&["KEYS", "*slots*"]);
+        keys.array().iter().map(|key| redis.cmd(&["PTTL", &key.text()]).int()).max().unwrap()
+    };
+    let before_ms = lives_ms();
+    let mut resp = nodes[1].client();
+    for place in 0..held[0].len() {
+        let mut altered = held[0].clone().into_bytes();
+        altered[place] = if altered[place] == b'A' { b'B' } else { b'A' };
+        let altered = String::from_utf8(altered).unwrap();
+        for path in ["/v1/release", "/v1/renew"] {
+            let (status, problem) = post(nodes[1].http, path, &json!({ "lease": altered }));
+            assert_eq!(
+                (status, &problem["field"]),
+                (422, &json!("lease")),
+                "{path}, letter {place}: {problem}"
+            );
+            assert!(problem["detail"].as_str().unwrap().starts_with("not a lease"), "{problem}");
+        }
+        let refused = resp.cmd(&["TG.RELEASE", &altered]);
+        assert!(refused.is_error() && refused.text().contains("not a lease"), "letter {place}: {refused:?}");
+    }
+    assert_eq!(nodes.each_ref().map(|node| in_use(node.resp, "user")), [HELD; 2]);
+    assert!(lives_ms() > before_ms - 60_000, "they live for an hour all the same");
+    for (released, lease) in held.iter().enumerate() {
+        assert_eq!(resp.cmd(&["TG.RELEASE", lease]), Value::Int(1), "each is its holder's to end");
+        assert_eq!(in_use(nodes[0].resp, "user"), HELD - 1 - released);
+    }
+}
+
 /// Nodes, and what their clients believe to hold.
 struct Fleet {
     nodes: Vec<Node>,

@@ -1,0 +1,78 @@
+//! `request_id` where a client gave up: whatever node it asks next, it is charged once, and the fleet remembers for a minute.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate_testkit::resp::{Client, Value};
+use tidegate_testkit::{Redis, http, poll};
+
+use crate::redis_world::{Node, PATIENCE, PATIENT, left, pass};
+
+const PER_USER: &str = "\
+- { name: per-user, key: [user], on_store_failure: closed, limits: [{ algorithm: sliding_window, limit: 1000, window: 1d }] }
+";
+
+fn named(user: &str, id: &str) -> String {
+    json!({ "domain": "api", "attributes": { "user": user }, "request_id": id }).to_string()
+}
+
+/// Sends a check and hangs up before its answer.
+fn ask_and_give_up(http: SocketAddr, body: &str) {
+    let mut client = TcpStream::connect(http).unwrap();
+    let head = "POST /v1/check HTTP/1.1\r\nhost: api\r\ncontent-type: application/json\r\ncontent-length:";
+    client.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+    // It must have reached the server, and what that asks must have reached Redis.
+    pass(Duration::from_millis(300));
+}
+
+/// Every key of Redis.
+fn keys(client: &mut Client) -> BTreeSet<Vec<u8>> {
+    let name = |key: &Value| match key {
+        Value::Bulk(key) => key.clone(),
+        other => panic!("not a key: {other:?}"),
+    };
+    client.cmd(&["KEYS", "*"]).array().iter().map(name).collect()
+}
+
+/// Promise 14.
+#[test]
+fn request_id_a_retry_on_another_node_after_the_client_gave_up_does_not_spend_again() {
+    let redis = Redis::start();
+    let [one, other] = [0, 1].map(|_| Node::ready(&redis.url(), PATIENT, PER_USER));
+    for number in 0..4 {
+        let (user, id) = (format!("u{number}"), format!("r-{number}"));
+        redis.pause();
+        ask_and_give_up(one.http, &named(&user, &id));
+        redis.resume();
+        // While the first try is under way, its name is taken.
+        let retried = poll(PATIENCE, || {
+            let answer = http::post_json(other.http, "/v1/check", &named(&user, &id));
+            (answer.status != 409).then_some(answer)
+        });
+        assert_eq!(retried.map(|answer| answer.status), Some(200), "{user}");
+        for node in [&one, &other] {
+            assert_eq!(left(&mut node.client(), &user), 999, "{user}");
+        }
+    }
+}
+
+/// Promise 14: what is kept for a request, besides its counter, is kept for the minute that is promised.
+#[test]
+fn request_id_an_answer_is_kept_in_redis_for_a_minute_and_no_longer() {
+    let redis = Redis::start();
+    let node = Node::ready(&redis.url(), PATIENT, PER_USER);
+    let mut client = redis.client();
+    let before = keys(&mut client);
+    assert_eq!(http::post_json(node.http, "/v1/check", &named("42", "r-1")).status, 200);
+    let after = keys(&mut client);
+    // Besides the counter, and what the node tells the fleet meanwhile.
+    let is_other =
+        |key: &[u8]| ["per-user", "fleet"].iter().any(|part| String::from_utf8_lossy(key).contains(part));
+    let kept: Vec<&Vec<u8>> = after.difference(&before).filter(|key| !is_other(key)).collect();
+    let [record] = kept[..] else { panic!("one record, not {kept:?}") };
+    let ttl_ms = client.cmd(&[b"PTTL".as_slice(), record]).int();
+    assert!((50_000..=60_000).contains(&ttl_ms), "{ttl_ms} ms");
+}

@@ -1,0 +1,61 @@
+//! A server that listens is ready to decide by a healthy Redis: its scripts are there, and it is one of the fleet.
+
+use tidegate_testkit::Redis;
+use tidegate_testkit::resp::Client;
+
+use crate::redis_world::{DEFAULT, Node, PATIENT, check};
+
+/// A limit of each kind that has a script of its own.
+const RULES: &str = "\
+- { name: token, match: { kind: token }, key: [user], limits: [{ algorithm: token_bucket, rate: 1/h, burst: 5 }] }
+- { name: fixed, match: { kind: fixed }, key: [user], limits: [{ algorithm: fixed_window, limit: 5, window: 1d }] }
+- { name: window, match: { kind: window }, key: [user], limits: [{ algorithm: sliding_window, limit: 5, window: 1d }] }
+- { name: log, match: { kind: log }, key: [user], limits: [{ algorithm: sliding_log, limit: 5, window: 1d }] }
+- { name: leaky, match: { kind: leaky }, key: [user], limits: [{ algorithm: leaky_bucket, rate: 1/s, max_delay: 5s }] }
+- { name: slots, match: { kind: slots }, key: [user], limits: [{ algorithm: concurrency, limit: 5, ttl: 60s }] }
+";
+const KINDS: [&str; 6] = ["token", "fixed", "window", "log", "leaky", "slots"];
+
+/// Limiters that Redis knows of: the members of its only sorted set, while nobody holds a lease.
+fn fleet(client: &mut Client) -> i64 {
+    let found = client.cmd(&["SCAN", "0", "COUNT", "1000", "TYPE", "zset"]);
+    match found.array()[1].array() {
+        [] => 0,
+        [members] => client.cmd(&["ZCARD", &members.text()]).int(),
+        more => panic!("one list of limiters, not {more:?}"),
+    }
+}
+
+/// How many scripts that decide are loaded while `act` runs. What tells nodes of each other and of rules has its own.
+fn loaded_during(redis: &Redis, act: impl FnOnce()) -> usize {
+    let loads = |line: &&String| line.contains("\"LOAD\"") && line.contains("_decide(");
+    redis.commands_during(act).iter().filter(loads).count()
+}
+
+/// Promise 15.
+#[test]
+fn the_scripts_of_its_rules_are_loaded_before_a_server_listens_and_not_at_its_first_checks() {
+    let redis = Redis::start();
+    let mut node = None;
+    let at_the_start = loaded_during(&redis, || node = Some(Node::start(&redis.url(), PATIENT, RULES)));
+    assert!(at_the_start >= KINDS.len(), "{at_the_start}");
+    let mut client = node.as_ref().unwrap().client();
+    let at_first_checks = loaded_during(&redis, || {
+        for kind in KINDS {
+            assert_eq!(check(&mut client, &[("kind", kind), ("user", "42")], 1).source, "store", "{kind}");
+        }
+    });
+    assert_eq!(at_first_checks, 0);
+}
+
+/// Promise 15: six times, for one cold start in five was wrong.
+#[test]
+fn a_server_is_one_of_the_fleet_before_it_listens() {
+    let redis = Redis::start();
+    let mut client = redis.client();
+    let mut nodes = Vec::new();
+    for number in 1..=6 {
+        nodes.push(Node::start(&redis.url(), DEFAULT, RULES));
+        assert_eq!(fleet(&mut client), number, "when node {number} listens");
+    }
+}
