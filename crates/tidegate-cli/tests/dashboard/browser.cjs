@@ -159,6 +159,42 @@ async function busyCallers(callers = 30) {
   }
 }
 
+/** Moves the limit of per-user down through what `busyCallers` asked for: both numbers, the bars and the line go with it. */
+async function slide(page) {
+  const asked = [...Array(30).keys()].map((user) => Math.max(1, Math.round(60 / (user + 1))));
+  const all = asked.reduce((sum, requests) => sum + requests, 0);
+  const box = page.locator('.distribution').filter({ hasText: 'per-user' });
+  const slider = box.getByRole('slider');
+  /** What is shown: the number at the line, where the line and the slider stand, and what the sentence says. */
+  const shown = async () => {
+    const said = (await box.locator('p[aria-live]').innerText()).replace(/\s+/g, ' ');
+    const [, at, callers, requests] = /^At (\d+) per 1m: (\d+) of 30 callers .* and (?:about )?(\d+) of \d+ requests/.exec(said) ?? fail(`the slider says "${said}"`);
+    const line = await box.locator('.line:not(.suggested)').evaluate((one) => ({ flag: Number(one.innerText), left: one.offsetLeft / one.parentElement.clientWidth }));
+    const above = await box.locator('rect.above').evaluateAll((bars) => bars.map((bar) => Number(bar.getAttribute('x')) / 480));
+    return { said, at: Number(at), callers: Number(callers), requests: Number(requests), ...line, above, slider: Number(await slider.inputValue()) / 400 };
+  };
+  await slider.waitFor();
+  await until('all that was asked for is known', async () => (await box.locator('p[aria-live]').innerText()).replace(/\s/g, '').includes(`of${all}requests`) || box.locator('p[aria-live]').innerText());
+  const largest = Number(await box.locator('.ticks span').last().innerText());
+  let before = await shown();
+  if (before.at !== 100 || before.callers !== 0 || before.requests !== 0) fail(`at the limit in force: ${before.said}`);
+  for (let stops = 0; before.at > 3 || stops < 5; stops += 1) {
+    for (let step = 0; step < 40; step += 1) await slider.press('ArrowLeft');
+    const now = await shown();
+    if (now.at >= before.at || now.left >= before.left) fail(`it was moved from ${before.at} at ${before.left}, and stands at ${now.at} at ${now.left}`);
+    // The axis is one of powers, up to the last number below it: both stand at the number that is said.
+    const stands = (part) => Math.abs(largest ** part - now.at) < 0.6 + now.at / 50;
+    if (now.flag !== now.at || !stands(now.left) || !stands(now.slider)) fail(`the line of ${now.flag} stands at ${now.left}, the slider of ${now.at} at ${now.slider}, of ${largest}`);
+    const callers = asked.filter((requests) => requests > now.at).length;
+    const requests = asked.reduce((sum, requests) => sum + Math.max(0, requests - now.at), 0);
+    if (now.callers !== callers) fail(`${callers} callers asked for more: ${now.said}`);
+    if (Math.abs(now.requests - requests) > 1 + requests / 50) fail(`${requests} requests are above: ${now.said}`);
+    if (now.above.some((bar) => bar < now.left - 1 / 40) || (callers > 0 && now.above.length === 0)) fail(`bars above ${now.at} stand at ${now.above}, the line at ${now.left}`);
+    before = now;
+  }
+  if (!before.said.endsWith('would be refused by it alone, without the other limits and rules.')) fail(`three more rules match: ${before.said}`);
+}
+
 /** What cannot be read of a report's tables and charts: columns behind a scroll, letters that are too small. Runs in the page. */
 function unreadable() {
   const found = [];
@@ -346,6 +382,12 @@ const stories = {
         await page.getByRole('region', { name: 'Active alerts' }).getByText(/Breaker open|Store down/).first().waitFor();
         await looks(page, 'overview-outage');
         await accessible(page, 'overview during an outage');
+        // Whose numbers charts show is said wherever there are some.
+        for (const place of ['overview', 'rules', 'rules/api/login']) {
+          await to(page, place);
+          await page.getByText(/\d+ of \d+ steps of these charts are counted by one node alone/).waitFor();
+        }
+        await looks(page, 'rule-outage');
         await to(page, 'alerts?state=active');
         const row = page.getByRole('row').filter({ hasText: /Breaker open|Store down/ }).first();
         await row.waitFor();
@@ -483,6 +525,54 @@ const stories = {
     await publish(page, 'twenty are enough');
     await page.getByText('Nothing differs.').waitFor();
     page.noMistakes();
+  },
+
+  /** The slider, before a rule is published and on its page. */
+  async slider(browser) {
+    const page = await open(browser);
+    await logIn(page);
+    await busyCallers();
+    for (const [place, name] of [['rules/edit?domain=api&rule=per-user', 'editor'], ['rules/api/per-user', 'rule']]) {
+      await to(page, place);
+      await slide(page);
+      await screenshot(page, `${name}-slider`);
+    }
+    page.noMistakes();
+  },
+
+  /** Who may only look sees hashes where others see names, on every page, and is sent nothing else. */
+  async viewer(browser) {
+    const first = await open(browser);
+    await logIn(first);
+    const [user, ip] = ['alice-of-accounts', '198.51.100.7'];
+    for (let i = 0; i < 8; i += 1) await ask({ user, ip, path: '/login', method: 'POST' });
+    const sees = async (role, { user, ip }) => {
+      const { token } = await api(first, 'POST', 'tokens', { name: role, role, expires_in: '1h' });
+      const page = await open(browser);
+      const answers = [];
+      page.on('response', (answer) => answer.url().includes('/admin/v1/') && answers.push(answer.text().catch(() => '')));
+      await to(page, 'overview');
+      await page.getByLabel('Token').fill(token);
+      await page.getByRole('button', { name: 'Sign in' }).click();
+      await page.locator('section').filter({ hasText: 'Callers refused most' }).getByText(ip).first().waitFor();
+      await to(page, 'rules/api/login');
+      await page.getByRole('region', { name: 'Callers' }).getByText(ip).first().waitFor();
+      await to(page, 'rules/api/per-user?by=used');
+      await page.getByRole('region', { name: 'Callers' }).getByText(user).first().waitFor();
+      await screenshot(page, `rule-${role}`);
+      await to(page, 'keys?domain=api');
+      await page.getByRole('region', { name: 'Decisions' }).getByText(user).first().waitFor();
+      await screenshot(page, `keys-${role}`);
+      // Streams of events never end.
+      const told = await Promise.all(answers.map((answer) => Promise.race([answer, new Promise((then) => setTimeout(then, 500, ''))])));
+      page.noMistakes();
+      await page.context().close();
+      return told.join('\n');
+    };
+    const told = await sees('editor', { user: `user=${user}`, ip: `ip=${ip}` });
+    if (!told.includes(user)) fail('what an editor is sent was not looked at');
+    const hidden = await sees('viewer', { user: /user=#/, ip: /ip=#/ });
+    for (const name of [user, ip]) if (hidden.includes(name)) fail(`a viewer is sent ${name}`);
   },
 
   /** The preview of a busy service: millions of requests, and no number that goes on in the next line. */

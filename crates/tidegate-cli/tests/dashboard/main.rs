@@ -123,6 +123,16 @@ fn a_change_is_played_through_the_sample_and_its_limit_moved_before_it_is_publis
 }
 
 #[test]
+fn callers_requests_and_the_line_follow_the_slider_in_the_preview_and_on_the_page_of_a_rule() {
+    live_through("slider");
+}
+
+#[test]
+fn who_may_only_look_sees_hashes_where_others_see_callers() {
+    live_through("viewer");
+}
+
+#[test]
 fn the_numbers_of_a_preview_stay_whole_at_every_width() {
     live_through("numbers");
 }
