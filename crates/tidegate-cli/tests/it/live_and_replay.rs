@@ -64,6 +64,15 @@ pub(crate) struct LoggingServer {
 
 impl LoggingServer {
     pub(crate) fn start(store: &str, name: &str, rules: &str) -> LoggingServer {
+        LoggingServer::start_with_env(store, name, rules, &[])
+    }
+
+    pub(crate) fn start_with_env(
+        store: &str,
+        name: &str,
+        rules: &str,
+        more: &[(&str, &str)],
+    ) -> LoggingServer {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("rules.yaml"), rules).unwrap();
         let config = format!(
@@ -73,7 +82,7 @@ impl LoggingServer {
         );
         let path = dir.path().join("tidegate.yaml");
         fs::write(&path, config).unwrap();
-        let env = [("TIDEGATE_DRAIN__DELAY", "0s"), ("TIDEGATE_ADMIN__TOKENS", TOKEN)];
+        let env = [more, &[("TIDEGATE_DRAIN__DELAY", "0s"), ("TIDEGATE_ADMIN__TOKENS", TOKEN)]].concat();
         let mut server = TidegateServer::start_with_env(BINARY, &["--config", path.to_str().unwrap()], &env);
         let [http, resp, grpc, admin] = ["http", "resp", "grpc", "admin"].map(|what| server.addr(what));
         eventually("the node is ready", PATIENCE, || http::get(http, "/readyz").text() == "ready\n");

@@ -35,6 +35,7 @@ mod import;
 mod leases;
 mod live_and_replay;
 mod live_and_replay_at_once;
+mod live_and_replay_week;
 mod log_lines;
 mod many_rules;
 mod memory;
