@@ -137,3 +137,79 @@ impl CellPolicy {
         CellPolicy { coordination: rule.coordination(), on_store_failure: rule.on_store_failure() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::Arc;
+
+    use tidegate_core::{Ask, FixedWindow, Limit, Scope, Stance, Touch};
+    use tidegate_rules::{Format, RuleSet, Source};
+    use tidegate_store::{CellKey, Clock, MemoryConfig, MemoryStore};
+
+    use super::*;
+    use crate::config::{LimiterConfig, RemoteConfig};
+    use crate::observer::{BreakerState, NoObserver};
+    use crate::runtime::{Runtime, Task};
+
+    /// Runs nothing: whoever classifies starts nothing.
+    struct NoRuntime;
+
+    impl Runtime for NoRuntime {
+        fn spawn(&self, _task: Task) {
+            panic!("a task was started");
+        }
+
+        fn sleep(&self, _span: Micros) -> Task {
+            panic!("somebody waits");
+        }
+    }
+
+    fn limiter() -> Limiter {
+        let rules = Source::new("rules.yaml", "{ domain: api, rules: [{ name: r, limits: [1/h] }] }");
+        let rules = RuleSet::compile(&[rules], Format::Native).expect("they compile");
+        let store = MemoryStore::new(MemoryConfig::new().max_cells(100).max_log_bytes(1 << 16));
+        let mut remote = RemoteConfig::new(Arc::new(NoRuntime));
+        // A share of an approximate limit needs a fleet of a known size.
+        remote.expected_nodes = NonZeroU64::new(1);
+        Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)).over_a_network(remote))
+    }
+
+    #[test]
+    fn classifying_a_request_again_and_again_says_the_same_and_changes_nothing() {
+        let limiter = limiter();
+        let remote = limiter.remote.as_ref().expect("its store is over a network");
+        let limit = Limit::FixedWindow(FixedWindow::new(1, Micros::from_secs(3_600)).expect("a fine limit"));
+        let scope = Scope::new(&[b"api", b"r"]);
+        let touch = Touch { limit: &limit, ask: Ask::hits(1), stance: Stance::Enforced };
+        let spends = [&b"here"[..], b"share", b"store"]
+            .map(|key| Spend { cell: CellKey { scope: &scope, key, tag: key }, touch });
+        let approximate = Coordination::Approximate { sync_every: Micros::from_secs(1) };
+        let policies = [Coordination::Local, approximate, Coordination::Exact]
+            .map(|coordination| CellPolicy { coordination, on_store_failure: OnStoreFailure::Closed });
+        let cells = Cells::new(&limiter.hasher, &spends, policies.into_iter());
+        let began = limiter.clock.now();
+        let classified = |now| {
+            let Classified { deny, local, store, away } = classify(&limiter, remote, &cells, now);
+            (deny.is_some(), local.to_vec(), store.to_vec(), away.to_vec())
+        };
+        let by_the_store = (false, vec![0, 1], vec![2], vec![]);
+        let by_its_policy = (false, vec![0, 1], vec![], vec![2]);
+        let is_settled_as = |now, expected: &_, state| {
+            for _ in 0..10 {
+                assert_eq!(&classified(now), expected);
+                assert_eq!(remote.breakers.state(0), state);
+            }
+        };
+        is_settled_as(began, &by_the_store, BreakerState::Closed);
+        for _ in 0..3 {
+            remote.breakers.failed(0, began, began);
+        }
+        is_settled_as(began, &by_its_policy, BreakerState::Open);
+        // Its time is up: one request may go to see, and nobody has.
+        let later = began + Micros::from_secs(30);
+        is_settled_as(later, &by_the_store, BreakerState::Open);
+        assert!(remote.breakers.claim(0, later).0, "the trial is still to be had");
+        assert_eq!(spends.map(|spend| limiter.local.look(spend).remaining), [1; 3], "nothing is spent");
+    }
+}

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_limiter::{
-    Capacity, CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Patience, Permit, Shedder,
-    ShedderConfig,
+    Capacity, CheckRequest, DescriptorAsk, Limiter, LimiterConfig, NoObserver, Observer, Patience, Permit,
+    Shedder, ShedderConfig,
 };
 use tidegate_rules::{Format, Priority, RuleSet, Source};
 use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
@@ -70,10 +71,14 @@ fn once_the_overload_is_over_the_level_falls_without_a_jump_and_all_come_back_th
 }
 
 fn limiter(rules: &str) -> Limiter {
+    observed(rules, Arc::new(NoObserver))
+}
+
+fn observed(rules: &str, observer: Arc<dyn Observer>) -> Limiter {
     let source = Source::new("api.yaml", format!("domain: api\nrules: {rules}"));
     let rules = RuleSet::compile(&[source], Format::Native).unwrap_or_else(|error| panic!("{error}"));
     let store = MemoryStore::new(MemoryConfig::new().max_cells(1_000).max_log_bytes(1 << 20));
-    Limiter::new(LimiterConfig::new(rules, Arc::new(store), Arc::new(NoObserver)))
+    Limiter::new(LimiterConfig::new(rules, Arc::new(store), observer))
 }
 
 /// Lets a request in, or the priority by which it is shed; nothing else of it matters.
@@ -119,6 +124,30 @@ fn where_no_rule_says_how_critical_a_request_is_its_class_does() {
     assert_eq!(admit(&[("method", b"GET")]).unwrap_err(), Priority::P2);
     assert_eq!(admit(&[("method", b"GET"), ("mode", b"test")]).unwrap_err(), Priority::P3);
     assert!(admit(&[("method", b"POST")]).is_ok());
+}
+
+/// Counts how often a domain was found to have no rules, which is found by matching them.
+#[derive(Default)]
+struct Unmatched(AtomicUsize);
+
+impl Observer for Unmatched {
+    fn unknown_domain(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn rules_are_matched_once_for_shedding_and_for_deciding() {
+    let unmatched = Arc::new(Unmatched::default());
+    let limiter = observed("[{ name: all, limits: unlimited }]", unmatched.clone());
+    let shedder = Shedder::new(
+        ShedderConfig::new(Capacity::Workers(10.try_into().unwrap())),
+        Arc::new(SystemClock::new()),
+    );
+    let asks = [DescriptorAsk::one(&[("user", b"1")])];
+    let admitted = at_once(limiter.admit_and_check(&CheckRequest::new("shop", &asks), &shedder));
+    assert!(admitted.is_ok_and(|(_, decided)| decided.is_err()), "it is let in, and has no rules");
+    assert_eq!(unmatched.0.load(Ordering::Relaxed), 1);
 }
 
 #[test]
