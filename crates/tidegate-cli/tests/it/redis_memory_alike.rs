@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 use tidegate_testkit::resp::Value;
 use tidegate_testkit::{Redis, http};
 
+use crate::control_world::{self, rules_of};
 use crate::redis_world::{Node, PATIENT, check};
 
 /// What `/v1/usage` says is left to `user` of the rule's limit.
@@ -106,6 +107,36 @@ fn a_look_at_a_limit_of_nothing_names_no_time_to_come_back() {
             assert_eq!((allowed, retry_after_ms), (&Value::Int(0), &Value::Nil), "{store}, cost {cost}");
         }
     });
+}
+
+/// Promise 16: the other kind of ban, of one key, which may have an end. A look is answered as a hit is.
+#[test]
+fn a_look_at_a_banned_key_names_the_time_to_come_back_where_its_ban_has_an_end() {
+    let redis = Redis::start();
+    for store in ["memory:", &redis.url()] {
+        let node = control_world::Node::start(&format!("store: {{ url: '{store}' }}"));
+        assert_eq!(node.publish(&rules_of(9)).status, 200);
+        let token = json!({ "name": "t", "role": "viewer", "expires_in": "90m" });
+        let in_90_minutes = node.post("/tokens", &token).json()["expires_at"].clone();
+        for (user, until) in [("7", in_90_minutes), ("8", Json::Null)] {
+            let ban = json!({ "domain": "api", "when": { "user": user }, "action": "ban", "until": until });
+            assert_eq!(node.post("/keys/overrides", &ban).status, 201, "{store}");
+        }
+        let retry_after_ms = |user: &str, cost: u64| {
+            let body = json!({ "domain": "api", "attributes": { "user": user }, "cost": cost }).to_string();
+            let answer = http::post_json(node.http, "/v1/check", &body);
+            assert_eq!(answer.status, 429, "{store}");
+            answer.json()["retry_after_ms"].as_u64()
+        };
+        for cost in [0, 1, 0] {
+            let wait_ms = retry_after_ms("7", cost);
+            assert!(
+                wait_ms.is_some_and(|wait| (5_300_000..=5_400_000).contains(&wait)),
+                "{store}: {wait_ms:?}"
+            );
+            assert_eq!(retry_after_ms("8", cost), None, "{store}, for good");
+        }
+    }
 }
 
 /// Promise 16: one hit in ten years and a burst of 25, so it is full after 250 years; times of that length once wrapped.
