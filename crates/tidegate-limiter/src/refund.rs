@@ -252,18 +252,22 @@ impl Limiter {
         let spent: SmallVec<[Return; 4]> = spent.collect();
         match &self.remote {
             None => self.refund_in_memory(plan, &spent).await,
-            Some(remote) => {
-                let due = self.due_at_store(plan, &spent);
-                let mut given = stored(plan, &spent, &due);
-                given.extend(self.give_back_here(plan, &spent, &due));
-                remote.refund_soon(given);
-            }
+            Some(remote) => remote.refund_soon(self.given_back(plan, &spent)),
         }
+    }
+
+    /// Refunds `returns` as far as this node counted them, and returns what the store must refund.
+    pub(crate) fn given_back(&self, plan: &Plan<'_>, returns: &[Return]) -> GivenBack {
+        let due = self.due_at_store(plan, returns);
+        let mut given = stored(plan, returns, &due);
+        given.extend(self.give_back_here(plan, returns, &due));
+        self.gave_back(plan, returns);
+        given
     }
 
     /// The hits that the store must refund per cell: all for an exact cell, none for a local one, for an approximate one
     /// those that were reported.
-    pub(crate) fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
+    fn due_at_store(&self, plan: &Plan<'_>, returns: &[Return]) -> SmallVec<[Hits; 4]> {
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
         let due = |Return { place, hits, age }: &Return| match policies[*place].coordination {
             Coordination::Exact => *hits,
@@ -279,7 +283,7 @@ impl Limiter {
 
     /// Refunds what this node counted itself, which is what is not `due` at the store. Returns what was reported to the store
     /// since then: that must be refunded there after all.
-    pub(crate) fn give_back_here(&self, plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
+    fn give_back_here(&self, plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
         let mut late = GivenBack::new();
         let policies: SmallVec<[_; 4]> = plan.policies().collect();
         for (Return { place, hits, age }, due) in returns.iter().zip(due) {
@@ -317,7 +321,7 @@ impl Limiter {
     }
 
     /// Updates the deny cache: these hits went back, or may have.
-    pub(crate) fn gave_back(&self, plan: &Plan<'_>, all: &[Return]) {
+    fn gave_back(&self, plan: &Plan<'_>, all: &[Return]) {
         let now = self.clock.now();
         for Return { place, hits, .. } in all {
             let cell = self.hasher.cell(&plan.spends[*place].cell);
@@ -342,7 +346,7 @@ fn refunds<'p>(plan: &Plan<'p>, returns: &[Return]) -> SmallVec<[Refund<'p>; 4]>
 }
 
 /// The part of `returns` that goes to the store.
-pub(crate) fn stored(plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
+fn stored(plan: &Plan<'_>, returns: &[Return], due: &[Hits]) -> GivenBack {
     let due = returns.iter().zip(due).filter(|(_, due)| **due > Hits::ZERO);
     let owned = |(one, due): (&Return, &Hits)| {
         let spend = &plan.spends[one.place];

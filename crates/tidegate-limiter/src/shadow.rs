@@ -12,7 +12,7 @@ use tidegate_store::Clock;
 use crate::check::{Asks, MatchedLimit, Plan};
 use crate::limiter::Limiter;
 use crate::owned::OwnedCell;
-use crate::refund::{Return, stored};
+use crate::refund::Return;
 
 impl Limiter {
     /// Gives back what limits of shadow rules spent on a request that passed, if another limit of the same rule refuses it.
@@ -30,12 +30,9 @@ impl Limiter {
         let Some(remote) = &self.remote else {
             return self.refund_in_memory(plan, &returns).await;
         };
-        let due = self.due_at_store(plan, &returns);
-        let mut given = stored(plan, &returns, &due);
-        given.extend(self.give_back_here(plan, &returns, &due));
-        self.gave_back(plan, &returns);
         let hash = |cell: &OwnedCell| self.hasher.cell(&cell.key());
-        remote.refund_gathered(given.into_iter().map(|(cell, hits, _)| (hash(&cell), cell, hits)), asked_at);
+        let given = self.given_back(plan, &returns).into_iter();
+        remote.refund_gathered(given.map(|(cell, hits, _)| (hash(&cell), cell, hits)), asked_at);
     }
 }
 

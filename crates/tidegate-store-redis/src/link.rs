@@ -266,7 +266,10 @@ impl Link {
     }
 
     fn check_answers(&self) {
-        tokio::spawn(prove_own_answers(Arc::clone(&self.shared)));
+        // Every late call asks for a check: one at a time is enough.
+        if !self.shared.is_checked.swap(true, Ordering::Relaxed) {
+            tokio::spawn(prove_own_answers(Arc::clone(&self.shared)));
+        }
     }
 
     fn refused(&self, failure: Failure) -> Failure {
@@ -305,9 +308,6 @@ impl Drop for Link {
 
 /// Pings with a nonce: if the matching answer comes, the connection is good; otherwise it is dropped.
 async fn prove_own_answers(shared: Arc<KeptLink>) {
-    if shared.is_checked.swap(true, Ordering::Relaxed) {
-        return;
-    }
     let (number, status) = {
         let state = shared.state.lock();
         (state.number, state.status.clone())
