@@ -293,7 +293,7 @@ async fn calls_beyond_the_bound_are_turned_away_at_once() {
     let calls = (0..5).map(|_| spend(&store, &target));
     let answers = join_all(calls).await;
     let turned_away = answers.iter().filter(|answer| {
-        answer.as_ref().is_err_and(|error| format!("{error:?}").contains("under way already"))
+        answer.as_ref().is_err_and(|error| format!("{error:?}").contains("too many calls in flight"))
     });
     assert_eq!(turned_away.count(), 3, "{answers:?}");
     redis.resume();
