@@ -14,7 +14,8 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// Promise 13. Such a cell ends last of all: if the one that ends first made room, it would be a live counter's.
+/// Promise 13. Such a cell ends last of all: if the one that ends first made room, it would be a live counter's. It has quota left;
+/// one that has none is itself somebody who has spent all.
 #[test]
 fn cells_of_ten_years_made_by_cl_throttle_free_nobody_who_has_spent_all() {
     const CELLS: usize = 8_000;
@@ -27,14 +28,11 @@ fn cells_of_ten_years_made_by_cl_throttle_free_nobody_who_has_spent_all() {
         replies.iter().filter(|reply| reply.array()[0].int() == 1).count()
     };
     assert_eq!([ask_callers(), ask_callers(), ask_callers()], [CALLERS, CALLERS, 0]);
-    for max_burst in [0, 15] {
-        let flood = (0..4 * CELLS)
-            .map(|key| words(&format!("CL.THROTTLE {max_burst}-{key} {max_burst} 1 315360000")));
-        let passed = ask_all(&node, flood).iter().filter(|reply| reply.array()[0].int() == 0).count();
-        assert_eq!(passed, 4 * CELLS, "each is new");
-        let (cells, freed) = (node.metric_sum("tidegate_cells"), ask_callers());
-        tell!("bursts of {}: {cells} cells, {freed} of {CALLERS} freed", max_burst + 1);
-        assert_eq!(freed, 0, "by bursts of {}", max_burst + 1);
-    }
-    assert!(node.metric_sum("tidegate_cell_evictions_total{") > 0.0, "there was room for all");
+    let flood = (0..8 * CELLS).map(|key| words(&format!("CL.THROTTLE {key} 15 1 315360000")));
+    let passed = ask_all(&node, flood).iter().filter(|reply| reply.array()[0].int() == 0).count();
+    assert_eq!(passed, 8 * CELLS, "each is new");
+    let evicted = node.metric("tidegate_cell_evictions_total{reason=\"in_use\"}");
+    tell!("{evicted} cells made room");
+    assert!(evicted >= (7 * CELLS) as f64, "there was room for all: {evicted}");
+    assert_eq!(ask_callers(), 0, "somebody was freed");
 }
