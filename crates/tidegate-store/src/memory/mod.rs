@@ -157,7 +157,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Drops idle cells in a fraction `1/parts` of every shard's tables. Call it regularly, so that memory is freed when
     /// requests stop. Going through all parts once a minute costs almost nothing. A cell unused for a whole round no longer
-    /// ranks above new cells at the bound.
+    /// ranks above new cells at the bound, unless it is spent.
     pub fn sweep(&self, parts: usize) {
         for shard in &self.shards {
             let mut shard = shard.0.lock();

@@ -15,9 +15,9 @@ pub(super) struct Tag {
 }
 
 /// When a cell may be dropped, and what evicting it earlier would do: free a caller at its limit (`SPENT`), or forget one that
-/// is used repeatedly (`AGAIN`).
+/// is used repeatedly (`AGAIN`), or was when it reached its limit (`BEFORE`).
 ///
-/// Holds the low thirty bits of the second, compared modulo 2^30: up to [`PAST`] behind now is over, anything else is ahead. A
+/// Holds the low 29 bits of the second, compared modulo 2^29: up to [`PAST`] behind now is over, anything else is ahead. A
 /// count from a fixed second would run out, and early: a machine that boots in 1970 and then gets the real time jumps ahead by
 /// 56 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,13 @@ pub(super) struct Note(u32);
 const SPENT: u32 = 1 << 31;
 /// The cell was used again after its creation, since the last sweep round.
 const AGAIN: u32 = 1 << 30;
-const SECONDS: u32 = AGAIN - 1;
-/// Eight years: a cell whose end is longer ago, and that no sweep has visited, counts as in use.
-const PAST: u64 = 1 << 28;
-/// Seventeen years: the furthest end of a cell. Up to that, plus another [`PAST`] for an end that is kept, is not over.
-pub(super) const LONGEST: u64 = 1 << 29;
+/// The cell's quota is used up, and it was used repeatedly before it fell silent.
+const BEFORE: u32 = 1 << 29;
+const SECONDS: u32 = BEFORE - 1;
+/// Four years: a cell whose end is longer ago, and that no sweep has visited, counts as in use.
+const PAST: u64 = 1 << 27;
+/// Eight years: the furthest end of a cell. Up to that, plus another [`PAST`] for an end that is kept, is not over.
+pub(super) const LONGEST: u64 = 1 << 28;
 
 impl Note {
     const VACANT: Note = Note(0);
@@ -39,7 +41,7 @@ impl Note {
     /// A cell whose full quota is back at `second`, at most [`LONGEST`] from now.
     pub(super) fn until(second: u64, spent: bool) -> Self {
         // Zero without flags means vacant.
-        let kept = u32::try_from(second & u64::from(SECONDS)).expect("masked to 30 bits").max(1);
+        let kept = u32::try_from(second & u64::from(SECONDS)).expect("masked to 29 bits").max(1);
         Note(kept | if spent { SPENT } else { 0 })
     }
 
@@ -57,6 +59,12 @@ impl Note {
         later.0 & SECONDS
     }
 
+    /// The note of a cell that may have fallen silent.
+    fn silent(self) -> Note {
+        let before = if self.is_spent() && self.0 & AGAIN != 0 { BEFORE } else { 0 };
+        Note((self.0 & !AGAIN) | before)
+    }
+
     /// Lower ranks are evicted first. The rank ignores when the quota is back: a bucket that takes ten years to refill would
     /// outlive every live counter.
     fn rank(self, second: u64) -> Rank {
@@ -64,7 +72,8 @@ impl Note {
             (true, _, _) => Rank::Idle,
             (_, false, false) => Rank::Fresh,
             (_, false, true) => Rank::Live,
-            (_, true, false) => Rank::Spent,
+            (_, true, false) if self.0 & BEFORE == 0 => Rank::Spent,
+            (_, true, false) => Rank::SpentBefore,
             (_, true, true) => Rank::SpentAgain,
         }
     }
@@ -79,8 +88,10 @@ enum Rank {
     Fresh,
     /// Used again, with quota left.
     Live,
-    /// At its limit.
+    /// At its limit, used once: a flood of new keys with a limit of one hit consists of these.
     Spent,
+    /// At its limit, silent for a while, and used more than once before.
+    SpentBefore,
     /// At its limit, and used more than once.
     SpentAgain,
 }
@@ -140,7 +151,7 @@ impl Victims {
 pub(super) enum Sweep {
     /// Nothing: it frees room during inserts.
     Idle,
-    /// Clears `AGAIN`, as the periodic round does: a cell unused for a round counts as fresh.
+    /// Clears `AGAIN`, as the periodic round does: a cell unused for a round counts as fresh, or as silent if it is spent.
     Round,
 }
 
@@ -283,7 +294,7 @@ impl<P: Default + Clone> Table<P> {
         let why = match rank {
             Rank::Idle => Evicted::Idle,
             Rank::Fresh | Rank::Live => Evicted::InUse,
-            Rank::Spent | Rank::SpentAgain => Evicted::Spent,
+            Rank::Spent | Rank::SpentBefore | Rank::SpentAgain => Evicted::Spent,
         };
         Some((why, self.remove(place)))
     }
@@ -300,7 +311,7 @@ impl<P: Default + Clone> Table<P> {
                 if note != Note::VACANT && note.is_over(second) {
                     dropped(self.remove(place));
                 } else if kind == Sweep::Round {
-                    self.buckets[bucket].notes[slot] &= !AGAIN;
+                    self.buckets[bucket].notes[slot] = note.silent().0;
                 }
             }
             if self.sweep_hand == 0 && self.len * 100 < self.buckets.len() * WIDTH * EMPTIEST {
@@ -493,6 +504,25 @@ mod tests {
         table.renew_note(live, Note::until(50, false));
         table.sweep(10, usize::MAX, Sweep::Round, drop);
         assert_eq!(table.note(live).rank(10), Rank::Fresh);
+    }
+
+    #[test]
+    fn an_eviction_takes_spent_cells_used_once_then_silent_ones_then_those_in_use() {
+        let mut table = Table::new();
+        let use_again = |table: &mut Table<u32>, id| {
+            let place = table.find(tag(id)).expect("inserted before");
+            table.renew_note(place, Note::until(50, true));
+        };
+        table.insert(tag(1), 1, Note::until(50, true));
+        table.insert(tag(2), 2, Note::until(50, true));
+        use_again(&mut table, 1);
+        use_again(&mut table, 2);
+        table.sweep(10, usize::MAX, Sweep::Round, drop);
+        table.sweep(10, usize::MAX, Sweep::Round, drop);
+        use_again(&mut table, 1);
+        table.insert(tag(3), 3, Note::until(50, true));
+        let evicted = [(); 3].map(|()| table.evict(10, Victims::Spent).map(|(_, cell)| cell));
+        assert_eq!(evicted, [Some(3), Some(2), Some(1)]);
     }
 
     #[test]

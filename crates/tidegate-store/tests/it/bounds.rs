@@ -105,6 +105,19 @@ fn a_one_hit_flood_on_a_limit_of_one_frees_nobody_who_was_refused_while_others_c
 }
 
 #[test]
+fn a_one_hit_flood_of_cells_of_ten_years_frees_nobody_who_was_refused_and_fell_silent_since() {
+    let store = store(8_000, 1 << 20);
+    let limit = hour_log(5);
+    spend_all(&store, &limit, 0..3_000);
+    // Rounds in which nobody asks.
+    (0..3).for_each(|_| store.sweep(1));
+    for key in 10_000..10_000 + 4 * 8_000 {
+        ask(&store, &ten_year_bucket(1), key);
+    }
+    assert_eq!(freed(&store, &limit, 0..3_000), 0);
+}
+
+#[test]
 fn the_memory_of_logs_is_one_bound_for_all_shards() {
     // The defaults: 610 shards. A log of 100,000 hits takes 400 kB: the 610th part of 512 MiB would hold two, and 200 of them
     // hash to some shards thrice.
