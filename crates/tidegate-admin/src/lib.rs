@@ -24,9 +24,9 @@ pub use tidegate_decisions::{Clear, DecisionLog, DecisionLogConfig, FileConfig};
 pub use alerts::{AlertDesk, AlertStats};
 pub use control::{
     Alone, CHANGES_BESIDE, CallerWatch, ChangesSince, CompileFailure, ConfiguredToken, Control,
-    ControlConfig, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow, LastSecond,
-    MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource, WHOLE_SET,
-    without_replaced,
+    ControlConfig, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow,
+    LastSecond, MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, RuleSource,
+    WHOLE_SET, without_replaced,
 };
 pub use exposition::{CertificateEnd, Exposition, Format, ListenerConnections, StoreUsage, UpstreamCounts};
 pub use listener::{Admin, BindError};

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::Control;
-use super::fleet::{FleetError, FleetQuestion, NodeNote};
+use super::fleet::{FleetAnswer, FleetError, FleetQuestion, NodeNote};
 use super::telling::{answer, told, too_long};
 
 /// The most bytes of one node's answer: of a sample every line that is missing shortens what can be played.
@@ -141,9 +141,9 @@ impl Control {
             Err(error) => return unknown(error.to_string()),
         };
         let mut gathered = Gathered { told: Vec::new(), missing: lost };
-        for (from, answer) in answers {
+        for FleetAnswer { from, text } in answers {
             let Some(node) = others.remove(&from) else { continue };
-            let why = match answer.map(|text| serde_json::from_slice(&text)) {
+            let why = match text.map(|text| serde_json::from_slice(&text)) {
                 Ok(Ok(Told::Nothing)) => "it keeps no decisions".to_owned(),
                 Ok(Ok(Told::TooLong)) => "its answer is too long".to_owned(),
                 Ok(Ok(told)) => {

@@ -251,6 +251,15 @@ pub struct FleetQuestion {
     pub text: Vec<u8>,
 }
 
+/// One node's answer to a question.
+#[derive(Debug)]
+pub struct FleetAnswer {
+    /// Who answered.
+    pub from: String,
+    /// The answer, or why it cannot be read.
+    pub text: Result<Vec<u8>, FleetError>,
+}
+
 /// Why the other nodes could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
@@ -322,8 +331,8 @@ pub trait Fleet: Send + Sync + 'static {
     /// How many have answered.
     fn answered(&self, id: u64) -> NoteFuture<'_, usize>;
 
-    /// Who answered, and what.
-    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Result<Vec<u8>, FleetError>)>>;
+    /// The answers so far.
+    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<FleetAnswer>>;
 
     /// Forgets a question and its answers.
     fn forget(&self, id: u64) -> NoteFuture<'_, ()>;
@@ -404,7 +413,7 @@ impl Fleet for Alone {
         Box::pin(async { Ok(0) })
     }
 
-    fn answers(&self, _: u64) -> NoteFuture<'_, Vec<(String, Result<Vec<u8>, FleetError>)>> {
+    fn answers(&self, _: u64) -> NoteFuture<'_, Vec<FleetAnswer>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

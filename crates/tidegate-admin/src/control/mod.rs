@@ -34,8 +34,8 @@ use crate::metrics::Metrics;
 pub use asking::MOST_ANSWER_BYTES;
 pub(crate) use asking::{JoinedDemand, Missing, Question, Told, unheard};
 pub use fleet::{
-    Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, NEWEST_FORMAT, NodeNote,
-    NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
+    Alone, CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, NEWEST_FORMAT,
+    NodeNote, NoteFuture, PublishedSet, WHOLE_SET, without_replaced,
 };
 pub use follow::LastSecond;
 pub(crate) use history::{History, Latencies, Series, Totals, Window};

@@ -107,7 +107,7 @@ fn a_one_hit_flood_on_a_limit_of_one_frees_nobody_who_was_refused_while_others_c
 #[test]
 fn a_one_hit_flood_of_cells_of_ten_years_frees_nobody_who_was_refused_and_fell_silent_since() {
     let store = store(8_000, 1 << 20);
-    let limit = hour_log(5);
+    let limit = minute_window(5);
     spend_all(&store, &limit, 0..3_000);
     // Rounds in which nobody asks.
     (0..3).for_each(|_| store.sweep(1));

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate_admin::{
-    CHANGES_BESIDE, ChangesSince, Fleet, FleetError, FleetQuestion, Heard, HistoryChunk, HistoryRow,
-    MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, WHOLE_SET,
+    CHANGES_BESIDE, ChangesSince, Fleet, FleetAnswer, FleetError, FleetQuestion, Heard, HistoryChunk,
+    HistoryRow, MOST_ANSWER_BYTES, NEWEST_FORMAT, NodeNote, NoteFuture, PublishedSet, Resolution, WHOLE_SET,
     at_low_priority, without_replaced,
 };
 use tidegate_store::{Clock, StoreError};
@@ -202,12 +202,13 @@ impl Fleet for RedisFleet {
         Box::pin(async move { self.store.answered(id).await.map_err(failed) })
     }
 
-    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<(String, Result<Vec<u8>, FleetError>)>> {
+    fn answers(&self, id: u64) -> NoteFuture<'_, Vec<FleetAnswer>> {
         Box::pin(async move {
             let answers = self.store.answers(id).await.map_err(failed)?;
-            let named = answers
-                .into_iter()
-                .map(|(from, answer)| (String::from_utf8_lossy(&from).into_owned(), answer.map_err(failed)));
+            let named = answers.into_iter().map(|(from, answer)| FleetAnswer {
+                from: String::from_utf8_lossy(&from).into_owned(),
+                text: answer.map_err(failed),
+            });
             Ok(named.collect())
         })
     }
