@@ -1,7 +1,7 @@
 //! A server that listens is ready to decide by a healthy Redis: its scripts are there, and it is one of the fleet.
 
-use tidegate_testkit::Redis;
 use tidegate_testkit::resp::Client;
+use tidegate_testkit::{Redis, ShardedRedis};
 
 use crate::redis_world::{DEFAULT, Node, PATIENT, check};
 
@@ -46,6 +46,28 @@ fn the_scripts_of_its_rules_are_loaded_before_a_server_listens_and_not_at_its_fi
         }
     });
     assert_eq!(at_first_checks, 0);
+}
+
+/// Promise 15, for each server of several.
+#[test]
+fn the_scripts_of_its_rules_are_loaded_on_every_shard_before_a_server_listens() {
+    let shards = ShardedRedis::start(2);
+    let [one, other] = shards.nodes() else { panic!("two shards") };
+    let loaded_by = |act: &mut dyn FnMut()| {
+        let mut by_other = 0;
+        let by_one = loaded_during(one, || by_other = loaded_during(other, act));
+        [by_one, by_other]
+    };
+    let mut node = None;
+    let at_the_start = loaded_by(&mut || node = Some(Node::start(&shards.url(), PATIENT, RULES)));
+    assert!(at_the_start.iter().all(|scripts| *scripts >= KINDS.len()), "{at_the_start:?}");
+    let mut client = node.as_ref().unwrap().client();
+    let at_first_checks = loaded_by(&mut || {
+        for (kind, user) in KINDS.iter().flat_map(|kind| (0..20).map(move |user| (*kind, user.to_string()))) {
+            assert_eq!(check(&mut client, &[("kind", kind), ("user", &user)], 1).source, "store", "{kind}");
+        }
+    });
+    assert_eq!(at_first_checks, [0, 0]);
 }
 
 /// Promise 15: six times, for one cold start in five was wrong.

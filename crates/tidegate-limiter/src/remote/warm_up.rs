@@ -16,6 +16,8 @@ use crate::snapshot::Snapshot;
 const TRY_EVERY: Micros = Micros::from_millis(20);
 /// Scripts are preloaded for this many rules. Others load on first use.
 const MOST_RULES: usize = 64;
+/// A node without a tag among so many has next to no cells.
+const MOST_TAGS: u32 = 4_096;
 
 impl Remote {
     /// Tries to reach the store for at most `patience`; false if that was too short.
@@ -53,9 +55,10 @@ impl Remote {
         self.share_lease_key(keys).await
     }
 
-    /// Looks at unused cells, as requests would: at each algorithm alone, and at all limits of a rule at once.
+    /// Looks at unused cells of each node, as requests would: at each algorithm alone, and at all limits of a rule at once.
     async fn load_scripts(&self, rules: &ArcSwap<Snapshot>) {
         let snapshot = rules.load_full();
+        let tags = self.tag_of_each_node();
         let mut asked: Vec<Vec<Algorithm>> = Vec::new();
         for rule in snapshot.rules().rules().take(MOST_RULES) {
             let limits: Vec<&Limit> = rule.limits().map(|limit| &limit.limit).collect();
@@ -64,17 +67,34 @@ impl Remote {
                 let algorithms: Vec<Algorithm> = limits.iter().map(|limit| limit.algorithm()).collect();
                 if !asked.contains(&algorithms) && !algorithms.is_empty() {
                     asked.push(algorithms);
-                    self.look_at(limits).await;
+                    for tag in &tags {
+                        self.look_at(limits, tag.as_bytes()).await;
+                    }
                 }
             }
         }
     }
 
-    async fn look_at(&self, limits: &[&Limit]) {
+    /// A tag of a cell on each node, for as many nodes as have one among the first few thousand.
+    fn tag_of_each_node(&self) -> Vec<String> {
+        let mut tags = vec![None; self.store.nodes().max(1)];
+        for tag in (0..MOST_TAGS).map(|number| format!("warm-up{number}")) {
+            let node = self.store.node_of(tag.as_bytes());
+            if let Some(found) = tags.get_mut(node) {
+                found.get_or_insert(tag);
+            }
+            if tags.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        tags.into_iter().flatten().collect()
+    }
+
+    async fn look_at(&self, limits: &[&Limit], tag: &[u8]) {
         let scopes: Vec<Scope> =
             (0..limits.len()).map(|number| Scope::new(&[b"warm-up", &number.to_le_bytes()])).collect();
         let look = |(limit, scope)| {
-            let cell = CellKey { scope, key: b"warm-up", tag: b"warm-up" };
+            let cell = CellKey { scope, key: tag, tag };
             Spend { cell, touch: Touch { limit, ask: Ask::look(), stance: Stance::Enforced } }
         };
         let spends: SmallVec<[Spend<'_>; 4]> = limits.iter().copied().zip(&scopes).map(look).collect();
