@@ -1,11 +1,11 @@
-//! What is the matter, between the one who watches and those who ask.
+//! The alerts of this node, shared by the watcher that updates them and the API that shows them.
 
 use parking_lot::Mutex;
 use tidegate_telemetry::alerts::{
     Alert, Book, Courier, Found, Notice, Silence, Silences, Telling, TrafficStats,
 };
 
-/// The book of alerts of one node, to be looked at while it is kept.
+/// One node's book of alerts, readable while it is being updated.
 #[derive(Debug)]
 pub struct AlertDesk(Mutex<Desk>);
 
@@ -13,36 +13,36 @@ pub struct AlertDesk(Mutex<Desk>);
 struct Desk {
     book: Book,
     silences: Silences,
-    /// Which node tells, as far as is known.
+    /// The node that sends notices, as far as known.
     teller: String,
 }
 
-/// Alerts that are over and shown.
+/// The most ended alerts shown.
 const MOST_SHOWN: usize = 100;
-/// What of a summary travels to the other nodes.
+/// The most bytes of a summary that other nodes receive.
 const LONGEST_SUMMARY: usize = 200;
 
-/// What alerts take, and what became of those that were told. Each has a bound.
+/// Counts of alerts and of webhook deliveries. Each is bounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlertStats {
-    /// Alerts that are active.
+    /// Active alerts.
     pub active: u64,
-    /// Things that were the matter and found no room.
+    /// Findings dropped because the book was full.
     pub left_out: u64,
     /// Rules with and without a baseline.
     pub traffic: TrafficStats,
-    /// Bodies for the webhook that wait.
+    /// Webhook bodies in the queue.
     pub waiting: u64,
-    /// Bodies that it took.
+    /// Webhook bodies delivered.
     pub delivered: u64,
-    /// Tries that failed.
+    /// Failed delivery attempts.
     pub failed_tries: u64,
-    /// Bodies that were given up.
+    /// Webhook bodies given up.
     pub dropped: u64,
 }
 
 impl AlertStats {
-    /// The same, with what `courier` did.
+    /// These counts with those of `courier`.
     #[must_use]
     pub fn with_courier(self, courier: &Courier) -> Self {
         let stats = courier.stats();
@@ -58,47 +58,47 @@ impl AlertStats {
 }
 
 impl AlertDesk {
-    /// Opens `book`.
+    /// Shares `book`.
     #[must_use]
     pub fn new(book: Book) -> Self {
         AlertDesk(Mutex::new(Desk { book, silences: Silences::default(), teller: String::new() }))
     }
 
-    /// Takes note of what is the matter at `now_s`: what must be told by this node.
+    /// Records the findings at `now_s`, and returns the notices that this node must send.
     pub fn step(&self, now_s: u64, found: Found, telling: Telling) -> Vec<Notice> {
         let Desk { book, silences, .. } = &mut *self.0.lock();
         book.step(now_s, found, silences.at(now_s), telling)
     }
 
-    /// Changes the book: the duty to tell goes from one node to another.
+    /// Changes the book, for example when another node takes over sending notices.
     pub fn with_book<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
         change(&mut self.0.lock().book)
     }
 
-    /// Reads or changes what is silenced.
+    /// Reads or changes the silences.
     pub fn with_silences<T>(&self, change: impl FnOnce(&mut Silences) -> T) -> T {
         change(&mut self.0.lock().silences)
     }
 
-    /// It is `node` who tells.
+    /// Records that `node` sends the notices.
     pub fn told_by(&self, node: &str) {
         node.clone_into(&mut self.0.lock().teller);
     }
 
-    /// How many alerts are active, and how many found no room.
+    /// The number of active alerts, and of those dropped for lack of room.
     #[must_use]
     pub fn stats(&self) -> AlertStats {
         let book = &self.0.lock().book;
         AlertStats { active: book.active().len() as u64, left_out: book.left_out(), ..AlertStats::default() }
     }
 
-    /// What is the matter now, what was, and who tells.
+    /// Active alerts, ended alerts, and the node that sends notices.
     pub(crate) fn show(&self) -> (Vec<Alert>, Vec<Alert>, String) {
         let desk = self.0.lock();
         (desk.book.active(), desk.book.over().take(MOST_SHOWN).cloned().collect(), desk.teller.clone())
     }
 
-    /// The worst of what is the matter, silenced or not, in a sentence of bounded length.
+    /// The most severe active alert, silenced or not, in a sentence of bounded length.
     #[must_use]
     pub fn worst(&self) -> Option<String> {
         let mut summary = self.0.lock().book.active().into_iter().next()?.summary;

@@ -1,15 +1,15 @@
-//! From OpenMetrics to Prometheus' older text format, which scrapers that do not ask for OpenMetrics expect.
+//! Converts OpenMetrics text to Prometheus' older text format, for scrapers that do not accept OpenMetrics.
 //!
-//! Samples are the same in both. The lines about them differ: a counter is declared with its `_total`, an info is a
-//! gauge, and units and the end are not mentioned.
+//! Samples are the same in both. Metadata lines differ: a counter is declared with its `_total`, an info is a gauge, and
+//! there are no `# UNIT` and `# EOF` lines.
 
-/// `text`, written the older way.
+/// `text` in the older format.
 pub(crate) fn from_open_metrics(text: &str) -> String {
     let mut classic = String::with_capacity(text.len() + text.len() / 16);
     let mut help = None;
     for line in text.lines() {
         match line.strip_prefix("# ").and_then(|rest| rest.split_once(' ')) {
-            // The name it stands before depends on the type, which comes next.
+            // The name in the HELP line depends on the type, which comes next.
             Some(("HELP", rest)) => help = rest.split_once(' '),
             Some(("TYPE", rest)) => {
                 let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));

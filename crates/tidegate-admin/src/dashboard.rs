@@ -1,6 +1,6 @@
-//! The dashboard: files that `dashboard/` builds and this binary carries, so that it works offline and needs no Node.
+//! The dashboard: files that `dashboard/` builds and this binary embeds, so that it works offline and needs no Node.
 //!
-//! They hold no secret: what they show comes from the admin API, which asks who is looking.
+//! They contain no secrets: all data comes from the admin API, which authenticates the caller.
 
 use axum::Router;
 use axum::extract::Path;
@@ -13,11 +13,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
 
-/// Scripts, styles and calls from this origin alone; no inline script or style; no page around it.
+/// Scripts, styles and calls only from this origin; no inline script or style; no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
-/// A file as it was built.
+/// A file of the build.
 struct Asset {
     name: &'static str,
     media_type: &'static str,
@@ -60,7 +60,7 @@ fn serve(name: &str, headers: &HeaderMap) -> Response {
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
-        // A browser asks again each time, and is told by the tag that nothing changed: an upgrade shows at once.
+        // The browser revalidates each time and gets a 304 if nothing changed, so an upgrade shows at once.
         (CACHE_CONTROL, "no-cache"),
     ];
     if headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {

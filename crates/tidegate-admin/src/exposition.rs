@@ -1,7 +1,7 @@
-//! All metrics together, as the text that Prometheus reads.
+//! All metrics together, in Prometheus' text formats.
 //!
-//! Metrics are read when they are asked for; nothing is kept up to date for a scraper that may never come. What is not
-//! given (a store without cells of its own, no data plane) has no metrics: a zero would be a lie.
+//! Metrics are read at each scrape; nothing is precomputed. A part that does not exist (a store without local cells, no data
+//! plane) has no metrics: a zero would be wrong.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,26 +21,26 @@ use crate::classic;
 use crate::metrics::{Metrics, Reader};
 use crate::process::Process;
 
-/// Everything there is to tell, read anew each time.
+/// All metrics, read anew each time.
 #[derive(Debug)]
 pub struct Exposition {
     metrics: Arc<Metrics>,
     ours: Registry,
-    /// Metrics that every process has go by names that every dashboard knows, without our prefix.
+    /// Standard process metrics keep their usual names, without our prefix.
     process: Registry,
 }
 
-/// How the text is written.
+/// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus' own, version 0.0.4, which everything reads.
+    /// Prometheus' own, version 0.0.4, which every scraper reads.
     Classic,
-    /// OpenMetrics 1.0, for those who ask for it.
+    /// OpenMetrics 1.0, for scrapers that accept it.
     OpenMetrics,
 }
 
 impl Format {
-    /// What an `Accept` header asks for.
+    /// The format that an `Accept` header asks for.
     #[must_use]
     pub fn accepted(accept: &str) -> Format {
         let asked =
@@ -58,38 +58,38 @@ impl Format {
     }
 }
 
-/// How much a store holds.
+/// The size of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// Its keys; for this process's memory, its cells.
+    /// Its keys; for the memory store, its cells.
     pub keys: u64,
-    /// The memory that it takes.
+    /// The memory that it uses.
     pub bytes: u64,
-    /// The most memory that it may take; 0 where it has no such bound, or none is known.
+    /// The most memory that it may use; 0 if unbounded or unknown.
     pub most_bytes: u64,
-    /// Keys that it dropped for want of memory.
+    /// Keys evicted for lack of memory.
     pub evicted: u64,
 }
 
-/// What became of the requests to one upstream of the proxy.
+/// The outcomes of requests to one upstream of the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamCounts {
     /// Its name, from the configuration.
     pub upstream: String,
-    /// Requests that one of its servers answered, with whatever status.
+    /// Requests that one of its servers answered, with any status.
     pub answered: u64,
-    /// Tries that failed, by why.
+    /// Failed attempts, by reason.
     pub failures: Vec<(&'static str, u64)>,
     /// Its servers.
     pub servers: u64,
-    /// Those of them that seem well.
+    /// How many of them are healthy.
     pub well: u64,
 }
 
-/// When a certificate ends.
+/// When a certificate expires.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CertificateEnd {
-    /// Whose clients are shown it.
+    /// The listener that presents it.
     pub listener: &'static str,
     /// In seconds since 1970.
     pub not_after_seconds: f64,
@@ -102,16 +102,16 @@ pub struct ListenerConnections {
     pub listener: &'static str,
     /// Open now.
     pub open: u64,
-    /// Accepted since the process began.
+    /// Accepted since the process started.
     pub accepted: u64,
     /// Closed at once because the listener was full.
     pub refused: u64,
-    /// Idle ones closed to make room for another.
+    /// Idle ones closed to make room for new ones.
     pub evicted: u64,
 }
 
 impl Exposition {
-    /// Tells what `metrics` counts, and of this process.
+    /// Exposes the counts of `metrics`, and those of this process.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         let mut ours = Registry::with_prefix("tidegate");
@@ -122,49 +122,49 @@ impl Exposition {
         Exposition { metrics, ours, process }
     }
 
-    /// Also tells how much a store holds, wherever it is.
+    /// Adds the size of the store.
     #[must_use]
     pub fn with_usage(mut self, usage: impl Fn() -> StoreUsage + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(usage, encode_usage)));
         self
     }
 
-    /// Also tells of the cells in this process's memory.
+    /// Adds the cells in this process's memory.
     #[must_use]
     pub fn with_store(mut self, stats: impl Fn() -> MemoryStats + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(stats, encode_store)));
         self
     }
 
-    /// Also tells which nodes of a store over a network answer.
+    /// Adds the health of a remote store's nodes.
     #[must_use]
     pub fn with_nodes(mut self, nodes: impl Fn() -> Vec<NodeHealth> + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(nodes, encode_nodes)));
         self
     }
 
-    /// Also tells what waits before a store over a network, and what is owed to it.
+    /// Adds the requests that wait for a remote store, and the debts to it.
     #[must_use]
     pub fn with_remote(mut self, stats: impl Fn() -> RemoteStats + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(stats, encode_remote)));
         self
     }
 
-    /// Also tells which part of their time the data plane's workers are busy, from 0 to 1.
+    /// Adds the busy ratio of the data plane's workers, from 0 to 1.
     #[must_use]
     pub fn with_busy_ratio(mut self, ratio: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(ratio, encode_busy)));
         self
     }
 
-    /// Also tells what sheds load, and how much.
+    /// Adds the state and counts of load shedding.
     #[must_use]
     pub fn with_shedding(mut self, stats: impl Fn() -> ShedStats + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(stats, encode_shedding)));
         self
     }
 
-    /// Also tells who is connected.
+    /// Adds the connections of the data plane's listeners.
     #[must_use]
     pub fn with_connections(
         mut self,
@@ -174,7 +174,7 @@ impl Exposition {
         self
     }
 
-    /// Also tells what became of requests to the proxy's upstream servers.
+    /// Adds the outcomes of requests to the proxy's upstream servers.
     #[must_use]
     pub fn with_upstreams(
         mut self,
@@ -184,7 +184,7 @@ impl Exposition {
         self
     }
 
-    /// Also tells when the certificates of listeners end.
+    /// Adds the expiry times of the listeners' certificates.
     #[must_use]
     pub fn with_certificates(
         mut self,
@@ -194,7 +194,7 @@ impl Exposition {
         self
     }
 
-    /// Also tells about how many keys of each kind the store holds; nothing where that is not known.
+    /// Adds the approximate number of the store's keys by kind; none if unknown.
     #[must_use]
     pub fn with_key_kinds(
         mut self,
@@ -204,21 +204,21 @@ impl Exposition {
         self
     }
 
-    /// Also tells how many log lines were withheld because they repeated others.
+    /// Adds the number of log lines withheld as repeats.
     #[must_use]
     pub fn with_withheld_lines(mut self, lines: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(lines, encode_withheld)));
         self
     }
 
-    /// Also tells how many alerts there are, and what became of them.
+    /// Adds the counts of alerts and their deliveries.
     #[must_use]
     pub fn with_alerts(mut self, stats: impl Fn() -> AlertStats + Send + Sync + 'static) -> Self {
         self.ours.register_collector(Box::new(Asks(stats, encode_alerts)));
         self
     }
 
-    /// Also tells what exports lost, by where it should have gone.
+    /// Adds what exports lost, by destination.
     #[must_use]
     pub fn with_exports(
         mut self,
@@ -228,7 +228,7 @@ impl Exposition {
         self
     }
 
-    /// Also tells how many callers were refused for want of a right password or token, by listener.
+    /// Adds the callers refused for a missing or wrong password or token, by listener.
     #[must_use]
     pub fn with_refused_logins(
         mut self,
@@ -238,7 +238,7 @@ impl Exposition {
         self
     }
 
-    /// The text, as things are now.
+    /// The current metrics as text.
     #[must_use]
     pub fn text(&self, format: Format) -> String {
         let mut text = String::new();
@@ -253,7 +253,7 @@ impl Exposition {
     }
 }
 
-/// Asks somebody at each reading, and tells what they say.
+/// Calls a function at each scrape, and encodes its answer.
 struct Asks<Ask, Answer>(Ask, fn(&Answer, &mut DescriptorEncoder<'_>) -> fmt::Result);
 
 impl<Ask, Answer> Collector for Asks<Ask, Answer>
@@ -501,7 +501,7 @@ fn encode_connections(
     Ok(())
 }
 
-/// Which program this is.
+/// The version of this program.
 #[derive(Debug)]
 struct Build;
 

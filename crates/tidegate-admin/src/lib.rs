@@ -1,10 +1,10 @@
-//! The control plane: what operators look at and change. Metrics, the admin API and the dashboard.
+//! The control plane, for operators: metrics, the admin API and the dashboard.
 //!
-//! [`Metrics`] hears what the limiter decides, [`Exposition`] puts that and what others can tell (the store, the
-//! connections, the process) into Prometheus' words, and [`Admin`] serves it on a listener of its own. None of it runs
-//! on the data plane's threads but [`Metrics`], which there takes no lock, looks nothing up and waits for nobody.
+//! [`Metrics`] observes the limiter's decisions, [`Exposition`] combines them with other sources (the store, the
+//! connections, the process) into Prometheus text, and [`Admin`] serves it on a listener of its own. Only [`Metrics`] runs
+//! on the data plane's threads; there it takes no locks, looks nothing up and never waits.
 //!
-//! No client's key ever becomes a label: labels come from rule files and from this source code alone.
+//! No client's key ever becomes a label: labels come only from rule files and from this source code.
 
 mod alerts;
 mod api;

@@ -1,7 +1,7 @@
-//! The admin listener: a socket of its own, on a runtime that is not the data plane's.
+//! The admin listener: a separate socket, on a runtime that the data plane does not use.
 //!
-//! It holds few connections, gives none of them long to say what it wants, and closes an idle one for a newcomer when it
-//! is full. Beyond loopback it wants a token, or a client's certificate. What is asked it does not know.
+//! It holds few connections, allows each of them little time to send a request, and closes an idle one when it is full and a
+//! new one arrives. Beyond loopback it requires a token, or a client certificate. It knows nothing of what is requested.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -27,25 +27,25 @@ use crate::control::Control;
 use crate::exposition::Exposition;
 use crate::pages;
 
-/// Connections at once. A further one takes the place of an idle one, or waits in the system's queue.
+/// The most connections. A further one replaces an idle one, or waits in the system's queue.
 const MOST_CONNECTIONS: usize = 128;
 
-/// How long TLS may take to shake hands.
+/// The longest TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a request's head may take, the idle time before it included. Longer than Prometheus' usual interval of
-/// 15 s, so that its connection is kept.
+/// The longest wait for a request's head, including the idle time before it. Longer than Prometheus' usual interval of 15 s,
+/// so that its connection is kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const MOST_HEAD_BYTES: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;
 
-/// After this long without a sign that the peer reads what we sent, the system closes the connection.
+/// The system closes a connection whose peer has acknowledged no data for this long.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long connections may take to finish once asked to stop.
+/// How long connections have to finish at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait after a failed accept: out of file descriptors stays so for a while.
+/// The wait after a failed accept: a lack of file descriptors lasts for a while.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A bound admin listener.
@@ -57,23 +57,23 @@ pub struct Admin {
     tokens: Option<Arc<TokenSource>>,
 }
 
-/// The address is taken, or not ours.
+/// The address is in use, or not local.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for admin on {address}")]
 pub struct BindError {
-    /// What was asked for.
+    /// The requested address.
     pub address: SocketAddr,
-    /// What the system said.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }
 
 impl Admin {
-    /// Binds `address`; port 0 takes a free one, which [`Admin::address`] tells. Whoever can reach it may read: unless
-    /// there is a reason, that should be loopback.
+    /// Binds `address`; port 0 picks a free one, see [`Admin::address`]. Every client that can reach it may read, so it
+    /// should be loopback unless there is a reason.
     ///
     /// # Errors
-    /// When the address is taken, or not ours.
+    /// The address is in use, or not local.
     pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let bind = || {
             let socket = std::net::TcpListener::bind(address)?;
@@ -83,31 +83,31 @@ impl Admin {
         bind().map_err(|source| BindError { address, source })
     }
 
-    /// The same over TLS.
+    /// Serves over TLS, if given.
     #[must_use]
     pub fn with_tls(mut self, tls: Option<Arc<ServerTls>>) -> Self {
         self.tls = tls;
         self
     }
 
-    /// The same; beyond loopback, `/metrics` is for those who give one of these tokens.
+    /// Requires one of these tokens for `/metrics` beyond loopback.
     #[must_use]
     pub fn with_tokens(mut self, tokens: Option<Arc<TokenSource>>) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// Where it is bound.
+    /// The bound address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `shutdown` completes, then lets requests under way finish. To be run on a runtime that the data
-    /// plane does not use, with time and I/O enabled.
+    /// Serves until `shutdown` completes, then lets requests in flight finish. Run it on a runtime that the data plane does
+    /// not use, with time and I/O enabled.
     ///
     /// # Errors
-    /// When the runtime cannot take the socket.
+    /// The runtime cannot register the socket.
     pub async fn serve(
         self,
         exposition: impl Into<Arc<Exposition>>,
@@ -119,7 +119,7 @@ impl Admin {
     /// Like [`Admin::serve`], with the admin API of `control`.
     ///
     /// # Errors
-    /// When the runtime cannot take the socket.
+    /// The runtime cannot register the socket.
     pub async fn serve_with(
         self,
         exposition: impl Into<Arc<Exposition>>,
@@ -164,7 +164,7 @@ impl Admin {
         drop(socket);
         drop(stop);
         let finish = async { while serving.join_next().await.is_some() {} };
-        // Those that are left are dropped with the set.
+        // Dropping the set aborts the remaining ones.
         let _ = tokio::time::timeout(STOP_TIMEOUT, finish).await;
         Ok(())
     }
@@ -177,7 +177,7 @@ struct Seat {
     leave: Notify,
 }
 
-/// Whether one more connection may come; asks the oldest idle one to leave if there are too many.
+/// Whether one more connection is allowed; if there are too many, asks the oldest idle one to leave.
 fn has_room(open: &mut VecDeque<Arc<Seat>>) -> bool {
     if open.len() < MOST_CONNECTIONS {
         return true;
@@ -198,10 +198,10 @@ struct Accepted {
     tls: Option<Arc<ServerTls>>,
 }
 
-/// Serves one connection until it ends, is too slow, has to make room, or `stopping` closes.
+/// Serves one connection until it ends, is too slow, must make room, or `stopping` closes.
 async fn serve_connection(accepted: Accepted, router: Router, mut stopping: watch::Receiver<()>) {
     let Accepted { stream, seat, tls } = accepted;
-    // A peer that is gone already shows below.
+    // If the peer is already gone, serving the connection fails below.
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
@@ -234,7 +234,7 @@ async fn serve_connection(accepted: Accepted, router: Router, mut stopping: watc
             ended = connection.as_mut() => ended,
             _ = stopping.changed() => {
                 connection.as_mut().graceful_shutdown();
-                // Half a head is no request.
+                // An incomplete head is not a request.
                 if !seat.busy.load(Ordering::Relaxed) {
                     return;
                 }

@@ -1,26 +1,26 @@
-//! Work that requests must not wait for: done on a thread of its own that gives way to all others.
+//! Work that requests must not wait for, on a separate low-priority thread.
 
 use std::thread;
 
 use rustix::process::nice;
 use tokio::sync::{Semaphore, oneshot};
 
-/// Far enough down that a worker which wakes up runs at once; not so far that rules never compile on a machine that is busy:
-/// it still gets a tenth of a core that others fill.
+/// Low enough that a worker that wakes up preempts it at once; not so low that rules never compile on a busy machine: it
+/// still gets a tenth of a core that others fill.
 const LOWER_BY: i32 = 10;
 
-/// How much work on whole sets of rules is done at once.
+/// The most concurrent jobs on whole rule sets.
 const AT_ONCE: usize = 2;
 
-/// Does `work` on a thread that gives way to all others: compiling ten thousand rules takes a core for a while, and at equal
-/// priority the requests on that core would wait for whole slices of it.
+/// Runs `work` on a thread that yields to all others: compiling ten thousand rules takes a core for a while, and at equal
+/// priority the requests on that core would wait for whole time slices.
 ///
 /// # Panics
-/// When `work` does, or the system has no thread to give.
+/// If `work` panics, or the system cannot start a thread.
 pub async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = oneshot::channel();
     let run = move || {
-        // On Linux a thread has a priority of its own, and may always lower it. Where that fails, the work still gets done.
+        // On Linux a thread has its own priority, and may always lower it. If that fails, the work still gets done.
         let _ = nice(LOWER_BY);
         let _ = sender.send(work());
     };
@@ -31,8 +31,8 @@ pub async fn at_low_priority<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     receiver.await.expect("work in the background does not panic")
 }
 
-/// Like [`at_low_priority`], a few at once and the others in turn: for work on whole sets of rules, each of which may take
-/// hundreds of megabytes. It is done to its end, and keeps its place until then, also if nobody waits for it any more.
+/// Like [`at_low_priority`], with few jobs at once while the others queue: for work on whole rule sets, each of which may
+/// take hundreds of megabytes. A job runs to its end and keeps its slot until then, even if its caller is gone.
 pub(crate) async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     static TURNS: Semaphore = Semaphore::const_new(AT_ONCE);
     let turn = TURNS.acquire().await.expect("turns never end");

@@ -1,4 +1,4 @@
-//! What the admin listener answers. It owns no socket.
+//! The routes of the admin listener. Owns no socket.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ pub(crate) fn router(exposition: Arc<Exposition>, control: Option<Arc<Control>>)
     }
 }
 
-/// The same for those who give one of `tokens`, where there are any: metrics name servers and rules. Health is for
-/// everybody, and the admin API has a guard of its own.
+/// Requires one of `tokens`, if there are any: metrics name servers and rules. Health needs none, and the admin API has its
+/// own guard.
 pub(crate) fn guarded(router: Router, tokens: Option<Arc<TokenSource>>) -> Router {
     let Some(tokens) = tokens else { return router };
     router.layer(middleware::from_fn_with_state(tokens, check_token))
@@ -58,14 +58,14 @@ async fn check_token(State(tokens): State<Arc<TokenSource>>, request: Request, n
 }
 
 async fn metrics(State(exposition): State<Arc<Exposition>>, headers: HeaderMap) -> impl IntoResponse {
-    // Prometheus asks in one header; another that is split in two finds its first.
+    // Prometheus sends one `Accept` header; if a client splits it, only the first counts.
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    // With ten thousand rules it takes milliseconds, and requests are decided on the same cores.
+    // With ten thousand rules this takes milliseconds, and requests are decided on the same cores.
     let text = at_low_priority(move || exposition.text(format)).await;
     ([(CONTENT_TYPE, format.content_type())], text)
 }
 
 async fn not_found(uri: Uri) -> impl IntoResponse {
-    (StatusCode::NOT_FOUND, format!("there is nothing at {}\nhint: GET / lists what there is\n", uri.path()))
+    (StatusCode::NOT_FOUND, format!("there is nothing at {}\nhint: GET / lists the routes\n", uri.path()))
 }

@@ -1,7 +1,7 @@
-//! What every process can tell of itself, under the names that Prometheus' own libraries use.
+//! Standard process metrics, under the names that Prometheus' own libraries use.
 //!
-//! It is read from `/proc`, as they do. A clock read in the process instead would have to find the kernel's own code mapped
-//! there, and under valgrind, which counts what a request costs, there is none.
+//! They are read from `/proc`, as those libraries do. The process's CPU clock would need the kernel's vDSO, which is missing
+//! under valgrind, and we count the cost of a request with that.
 
 use std::fmt;
 
@@ -49,12 +49,12 @@ impl Collector for Process {
     }
 }
 
-/// Linux alone tells it in one short file; elsewhere there is no such metric.
+/// Only Linux offers this in one short file; elsewhere the metric is absent.
 fn cpu_seconds() -> Option<f64> {
-    // Linux counts in hundredths for programs, whatever it does itself.
+    // Linux reports hundredths of a second to programs, whatever its internal tick is.
     const TICKS: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program comes second, in brackets, and may hold anything.
+    // The second field is the program's name in brackets, which may contain anything.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

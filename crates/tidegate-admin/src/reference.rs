@@ -1,6 +1,6 @@
-//! Every metric there is, as a page: written by asking the registry itself, with something counted under every label.
+//! The reference page of all metrics, generated from the registry with a count under every label.
 //!
-//! A metric or a label that is not in the code cannot be on the page, and one that is cannot be missing.
+//! So a metric or label that is not in the code cannot be on the page, and one that is cannot be missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -53,7 +53,7 @@ const INTRODUCTION: &str = "\
 |---|---|---|---|
 ";
 
-/// What a label is called, and its values where the source code lists them.
+/// A label's name, and its values if the source code lists them.
 fn shown(label: &str, values: &BTreeSet<String>) -> String {
     if OPEN_LABELS.contains(&label) {
         return format!("`{label}`");
@@ -62,7 +62,7 @@ fn shown(label: &str, values: &BTreeSet<String>) -> String {
     format!("`{label}`: {}", values.join(" "))
 }
 
-/// Their values come from rule files and the configuration.
+/// Labels whose values come from rule files and the configuration.
 const OPEN_LABELS: [&str; 8] = ["domain", "rule", "tier", "limit", "node", "upstream", "version", "digest"];
 
 #[derive(Default)]
@@ -72,7 +72,7 @@ struct Family {
     labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Families by the name that a query uses.
+/// Families by the name that queries use.
 fn families(text: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let (mut help, mut current) = (String::new(), String::new());
@@ -100,7 +100,7 @@ fn families(text: &str) -> BTreeMap<String, Family> {
     families
 }
 
-/// The labels of a sample whose values hold no quotes.
+/// The labels of a sample. Assumes that values have no quotes.
 fn labels(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let inside =
         line.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(inside, _)| inside);
@@ -116,7 +116,7 @@ rules:
   - { name: RULE, key: [user], limits: [100/minute], experiment: { split: 50%, limits: [200/minute] } }
 ";
 
-/// An exposition in which every part is in use, and every label has counted something.
+/// An exposition with every part in use and a count under every label.
 fn everything() -> Exposition {
     let metrics = Arc::new(Metrics::new());
     let rules = RuleSet::compile(&[File::new("rules.yaml", RULES)], tidegate_rules::Format::Native);

@@ -1,4 +1,4 @@
-//! What is the matter, and what nobody wants to hear of for a while.
+//! Alerts, and their silences.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) struct NewSilence {
     reason: String,
 }
 
-/// Longer texts are no reason, and no subject: all nodes keep them.
+/// The most bytes of a reason or subject: all nodes keep them.
 const LONGEST: usize = 500;
 
 pub(crate) async fn silence(
@@ -102,7 +102,7 @@ pub(crate) async fn end_silence(
     }
 }
 
-/// A subject is compared whole, so one that no alert can have silences nothing.
+/// Subjects match exactly, so one that no alert can have would silence nothing.
 fn check_subject(subject: &str) -> Answer<()> {
     let wrong = |why: &str, hint: &str| Err(Problem::field("subject", why).hint(hint));
     match subject {
@@ -118,13 +118,13 @@ fn check_subject(subject: &str) -> Answer<()> {
     }
 }
 
-/// Writes into the audit log. What is silenced holds also when the database does not answer: then there is most to silence.
+/// Writes to the audit log. A silence takes effect even if the database does not answer: that is when it is needed most.
 async fn note(control: &Control, caller: &Caller, action: &str, silence: &Silence) {
     let Some(store) = &control.store else { return };
     let kind = silence.kind.map_or("every kind", Kind::name);
     let target = format!("{kind} {}", silence.subject.as_deref().unwrap_or("everything"));
     let detail = json!({ "id": silence.id, "until_s": silence.until_s, "reason": silence.reason, "author": silence.author });
     if let Err(error) = store.note(&caller.actor, control.clock.now(), action, &target, &detail).await {
-        tracing::warn!(%error, action, about = target, by = caller.actor.name, "not written into the audit log");
+        tracing::warn!(%error, action, about = target, by = caller.actor.name, "cannot write to the audit log");
     }
 }

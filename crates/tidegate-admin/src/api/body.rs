@@ -1,4 +1,4 @@
-//! Bodies and queries: read strictly, in bounded time, and a mistake names its field.
+//! Bodies, queries and paths: parsed strictly, in bounded time; an error names the field.
 
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use tokio::time::timeout;
 use super::problem::Problem;
 use crate::low_priority::at_low_priority;
 
-/// How long a body may take. Connections are few, and one that sends a byte now and then must not keep its place: anybody may
-/// begin to log in.
+/// The longest time to receive a body. Connections are few, and a slow sender must not hold one: logging in needs no token.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A body from which on parsing takes long enough that requests on the same core would notice.
+/// Bodies of at least this size are parsed elsewhere: it takes long enough to delay requests on the same core.
 const LARGE_BODY: usize = 64 << 10;
 
-/// A body of JSON.
+/// A JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -29,7 +28,7 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Bo
         let kind =
             request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
-        // A form of another origin can send any body, but not this type.
+        // A cross-origin form can send any body, but not with this content type.
         if !kind.eq_ignore_ascii_case("application/json") {
             return Err(Problem::not_json());
         }
@@ -51,7 +50,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
             return Problem::malformed(inner.to_string());
         }
         let told = inner.to_string();
-        // The name of a type here says nothing to who wrote the body.
+        // The name of a Rust type means nothing to the author of the body.
         let told = match told.contains("expected struct") {
             true => format!("{}, expected an object", told.split(',').next().unwrap_or_default()),
             false => told,
@@ -62,7 +61,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     Ok(value)
 }
 
-/// A query.
+/// A query string.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
@@ -81,7 +80,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The parts of a path.
+/// Path parameters.
 pub(crate) struct Path<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {

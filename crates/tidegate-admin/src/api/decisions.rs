@@ -1,6 +1,6 @@
-//! Who was refused, and why: a search over the decision logs of all nodes, and the busiest callers of a rule.
+//! Who was refused, and why: searches the decision logs of all nodes, and ranks the top callers of a rule.
 //!
-//! A viewer sees no caller's key, only hashes: the same for the same caller, so that what belongs together can be told.
+//! A viewer sees no caller's key, only its hash. The hash is stable, so that decisions of one caller can be correlated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::problem::{Answer, Problem};
 use super::when;
 use crate::control::{Control, Question, Told};
 
-/// What is returned where nothing is asked for, and at most.
+/// The default and the largest number of results.
 const USUAL: usize = 100;
 const MOST: usize = 1_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DecisionsQuery {
-    /// Attributes as `user=42`, several with commas between them, or as an object of JSON.
+    /// Attributes as `user=42`, separated by commas, or as a JSON object.
     key: Option<String>,
     domain: Option<String>,
     rule: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct TopQuery {
     limit: Option<usize>,
 }
 
-/// The log, or how to have one.
+/// The decision log, or an error that says how to enable it.
 pub(crate) fn log_of(control: &Control) -> Answer<&Arc<DecisionLog>> {
     control.metrics.decisions().ok_or_else(|| {
         Problem::not_found("this node keeps no decisions")
@@ -72,11 +72,9 @@ pub(crate) async fn search(
     let attributes = attributes(wanted.key.as_deref())?;
     let masked = caller.actor.role == Role::Viewer;
     if masked && !attributes.iter().all(|(_, value)| is_hash(value)) {
-        // Who may try values until one is found need not be shown any.
-        return Err(Problem::forbidden(
-            "a viewer finds callers by their hashes alone, and not by what they sent",
-        )
-        .hint("take the hash from a decision or a list of top callers, or ask an editor"));
+        // A caller that may test values could find them without being shown any.
+        return Err(Problem::forbidden("a viewer can search callers by hash, and not by attribute values")
+            .hint("take the hash from a decision or a list of top callers, or ask an editor"));
     }
     let search = Search {
         from_us,
@@ -99,7 +97,7 @@ pub(crate) async fn search(
         };
         nodes.push(json!({ "node": node, "fit": own, "oldest": oldest_us.map(micros) }));
         (fit, stand_for, cut) = (fit + own, stand_for + own_stand_for, cut | own_cut);
-        // Complete only from where all of them are.
+        // The merged log is complete only from where all of them are.
         oldest = oldest.max(oldest_us);
         found.extend(decisions);
     }
@@ -119,7 +117,8 @@ pub(crate) async fn search(
     })))
 }
 
-/// What is asked for by a name that no rule in use has. One may have had it: what was kept then is still found.
+/// A warning if no rule in use has the requested name. An earlier rule may have had it, and its logged decisions are still
+/// found.
 fn unknown_name(control: &Control, search: &Search) -> Option<String> {
     let snapshot = control.limiter.snapshot();
     let mut domains = snapshot.rules().domains();
@@ -141,7 +140,7 @@ fn attributes(key: Option<&str>) -> Answer<Vec<(String, String)>> {
     if key.starts_with('{') {
         let object = serde_json::from_str::<BTreeMap<String, String>>(key);
         let object = object.map_err(|error| {
-            Problem::field("key", format!("it is no object of texts: {error}"))
+            Problem::field("key", format!("it is not a JSON object of strings: {error}"))
                 .hint("name and value: key={\"user\":\"42\"}, or key=user=42")
         })?;
         return Ok(object.into_iter().collect());
@@ -150,7 +149,7 @@ fn attributes(key: Option<&str>) -> Answer<Vec<(String, String)>> {
     for part in key.split(',') {
         match (part.split_once('='), pairs.last_mut()) {
             (Some((name, value)), _) => pairs.push((name.to_owned(), value.to_owned())),
-            // A comma of the value itself.
+            // A comma inside the value.
             (None, Some((_, value))) => *value = format!("{value},{part}"),
             (None, None) => {
                 return Err(Problem::field("key", "it has no `=`").hint("name and value: key=user=42"));
@@ -178,7 +177,7 @@ fn shown(mut decision: Value, log: &DecisionLog, masked: bool) -> Value {
     decision
 }
 
-/// Hides the values of a key from a viewer.
+/// Replaces the values of a key by hashes for a viewer.
 pub(crate) fn mask(key: &mut [(String, String)], log: &DecisionLog, caller: &Caller) {
     if caller.actor.role == Role::Viewer {
         key.iter_mut().for_each(|(name, value)| *value = log.names().masked(name, value));

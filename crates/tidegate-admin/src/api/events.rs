@@ -1,7 +1,7 @@
-//! Server-sent events: what happens, as it happens.
+//! Server-sent events.
 //!
-//! A listener that reads slowly misses events, and one that reads nothing is closed by the listener's time-out for unread
-//! data; neither holds more than one event here. Their number is bounded.
+//! A slow listener misses events, and one that reads nothing is closed by the admin listener's timeout for unread data.
+//! Neither holds more than one event here. The number of listeners is bounded.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::problem::Problem;
 use crate::control::Control;
 use crate::metrics::Metrics;
 
-/// A listener's place, until its connection ends.
+/// A listener's permit, until its connection ends.
 struct Place {
     _one_of_few: OwnedSemaphorePermit,
     metrics: Arc<Metrics>,
@@ -34,7 +34,7 @@ pub(crate) async fn stream(State(control): State<Arc<Control>>) -> Response {
     let counts = &control.metrics.events;
     let Ok(place) = control.listeners.clone().try_acquire_owned() else {
         counts.refused.fetch_add(1, Ordering::Relaxed);
-        return Problem::unavailable("as many as may listen to events do already").into_response();
+        return Problem::unavailable("there are too many event listeners").into_response();
     };
     counts.listeners.fetch_add(1, Ordering::Relaxed);
     let place = Place { _one_of_few: place, metrics: control.metrics.clone() };

@@ -1,7 +1,7 @@
-//! Who asks, and whether they may: before any route looks at a request.
+//! Authentication and roles: runs before any route sees the request.
 //!
 //! A token comes in `Authorization`, never in a URL. A session comes in a cookie that scripts cannot read and other sites
-//! cannot send; what it changes must also show a second secret that only the page has. Wrong ones are limited by address.
+//! cannot send; its changes also need a CSRF token that only the page has. Wrong tokens are rate limited by address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,20 +26,20 @@ use crate::control::Control;
 pub(crate) const COOKIE_NAME: &str = "tidegate_session";
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 
-/// Who asks.
+/// The authenticated caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) actor: Actor,
     pub(crate) expires: Option<Timestamp>,
-    /// The session's secret, where a browser asks.
+    /// The session's secret, if the caller is a browser.
     pub(crate) session: Option<Secret>,
 }
 
-/// Where a request comes from.
+/// The address of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// Lets through who may use the route, and nobody else.
+/// Passes a request on only if its caller has the role that the route needs.
 pub(crate) async fn guard(State(control): State<Arc<Control>>, mut request: Request, next: Next) -> Response {
     let path =
         request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned()).unwrap_or_default();
@@ -48,7 +48,7 @@ pub(crate) async fn guard(State(control): State<Arc<Control>>, mut request: Requ
     let needs = match routes.clone().find(|(_, known, _)| *known == method) {
         Some((_, _, Needs::Nobody)) => return next.run(request).await,
         Some((_, _, Needs::Role(role))) => *role,
-        // No such route, or method: the router says so, to those who may look at all.
+        // No such route or method: the router says so, but only to authenticated callers.
         None if routes.next().is_some() || path.is_empty() || path.contains("{*") => Role::Viewer,
         None => return Problem::not_found("there is no such route").into_response(),
     };
@@ -78,7 +78,7 @@ async fn authenticate(control: &Control, peer: IpAddr, headers: &HeaderMap) -> R
     verify(control, peer, given, kind).await
 }
 
-/// Whose secret this is. An address that gave too many wrong ones is not even looked at.
+/// The owner of this secret. After too many wrong ones, an address is refused without a check.
 pub(crate) async fn verify(
     control: &Control,
     peer: IpAddr,
@@ -93,11 +93,11 @@ pub(crate) async fn verify(
         Some(caller) => Ok(caller),
         None => {
             if !has_ended(control, given, kind).await? && control.guesses.wrong(group, now) {
-                tracing::warn!(%peer, "too many wrong admin tokens: this address has to wait");
+                tracing::warn!(%peer, "too many wrong admin tokens, refusing this address for a while");
             }
             let wrong = Problem::unauthorized("the token is wrong, or has expired");
             Err(match kind {
-                // Where a person types it.
+                // For a person at the log-in page.
                 TokenKind::LogIn => wrong.hint("`tidegate login` prints a link that signs in"),
                 _ => wrong,
             })
@@ -105,8 +105,8 @@ pub(crate) async fn verify(
     }
 }
 
-/// Whether it is one that was right once. A page that is left open over night, and a script that nobody looks after, guess
-/// nothing, and must not lock others of their address out.
+/// Whether the token was valid once. A page left open overnight, or a forgotten script, is not guessing, and must not lock
+/// out others at its address.
 async fn has_ended(control: &Control, given: &[u8], kind: TokenKind) -> Result<bool, Problem> {
     let secret = std::str::from_utf8(given).ok().and_then(Secret::parse);
     match (secret, &control.store) {
@@ -136,7 +136,7 @@ async fn look_up(
     let (Some(secret), Some(store)) = (secret, &control.store) else { return Ok(None) };
     let found = match kind {
         TokenKind::LogIn => match store.redeem(&secret, now).await? {
-            // When a code ends says nothing of what is made with it.
+            // The expiry of a log-in code does not limit the session made from it.
             Some(found) => Some(StoredToken { expires: None, ..found }),
             None => store.verify(&secret, TokenKind::Token, now).await?,
         },
@@ -149,7 +149,7 @@ async fn look_up(
     }))
 }
 
-/// The second secret of a session: known to the page, because it was told, and to no other site.
+/// The CSRF token of a session: known to the page, which received it, and to no other site.
 pub(crate) fn csrf_of(session: &Secret) -> String {
     let digest = Sha256::digest([b"csrf ", session.reveal().as_bytes()].concat());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -180,7 +180,7 @@ pub(crate) fn peer_of(request: &Request) -> IpAddr {
     request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0.ip())
 }
 
-/// What every answer says to a browser: take it for what it claims to be, show it nowhere else, keep nothing.
+/// Security headers of every answer: no content sniffing, no framing, no caching.
 pub(crate) async fn harden(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();

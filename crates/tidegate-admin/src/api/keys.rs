@@ -1,4 +1,4 @@
-//! Keys: what a caller has left, and a fresh start for it.
+//! Keys: what a caller has left, and resets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::control::Control;
 const MOST_ATTRIBUTES: usize = 64;
 const LONGEST: usize = 4_096;
 
-/// How often a reset is tried, and how long it rests in between.
+/// Attempts of a reset, and the pause between them.
 const RESET_TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
@@ -135,7 +135,7 @@ pub(crate) async fn reset(
     Ok(Json(json!({ "cells": cells })))
 }
 
-/// A person waits longer than a request may: a reset that was late is tried again. To do so twice does no harm.
+/// Retries a reset that timed out: a person can wait longer than a request, and a second reset does no harm.
 async fn reset_patiently(limiter: &Limiter, request: &CheckRequest<'_>) -> Result<(), RefundError> {
     for _ in 1..RESET_TRIES {
         match limiter.reset(request).await {

@@ -1,5 +1,5 @@
-//! Puts values that rules compare with in place of their hashes: the log hashes what it does not show, and whoever has its
-//! secret can tell whether a hash is that of a value that a rule names. Of a pattern with `*` no hash tells anything.
+//! Replaces hashes in logged decisions by the literals that rules compare with. The log hashes hidden values, and with its
+//! secret one can tell whether a hash is that of a known literal. For a pattern with `*` there is no hash to compare.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -13,7 +13,7 @@ use tidegate_rules::RuleSet;
 pub(super) struct Literals(HashMap<String, HashMap<String, HashMap<String, Vec<u8>>>>);
 
 impl Literals {
-    /// Those that these rules compare with, of the attributes that are hashed: domains and names.
+    /// The literals that these rules compare with, for the hashed attributes (pairs of domain and name).
     pub(super) fn new(rules: &[&RuleSet], hashed: &BTreeSet<(String, String)>, names: &Digester) -> Self {
         let mut literals = Literals::default();
         for (domain, attribute) in hashed {
@@ -41,7 +41,7 @@ impl Literals {
     }
 }
 
-/// Names of attributes whose values are hashed.
+/// Names of attributes with hashed values.
 pub(super) fn hashed<'a>(attributes: &'a Attributes<'_>) -> impl Iterator<Item = &'a str> {
     let is_hashed = |value: &[u8]| std::str::from_utf8(value).is_ok_and(is_hash);
     attributes.iter().filter(move |(_, value)| is_hashed(value)).map(|(name, _)| &**name)

@@ -1,7 +1,7 @@
 //! The admin API: everything that a person with a browser, or a program with a token, may do to a fleet.
 //!
-//! [`ROUTES`] says what there is and which role it takes; a request that is not in it is not served. `guard` asks every
-//! request who it is before anything else looks at it.
+//! [`ROUTES`] lists the routes and the role each needs; other requests are not served. `guard` authenticates every request
+//! before anything else sees it.
 
 mod alerts;
 mod body;
@@ -39,14 +39,14 @@ use crate::control::Control;
 pub(crate) use guard::Peer;
 use problem::Problem;
 
-/// The document that describes all this.
+/// The OpenAPI description of this API.
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// The largest set of documents, and the largest other body.
+/// The largest set of documents, and the largest body otherwise.
 const MOST_RULE_BYTES: usize = 16 << 20;
 const MOST_BODY_BYTES: usize = 64 << 10;
 
-/// Who may use a route.
+/// The role that a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     Nobody,
@@ -58,7 +58,7 @@ const VIEWER: Needs = Needs::Role(Role::Viewer);
 const EDITOR: Needs = Needs::Role(Role::Editor);
 const ADMIN: Needs = Needs::Role(Role::Admin);
 
-/// Every route: path, method, and who may use it. A test holds it against the document.
+/// Every route: path, method, and required role. A test compares it with the OpenAPI description.
 pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/alerts", "GET", VIEWER),
     ("/admin/v1/alerts/silences", "GET", VIEWER),
@@ -101,7 +101,7 @@ pub(crate) const ROUTES: &[(&str, &str, Needs)] = &[
     ("/admin/v1/versions/{number}/rollback", "POST", EDITOR),
 ];
 
-/// Serves `control`.
+/// The routes, acting on `control`.
 pub(crate) fn router(control: Arc<Control>) -> Router {
     let large = || DefaultBodyLimit::max(MOST_RULE_BYTES);
     let one_rule: MethodRouter<Arc<Control>> = get(rules::one).put(rules::put_one).delete(rules::delete_one);

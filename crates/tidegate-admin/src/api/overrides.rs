@@ -63,7 +63,7 @@ pub(crate) async fn list(
     Query(filter): Query<Filter>,
 ) -> Answer<Json<Value>> {
     let limit = filter.limit.unwrap_or(USUAL).clamp(1, MOST);
-    // A viewer does not see values, and must not find them by trying either.
+    // A viewer does not see values, and must not find them by search either.
     let search = filter.search.filter(|_| caller.actor.role > Role::Viewer);
     let wanted = OverrideFilter {
         domain: filter.domain,
@@ -74,7 +74,7 @@ pub(crate) async fn list(
     };
     let (found, total) = match leading(&control) {
         Ok(store) => store.overrides(&wanted, control.clock.now(), limit).await?,
-        // Of another node's database this one knows what it runs.
+        // If the database is another node's, list the overrides that run here.
         Err(_) => running(&control, &wanted, limit),
     };
     let next = found.last().filter(|_| found.len() == limit as usize).map(|one| one.id.clone());
@@ -109,7 +109,7 @@ pub(crate) async fn lift(
     Ok(Json(as_json(&control, &lifted, &caller)))
 }
 
-/// What was asked for, if it makes sense under the rules in force.
+/// Validates the override against the rules in force.
 fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<NewOverride> {
     if wanted.when.is_empty() {
         return Err(Problem::field("when", "it is empty, so this would be for everybody")
@@ -137,7 +137,7 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
         until_us: until.map(Timestamp::as_micros),
         reason: wanted.reason,
     };
-    // The compiler has the last word.
+    // Only compiling it shows the remaining mistakes.
     let alone = KeyOverride { id: String::new(), what, author: String::new(), at_us: 0 };
     let snapshot = control.limiter.snapshot();
     if let Err(why) = snapshot.rules().check_override(&runtime(&alone)) {
@@ -152,7 +152,7 @@ fn checked(control: &Control, wanted: OverrideBody, now: Timestamp) -> Answer<Ne
     Ok(alone.what)
 }
 
-/// The overrides that are for this key.
+/// The overrides for this key.
 pub(crate) fn of_key(control: &Control, key: &Key, caller: &Caller) -> Vec<Value> {
     let (all, now) = (control.running.lock().overrides.clone(), control.clock.now());
     let fits = |one: &&KeyOverride| {
@@ -162,7 +162,7 @@ pub(crate) fn of_key(control: &Control, key: &Key, caller: &Caller) -> Vec<Value
     };
     let mut found: Vec<Value> = all.iter().filter(fits).map(|one| as_json(control, one, caller)).collect();
     if caller.actor.role == Role::Viewer {
-        // By these a viewer who tries names would find out whose an entry of the list is.
+        // With these fields, a viewer who tries names could find out whose entry it is.
         for one in found.iter_mut().filter_map(Value::as_object_mut) {
             one.retain(|field, _| !["id", "reason", "author", "at"].contains(&field.as_str()));
         }
@@ -195,7 +195,7 @@ fn as_json(control: &Control, one: &KeyOverride, caller: &Caller) -> Value {
     value
 }
 
-/// A page of the overrides that run here, and how many fit in all.
+/// A page of the overrides that run here, and the number of all matches.
 fn running(control: &Control, wanted: &OverrideFilter, limit: u32) -> (Vec<KeyOverride>, u64) {
     let (all, now) = (control.running.lock().overrides.clone(), control.clock.now().as_micros());
     let fits = |one: &&KeyOverride| {

@@ -1,10 +1,10 @@
-//! What proposed rules would have done to the last minutes' traffic, before anybody publishes them.
+//! Previews proposed rules: replays the last minutes' traffic through them before they are published.
 //!
-//! The sample is what all nodes have in their decision logs, played through the proposed rules and through those in force, by
-//! the same engine as `tidegate replay`. It runs on a thread of its own: nobody waits for it but who asked.
+//! The sample comes from the decision logs of all nodes. The engine of `tidegate replay` plays it through the proposed rules
+//! and through those in force, on a separate thread that only the caller waits for.
 //!
-//! Not for viewers, who see callers as hashes: rules that match on a value tell how many requests have it, and so, letter by letter,
-//! what the values are.
+//! Not for viewers, who see callers as hashes: rules that match on a value tell how many requests have it, which reveals the
+//! values letter by letter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::when;
 use crate::control::{Base, Control, Missing, Question, Told};
 use crate::low_priority::at_low_priority;
 
-/// What is proposed: a whole set of documents; or a domain's rule, and the text that takes its place.
+/// The proposal: a whole set of documents; or the new text of one rule.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Proposed {
@@ -40,15 +40,15 @@ pub(crate) struct Proposed {
     text: Option<String>,
 }
 
-/// Callers that are told apart in a preview: as many as a sample of bounded bytes can hold.
+/// The most callers told apart in a preview: as many as a sample of bounded bytes can hold.
 const MOST_CALLERS: usize = 100_000;
 const NAMED: usize = 5;
 /// Points of a slider's curve.
 const MOST_TOUCHED: usize = 200;
-/// Requests that are played: of a sample that stands for more, the newest. Some seconds' work.
+/// The most requests replayed; of a larger sample, the newest. Some seconds of work.
 const MOST_PLAYED: u64 = 3_000_000;
 
-/// Previews under way; more wait. Each keeps its place until it is done, also if nobody waits for it any more.
+/// Concurrent previews; others wait. Each keeps its permit until it is done, even if its caller is gone.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
 pub(crate) async fn replay(
@@ -81,7 +81,7 @@ pub(crate) async fn replay(
     played(&control, rules, Some(running), only).await
 }
 
-/// The sample of all nodes, from where on all of them are complete.
+/// The sample of all nodes, starting where all of them are complete.
 pub(super) struct Sample {
     pub(super) lines: Vec<String>,
     pub(super) since_us: u64,
@@ -131,15 +131,15 @@ async fn played(
     Ok(Json(value))
 }
 
-/// Plays the sample, in the order of time, and finds attributes whose values the log hides: rules can count by them and compare
-/// them with values, and cannot match patterns on them.
+/// Replays the sample in time order, and finds attributes whose values the log hides: rules can count by them and compare
+/// them with literals, but cannot match patterns on them.
 pub(super) fn report(
     rules: RuleSet,
     against: Option<RuleSet>,
     (lines, since_us): (&[String], u64),
     names: &Digester,
 ) -> (Report, BTreeSet<String>) {
-    // An event is played once, however many it stands for: its hits are multiplied.
+    // An event is replayed once, whatever its weight: its hits are multiplied instead.
     let weight = |recorded: &Recorded<'_>| if recorded.tells == Tells::Request { recorded.weight } else { 1 };
     let is_complete = |recorded: &Recorded<'_>| recorded.at.as_micros() >= since_us;
     let read = |line: &str| {
@@ -181,7 +181,7 @@ fn parse(line: &str) -> Option<Recorded<'_>> {
     decision_line(line.as_bytes()).ok()
 }
 
-/// The answer in a line: what nobody can tell comes first, then that it is an estimate.
+/// The report in one sentence: first what cannot be determined, then that it is an estimate.
 pub(super) fn sentence(report: &Report) -> String {
     let callers = refuses_most(report).map_or_else(String::new, |rule| {
         let (refused, all) = (thousands(rule.callers_refused.now), thousands(rule.callers));
@@ -200,7 +200,7 @@ pub(super) fn sentence(report: &Report) -> String {
     if let Some(estimate) = &report.estimate {
         sentence += &format!("; {estimate}");
     }
-    // What does not repeat what happened proves little about what would have.
+    // A replay that does not reproduce what happened proves little about what would have happened.
     if let Some(told) = report.before_otherwise.filter(|told| *told != Otherwise::default()) {
         sentence += &format!(
             "; the rules in force do not repeat what happened: of the {} refused then they let {} pass here, and refuse {} others",
@@ -212,14 +212,14 @@ pub(super) fn sentence(report: &Report) -> String {
     sentence
 }
 
-/// The rule that refuses most requests, of those that are known to refuse: what a shadow rule counts passes.
+/// The rule with the most refusals, of those known to refuse. Shadow rules do not refuse.
 fn refuses_most(report: &Report) -> Option<&RuleReport> {
     let refuses = |rule: &&RuleReport| !rule.unknown && !rule.shadow && rule.change != RuleChange::Removed;
     let by = |rule: &&RuleReport| (rule.refused.now, rule.callers_refused.now, rule.callers);
     report.rules.iter().filter(refuses).max_by_key(by)
 }
 
-/// Digits in groups of three.
+/// Formats a number with digits in groups of three.
 fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =

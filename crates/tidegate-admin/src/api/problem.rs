@@ -1,4 +1,4 @@
-//! What went wrong, as `application/problem+json` that names the field and a way out.
+//! Errors as `application/problem+json`, naming the field and what to do.
 
 use axum::Json;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use tidegate_rules::Diagnostics;
 
-/// A problem, and with which status it is answered.
+/// A problem, and the status of its answer.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -30,7 +30,7 @@ impl Problem {
         Problem { status, body, retry_after_s: None }
     }
 
-    /// The same with another field.
+    /// Adds a field.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.body.insert(name.to_owned(), value.into());
         self
@@ -162,7 +162,7 @@ impl From<tidegate_rulestore::Error> for Problem {
     fn from(error: tidegate_rulestore::Error) -> Self {
         match error {
             tidegate_rulestore::Error::Full { .. } => Problem::field("", error.to_string()),
-            // What the database itself says, such as that its disk is full; not what the way to it is.
+            // The database's own error, such as a full disk; not the error of the connection to it, which may name hosts.
             tidegate_rulestore::Error::Unavailable { source } => match source.as_database_error() {
                 Some(told) => Problem::unavailable(format!("the database refuses it: {}", told.message())),
                 None => Problem::unavailable("the database does not answer"),

@@ -1,4 +1,4 @@
-//! Publishing: the same for a whole set, one rule and a rollback.
+//! Publishing: shared by whole sets, single rules and rollbacks.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::when;
 use crate::control::{Control, RuleSource, compile};
 use crate::low_priority::in_turn;
 
-/// A reason longer than this is a document.
+/// The most bytes of a reason.
 const LONGEST_REASON: usize = 1_000;
 
 #[derive(Serialize)]
@@ -26,7 +26,7 @@ struct Published {
     diff: Diff,
 }
 
-/// A change that somebody wants to publish.
+/// A change to publish.
 pub(crate) struct Wanted<'a> {
     pub(crate) on: u64,
     pub(crate) documents: DocumentSet,
@@ -34,7 +34,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) action: &'a str,
 }
 
-/// The database, where rules can be published at all.
+/// The database, if rules can be published at all.
 pub(crate) fn editable(control: &Control) -> Answer<&RuleStore> {
     match &control.source {
         RuleSource::Files(files) => Err(Problem::read_only(files)),
@@ -45,7 +45,7 @@ pub(crate) fn editable(control: &Control) -> Answer<&RuleStore> {
 /// This node's database, if changes are made in it.
 pub(crate) fn leading(control: &Control) -> Answer<&RuleStore> {
     let store = control.store.as_ref().ok_or_else(Problem::no_database)?;
-    // One that was never reached says so by itself.
+    // A database that was never reached reports that itself.
     match control.lineage.get().is_none() || control.leads() {
         true => Ok(store),
         false => Err(Problem::follows()),
@@ -57,7 +57,7 @@ pub(crate) fn can_edit(control: &Control) -> bool {
     editable(control).is_ok()
 }
 
-/// The version that `If-Match` names.
+/// The version in `If-Match`.
 pub(crate) fn made_on(headers: &HeaderMap) -> Answer<u64> {
     let given = headers.get(IF_MATCH).ok_or_else(Problem::if_match_missing)?;
     let text = given.to_str().unwrap_or_default().trim();
@@ -70,17 +70,17 @@ pub(crate) fn etag(version: u64) -> (axum::http::HeaderName, HeaderValue) {
     (ETAG, HeaderValue::from_str(&text).expect("digits make a header"))
 }
 
-/// Compiles, publishes, takes it into use here, and answers with what changed.
+/// Compiles and publishes a change, takes it into use here, and answers with the differences.
 pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wanted<'_>) -> Answer<Response> {
     let store = editable(control)?;
     check_reason(wanted.reason)?;
     if wanted.documents.iter().next().is_none() {
-        // Nodes without any domain are not ready: the whole fleet would be taken away from its clients.
+        // Nodes without any domain are not ready, so load balancers would drop the whole fleet.
         return Err(Problem::field("documents", "there are none, so no node would have any rules")
             .hint("to let everybody pass, write `enabled: false` or `shadow: true` into the rules"));
     }
     let (documents, now) = (wanted.documents.clone(), control.clock.now());
-    // To read ten thousand rules takes a while, whatever for, and requests are decided on the same cores.
+    // Reading ten thousand rules takes a while, and requests are decided on the same cores.
     let warnings = in_turn(move || {
         check_domains(&documents)?;
         let rules = compile(&documents, now).map_err(|found| Problem::invalid_rules(&found))?;
@@ -103,7 +103,7 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
         }
         Err(PublishError::Store(error)) => return Err(error.into()),
     };
-    // The watcher would notice by itself; who published wants to see it work at once.
+    // The watcher would notice on its own, but the publisher wants to see the effect at once.
     control.take_own(store).await;
     let (on, version, documents) = (wanted.on, version.number, wanted.documents);
     let answer = in_turn(move || {
@@ -113,7 +113,7 @@ pub(crate) async fn publish(control: &Arc<Control>, caller: &Caller, wanted: Wan
     Ok(answer.await)
 }
 
-/// A reason is a few lines of text, everywhere: it is kept for as long as what it is given for.
+/// Checks a reason: a few lines of text. It is stored as long as the change that it explains.
 pub(crate) fn check_reason(reason: &str) -> Answer<()> {
     if reason.len() > LONGEST_REASON {
         return Err(Problem::field("reason", format!("it is longer than {LONGEST_REASON} bytes")));
@@ -124,7 +124,7 @@ pub(crate) fn check_reason(reason: &str) -> Answer<()> {
     Ok(())
 }
 
-/// What the other one changed.
+/// The conflict with a concurrent change, naming what that changed.
 async fn conflict(store: &RuleStore, on: u64, current: u64) -> Answer<Problem> {
     let (mine, theirs) = (store.documents(on).await?, store.documents(current).await?);
     let diff = in_turn(move || Diff::between(&mine, &theirs).of(Some(on), Some(current))).await;
@@ -141,10 +141,10 @@ async fn conflict(store: &RuleStore, on: u64, current: u64) -> Answer<Problem> {
     })
 }
 
-/// A document must be of the domain that it is filed under: otherwise the next editor would look for it in vain.
+/// Checks that a document has the domain it is filed under: otherwise the next editor would not find it.
 fn check_domains(documents: &DocumentSet) -> Answer<()> {
     for (domain, text) in documents.iter() {
-        // What is no YAML is the compiler's to explain.
+        // Invalid YAML is left to the compiler, which explains it better.
         let Ok(found) = tidegate_rules::outline(text) else { continue };
         for outline in found {
             if let Some(named) = outline.domain.filter(|named| named != domain) {

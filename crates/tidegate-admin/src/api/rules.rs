@@ -50,7 +50,7 @@ pub(crate) enum ValidateRules {
     One { domain: String, rule: String, text: String },
 }
 
-/// A rule in short.
+/// The summary of a rule.
 #[derive(Serialize)]
 struct RuleInShort {
     domain: String,
@@ -179,7 +179,7 @@ pub(crate) async fn delete_one(
     publish(&control, &caller, Wanted { on, documents, reason: &reason, action: "publish" }).await
 }
 
-/// The set with one document of it changed.
+/// The set with one document changed.
 fn edit(
     before: &DocumentSet,
     domain: &str,
@@ -238,13 +238,13 @@ fn problem(error: EditError) -> Problem {
     }
 }
 
-/// The part of a document that is one rule's.
+/// The text of one rule in a document.
 fn text_of(document: &str, domain: &str, name: &str) -> Option<String> {
     let outlines = outline(document).ok()?;
     let own = outlines.into_iter().filter(|one| one.domain.as_deref() == Some(domain));
     let mut places = own.flat_map(|one| one.rules);
     let place = places.find(|place| place.name == name)?;
-    // The first line begins after its dash; the others are indented by as much as that.
+    // The first line begins after its dash; the others are indented by the same width.
     let line = document[..place.span.start].rfind('\n').map_or(0, |line_break| line_break + 1);
     let indent = document[line..place.span.start].chars().count();
     let text = &document[place.span];
@@ -304,6 +304,6 @@ fn in_short(rules: &RuleSet, documents: &[Document]) -> Vec<RuleInShort> {
         experiment: rule.experiment().map(|share| share.to_string()),
         line: lines.get(&(rule.domain().to_owned(), rule.name().to_owned())).copied(),
     };
-    // What carries bans is no rule that somebody wrote.
+    // Rules that only carry bans were not written by anybody.
     rules.rules().filter(|rule| !rule.is_carrier()).map(short).collect()
 }

@@ -91,13 +91,13 @@ pub(crate) async fn log_out(
     Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, set_cookie("", 0))]).into_response())
 }
 
-/// Scripts cannot read it, and no other site can have it sent.
+/// `HttpOnly` and `SameSite`: scripts cannot read it, and other sites cannot send it.
 fn set_cookie(value: &str, seconds: u64) -> HeaderValue {
     let cookie = format!("{COOKIE_NAME}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict");
     HeaderValue::from_str(&cookie).expect("hexadecimal digits make a header")
 }
 
-/// Makes the code of a log-in link with the caller's own role.
+/// Creates a log-in code with the caller's own role.
 pub(crate) async fn link(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,

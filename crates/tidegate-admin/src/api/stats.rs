@@ -13,11 +13,11 @@ use super::problem::{Answer, Problem};
 use super::{versions, when};
 use crate::control::{Control, Latencies, Series, Window, merged};
 
-/// What is shown where nothing is asked for.
+/// The default range.
 const USUAL_S: u64 = 900;
-/// Finer steps go back no further.
+/// Steps finer than a minute are available for this long.
 const FINE_S: u64 = 900;
-/// Versions that are marked in a chart.
+/// The most versions marked in a chart.
 const MOST_MARKS: u32 = 100;
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ pub(crate) struct StatsQuery {
     from: Option<String>,
     to: Option<String>,
     step: Option<String>,
-    /// Only the rules that refused most; `total` has all of them.
+    /// Only the rules with the most refusals; `total` covers all rules.
     most: Option<usize>,
 }
 
@@ -51,12 +51,12 @@ pub(crate) async fn stats(
         true => control.fleet.history(of, numbers).await.ok(),
         false => None,
     };
-    // Where the fleet cannot be asked, this node's own history is better than none.
+    // If the fleet cannot be asked, this node's own history is better than none.
     let nodes =
         if fleets.is_some() { control.limiter.remote_stats().map_or(1, |stats| stats.fleet) } else { 1 };
     let ((mut series, latencies), of_one_node) = match fleets {
         Some(chunks) => merged(window, now.as_micros() / 1_000_000, chunks, own, fits),
-        // A node that shares no store is all that there is.
+        // Without a shared store, this node is the whole fleet.
         None => (own, vec![control.fleet.is_shared(); window.steps().count()]),
     };
     let (total, rules) = (Series::total(&series), series.len());
@@ -108,7 +108,7 @@ fn window(wanted: &StatsQuery, now: Timestamp) -> Answer<Window> {
     Ok(Window { from_s: from_s / step_s * step_s, to_s, step_s })
 }
 
-/// What was published in this range; none where the database does not answer.
+/// The versions published in this range; none if the database does not answer.
 async fn marks(control: &Control, window: Window) -> Vec<Value> {
     let Some(store) = &control.store else { return Vec::new() };
     let newest = store.versions(u64::MAX, MOST_MARKS).await.unwrap_or_default();

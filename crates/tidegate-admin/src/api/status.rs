@@ -27,7 +27,7 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
         vec![own.clone()]
     });
     let is_own = |note: &NodeNote| note.name == own.name && note.started_us == own.started_us;
-    // What this node knows of itself is newer than what it last told.
+    // This node's own state is newer than its last announcement.
     match notes.iter_mut().find(|note| is_own(note)) {
         Some(note) => {
             *note = NodeNote { id: note.id.clone(), signals: note.signals.take(), ..own.clone() };
@@ -39,7 +39,7 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     let (alive, lost): (Vec<&NodeNote>, Vec<&NodeNote>) = notes.iter().partition(|note| !note.lost);
     for note in lost {
         warnings.push(format!(
-            "{}: {}; what it counted is missing everywhere here",
+            "{}: {}; its counts are missing from everything shown here",
             note.name,
             unheard(note)
         ));
@@ -73,7 +73,7 @@ pub(crate) async fn nodes(State(control): State<Arc<Control>>) -> Answer<Json<Va
     })))
 }
 
-/// Two nodes of one release that say the same version and decide by different rules, as files without versions may.
+/// Two nodes of one release with the same version but different rules, which is possible with rule files.
 fn who_runs_other_rules(notes: &[NodeNote]) -> Option<(&str, &str)> {
     let rules = |note: &NodeNote| {
         note.signals.as_ref().map(|told| told.rules.clone()).filter(|rules| !rules.is_empty())
@@ -89,7 +89,7 @@ fn who_runs_other_rules(notes: &[NodeNote]) -> Option<(&str, &str)> {
     })
 }
 
-/// What is published, as the database has it; the newest that some node runs where it does not answer.
+/// The published version and overrides by the database; if it does not answer, the newest that some node runs.
 async fn published(control: &Control, notes: &[NodeNote]) -> (u64, u64) {
     let head = match &control.store {
         Some(store) => store.head().await.ok(),
@@ -104,14 +104,14 @@ async fn published(control: &Control, notes: &[NodeNote]) -> (u64, u64) {
 }
 
 fn as_json(note: &NodeNote, this: bool, now_us: u64) -> Value {
-    // What alerts are made of is for nodes, not for readers.
+    // The input for alerts is not meant for people.
     let mut value = serde_json::to_value(NodeNote { signals: None, ..note.clone() }).unwrap_or_default();
     value["started_at"] = when::text(Timestamp::from_micros(note.started_us)).into();
     value["this"] = this.into();
     if note.lost {
         value["health"] = format!("not heard for {} s", note.last_seen_ms / 1_000).into();
     }
-    // By how much its clock is ahead of this node's, as precisely as it is known when it told.
+    // How far its clock is ahead of this node's, as precisely as the age of its announcement is known.
     let ahead_ms = |clock_us: u64| {
         let ms = |us: u64| i64::try_from(us / 1_000).unwrap_or(i64::MAX);
         ms(clock_us) + ms(note.last_seen_ms * 1_000) - ms(now_us)

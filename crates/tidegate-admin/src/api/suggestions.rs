@@ -1,4 +1,4 @@
-//! What a limit could be: how much callers ask for at their busiest, over all nodes, and one call to try it.
+//! Suggested limits: derived from the peak demand of callers over all nodes, with one call to try one in shadow.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::publish::{Wanted, editable, publish};
 use super::when;
 use crate::control::{Control, JoinedDemand};
 
-/// Callers above a suggested limit that are named.
+/// The number of callers above a suggested limit that are named.
 const NAMED: usize = 5;
 
 #[derive(Deserialize)]
@@ -30,15 +30,15 @@ pub(crate) struct SuggestionsQuery {
     rule: Option<String>,
 }
 
-/// Which suggestion is to be tried.
+/// The suggestion to try.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TryLimit {
     domain: String,
     rule: String,
-    /// The limit's name; the rule's first without.
+    /// The limit's name; by default the rule's first limit.
     limit: Option<String>,
-    /// Another number than the suggested one.
+    /// A number to use instead of the suggested one.
     value: Option<u64>,
     #[serde(default)]
     reason: String,
@@ -123,14 +123,14 @@ fn shown(limit: &LimitDemand, log: &DecisionLog, caller: &Caller) -> Value {
     })
 }
 
-/// For a slider: what each limit would have touched, the one in force among them.
+/// Points for a slider: what each limit would have touched, including the limit in force.
 fn curve(limit: &LimitDemand) -> Vec<Touched> {
     let peaks = limit.peaks();
     let values: Vec<u64> = peaks.iter().map(|(value, _)| value).chain([limit.quota]).collect();
     touched(&values, |at| (peaks.above(at), limit.requests_above(at)))
 }
 
-/// Publishes a shadow rule with the suggested limit: it counts, and never refuses.
+/// Publishes a shadow rule with the suggested limit: it counts, but never refuses.
 pub(crate) async fn make_shadow(
     State(control): State<Arc<Control>>,
     Extension(caller): Extension<Caller>,

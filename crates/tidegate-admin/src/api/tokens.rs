@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Tokens.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub(crate) async fn revoke(
     let revoked = store(&control)?.revoke_token(&id, &caller.actor, control.clock.now()).await?;
     match revoked {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Problem::not_found("there is no such token, or the configuration has it")),
+        false => Err(Problem::not_found("there is no such token, or it comes from the configuration")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Versions: history, differences, and the way back.
+//! Versions: history, differences, and rollback.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::low_priority::in_turn;
 
 const USUAL: u32 = 50;
 const MOST: u32 = 500;
-/// Each takes two versions' documents to find out.
+/// A smaller page, because each entry compares two versions' documents.
 const MOST_WITH_CHANGES: u32 = 25;
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ const MOST_WITH_CHANGES: u32 = 25;
 pub(crate) struct Page {
     before: Option<u64>,
     limit: Option<u32>,
-    /// Also which rules each version changed.
+    /// Whether to list the rules that each version changed.
     #[serde(default)]
     changes: bool,
 }

@@ -1,7 +1,7 @@
-//! What other rules would have done to recorded traffic: a log that somebody uploads, or the last minutes' sample.
+//! Replays recorded traffic through other rules: an uploaded log, or the sample of the last minutes.
 //!
-//! The same engine as `tidegate replay`, on a thread that gives way to requests. A few at a time, with bounded memory: the rest is
-//! told to come again, or to use the command.
+//! The engine of `tidegate replay`, on a low-priority thread. Few run at once, with bounded memory; other callers are asked
+//! to retry, or to use the command.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,38 +27,38 @@ use super::problem::{Answer, Problem};
 use crate::control::Control;
 use crate::low_priority::at_low_priority;
 
-/// The largest request: a log of about 24 MB as a string of JSON, and rules.
+/// The largest request: rules, and a log of about 24 MB as a JSON string.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
-/// Replays of uploads under way.
+/// The most concurrent replays of uploads.
 const MOST_AT_ONCE: usize = 2;
-/// Callers that are told apart under each rule, and callers named in each list.
+/// The most callers told apart per rule, and the number of callers named in each list.
 const MOST_CALLERS: usize = 100_000;
 const NAMED: usize = 10;
-/// Requests that a log may stand for: about a minute's work.
+/// The most requests that a log may stand for: about a minute of work.
 const MOST_PLAYED: u64 = 20_000_000;
-/// Bounds of the store that a replay decides with.
+/// Bounds of the replay's store.
 const MEMORY: MemoryConfig = MemoryConfig::new().max_cells(1_000_000).max_log_bytes(64 << 20);
 
 static AT_ONCE: Semaphore = Semaphore::const_new(MOST_AT_ONCE);
 
-/// What to play, through which rules.
+/// What to replay, and through which rules.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WhatIf {
-    /// The new rules; those in force where there are none.
+    /// The new rules; by default those in force.
     documents: Option<Vec<Document>>,
-    /// The rules to compare with; those in force where there are none.
+    /// The rules to compare with; by default those in force.
     against: Option<Vec<Document>>,
-    /// A log; the last minutes' sample where there is none.
+    /// A log; by default the sample of the last minutes.
     log: Option<String>,
-    /// How it is written; found out by its first line where it is not said.
+    /// The format of the log; by default it is detected from the first line.
     format: Option<String>,
-    /// The domain of requests that do not say theirs.
+    /// The domain of requests without one.
     domain: Option<String>,
-    /// For CSV: which column holds which attribute.
+    /// For CSV: the column of each attribute.
     #[serde(default)]
     columns: BTreeMap<String, String>,
-    /// Whether to add the whole report as a page.
+    /// Whether to include the report as an HTML page.
     #[serde(default)]
     html: bool,
 }
@@ -70,8 +70,8 @@ pub(crate) async fn replay(
 ) -> Answer<Json<Value>> {
     let proposes = asked.documents.is_some() || asked.against.is_some();
     if caller.actor.role == Role::Viewer && proposes && asked.log.is_none() {
-        // As in preview.rs: by what rules match, a viewer would learn what is hidden.
-        return Err(Problem::forbidden("a viewer plays the sample through the rules in force alone")
+        // As in preview.rs: from which rules match, a viewer could infer hidden values.
+        return Err(Problem::forbidden("a viewer can replay the sample only through the rules in force")
             .hint("bring a log of your own, or ask an editor"));
     }
     let place = AT_ONCE.try_acquire().map_err(|_| {
@@ -87,7 +87,7 @@ pub(crate) async fn replay(
     let (running, now, page) = (control.running.lock().base.clone(), control.clock.now(), asked.html);
     let names = control.metrics.decisions().cloned();
     let played = at_low_priority(move || {
-        // Kept until it is done, also if nobody waits for it any more.
+        // Held until the replay is done, even if its caller is gone.
         let _place = place;
         let in_force = || running.compile(now).map_err(|found| Problem::invalid_rules(&found));
         let rules = compiled(asked.documents.as_ref(), "documents", &in_force)?;
@@ -118,7 +118,7 @@ pub(crate) async fn replay(
     Ok(Json(value))
 }
 
-/// Names callers by a hash, as a viewer sees them everywhere, in the page too.
+/// Replaces callers by hashes, as viewers see them everywhere, also in the HTML page.
 fn mask(report: &mut Report, log: &DecisionLog) {
     let masked = |caller: &mut String| *caller = log.names().masked("caller", caller);
     for rule in &mut report.rules {
@@ -168,7 +168,7 @@ fn log_played(
         false => Ok(()),
     };
     if parser.format() == LogFormat::Tidegate {
-        // In the order of time: several threads, and perhaps several nodes, wrote it.
+        // In time order: several threads, and perhaps several nodes, wrote it.
         let mut lines = MergeByTime::new([(Reader::new(log.as_bytes()), None)]);
         while let Some(line) = lines.next_line().map_err(unreadable)? {
             replay.play_merged_line(line, &mut parser);
@@ -185,13 +185,13 @@ fn log_played(
     }
     let report = replay.finish();
     match report.lines.played {
-        0 => Err(Problem::field("log", "not a single line of it could be played")
-            .hint("say how it is written with `format`, and of which domain it is with `domain`")),
+        0 => Err(Problem::field("log", "no line of it could be replayed")
+            .hint("give its format with `format`, and its domain with `domain`")),
         _ => Ok((report, std::collections::BTreeSet::new())),
     }
 }
 
-/// What reads the log, and whether its first line is a header.
+/// The parser for the log, and whether its first line is a header.
 fn parser(asked: &WhatIf, first: &[u8]) -> Answer<(Parser, bool)> {
     let format = match asked.format.as_deref() {
         None | Some("auto") => LogFormat::of(first).map_err(|unknown| {
@@ -218,7 +218,7 @@ fn parser(asked: &WhatIf, first: &[u8]) -> Answer<(Parser, bool)> {
     Ok((Parser::new(format).expect("CSV was dealt with"), false))
 }
 
-/// The domain of requests that do not say theirs.
+/// The domain of requests without one.
 fn domain(asked: &WhatIf, rules: &RuleSet, format: LogFormat) -> Answer<String> {
     let mut known: Vec<&str> = rules.domains().collect();
     known.sort_unstable();
@@ -251,7 +251,7 @@ mod tests {
         let play = |most| log_played(&asked, &[line; 3].join("\n"), rules(), rules(), most);
         let (report, _) = play(27).unwrap();
         assert_eq!((report.requests, report.refused.now), (27, 25));
-        // What waits for others that were under way at once counts, too, and is not played beyond the bound.
+        // Requests that wait in the merge count too, and are not replayed beyond the bound.
         let slots = || {
             let text = "{ domain: api, rules: [{ name: r, key: [], limits: [{ algorithm: concurrency, limit: 1 }] }] }";
             RuleSet::compile(&[Source::new("a", text)], Format::Native).unwrap()

@@ -1,4 +1,4 @@
-//! Moments as the API writes them: RFC 3339, in UTC.
+//! Times as the API writes them: RFC 3339, in UTC.
 
 use tidegate_rules::{Timestamp, parse_duration};
 
@@ -9,23 +9,23 @@ pub(crate) fn text(at: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-/// A moment that somebody gave.
+/// Parses a time of a request.
 pub(crate) fn parse(text: &str, field: &str) -> Answer<Timestamp> {
     let moment: Result<jiff::Timestamp, _> = text.parse();
     let moment = moment.map_err(|_| {
-        Problem::field(field, "this is no moment").hint("write date, time and zone: 2027-01-01T00:00:00Z")
+        Problem::field(field, "this is not a time").hint("write date, time and zone: 2027-01-01T00:00:00Z")
     })?;
     Ok(Timestamp::from_micros(u64::try_from(moment.as_microsecond()).unwrap_or(0)))
 }
 
-/// A span that somebody gave, such as `15m`.
+/// Parses a duration of a request, such as `15m`.
 pub(crate) fn span_us(text: &str, field: &str) -> Answer<u64> {
     let span = parse_duration(text)
         .map_err(|error| Problem::field(field, error.to_string()).hint("such as 15m, 1h or 30d"))?;
     Ok(span.get())
 }
 
-/// A moment, or a span from now. What is too late to be kept is refused: it would end earlier than was asked for.
+/// A time, or a duration from now. One too late to be stored is refused: it would end earlier than requested.
 pub(crate) fn moment_or_ahead(text: &str, now: Timestamp, field: &str) -> Answer<Timestamp> {
     let moment = match parse_duration(text) {
         Ok(ahead) => Timestamp::from_micros(now.as_micros().saturating_add(ahead.get())),
@@ -38,7 +38,7 @@ pub(crate) fn moment_or_ahead(text: &str, now: Timestamp, field: &str) -> Answer
     Ok(moment)
 }
 
-/// A moment, or a span back from now.
+/// A time, or a duration back from now.
 pub(crate) fn moment_or_back(text: &str, now: Timestamp, field: &str) -> Answer<Timestamp> {
     match parse_duration(text) {
         Ok(back) => Ok(Timestamp::from_micros(now.as_micros().saturating_sub(back.get()))),

@@ -1,7 +1,7 @@
-//! What the nodes of a fleet know, each of its own decisions: asked of all of them, and put together by who asked.
+//! Asks every node of the fleet about its own decisions, and merges the answers.
 //!
-//! A question travels with the heartbeat, so the others hear it within a second. Every answer has a bound (`telling.rs`), and a
-//! node that does not answer in time is named: what was found is of the others.
+//! A question travels with the heartbeat, so the other nodes receive it within a second. Answers are bounded (`telling.rs`).
+//! A node that does not answer in time is listed as missing; the result then covers only the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,30 +18,30 @@ use super::Control;
 use super::fleet::{FleetAnswer, FleetError, FleetQuestion, NodeNote};
 use super::telling::{answer, told, too_long};
 
-/// The most bytes of one node's answer: of a sample every line that is missing shortens what can be played.
+/// The most bytes of one node's answer. Large, because every missing line of a sample shortens what can be replayed.
 pub const MOST_ANSWER_BYTES: usize = 2 << 20;
-/// How long the others have to answer. They hear of a question within a second.
+/// How long other nodes have to answer. They receive a question within a second.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is looked whether they have.
+/// How often the number of answers is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
-/// Questions that this node remembers to have answered, and to have asked.
+/// The most question ids remembered, both of those answered and of those asked.
 const MOST_REMEMBERED: usize = 64;
 
-/// What all nodes are asked.
+/// A question to all nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub(crate) enum Question {
-    /// Decisions that fit, callers by their hashes.
+    /// Matching decisions, with hashed callers.
     Decisions { search: Query },
-    /// The busiest callers.
+    /// The top callers.
     Top { domain: Option<String>, rule: Option<String>, by: By },
-    /// How much callers ask for.
+    /// How much callers request of each limit.
     Demand { domain: Option<String>, rule: Option<String> },
-    /// The newest decisions, to be played again.
+    /// The newest decisions, for a replay.
     Sample { domain: Option<String> },
 }
 
-/// What a node says.
+/// A node's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "told", rename_all = "snake_case")]
 pub(crate) enum Told {
@@ -58,27 +58,27 @@ pub(crate) enum Told {
     Demand {
         limits: Vec<LimitDemand>,
     },
-    /// Lines of the log, oldest first, and since when they are complete.
+    /// Lines of the log, oldest first, and the time since which they are complete.
     Sample {
         lines: Vec<String>,
         since_us: Option<u64>,
     },
-    /// It keeps no decisions.
+    /// The node keeps no decision log.
     Nothing,
-    /// More than an answer may have.
+    /// The answer would exceed [`MOST_ANSWER_BYTES`].
     TooLong,
 }
 
-/// What the nodes said, and who said nothing.
+/// The answers of all nodes, and the nodes that did not answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gathered {
-    /// Node by node, this one first.
+    /// Answers by node name, this node first.
     pub(crate) told: Vec<(String, Told)>,
-    /// Nodes whose part is missing, and why.
+    /// Nodes without an answer, and why.
     pub(crate) missing: Vec<Missing>,
 }
 
-/// What callers ask of limits, and who said so.
+/// The demand on each limit, summed over the nodes, and the nodes that contributed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JoinedDemand {
     pub(crate) limits: Vec<LimitDemand>,
@@ -86,7 +86,7 @@ pub(crate) struct JoinedDemand {
     pub(crate) missing: Vec<Missing>,
 }
 
-/// A node whose part is missing.
+/// A node whose answer is missing, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Missing {
     pub(crate) node: String,
@@ -150,7 +150,7 @@ impl Control {
                     gathered.told.push((node, told));
                     continue;
                 }
-                Ok(Err(_)) => "it answers as another release does".to_owned(),
+                Ok(Err(_)) => "its answer is in the format of another release".to_owned(),
                 Err(error) => format!("its answer cannot be read: {error}"),
             };
             gathered.missing.push(Missing { node, why });
@@ -161,7 +161,7 @@ impl Control {
         gathered
     }
 
-    /// The name of a question that this node asks, and does not answer: it would be taken for the answer of another.
+    /// A new question id. This node remembers it so as not to answer it: its answer would pass for another node's.
     fn new_question(&self) -> u64 {
         let id = RandomState::new().hash_one(self.clock.now().as_micros());
         let mut asked = self.asked.lock();
@@ -172,7 +172,7 @@ impl Control {
         id
     }
 
-    /// What callers ask of limits, joined over the nodes.
+    /// The demand on limits, merged over all nodes.
     pub(crate) async fn demand(
         &self,
         log: &Arc<DecisionLog>,
@@ -189,7 +189,7 @@ impl Control {
         JoinedDemand { limits: join_demands(parts), nodes, missing: gathered.missing }
     }
 
-    /// Until so many have answered, or none more will in time.
+    /// Waits until `count` nodes have answered, or the time is up.
     async fn wait_for(&self, id: u64, count: usize) {
         let until = Instant::now() + ANSWERED_WITHIN;
         while Instant::now() < until {
@@ -200,7 +200,7 @@ impl Control {
         }
     }
 
-    /// Answers what other nodes ask, for as long as this one runs.
+    /// Answers other nodes' questions, for as long as this node runs.
     pub(super) async fn answer_questions(&self) {
         let mut questions = self.fleet.questions();
         let mut answered: VecDeque<u64> = VecDeque::new();
@@ -221,14 +221,14 @@ impl Control {
     }
 
     async fn answer(&self, question: FleetQuestion) {
-        // One that a newer release asks is not answered: it names this node as missing.
+        // A question of a newer release is not answered; the asking node lists this one as missing.
         let Ok(wanted) = serde_json::from_slice::<Question>(&question.text) else { return };
         let log = self.metrics.decisions().cloned();
-        // Not at low priority: somebody waits, and it takes milliseconds.
+        // Not at low priority: a person waits, and it takes milliseconds.
         let Ok(told) = spawn_blocking(move || answer(log.as_deref(), &wanted)).await else { return };
         let from = self.answers_as();
         let Err(error) = self.fleet.answer(question.id, &from, &told).await else { return };
-        tracing::warn!(%error, "another node's question has no answer from this node: it is shown as missing there");
+        tracing::warn!(%error, "could not answer another node's question; it lists this node as missing");
         if let FleetError::Refused(_) = error {
             let _ = self.fleet.answer(question.id, &from, &too_long()).await;
         }
@@ -239,12 +239,12 @@ impl Control {
     }
 }
 
-/// What a node's answers are signed with: names may be given twice.
+/// Identifies a node's answers. The name alone is not enough: two nodes may have the same one.
 fn answers_as(note: &NodeNote) -> String {
     format!("{} {}", note.name, note.started_us)
 }
 
-/// Why a lost node's part is missing.
+/// Why a lost node's answer is missing.
 pub(crate) fn unheard(note: &NodeNote) -> String {
-    format!("it was not heard for {} s, and did not take leave", note.last_seen_ms / 1_000)
+    format!("it was not heard for {} s, and did not shut down cleanly", note.last_seen_ms / 1_000)
 }

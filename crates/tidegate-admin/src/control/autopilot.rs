@@ -1,8 +1,8 @@
-//! Lets limits follow what callers ask for, slowly and within an operator's bounds. Off unless a rule says `autopilot`.
+//! Moves limits towards actual demand, slowly and within an operator's bounds. Off unless a rule sets `autopilot`.
 //!
-//! A step is a version like any other, by the author `autopilot`, with its reason; so it can be seen, compared and rolled back.
-//! A step is made on the version that it was worked out on, and the next one only a period after the last that the database
-//! has: of several nodes that steer at once, one succeeds.
+//! A step is a version like any other, with the author `autopilot` and a reason, so it can be shown, compared and rolled
+//! back. It is published against the version it was computed from, and at most one per period is stored in the database: of
+//! several nodes that step at once, one succeeds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{Control, RuleSource, compile};
 use crate::low_priority::at_low_priority;
 
-/// How often it is looked whether a step is due.
+/// How often rules are checked for a due step.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Where none was made, how long until it is looked again, at most.
+/// After a check without a step, the longest wait until the next check.
 const LOOK_AGAIN: Micros = Micros::from_secs(60);
-/// How sure a suggestion must be.
+/// The least confidence of a suggestion, in percent.
 const LEAST_CONFIDENCE: u64 = 95;
-/// A limit that is within one part in this many of the suggested one stays.
+/// A limit within 1/50 of the suggested one is left alone.
 const CLOSE_ENOUGH: u64 = 50;
-/// Versions among which the last step is looked for.
+/// The number of newest versions searched for the last step.
 const MOST_VERSIONS: u32 = 1_000;
 const AUTHOR: &str = "autopilot";
 
-/// What is known when a step is due, or may be.
+/// Everything that a step depends on.
 #[derive(Clone, Debug)]
 struct StepInput<'a> {
     pilot: Autopilot,
@@ -37,21 +37,21 @@ struct StepInput<'a> {
     now: Timestamp,
     last_step: Option<Timestamp>,
     demand: Option<&'a LimitDemand>,
-    /// A node that did not say what it knows.
+    /// A node that did not report its demand.
     missing: Option<&'a str>,
-    /// What is the matter.
+    /// The active alert, if any.
     alert: Option<&'a str>,
-    /// When something last was.
+    /// When an alert was last active.
     last_alert: Option<Timestamp>,
 }
 
-/// The next limit, and why; or why it stays as it is.
+/// The next limit and the reason; or why the limit stays.
 fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
     let Autopilot { min, max, step, every } = known.pilot;
     if let Some(alert) = known.alert {
         return Err(format!("an alert is active: {alert}"));
     }
-    // What callers did meanwhile is no measure, and a node that is not heard for a moment takes its alert along.
+    // Demand during an alert is not representative. And a node that is briefly unreachable takes its alert with it.
     if known.last_alert.is_some_and(|last| known.now.since(last) < every) {
         return Err(format!("an alert was active less than {every} ago"));
     }
@@ -59,11 +59,11 @@ fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
         return Err(format!("the last step was less than {every} ago"));
     }
     if let Some(node) = known.missing {
-        return Err(format!("the node {node} did not say what it knows"));
+        return Err(format!("the node {node} did not report its demand"));
     }
     let demand = known.demand.ok_or("no caller was seen")?;
     if known.now.since(Timestamp::from_micros(demand.since_us)) < every {
-        return Err(format!("callers are watched for less than {every}"));
+        return Err(format!("callers have been watched for less than {every}"));
     }
     let suggested = demand.suggestion(0).ok_or("no caller was seen")?;
     if suggested.confidence_percent < LEAST_CONFIDENCE {
@@ -71,7 +71,7 @@ fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
     }
     let (limit, target) = (known.limit, suggested.limit.clamp(min, max));
     if target.abs_diff(limit) * CLOSE_ENOUGH < limit || target == limit {
-        return Err(format!("{limit} is what is suggested, or close to it"));
+        return Err(format!("the limit {limit} is what is suggested, or close to it"));
     }
     let most = step.of(limit).max(1);
     let next = if target > limit { target.min(limit + most) } else { target.max(limit.saturating_sub(most)) };
@@ -84,7 +84,7 @@ fn next(known: &StepInput<'_>) -> Result<(u64, String), String> {
     Ok((next.clamp(min, max), why))
 }
 
-/// A rule that has an autopilot.
+/// A rule with an autopilot.
 struct Steered {
     domain: String,
     rule: String,
@@ -100,7 +100,7 @@ impl Steered {
 }
 
 impl Control {
-    /// Steers the rules that ask for it, for as long as the node runs.
+    /// Steps the rules that set `autopilot`, for as long as the node runs.
     pub(super) async fn autopilot(self: &Arc<Self>) {
         let (Some(store), RuleSource::Database) = (&self.store, &self.source) else { return };
         let mut ticks = interval(LOOK_EVERY);
@@ -149,7 +149,7 @@ impl Control {
         enabled.filter_map(steered).collect()
     }
 
-    /// Makes a step if one is due, and not otherwise.
+    /// Makes a step if one is due.
     async fn steer(
         self: &Arc<Self>,
         store: &RuleStore,
@@ -164,7 +164,7 @@ impl Control {
         };
         let last_step = versions.iter().find(own).map(|version| version.at);
         let demand = self.demand(log, Some(one.domain.clone()), Some(one.rule.clone())).await;
-        // Asked last: the others may have taken seconds to answer.
+        // Last, because the other nodes may have taken seconds to answer the questions above.
         let alert = self.fleets_alert().await;
         let known = StepInput {
             pilot: one.pilot,
@@ -208,7 +208,7 @@ impl Control {
         };
         let documents = before.with(&one.domain, changed);
         let (wanted, now) = (documents.clone(), self.clock.now());
-        // A bound of the algorithm may be reached before the operator's.
+        // The algorithm's own bound may be tighter than the operator's.
         if at_low_priority(move || compile(&wanted, now).is_err()).await {
             tracing::warn!(
                 domain = one.domain,
@@ -228,7 +228,7 @@ impl Control {
                 self.take_own(store).await;
                 Ok(())
             }
-            // Somebody else published meanwhile: it is looked at anew.
+            // Another version was published meanwhile: the next check starts from that one.
             Err(PublishError::Conflict { .. }) => Ok(()),
             Err(PublishError::Store(error)) => Err(error),
         }
@@ -251,7 +251,7 @@ mod tests {
         rules.rules().next().unwrap().autopilot().unwrap()
     }
 
-    /// Callers, all with this peak, watched since the start.
+    /// Callers that all have this peak, watched since the start.
     fn demand(callers: u32, peak: u64) -> LimitDemand {
         let peaks = (0..callers).map(|caller| Peak { caller, used: peak, refused: 0 });
         LimitDemand { since_us: START, callers: peaks.collect(), ..LimitDemand::default() }

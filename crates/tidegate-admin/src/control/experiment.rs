@@ -1,15 +1,15 @@
-//! An experiment compared: what each side of it said to the whole fleet.
+//! Compares the sides of an experiment over the whole fleet.
 
 use tidegate_rules::Variant;
 
 use super::Control;
 use super::merged::{Resolution, experiment_in};
 
-/// What the sides of an experiment said.
+/// The decisions of each side of an experiment.
 pub(crate) struct Compared {
     /// Admitted, refused, and refused in shadow, by the name of the side.
     pub(crate) sides: Vec<(&'static str, [u64; 3])>,
-    /// What was counted: `fleet_last_day`, or `node_since_start` where the fleet cannot be asked.
+    /// The scope of the counts: `fleet_last_day`, or `node_since_start` if the fleet's history is unavailable.
     pub(crate) of: &'static str,
 }
 
@@ -17,7 +17,7 @@ const SECONDS_AN_HOUR: u64 = 3_600;
 const HOURS: u64 = 24;
 
 impl Control {
-    /// What the sides of a rule's experiment said.
+    /// The decisions of each side of a rule's experiment.
     pub(crate) async fn experiment(&self, domain: &str, rule: &str) -> Compared {
         let variants = [Variant::Control, Variant::Experiment].map(Variant::name);
         if self.fleet.is_shared() {

@@ -1,14 +1,14 @@
-//! The other nodes: what they are told, and what they tell.
+//! The other nodes: what this node publishes to them, and what it learns from them.
 //!
-//! A node that publishes puts the whole set where the others find it, with a number that grows. The others hear that
-//! number with the heartbeat they send anyway, and fetch the set when it is another than the one they run.
+//! A node that publishes rules writes the whole set to the shared store, with a revision that grows. The other nodes learn
+//! that revision with the heartbeat they send anyway, and fetch the set when it differs from the one they run.
 //!
-//! There may be a hundred thousand overrides, of which one changes. So a change is put beside the set, and who runs the set
-//! fetches the changes alone.
+//! There may be a hundred thousand overrides, of which one changes. So changes are stored beside the set, and a node that
+//! already runs the set fetches only the changes.
 //!
-//! Nodes of two releases take part. A field may come to any of this, and who does not know it leaves it out; what changes
-//! the meaning of what is there is a new *format*. Each node tells which it reads, who publishes writes what all of them do,
-//! and one that finds a newer format keeps what it runs and says so.
+//! A fleet may mix two releases. Any message here may gain a field, which older releases ignore; a change of meaning is a
+//! new *format*. Each node announces the newest format it reads, and a publisher writes one that all nodes read. A node that
+//! finds a newer format keeps the rules it runs and reports it.
 
 use std::future::Future;
 use std::ops::RangeInclusive;
@@ -21,23 +21,23 @@ use tokio::sync::watch;
 
 use super::merged::{HistoryChunk, HistoryRow, Resolution};
 
-/// The whole set: what every release reads.
+/// The whole set: every release reads this format.
 pub const WHOLE_SET: u32 = 1;
-/// Changes beside the set.
+/// The set, and changes beside it.
 pub const CHANGES_BESIDE: u32 = 2;
 /// The newest format that this release reads.
 pub const NEWEST_FORMAT: u32 = CHANGES_BESIDE;
 
-/// Everything that a node runs: the documents of a version, and the overrides of single keys.
+/// Everything that a node runs: the documents of a version, and the key overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedSet {
-    /// The database it is from.
+    /// The database it comes from.
     pub lineage: String,
-    /// The version; 0 where rules come from files.
+    /// The version; 0 if rules come from files.
     pub version: u64,
-    /// Counts the changes of overrides.
+    /// The revision of the overrides: the number of changes so far.
     pub overrides: u64,
-    /// Tells both from others of the same numbers.
+    /// Distinguishes both from equal numbers in a restored database.
     #[serde(default)]
     pub marks: Marks,
     /// The documents of the version.
@@ -47,20 +47,20 @@ pub struct PublishedSet {
 }
 
 impl PublishedSet {
-    /// Grows with every change of either: what travels in the answer to a heartbeat.
+    /// The revision that heartbeats return; it grows with every change of rules or overrides.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.version + self.overrides
     }
 
-    /// What a heartbeat brings of it.
+    /// What a heartbeat returns for this set.
     #[must_use]
     pub fn heard(&self) -> Heard {
         Heard { lineage: self.lineage.clone(), revision: self.revision(), mark: mark_of(self.marks) }
     }
 }
 
-/// The marks as they travel: one text, compared and never read. Empty where an earlier release made what is published.
+/// The marks in transit: an opaque string, only compared. Empty if an earlier release published the set.
 pub(crate) fn mark_of(marks: Marks) -> String {
     match marks == Marks::default() {
         true => String::new(),
@@ -68,51 +68,51 @@ pub(crate) fn mark_of(marks: Marks) -> String {
     }
 }
 
-/// What came after a set, where only overrides changed.
+/// The changes since a set, if only overrides changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesSince {
-    /// The database they are from.
+    /// The database they come from.
     pub lineage: String,
-    /// The version of the set, and theirs.
+    /// The version of the set, which the changes keep.
     pub version: u64,
-    /// The overrides of the set, as their changes are counted.
+    /// The revision of the overrides in the set.
     pub overrides: u64,
-    /// Tells both from others of the same numbers.
+    /// Distinguishes both from equal numbers in a restored database.
     #[serde(default)]
     pub marks: Marks,
-    /// The changes, oldest first, without a gap.
+    /// The changes, oldest first, without gaps.
     pub changes: Vec<OverrideChange>,
 }
 
 impl ChangesSince {
-    /// None, after this set.
+    /// No changes since this set.
     #[must_use]
     pub fn none(set: &PublishedSet) -> Self {
         let (lineage, version, overrides) = (set.lineage.clone(), set.version, set.overrides);
         ChangesSince { lineage, version, overrides, marks: set.marks, changes: Vec::new() }
     }
 
-    /// Up to which change of overrides they go.
+    /// The revision of the overrides after these changes.
     #[must_use]
     pub fn until(&self) -> u64 {
         self.changes.last().map_or(self.overrides, |last| last.revision)
     }
 
-    /// What the set with these changes is known by.
+    /// The marks of the set with these changes.
     #[must_use]
     pub fn marks(&self) -> Marks {
         let overrides = self.changes.last().map_or(self.marks.overrides, |last| last.mark);
         Marks { overrides, ..self.marks }
     }
 
-    /// What a heartbeat brings of them.
+    /// What a heartbeat returns for the set with these changes.
     #[must_use]
     pub fn heard(&self) -> Heard {
         let (lineage, revision) = (self.lineage.clone(), self.version + self.until());
         Heard { lineage, revision, mark: mark_of(self.marks()) }
     }
 
-    /// The set with these changes; as it is where it is another, or has them.
+    /// The set with these changes. Unchanged if it is another set, or already has them.
     #[must_use]
     pub fn apply(self, mut set: PublishedSet) -> PublishedSet {
         if self.follow(&set) {
@@ -124,7 +124,7 @@ impl ChangesSince {
         set
     }
 
-    /// Whether the set is the one they came after, or has some of them.
+    /// Whether these changes continue this set, which may already have some of them.
     fn follow(&self, set: &PublishedSet) -> bool {
         let of = |revision| match revision == self.overrides {
             true => Some(self.marks.overrides),
@@ -136,13 +136,13 @@ impl ChangesSince {
     }
 }
 
-/// What a node tells of itself.
+/// What a node announces about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeNote {
-    /// Its name among the nodes.
+    /// Its unique id in the fleet.
     pub id: String,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
     /// The release it runs.
     pub release: String,
@@ -150,44 +150,45 @@ pub struct NodeNote {
     pub version: u64,
     /// The revision of the overrides it runs.
     pub overrides: u64,
-    /// The database that it runs the rules or overrides of.
+    /// The database whose rules or overrides it runs.
     pub lineage: String,
     /// Whether it has that database, so that changes are made there.
     pub leads: bool,
-    /// Why it does not run what is published.
+    /// Why it does not run the published rules.
     pub error: Option<String>,
     /// When it started, in microseconds since 1970.
     pub started_us: u64,
-    /// Decisions a second, in the last second.
+    /// Admissions per second, in the last second.
     pub allowed_per_s: f64,
-    /// Refusals a second, in the last second.
+    /// Refusals per second, in the last second.
     pub refused_per_s: f64,
     /// How busy its workers are, 0 to 1.
     pub busy: f64,
-    /// What its store is called.
+    /// The name of its store.
     pub store: String,
     /// `healthy`, or why not.
     pub health: String,
     /// The layout of keys that it reads and writes in the store.
     pub layout: String,
-    /// The newest format that it reads of what nodes tell each other; 0 where it did not say.
+    /// The newest format that it reads; 0 if unknown.
     pub format: u32,
-    /// What alerts are made of, where it watches; none, too, where another release means something else by it.
+    /// The input for alerts, if it watches; also `None` if another release gives it another meaning.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "if_readable")]
     pub signals: Option<Signals>,
-    /// What its clock said when it told all this, in microseconds since 1970; 0 where it did not say.
+    /// Its clock at the time of this note, in microseconds since 1970; 0 if unknown.
     pub clock_us: u64,
-    /// How long ago it told all this.
+    /// The age of this note.
     #[serde(skip_deserializing)]
     pub last_seen_ms: u64,
-    /// Whether it was not heard for too long to count as alive, and did not take leave: it was killed, is frozen, or cannot reach
-    /// the store.
+    /// Whether it was not heard for too long to count as alive, and did not shut down cleanly: it was killed, is frozen, or
+    /// cannot reach the store.
     #[serde(skip_deserializing)]
     pub lost: bool,
 }
 
 impl NodeNote {
-    /// What a node told. One of another release may tell what this one cannot read: then that it is there, and why no more.
+    /// Parses a note. If it is of another release and not readable here, the result says only that the node exists, and why
+    /// there is no more.
     #[must_use]
     pub fn read(told: &[u8]) -> NodeNote {
         let read = serde_json::from_slice(told);
@@ -197,7 +198,7 @@ impl NodeNote {
             NodeNote {
                 name: text("name"),
                 release: text("release"),
-                error: Some("it tells of itself what this release cannot read".to_owned()),
+                error: Some("its heartbeat is in the format of another release".to_owned()),
                 format: fields["format"]
                     .as_u64()
                     .and_then(|format| format.try_into().ok())
@@ -208,11 +209,10 @@ impl NodeNote {
     }
 }
 
-/// The most lost nodes that are remembered: processes that die again and again would fill every list.
+/// The most lost nodes remembered: a process in a crash loop would fill every list.
 const MOST_LOST: usize = 32;
 
-/// Without lost ones that another process of their name, or a newer one, has taken the place of; of the others, those that were
-/// heard last.
+/// Drops lost nodes that a process with the same name has replaced; of the other lost nodes, keeps those heard last.
 #[must_use]
 pub fn without_replaced(mut notes: Vec<NodeNote>) -> Vec<NodeNote> {
     let started: Vec<(String, u64)> =
@@ -231,23 +231,23 @@ fn if_readable<'de, D: Deserializer<'de>>(told: D) -> Result<Option<Signals>, D:
     Ok(serde_json::from_value(serde_json::Value::deserialize(told)?).ok())
 }
 
-/// What the last heartbeat brought.
+/// What the last heartbeat returned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// The database it is from; empty where nothing is published.
+    /// The database of the published set; empty if nothing is published.
     pub lineage: String,
-    /// The revision that is published; 0 where none is.
+    /// The published revision; 0 if nothing is published.
     pub revision: u64,
-    /// Tells it from another of the same number, in a database that was set back since.
+    /// Distinguishes it from an equal revision in a database that was restored since.
     pub mark: String,
 }
 
 /// A question to every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetQuestion {
-    /// Its name.
+    /// Its id.
     pub id: u64,
-    /// What is asked.
+    /// The question, serialized.
     pub text: Vec<u8>,
 }
 
@@ -260,75 +260,75 @@ pub struct FleetAnswer {
     pub text: Result<Vec<u8>, FleetError>,
 }
 
-/// Why the other nodes could not be asked.
+/// Why the fleet could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// The store they share does not answer: the limiter's own line in the log says so.
+    /// The shared store does not answer; the limiter logs that.
     #[error("{0}")]
     Store(String),
-    /// It answers, and does not take what was asked of it.
+    /// The store answers, but refuses the call.
     #[error("{0}")]
     Refused(String),
-    /// What is published there was written for releases that read more.
+    /// The published set is in a format that only newer releases read.
     #[error("what is published has format {found}, and this release reads formats up to {NEWEST_FORMAT}")]
     Newer {
-        /// The format that it has.
+        /// Its format.
         found: u32,
     },
 }
 
-/// An answer that will come.
+/// The result of a call to the fleet.
 pub type NoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FleetError>> + Send + 'a>>;
 
-/// The way to the other nodes.
+/// The connection to the other nodes.
 pub trait Fleet: Send + Sync + 'static {
-    /// Puts a set where every node finds it. Where there is one of another database, that stays; an older one of the same
-    /// database is replaced, and so is a newer one if this is `set_back` to it.
+    /// Writes a set where every node finds it. A set of another database is never replaced; an older set of the same
+    /// database is, and so is a newer one if `set_back` says that the database was restored.
     fn publish(&self, set: PublishedSet, set_back: bool) -> NoteFuture<'_, ()>;
 
-    /// Puts these changes beside the set that is there, in place of the `known` ones; false where there are others.
+    /// Writes these changes beside the current set, replacing the `known` ones; false if others are stored there.
     fn publish_changes<'a>(
         &'a self,
         known: &'a ChangesSince,
         changes: &'a ChangesSince,
     ) -> NoteFuture<'a, bool>;
 
-    /// What came after the set that is there, if there is one.
+    /// The changes since the stored set, if there is a set.
     fn fetch_changes(&self) -> NoteFuture<'_, Option<ChangesSince>>;
 
-    /// Keeps the set that is there from being forgotten.
+    /// Extends the lifetime of the stored set.
     fn keep(&self) -> NoteFuture<'_, ()>;
 
-    /// The set that was put there last, if any, with what came after it.
+    /// The stored set with its changes, if any.
     fn fetch(&self) -> NoteFuture<'_, Option<PublishedSet>>;
 
-    /// Every node that is alive, as it last told of itself, and for some minutes those that were lost.
+    /// Every live node by its last announcement, and for some minutes the lost ones.
     fn known_nodes(&self) -> NoteFuture<'_, Vec<NodeNote>>;
 
-    /// Every node that is alive, as it last told of itself.
+    /// Every live node by its last announcement.
     fn nodes(&self) -> NoteFuture<'_, Vec<NodeNote>> {
         Box::pin(async { Ok(self.known_nodes().await?.into_iter().filter(|note| !note.lost).collect()) })
     }
 
-    /// What the next heartbeat tells of this node.
+    /// Sets what the next heartbeat announces about this node.
     fn announce(&self, note: &NodeNote);
 
-    /// Adds to the history of the fleet.
+    /// Adds to the fleet's history.
     fn count(&self, rows: Vec<HistoryRow>);
 
     /// The history of the fleet in these minutes or hours since 1970.
     fn history(&self, of: Resolution, numbers: RangeInclusive<u64>) -> NoteFuture<'_, Vec<HistoryChunk>>;
 
-    /// Asks every node; they hear it with their next heartbeat.
+    /// Sends a question to every node; they receive it with their next heartbeat.
     fn ask<'a>(&'a self, question: &'a FleetQuestion) -> NoteFuture<'a, ()>;
 
-    /// What nodes are asked, this one included.
+    /// The questions to all nodes, this one included.
     fn questions(&self) -> watch::Receiver<Vec<FleetQuestion>>;
 
     /// Answers a question, in at most [`MOST_ANSWER_BYTES`](super::MOST_ANSWER_BYTES).
     fn answer<'a>(&'a self, id: u64, from: &'a str, answer: &'a [u8]) -> NoteFuture<'a, ()>;
 
-    /// How many have answered.
+    /// The number of answers so far.
     fn answered(&self, id: u64) -> NoteFuture<'_, usize>;
 
     /// The answers so far.
@@ -337,14 +337,14 @@ pub trait Fleet: Send + Sync + 'static {
     /// Forgets a question and its answers.
     fn forget(&self, id: u64) -> NoteFuture<'_, ()>;
 
-    /// What heartbeats bring.
+    /// What heartbeats return.
     fn heard(&self) -> watch::Receiver<Heard>;
 
-    /// Whether there can be others.
+    /// Whether other nodes can exist.
     fn is_shared(&self) -> bool;
 }
 
-/// A node that has no others: its store is its own memory.
+/// A node without others: its store is its own memory.
 #[derive(Debug)]
 pub struct Alone {
     note: parking_lot::Mutex<Option<NodeNote>>,

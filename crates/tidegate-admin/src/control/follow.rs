@@ -1,4 +1,4 @@
-//! Follows what is published: from the database, or from the other nodes where this one has none or cannot reach it.
+//! Follows the published rules: from the database, or from the other nodes if this one has none or cannot reach it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use super::{Control, Latencies, merged};
 use crate::low_priority::at_low_priority;
 use crate::metrics::{ExperimentSide, Reading};
 
-/// How often the set that the other nodes find is kept from being forgotten: it lives there for a while only.
+/// How often the lifetime of the set in the shared store is extended; it expires there otherwise.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
-/// How long it may take until a heartbeat brings what was published.
+/// How long until a heartbeat returns what was just published.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
-/// How often what has ended is deleted.
+/// How often expired entries are deleted.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
-/// How long to wait before a database that did not answer is asked again.
+/// The wait before a database that did not answer is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// The same for what the other nodes published and this one could not read: they may write it again for this release.
+/// The wait before an unreadable published set is fetched again: a publisher may rewrite it for this release.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-/// What is kept.
+/// The most versions kept in the database.
 const MOST_VERSIONS: u64 = 10_000;
 const MOST_AUDIT_ENTRIES: u64 = 100_000;
 
-/// What the fleet was told last.
+/// What was last published to the fleet.
 struct ToldToFleet {
     head: Option<Head>,
     at: Instant,
@@ -40,7 +40,7 @@ struct ToldToFleet {
 }
 
 impl Control {
-    /// Does what must be done for as long as the node runs: follows what is published, keeps history, tells of this node.
+    /// Background work for as long as the node runs: follows the published rules, keeps history, announces this node.
     pub async fn maintain(self: Arc<Self>) {
         tokio::join!(
             self.follow_database(),
@@ -52,14 +52,14 @@ impl Control {
         );
     }
 
-    /// Takes what is in force into use: from this node's database, or from the other nodes where they follow another one or
-    /// this one does not answer. False where there is nothing anywhere.
+    /// Takes the current rules into use: from this node's database, or from the other nodes if they follow another database
+    /// or this one does not answer. False if there are none anywhere.
     pub async fn start(self: &Arc<Self>) -> bool {
         let fleets = self.fleet.fetch().await.unwrap_or_else(|error| {
             match error {
-                // That the store does not answer is told by who looks at it, once.
-                FleetError::Store(why) => tracing::debug!(%why, "cannot ask for what the other nodes run"),
-                error => tracing::error!("cannot read what the other nodes run: {error}"),
+                // The limiter already logs a store that does not answer, once.
+                FleetError::Store(why) => tracing::debug!(%why, "cannot ask which rules the other nodes run"),
+                error => tracing::error!("cannot read the rules that the other nodes run: {error}"),
             }
             None
         });
@@ -85,7 +85,7 @@ impl Control {
     pub(crate) fn leads(&self) -> bool {
         let Some(own) = self.lineage.get() else { return false };
         let followed = match self.fleet.heard().borrow().lineage.as_str() {
-            // A Redis that lost everything is filled again by who led before.
+            // A Redis that lost its data is filled again by the node that led before.
             "" => self.running.lock().revision.lineage.clone(),
             heard => heard.to_owned(),
         };
@@ -115,7 +115,7 @@ impl Control {
         }
     }
 
-    /// Takes what the database has, and tells the fleet.
+    /// Takes the database's current rules into use, and publishes them to the fleet.
     async fn act_on(
         self: &Arc<Self>,
         store: &RuleStore,
@@ -136,11 +136,12 @@ impl Control {
         }
         let heard = self.fleet.heard().borrow().clone();
         let own = self.heard_of(head);
-        // What was told a moment ago is not heard of yet.
+        // Heartbeats do not yet return what was published a moment ago.
         let forgotten = heard != own && told.at.elapsed() >= HEARD_WITHIN;
         if told.head != Some(head) || forgotten {
             *told = ToldToFleet { head: Some(head), at: Instant::now(), kept: Instant::now() };
-            // The database is changed before anybody tells of it: who heard of more has it from before a restore.
+            // The database changes before the fleet learns of it. So a fleet that knows a higher revision has it from before
+            // a restore.
             let set_back = forgotten && heard.revision > own.revision;
             if set_back || !self.tell_changes(store, head).await? {
                 self.tell_all(store, head, set_back).await?;
@@ -149,14 +150,14 @@ impl Control {
             told.kept = Instant::now();
             match self.all_read(CHANGES_BESIDE).await {
                 true => self.logged(self.fleet.keep().await),
-                // One may have come after the changes were told.
+                // A node that does not read changes may have joined since they were published.
                 false => self.tell_all(store, head, false).await?,
             }
         }
         Ok(())
     }
 
-    /// Puts the whole set where the others find it.
+    /// Publishes the whole set to the fleet.
     async fn tell_all(&self, store: &RuleStore, head: Head, set_back: bool) -> Result<(), Error> {
         let set = match self.running_set(head) {
             Some(set) => set,
@@ -166,18 +167,18 @@ impl Control {
         Ok(())
     }
 
-    /// Whether every node reads this format: one of an earlier release would not learn of what is written in it.
+    /// Whether every node reads this format: an earlier release would miss what is written in it.
     async fn all_read(&self, format: u32) -> bool {
         self.fleet.nodes().await.is_ok_and(|notes| notes.iter().all(|note| note.format >= format))
     }
 
-    /// What a heartbeat brings of what the own database has.
+    /// What a heartbeat returns once the database's current state is published.
     fn heard_of(&self, head: Head) -> Heard {
         let lineage = self.lineage.get().cloned().unwrap_or_default();
         Heard { lineage, revision: head.version + head.overrides, mark: mark_of(head.marks) }
     }
 
-    /// Tells the other nodes which overrides changed since the set that they have; false where they need another set.
+    /// Publishes the override changes since the set that the fleet has; false if the fleet needs a new set.
     async fn tell_changes(&self, store: &RuleStore, head: Head) -> Result<bool, Error> {
         let known = match self.fleet.fetch_changes().await {
             Ok(Some(known))
@@ -189,7 +190,7 @@ impl Control {
             _ => return Ok(false),
         };
         if known.heard() == self.heard_of(head) {
-            // Another node with this database has told already.
+            // Another node with this database has already published them.
             return Ok(true);
         }
         let since = (known.overrides, known.marks.overrides);
@@ -206,15 +207,15 @@ impl Control {
     fn logged(&self, told: Result<(), FleetError>) {
         match told {
             Ok(()) => {}
-            // One line for one lost store: the limiter's.
+            // A lost store is logged once, by the limiter.
             Err(FleetError::Store(why)) => {
-                tracing::debug!(%why, "the other nodes do not hear of the published rules")
+                tracing::debug!(%why, "cannot publish the rules to the other nodes")
             }
-            Err(error) => tracing::warn!(%error, "the other nodes do not hear of the published rules"),
+            Err(error) => tracing::warn!(%error, "cannot publish the rules to the other nodes"),
         }
     }
 
-    /// Follows the other nodes, where this one does not lead or cannot reach its database.
+    /// Follows the other nodes if this one does not lead or cannot reach its database.
     async fn follow_fleet(self: &Arc<Self>) {
         let mut heard = self.fleet.heard();
         loop {
@@ -231,7 +232,7 @@ impl Control {
                     Ok(Some(set)) => self.follow(set).await,
                     Ok(None) => {}
                     Err(FleetError::Store(why)) => tracing::warn!(%why, "cannot fetch the published rules"),
-                    // Without the revision: what is read may be newer than what was heard of, and the cause is the same.
+                    // Without the revision: the set may be newer than the heartbeat said, and the cause is the same.
                     Err(error) => unreadable = Some(error.to_string()),
                 }
             }
@@ -246,18 +247,18 @@ impl Control {
         }
     }
 
-    /// Says once why this node does not run what is published: it keeps what it has.
+    /// Logs once why this node does not run the published rules; it keeps those that it has.
     fn note_unreadable(&self, why: &Option<String>) {
         let before = std::mem::replace(&mut self.running.lock().unreadable, why.clone());
         if let Some(why) = why
             && before.as_ref() != Some(why)
         {
-            tracing::error!("cannot read what is published, the rules that run go on: {why}");
+            tracing::error!("cannot read the published rules, the old ones keep running: {why}");
             self.tell("nodes", &json!({ "refused": why }));
         }
     }
 
-    /// What the other nodes run: the changes alone where this node runs what was before them.
+    /// The rules that the other nodes run. Fetches only the changes if this node runs the set before them.
     async fn fetch(self: &Arc<Self>, published: &Heard) -> Result<Option<PublishedSet>, FleetError> {
         let changes = self.fleet.fetch_changes().await?;
         if let Some(changes) = changes.filter(|changes| changes.heard() == *published) {
@@ -270,7 +271,7 @@ impl Control {
         self.fleet.fetch().await
     }
 
-    /// Whether this node runs that revision, or cannot.
+    /// Whether this node runs that revision, or has refused it.
     fn runs(&self, published: &Heard) -> bool {
         let running = self.running.lock();
         running.revision.is(published)
@@ -281,9 +282,9 @@ impl Control {
         self.running.lock().revision.published
     }
 
-    /// Reads what is in force and takes it into use, if it is another than what runs.
+    /// Reads the current rules from the database and takes them into use if they differ from the running ones.
     async fn take_from(self: &Arc<Self>, store: &RuleStore) -> Result<(), Error> {
-        // Who waits here finds what the one before has read.
+        // A caller that had to wait here finds what the previous one has read.
         let _reading = self.reading.lock().await;
         if !self.runs(&self.heard_of(store.head().await?)) {
             let set = self.read(store).await?;
@@ -292,14 +293,14 @@ impl Control {
         Ok(())
     }
 
-    /// Takes what was changed here into use; a failure is noted, and another look follows it.
+    /// Takes a change made on this node into use. A failure is recorded and tried again.
     pub(crate) async fn take_own(self: &Arc<Self>, store: &RuleStore) {
         if let Err(error) = self.take_from(store).await {
             self.database_failed(&error);
         }
     }
 
-    /// Everything that is in force.
+    /// The database's current rules and overrides.
     async fn read(&self, store: &RuleStore) -> Result<PublishedSet, Error> {
         store.migrate().await?;
         let head = store.head().await?;
@@ -325,7 +326,7 @@ impl Control {
         })
     }
 
-    /// The overrides of revision `until`, made of those in use; none where not every change since is known.
+    /// The overrides at revision `until`, derived from those in use; `None` if some change since is unknown.
     async fn caught_up(
         &self,
         store: &RuleStore,
@@ -336,7 +337,7 @@ impl Control {
         let changes = store.override_changes(since, until).await?;
         let Some(changes) = changes else { return Ok(None) };
         let overrides = in_use.overrides;
-        // One too many is all: who reads them again finds those that have ended gone.
+        // Over the bound: read all of them instead, because that leaves out those that have expired.
         if overrides.len() + changes.len() > MOST_OVERRIDES {
             return Ok(None);
         }
@@ -350,7 +351,7 @@ impl Control {
         Ok(Some(changed.await))
     }
 
-    /// Takes a set into use that was published while this node ran, and logs what changed.
+    /// Takes a set into use that was published while this node runs, and logs the changes.
     async fn follow(self: &Arc<Self>, set: PublishedSet) {
         let (version, overrides) = (set.version, set.key_overrides.len());
         match self.take_set(set).await {
@@ -359,12 +360,12 @@ impl Control {
                 tracing::info!(version, rules, "rules reloaded: {changes}");
             }
             Ok(None) => tracing::info!(version, overrides, "key overrides reloaded"),
-            // Told already.
+            // Already logged.
             Err(_) => {}
         }
     }
 
-    /// Takes a set into use, compiling it on a thread where nobody waits. Says what changed, or why it has mistakes.
+    /// Takes a set into use, compiling it on a background thread. Returns the changes, or why it does not compile.
     async fn take_set(self: &Arc<Self>, set: PublishedSet) -> Result<Option<RuleChanges>, String> {
         let (version, overrides) = (set.version, set.overrides);
         let control = self.clone();
@@ -372,14 +373,17 @@ impl Control {
         match &taken {
             Ok(_) => self.tell("version", &json!({ "version": version, "overrides": overrides })),
             Err(failure) => {
-                tracing::error!(version, "published rules are not in use, the old ones go on: {failure}");
+                tracing::error!(
+                    version,
+                    "the published rules do not compile, the old ones keep running: {failure}"
+                );
                 self.tell("nodes", &json!({ "refused": version }));
             }
         }
         taken
     }
 
-    /// Says once that this node's database is not the fleet's.
+    /// Logs once that the fleet follows another database than this node's.
     fn follows_another(&self) {
         if !self.follows.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -405,7 +409,7 @@ impl Control {
         }
     }
 
-    /// Deletes what has ended, and what is older than anybody looks.
+    /// Deletes expired entries, and versions and audit entries beyond their bounds.
     async fn tidy(&self) {
         let Some(store) = &self.store else { return };
         let mut ticks = interval(TIDY_EVERY);
@@ -415,12 +419,12 @@ impl Control {
             let ended = store.delete_ended_overrides(self.clock.now()).await;
             let old = store.forget_old(MOST_VERSIONS, MOST_AUDIT_ENTRIES).await;
             if let Err(error) = ended.map(drop).and(old) {
-                tracing::debug!(%error, "cannot delete what has ended");
+                tracing::debug!(%error, "cannot delete expired entries");
             }
         }
     }
 
-    /// What this node tells of itself.
+    /// This node's announcement to the fleet.
     pub(crate) fn note(&self) -> NodeNote {
         let leads = self.leads();
         let running = self.running.lock();
@@ -453,7 +457,7 @@ impl Control {
 }
 
 impl Control {
-    /// Reads the counters once a second, tells of this node, and tells those who listen.
+    /// Reads the counters once a second, updates this node's announcement, and sends events to the listeners.
     async fn keep_history(&self) {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -464,14 +468,14 @@ impl Control {
         }
     }
 
-    /// What was counted until now.
+    /// The current counters.
     #[must_use]
     pub fn seconds(&self) -> LastSecond {
         let (decisions, calls) = (self.metrics.decision_times(), self.metrics.store_times());
         LastSecond { decisions, calls, experiments: self.metrics.experiments(), health: None }
     }
 
-    /// Takes note of what was counted since `last`, and has it told with the next heartbeat.
+    /// Records the counts since `last`, and sends them with the next heartbeat.
     pub fn count_second(&self, last: &mut LastSecond) {
         let (decisions, calls) = (self.metrics.decision_times(), self.metrics.store_times());
         let added = (decisions.since(&last.decisions), calls.since(&last.calls));
@@ -503,7 +507,7 @@ impl Control {
     }
 }
 
-/// What a node had counted when it last looked.
+/// The counters of a node at its last reading.
 #[derive(Debug)]
 pub struct LastSecond {
     decisions: Reading,

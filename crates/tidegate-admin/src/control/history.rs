@@ -1,6 +1,6 @@
-//! What happened lately, for charts: a second apart for a quarter of an hour, a minute apart for a day. Bounded.
+//! Recent history for charts: per second for 15 minutes, per minute for a day. Bounded.
 //!
-//! Counters are read once a second; nothing is noted per request. A second in which nothing was read is a gap, not zero.
+//! Counters are read once a second; requests record nothing here. A second without a reading is a gap, not zero.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ const SECONDS: usize = 900;
 const MINUTES: usize = 1_440;
 const SECONDS_A_MINUTE: u64 = 60;
 
-/// Rules with a history of their own, about 37 kB each once they are used; those beyond share one.
+/// The most rules with a history of their own, about 37 kB each once used; the others share one.
 const MOST_RULES: usize = 1_000;
 
-/// What a rule has said since the process began.
+/// A rule's decisions since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
@@ -58,7 +58,7 @@ impl Totals {
     }
 }
 
-/// Answer times of one second or minute.
+/// Answer times in one second or minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Latencies {
     pub(crate) decision_p50_us: Option<f64>,
@@ -68,7 +68,7 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// Of the requests and calls of some time.
+    /// The latencies of these decisions and store calls.
     pub(crate) fn of(decisions: &Reading, calls: &Reading) -> Self {
         Latencies {
             decision_p50_us: decisions.quantile_us(0.5),
@@ -82,11 +82,11 @@ impl Latencies {
 /// A rule: its domain and name.
 pub(crate) type SeriesKey = (String, String);
 
-/// Everything that is remembered.
+/// All recent history of this node.
 pub(crate) struct History {
     last: BTreeMap<SeriesKey, Totals>,
     rules: BTreeMap<SeriesKey, Ring>,
-    /// Which slots were read, so that gaps are gaps.
+    /// Which slots have a reading; the others are gaps.
     read: Slots<Latencies>,
     rates: Totals,
 }
@@ -103,7 +103,7 @@ impl Default for Ring {
     }
 }
 
-/// What was read in each slot, and for which time it stands.
+/// The reading in each slot, and the time it stands for.
 struct Slots<T> {
     seconds: Vec<Option<(u64, T)>>,
     minutes: Vec<Option<(u64, T)>>,
@@ -114,13 +114,13 @@ struct Slots<T> {
 pub(crate) struct Window {
     /// The first second.
     pub(crate) from_s: u64,
-    /// One after the last.
+    /// One past the last second.
     pub(crate) to_s: u64,
     /// A second, a minute, or a multiple.
     pub(crate) step_s: u64,
 }
 
-/// One rule's numbers over a window, each per second.
+/// One rule's rates per second over a window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Series {
     pub(crate) domain: String,
@@ -132,7 +132,7 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// A rule of which nothing is known in a window.
+    /// A rule without data in a window.
     pub(crate) fn empty(name: &SeriesKey, window: Window) -> Self {
         let unknown: Vec<Option<f64>> = window.steps().map(|_| None).collect();
         Series {
@@ -147,7 +147,7 @@ impl Series {
 }
 
 impl Series {
-    /// What all of them add up to. A step that no rule knows of is a gap.
+    /// The sum of all rules. A step without data for any rule is a gap.
     pub(crate) fn total(all: &[Series]) -> Self {
         let sum = |of: fn(&Series) -> &Vec<Option<f64>>| {
             let steps = all.iter().map(|series| of(series).len()).max().unwrap_or_default();
@@ -166,7 +166,7 @@ impl Series {
         }
     }
 
-    /// By what rules are ranked: refusals, then those that a shadow rule would make, then traffic.
+    /// The sort key of rules: refusals, then shadow refusals, then traffic.
     pub(crate) fn refusals(&self) -> f64 {
         let sum = |column: &[Option<f64>]| column.iter().flatten().sum::<f64>();
         sum(&self.refused) + 1e-6 * sum(&self.shadow_refused) + 1e-12 * sum(&self.allowed)
@@ -174,7 +174,7 @@ impl Series {
 }
 
 impl Window {
-    /// The most steps of one answer.
+    /// The most steps in one answer.
     pub(crate) const MOST_STEPS: u64 = 2_000;
 
     pub(crate) fn fine(self) -> bool {
@@ -193,7 +193,7 @@ impl History {
         History { last, rules, read, rates: Totals::default() }
     }
 
-    /// Notes what the counters say now, and returns what was added to each.
+    /// Records the current counters, and returns the increase of each.
     pub(crate) fn record(
         &mut self,
         now_s: u64,
@@ -229,12 +229,12 @@ impl History {
         added
     }
 
-    /// Allowed and refused in the last second.
+    /// Admissions and refusals in the last second.
     pub(crate) fn last_rates(&self) -> (f64, f64) {
         (self.rates.allowed as f64, self.rates.refused as f64)
     }
 
-    /// The numbers of the rules that `wanted` names, over a window.
+    /// The rates of the rules that `wanted` selects, over a window.
     pub(crate) fn series(&self, window: Window, wanted: impl Fn(&SeriesKey) -> bool) -> Vec<Series> {
         let one = |(name, ring): (&SeriesKey, &Ring)| {
             let mut series = Series { domain: name.0.clone(), rule: name.1.clone(), ..Series::default() };
@@ -258,7 +258,7 @@ impl History {
         window.steps().map(at).collect()
     }
 
-    /// What a rule said in one step, and the seconds of it that were read; none where nothing was.
+    /// A rule's decisions in one step, and the number of seconds with a reading; `None` if there are none.
     fn sum(&self, ring: &Ring, window: Window, start: u64) -> Option<(Totals, u64)> {
         let end = (start + window.step_s).min(window.to_s);
         let (unit, slots, read) = match window.fine() {

@@ -1,7 +1,7 @@
-//! The history of the whole fleet: what every node adds up in the store that they share, read for a chart.
+//! The history of the whole fleet: every node adds its counts to the shared store, and charts read the sums.
 //!
-//! A row is a rule, or a histogram of answer times. Nodes add to it once a second, in one call that they make anyway. So
-//! quantiles are of all requests of the fleet, not means of nodes' quantiles.
+//! A row is a rule, or a histogram of answer times. Nodes add to it once a second, in a call that they make anyway. So
+//! quantiles cover all requests of the fleet; they are not means of the nodes' quantiles.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,21 +10,21 @@ use crate::metrics::{ExperimentSide, Reading};
 
 /// Slots of one chunk: a minute's seconds, or an hour's minutes.
 pub(crate) const SLOTS: u64 = 60;
-/// Rules that a node tells of each second: those that decided most. The others are told as one.
+/// The most rules that a node reports each second, busiest first. The others are reported as one row.
 const MOST_TOLD: usize = 100;
-/// The newest slots, to which some nodes may not have added yet.
+/// The age from which slots are complete: some nodes may not have added to newer ones yet.
 const SETTLED_AFTER_S: u64 = 3;
 
 /// Counts that a node adds to the fleet's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryRow {
-    /// What was counted.
+    /// The row: a rule or a histogram.
     pub name: String,
-    /// How much more of each.
+    /// The increase of each count.
     pub counts: Vec<u32>,
 }
 
-/// Which history.
+/// The resolution of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resolution {
     /// A chunk is a minute, its slots are seconds.
@@ -33,16 +33,16 @@ pub enum Resolution {
     Minutes,
 }
 
-/// What the fleet added up in a minute or an hour.
+/// The fleet's sums for a minute or an hour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryChunk {
     /// Minutes or hours since 1970.
     pub number: u64,
-    /// For each row the counts of its sixty slots, one after the other.
+    /// For each row, the counts of its sixty slots in sequence.
     pub rows: HashMap<String, Vec<u32>>,
 }
 
-/// Counts the nodes that told.
+/// The row that counts reporting nodes.
 pub(super) const NODES: &str = "n";
 const DECISION_TIMES: &str = "d";
 const STORE_TIMES: &str = "s";
@@ -50,12 +50,12 @@ const RULE: char = 'r';
 const EXPERIMENT: char = 'e';
 const BETWEEN: char = '\0';
 
-/// The domain and the name of the rule whose row is called `name`.
+/// The domain and name of the rule in row `name`.
 pub(super) fn rule_of(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix(RULE)?.split_once(BETWEEN)
 }
 
-/// What a node tells of the last second.
+/// A node's rows for the last second.
 pub(crate) fn told(
     rules: &[(SeriesKey, Totals)],
     (decisions, store): (&Reading, &Reading),
@@ -85,14 +85,14 @@ pub(crate) fn told(
     rows
 }
 
-/// What a node tells of the experiments of the last second.
+/// A node's rows of experiments for the last second.
 pub(crate) fn told_of_experiments(
     now: &BTreeMap<ExperimentSide, [u64; 3]>,
     before: &BTreeMap<ExperimentSide, [u64; 3]>,
 ) -> Vec<HistoryRow> {
     let added = now.iter().map(|(side, counts)| {
         let old = before.get(side).copied().unwrap_or_default();
-        // A rule that was away and is back counts from nothing.
+        // A rule that was removed and added again counts from zero.
         let counts: Vec<u32> =
             counts.iter().zip(old).map(|(count, old)| small(count.saturating_sub(old))).collect();
         HistoryRow { name: experiment_row(&side.0, &side.1, side.2), counts }
@@ -100,7 +100,7 @@ pub(crate) fn told_of_experiments(
     added.filter(|row| row.counts.iter().any(|count| *count > 0)).take(MOST_TOLD).collect()
 }
 
-/// What one side of a rule's experiment said in `chunks`: admitted, refused, and refused in shadow.
+/// The decisions of one side of a rule's experiment in `chunks`: admitted, refused, and refused in shadow.
 pub(crate) fn experiment_in(chunks: &[HistoryChunk], domain: &str, rule: &str, variant: &str) -> [u64; 3] {
     let row = experiment_row(domain, rule, variant);
     let mut sums = [0; 3];
@@ -120,7 +120,7 @@ fn small(count: u64) -> u32 {
 }
 
 impl Window {
-    /// Which history a window is read from, and the chunks that it touches.
+    /// The resolution for this window, and the chunks that it touches.
     pub(crate) fn chunks(self) -> (Resolution, std::ops::RangeInclusive<u64>) {
         let (resolution, unit_s) = match self.fine() {
             true => (Resolution::Seconds, SLOTS),
@@ -130,11 +130,11 @@ impl Window {
     }
 }
 
-/// What is shown of a window.
+/// What a chart shows for a window.
 pub(crate) type Shown = (Vec<Series>, Vec<Latencies>);
 
-/// The fleet's history over a window, and for each step whether it is of this node alone. Where the fleet has none, as while its
-/// store was gone and once that lost its data, this node's `own` stands.
+/// The fleet's history over a window, and for each step whether it covers only this node. Where the fleet has no data,
+/// because its store was down or lost it, this node's `own` history fills in.
 pub(crate) fn merged(
     window: Window,
     now_s: u64,
@@ -170,7 +170,7 @@ struct Merged {
     now_s: u64,
 }
 
-/// The slots of one step that some node told of; none where none did.
+/// The slots of one step that some node reported; `None` if no node did.
 enum Step {
     Told(Vec<u64>),
     NotYet,
@@ -207,7 +207,7 @@ impl Merged {
         counts.get(from..from + width).filter(|counts| !counts.is_empty())
     }
 
-    /// The sums of a row over some slots.
+    /// The sums of a row over these slots.
     fn sums(&self, row: &str, numbers: &[u64]) -> Vec<u64> {
         let mut sums = Vec::new();
         for counts in numbers.iter().filter_map(|number| self.counts(row, *number)) {
@@ -253,7 +253,7 @@ impl Merged {
 mod tests {
     use super::*;
 
-    /// 1970 plus a few minutes, so that seconds are easy to count.
+    /// A few minutes after 1970, so that seconds are easy to count.
     const MINUTE: u64 = 10;
     const START: u64 = MINUTE * 60;
 
@@ -261,7 +261,7 @@ mod tests {
         ("api".into(), "per-user".into())
     }
 
-    /// What nodes told, each of the second `START + at`.
+    /// The rows that nodes reported, each for the second `START + at`.
     fn chunk(told_of: &[(u64, &[HistoryRow])]) -> HistoryChunk {
         let mut chunk = HistoryChunk { number: MINUTE, ..HistoryChunk::default() };
         for (at, rows) in told_of {

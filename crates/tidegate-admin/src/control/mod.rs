@@ -1,8 +1,8 @@
-//! The control plane's own state: which rules should run here, which do, and who changes them.
+//! The control plane's state: which rules should run here, which rules run, and who may change them.
 //!
-//! [`Control`] is what the admin API acts on. It compiles what a version (or a set of files) and the key overrides add up
-//! to, swaps it into the limiter, and remembers what could not be compiled: then the old rules go on.
-//! No request of the data plane waits for anything here.
+//! The admin API acts on [`Control`]. It compiles a version (or a set of files) together with the key overrides and swaps
+//! the result into the limiter. If they do not compile, it keeps the error and the old rules keep running. No data-plane
+//! request waits for anything here.
 
 mod asking;
 mod autopilot;
@@ -45,59 +45,59 @@ pub(crate) use running::{Base, Running, compile, runtime};
 pub use running::{CompileFailure, RuleSource};
 pub use watched::CallerWatch;
 
-/// What happened, for those who listen: the name of a route, and what it would answer now or a part of that.
+/// An event for SSE listeners: the name of a route, and the answer of that route now or a part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) name: &'static str,
     pub(crate) data: Arc<str>,
 }
 
-/// Events that wait for a listener; one that is slower misses some.
+/// The most events queued for a listener; a slower listener misses some.
 const MOST_WAITING_EVENTS: usize = 64;
 
-/// Listeners to events at once: half of what the admin listener takes.
+/// The most concurrent event listeners: half of the admin listener's connections.
 const MOST_LISTENERS: usize = 64;
 
-/// A token that the configuration gives: it works without a database.
+/// A token from the configuration; it works without a database.
 #[derive(Clone, Debug)]
 pub struct ConfiguredToken {
-    /// Whose it is.
+    /// The token's name, for the audit log.
     pub name: String,
-    /// What it may do.
+    /// Its permissions.
     pub role: Role,
-    /// What is kept of it.
+    /// The digest of its secret; the secret itself is not kept.
     pub digest: SecretDigest,
 }
 
-/// What the control plane is made of.
+/// The parts of the control plane.
 pub struct ControlConfig {
-    /// What decides requests.
+    /// Decides requests.
     pub limiter: Arc<Limiter>,
-    /// What was counted.
+    /// Counters of this process.
     pub metrics: Arc<Metrics>,
-    /// Versions, overrides, tokens and audit; none where this node has no database.
+    /// Versions, overrides, tokens and audit log; `None` if this node has no database.
     pub store: Option<RuleStore>,
     /// Where rules come from.
     pub source: RuleSource,
     /// The other nodes.
     pub fleet: Arc<dyn Fleet>,
-    /// What time it is.
+    /// The source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Tokens of the configuration.
+    /// Tokens from the configuration.
     pub tokens: Vec<ConfiguredToken>,
-    /// Others of the configuration, all of which may do everything.
+    /// Further tokens from the configuration, all with the admin role.
     pub admin_tokens: Option<Arc<TokenSource>>,
-    /// What the dashboard calls this installation.
+    /// The name of this installation in the dashboard.
     pub environment: String,
-    /// What this node is called.
+    /// The name of this node.
     pub node: String,
-    /// The layout of keys that it reads and writes in the store.
+    /// The layout of the keys that this node reads and writes in the store.
     pub layout: String,
-    /// How much the store holds.
+    /// Returns the current size of the store.
     pub usage: Arc<dyn Fn() -> StoreUsage + Send + Sync>,
-    /// Lists of shards that other nodes use, where they differ from this node's.
+    /// Returns the shard lists of other nodes that differ from this node's.
     pub other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
-    /// How busy the workers are, from 0 to 1.
+    /// Returns how busy the workers are, from 0 to 1.
     pub busy: Arc<dyn Fn() -> f64 + Send + Sync>,
 }
 
@@ -118,34 +118,34 @@ pub struct Control {
     pub(crate) other_shards: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) busy: Arc<dyn Fn() -> f64 + Send + Sync>,
     pub(crate) running: Mutex<Running>,
-    /// Held while rules are compiled and swapped in: what is compiled second must know of the first.
+    /// Held while rules are compiled and swapped in, so that the second of two changes builds on the first.
     pub(crate) taking: Mutex<()>,
-    /// Held while what is published is read and taken, so that an older reading never comes after a newer one.
+    /// Held while the published rules are read and taken into use, so that an older read never overwrites a newer one.
     pub(crate) reading: tokio::sync::Mutex<()>,
-    /// The own database's name, once it was read.
+    /// The lineage of this node's own database, once it has been read.
     pub(crate) lineage: OnceLock<String>,
-    /// Whether it was said that the fleet follows another database.
+    /// Whether the warning that the fleet follows another database was already logged.
     pub(crate) follows: AtomicBool,
-    /// A reason to look at the database before it tells of a change.
+    /// Wakes the database follower before the database notifies it of a change.
     pub(crate) look_again: Notify,
-    /// Why the database does not answer; none while it does.
+    /// Why the database does not answer; `None` while it does.
     pub(crate) database_error: watch::Sender<Option<String>>,
     pub(crate) history: Mutex<History>,
     pub(crate) events: broadcast::Sender<Event>,
-    /// Who may still listen to events.
+    /// One permit per event listener.
     pub(crate) listeners: Arc<Semaphore>,
     pub(crate) guesses: Guesses,
-    /// What is the matter, where anybody watches.
+    /// The alerts; set only if this node watches for them.
     pub(crate) alerts: OnceLock<Arc<AlertDesk>>,
-    /// What the others are told of it.
+    /// The signals for alerts that this node announces to the others.
     pub(crate) signals: Mutex<Option<Signals>>,
-    /// Questions of this node to the others, the newest last: it does not answer them itself.
+    /// The ids of this node's own questions to the fleet, newest last: it must not answer them itself.
     pub(crate) asked: Mutex<VecDeque<u64>>,
     pub(crate) started_us: u64,
 }
 
 impl Control {
-    /// Made of these parts. Nothing runs until [`Control::maintain`] does.
+    /// Builds the control plane. Nothing runs until [`Control::maintain`] does.
     #[must_use]
     pub fn new(config: ControlConfig) -> Arc<Self> {
         let started_us = config.clock.now().as_micros();
@@ -182,12 +182,12 @@ impl Control {
         })
     }
 
-    /// Shows the alerts of `desk` from now on; to be called once.
+    /// Shows the alerts of `desk` from now on; call it once.
     pub fn show_alerts(&self, desk: Arc<AlertDesk>) {
         let _ = self.alerts.set(desk);
     }
 
-    /// Tells who listens; nobody may.
+    /// Sends an event to the listeners, if there are any.
     pub(crate) fn tell(&self, name: &'static str, data: &serde_json::Value) {
         if self.events.receiver_count() > 0 {
             let _ = self.events.send(Event { name, data: data.to_string().into() });

@@ -1,4 +1,5 @@
-//! What this node runs: compiled beside the running rules, then swapped in. What does not compile changes nothing.
+//! The rules that this node runs. New rules are compiled beside them, then swapped in; if they do not compile, nothing
+//! changes.
 
 use std::sync::Arc;
 
@@ -13,18 +14,18 @@ use super::fleet::{Heard, PublishedSet, mark_of};
 /// Where rules come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleSource {
-    /// A database: they can be published here.
+    /// A database: rules can be published through the API.
     Database,
-    /// Files: they are edited there. Where, for a person.
+    /// Files: rules are edited there. The paths, for messages.
     Files(Vec<String>),
 }
 
-/// Why rules were not taken into use; the old ones go on.
+/// Why rules were not taken into use; the old ones keep running.
 #[derive(Debug, thiserror::Error)]
 #[error("the rules have mistakes")]
 pub struct CompileFailure(#[source] pub Diagnostics);
 
-/// The rules without overrides.
+/// The rules without key overrides.
 #[derive(Clone, Debug)]
 pub(crate) enum Base {
     Documents(DocumentSet),
@@ -37,45 +38,45 @@ impl Default for Base {
     }
 }
 
-/// What this node runs, and what it should.
+/// The rules that this node runs, and those it should run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Running {
     pub(crate) base: Arc<Base>,
     pub(crate) revision: Revision,
     pub(crate) overrides: Arc<Vec<KeyOverride>>,
-    /// What is published and does not compile here, and why.
+    /// The published revision that does not compile here, and why.
     pub(crate) refused: Option<(Revision, String)>,
-    /// Why what is published cannot be read.
+    /// Why the published set cannot be read.
     pub(crate) unreadable: Option<String>,
     pub(crate) warnings: Option<Diagnostics>,
     /// Overrides that have no effect, by id, and why.
     pub(crate) without_effect: Arc<Vec<(String, String)>>,
 }
 
-/// What was published, and where.
+/// Identifies what was published, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Revision {
-    /// The database it is from.
+    /// The database it comes from.
     pub(crate) lineage: String,
-    /// The version of the rules; 0 where they come from files.
+    /// The version of the rules; 0 if they come from files.
     pub(crate) version: u64,
-    /// Counts the changes of overrides.
+    /// The revision of the overrides: the number of changes so far.
     pub(crate) overrides: u64,
-    /// Grows with every change of what is published, also where rules come from files.
+    /// Grows with every published change, even if rules come from files.
     pub(crate) published: u64,
-    /// Tells it from another of the same numbers.
+    /// Distinguishes it from equal numbers in a restored database.
     pub(crate) marks: Marks,
 }
 
 impl Revision {
-    /// Whether this is what a heartbeat told of.
+    /// Whether this is the revision that a heartbeat returned.
     pub(crate) fn is(&self, heard: &Heard) -> bool {
         self.lineage == heard.lineage && self.published == heard.revision && mark_of(self.marks) == heard.mark
     }
 }
 
 impl Base {
-    /// Compiles it alone, to come into force at `now`.
+    /// Compiles the rules without overrides, effective at `now`.
     pub(crate) fn compile(&self, now: Timestamp) -> Result<RuleSet, Diagnostics> {
         match self {
             Base::Documents(documents) => compile(documents, now),
@@ -102,35 +103,35 @@ impl Base {
     }
 }
 
-/// Compiles documents, to come into force at `now`.
+/// Compiles documents, effective at `now`.
 pub(crate) fn compile(documents: &DocumentSet, now: Timestamp) -> Result<RuleSet, Diagnostics> {
     RuleSet::compile_at(&[(&documents.sources(), Format::Native)], Some(now))
 }
 
 impl Control {
-    /// The limiter began with the rules of these files.
+    /// Records that the limiter started with the rules of these files.
     pub fn began_with(&self, files: Vec<(Source, Format)>) {
         let mut running = self.running.lock();
         running.base = Arc::new(Base::Files(files));
         running.warnings = self.limiter.snapshot().rules().warnings().cloned();
     }
 
-    /// Takes the rules of files into use, with the overrides that there are, and says what changed. It may take long: not on
-    /// a thread that others wait for.
+    /// Takes the rules of files into use, with the current overrides, and returns the changes. Compiling may take long: do
+    /// not call this on a thread that requests wait for.
     ///
     /// # Errors
-    /// When they have mistakes; then the old rules go on.
+    /// The rules do not compile; the old ones keep running.
     pub fn take_files(&self, files: Vec<(Source, Format)>) -> Result<RuleChanges, CompileFailure> {
         let _one_at_a_time = self.taking.lock();
         let running = self.running.lock().clone();
         self.take(Running { base: Arc::new(Base::Files(files)), ..running }).map(Option::unwrap_or_default)
     }
 
-    /// Takes what is published into use; where rules come from files, its overrides alone. It may take long, too. Says what
-    /// changed; nothing where the rules are the same.
+    /// Takes the published set into use; if rules come from files, only its overrides. May take long, like
+    /// [`Control::take_files`]. Returns the changes, or `None` if the rules are the same.
     ///
     /// # Errors
-    /// With the reason why the old rules go on.
+    /// The reason why the old rules keep running.
     pub(crate) fn take_published(&self, set: PublishedSet) -> Result<Option<RuleChanges>, String> {
         let _one_at_a_time = self.taking.lock();
         let running = self.running.lock().clone();
@@ -149,22 +150,22 @@ impl Control {
         let revision =
             Revision { lineage: set.lineage, version, overrides: set.overrides, published, marks: set.marks };
         if version == 0 && self.source == RuleSource::Database {
-            let why = "the other nodes have their rules from files, and this one has none".to_owned();
+            let why = "the other nodes load their rules from files, and this one has none".to_owned();
             self.running.lock().refused = Some((revision, why.clone()));
             return Err(why);
         }
         let wanted = Running { base, revision, overrides: Arc::new(set.key_overrides), ..running.clone() };
         let is_file = matches!(self.source, RuleSource::Files(_));
         if is_file && wanted.overrides.is_empty() && running.overrides.is_empty() {
-            // The rules that run are the wanted ones.
+            // The wanted rules are already running.
             *self.running.lock() = wanted;
             return Ok(None);
         }
         self.take(wanted).map_err(|failure| failure.0.to_string())
     }
 
-    /// Compiles `wanted`, takes it into use, and remembers it. Rules that run already are not compiled again: a ban must
-    /// not cost what ten thousand rules do.
+    /// Compiles `wanted`, takes it into use, and records it. Rules that already run are not compiled again: a ban must not
+    /// cost as much as ten thousand rules.
     fn take(&self, mut wanted: Running) -> Result<Option<RuleChanges>, CompileFailure> {
         let before = self.limiter.snapshot();
         let is_same = Arc::ptr_eq(&self.running.lock().base, &wanted.base);
@@ -191,7 +192,7 @@ impl Control {
         let overrides: Vec<RuntimeOverride> = wanted.overrides.iter().map(runtime).collect();
         let (mut rules, problems) = rules.with_overrides(&overrides);
         if self.source == RuleSource::Database {
-            // A ban takes the same rules into use once more: decisions still name the version that a person knows.
+            // A ban takes the same rules into use once more; decisions keep naming the published version, which people know.
             rules = rules.published_as(wanted.revision.version);
         }
         let named =
@@ -208,7 +209,7 @@ impl Control {
         Ok(changes)
     }
 
-    /// What is published, where it is what runs here: then nobody need read it again.
+    /// The published set, if it is what runs here, so that it need not be read again.
     pub(crate) fn running_set(&self, head: Head) -> Option<PublishedSet> {
         let revision = self.running.lock().revision.clone();
         let is_it = self.source == RuleSource::Database
@@ -218,7 +219,8 @@ impl Control {
         is_it.then(|| self.set_in_use())
     }
 
-    /// What runs here, as it was published. Where rules come from files they stand in for its documents, which nobody reads.
+    /// The running rules as a published set. If rules come from files, those stand in for its documents, which nothing
+    /// reads.
     pub(crate) fn set_in_use(&self) -> PublishedSet {
         let running = self.running.lock().clone();
         let revision = running.revision;
@@ -233,7 +235,7 @@ impl Control {
     }
 }
 
-/// What the compiler takes for an override.
+/// The compiler's form of an override.
 pub(crate) fn runtime(one: &KeyOverride) -> RuntimeOverride {
     let effect = match one.what.action {
         Action::Ban => OverrideEffect::Ban,

@@ -1,21 +1,21 @@
-//! What this node says when another asks: of its own decisions, and never more bytes than an answer may have.
+//! Answers other nodes' questions about this node's decisions, within a bounded number of bytes.
 //!
-//! What is told is measured before it is written, which is quick and not exact. So what was written is measured again, and where
-//! it has become too long, less is told.
+//! The size of an answer is estimated before it is serialized, which is fast but not exact. So the serialized answer is
+//! measured again, and if it is too long, it is built again from fewer entries.
 
 use serde_json::to_vec;
 use tidegate_decisions::{DecisionLog, LimitDemand, Query, RuleTop};
 
 use super::asking::{MOST_ANSWER_BYTES, Question, Told};
 
-/// The most bytes that are told of single decisions and of the busiest callers: people read them.
+/// The most bytes of an answer with single decisions or top callers: people read these.
 const MOST_READ_BYTES: usize = 256 << 10;
-/// How often less is told, until it is said that all of it is too long.
+/// Attempts to shorten an answer before it is replaced by `TooLong`.
 const TRIES: usize = 6;
-/// Places of a sketch: all that a node has of a rule.
+/// Entries of a sketch: all that this node has for a rule.
 const ALL_PLACES: usize = usize::MAX;
 
-/// What this node answers, as JSON.
+/// This node's answer, as JSON.
 pub(super) fn answer(log: Option<&DecisionLog>, question: &Question) -> Vec<u8> {
     let most_bytes = match question {
         Question::Sample { .. } | Question::Demand { .. } => MOST_ANSWER_BYTES,
@@ -27,12 +27,12 @@ pub(super) fn answer(log: Option<&DecisionLog>, question: &Question) -> Vec<u8> 
     }
 }
 
-/// That there is more to tell than an answer may have.
+/// The answer that says the real one is too long.
 pub(super) fn too_long() -> Vec<u8> {
     written(&Told::TooLong)
 }
 
-/// What `tell` tells in about so many bytes, in no more than so many.
+/// Calls `tell` with smaller and smaller budgets until its serialized answer has at most `most_bytes`.
 fn within(most_bytes: usize, tell: impl Fn(usize) -> Told) -> Vec<u8> {
     let mut bytes = most_bytes;
     for _ in 0..TRIES {
@@ -40,7 +40,7 @@ fn within(most_bytes: usize, tell: impl Fn(usize) -> Told) -> Vec<u8> {
         if answer.len() <= most_bytes {
             return answer;
         }
-        // A little less than in proportion.
+        // Slightly less than in proportion, so that the next attempt is likely to fit.
         let fits = bytes.saturating_mul(most_bytes) / answer.len();
         bytes = fits - fits / 16;
     }
@@ -51,7 +51,7 @@ fn written(told: &Told) -> Vec<u8> {
     to_vec(told).expect("what is told has text as keys")
 }
 
-/// What this node says, in about so many bytes.
+/// This node's answer, in approximately `most_bytes`.
 pub(super) fn told(log: &DecisionLog, question: &Question, most_bytes: usize) -> Told {
     match question {
         Question::Decisions { search } => decisions(log, search, most_bytes),
@@ -85,7 +85,7 @@ fn cut(limits: &mut [LimitDemand], most_bytes: usize) {
     }
 }
 
-/// How many of `most` each gets: what it needs, where that is no more than an equal part of what those leave that need less.
+/// Divides `most` by need: each gets what it needs, or an equal part of what the smaller needs leave over.
 fn shares(needs: &[usize], most: usize) -> Vec<usize> {
     let mut by_need: Vec<usize> = (0..needs.len()).collect();
     by_need.sort_by_key(|place| needs[*place]);
@@ -117,10 +117,10 @@ fn sample(log: &DecisionLog, domain: Option<&str>, most_bytes: usize) -> Told {
     let (mut bytes, mut lines, mut since_us) = (256, Vec::new(), log.complete_since_us());
     for entry in fit {
         let line = entry.line();
-        // What is escaped is written twice as long.
+        // Escaping doubles these characters.
         bytes += line.len() + line.matches(['"', '\\']).count() + 3;
         if bytes > most_bytes {
-            // Complete from the next moment on: others of the same one may be left out too.
+            // Complete only from the next microsecond on: other entries with this timestamp may be missing too.
             since_us = Some(entry.time_us() + 1);
             break;
         }
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// The log of a limiter that has taken and released as many leases in each of these domains.
+    /// The log of a limiter that has taken and released this many leases in each of these domains.
     async fn log_of(domains: &[(&str, usize)]) -> Arc<DecisionLog> {
         let config = DecisionLogConfig { admissions_one_in: Some(1), ..DecisionLogConfig::default() };
         let log = Arc::new(DecisionLog::open(config, Arc::new(SystemClock::new())).expect("it has no file"));
@@ -197,7 +197,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_came_out_longer_than_it_was_thought_is_told_shorter() {
         let log = log_of(&[("jobs", 200)]).await;
-        // Told in three times the bytes that it is given, until what is written fits.
+        // Uses three times its budget, until the serialized answer fits.
         let answer = within(16 << 10, |bytes| sample(&log, None, 3 * bytes));
         assert!(answer.len() <= 16 << 10, "{}", answer.len());
         let Told::Sample { lines, since_us } = serde_json::from_slice(&answer).unwrap() else {

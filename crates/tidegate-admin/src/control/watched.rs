@@ -1,4 +1,4 @@
-//! What alerts are made of: what the nodes say of themselves, what the fleet counted in a minute, who asks most.
+//! The input for alerts: what nodes announce, what the fleet counted in a minute, and the top callers.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,23 +9,23 @@ use super::Control;
 use super::fleet::{FleetError, NodeNote};
 use super::merged::{HistoryChunk, Resolution, SLOTS};
 
-/// Seconds of a minute of which a node must have told.
+/// The fewest seconds of a minute that nodes must have reported.
 const LEAST_TOLD: usize = 40;
-/// Rules whose callers are told of, and how many of each.
+/// The most rules whose top callers are reported, and the most callers of each.
 const MOST_RULES: usize = 12;
 const MOST_CALLERS: usize = 2;
-/// Kept decisions that say who asks most: fewer say it by chance.
+/// The fewest logged decisions to name top callers from: with fewer it would be chance.
 const LEAST_KEPT: u64 = 40;
-/// Callers that are compared with what they had asked before.
+/// The number of top callers compared with the previous reading.
 const COMPARED: usize = 64;
 
 impl Control {
-    /// What this node tells the others of itself, from now on.
+    /// Sets the signals that this node announces to the others.
     pub fn tell_signals(&self, signals: Signals) {
         *self.signals.lock() = Some(signals);
     }
 
-    /// What the other nodes last told of themselves; none where the store does not answer.
+    /// The signals that the other nodes last announced; `None` if the store does not answer.
     pub async fn others_signals(&self) -> Option<Vec<Signals>> {
         let own = self.note();
         let is_other = |note: &NodeNote| note.name != own.name || note.started_us != own.started_us;
@@ -33,8 +33,8 @@ impl Control {
         Some(notes.into_iter().filter(is_other).map(signals_of).collect())
     }
 
-    /// The worst of what is the matter in the fleet, by any node's book; an error where the others cannot be heard. A node
-    /// that began a moment ago knows less than the others, and one may have its own watch switched off.
+    /// The most severe alert of any node in the fleet; an error if the others cannot be reached. All nodes are asked because
+    /// one that started a moment ago knows less than the others, and one may have its own watch switched off.
     pub(crate) async fn fleets_alert(&self) -> Result<Option<String>, FleetError> {
         let own = self.alerts.get().and_then(|desk| desk.worst());
         if own.is_some() || !self.is_shared() {
@@ -44,19 +44,19 @@ impl Control {
         Ok(notes.into_iter().find_map(|note| note.signals?.alert))
     }
 
-    /// The version of the rules that this node runs, and when its process began.
+    /// The version of the rules that this node runs, and when its process started.
     #[must_use]
     pub fn running_version(&self) -> (u64, u64) {
         (self.note().version, self.started_us)
     }
 
-    /// Whether there can be other nodes.
+    /// Whether other nodes can exist.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.fleet.is_shared()
     }
 
-    /// What all nodes counted in a minute since 1970; none while too little of it is known.
+    /// The fleet's counts for a minute since 1970; `None` if too few of its seconds were reported.
     pub async fn fleet_minute(&self, number: u64) -> Option<Minute> {
         let chunks = self.fleet.history(Resolution::Seconds, number..=number).await.ok()?;
         whole_minute(chunks.into_iter().next()?)
@@ -69,23 +69,23 @@ impl Control {
         snapshot.rules().rules().map(|rule| RuleName::new(rule.domain(), rule.name())).collect()
     }
 
-    /// Who asked most of each rule since the last time, by the decision log.
+    /// The top callers of each rule since the last call, from the decision log.
     pub fn callers_lately(&self, watch: &mut CallerWatch) -> Vec<RuleCallers> {
         self.metrics.decisions().map(|log| watch.lately(log)).unwrap_or_default()
     }
 
-    /// Tells those who listen that alerts have changed.
+    /// Sends an event that alerts have changed.
     pub fn alerts_changed(&self) {
         self.tell("alerts", &serde_json::json!({}));
     }
 }
 
-/// A node that tells no signals is known by the release and the version that it runs.
+/// A node that announces no signals is known only by its release and version.
 fn signals_of(note: NodeNote) -> Signals {
     let NodeNote { name, release, version, started_us, signals, lost, .. } = note;
     let mut told = signals.unwrap_or_default();
     if lost {
-        // Of a node that is not heard only what it ran is known: it may come back with that.
+        // Of a node that is no longer heard, only what it ran is known: it may come back with that.
         told = Signals { rules: told.rules, lost, ..Signals::default() };
     }
     Signals { node: name, release, version, started_us, ..told }
@@ -113,22 +113,22 @@ fn whole_minute(chunk: HistoryChunk) -> Option<Minute> {
     Some(minute)
 }
 
-/// Remembers what callers had asked before.
+/// Remembers the previous counts of callers.
 #[derive(Debug)]
 pub struct CallerWatch {
-    /// How many admissions a kept one stands for.
+    /// The number of admissions that a logged one stands for.
     one_in: u64,
     before: HashMap<(String, String), Top>,
 }
 
 impl CallerWatch {
-    /// Of a log that keeps one in this many admissions.
+    /// For a log that keeps one in this many admissions.
     #[must_use]
     pub fn new(one_in: u32) -> Self {
         CallerWatch { one_in: u64::from(one_in).max(1), before: HashMap::new() }
     }
 
-    /// Of rules of which enough decisions were kept since they were last told of. The others wait for more.
+    /// The callers of rules with enough logged decisions since they were last reported. Other rules wait for more.
     fn lately(&mut self, log: &DecisionLog) -> Vec<RuleCallers> {
         let rules = log.top().rules();
         self.before.retain(|rule, _| rules.binary_search(rule).is_ok());
@@ -138,7 +138,7 @@ impl CallerWatch {
                 let now = log.top_of(&domain, &rule, By::Used, COMPARED);
                 let name = RuleName::new(&domain, &rule);
                 let before = self.before.entry((domain, rule)).or_insert_with(|| now.clone());
-                // A ranking that was begun anew says nothing about what came since.
+                // A sketch that was reset says nothing about the time since.
                 let asked = now.total.checked_sub(before.total);
                 let enough = asked.is_none_or(|asked| asked >= LEAST_KEPT * self.one_in);
                 let before = enough.then(|| std::mem::replace(before, now.clone()))?;
@@ -151,7 +151,7 @@ impl CallerWatch {
     }
 }
 
-/// The callers that asked most since `before`, masked.
+/// The callers with the most requests since `before`, masked.
 fn most(now: &Top, before: &Top) -> Vec<(String, u64)> {
     let known: HashMap<&[(String, String)], u64> =
         before.callers.iter().map(|caller| (&caller.key[..], caller.count)).collect();
@@ -165,7 +165,7 @@ fn most(now: &Top, before: &Top) -> Vec<(String, u64)> {
     callers.into_iter().map(|(more, caller)| (masked(&caller.key), more)).collect()
 }
 
-/// Hashes stay as they are; of what the log shows in clear an alert, which leaves the fleet, shows the beginning.
+/// Hashes stay as they are. Plain values are cut to their beginning, because an alert leaves the fleet.
 fn masked(key: &[(String, String)]) -> String {
     let part = |(name, value): &(String, String)| match value.starts_with('#') {
         true => format!("{name}={value}"),
@@ -193,12 +193,13 @@ mod tests {
     #[test]
     fn who_asked_most_is_by_what_came_since_and_no_key_is_told_in_clear() {
         let before = top(vec![caller("alice", 100, 0), caller("#5f3a", 30, 0)]);
-        // Who was not ranked before may have asked as often as its error says.
+        // A caller that was not ranked before may have asked as often as its error says.
         let now = top(vec![caller("alice", 110, 0), caller("#5f3a", 70, 0), caller("bob", 60, 5)]);
         assert_eq!(most(&now, &before), [("user=bo…".to_owned(), 55), ("user=#5f3a".to_owned(), 40)]);
     }
 
-    /// A minute of which so many seconds were told: in each, two pass, one is refused and three would be.
+    /// A minute with `told` reported seconds: in each, two requests are admitted, one is refused and three are refused in
+    /// shadow.
     fn minute(told: usize) -> HistoryChunk {
         let nodes = (0..60).map(|second| u32::from(second < told)).collect();
         let counts = (0..60).flat_map(|second| if second < told { [2, 1, 3, 0] } else { [0; 4] }).collect();

@@ -1,4 +1,4 @@
-//! How long transports took to answer, and the store: a histogram into which a batch is recorded by two additions.
+//! Histograms of answer times, by transport and by store call. Recording a batch costs two additions.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,8 @@ use super::lanes::Lanes;
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 
-/// Upper ends of the buckets, in nanoseconds. From a decision in memory, over a round trip to Redis and the 10 ms after
-/// which a store is given up, to the 20 ms after which Envoy gives *us* up, and beyond.
+/// Upper bounds of the buckets, in nanoseconds: from a decision in memory, through a Redis round trip and the 10 ms default
+/// store timeout, to Envoy's default timeout of 20 ms, and beyond.
 pub(super) const BOUNDS_NS: [u64; 17] = [
     5 * US,
     10 * US,
@@ -37,31 +37,31 @@ pub(super) const BOUNDS_NS: [u64; 17] = [
     5_000 * MS,
 ];
 
-/// The durations that one lane saw on one transport, or of one kind of call.
+/// The durations that one lane recorded for one transport, or for one kind of call.
 #[derive(Default)]
 pub(super) struct Durations {
-    /// How many fell into each bucket, not into those before it too; the last is for all above the last bound.
+    /// Requests per bucket, not cumulative; the last one is for durations above the last bound.
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
 }
 
 impl Durations {
-    /// Notes `requests` that took this long each.
+    /// Records `requests` that took this long each.
     pub(super) fn record(&self, took: Duration, requests: u64) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket_of(took)].fetch_add(requests, Ordering::Relaxed);
-        // Wraps after 584 years spent answering.
+        // Wraps after 584 years of accumulated answer time.
         self.sum_ns.fetch_add(ns.wrapping_mul(requests), Ordering::Relaxed);
     }
 }
 
-/// The bucket that counts a request which took this long.
+/// The bucket for a request that took this long.
 pub(super) fn bucket_of(took: Duration) -> usize {
     let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
     BOUNDS_NS.partition_point(|bound| *bound < ns)
 }
 
-/// How many requests took how long, to be compared with an earlier reading.
+/// Requests per bucket, for comparison with an earlier reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading([u64; BOUNDS_NS.len() + 1]);
 
@@ -76,27 +76,27 @@ impl Reading {
         reading
     }
 
-    /// One of these counts; those that are missing are zero.
+    /// A reading with these counts; missing ones are zero.
     pub(crate) fn of_counts(counts: &[u64]) -> Self {
         let mut reading = Reading::default();
         reading.0.iter_mut().zip(counts).for_each(|(own, count)| *own = *count);
         reading
     }
 
-    /// How many fell into each bucket.
+    /// Requests per bucket.
     pub(crate) fn counts(&self) -> &[u64] {
         &self.0
     }
 
-    /// What was added since `before`.
+    /// The increase since `before`.
     pub(crate) fn since(&self, before: &Reading) -> Reading {
         let mut more = self.clone();
         more.0.iter_mut().zip(&before.0).for_each(|(now, then)| *now = now.saturating_sub(*then));
         more
     }
 
-    /// The time within which this part of the requests was answered, in microseconds, as precise as the
-    /// buckets are; none if there was no request.
+    /// The time within which this part of the requests was answered, in microseconds, with the precision of the buckets;
+    /// `None` without requests.
     pub(crate) fn quantile_us(&self, part: f64) -> Option<f64> {
         let all: u64 = self.0.iter().sum();
         let rank = (all as f64 * part).ceil().max(1.0);
@@ -115,7 +115,7 @@ impl Reading {
     }
 }
 
-/// Tells of every transport that has answered something.
+/// Writes the histograms of all transports that have answered a request.
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -> fmt::Result {
     let help = "From the whole request being there to the answer being ready, by transport.";
     let series = Transport::ALL.into_iter().map(|transport| {
@@ -125,7 +125,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -
     encode_family(encoder, ("decision_duration", help, "transport"), series)
 }
 
-/// Writes a family of histograms, told apart by one label, without those that have seen nothing.
+/// Writes a family of histograms that differ in one label, leaving out empty ones.
 pub(super) fn encode_family<'d>(
     encoder: &mut DescriptorEncoder<'_>,
     (name, help, label): (&str, &str, &'static str),
@@ -137,7 +137,7 @@ pub(super) fn encode_family<'d>(
         let counts = (0..=BOUNDS_NS.len())
             .map(|bucket| of_lanes.iter().map(|lane| lane.buckets[bucket].load(Ordering::Relaxed)).sum());
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        // Not a counter of its own: it must agree with the buckets, and a scrape races with those who record.
+        // Not a separate counter: the count must agree with the buckets, and scrapes race with recording threads.
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();
         if count > 0 {
             let sum_ns = of_lanes.iter().map(|lane| lane.sum_ns.load(Ordering::Relaxed)).sum();

@@ -1,7 +1,7 @@
-//! One trace for each bucket of a histogram of durations: from a slow bucket to a request that was slow.
+//! Exemplars: one trace per histogram bucket, so that a slow bucket leads to a slow request.
 //!
-//! Only requests of sampled traces come here, and none of them waits: who finds the table in use leaves no exemplar. The
-//! encoder of the library writes none from outside, so they are added to its text.
+//! Only requests of sampled traces come here, and none of them waits: if the table is locked, the request leaves no
+//! exemplar. The library's encoder cannot write exemplars from outside, so they are inserted into its text.
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,7 @@ impl Exemplars {
         table[request.transport as usize][bucket] = Some(Exemplar { trace_id, seconds, at_seconds });
     }
 
-    /// `text` with each exemplar behind the sample of its bucket.
+    /// `text` with each exemplar appended to the sample of its bucket.
     pub(super) fn add_to(&self, text: &str) -> String {
         let table = *self.0.lock();
         let mut annotated = String::with_capacity(text.len() + 1024);
@@ -62,7 +62,7 @@ fn is_bound(ns: u64, text: &str) -> bool {
     text.parse::<f64>().is_ok_and(|seconds| (seconds * 1e9).round() as u64 == ns)
 }
 
-/// The value of a label that holds neither quotes nor commas, as ours do.
+/// The value of a label. Assumes no quotes or commas in it, which holds for our labels.
 fn value<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
     labels.split(',').find_map(|label| label.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
 }

@@ -1,11 +1,11 @@
-//! Counters in several copies, so that cores do not fight for a cache line.
+//! Counters in several copies (lanes), so that cores do not contend for a cache line.
 //!
-//! Each thread keeps to one copy. Threads may share a copy (there are more threads than lanes on a large machine), so
-//! additions are still atomic; they are merely almost never contended.
+//! Each thread uses one lane. Threads may share a lane (a large machine has more threads than lanes), so additions are still
+//! atomic; they are merely almost never contended.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many copies there are. More gain little: with one thread per core, 64 cores are four to a lane.
+/// The number of lanes. More gain little: with one thread per core, 64 cores are four to a lane.
 pub(super) const LANES: usize = 16;
 
 /// The lane of this thread.
@@ -26,7 +26,7 @@ pub(super) struct Lanes<T>([Padded<T>; LANES]);
 struct Padded<T>(T);
 
 impl<T> Lanes<T> {
-    /// The one of this thread.
+    /// This thread's copy.
     pub(super) fn mine(&self) -> &T {
         &self.0[mine()].0
     }

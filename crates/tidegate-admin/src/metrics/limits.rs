@@ -1,6 +1,6 @@
-//! The limits themselves, so that a graph can show what is used beside what may be.
+//! The configured limits as metrics, so that a graph can show usage beside the limit.
 //!
-//! Only limits of everybody, of tiers and of experiments have series: those of single keys would name callers.
+//! Only default limits, tiers and experiments have series: those of single keys would name callers.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use tidegate_limiter::Snapshot;
 use super::rules::LONGEST_LABEL;
 use crate::exposition::gauge;
 
-/// Limits with a series of their own.
+/// The most limits with a series of their own.
 const MOST_LIMIT_SERIES: usize = 10_000;
 
 /// The limits of the rules in use.
@@ -43,7 +43,7 @@ impl LimitSeries {
 }
 
 impl LimitTable {
-    /// Takes the limits of `snapshot` for those in use.
+    /// Replaces the limits by those of `snapshot`.
     pub(super) fn take(&self, snapshot: &Snapshot) {
         let mut known = KnownLimits::default();
         for rule in snapshot.rules().rules().filter(|rule| !rule.is_carrier()) {

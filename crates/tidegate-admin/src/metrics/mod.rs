@@ -1,7 +1,7 @@
-//! What happened since the process began, counted by whoever did it.
+//! Counters since the process started, incremented by the threads that do the work.
 //!
-//! Counting costs a thread one relaxed addition to memory that few others write to. Reading adds the lanes up; it is
-//! the scraper's business and may take its time.
+//! Counting costs one relaxed addition to memory that few other threads write to. Reading sums up the lanes, which may be
+//! slow: only scrapes do it.
 
 mod durations;
 mod exemplars;
@@ -45,12 +45,12 @@ pub use rules::MOST_RULE_SERIES;
 
 /// Counts what the limiter and the transports do.
 ///
-/// One for the whole process: give it to the limiter as its observer, and to an
-/// [`Exposition`](crate::Exposition) to be read. A count never goes down.
+/// One per process: pass it to the limiter as its observer, and to an [`Exposition`](crate::Exposition) for reading. A count
+/// never goes down.
 #[derive(Default)]
 pub struct Metrics {
     rules: Mutex<RuleTable>,
-    /// Limits that no rule states.
+    /// Decisions on limits that came with the request instead of from a rule.
     direct: RuleSeries,
     lanes: Lanes<Lane>,
     config: Config,
@@ -61,22 +61,22 @@ pub struct Metrics {
     counts_hits: AtomicBool,
 }
 
-/// What one lane of threads counts besides rules.
+/// One lane's counters, other than those of rules.
 #[derive(Default)]
 struct Lane {
     unknown_domain: AtomicU64,
     no_rule_matched: AtomicU64,
     looks: AtomicU64,
-    /// By place in [`PRIORITIES`].
+    /// In the order of [`PRIORITIES`].
     shed: [AtomicU64; PRIORITIES.len()],
-    /// By place in [`STORE_ERRORS`].
+    /// In the order of [`STORE_ERRORS`].
     store_errors: [AtomicU64; STORE_ERRORS.len()],
-    /// By transport, in the order of [`Transport::ALL`].
+    /// In the order of [`Transport::ALL`].
     durations: [Durations; Transport::ALL.len()],
     store: StoreSide,
 }
 
-/// What is known of the rules in use.
+/// Facts about the rules in use.
 #[derive(Default)]
 struct Config {
     version: AtomicU64,
@@ -87,7 +87,7 @@ struct Config {
     last_reload_failed: AtomicU64,
 }
 
-/// Who listens to the admin API's events.
+/// Counts of listeners to the admin API's events.
 #[derive(Default)]
 pub(crate) struct EventCounts {
     pub(crate) listeners: AtomicU64,
@@ -95,20 +95,20 @@ pub(crate) struct EventCounts {
     pub(crate) missed: AtomicU64,
 }
 
-/// P0 is never shed, and listed so that a graph can show it.
+/// P0 is never shed; it is listed so that a graph can show it.
 const PRIORITIES: [(Priority, &str); 4] =
     [(Priority::P0, "P0"), (Priority::P1, "P1"), (Priority::P2, "P2"), (Priority::P3, "P3")];
 
 const STORE_ERRORS: [&str; 3] = ["not_applied", "fate_unknown", "timed_out"];
 
 impl Metrics {
-    /// All at zero.
+    /// All counters at zero.
     #[must_use]
     pub fn new() -> Self {
         Metrics::default()
     }
 
-    /// The rules that a process begins with, or has been given by hand, are in use.
+    /// Records the rules that the process starts with, or that were set by hand.
     pub fn began_with(&self, snapshot: &Snapshot) {
         self.config.version.store(snapshot.version(), Ordering::Relaxed);
         self.config.rules.store(snapshot.rules().rules().len() as u64, Ordering::Relaxed);
@@ -116,70 +116,70 @@ impl Metrics {
         self.limits.take(snapshot);
     }
 
-    /// Changed rules were taken into use.
+    /// Records that changed rules were taken into use.
     pub fn reloaded(&self, snapshot: &Snapshot) {
         self.began_with(snapshot);
         self.config.last_reload_failed.store(0, Ordering::Relaxed);
         self.config.reloads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The rules in use are this version of a database's.
+    /// Records the database version of the rules in use.
     pub fn runs_version(&self, version: u64) {
         self.config.version.store(version, Ordering::Relaxed);
     }
 
-    /// Changed rules were refused, and the old ones go on.
+    /// Records that changed rules were refused; the old ones keep running.
     pub fn reload_failed(&self) {
         self.config.last_reload_failed.store(1, Ordering::Relaxed);
         self.config.failed_reloads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A server of the store was asked: one round trip. A failure is named by the store's own word for it.
+    /// Records one round trip to a server of the store, with the store's name for the failure if it failed.
     pub fn server_called(&self, failure: Option<&str>) {
         self.lanes.mine().store.server_called(failure);
     }
 
-    /// OpenMetrics text of these metrics, with a trace beside the durations that have one.
+    /// OpenMetrics text of these metrics, with exemplars added.
     pub(crate) fn with_exemplars(&self, text: &str) -> String {
         self.exemplars.add_to(text)
     }
 
-    /// Counts hits, too, from now on: who sends StatsD tells of them.
+    /// Also counts hits from now on: StatsD exports them.
     pub fn count_hits(&self) {
         self.counts_hits.store(true, Ordering::Relaxed);
     }
 
-    /// Lets `log` hear decisions too. The first one that is given stays.
+    /// Passes decisions to `log` too. Only the first call has an effect.
     pub fn keep_decisions(&self, log: Arc<DecisionLog>) {
         let _ = self.decisions.set(log);
     }
 
-    /// Waits until decisions that were kept are written, for at most so long. False where they are not.
+    /// Waits until logged decisions are written, for at most `within`. False if some are not.
     pub fn flush_decisions(&self, within: Duration) -> bool {
         self.decisions.get().is_none_or(|log| log.flush(within))
     }
 
-    /// The log of decisions, where one is kept.
+    /// The decision log, if there is one.
     pub(crate) fn decisions(&self) -> Option<&Arc<DecisionLog>> {
         self.decisions.get()
     }
 
-    /// What each rule has said since the process began.
+    /// The decisions of each rule since the process started.
     pub(crate) fn rule_totals(&self) -> Vec<((String, String), Totals)> {
         self.rules.lock().totals()
     }
 
-    /// What each side of every experiment has said on this node: admitted, refused, and refused in shadow.
+    /// The decisions of each side of every experiment on this node: admitted, refused, and refused in shadow.
     pub(crate) fn experiments(&self) -> BTreeMap<ExperimentSide, [u64; 3]> {
         self.rules.lock().experiments()
     }
 
-    /// How long decisions took, over all transports.
+    /// The durations of decisions, over all transports.
     pub(crate) fn decision_times(&self) -> Reading {
         Reading::of(self.lanes.iter().flat_map(|lane| &lane.durations))
     }
 
-    /// How long the store took to decide.
+    /// The durations of the store's decisions.
     pub(crate) fn store_times(&self) -> Reading {
         Reading::of(self.lanes.iter().map(|lane| &lane.store.durations[StoreCall::Decide as usize]))
     }
@@ -281,7 +281,7 @@ impl Observer for Metrics {
     }
 }
 
-/// Lets a registry read what others go on counting.
+/// Lets a registry read the counters while they change.
 #[derive(Debug)]
 pub(crate) struct Reader(pub(crate) Arc<Metrics>);
 

@@ -1,8 +1,8 @@
-//! What each rule said, and how often.
+//! Counters of each rule's decisions.
 //!
-//! A rule's counters are found when its rule set comes into use, and kept by the rule's name, so that a reload goes on
-//! counting where the last set stopped. The number of rules that have counters of their own is bounded, because every
-//! one costs this process, each scrape and the Prometheus behind it; rules beyond the bound share one set.
+//! A rule's counters are looked up when its rule set is taken into use, by the rule's name, so that a reload continues the
+//! counts. The number of rules with counters of their own is bounded, because each costs this process, every scrape and the
+//! Prometheus behind it; the rules beyond the bound share one set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,18 +19,18 @@ use super::lanes::{LANES, mine};
 use crate::control::Totals;
 use crate::exposition::gauge;
 
-/// How many rules have series of their own.
+/// The most rules with series of their own.
 pub const MOST_RULE_SERIES: usize = 10_000;
 
-/// The longest name that becomes a label. Our own format allows no longer one; envoyproxy/ratelimit's has no bound.
+/// The longest name that becomes a label. Native rule names are no longer than this; envoyproxy/ratelimit's have no bound.
 pub(super) const LONGEST_LABEL: usize = 256;
 
-/// What the shared series is called, and that of limits which no rule states because the caller brought them along. No
-/// domain has an empty name, so no rule can be taken for either.
+/// The names of the shared series, and of the one for limits that came with the request instead of from a rule. No domain
+/// has an empty name, so neither can clash with a rule.
 const SHARED: (&str, &str) = ("", "others");
 const DIRECT: (&str, &str) = ("", "direct");
 
-/// The counters of every rule that is in use, and of some that were.
+/// The counters of every rule in use, and of some rules that were.
 #[derive(Default)]
 pub(super) struct RuleTable {
     series: BTreeMap<RuleName, Arc<RuleSeries>>,
@@ -44,9 +44,9 @@ struct RuleName {
 }
 
 impl RuleTable {
-    /// The counters for `rule`: those it had before, if it had any.
+    /// The counters for `rule`, continued if it had some.
     pub(super) fn watch(&mut self, rule: &Rule) -> Arc<RuleSeries> {
-        // With its first rule a new set begins, and needs room.
+        // The first rule starts a new set, which needs room.
         if rule.index() == 0 {
             self.drop_unused();
         }
@@ -61,15 +61,15 @@ impl RuleTable {
         Arc::clone(self.series.entry(name).or_default())
     }
 
-    /// Once there are many rules, adds the counts of those that no rule set in use has to the shared ones, so that no sum
-    /// ever goes down.
+    /// Once there are many rules, moves the counts of rules that are no longer in use to the shared series, so that no sum
+    /// goes down.
     fn drop_unused(&mut self) {
         if self.series.len() <= MOST_RULE_SERIES / 2 {
             return;
         }
         let shared = &self.shared;
         self.series.retain(|_, series| {
-            // Only this table hands them out, and it is locked: a count of one cannot grow meanwhile.
+            // Only this table hands out references, and it is locked: a reference count of one cannot grow meanwhile.
             let unused = Arc::strong_count(series) == 1;
             if unused {
                 shared.absorb(series);
@@ -78,8 +78,8 @@ impl RuleTable {
         });
     }
 
-    /// What each rule has said. It is asked every second, by when a set that was replaced is no longer in use: rules that
-    /// are gone give their memory back here, and every scrape is shorter.
+    /// The decisions of each rule. Called every second; by then a replaced set is no longer in use, so this also frees the
+    /// memory of removed rules and shortens scrapes.
     pub(super) fn totals(&mut self) -> Vec<((String, String), Totals)> {
         self.drop_unused();
         let named = self.series.iter().map(|(name, series)| ((&*name.domain, &*name.rule), series));
@@ -88,10 +88,10 @@ impl RuleTable {
         used.map(|((domain, rule), series)| ((domain.to_owned(), rule.to_owned()), series.totals())).collect()
     }
 
-    /// What each side of every experiment said: admitted, refused, and refused in shadow.
+    /// The decisions of each side of every experiment: admitted, refused, and refused in shadow.
     pub(super) fn experiments(&self) -> BTreeMap<ExperimentSide, [u64; 3]> {
         let results = [RuleResult::Allowed, RuleResult::Refused, RuleResult::ShadowRefused];
-        // Most rules of a large set never decided anything, and this is asked every second.
+        // Most rules of a large set never decided anything, and this runs every second.
         let used = self.series.iter().filter(|(_, series)| series.is_used());
         let sides = used.flat_map(|rule| VARIANTS.map(|variant| (rule, variant)));
         let counted = sides.filter_map(|((name, series), variant)| {
@@ -102,7 +102,7 @@ impl RuleTable {
         counted.collect()
     }
 
-    /// What became of hits, for those who count as envoyproxy/ratelimit does.
+    /// Writes hits by outcome, as envoyproxy/ratelimit counts them.
     pub(super) fn encode_hits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Hits that requests asked of each rule, counted while StatsD is sent: near_limit is the part of within_limit above 80 % of the limit; the last two are parts of over_limit.";
         let mut family = encoder.encode_descriptor("hits", help, None, MetricType::Counter)?;
@@ -138,8 +138,8 @@ impl RuleTable {
     }
 }
 
-/// The counters of one rule. Those of a lane come into being with its first decision: most rules of a large set are
-/// seldom used, and by few threads.
+/// The counters of one rule. A lane's counters are allocated at its first decision: most rules of a large set are seldom
+/// used, and by few threads.
 #[derive(Default)]
 pub(super) struct RuleSeries {
     lanes: [OnceLock<Box<Counts>>; LANES],
@@ -152,11 +152,11 @@ struct Counts {
     decided: [[AtomicU64; Source::ALL.len()]; RuleResult::ALL.len()],
     /// By side of the rule's experiment, then by result.
     experiment: [[AtomicU64; RuleResult::ALL.len()]; VARIANTS.len()],
-    /// By place in [`HitStat::ALL`]; only counted where somebody is told of them.
+    /// In the order of [`HitStat::ALL`]; counted only if something exports them.
     hits: [AtomicU64; HitStat::ALL.len()],
 }
 
-/// One side of a rule's experiment: domain, rule, and which.
+/// One side of a rule's experiment: domain, rule, and the side's name.
 pub(crate) type ExperimentSide = (String, String, &'static str);
 
 const VARIANTS: [Variant; 2] = [Variant::Control, Variant::Experiment];
@@ -195,7 +195,7 @@ impl RuleWatcher for RuleSeries {
     }
 }
 
-/// What became of hits, by the names of envoyproxy/ratelimit.
+/// The outcomes of hits, by envoyproxy/ratelimit's names.
 #[derive(Clone, Copy)]
 enum HitStat {
     WithinLimit,
@@ -206,7 +206,7 @@ enum HitStat {
 }
 
 impl HitStat {
-    /// In their order.
+    /// All, in the order of their declaration.
     const ALL: [(HitStat, &'static str); 5] = [
         (HitStat::WithinLimit, "within_limit"),
         (HitStat::NearLimit, "near_limit"),
@@ -272,7 +272,7 @@ impl RuleSeries {
         }
     }
 
-    /// Both sides of the rule's experiment, once it has decided anything.
+    /// Writes both sides of the rule's experiment, once it has decided anything.
     fn encode_experiment(&self, family: &mut MetricEncoder<'_>, name: &RuleName) -> fmt::Result {
         for (variant, result) in
             VARIANTS.into_iter().flat_map(|one| RuleResult::ALL.map(|result| (one, result)))
@@ -308,8 +308,8 @@ impl RuleSeries {
     }
 }
 
-/// Whether to tell of this pair before it has happened. A series that appears with its first count hides that count
-/// from `increase()`; to tell of all pairs would be 48 lines for each rule.
+/// Whether to write this pair while it is still zero. A series that first appears with its first count hides that count from
+/// `increase()`; writing all pairs would take 48 lines per rule.
 fn is_expected(result: RuleResult, source: Source) -> bool {
     source == Source::Store && matches!(result, RuleResult::Allowed | RuleResult::Refused)
 }

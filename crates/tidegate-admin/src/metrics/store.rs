@@ -1,4 +1,4 @@
-//! What a store over a network was asked, how long it took, and what the local layer spared it.
+//! Calls to a remote store: their number and duration, and the calls that the local layer saved.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,30 +13,30 @@ use super::durations::{self, Durations};
 use super::lanes::Lanes;
 use crate::exposition::counter;
 
-/// What one lane of threads has seen of the store.
+/// One lane's counters of the store.
 #[derive(Default)]
 pub(super) struct StoreSide {
-    /// By call, in the order of [`StoreCall::ALL`].
+    /// In the order of [`StoreCall::ALL`].
     pub(super) durations: [Durations; StoreCall::ALL.len()],
     pub(super) batches: BatchSizes,
     pub(super) deny_cache_hits: AtomicU64,
-    /// By why, in the order of [`Overload::ALL`].
+    /// By reason, in the order of [`Overload::ALL`].
     pub(super) overloads: [AtomicU64; Overload::ALL.len()],
     late_answers: AtomicU64,
     late_losses: AtomicU64,
     given_back: AtomicU64,
-    /// By place in [`FALLBACKS`].
+    /// In the order of [`FALLBACKS`].
     fallbacks: [AtomicU64; FALLBACKS.len()],
     pub(super) hits_repaid: AtomicU64,
     server_calls: AtomicU64,
-    /// By place in [`SERVER_ERRORS`]; the last takes what is not on the list.
+    /// In the order of [`SERVER_ERRORS`]; the last one counts reasons that are not listed.
     server_errors: [AtomicU64; SERVER_ERRORS.len()],
 }
 
 const FALLBACKS: [Source; 3] = [Source::FallbackOpen, Source::FallbackClosed, Source::FallbackLocal];
 
-/// Why a server of the store failed a call. What a store calls a reason that is not here counts as `other`: labels come
-/// from this source code alone.
+/// Why a server of the store failed a call. A reason that is not listed counts as `other`: labels come only from this source
+/// code.
 const SERVER_ERRORS: [&str; 10] = [
     "timeout",
     "unreachable",
@@ -77,10 +77,10 @@ impl StoreSide {
     }
 }
 
-/// Upper ends of the buckets.
+/// Upper bounds of the buckets.
 const SIZES: [u64; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
-/// How many requests went along with one call.
+/// Requests per call to the store.
 #[derive(Default)]
 pub(super) struct BatchSizes {
     buckets: [AtomicU64; SIZES.len() + 1],
@@ -96,7 +96,7 @@ impl BatchSizes {
     }
 }
 
-/// Tells what was asked of a store over a network; nothing while none was asked.
+/// Writes the metrics of a remote store; none before the first call.
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, lanes: &Lanes<Lane>) -> fmt::Result {
     let total = |count: &dyn Fn(&StoreSide) -> &AtomicU64| -> u64 {
         lanes.iter().map(|lane| count(&lane.store).load(Ordering::Relaxed)).sum()
