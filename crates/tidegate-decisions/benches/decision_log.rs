@@ -28,14 +28,14 @@ use tidegate_rules::{Format, Rule, RuleSet, Source};
 use tidegate_store::{MemoryConfig, MemoryStore, SystemClock};
 
 const ADMITS: &str = "{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000 }";
-/// After the first, nobody passes.
+/// After the first request, all are refused.
 const REFUSES: &str = "{ algorithm: fixed_window, limit: 1, window: 1d }";
 const CALLERS: u32 = 1_000;
 const ROUNDS: usize = 15;
-/// Requests a second of a busy node, and what one takes over HTTP in instructions (`cargo xtask bench telemetry`).
+/// Requests per second of a busy node, and the instructions of one over HTTP (`cargo xtask bench telemetry`).
 const BUSY: f64 = 20_000.0;
 const REQUEST: f64 = 29_456.0;
-/// Refusals that are kept in a second, unless somebody says otherwise.
+/// The default number of refusals kept per second.
 const KEPT: f64 = 1_000.0;
 
 /// What is measured.
@@ -47,9 +47,9 @@ struct Case {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Log {
-    /// Nobody hears of decisions.
+    /// No observer.
     Nobody,
-    /// Somebody does, and keeps no log.
+    /// An observer without a log.
     Off,
     /// One admission in so many, and so many refusals in a second.
     On { one_in: u32, refusals: u32, to: To },
@@ -130,7 +130,7 @@ fn table(unit: &str, taken: [f64; CASES.len()]) {
     }
 }
 
-/// Counts instructions, and says whether the log costs as little as it should.
+/// Counts instructions, and checks that the log costs as little as it should.
 fn instructions() -> bool {
     let mut taken = [0.0; CASES.len()];
     for (case, taken) in taken.iter_mut().enumerate() {
@@ -152,7 +152,7 @@ fn instructions() -> bool {
         check(&format!("a log that is off, beside no observer, {verdict}"), off, 1.01);
     }
     let (off, beyond) = (of("refused, off"), of("refused, beyond the rate"));
-    // To a file costs more than the 3 % that the log may take: 3.1 % where everything is refused. It may not grow.
+    // Writing to a file costs more than the 3 % that the log may take: 3.1 % if everything is refused. It must not grow.
     for (kept, most) in [("refused, every one", 1.03), ("refused, every one to a file", 1.035)] {
         let each = (beyond - off) + (of(kept) - beyond) * KEPT / BUSY;
         let ratio = (REQUEST + each) / REQUEST;
@@ -161,7 +161,7 @@ fn instructions() -> bool {
     good
 }
 
-/// Instructions of a process that makes so many decisions of a case.
+/// Instructions of a process that makes this many decisions of a case.
 fn counted(case: usize, count: u32) -> f64 {
     let own = std::env::current_exe().expect("this runs");
     let mut valgrind = Command::new("valgrind");
@@ -174,7 +174,7 @@ fn counted(case: usize, count: u32) -> f64 {
     counted.unwrap_or_else(|| panic!("valgrind says: {told}"))
 }
 
-/// A limiter that is asked, and its log.
+/// A limiter to call, and its log.
 struct Asked {
     limiter: Limiter,
     log: Option<Arc<DecisionLog>>,
@@ -213,7 +213,7 @@ impl Asked {
         };
         let limiter = Limiter::new(LimiterConfig::new(rules, store, observer));
         let asked = Asked { limiter, log, refuses: case.limit == REFUSES, _dir: dir };
-        // From here on everybody is known.
+        // From here on every caller is known.
         (0..CALLERS).for_each(|n| {
             asked.ask_one(n);
         });
@@ -223,7 +223,7 @@ impl Asked {
     fn ask(&self, count: u32) {
         for n in 0..count {
             assert_ne!(self.ask_one(n), self.refuses);
-            // What a file takes is part of it: nothing may be dropped.
+            // Writing the file is part of the cost: nothing may be dropped.
             if n % 4_096 == 4_095 {
                 self.end();
             }

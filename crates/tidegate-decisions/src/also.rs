@@ -1,32 +1,32 @@
-//! The other descriptors of a request, as they are kept: they spend too.
+//! The further descriptors of a request in a log line: they spend too.
 
 use serde::Serialize;
 use tidegate_limiter::{CheckRequest, DescriptorAsk};
 
 use crate::record::{Digester, as_map};
 
-/// The most descriptors that a line tells of beside its first.
+/// The most further descriptors in a line.
 const MOST_ALSO: usize = 15;
 
-/// What else a request asked for.
+/// A further descriptor of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AlsoAsked {
-    /// What it spent, or would have.
+    /// The hits that it spent, or would have spent.
     pub cost: u64,
-    /// The limit that it brought along.
+    /// The limit that came with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_limit: Option<OwnLimit>,
-    /// What is known of it.
+    /// Its attributes, as far as they are logged.
     #[serde(serialize_with = "as_map")]
     pub attributes: Vec<(Box<str>, Box<str>)>,
 }
 
-/// A limit that a caller brings along.
+/// A limit that comes with the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OwnLimit {
-    /// How many hits.
+    /// The number of hits.
     pub limit: u64,
-    /// Per how long.
+    /// The window.
     pub window_us: u64,
 }
 
@@ -37,7 +37,7 @@ impl AlsoAsked {
     }
 }
 
-/// The descriptors of a request but the one at `place`, and how many of them are left out.
+/// The descriptors of a request other than the one at `place`, and the number left out.
 pub(crate) fn also_asked(
     request: &CheckRequest<'_>,
     place: usize,

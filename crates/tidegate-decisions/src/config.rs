@@ -1,33 +1,33 @@
-//! What of decisions is kept, and where.
+//! Settings of the decision log: which decisions are kept, and where.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// What of decisions is kept, and where.
+/// Which decisions are kept, and where.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DecisionLogConfig {
-    /// One in this many admissions is kept, whatever the rate; 0 for none. Without it, all up to `admissions_per_second` are.
+    /// Keeps one in this many admissions at any rate; 0 keeps none. `None` keeps all up to `admissions_per_second`.
     pub admissions_one_in: Option<u32>,
-    /// Up to so many admissions in a second are all kept. Of those beyond, one in 16 and fewer.
+    /// Up to this many admissions per second are all kept. Beyond that, one in 16 and fewer.
     pub admissions_per_second: u32,
-    /// The most refusals that are kept in a second. The next line stands for those that were not.
+    /// Up to this many refusals per second are all kept. Beyond that, a thinning sample is, and a line stands for several.
     pub refusals_per_second: u32,
     /// The most memory that kept lines take.
     pub memory_bytes: usize,
-    /// Which attributes are written as they are; the values of all others are hashed.
+    /// Attributes written in clear; the values of all others are hashed.
     pub clear: Clear,
-    /// What hashes are keyed with. Nodes that share it write the same hash for the same caller. None: each process has its
-    /// own.
+    /// The key of the hashes. Nodes with the same secret write the same hash for the same caller. `None`: each process has
+    /// its own.
     pub secret: Option<String>,
     /// A file that lines are appended to.
     pub file: Option<FileConfig>,
     /// Whether lines are written to stdout.
     pub stdout: bool,
-    /// What this node is called.
+    /// The name of this node.
     pub node: String,
 }
 
-/// Which attributes are written as they are.
+/// Which attributes are written in clear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clear {
     /// All of them.
@@ -45,19 +45,19 @@ impl Clear {
     }
 }
 
-/// A file that lines are appended to, and its predecessors.
+/// A file that lines are appended to, and its rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
-    /// Its path. Predecessors are called the same with `.1`, `.2` and so on behind it.
+    /// Its path. Rotated files have the suffixes `.1`, `.2` and so on.
     pub path: PathBuf,
-    /// It is put aside when it has grown to this size.
+    /// The size at which it is rotated.
     pub most_bytes: u64,
-    /// How many predecessors are kept.
+    /// The number of rotated files kept.
     pub keep: u32,
 }
 
 impl fmt::Debug for DecisionLogConfig {
-    /// All but the secret.
+    /// Leaves out the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DecisionLogConfig")
             .field("admissions_one_in", &self.admissions_one_in)

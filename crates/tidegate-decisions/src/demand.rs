@@ -1,19 +1,20 @@
-//! How much callers ask of each limit at their busiest, from the decisions that are kept: what a limit could be.
+//! The peak demand of callers on each limit, estimated from logged decisions, to suggest limits.
 //!
-//! A decision says what is left of a limit, and what is used is the rest. That number is the store's own, so it counts what
-//! the caller did on every node, and one kept decision in a hundred suffices to see it. A caller's *peak* is the most that it
-//! was seen to use; where it was refused, what it asked for beyond the limit is added. A request's *place* is what was used
-//! when it had passed: a lower limit L would have refused the requests whose place is above L (exactly for windows; a bucket
-//! refuses fewer, because what is refused does not fill it).
+//! A decision says what remains of a limit, so the rest is used. The number is the store's, so it includes what the caller
+//! did on every node, and one logged decision in a hundred is enough to see it. A caller's *peak* is the most it was seen to
+//! use, plus, if it was refused, the hits it requested beyond the limit. A request's *place* is the usage just after it: a
+//! lower limit L would have refused the requests with a place above L (exactly for windows; a bucket refuses fewer, because
+//! refused requests do not fill it).
 //!
-//! Places of admissions add up over nodes: the store counted them one after the other. Refusals nobody counts, so that each node
-//! knows its own alone; their places follow from how many there were of a caller in one window, on all nodes. So each node
-//! tells that number for callers and windows, which are the same for all nodes: they begin at whole multiples of their length.
-//! Of more than [`MOST_RUNS`], the oldest count with the places that their node alone would give them: too low.
+//! Places of admissions add up over nodes, because the shared store counted them in sequence. Refusals are not counted in
+//! the store, so each node knows only its own; their places follow from the number of a caller's refusals in one window on
+//! all nodes. So each node reports that number by caller and window. Windows are the same on all nodes: they begin at
+//! multiples of their length. Beyond [`MOST_RUNS`], the oldest refusals are placed using only their own node's number, which
+//! is too low.
 //!
-//! Peaks are joined caller by caller. A table that is full keeps every second caller, by a hash that all nodes agree on; where all
-//! of them together are, the largest does, so that a limit with few callers loses none to one with many. What is older than two
-//! days is forgotten.
+//! Peaks are merged caller by caller. A full table drops every second caller, by a hash that all nodes agree on; if the
+//! bound over all limits is reached, the largest table does, so that a limit with few callers loses none to one with many.
+//! Data older than two days is dropped.
 
 mod cut;
 mod join;
@@ -30,22 +31,22 @@ use self::join::{Refusals, joined, run};
 use crate::histogram::Histogram;
 use crate::table::{Name, Parts, Quick, Table};
 
-/// Callers told apart per limit, and over all limits: about 60 bytes each.
+/// The most callers tracked per limit, and over all limits: about 60 bytes each.
 const MOST_CALLERS: usize = 6_144;
 const MOST_CALLERS_OF_ALL: usize = 131_072;
-/// Callers and windows whose refusals are known apart, per limit, and over all limits, which have equal parts.
+/// The most pairs of caller and window with separate refusal counts per limit, and over all limits, which get equal parts.
 const MOST_RUNS: usize = 1_024;
 const MOST_RUNS_OF_ALL: usize = 21_845;
-/// Limits that are looked at; those beyond are not.
+/// The most limits tracked; further ones are ignored.
 const MOST_LIMITS: usize = 1_000;
-/// The busiest callers of a limit, whose keys are kept.
+/// The number of top callers of a limit whose keys are kept.
 const NAMED: usize = 32;
-/// How long a table is added to before the next one is begun. The last two are told.
+/// How long a table is filled before a new one is started. The last two are reported.
 const GENERATION_US: u64 = 24 * 3_600_000_000;
 /// The percentile of callers that a suggested limit lets pass, in thousandths.
 const SUGGESTED: u64 = 999;
 
-/// What callers ask of each limit.
+/// The demand of callers on each limit.
 #[derive(Default)]
 pub struct Demand {
     limits: Mutex<Limits>,
@@ -53,7 +54,7 @@ pub struct Demand {
 
 struct Limits {
     table: Table<Name, Tracked>,
-    /// Callers told apart in current generations, or more: what made room for other limits is not taken off.
+    /// Upper bound of the callers in current generations: callers dropped to make room for other limits are not subtracted.
     callers: usize,
 }
 
@@ -63,7 +64,7 @@ impl Default for Limits {
     }
 }
 
-/// What is noted of one decision under one limit.
+/// One decision under one limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) domain: &'a str,
@@ -75,7 +76,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) remaining: u64,
     pub(crate) refused: bool,
     pub(crate) hits: u64,
-    /// How many decisions this one stands for.
+    /// The number of decisions that this one stands for.
     pub(crate) n: u64,
     pub(crate) now_us: u64,
     /// The caller: a hash that all nodes agree on, and its key.
@@ -106,23 +107,23 @@ struct Generation {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     used: u64,
-    /// The most that was refused within one window.
+    /// The most hits refused within one window.
     refused: u64,
 }
 
-/// What was refused to a caller within one window.
+/// A caller's refusals within one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Refused {
-    /// The most that was used then.
+    /// The most used at that time.
     used: u64,
     hits: u64,
     requests: u64,
 }
 
 impl Refused {
-    /// The places of the requests, as if their hits were equal, and how many have each.
+    /// The places of the refused requests, assuming equal hits, and the number of requests at each.
     fn places(self) -> impl Iterator<Item = (u64, u64)> {
-        // Some thousand steps draw a curve as well as all of them.
+        // A few thousand steps draw the curve well enough.
         let steps = self.requests.min(4_096);
         let part = move |of: u64, step: u64| {
             u64::try_from(u128::from(of) * u128::from(step) / u128::from(steps.max(1))).unwrap_or(u64::MAX)
@@ -134,51 +135,51 @@ impl Refused {
     }
 }
 
-/// What was refused to a caller within one window, as nodes tell each other.
+/// A caller's refusals within one window, as nodes report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The window's number since the Unix epoch.
     pub window: u64,
     /// A hash of the caller's key.
     pub caller: u32,
-    /// The most that was used then.
+    /// The most used at that time.
     pub used: u64,
-    /// Hits that were refused.
+    /// Refused hits.
     pub hits: u64,
-    /// Requests that were.
+    /// Refused requests.
     pub requests: u64,
 }
 
-/// The most that a caller was seen to use, and what it was refused beyond that within one window.
+/// The most that a caller was seen to use, and its refused hits beyond that within one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
     /// A hash of its key.
     pub caller: u32,
     /// The most it used.
     pub used: u64,
-    /// The most it was refused within one window.
+    /// The most hits refused within one window.
     pub refused: u64,
 }
 
 impl Peak {
-    /// The limit that it would have needed.
+    /// The limit that would have admitted everything.
     #[must_use]
     pub fn needed(&self) -> u64 {
         self.used.saturating_add(self.refused)
     }
 }
 
-/// A busy caller by its key.
+/// A top caller with its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedPeak {
     /// Its peak.
     #[serde(flatten)]
     pub peak: Peak,
-    /// Its key: names and values, as the log shows them.
+    /// Its key: names and values, as logged.
     pub key: Vec<(String, String)>,
 }
 
-/// What callers ask of one limit: of one node, or of several.
+/// The demand on one limit, from one node or several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitDemand {
     /// The domain.
@@ -191,13 +192,13 @@ pub struct LimitDemand {
     pub algorithm: String,
     /// Its number.
     pub quota: u64,
-    /// Its window in microseconds, where that is a span.
+    /// Its window in microseconds; `None` for calendar windows.
     pub window_us: Option<u64>,
-    /// Since when, in microseconds since the Unix epoch.
+    /// The start of the data, in microseconds since the Unix epoch.
     pub since_us: u64,
-    /// One in two to the power of this many callers is told apart.
+    /// The sampling of callers: one in 2^`halvings` is tracked.
     pub halvings: u32,
-    /// Places of requests, and how many requests had each; without those in `runs`.
+    /// Places of requests, and the number of requests at each; without those in `runs`.
     pub places: Vec<(u64, u64)>,
     /// Refusals, by window and caller.
     #[serde(default, serialize_with = "run_rows")]
@@ -207,12 +208,12 @@ pub struct LimitDemand {
     pub callers: Vec<Peak>,
     /// The busiest callers.
     pub named: Vec<NamedPeak>,
-    /// Requests of callers that have limits of their own: they are in none of these numbers.
+    /// Requests of callers with limits of their own: these are in none of the other numbers.
     #[serde(default)]
     pub left_out: u64,
 }
 
-/// Written without the names of the fields, which is half as long; every release reads both.
+/// Serialized without field names, which halves the length; every release reads both forms.
 fn peak_rows<S: Serializer>(peaks: &[Peak], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(peaks.iter().map(|Peak { caller, used, refused }| (caller, used, refused)))
 }
@@ -227,18 +228,18 @@ fn run_rows<S: Serializer>(runs: &[Run], to: S) -> Result<S::Ok, S::Error> {
 pub struct SuggestedLimit {
     /// The limit.
     pub limit: u64,
-    /// How sure one may be that callers like these have their 99.9th percentile within it.
+    /// The confidence that the 99.9th percentile of all such callers is within it.
     pub confidence_percent: u64,
     /// Callers above it.
     pub above: u64,
     /// Requests above it.
     pub requests_above: u64,
-    /// The busiest of those callers.
+    /// The top callers above it.
     pub busiest: Vec<NamedPeak>,
 }
 
-/// In percent: how sure one may be that the 99.9th percentile of all callers is within the largest peak of `callers` of them:
-/// `1 - 0.999^callers`. With few callers the busiest of them may not be the busiest that there are.
+/// The confidence, in percent, that the 99.9th percentile of all callers is within the largest peak of `callers` of them: `1
+/// - 0.999^callers`. With few callers, the busiest one seen may not be the busiest of all.
 #[must_use]
 pub fn confidence_percent(callers: u64) -> u64 {
     let unseen = 0.999f64.powi(i32::try_from(callers).unwrap_or(i32::MAX));
@@ -250,13 +251,13 @@ impl Demand {
         self.limits.lock().note(asked);
     }
 
-    /// Leaves out requests of callers that have limits of their own.
+    /// Counts requests of callers with limits of their own, which are left out.
     pub(crate) fn leave_out(&self, name: [&str; 3], n: u64) {
         let mut limits = self.limits.lock();
         limits.table.if_known(&name as &dyn Parts, |tracked| tracked.current.left_out += n);
     }
 
-    /// What is known of limits that fit: those of this domain and rule, where they are given.
+    /// The demand on the limits of this domain and rule, or of all where `None`.
     #[must_use]
     pub fn of(&self, domain: Option<&str>, rule: Option<&str>) -> Vec<LimitDemand> {
         let fits = |Name([known, of, _]): &Name| {
@@ -269,7 +270,7 @@ impl Demand {
         found
     }
 
-    /// How many callers are told apart, of all limits.
+    /// The number of callers tracked, over all limits.
     #[must_use]
     pub fn callers(&self) -> usize {
         let generations = |tracked: &Tracked| {
@@ -297,7 +298,7 @@ impl Limits {
         }
     }
 
-    /// Halves whichever limit has most callers, until all of them are within the bound.
+    /// Halves the limit with the most callers until the total is within the bound.
     fn make_room(&mut self) {
         self.callers = self.table.iter().map(|(_, tracked)| tracked.current.callers.len()).sum();
         while self.callers > MOST_CALLERS_OF_ALL {
@@ -322,7 +323,7 @@ impl Tracked {
     }
 
     fn note(&mut self, asked: &Asked<'_>, most_runs: usize) {
-        // A changed window or algorithm counts in other cells: what was seen of the old ones says nothing.
+        // A changed window or algorithm uses other cells: the data of the old ones does not apply.
         if self.algorithm != asked.algorithm || self.window != asked.window {
             *self = Tracked::new(asked);
         }
@@ -355,7 +356,7 @@ impl Tracked {
             left_out: generation.left_out,
         };
         let generations: Vec<LimitDemand> = self.earlier.iter().chain([&self.current]).map(told).collect();
-        // At different times: the busier of both.
+        // The generations cover different times, so the larger refusal counts.
         let mut joined = joined(&generations, Refusals::AtOtherTimes);
         joined.quota = self.quota;
         joined
@@ -366,7 +367,7 @@ impl Generation {
     fn note(&mut self, asked: &Asked<'_>, most_runs: usize) {
         let used = asked.quota.saturating_sub(asked.remaining);
         if !sampled(asked.caller, self.halvings) {
-            // Its place counts; that it is refused beyond the limit is known of the sampled only.
+            // Only its place counts; refusals beyond the limit are tracked only for sampled callers.
             self.places.add(if asked.refused { used.saturating_add(asked.hits) } else { used }, asked.n);
             return;
         }
@@ -408,7 +409,7 @@ impl Generation {
         self.callers.shrink_to_fit();
     }
 
-    /// Keeps the key of a caller that is among the busiest.
+    /// Keeps the key of a caller if it is among the top ones.
     fn name(&mut self, peak: Peak, key: &[(&str, String)]) {
         let (mut least, mut least_needed) = (0, u64::MAX);
         for (place, known) in self.named.iter_mut().enumerate() {
@@ -437,20 +438,20 @@ fn sampled(caller: u32, halvings: u32) -> bool {
 }
 
 impl LimitDemand {
-    /// Requests seen.
+    /// The number of requests seen.
     #[must_use]
     pub fn requests(&self) -> u64 {
         let placed: u64 = self.places.iter().map(|(_, count)| count).sum();
         placed + self.runs.iter().map(|run| run.requests).sum::<u64>()
     }
 
-    /// How many callers each of those that are told apart stands for.
+    /// The number of callers that each tracked one stands for.
     #[must_use]
     pub fn sampled_one_in(&self) -> u64 {
         1 << self.halvings.min(32)
     }
 
-    /// How many callers have which peak.
+    /// The distribution of callers' peaks.
     #[must_use]
     pub fn peaks(&self) -> Histogram {
         let mut peaks = Histogram::default();
@@ -458,7 +459,7 @@ impl LimitDemand {
         peaks
     }
 
-    /// Requests that a limit of `limit` would have refused, or about as many.
+    /// The approximate number of requests that a limit of `limit` would have refused.
     #[must_use]
     pub fn requests_above(&self, limit: u64) -> u64 {
         let above = |places: &mut dyn Iterator<Item = (u64, u64)>| -> u64 {
@@ -471,7 +472,7 @@ impl LimitDemand {
         above(&mut self.places.iter().copied()) + self.runs.iter().map(of_run).sum::<u64>()
     }
 
-    /// The limit that 99.9 % of callers stay within; none where no caller was seen.
+    /// The limit that 99.9 % of callers stay within; `None` if no caller was seen.
     #[must_use]
     pub fn suggestion(&self, most_named: usize) -> Option<SuggestedLimit> {
         let peaks = self.peaks();

@@ -1,4 +1,4 @@
-//! What changed what is left of limits beside decisions, as it is kept: without it nobody can play decisions again.
+//! Log lines for changes of limits other than decisions; without these, decisions could not be replayed.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const MOST_BACK: usize = 16;
 pub enum Entry {
     /// A decision.
     Decision(Arc<Record>),
-    /// Something else that changed what is left of limits.
+    /// Another change of what remains of limits.
     Event(Arc<Event>),
 }
 
@@ -49,7 +49,7 @@ impl Entry {
         }
     }
 
-    /// Writes the line behind what is there, with its end.
+    /// Appends the line and its line break to `text`.
     pub(crate) fn write_to(&self, text: &mut Vec<u8>) {
         match self {
             Entry::Decision(record) => serde_json::to_writer(&mut *text, &**record),
@@ -59,7 +59,7 @@ impl Entry {
         text.push(b'\n');
     }
 
-    /// About how much memory it takes.
+    /// Its approximate size in memory.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Entry::Decision(record) => record.bytes(),
@@ -75,22 +75,22 @@ impl Entry {
     }
 }
 
-/// What happened to limits beside a decision.
+/// A change of limits other than a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// When, in microseconds since the Unix epoch, by the clock of the node.
+    /// The time in microseconds since the Unix epoch, by the node's clock.
     pub time_us: u64,
-    /// The same by the clock of the store, where the store did it.
+    /// The same by the store's clock, if the store made the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_us: Option<u64>,
     /// What happened.
     pub event: EventKind,
-    /// How long it took: it was done at most half of that before or after its time.
+    /// How long it took: it happened at most half of that before or after `time_us`.
     pub answered_in_us: u64,
     /// The mark of the lease that was released or renewed.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub lease: Option<u64>,
-    /// The mark of the limit under which alone it was released, where leases under others go on.
+    /// The mark of the only limit whose lease was released; leases under other limits continue.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub under: Option<u64>,
     /// The mark of the penalty that began.
@@ -99,30 +99,30 @@ pub struct Event {
     /// The domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<Box<str>>,
-    /// How many hits were given back or charged.
+    /// The hits refunded or charged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub amount: Option<u64>,
-    /// How long before they were spent, where that is known.
+    /// How long ago the hits were spent, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_us: Option<u64>,
-    /// Limits that had them back by themselves, and got none.
+    /// Limits that had already regained these hits by their own refill, and got none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub back: Vec<Box<str>>,
     /// The node.
     #[serde(serialize_with = "as_text")]
     pub node: Arc<str>,
-    /// How many such events this one stands for.
+    /// The number of events that this one stands for.
     pub n: u32,
-    /// The limit that the request brought along.
+    /// The limit that came with the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_limit: Option<OwnLimit>,
-    /// What is known of the request whose cells changed.
+    /// The logged attributes of the request whose cells changed.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
     pub attributes: Vec<(Box<str>, Box<str>)>,
     /// Its other descriptors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<AlsoAsked>,
-    /// How many more it had.
+    /// The number of further descriptors left out.
     #[serde(skip_serializing_if = "is_zero")]
     pub also_left_out: usize,
 }
@@ -131,15 +131,15 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// Leases ended before their time.
+    /// Leases were released before they expired.
     Released,
-    /// Leases live on.
+    /// Leases were extended.
     Renewed,
-    /// Hits were given back.
+    /// Hits were refunded.
     Refunded,
-    /// Hits were taken after the fact.
+    /// Hits were charged after the fact.
     Charged,
-    /// A full quota was given back.
+    /// A full quota was restored.
     Reset,
     /// A penalty began.
     Penalized,
@@ -205,7 +205,7 @@ impl Event {
         Some(event)
     }
 
-    /// Says whose cells changed.
+    /// Records whose cells changed.
     fn names(&mut self, request: &CheckRequest<'_>, matches: &[Match<'_>], names: &Digester) {
         self.domain = Some(short(request.domain));
         let Some(first) = request.descriptors.first() else { return };
@@ -226,7 +226,7 @@ impl Event {
     }
 }
 
-/// A mark as it is written: sixteen digits.
+/// Serializes a mark as sixteen hexadecimal digits.
 pub(crate) fn as_mark<S: serde::Serializer>(mark: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
     match mark {
         Some(mark) => to.collect_str(&format_args!("{mark:016x}")),

@@ -1,13 +1,13 @@
-//! How often each number occurred: exact for small numbers, within 1.6 % for large ones, in bounded memory.
+//! A histogram: exact for small numbers, within 1.6 % for large ones, in bounded memory.
 
-/// Numbers below this have a bucket each.
+/// Numbers below this have their own buckets.
 const EXACT: u64 = 128;
 /// Above, each power of two is split into this many buckets.
 const PARTS: u64 = 64;
 
 /// How often each number occurred.
 ///
-/// A bucket stands for its largest number, so that what is read from it errs upwards, by at most one part in 64.
+/// A bucket stands for its largest number, so results err upwards, by at most one part in 64.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -25,22 +25,22 @@ impl Histogram {
         self.total += times;
     }
 
-    /// How many were counted.
+    /// The total count.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The numbers that occurred and how often, in their order.
+    /// The numbers that occurred and how often, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let counted = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counted.map(|(place, count)| (largest(place), *count))
     }
 
-    /// The smallest number that at least `share` (in thousandths) of all stay at or below; none where nothing was counted.
+    /// The smallest number that at least `share` (in thousandths) of all are at or below; `None` if empty.
     #[must_use]
     pub fn at_most(&self, share: u64) -> Option<u64> {
-        // Rounded up: "99.9 % of callers" of which a fraction of one is missing are not 99.9 %.
+        // Rounded up: a fraction of a caller less than 99.9 % is not 99.9 %.
         let needed = (u128::from(self.total) * u128::from(share)).div_ceil(1000);
         let mut seen = 0;
         self.iter().find_map(|(value, count)| {
@@ -49,13 +49,13 @@ impl Histogram {
         })
     }
 
-    /// How many are above `limit`.
+    /// The count above `limit`.
     #[must_use]
     pub fn above(&self, limit: u64) -> u64 {
         self.iter().filter(|(value, _)| *value > limit).map(|(_, count)| count).sum()
     }
 
-    /// By how much those above `limit` exceed it, all together.
+    /// The sum by which numbers above `limit` exceed it.
     #[must_use]
     pub fn excess(&self, limit: u64) -> u64 {
         let excess = |(value, count): (u64, u64)| value.saturating_sub(limit).saturating_mul(count);
@@ -68,12 +68,12 @@ fn bucket(value: u64) -> usize {
         return usize::try_from(value).expect("below 128");
     }
     let power = u64::from(63 - value.leading_zeros());
-    // The bits below the highest one, of which the first six name the part.
+    // The bits below the highest one; the first six of them select the part.
     let part = (value >> (power - 6)) - PARTS;
     usize::try_from(EXACT + (power - 7) * PARTS + part).expect("fewer than four thousand buckets")
 }
 
-/// The largest number that is counted at this place.
+/// The largest number in the bucket at this index.
 fn largest(place: usize) -> u64 {
     let place = u64::try_from(place).expect("fewer than four thousand buckets");
     if place < EXACT {

@@ -1,10 +1,11 @@
-//! Who was refused, and was that right: a sampled log of decisions, and the busiest callers of every rule.
+//! The decision log: a sample of decisions, the top callers of every rule, and the demand on every limit.
 //!
-//! A [`DecisionLog`] hears every decision and keeps few: refusals up to a rate, one in so many admissions, and each line
-//! says how many it stands for. What names a caller is hashed with a secret unless the configuration lists it as clear. Lines go
-//! to a ring of bounded size, which can be searched, and to a file or stdout through a thread of their own that no
-//! request waits for. [`TopCallers`] counts what was kept, in bounded memory, with an error that it states, and [`Demand`] how much
-//! callers ask for at their busiest, so that a limit can be suggested. Releases, renewals and refunds are lines of their own, so that decisions can be played again. What nodes know of the same callers can be joined.
+//! A [`DecisionLog`] observes every decision and keeps few: refusals up to a rate, a sample of admissions; each line says
+//! how many decisions it stands for. Attribute values are hashed with a secret unless the configuration lists the attribute
+//! as clear. Lines go to a ring of bounded size, which can be searched, and to a file or stdout through a separate thread
+//! that no request waits for. [`TopCallers`] ranks the callers in logged decisions, in bounded memory, with a stated error.
+//! [`Demand`] tracks their peak usage, to suggest limits. Releases, renewals and refunds are lines of their own, so that
+//! decisions can be replayed. The data of several nodes can be merged.
 
 mod also;
 mod config;

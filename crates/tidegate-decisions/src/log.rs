@@ -1,4 +1,4 @@
-//! The log itself: hears every decision, keeps some.
+//! The log itself: observes every decision and keeps some.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::sample::{Admissions, PerSecond};
 use crate::sink::Sink;
 use crate::top::{By, Noted, Top, TopCallers};
 
-/// The parts of a key that are kept with a ranked caller; and beyond how many bytes their hashes are.
+/// The most attributes in the key of a ranked caller, and the most bytes before values are replaced by their hashes.
 const MOST_PARTS: usize = 16;
 const LONGEST_KEY: usize = 512;
 
@@ -27,7 +27,7 @@ const LONGEST_KEY: usize = 512;
 pub struct DecisionLog {
     admissions: Admissions,
     refusals: PerSecond,
-    /// Refunds and charges, sampled as admissions are, and how many renewals and penalties are kept in a second.
+    /// Refunds and charges, sampled like admissions, and the bounds for renewals and penalties per second.
     settlements: Admissions,
     renewals: PerSecond,
     penalties: PerSecond,
@@ -42,28 +42,28 @@ pub struct DecisionLog {
     renewals_left_out: AtomicU64,
 }
 
-/// What the log holds, and what it had to drop.
+/// The size of the log, and what it dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Lines kept since the process began.
+    /// Lines kept since the process started.
     pub kept: u64,
     /// Lines that could not be written to the file or stdout.
     pub dropped: u64,
-    /// Renewals of leases that were not kept: more came in a second than are.
+    /// Lease renewals beyond the rate, which were not kept.
     pub renewals_left_out: u64,
     /// Lines in memory.
     pub records: usize,
-    /// Bytes they take.
+    /// Bytes of the lines in memory.
     pub bytes: usize,
-    /// Callers that are ranked.
+    /// Ranked callers.
     pub callers: usize,
 }
 
 impl DecisionLog {
-    /// A log that keeps what `config` says.
+    /// A log with this configuration.
     ///
     /// # Errors
-    /// When its file cannot be opened.
+    /// The file cannot be opened.
     pub fn open(config: DecisionLogConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         Ok(DecisionLog {
             admissions: Admissions::new(config.admissions_one_in, config.admissions_per_second),
@@ -83,14 +83,14 @@ impl DecisionLog {
         })
     }
 
-    /// Hears a decision, and keeps it or not. Only what is kept costs more than a count.
+    /// Observes a decision, and keeps it or not. A decision that is not kept costs only a count.
     #[inline]
     pub fn hear(&self, decided: &Decided<'_>) {
-        // Who only looks, as the dashboard does all the time, was decided nothing.
+        // A check with cost 0, as the dashboard makes all the time, is not a decision.
         if decided.is_look() {
             return;
         }
-        // When it was asked is known; to look at the clock for every decision would cost more than the rest.
+        // Uses the request's timestamp: reading the clock for every decision would cost more than the rest.
         let second = decided.decision.asked_at().as_micros() / 1_000_000;
         let kept = match (decided.decision.allowed, &decided.decision.lease) {
             (false, _) => self.refusals.take(second),
@@ -102,7 +102,7 @@ impl DecisionLog {
         }
     }
 
-    /// Hears what changed limits beside a decision. The end of a lease is kept if its admission is, on whichever node.
+    /// Observes a change of limits other than a decision. The end of a lease is kept if its admission is, on any node.
     pub fn hear_settled(&self, settled: &Settled<'_>) {
         let now_us = self.clock.now().as_micros();
         let second = now_us / 1_000_000;
@@ -110,7 +110,7 @@ impl DecisionLog {
             Settlement::Released(lease) | Settlement::ReleasedPart(lease) => {
                 self.admissions.take_end(second, || lease.mark())
             }
-            // Whoever holds a lease may renew it as often as it likes.
+            // A holder may renew its lease as often as it likes, so this is bounded.
             Settlement::Renewed(lease) => {
                 let kept = self.admissions.take_end(second, || lease.mark());
                 let fits = |_: &u32| self.renewals.take(second).is_some();
@@ -147,13 +147,13 @@ impl DecisionLog {
         self.ring.lock().push(entry);
     }
 
-    /// Counts the caller under every rule that it matched.
+    /// Ranks the caller under every rule that it matched.
     fn rank(&self, decided: &Decided<'_>, record: &Record, now_us: u64, n: u32) {
         for (found, result, report) in decided.by_match() {
             let refused = match result {
                 RuleResult::Refused | RuleResult::ShadowRefused => true,
                 RuleResult::Allowed => false,
-                // Nobody was counted: the rule has no limits for it, or no key.
+                // No caller was counted: the rule has no limits for it, or no key.
                 _ => continue,
             };
             let key = self.key_of(decided, record, found);
@@ -169,14 +169,14 @@ impl DecisionLog {
                 refused,
                 left_permille: limit.map(|limit| limit.outcome.remaining.saturating_mul(1_000) / limit.quota),
             });
-            // What a node decides without its store is a part of the limit: it says nothing of the whole.
+            // A node that decides without its store enforces a share of the limit: its numbers do not describe the whole.
             if !decided.decision.source.is_without_the_store() {
                 self.note_demand(decided, found, (caller as u32, &key), (now_us, n));
             }
         }
     }
 
-    /// Notes what the caller has used of each limit of a rule.
+    /// Records what the caller has used of each limit of a rule.
     fn note_demand(
         &self,
         decided: &Decided<'_>,
@@ -188,7 +188,7 @@ impl DecisionLog {
         let tier = match found.limits_from() {
             LimitsFrom::Rule => None,
             LimitsFrom::Tier(tier) => Some(tier),
-            // Who has limits of its own says nothing of what the rule's could be.
+            // A caller with limits of its own says nothing about what the rule's should be.
             LimitsFrom::Others => {
                 let (domain, rule) = (decided.request.domain, found.rule.name());
                 limits.iter().for_each(|limit| self.demand.leave_out([domain, rule, &limit.name], n.into()));
@@ -199,7 +199,7 @@ impl DecisionLog {
             report.rule == Some(found.rule.index()) && report.descriptor == found.descriptor
         };
         let reports = decided.decision.reports().iter().filter(own).filter_map(Report::limit);
-        // A decision tells of the limits in the rule's order, then of penalties.
+        // A decision reports the limits in the rule's order, then penalties.
         for (limit, told) in limits.iter().zip(reports) {
             let of_tier = tier.map(|tier| format!("{} of {tier}", limit.name));
             self.demand.note(&Asked {
@@ -220,7 +220,7 @@ impl DecisionLog {
         }
     }
 
-    /// The key of a caller under a rule, as it is shown, in bounded bytes.
+    /// The key of a caller under a rule, as logged, in bounded bytes.
     fn key_of<'d>(
         &self,
         decided: &Decided<'d>,
@@ -236,7 +236,7 @@ impl DecisionLog {
         let mut bytes = 0;
         let shown = |name: &'d str| {
             let own = entries.iter().find(|(known, _)| *known == name);
-            // Of the only descriptor it is in the line already, and hashed once.
+            // For a single descriptor, reuse the hash in the line.
             let written = record
                 .attributes
                 .iter()
@@ -252,56 +252,56 @@ impl DecisionLog {
         names.take(MOST_PARTS).map(shown).collect()
     }
 
-    /// Searches what is kept in memory.
+    /// Searches the lines in memory.
     #[must_use]
     pub fn search(&self, query: &Query) -> Found {
-        // Copied out, so that no decision waits for a search.
+        // Copied, so that no decision waits for a search.
         let entries = self.ring.lock().all();
         search(&entries, query, &self.names)
     }
 
-    /// Everything that is kept in memory, oldest first.
+    /// All lines in memory, oldest first.
     #[must_use]
     pub fn recent(&self) -> Vec<Entry> {
         self.ring.lock().all()
     }
 
-    /// Since when memory holds all that was kept; none where that is since the process began.
+    /// The time since which memory holds all kept lines; `None` if since the process started.
     #[must_use]
     pub fn complete_since_us(&self) -> Option<u64> {
         self.ring.lock().complete_since_us()
     }
 
-    /// Waits until what was kept so far is written to the file and stdout, for at most so long. False where it is not.
+    /// Waits until the lines so far are written to the file and stdout, for at most `within`. False if some are not.
     pub fn flush(&self, within: Duration) -> bool {
         self.sink.as_ref().is_none_or(|sink| sink.flush(within))
     }
 
-    /// The `most` busiest callers of a rule, as they are now.
+    /// The current `most` top callers of a rule.
     #[must_use]
     pub fn top_of(&self, domain: &str, rule: &str, by: By, most: usize) -> Top {
         self.top.top((domain, rule), by, most, self.clock.now().as_micros())
     }
 
-    /// The busiest callers.
+    /// The top callers.
     #[must_use]
     pub fn top(&self) -> &TopCallers {
         &self.top
     }
 
-    /// How much callers ask for at their busiest.
+    /// The peak demand of callers.
     #[must_use]
     pub fn demand(&self) -> &Demand {
         &self.demand
     }
 
-    /// How callers are named.
+    /// Hashes the names of callers.
     #[must_use]
     pub fn names(&self) -> &Digester {
         &self.names
     }
 
-    /// What it holds.
+    /// The size of the log, and what it dropped.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let (records, bytes) = {

@@ -1,4 +1,4 @@
-//! One line of the log, and how callers are named in it.
+//! One line of the log, and the hashing of callers.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -14,22 +14,22 @@ use crate::also::{AlsoAsked, OwnLimit, also_asked, own_limit};
 use crate::config::Clear;
 use crate::event::as_mark;
 
-/// The most attributes of a line, and the longest of their names and values.
+/// The most attributes in a line, and the longest names and values.
 const MOST_ATTRIBUTES: usize = 16;
 pub(crate) const LONGEST_NAME: usize = 64;
 const LONGEST_VALUE: usize = 256;
 
-/// When a thing was done that was asked for, and answered.
+/// When a request was made, decided and answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) time_us: u64,
-    /// By the store's clock, where the store said so.
+    /// By the store's clock, if it reported the time.
     pub(crate) decided_us: Option<u64>,
     pub(crate) answered_in_us: u64,
 }
 
 impl When {
-    /// In the middle: nobody but the store knows better, and there it is least wrong.
+    /// The middle: only the store knows the exact time, and this minimizes the error.
     pub(crate) fn between(asked: Timestamp, answered_us: u64, decided: Option<Timestamp>) -> Self {
         let answered_in_us = answered_us.saturating_sub(asked.as_micros());
         let decided_us = decided.map(Timestamp::as_micros);
@@ -37,89 +37,89 @@ impl When {
     }
 }
 
-/// Whether a request passed.
+/// Whether a request was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It did.
+    /// It was.
     Admitted,
-    /// It did not.
+    /// It was not.
     Refused,
 }
 
-/// One decision, as it is kept.
+/// One logged decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Record {
-    /// When, in microseconds since the Unix epoch, by the clock of the node.
+    /// The time in microseconds since the Unix epoch, by the node's clock.
     pub time_us: u64,
-    /// The same by the clock of the store, where the store decided: nodes that share a store agree on the order.
+    /// The same by the store's clock, if the store decided: nodes that share a store agree on the order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_us: Option<u64>,
-    /// Which it was of the requests that one call to the store decided at that moment, where they were several.
+    /// The position among several requests that one store call decided at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u32>,
     /// The domain.
     pub domain: Box<str>,
-    /// The rule whose numbers the caller was told; none where no rule matched.
+    /// The rule whose numbers the caller received; `None` if no rule matched.
     pub rule: Option<Box<str>>,
-    /// Whether it passed.
+    /// Whether it was admitted.
     pub verdict: Verdict,
     /// The limit's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// What was left of it.
+    /// What remained of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
-    /// When to try again.
+    /// When to retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// Shadow rules that would have refused it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shadow_refused: Vec<Box<str>>,
-    /// Who decided.
+    /// What decided it.
     pub source: &'static str,
     /// The node.
     #[serde(serialize_with = "as_text")]
     pub node: Arc<str>,
-    /// The version of the rules: as they were published or, where they come from files, how many times this node has taken
-    /// rules into use.
+    /// The version of the rules: the published version or, if rules come from files, the number of rule sets that this node
+    /// has taken into use.
     pub version: u64,
-    /// How many decisions this one stands for.
+    /// The number of decisions that this one stands for.
     pub n: u32,
-    /// What it spent, or would have.
+    /// The hits that it spent, or would have spent.
     pub cost: u64,
-    /// How long its answer took: it was decided at most half of that before or after its time.
+    /// How long the answer took: it was decided at most half of that before or after `time_us`.
     pub answered_in_us: u64,
     /// Whether a ban refused it.
     #[serde(skip_serializing_if = "is_false")]
     pub banned: bool,
-    /// Whether it could have been asked to wait.
+    /// Whether the caller could be asked to wait (leaky bucket).
     #[serde(skip_serializing_if = "is_true")]
     pub waits: bool,
-    /// The mark of the lease that it took. Its end is a line of its own, with the same mark.
+    /// The mark of the lease that it took. The end of the lease is a separate line with the same mark.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub lease: Option<u64>,
-    /// The mark of the penalty that it caused. When that began is a line of its own, with the same mark.
+    /// The mark of the penalty that it caused. Its start is a separate line with the same mark.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_mark")]
     pub penalty: Option<u64>,
-    /// The limit that it brought along.
+    /// The limit that came with the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_limit: Option<OwnLimit>,
-    /// The attributes that make the rule's key.
+    /// The attributes that form the rule's key.
     pub key: Vec<Box<str>>,
-    /// What is known of the request: names, and values as they are or hashed.
+    /// The logged attributes of the request: names, and values in clear or hashed.
     #[serde(serialize_with = "as_map")]
     pub attributes: Vec<(Box<str>, Box<str>)>,
     /// Its other descriptors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<AlsoAsked>,
-    /// How many of those come before the one that the line is about.
+    /// How many of them precede the descriptor of this line.
     #[serde(skip_serializing_if = "is_zero")]
     pub also_before: usize,
-    /// How many more it had.
+    /// The number of further descriptors left out.
     #[serde(skip_serializing_if = "is_zero")]
     pub also_left_out: usize,
-    /// Whether its descriptors are several readings of one request.
+    /// Whether its descriptors are alternative readings of one request.
     #[serde(skip_serializing_if = "is_false")]
     pub readings: bool,
 }
@@ -176,7 +176,7 @@ impl Record {
         }
     }
 
-    /// About how much memory it takes.
+    /// Its approximate size in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + 32);
@@ -186,14 +186,14 @@ impl Record {
         size_of::<Record>() + texts + also + attributes.sum::<usize>() + key.sum::<usize>()
     }
 
-    /// The line, without its end.
+    /// The line, without the line break.
     #[must_use]
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("a record is plain data")
     }
 }
 
-/// As many attributes as are kept: all, or those first that a rule counts by. Without its key nobody finds a caller again.
+/// The attributes to log, bounded: those that a rule counts by come first, because a caller is found by its key.
 pub(crate) fn most_telling<'s, 'e, 'm>(
     matches: impl Iterator<Item = &'m Match<'m>>,
     entries: &'s [(&'e str, &'e [u8])],
@@ -238,14 +238,14 @@ fn cut(text: &str, most: usize) -> Box<str> {
     text[..text.floor_char_boundary(most)].into()
 }
 
-/// Whether a text looks like the hash of a value. Callers may send what begins so, too.
+/// Whether a text looks like a hashed value. Callers may send such values, too.
 #[must_use]
 pub fn is_hash(text: &str) -> bool {
     let digits = text.strip_prefix('#').filter(|digits| digits.len() == 16);
     digits.is_some_and(|digits| digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')))
 }
 
-/// Names callers: as they are, or by a hash that only holders of the secret can work out.
+/// Names callers: in clear, or by a keyed hash that only holders of the secret can compute.
 pub struct Digester {
     keys: [u64; 2],
     clear: Clear,
@@ -268,7 +268,7 @@ impl Digester {
         Digester { keys, clear }
     }
 
-    /// The hash of an attribute's value: `#` and sixteen digits.
+    /// The hash of an attribute's value: `#` and sixteen hexadecimal digits.
     #[must_use]
     pub fn hash(&self, name: &str, value: &[u8]) -> String {
         let mut hasher = SipHasher13::new_with_keys(self.keys[0], self.keys[1]);
@@ -276,7 +276,7 @@ impl Digester {
         hasher.write(name.as_bytes());
         hasher.write(value);
         let hash = hasher.finish128().h1;
-        // By hand: it is written for every attribute of every line, and `format!` takes ten times as long.
+        // By hand: this runs for every attribute of every line, and `format!` takes ten times as long.
         let mut text = [b'#'; 17];
         for (place, digit) in text[1..].iter_mut().enumerate() {
             *digit = b"0123456789abcdef"[(hash >> (60 - 4 * place) & 15) as usize];
@@ -284,21 +284,21 @@ impl Digester {
         str::from_utf8(&text).expect("digits").to_owned()
     }
 
-    /// A number for a caller that nodes with the same secret agree on.
+    /// A number for a caller, the same on all nodes with the same secret.
     pub(crate) fn caller(&self, key: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.keys[0], self.keys[1]);
         hasher.write(key);
         hasher.finish128().h2
     }
 
-    /// An attribute's value as it is shown and kept.
+    /// An attribute's value as shown and logged.
     #[must_use]
     pub fn shown(&self, name: &str, value: &[u8]) -> String {
         if !self.clear.has(name) {
             return self.hash(name, value);
         }
         match std::str::from_utf8(value) {
-            // What is cut could stand for somebody else: its hash goes with it.
+            // A shortened value could match another caller's, so its hash is appended.
             Ok(text) if text.len() > LONGEST_VALUE => {
                 let start = &text[..text.floor_char_boundary(LONGEST_VALUE - 17)];
                 format!("{start}{}", self.hash(name, value))
@@ -308,18 +308,18 @@ impl Digester {
         }
     }
 
-    /// What a viewer sees of a value that was written as it is: its hash.
+    /// What a viewer sees of a value logged in clear: its hash.
     #[must_use]
     pub fn masked(&self, name: &str, shown: &str) -> String {
         if is_hash(shown) { shown.to_owned() } else { self.hash(name, shown.as_bytes()) }
     }
 
-    /// Whether `hash` is that of a value that is shown so: as it is, or cut with its hash behind it.
+    /// Whether `hash` is the hash of a value that is shown in clear, whole or shortened with its hash appended.
     pub(crate) fn is_hash_of(&self, hash: &str, name: &str, shown: &str) -> bool {
         !is_hash(shown) && (self.hash(name, shown.as_bytes()) == hash || shown.ends_with(hash))
     }
 
-    /// What of a descriptor is kept.
+    /// The attributes of a descriptor as logged.
     pub(crate) fn attributes(&self, entries: &[(&str, &[u8])]) -> Vec<(Box<str>, Box<str>)> {
         let shown = |(name, value): &(&str, &[u8])| {
             (cut(name, LONGEST_NAME), self.shown(name, value).into_boxed_str())
@@ -363,7 +363,7 @@ mod tests {
         let (one, other) = (names.shown("a", long("1").as_bytes()), names.shown("a", long("2").as_bytes()));
         assert!(one.len() <= LONGEST_VALUE && one != other);
         assert!(names.shown("a", b"\xff").starts_with('#'));
-        // Both are found by the hash of what was sent.
+        // Both are found by the hash of the value sent.
         let hash = names.hash("a", long("1").as_bytes());
         assert!(names.is_hash_of(&hash, "a", &one) && !names.is_hash_of(&hash, "a", &other));
         assert!(names.is_hash_of(&names.hash("a", b"x"), "a", "x"));

@@ -1,4 +1,4 @@
-//! The last lines, in bounded memory, and a search over them.
+//! The newest lines, in bounded memory, and a search over them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,49 +8,49 @@ use serde::{Deserialize, Serialize};
 use crate::event::Entry;
 use crate::record::{Digester, Record, Verdict};
 
-/// The last lines, at most so many bytes of them.
+/// The newest lines, in a bounded number of bytes.
 pub(crate) struct Ring {
     entries: VecDeque<Entry>,
     bytes: usize,
     most_bytes: usize,
-    /// Whether any was dropped to make room.
+    /// Whether any line was dropped to make room.
     has_dropped: bool,
 }
 
-/// What is searched for. What is left out fits everything.
+/// A search. A field that is `None` or empty matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Query {
     /// The domain.
     pub domain: Option<String>,
     /// The rule that decided.
     pub rule: Option<String>,
-    /// Whether it passed.
+    /// Admitted or refused.
     pub verdict: Option<Verdict>,
-    /// Attributes, as they were sent or as the log shows them.
+    /// Attributes, as sent or as logged.
     pub attributes: Vec<(String, String)>,
-    /// From this time on, in microseconds since the Unix epoch.
+    /// The start, in microseconds since the Unix epoch.
     pub from_us: Option<u64>,
-    /// Before this time.
+    /// The end, exclusive.
     pub to_us: Option<u64>,
     /// The most records to return.
     pub most: usize,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// The newest that fit, newest first.
+    /// The newest matches, newest first.
     pub records: Vec<Arc<Record>>,
-    /// How many fit, those that are not returned included.
+    /// The number of matches, including those not returned.
     pub fit: u64,
-    /// How many decisions those stand for.
+    /// The number of decisions that the matches stand for.
     pub stand_for: u64,
-    /// The oldest that is kept: nothing is known of what was before.
+    /// The time of the oldest line kept; nothing is known of the time before.
     pub oldest_us: Option<u64>,
 }
 
 impl Query {
-    /// The same with callers by their hashes alone: for those who need not know who they are.
+    /// Replaces callers by their hashes, for viewers.
     #[must_use]
     pub fn hidden(mut self, names: &Digester) -> Self {
         for (name, value) in &mut self.attributes {
@@ -83,12 +83,12 @@ impl Ring {
         self.entries.len()
     }
 
-    /// Since when it holds all that was kept; none where that is since the beginning.
+    /// The time since which the ring holds all kept lines; `None` if since the start.
     pub(crate) fn complete_since_us(&self) -> Option<u64> {
         self.entries.front().filter(|_| self.has_dropped).map(Entry::time_us)
     }
 
-    /// All of them, oldest first. Cheap: they are shared.
+    /// All lines, oldest first. Cheap: they are reference counted.
     pub(crate) fn all(&self) -> Vec<Entry> {
         self.entries.iter().cloned().collect()
     }

@@ -1,15 +1,15 @@
-//! Which decisions are kept. Nothing here takes a lock: it is asked for every decision.
+//! Which decisions are kept. Takes no locks: this runs for every decision.
 //!
-//! Of each stretch of so many decisions one is kept, at a place that nobody can foresee, and stands for the stretch. By turns it
-//! would be always the same caller of a hundred who come in turn.
+//! Of each stretch of n decisions, one at a random position is kept and stands for the stretch. Keeping every n-th would
+//! always pick the same caller if callers take turns in a cycle of the same length.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Threads that count admissions for themselves; more share.
+/// The number of lanes in which threads count separately; more threads share lanes.
 const LANES: usize = 16;
 
-/// Keeps one in so many, thread by thread.
+/// Keeps one in n, per lane.
 pub(crate) struct OneIn {
     n: u64,
     places: Places,
@@ -25,7 +25,7 @@ impl OneIn {
         OneIn { n: n.into(), places: Places::random(), lanes: Default::default() }
     }
 
-    /// How many this one stands for, if it is kept.
+    /// The number of decisions that this one stands for, if it is kept.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         if self.n <= 1 {
@@ -39,7 +39,7 @@ impl OneIn {
     }
 }
 
-/// Places within stretches, at random.
+/// Random positions within stretches.
 struct Places {
     seed: u64,
 }
@@ -49,7 +49,7 @@ impl Places {
         Places { seed: RandomState::new().hash_one(0) }
     }
 
-    /// The place, below `length`, that is kept of a stretch.
+    /// The position, below `length`, that is kept of a stretch.
     #[inline]
     fn of(&self, stretch: u64, length: u64) -> u64 {
         // Two rounds of multiplying and folding mix every bit; the high half of the product is below `length`.
@@ -62,8 +62,8 @@ impl Places {
 }
 
 impl OneIn {
-    /// How many the admission stands for whose lease has this mark, if it is kept. Every node finds the same, so that whoever
-    /// ends the lease knows, and nobody has to remember it.
+    /// Decides by the mark of a lease whether its admission is kept, and returns the number it stands for. Every node
+    /// computes the same, so the node that ends the lease knows, and nothing has to be remembered.
     #[inline]
     pub(crate) fn of_mark(&self, mark: impl FnOnce() -> u64) -> Option<u32> {
         match self.n {
@@ -82,33 +82,33 @@ fn lane() -> usize {
     MINE.with(|lane| *lane)
 }
 
-/// Keeps so many in a second and, of what comes beyond, ever fewer: so that each line stands for few others, and who is refused
-/// most has most of the lines. A line stands for others of its own second alone.
+/// Keeps the first `most` of every second and, beyond those, a thinning sample: each line stands for few others, and the
+/// callers refused most have most of the lines. A line stands only for decisions of its own second.
 pub(crate) struct PerSecond {
     most: u64,
     places: Places,
-    /// Those that are all kept, of all threads.
+    /// Counts those kept without sampling, over all threads.
     kept: Padded,
-    /// Those beyond, thread by thread: so that threads do not wait for each other when there are many.
+    /// Counts those beyond, per lane, so that threads do not contend when there are many.
     beyond: [Padded; LANES],
 }
 
 const COUNT_BITS: u32 = 24;
 const MOST_COUNTED: u64 = (1 << COUNT_BITS) - 1;
-/// Beyond the rate one in so many is kept, beyond twice the rate one in twice as many, and so on: at most another sixteenth of
-/// the rate of each thread each time that decisions double.
+/// Beyond the rate one in this many is kept, beyond twice the rate one in twice as many, and so on: each doubling of
+/// decisions adds at most another sixteenth of the rate per thread.
 const THINNED: u64 = 16;
-/// By how many seconds a decision may be late and still count in the newest second.
+/// A decision at most this many seconds late counts in the newest second.
 const MOST_LATE: u64 = 10;
 
 impl PerSecond {
     pub(crate) fn new(most: u32) -> Self {
-        // Of more than the count can hold, none is held back.
+        // A bound above what the count can hold would never be reached: everything is kept.
         let most = u64::from(most).min((1 << COUNT_BITS) - 2);
         PerSecond { most, places: Places::random(), kept: Padded::default(), beyond: Default::default() }
     }
 
-    /// How many this one stands for, if it is kept.
+    /// The number of decisions that this one stands for, if it is kept.
     #[inline]
     pub(crate) fn take(&self, second: u64) -> Option<u32> {
         if self.has_room(second) {
@@ -126,7 +126,7 @@ impl PerSecond {
             .then(|| u32::try_from(stride).unwrap_or(u32::MAX))
     }
 
-    /// Whether this one is among those of its second that are all kept; then it is counted.
+    /// Whether this one is within the rate of its second, where all are kept; if so it is counted.
     #[inline]
     pub(crate) fn has_room(&self, second: u64) -> bool {
         self.kept.count(second, self.most) < self.most
@@ -134,22 +134,23 @@ impl PerSecond {
 }
 
 impl Padded {
-    /// Counts one in a second, up to `most`, and says how many there were before: the second and the count are 40 and 24 bits.
+    /// Counts one in `second`, up to `most`, and returns the count before. The state packs the second in 40 bits and the
+    /// count in 24.
     ///
-    /// Decisions are counted when they end, in the second in which they were asked for: at a change of second both arrive in
-    /// turns. One that is late counts in the newest second, or each turn would begin a count anew.
+    /// Decisions are counted when they end, but in the second in which they were requested, so around a change of second
+    /// both interleave. A late one counts in the newest second; otherwise each interleaving would restart the count.
     #[inline]
     fn count(&self, second: u64, most: u64) -> u64 {
         let second = second & ((1 << (64 - COUNT_BITS)) - 1);
         let so_far = |state: u64| {
             let newest = state >> COUNT_BITS;
             match newest.checked_sub(second) {
-                // A clock that was set back by more than that begins anew, or it would keep nothing until it is there again.
+                // A clock set back by more than that restarts the count; otherwise nothing would be kept until it caught up.
                 Some(late) if late <= MOST_LATE => (newest, state & MOST_COUNTED),
                 _ => (second, 0),
             }
         };
-        // Nothing is written when it is full.
+        // A full count is not written, which keeps its cache line shared.
         let counted = |state: u64| {
             let (second, before) = so_far(state);
             (before < most).then_some(second << COUNT_BITS | (before + 1))
@@ -161,19 +162,19 @@ impl Padded {
     }
 }
 
-/// Which admissions are kept, and which ends of the leases that they took.
+/// Which admissions are kept, and which ends of their leases.
 pub(crate) enum Admissions {
-    /// One in so many, always.
+    /// One in n, always.
     OneIn(OneIn),
     /// All, up to a rate.
     UpTo {
         admissions: PerSecond,
-        /// Ends are kept up to four times that rate: a lease that was admitted in a quiet second may end in a busy one.
+        /// Ends are kept up to four times that rate: a lease admitted in a quiet second may end in a busy one.
         ends: Box<PerSecond>,
     },
 }
 
-/// Beyond the rate, leases are kept whose mark is a multiple of this: their ends are, too, on whichever node.
+/// Beyond the rate, leases whose mark is a multiple of this are kept. So are their ends, on any node.
 const LEASES_ONE_IN: u32 = 64;
 
 impl Admissions {
@@ -187,7 +188,7 @@ impl Admissions {
         }
     }
 
-    /// How many an admission of this second stands for, if it is kept.
+    /// The number of admissions that this one stands for, if it is kept.
     #[inline]
     pub(crate) fn take(&self, second: u64) -> Option<u32> {
         match self {
@@ -196,7 +197,7 @@ impl Admissions {
         }
     }
 
-    /// The same of one that took a lease with this mark.
+    /// The same for an admission that took a lease with this mark.
     pub(crate) fn take_lease(&self, second: u64, mark: impl FnOnce() -> u64) -> Option<u32> {
         match self {
             Admissions::OneIn(one_in) => one_in.of_mark(mark),
@@ -204,7 +205,7 @@ impl Admissions {
         }
     }
 
-    /// The same of the end, or the renewal, of a lease with this mark.
+    /// The same for the end or renewal of a lease with this mark.
     pub(crate) fn take_end(&self, second: u64, mark: impl FnOnce() -> u64) -> Option<u32> {
         match self {
             Admissions::OneIn(one_in) => one_in.of_mark(mark),

@@ -1,4 +1,4 @@
-//! Lines to a file or to stdout, by a thread of their own: no request waits for a disk.
+//! Writes lines to a file or stdout on a separate thread, so that no request waits for a disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,28 +13,28 @@ use std::{iter, thread};
 use crate::config::FileConfig;
 use crate::event::Entry;
 
-/// Lines that wait to be written; more are dropped, and counted.
+/// The most lines in the queue; more are dropped and counted.
 const MOST_WAITING: usize = 8_192;
-/// How much is written at once. Longer than any line, so that a disk that is full takes whole lines or none.
+/// Bytes per write. Longer than any line, so that a full disk takes whole lines or none.
 const BUFFER: usize = 64 << 10;
-/// How long to wait for room before it is tried again.
+/// The wait between attempts while the queue is full.
 const FOR_ROOM: Duration = Duration::from_millis(5);
 
-/// Where lines go to be written.
+/// The queue of lines to write.
 pub(crate) struct Sink {
     lines: SyncSender<Wanted>,
     dropped: Arc<AtomicU64>,
 }
 
-/// What the writer is to do.
+/// A message to the writer thread.
 enum Wanted {
     Line(Entry),
-    /// Everything before it is written: say so.
+    /// Reply once everything before it is written.
     Flush(SyncSender<()>),
 }
 
 impl Sink {
-    /// Opens the file, so that a path that cannot be written to is noticed now.
+    /// Opens the file at once, so that a path that is not writable is an error at startup.
     pub(crate) fn open(file: Option<FileConfig>, stdout: bool) -> io::Result<Option<Sink>> {
         if file.is_none() && !stdout {
             return Ok(None);
@@ -54,7 +54,7 @@ impl Sink {
         }
     }
 
-    /// Waits until what was given so far is written, for at most so long.
+    /// Waits until the lines so far are written, for at most `within`.
     pub(crate) fn flush(&self, within: Duration) -> bool {
         let (done, is_done) = sync_channel(1);
         for _ in 0..within.as_millis() / FOR_ROOM.as_millis() {
@@ -72,7 +72,7 @@ impl Sink {
     }
 }
 
-/// Writes whatever waits, then flushes: a line reaches its file at once when there are few, and with others when there are many.
+/// Writes all queued lines, then flushes: few lines reach the file at once, many are batched.
 fn run(waiting: &Receiver<Wanted>, mut file: Option<RotatingFile>, stdout: bool, lost: &AtomicU64) {
     let (mut failing, mut line) = (false, Vec::new());
     while let Ok(first) = waiting.recv() {
@@ -95,7 +95,7 @@ fn run(waiting: &Receiver<Wanted>, mut file: Option<RotatingFile>, stdout: bool,
         }
         let flushed = file.as_mut().map_or(Ok(()), |file| file.flush(lost));
         let written = written.and(flushed);
-        // One line per change, not one per decision.
+        // Logged once per change of state, not per decision.
         match (&written, failing) {
             (Err(error), false) => {
                 tracing::warn!(%error, "the decision log cannot be written: lines are lost")
@@ -105,28 +105,30 @@ fn run(waiting: &Receiver<Wanted>, mut file: Option<RotatingFile>, stdout: bool,
         }
         failing = written.is_err();
         for done in asked {
-            // Who asked may wait no more.
+            // The caller may have stopped waiting.
             let _ = done.try_send(());
         }
     }
 }
 
-/// A file that is put aside when it has grown.
+/// A file that is rotated when it has grown.
 struct RotatingFile {
     config: FileConfig,
     file: File,
-    /// Whole lines that are not written yet.
+    /// Whole lines not yet written.
     buffer: Vec<u8>,
     lines: u64,
     bytes: u64,
 }
 
 impl RotatingFile {
-    /// Only what can be put aside: to open a pipe would wait for who reads it, and a device must keep its name.
+    /// Accepts only regular files: opening a pipe would wait for its reader, and a device cannot be renamed.
     fn open_regular(config: FileConfig) -> io::Result<Self> {
         match fs::metadata(&config.path) {
             Ok(known) if known.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-            Ok(known) if !known.is_file() => Err(io::Error::other("it is a pipe or a device, and no file")),
+            Ok(known) if !known.is_file() => {
+                Err(io::Error::other("it is a pipe or a device, not a regular file"))
+            }
             _ => RotatingFile::open(config),
         }
     }
@@ -134,7 +136,7 @@ impl RotatingFile {
     fn open(config: FileConfig) -> io::Result<Self> {
         let mut file = append_to(&config.path)?;
         let mut bytes = file.metadata()?.len();
-        // A process that was killed may have written half a line. The next one does not belong to it.
+        // A killed process may have left half a line; end it, so that the next line does not continue it.
         let mut last = *b"\n";
         if bytes > 0 && file.read_exact_at(&mut last, bytes - 1).is_ok() && last != *b"\n" {
             file.write_all(b"\n")?;
@@ -158,7 +160,8 @@ impl RotatingFile {
         Ok(())
     }
 
-    /// Writes what waits; what cannot be written is lost, and counted. A part of it that was is cut off again: lines are whole.
+    /// Writes the buffer; lines that cannot be written are lost, and counted. A partial write is truncated: lines stay
+    /// whole.
     fn flush(&mut self, lost: &AtomicU64) -> io::Result<()> {
         let lines = std::mem::take(&mut self.lines);
         let written = self.write_buffer();
@@ -184,13 +187,13 @@ impl RotatingFile {
         };
         self.file.write_all(&self.buffer).inspect_err(|_| {
             self.bytes = before;
-            // Where even that fails, a reader finds one line torn.
+            // If even that fails, readers find one torn line.
             let _ = self.file.set_len(before);
         })
     }
 
-    /// Whether the open file is the one that its path names. It may have been moved or deleted, or its folder: what is written
-    /// to it then is read by nobody.
+    /// Whether the path still names the open file. If the file or its directory was moved or deleted, nobody reads what is
+    /// written to it.
     fn is_in_place(&self, open: &fs::Metadata) -> bool {
         fs::metadata(&self.config.path)
             .is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino()))
@@ -208,7 +211,7 @@ impl RotatingFile {
             0 => fs::remove_file(path),
             _ => fs::rename(path, numbered(path, 1)),
         };
-        // Somebody else may have moved it: then a new one is all that is missing.
+        // If another process has already moved the file, it only remains to create a new one.
         aside.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
         self.file = append_to(path)?;
         self.bytes = 0;
@@ -216,7 +219,7 @@ impl RotatingFile {
     }
 }
 
-/// Opens a file, or makes one that not everybody on the machine may read: it says who asked for what.
+/// Opens or creates a file that not every user may read: it names callers.
 fn append_to(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).create(true).append(true).mode(0o640).open(path)
 }
@@ -251,7 +254,7 @@ mod tests {
         for file in [&path, &numbered(&path, 1)] {
             assert_eq!(fs::metadata(file).unwrap().mode() & 0o007, 0, "it is not for everybody");
         }
-        // A restart goes on where the last one ended.
+        // A restart continues the file.
         let mut again = RotatingFile::open(config).unwrap();
         again.write(b"7\n", &lost).unwrap();
         again.flush(&lost).unwrap();
@@ -316,7 +319,7 @@ mod tests {
         let line = [b'x'; 1_000];
         let refused = (0..1_000).filter(|_| file.write(&line, &lost).is_err()).count() as u64;
         assert!(file.flush(&lost).is_err());
-        // The line that finds the buffer full, and the disk, is counted by who wrote it.
+        // A line that finds the queue and the disk full is counted by its sender.
         assert_eq!(lost.into_inner() + refused, 1_000);
     }
 

@@ -1,15 +1,15 @@
-//! A table with a bound, in which what nobody has asked about for long makes room for what is new.
+//! A bounded table in which unused entries make room for new ones.
 //!
-//! Without that, rules that were taken out of use would keep their places, and those that came after them have none.
+//! Otherwise rules that are no longer in use would keep their entries, and newer rules would get none.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// How often room is looked for.
+/// How often unused entries are looked for.
 const TIDY_EVERY_US: u64 = 60_000_000;
 
-/// At most so many entries; one that was not asked for in `keep_us` may be dropped.
+/// A bounded number of entries; one that was not used for `keep_us` may be dropped.
 pub(crate) struct Table<K, V> {
     entries: HashMap<K, Kept<V>, BuildHasherDefault<Quick>>,
     most: usize,
@@ -27,8 +27,8 @@ impl<K: Eq + Hash, V> Table<K, V> {
         Table { entries: HashMap::default(), most, keep_us, tidied_us: None }
     }
 
-    /// Calls `then` with the entry of `key`, begun where there is none; not where there is no room. What is there is found by
-    /// one look, without owning a key.
+    /// Calls `then` with the entry of `key`, creating it if necessary; does not call it if there is no room. An existing
+    /// entry is found with one lookup, without owning a key.
     pub(crate) fn at<Q, T>(
         &mut self,
         now_us: u64,
@@ -56,7 +56,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         Some(done)
     }
 
-    /// Looking through all entries costs: now and then only.
+    /// Drops unused entries. A scan of all entries is expensive, so it runs rarely.
     fn make_room(&mut self, now_us: u64) {
         if self.tidied_us.is_some_and(|tidied| now_us.abs_diff(tidied) < TIDY_EVERY_US) {
             return;
@@ -73,7 +73,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.entries.get(key).map(|kept| &kept.value)
     }
 
-    /// Changes what is kept of `key`, where it is.
+    /// Changes the entry of `key`, if there is one.
     pub(crate) fn if_known<Q: ?Sized + Hash + Eq>(&mut self, key: &Q, change: impl FnOnce(&mut V))
     where
         K: Borrow<Q>,
@@ -92,7 +92,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
     }
 }
 
-/// FNV-1a. Names of rules are ours and not those of callers: nobody chooses them so that they collide.
+/// FNV-1a. Rule names come from operators, not callers, so nobody picks them to collide.
 pub(crate) struct Quick(u64);
 
 impl Default for Quick {
@@ -103,7 +103,7 @@ impl Default for Quick {
 
 impl Hasher for Quick {
     fn finish(&self) -> u64 {
-        // Its high bits say more than its low ones, of which a table takes some.
+        // The table uses low bits, and the high ones are mixed better.
         self.0 ^ self.0 >> 32
     }
 
@@ -114,7 +114,7 @@ impl Hasher for Quick {
     }
 }
 
-/// A name of several parts, owned or not: the same hash and the same equality, so that a table finds one by the other.
+/// A name of several parts, owned or borrowed, with equal hash and equality, so that a table finds one by the other.
 pub(crate) trait Parts {
     fn parts(&self) -> [&str; 3];
 }

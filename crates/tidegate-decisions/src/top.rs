@@ -1,9 +1,9 @@
-//! The busiest callers of every rule, in bounded memory: the Space-Saving sketch, with its error beside every number.
+//! The top callers of every rule, in bounded memory: the Space-Saving sketch, with the error beside every count.
 //!
-//! A sketch keeps so many callers. One that is not among them takes the place of the least, and begins with that one's
-//! count: a caller's count is never too low, and too high by at most its `error`, which is at most the whole count divided by
-//! the number of places. So whoever makes more than that share is certainly among them. Callers choose their keys; where
-//! they stand is found by a hash that is keyed with the fleet's secret. What is told is of the last one to two hours.
+//! A sketch keeps a fixed number of callers. A new caller replaces the one with the lowest count and starts from that count.
+//! So a count is never too low, and too high by at most its `error`, which is at most the total divided by the number of
+//! entries: a caller with a larger share than that is certainly listed. Callers choose their keys, so entries are found by a
+//! hash keyed with the fleet's secret. Results cover the last one to two hours.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,54 +15,54 @@ use crate::table::{Name, Parts, Table};
 
 /// Callers kept per rule and ranking.
 const PLACES: usize = 256;
-/// Rules that are told apart. Those beyond are not ranked until one of these has been silent for two generations.
+/// The most rules ranked. Further ones wait until one of these has been idle for two generations.
 const MOST_RULES: usize = 250;
-/// How long a ranking is added to before the next one is begun. The last two are told.
+/// How long a sketch is filled before a new one is started. The last two are reported.
 const GENERATION_US: u64 = 3_600_000_000;
 
-/// Ages are of when a node heard the question, and one hears it up to so long after another.
+/// Ages are relative to when a node received the question; nodes receive it up to this long after each other.
 const AGES_DIFFER_US: u64 = 5_000_000;
 
-/// By what callers are ranked.
+/// The ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// How many of their requests were refused.
+    /// By refused requests.
     Refused,
-    /// How much they asked for.
+    /// By hits requested.
     Used,
-    /// How little they had left, of those who asked for most.
+    /// By what remains, lowest first, among those who request the most.
     Near,
 }
 
-/// A caller among the busiest.
+/// A top caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopCaller {
-    /// Its key: names and values, as the log shows them.
+    /// Its key: names and values, as logged.
     pub key: Vec<(String, String)>,
-    /// At most this many requests.
+    /// An upper bound of its requests.
     pub count: u64,
-    /// At least this many fewer would be certain: the true number lies between `count - error` and `count`.
+    /// The true number is between `count - error` and `count`.
     pub error: u64,
-    /// What was left when it was last seen, in thousandths of the limit; none where no limit was told.
+    /// What remained when it was last seen, in thousandths of the limit; `None` if no limit was reported.
     pub left_permille: Option<u64>,
-    /// How long ago that was. An age and not a time: nodes never compare clocks.
+    /// How long ago that was. An age, not a time: nodes never compare clocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ago_us: Option<u64>,
 }
 
-/// The busiest callers of a rule.
+/// The top callers of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Top {
     /// The callers, busiest first.
     pub callers: Vec<TopCaller>,
     /// Requests of all callers.
     pub total: u64,
-    /// No count is too high by more than this.
+    /// The largest error of any count.
     pub most_error: u64,
 }
 
-/// The busiest callers of a rule, and which rule.
+/// The top callers of a rule, with the rule's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleTop {
     /// The domain.
@@ -74,7 +74,7 @@ pub struct RuleTop {
     pub top: Top,
 }
 
-/// The busiest callers of every rule.
+/// The top callers of every rule.
 pub struct TopCallers {
     rules: Mutex<Table<Name, Ranked>>,
 }
@@ -110,7 +110,7 @@ struct Rankings {
     refused: Sketch,
 }
 
-/// What is noted of one request.
+/// One request to count.
 #[derive(Clone, Debug)]
 pub(crate) struct Noted<'a> {
     pub(crate) domain: &'a str,
@@ -133,8 +133,8 @@ impl TopCallers {
         rules.at(noted.now_us, &name as &dyn Parts, begun, |ranked| ranked.note(noted));
     }
 
-    /// The `most` busiest callers of a rule, as they are at `now_us`. Where nearness is asked for, those of whom nobody knows
-    /// what is left come last: who joins this with other nodes' must know how often they asked.
+    /// The `most` top callers of a rule at `now_us`. Ranked by nearness, callers with an unknown remainder come last; they
+    /// are included because a merge with other nodes needs their counts.
     #[must_use]
     pub fn top(&self, (domain, rule): (&str, &str), by: By, most: usize, now_us: u64) -> Top {
         let rules = self.rules.lock();
@@ -151,7 +151,7 @@ impl TopCallers {
         joined
     }
 
-    /// How many callers are kept, of all rules.
+    /// The number of callers kept, over all rules.
     #[must_use]
     pub fn kept(&self) -> usize {
         let kept = |rankings: &Rankings| rankings.used.places.len() + rankings.refused.places.len();
@@ -159,7 +159,7 @@ impl TopCallers {
         self.rules.lock().iter().map(|(_, ranked)| both(ranked)).sum()
     }
 
-    /// The rules that have callers: domain and name, in order.
+    /// The rules with callers: domain and name, in order.
     #[must_use]
     pub fn rules(&self) -> Vec<(String, String)> {
         let mut names: Vec<(String, String)> = self
@@ -174,8 +174,8 @@ impl TopCallers {
 }
 
 impl Top {
-    /// Fewer callers, until it takes at most so many bytes as JSON. Whoever is left out may have asked as often as the busiest
-    /// of them did, which is not the first where they are ranked by what they have left.
+    /// Drops callers until the rest takes at most `most_bytes` as JSON. The error grows to the largest count dropped, which
+    /// is not the first one's if they are ranked by what remains.
     pub fn cut(&mut self, most_bytes: usize) {
         let mut bytes = 64;
         let mut fits = |caller: &TopCaller| {
@@ -199,11 +199,11 @@ impl Top {
     }
 }
 
-/// Joins what several nodes say of one rule, each with all the callers that it keeps or those that [`Top::cut`] left. Counts
-/// add up. A node that does not list a caller may have seen it up to as often as its `most_error`, which is added to the error
-/// and to the count. What a caller has left is what it had when any node saw it last: of a cell that all of them share the
-/// smallest number would be one of an hour ago, long refilled. Of nodes that saw it about when the others did, who was last
-/// nobody knows, and the smallest number counts: whoever is at its limit is not hidden.
+/// Merges one rule's top callers from several nodes; each part has all the callers of its node, or those that [`Top::cut`]
+/// left. Counts add up. A node that does not list a caller may have seen it up to `most_error` times, which is added to both
+/// the error and the count. What remains is taken from the node that saw the caller last: the smallest number could be an
+/// hour old and long refilled, as all nodes share the cell. Among nodes that saw it at about the same time the order is
+/// unknown, so the smallest number counts and a caller at its limit is not hidden.
 #[must_use]
 pub fn merge(tops: &[Top], by: By, most: usize) -> Top {
     let mut merged = join(tops);
@@ -220,7 +220,7 @@ fn join(tops: &[Top]) -> Top {
     let mut callers: HashMap<&[(String, String)], TopCaller> = HashMap::new();
     let mut lately: HashMap<&[(String, String)], u64> = HashMap::new();
     for (top, caller) in tops.iter().flat_map(|top| top.callers.iter().map(move |caller| (top, caller))) {
-        // As if no node listed it, until it is found that one does.
+        // Assume that no node lists it, until one is found that does.
         let unseen = || TopCaller {
             count: most_error,
             error: most_error,
@@ -235,7 +235,7 @@ fn join(tops: &[Top]) -> Top {
         *seen = (*seen).min(caller.left_ago_us.unwrap_or(u64::MAX));
     }
     for caller in tops.iter().flat_map(|top| &top.callers) {
-        // One that tells no age, as an earlier release does, counts as the oldest.
+        // A part without ages, from an earlier release, counts as the oldest.
         let is_late =
             caller.left_ago_us.unwrap_or(u64::MAX) <= lately[&*caller.key].saturating_add(AGES_DIFFER_US);
         let Some(own) = callers.get_mut(&*caller.key).filter(|_| is_late) else { continue };
@@ -257,12 +257,12 @@ struct Sketch {
     places: Vec<Place>,
     by_caller: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
     total: u64,
-    /// No count is below this; places before the cursor are above it.
+    /// No count is below this; entries before the cursor are above it.
     floor: u64,
     cursor: usize,
 }
 
-/// The number of a caller is a hash under the fleet's secret: nobody chooses it, and it need not be hashed again.
+/// A caller's number is already a hash keyed with the fleet's secret: nobody chooses it, and it need not be hashed again.
 #[derive(Default)]
 struct AlreadyHashed(u64);
 
@@ -285,7 +285,7 @@ struct Place {
     key: Vec<(String, String)>,
     count: u64,
     error: u64,
-    /// What was left, in thousandths of the limit, and when.
+    /// What remained, in thousandths of the limit, and when.
     left: Option<(u64, u64)>,
 }
 
@@ -312,7 +312,7 @@ impl Sketch {
         self.by_caller.insert(caller, least);
         (old.caller, old.left) = (caller, left);
         (old.error, old.count) = (old.count, old.count + n);
-        // In the memory that the old one's takes: it is about as long.
+        // Reuses the allocation of the old key, which is about as long.
         old.key.resize_with(noted.key.len(), Default::default);
         for ((name, value), (new_name, new_value)) in old.key.iter_mut().zip(noted.key) {
             name.clear();
@@ -321,7 +321,7 @@ impl Sketch {
         }
     }
 
-    /// The place with the smallest count. Counts only grow, so most calls go on where the last one ended.
+    /// The entry with the lowest count. Counts only grow, so most calls continue where the last one ended.
     fn least(&mut self) -> usize {
         let is_least = |place: &Place| place.count <= self.floor;
         if let Some(ahead) = self.places[self.cursor..].iter().position(is_least) {
@@ -419,7 +419,7 @@ mod tests {
             assert!(caller.count >= truth && caller.count - caller.error <= truth, "{caller:?}: {truth}");
             assert!(caller.error <= found.most_error);
         }
-        // Whoever made more than the error is listed, and the first ten are the first ten.
+        // A caller with more requests than the error is listed, and the first ten are the true first ten.
         for (caller, count) in exact.iter().enumerate().filter(|(_, count)| **count > found.most_error) {
             assert!(found.callers.iter().any(|listed| number(listed) == caller), "{caller} made {count}");
         }
@@ -452,7 +452,8 @@ mod tests {
         const KEYS: u64 = 10_000_000;
         let mut sketch = Sketch::default();
         for caller in 0..KEYS {
-            // Most are new: the dearest case. A hundred of each thousand are one caller, who must not get lost.
+            // Most callers are new, the most expensive case. A tenth of the requests are from one caller, which must not get
+            // lost.
             sketch.add(&noted(if caller % 10 == 0 { u64::MAX } else { caller }, &[]));
         }
         assert_eq!((sketch.places.len(), sketch.by_caller.len()), (PLACES, PLACES));
@@ -521,12 +522,12 @@ mod tests {
             assert_eq!(found, merge(&turned, By::Near, 1));
             (found.callers[0].left_permille, found.callers[0].left_ago_us, found.callers[0].count)
         };
-        // Clocks differ by an hour: only ages are told.
+        // Clocks differ by an hour: only ages are reported.
         let (hour, second) = (GENERATION_US, 1_000_000);
         let (early, late) = (saw(&[(hour + second, 0)]), saw(&[(10 * second, 500), (40 * second, 990)]));
         let at = [(&early, hour + 60 * second), (&late, 60 * second)];
         assert_eq!(merged(at), (Some(990), Some(20 * second), 3), "it has refilled since");
-        // Who heard the question a second later tells an age that is too large: the smaller number counts.
+        // A node that received the question a second later reports a larger age: the smaller number counts.
         let (one, other) = (saw(&[(9 * second, 975)]), saw(&[(10 * second, 0)]));
         assert_eq!(merged([(&one, 10 * second), (&other, 12 * second)]), (Some(0), Some(2 * second), 2));
     }

@@ -1,16 +1,16 @@
-//! Makes what is said of a limit fit an answer of so many bytes.
+//! Shortens the demand on a limit to fit an answer of bounded size.
 
 use std::collections::BTreeMap;
 
 use super::{LimitDemand, NamedPeak, Peak, Refused, Run, sampled};
 
-/// About how many bytes a run, a caller and a place take as JSON.
+/// Approximate sizes of a run, a caller and a place as JSON.
 const RUN_BYTES: usize = 56;
 const CALLER_BYTES: usize = 24;
 const PLACE_BYTES: usize = 24;
 
 impl LimitDemand {
-    /// About how many bytes it takes as JSON.
+    /// Its approximate size as JSON.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let names = self.domain.len() + self.rule.len() + self.limit.len();
@@ -19,8 +19,8 @@ impl LimitDemand {
         320 + names + rows + self.named.iter().map(NamedPeak::bytes).sum::<usize>()
     }
 
-    /// Less of all, until it takes at most so many bytes, half of which are for callers. What is left of those is a sample as good as
-    /// any of its size, and never empty where there were any: then it may take more.
+    /// Drops data of every kind until the rest takes at most `most_bytes`, half of them for callers. The remaining callers
+    /// are an unbiased sample. At least one stays if there were any, even if that exceeds the bound.
     pub fn cut(&mut self, most_bytes: usize) {
         if self.bytes() <= most_bytes {
             return;
@@ -31,7 +31,7 @@ impl LimitDemand {
         while self.bytes() > most_bytes && self.halve() {}
     }
 
-    /// Counts the oldest refusals with the places that their node alone gives them: they are in the order of time.
+    /// Converts the oldest runs to places, using only this node's refusals. Runs are in time order.
     fn fold_runs(&mut self, most: usize) {
         let folded = self.runs.drain(..self.runs.len().saturating_sub(most));
         let mut places: BTreeMap<u64, u64> = self.places.drain(..).collect();
@@ -42,7 +42,7 @@ impl LimitDemand {
         self.places = places.into_iter().collect();
     }
 
-    /// Makes one of two neighbours, as often as it takes. What was admitted and what was refused never become one.
+    /// Merges pairs of neighbours until at most `most` remain. Admissions and refusals are never merged with each other.
     fn merge_places(&mut self, most: usize) {
         while self.places.len() > most.max(2) {
             let admitted = self.places.partition_point(|(place, _)| *place <= self.quota);
@@ -55,7 +55,7 @@ impl LimitDemand {
         }
     }
 
-    /// Leaves out the names of those that are less busy.
+    /// Drops the keys of the less busy callers.
     fn cut_named(&mut self, most_bytes: usize) {
         let mut bytes = 0;
         let fits = self.named.iter().take_while(|one| {
@@ -66,7 +66,7 @@ impl LimitDemand {
         self.named.truncate(fits);
     }
 
-    /// Leaves out every second caller; false where that would be all of them.
+    /// Drops every second caller; false if that would drop all of them.
     fn halve(&mut self) -> bool {
         let halvings = self.halvings + 1;
         let is_left = |peak: &Peak| sampled(peak.caller, halvings);
@@ -80,7 +80,7 @@ impl LimitDemand {
 }
 
 impl NamedPeak {
-    /// About how many bytes it takes as JSON.
+    /// Its approximate size as JSON.
     fn bytes(&self) -> usize {
         64 + self.key.iter().map(|(name, value)| name.len() + 2 * value.len() + 8).sum::<usize>()
     }

@@ -1,17 +1,17 @@
-//! Makes one of what several nodes, or several tables of one node, say of a limit.
+//! Merges the demand on a limit from several nodes, or from several tables of one node.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{LimitDemand, NAMED, NamedPeak, Peak, Refused, Run, sampled};
 
-/// Joins what several nodes say of their limits: what they saw of the same one becomes one.
+/// Merges the demand on each limit over several nodes.
 #[must_use]
 pub fn join_demands(parts: Vec<LimitDemand>) -> Vec<LimitDemand> {
     let mut of_limit: BTreeMap<(String, String, String), Vec<LimitDemand>> = BTreeMap::new();
     for part in parts {
         let name = (part.domain.clone(), part.rule.clone(), part.limit.clone());
         let known = of_limit.entry(name).or_default();
-        // Nodes of another version of the rules count in other cells.
+        // Nodes with another version of the rules use other cells.
         if known
             .first()
             .is_none_or(|known| (known.window_us, &known.algorithm) == (part.window_us, &part.algorithm))
@@ -27,18 +27,18 @@ pub(super) fn run((window, caller): (u64, u32), refused: Refused) -> Run {
     Run { window, caller, used, hits, requests }
 }
 
-/// When parts that are joined were refused.
+/// How the refusals in the merged parts relate in time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusals {
-    /// One after the other: the busier of both counts.
+    /// At different times: the larger number counts.
     AtOtherTimes,
-    /// By several nodes at once: what each refused is its own.
+    /// On several nodes at once: the numbers add up.
     AtOnce,
 }
 
 pub(super) fn joined(parts: &[LimitDemand], when: Refusals) -> LimitDemand {
     let Some(first) = parts.first() else { return LimitDemand::default() };
-    // A part that has no callers left, as releases before this one made them, must not take away those of the others.
+    // A part without callers, as earlier releases could cut them, must not erase those of the others.
     let with_callers = parts.iter().filter(|part| !part.callers.is_empty());
     let halvings = with_callers.map(|part| part.halvings).max().unwrap_or(0);
     let mut callers: HashMap<u32, Peak> = HashMap::new();
@@ -84,10 +84,10 @@ pub(super) fn joined(parts: &[LimitDemand], when: Refusals) -> LimitDemand {
     }
 }
 
-/// The most that each caller was refused within one window, over all parts.
+/// The most hits each caller was refused within one window, over all parts.
 struct MostRefused {
     when: Refusals,
-    /// Of callers whose busiest window is known on every part.
+    /// Callers whose busiest window is known on every part.
     known: HashMap<u32, u64>,
 }
 
@@ -104,7 +104,7 @@ impl MostRefused {
                 let most = own.entry(run.caller).or_default();
                 *most = run.hits.max(*most);
             });
-            // Its busiest window is told no more.
+            // The run of its busiest window was dropped.
             for peak in part.callers.iter().filter(|peak| own.get(&peak.caller) < Some(&peak.refused)) {
                 known.remove(&peak.caller);
             }
@@ -112,7 +112,7 @@ impl MostRefused {
         MostRefused { when, known }
     }
 
-    /// What a caller was refused at most, where `so_far` is known of other parts.
+    /// The most hits a caller was refused, given `so_far` from other parts.
     fn with(&self, so_far: u64, peak: &Peak) -> u64 {
         match (self.known.get(&peak.caller), self.when) {
             (Some(known), _) => *known,

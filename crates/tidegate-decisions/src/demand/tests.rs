@@ -1,10 +1,10 @@
-//! What is known of limits, against counts by hand.
+//! Demand on limits, compared with counts by hand.
 
 use super::*;
 
 const MINUTE: Option<Micros> = Some(Micros::from_secs(60));
 
-/// Caller `caller` asks under a limit of 100 a minute, has used `used` after that, and was refused or not.
+/// Caller `caller` makes a request under a limit of 100 per minute, has used `used` after it, and was refused or not.
 fn note(demand: &Demand, caller: u32, used: u64, refused: bool, now_us: u64) {
     note_of("r", demand, caller, used, refused, now_us);
 }
@@ -28,7 +28,7 @@ fn note_of(rule: &str, demand: &Demand, caller: u32, used: u64, refused: bool, n
     });
 }
 
-/// A caller's hash: its low bits are as good as any.
+/// A caller's hash with well-mixed low bits.
 fn hash(n: u64) -> u32 {
     u32::try_from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).unwrap()
 }
@@ -58,7 +58,7 @@ fn what_is_refused_in_one_window_is_asked_beyond_the_limit() {
     let demand = Demand::default();
     (1..=100).for_each(|used| note(&demand, 7, used, false, 1));
     (0..30).for_each(|_| note(&demand, 7, 100, true, 2));
-    // A minute later it asks for ten more than it may.
+    // A minute later it requests ten more than it may.
     (0..10).for_each(|_| note(&demand, 7, 100, true, 61_000_000));
     let found = demand.of(None, None).remove(0);
     assert_eq!(found.callers[0].needed(), 130);
@@ -89,7 +89,7 @@ fn nodes_that_saw_parts_of_a_caller_know_together_what_one_would() {
 
 #[test]
 fn a_fleet_counts_what_each_limit_would_have_refused_as_exactly_as_one_node() {
-    // Callers 1 to 20 ask as often as they are called, by turns of three nodes, under a limit of 5.
+    // Caller n makes n requests, for n from 1 to 20, spread over three nodes, under a limit of 5.
     let nodes = [Demand::default(), Demand::default(), Demand::default()];
     let mut turn = 0;
     for caller in 1..=20_u32 {

@@ -197,7 +197,7 @@ fn the_end_of_a_lease_says_its_domain_and_renewals_beyond_the_rate_are_counted()
     let domains: Vec<Option<String>> =
         world.log.recent().iter().map(|entry| entry.domain().map(str::to_owned)).collect();
     assert!(domains.iter().all(|domain| domain.as_deref() == Some("jobs")), "{domains:?}");
-    // Beside the admission and the end, the first two, and few of those beyond the rate.
+    // Beside the admission and the end: the first two, and few of those beyond the rate.
     let (renewals, left_out) = (domains.len() - 2, world.log.stats().renewals_left_out);
     assert!((2..10).contains(&renewals), "{renewals} renewals");
     assert_eq!(renewals as u64 + left_out, 50);
@@ -246,7 +246,7 @@ fn what_is_kept_adds_up_to_what_was_decided() {
         |verdict| world.log.search(&Query { verdict: Some(verdict), ..Query::default() }).stand_for;
     assert_eq!((admitted, refused), (1_500, 4_500));
     assert_eq!(stand_for(Verdict::Admitted), admitted);
-    // Beyond the rate one in sixteen and fewer is kept: an estimate.
+    // Beyond the rate, one in sixteen and fewer is kept: an estimate.
     let told = stand_for(Verdict::Refused);
     assert!(told.abs_diff(refused) < refused / 5, "{told} of {refused}");
 }
@@ -261,7 +261,7 @@ fn a_flood_of_strange_callers_stays_within_its_bytes() {
     let stats = world.log.stats();
     assert!(stats.bytes <= 256 << 10 && stats.records > 100, "{stats:?}");
     assert_eq!(stats.kept, 20_000);
-    // Two rankings of two rules, and those whose peaks are known under the limit of each.
+    // Two rankings of two rules, and the callers with known peaks under each limit.
     assert!(stats.callers <= 4 * 256 + 2 * 6_144, "{stats:?}");
 }
 
@@ -281,7 +281,7 @@ fn callers_are_ranked_under_every_rule_they_match() {
     assert_eq!(top("per-user", By::Used), [("alice".to_owned(), 9), ("bob".to_owned(), 2)]);
     assert_eq!(top("per-user", By::Refused), [("alice".to_owned(), 6)]);
     assert_eq!(top("per-user", By::Near)[0].0, "alice");
-    // A shadow rule's refusals are ranked too: that is what one looks at it for.
+    // Refusals of a shadow rule are ranked too: that is what it is for.
     assert_eq!(top("tried", By::Used), [("10.0.0.1".to_owned(), 11)]);
 }
 
