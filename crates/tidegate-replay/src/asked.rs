@@ -1,4 +1,4 @@
-//! A recorded request as the limiter is asked it.
+//! Turns a recorded request into a limiter request.
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
@@ -9,16 +9,16 @@ use crate::parse::{Attributes, Recorded};
 
 type Entries<'e> = SmallVec<[(&'e str, &'e [u8]); 8]>;
 
-/// What a request spends.
+/// Whether a request spends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spending {
-    /// What it did.
+    /// As recorded.
     AsRecorded,
-    /// Nothing: it only looks.
+    /// Nothing: it only reads.
     Nothing,
 }
 
-/// Calls `then` with what `recorded` asks in `domain`.
+/// Calls `then` with the limiter request for `recorded` in `domain`.
 #[inline]
 pub(crate) fn with_request<T>(
     recorded: &Recorded<'_>,
@@ -26,7 +26,7 @@ pub(crate) fn with_request<T>(
     domain: &str,
     then: impl FnOnce(&CheckRequest<'_>) -> T,
 ) -> T {
-    // Filled where it stands: it is large.
+    // Filled in place: it is large.
     let mut entries = Entries::new();
     entries.extend(recorded.attributes.iter().map(|(name, value)| (&**name, &**value)));
     let cost = |cost: u64| if spending == Spending::Nothing { 0 } else { cost };
@@ -49,7 +49,7 @@ pub(crate) fn with_request<T>(
     for ((entries, limit), also) in others.iter().zip(&recorded.own.also) {
         asks.push(self::ask(entries, cost(also.cost)).limit(limit.as_ref()));
     }
-    // In their order: of readings that name the same cell, the first one's cost counts.
+    // In their order: of readings with the same cell, the first one's cost counts.
     asks.insert(recorded.own.also_before.min(asks.len()), ask.limit(first.as_ref()));
     then(&CheckRequest::new(domain, &asks).patience(patience))
 }

@@ -1,10 +1,10 @@
-//! The callers of one rule: what each asked for, and what it was told.
+//! The callers of one rule: the requests of each, and its refusals.
 //!
-//! Keys are chosen by callers, so the table's hash is keyed at random; nothing that is reported depends on its order.
-//! Almost every line of a log looks for a caller that is no longer in the processor's cache. So a caller is two cache lines,
-//! and requests are counted some at a time: their callers are fetched from memory at once, where one after another each
-//! would be waited for. A table that is full keeps every second caller, by another hash that is the same in every run, and so on: what is counted
-//! then is a sample of callers, each of them whole.
+//! Callers choose their keys, so the table's hash is keyed at random; nothing in the report depends on its order. Almost
+//! every line of a log looks up a caller that is no longer in the CPU cache. So a caller is two cache lines, and requests
+//! are counted in small batches: their callers are fetched from memory concurrently instead of one after another. A full
+//! table drops every second caller, by another hash that is the same in every run, and again when it is full again: the rest
+//! is a sample of callers, each of them with complete counts.
 
 use std::hash::BuildHasher;
 
@@ -20,25 +20,25 @@ use crate::demand::Demand;
 
 /// Callers of one rule.
 pub(crate) struct Callers {
-    /// In the order in which they came.
+    /// In order of arrival.
     all: Vec<Entry>,
-    /// Where each is, by the hash of its key.
+    /// The index of each caller, by the hash of its key.
     places: HashTable<u32>,
     hasher: RandomState,
-    /// Requests that are not counted yet, in their order.
+    /// Requests not yet counted, in order.
     noted: Vec<Noted>,
     pub(crate) limits: Vec<LimitTrack>,
-    /// Requests of callers that have limits of their own: what they ask for says nothing of what the rule's could be.
+    /// Requests of callers with limits of their own: their demand says nothing about what the rule's limits should be.
     pub(crate) left_out: u64,
     most: usize,
-    /// One in two to the power of this is kept.
+    /// The sampling: one in 2^`halvings` callers is kept.
     halvings: u32,
 }
 
-/// How many requests are counted at a time; twice as many gained no more.
+/// Requests counted in one batch; twice as many gained nothing.
 const TOGETHER: usize = 16;
 
-/// A request that is not counted yet.
+/// A request not yet counted.
 struct Noted {
     key: Key,
     hash: u64,
@@ -46,7 +46,7 @@ struct Noted {
     refused: bool,
     now: Timestamp,
     hits: Hits,
-    /// What limits it: which track, and which limit of that.
+    /// The limits that apply: the index of the track, and of the limit within it.
     limits: SmallVec<[(u32, u32); 2]>,
 }
 
@@ -60,24 +60,24 @@ struct Entry {
 /// Two cache lines, both of which [`Callers::fetch`] reads.
 const _: () = assert!(size_of::<Entry>() == 128);
 
-/// A caller's key under the rule. Most are short: those lie in the entry, so that a look-up goes nowhere else.
+/// A caller's key under the rule. Most are short and stored inline, so that a lookup touches no other memory.
 type Key = SmallVec<[u8; 24]>;
 
-/// What one caller asked for, and what it was told.
+/// One caller's requests and refusals.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     pub(crate) requests: u64,
-    /// Elsewhere, for most callers are never refused.
+    /// Boxed, because most callers are never refused.
     refusals: Option<Box<Refusals>>,
     pub(crate) demands: SmallVec<[(u32, Demand); 1]>,
 }
 
-/// How often a caller was refused.
+/// A caller's refusals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Refusals {
-    /// Now, and before.
+    /// Under the new rules, and under those compared with.
     pub(crate) counts: [u64; 2],
-    /// The first time now.
+    /// The first one under the new rules.
     pub(crate) first: Option<Timestamp>,
 }
 
@@ -90,17 +90,17 @@ impl Caller {
 /// One limit of the rule, and the runs of all callers under it.
 pub(crate) struct LimitTrack {
     digest: [u64; 2],
-    /// Empty where the rule has none.
+    /// Empty if the rule has no tiers.
     tier: String,
     pub(crate) name: String,
     /// The largest of its limits.
     pub(crate) limit: Limit,
-    /// All that there are.
+    /// All of its limits.
     limits: Vec<Limit>,
     pub(crate) runs: Histogram,
 }
 
-/// Which rules are asked.
+/// The new rules, or those compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Now,
@@ -116,18 +116,18 @@ impl Callers {
             noted: Vec::with_capacity(TOGETHER),
             limits: Vec::new(),
             left_out: 0,
-            // A place is 32 bits.
+            // An index has 32 bits.
             most: most.clamp(1, 1 << 31),
             halvings: 0,
         }
     }
 
-    /// Each caller's key, and the caller.
+    /// The callers with their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &Caller)> {
         self.all.iter().map(|entry| (&*entry.key, &entry.caller))
     }
 
-    /// How many callers each of those in the table stands for.
+    /// The number of callers that each one in the table stands for.
     pub(crate) fn each_stands_for(&self) -> u64 {
         1 << self.halvings
     }
@@ -154,7 +154,7 @@ impl Callers {
         }
     }
 
-    /// Counts what was noted.
+    /// Counts the batch.
     fn count_noted(&mut self) {
         let mut noted = std::mem::take(&mut self.noted);
         self.fetch(&noted);
@@ -162,11 +162,10 @@ impl Callers {
         self.noted = noted;
     }
 
-    /// Reads something of every caller that was noted. None of these reads waits for another, so that the memory of all is on
-    /// its way at once.
+    /// Reads from every caller in the batch. No read depends on another, so that all cache misses overlap.
     fn fetch(&self, noted: &[Noted]) {
         let read = |noted: &Noted| {
-            // Mostly the right one, though only seven bits of the hash are compared. Both of its cache lines are read.
+            // Usually the right entry, although only seven bits of the hash are compared. Reads both of its cache lines.
             let entry = &self.all[*self.places.find(noted.hash, |_| true)? as usize];
             Some(entry.key.len() + entry.caller.demands.len())
         };
@@ -208,7 +207,7 @@ impl Callers {
         }
     }
 
-    /// Where the caller of this key is, who may be new; none where there is no room for it.
+    /// The index of the caller with this key, added if new; `None` if the table is full.
     #[inline]
     fn place_of(&mut self, Noted { key, hash, .. }: &Noted) -> Option<usize> {
         let is_it = |place: &u32| self.all[*place as usize].key == *key;
@@ -225,7 +224,7 @@ impl Callers {
         Some(place)
     }
 
-    /// Counts what is left, and ends the runs that are under way.
+    /// Counts the rest, and ends the open runs.
     pub(crate) fn finish(&mut self) {
         self.count_noted();
         for (track, demand) in self.all.iter_mut().flat_map(|entry| &mut entry.caller.demands) {
@@ -237,7 +236,7 @@ impl Callers {
         self.halvings == 0 || sampled(key, self.halvings)
     }
 
-    /// Keeps every second caller.
+    /// Drops every second caller.
     fn halve(&mut self) {
         self.halvings += 1;
         self.all.retain(|entry| sampled(&entry.key, self.halvings));
@@ -257,7 +256,7 @@ fn sampled(key: &[u8], halvings: u32) -> bool {
     SipHasher13::new_with_keys(0x7469_6465, 0x6761_7465).hash(key).trailing_zeros() >= halvings
 }
 
-/// The track of a limit, and its place among the limits of that.
+/// The track of a limit, and the limit's index within it.
 fn track_of(tracks: &mut Vec<LimitTrack>, limit: &RuleLimit, tier: &str) -> (u32, u32) {
     let digest = limit.scope.digest();
     let is_it = |track: &LimitTrack| track.digest == digest && track.tier == tier;
@@ -286,10 +285,10 @@ fn track_of(tracks: &mut Vec<LimitTrack>, limit: &RuleLimit, tier: &str) -> (u32
     (u32::try_from(place).expect("few limits"), u32::try_from(which).expect("few limits"))
 }
 
-/// The longest name of a caller that is shown.
+/// The longest caller name shown.
 const MOST_SHOWN: usize = 120;
 
-/// A caller's key as a person reads it: names and values, nothing in it that a terminal would act on.
+/// A caller's key for display: names and values, without characters that a terminal would act on.
 pub(crate) fn shown(key: &[u8], names: &[String]) -> String {
     let (mut rest, mut parts) = (key, Vec::new());
     while let Some((part, after)) = take_part(rest) {
@@ -311,7 +310,7 @@ pub(crate) fn shown(key: &[u8], names: &[String]) -> String {
     }
 }
 
-/// A character, or its escape where it is one that a terminal or a reader would stumble over.
+/// A character, or its escape if it could confuse a terminal or a reader.
 pub(crate) fn printable(character: char) -> impl Iterator<Item = char> {
     let hidden = character.is_control()
         || matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,22 +1,22 @@
-//! How much one caller asks for at its busiest, whatever the limit: what a limit would have to be to let it pass.
+//! The peak demand of one caller, independent of the limit: the limit that would have admitted everything.
 //!
-//! A window asks for its peak count. A bucket asks for the burst that its rate would have needed: the highest backlog of a
-//! bucket without a bound. A sliding window has no fixed edges, so its peak is taken over eight slots of a seventh of the
-//! window each, which hold every window of that length: it errs upwards, by what came within a seventh of the window.
+//! For a window it is the peak count. For a bucket it is the burst that its rate would have needed: the highest backlog of
+//! an unbounded bucket. A sliding window has no fixed edges, so its peak is taken over eight slots of a seventh of the
+//! window each, which contain every window of that length: it errs upwards, by what came within a seventh of the window.
 //!
-//! A *run* is one window, or one time in which a bucket was not empty. With a limit of L, a run that asked for m has about
-//! m - L requests refused: exact for fixed windows, an estimate for the others.
+//! A *run* is one window, or one period in which a bucket was not empty. With a limit of L, a run with a demand of m has
+//! about m - L requests refused: exact for fixed windows, an estimate for the others.
 
 use tidegate_core::{Limit, Timestamp};
 use tidegate_decisions::Histogram;
 
 const SLOTS: usize = 8;
 
-/// What one caller asks of one limit.
+/// One caller's demand on one limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Demand {
     pub(crate) peak: u64,
-    /// The most that the current run asked for.
+    /// The peak of the current run.
     run: u64,
     state: State,
 }
@@ -27,16 +27,16 @@ enum State {
         start: u64,
     },
     Sliding {
-        /// Where the next slot begins, in microseconds.
+        /// The end of the current slot, in microseconds.
         slot_end: u64,
-        /// What was asked for in each slot, the latest first.
+        /// The hits in each slot, latest first.
         ring: [u32; SLOTS],
     },
     Bucket {
         backlog: u64,
         as_of: u64,
     },
-    /// A concurrency limit: what is held at once is not what is asked for over time.
+    /// A concurrency limit: the number held at once is not a demand over time.
     Unknown,
 }
 
@@ -53,7 +53,7 @@ impl Demand {
         Demand { peak: 0, run: 0, state }
     }
 
-    /// Notes a request for `hits` at `now`; runs that have ended go to `runs`.
+    /// Records a request for `hits` at `now`; ended runs are added to `runs`.
     pub(crate) fn note(&mut self, limit: &Limit, now: Timestamp, hits: u64, runs: &mut Histogram) {
         match (&mut self.state, limit) {
             (State::Window { start }, Limit::FixedWindow(window)) => {
@@ -68,7 +68,7 @@ impl Demand {
             (State::Sliding { slot_end, ring }, Limit::SlidingWindow(_) | Limit::SlidingLog(_)) => {
                 if now.as_micros() >= *slot_end {
                     let window = limit.period().map_or(1, |window| window.get()).max(7);
-                    // Seven of these cover the window; its end may stand anywhere in an eighth.
+                    // Seven of these cover the window; an eighth because it may start anywhere within a slot.
                     let width = window.div_ceil(7);
                     let (slot, current) = ((*slot_end / width).saturating_sub(1), now.as_micros() / width);
                     if current / 7 != slot / 7 {
@@ -105,7 +105,7 @@ impl Demand {
         }
     }
 
-    /// Ends the run that is under way: there is no more to come.
+    /// Ends the open run: no more requests follow.
     pub(crate) fn finish(&mut self, runs: &mut Histogram) {
         end_run(&mut self.run, runs);
     }
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// What a caller asks for that comes at these milliseconds: its peak, and its runs.
+    /// Checks the peak and the runs of a caller with requests at these milliseconds.
     #[track_caller]
     fn check(limit: &Limit, at_ms: &[u64], peak: u64, runs: &[(u64, u64)]) {
         let (mut demand, mut ended) = (Demand::new(limit), Histogram::default());
@@ -146,7 +146,7 @@ mod tests {
     fn a_bucket_asks_for_the_burst_that_its_rate_would_need() {
         let rate = Rate::new(10, Micros::from_secs(1)).unwrap();
         let limit = Limit::TokenBucket(TokenBucket::new(rate, 5).unwrap());
-        // Three at once need a burst of 3. A hundred ms later one has drained: the next needs 3 again.
+        // Three at once need a burst of 3. After 100 ms one has drained, so the next needs 3 again.
         check(&limit, &[0, 0, 0, 100], 3, &[(3, 1)]);
         check(&limit, &[0, 0, 5_000], 2, &[(1, 1), (2, 1)]);
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_sliding_window_asks_for_what_lies_over_an_edge_too() {
         let limit = Limit::SlidingWindow(SlidingWindow::new(5, Micros::from_secs(7)).unwrap());
-        // Six within four seconds, over the edge of two aligned windows.
+        // Six within four seconds, across the edge of two aligned windows.
         let edge = 7_000 - (1_800_000_000_000 % 7_000);
         let at: Vec<u64> = (0..6).map(|n| edge - 2_000 + n * 800).collect();
         let (mut demand, mut runs) = (Demand::new(&limit), Histogram::default());

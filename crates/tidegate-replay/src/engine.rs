@@ -1,4 +1,4 @@
-//! Plays requests through the real limiter, under a clock that shows the time of the line.
+//! Replays requests through the real limiter, with the clock set to the time of each line.
 
 mod in_turn;
 
@@ -28,23 +28,23 @@ use crate::report::{BadLineExample, Lines, Report};
 use crate::ruled::{Ruled, at_once};
 use crate::summary::{RuleTally, Tally, printable_start};
 
-/// How to replay.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The domain of requests that do not say theirs.
+    /// The domain of requests without one.
     pub domain: String,
-    /// The most callers that are told apart under each rule. Beyond that they are sampled. About 200 bytes each.
+    /// The most callers told apart per rule; beyond that they are sampled. About 200 bytes each.
     pub most_callers: usize,
-    /// Bounds of the memory store that decides.
+    /// Bounds of the memory store.
     pub memory: MemoryConfig,
-    /// How many callers are named in each list.
+    /// The number of callers named in each list.
     pub named: usize,
-    /// What is known of values that the log hashes.
+    /// What is known about values that the log hashes.
     pub hashed: HashedValues,
 }
 
 impl Options {
-    /// The defaults, for requests of `domain`.
+    /// The defaults, with `domain` for requests without one.
     #[must_use]
     pub fn new(domain: impl Into<String>) -> Self {
         let memory = MemoryConfig::new().max_cells(20_000_000).max_log_bytes(2 << 30);
@@ -58,54 +58,54 @@ impl Options {
     }
 }
 
-/// Idle cells are looked for after this many requests, in one part of [`SWEEP_PARTS`] of the store.
+/// A sweep for idle cells runs after this many requests, over one of [`SWEEP_PARTS`] parts of the store.
 const SWEEP_EVERY: u64 = 1 << 16;
 const SWEEP_PARTS: usize = 8;
-/// Lines that could not be read and are shown.
+/// The most unreadable lines shown.
 const MOST_EXAMPLES: usize = 5;
 
-/// A replay under way.
+/// A replay in progress.
 pub struct Replay {
     options: Options,
-    /// The domain of requests that do not say theirs; taken out while one of them is played.
+    /// The domain of requests without one; taken out while such a request is replayed.
     domain: String,
     clock: Arc<ManualClock>,
-    /// The rules, until the first request comes.
+    /// The rules, until the first request.
     waiting: Option<(RuleSet, Option<RuleSet>)>,
     compared: bool,
     now: Option<Ruled>,
     before: Option<Ruled>,
     tally: Arc<Mutex<Tally>>,
     lines: Lines,
-    /// The number of the line that is played.
+    /// The number of the current line.
     number: u64,
     requests: u64,
     format: Option<Format>,
     latest: Option<Timestamp>,
     earliest: Timestamp,
-    /// The line before, where its time is far ahead.
+    /// The previous line, if its time is far ahead.
     leap: Option<Box<Leap>>,
-    /// The first line and the second, where that is far earlier, until the third tells which of them is right.
+    /// The first two lines, if the second is far earlier, until the third shows which of them is right.
     beginning: Option<Box<[Leap; 2]>>,
     leases: Leases,
     penalties: Penalties,
-    /// Lines that were under way at once; none while one of them is chosen.
+    /// Lines that were in flight together; taken out while one of them is chosen.
     racing: Option<Box<RaceOrder>>,
-    /// Whether what is asked now is a look, of which nobody need hear.
+    /// Whether the current check only reads, and is not counted.
     looks: Arc<AtomicBool>,
 }
 
-/// Whether a request passes: now, and under the rules that are compared with.
+/// Whether a request is admitted under the new rules, and under those compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdicts {
     /// Under the new rules.
     pub now: bool,
-    /// Under the others; true without any.
+    /// Under those compared with; true if there are none.
     pub before: bool,
 }
 
 impl Replay {
-    /// A replay of traffic under `rules`, compared with what `against` would have done.
+    /// A replay under `rules`, compared with `against`.
     #[must_use]
     pub fn new(rules: RuleSet, against: Option<RuleSet>, options: Options) -> Self {
         let tally = Tally::new(&rules, against.as_ref(), options.most_callers);
@@ -135,14 +135,15 @@ impl Replay {
         }
     }
 
-    /// Makes the limiters at the time of the first request: a store counts the age of its cells from its own beginning.
+    /// Creates the limiters at the time of the first request: a store measures the age of cells from its own start.
     fn begin(&mut self) {
         let Some((rules, against)) = self.waiting.take() else { return };
         let ruled = |rules: RuleSet, side: Side| {
             let places = self.tally.lock().places(&rules);
             let (tally, clock, looks) = (self.tally.clone(), self.clock.clone(), self.looks.clone());
             let heard = Heard { tally, clock, side, places, looks };
-            // Of the log, so that what is forgotten at a bound is the same in every run, and nobody who asks knows it.
+            // Derived from the log, so that evictions at a bound are the same in every run, and callers cannot predict the
+            // hash.
             let hash_keys = [self.clock.now().as_micros(), 0];
             let store = MemoryStore::with_clock(self.options.memory, self.clock.clone());
             let store = Arc::new(store.with_hash_keys(hash_keys));
@@ -154,10 +155,10 @@ impl Replay {
             (Some(ruled(rules, Side::Now)), against.map(|rules| ruled(rules, Side::Before)));
     }
 
-    /// Plays every line of a log. `progress` is called now and then with the bytes read so far.
+    /// Replays every line of a log. Calls `progress` now and then with the bytes read so far.
     ///
     /// # Errors
-    /// When the log cannot be read. A line that makes no sense is counted, not an error.
+    /// The log cannot be read. A malformed line is counted, not an error.
     pub fn play_log<R: Read>(
         &mut self,
         reader: &mut Reader<R>,
@@ -174,10 +175,10 @@ impl Replay {
         }
     }
 
-    /// Plays every line of logs of our own, in the order of their times.
+    /// Replays every line of decision logs, merged in time order.
     ///
     /// # Errors
-    /// When a log cannot be read. A line that makes no sense is counted, not an error.
+    /// A log cannot be read. A malformed line is counted, not an error.
     pub fn play_merged<R: Read>(
         &mut self,
         logs: &mut MergeByTime<R>,
@@ -193,15 +194,15 @@ impl Replay {
         }
     }
 
-    /// Plays one line.
+    /// Replays one line.
     pub fn play_line(&mut self, line: Line<'_>, parser: &mut Parser) {
-        // The header of a CSV file is a line, and was read before.
+        // The header of a CSV file is a line too, and was read before.
         let header = u64::from(parser.format() == Format::Csv);
         let number = self.lines.read + 1 + header;
         self.play_merged_line(MergedLine { number, line, ahead_us: 0 }, parser);
     }
 
-    /// Plays a line of several logs.
+    /// Replays one line of several logs.
     pub fn play_merged_line(&mut self, line: MergedLine<'_>, parser: &mut Parser) {
         self.format.get_or_insert(parser.format());
         self.lines.read += 1;
@@ -220,10 +221,10 @@ impl Replay {
         }
     }
 
-    /// Plays a line when its turn comes. Where requests take leases, and the log says how long answers took, those that were under
-    /// way at once may be played in another order than they stand in the log.
+    /// Queues a line. If requests take leases, and the log says how long answers took, requests that were in flight together
+    /// may be replayed in another order than the log's.
     pub fn put(&mut self, recorded: &Recorded<'_>) {
-        // A line that stands for several tells when one of them was decided, and nothing of the others.
+        // A line that stands for several requests gives the time of one of them, and says nothing about the others.
         match &mut self.racing {
             Some(racing) if recorded.own.answered_in.is_some() && recorded.weight == 1 => {
                 racing.put(recorded.clone().into_owned());
@@ -236,13 +237,13 @@ impl Replay {
         }
     }
 
-    /// Plays what waits and is known to be next; where no more comes, all of it.
+    /// Replays the queued lines that are known to be next; all of them if no more follow.
     fn play_waiting(&mut self, more: More) {
         while let Some(mut racing) = self.racing.take() {
             let next = racing.next(more, |recorded, at| self.would_pass(recorded, at));
             self.racing = Some(racing);
             let Some(mut next) = next else { return };
-            // Those that were under way at once are played in any order. What is further behind is out of order.
+            // Lines in flight together may come in any order. Only a line further behind is out of order.
             if let Some(latest) = self.latest.filter(|latest| next.when() + LONGEST >= *latest) {
                 let at = next.when().max(latest);
                 next.own.decided_at = next.own.decided_at.map(|_| at);
@@ -252,7 +253,7 @@ impl Replay {
         }
     }
 
-    /// Whether a request would pass at `at`, by the rules that are most like those of then.
+    /// Whether a request would be admitted at `at`, under the rules closest to those at the time.
     fn would_pass(&mut self, recorded: &Recorded<'_>, at: Timestamp) -> bool {
         if self.now.is_none() {
             return true;
@@ -285,8 +286,8 @@ impl Replay {
         }
     }
 
-    /// Decides one request; none if the rules do not have its domain, or where the line tells of something else. Where a line
-    /// stands for several, the last one's answer.
+    /// Decides one request; `None` if the rules do not have its domain, or the line is an event. For a line that stands for
+    /// several requests, returns the last decision.
     pub fn play(&mut self, recorded: &Recorded<'_>) -> Option<Verdicts> {
         let at = self.in_order(recorded.when());
         self.end_leases(at);
@@ -328,7 +329,7 @@ impl Replay {
     ) -> Option<Verdicts> {
         let mut verdicts = None;
         for turn in 0..recorded.weight {
-            // Of a line that stands for several, the log tells the end of one lease: that of the last.
+            // For a line that stands for several requests, the log has the end of one lease: the last one's.
             let holds = if turn + 1 == recorded.weight { Holds::AsRecorded } else { Holds::Nothing };
             let mut check = |side: Side, ruled: &Option<Ruled>| {
                 let ruled = ruled.as_ref()?;
@@ -345,7 +346,7 @@ impl Replay {
                 self.lines.unknown_domain += 1;
                 return None;
             };
-            // Rules that do not have the domain would not have been asked.
+            // Rules without the domain would not have been consulted.
             let before = check(Side::Before, &self.before).unwrap_or(true);
             let mut tally = self.tally.lock();
             tally.decided(at, now, before, self.compared);
@@ -359,7 +360,7 @@ impl Replay {
         verdicts
     }
 
-    /// Does to the limits what was done to them beside a decision.
+    /// Applies a recorded change of limits other than a decision.
     fn settle(&mut self, recorded: &Recorded<'_>, domain: &str, at: Timestamp) {
         let mark = recorded.own.lease.unwrap_or_default();
         match recorded.tells {
@@ -389,7 +390,7 @@ impl Replay {
                 let open = self.leases.renewed(mark, at);
                 for (side, token) in open.into_iter().flat_map(|open| &open.tokens) {
                     let ruled = if *side == Side::Now { &self.now } else { &self.before };
-                    // One that has ended stays so.
+                    // An expired lease stays expired.
                     ruled.as_ref().map(|ruled| at_once(ruled.limiter.renew(token)));
                 }
             }
@@ -408,7 +409,7 @@ impl Replay {
         self.lines.events += 1;
     }
 
-    /// How many requests were decided so far, or wait to be: a line may stand for many.
+    /// The number of requests decided or queued so far; a line may stand for many.
     #[must_use]
     pub fn requests(&self) -> u64 {
         let racing = self.racing.as_ref().map_or(0, |racing| racing.len() as u64);
@@ -424,7 +425,7 @@ impl Replay {
         }
     }
 
-    /// Time never goes back: a line that is earlier than the one before is decided at that one's time.
+    /// Time never goes back: a line earlier than its predecessor is decided at the predecessor's time.
     fn in_order(&mut self, at: Timestamp) -> Timestamp {
         let Some(latest) = self.latest else {
             (self.latest, self.earliest) = (Some(at), at);
@@ -440,19 +441,19 @@ impl Replay {
         at
     }
 
-    /// Ends what is over by `at`.
+    /// Releases the leases that end by `at`.
     fn end_leases(&mut self, at: Timestamp) {
         while let Some(held) = self.leases.pop_until(at) {
             self.clock.set(held.until);
             if let Some(ruled) = self.ruled(held.side) {
-                // One that has outlived its time to live is gone already.
+                // If it has outlived its time to live, it is already gone.
                 drop(at_once(ruled.limiter.release(&held.token)));
             }
         }
         self.leases.expire_until(at);
     }
 
-    /// What was found.
+    /// The report.
     #[must_use]
     pub fn finish(mut self) -> Report {
         let beginning = self.beginning.take().into_iter().flat_map(|both| *both);
@@ -479,12 +480,12 @@ impl std::fmt::Debug for Replay {
     }
 }
 
-/// Hears what a limiter decides, rule by rule and caller by caller.
+/// Observes a limiter's decisions, by rule and caller.
 struct Heard {
     tally: Arc<Mutex<Tally>>,
     clock: Arc<ManualClock>,
     side: Side,
-    /// Where the tally keeps each rule of the set.
+    /// The index of each rule in the tally.
     places: Box<[usize]>,
     looks: Arc<AtomicBool>,
 }

@@ -1,14 +1,14 @@
-//! A map by marks that keeps the latest entries.
+//! A map keyed by marks that keeps only the latest entries.
 
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::quality::RandomState;
 
-/// At most a number of entries: one more takes the place of the oldest.
+/// A bounded number of entries: a new one replaces the oldest.
 pub(crate) struct LatestMap<V> {
     most: usize,
     entries: HashMap<u64, V, RandomState>,
-    /// The marks in the order in which they came, some of which are gone.
+    /// The marks in insertion order; some have been removed from the map.
     in_turn: VecDeque<u64>,
 }
 

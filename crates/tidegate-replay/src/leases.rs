@@ -1,10 +1,10 @@
-//! Leases of requests that are not done yet: until when each is held, as far as the log says.
+//! Leases of requests in progress, and until when each is held, as far as the log says.
 //!
-//! An access log says how long a request took. Our own says when a lease was released or renewed, on a line of its own with
-//! the lease's mark; where none comes, the lease ends by its time to live, in the store. A request that was refused when it
-//! happened has no end to go by: it is held for as long as leases under the same limit were on average so far.
+//! An access log says how long a request took. The decision log has the release or renewal of a lease as a line with the
+//! lease's mark; without one, the lease ends by its time to live, in the store. A request that was refused at the time has
+//! no recorded end: it is held for the average time of the leases under the same limit so far.
 //!
-//! What is kept is bounded by the leases that are held at once, and by a number of releases that no lease was found for.
+//! Memory is bounded by the leases held at once, and by a number of releases without a known lease.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -18,22 +18,22 @@ use crate::callers::Side;
 use crate::latest::LatestMap;
 use crate::parse::Recorded;
 
-/// Releases whose lease has not been seen, of which the last are remembered: clocks of nodes differ, so that a release may be
-/// written before the admission.
+/// The most releases without a known lease that are remembered, the latest ones: the clocks of nodes differ, so a
+/// release may be logged before its admission.
 const MOST_EARLY: usize = 16_384;
 
-/// Leases that have ended and are not forgotten yet, beside as many as are open.
+/// The most ended leases that are still tracked, in addition to as many as are open.
 const MOST_ENDED: usize = 1_024;
 
-/// Leases that are held.
+/// The leases held.
 pub(crate) struct Leases {
-    /// Those whose end is known.
+    /// Leases with a known end.
     held: BinaryHeap<Held>,
-    /// How many there have been.
+    /// The number of leases taken so far.
     taken: u64,
-    /// Those whose end the log is yet to tell, by their marks.
+    /// Leases whose end is a later line, by their marks.
     open: HashMap<u64, Open, RandomState>,
-    /// When those end by themselves at the earliest.
+    /// The earliest times at which those expire.
     expiring: BinaryHeap<Reverse<(Timestamp, u64)>>,
     early: LatestMap<()>,
     /// How long leases were held, by limit.
@@ -41,58 +41,58 @@ pub(crate) struct Leases {
     pub(crate) counts: LeaseCounts,
 }
 
-/// How it is known when leases ended.
+/// How the ends of leases were determined.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeaseCounts {
-    /// By nothing: they count as done at once.
+    /// Unknown: they count as released at once.
     pub(crate) untimed: u64,
-    /// By how long others were held.
+    /// By the average time of others.
     pub(crate) supposed: u64,
     /// By their time to live.
     pub(crate) expired: u64,
-    /// The most requests that a line stands for which took a lease, where that is more than one.
+    /// The most requests that one line with a lease stands for, if more than one.
     pub(crate) one_in: u32,
 }
 
-/// A lease whose end is known.
+/// A lease with a known end.
 pub(crate) struct Held {
     pub(crate) until: Timestamp,
-    /// Tells apart, and orders, what ends at the same time.
+    /// Breaks ties between equal ends.
     sequence: u64,
     pub(crate) side: Side,
     pub(crate) token: LeaseToken,
 }
 
-/// What a line took whose end the log is yet to tell.
+/// The leases of a line whose end is a later line.
 pub(crate) struct Open {
     since: Timestamp,
-    /// When the last of it ends by itself.
+    /// When the last of them expires.
     until: Timestamp,
     pub(crate) tokens: SmallVec<[(Side, LeaseToken); 1]>,
 }
 
-/// How long leases were held, together.
+/// The total time that leases were held, and their number.
 #[derive(Default)]
 struct Lengths {
     leases: u64,
     total_us: u128,
 }
 
-/// What is to be done with a lease that was just taken.
+/// What to do with a lease that was just taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It is held.
+    /// Hold it.
     Held,
-    /// It has to be released at once: nobody knows how long it was held.
+    /// Release it at once: nothing is known about its end.
     DoneAtOnce,
 }
 
-/// What of a line's leases is held.
+/// Which leases of a line are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// This one, for as long as the log says.
+    /// This one, as recorded.
     AsRecorded,
-    /// None: it is one of many that a line stands for, which came at other times.
+    /// None: it is one of many that the line stands for, which came at other times.
     Nothing,
 }
 
@@ -111,7 +111,7 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Takes note of a lease that `recorded` took.
+    /// Records a lease that `recorded` took.
     pub(crate) fn take(
         &mut self,
         recorded: &Recorded<'_>,
@@ -153,26 +153,26 @@ impl Leases {
         });
         open.until = open.until.max(until);
         open.tokens.push((side, token.clone()));
-        // Those that were released stay there until their time to live is over, which may be long.
+        // Released leases stay in the queue until their time to live is over, which may be long.
         if self.expiring.len() > 2 * self.open.len() + MOST_ENDED {
             self.expiring.retain(|Reverse((_, mark))| self.open.contains_key(mark));
         }
     }
 
-    /// How long leases like this one were held so far; none where none has ended.
+    /// How long leases under the same limit were held on average; `None` if none has ended yet.
     fn usual(&self, token: &LeaseToken) -> Option<Micros> {
         let lengths = self.lengths.get(&token.limit_mark())?;
         let usual = lengths.total_us / u128::from(lengths.leases);
         Some(Micros::new(u64::try_from(usual).unwrap_or(u64::MAX)))
     }
 
-    /// The next whose known end is by `at`.
+    /// The next lease with a known end by `at`.
     pub(crate) fn pop_until(&mut self, at: Timestamp) -> Option<Held> {
         self.held.peek().filter(|held| held.until <= at)?;
         self.held.pop()
     }
 
-    /// Forgets those that have ended by themselves before `at`: the store has, too.
+    /// Drops the leases that expired before `at`; the store has, too.
     pub(crate) fn expire_until(&mut self, at: Timestamp) {
         while let Some(Reverse((until, mark))) = self.expiring.peek().copied().filter(|next| next.0.0 < at) {
             self.expiring.pop();
@@ -188,7 +188,7 @@ impl Leases {
         }
     }
 
-    /// What is released at `at`; none where the admission was not seen, or was refused here.
+    /// The leases released at `at`; `None` if the admission was not seen, or was refused here.
     pub(crate) fn released(&mut self, mark: u64, at: Timestamp) -> Option<Open> {
         let open = self.end(mark, at);
         if open.is_none() {
@@ -197,12 +197,12 @@ impl Leases {
         open
     }
 
-    /// What a line took that is not released yet.
+    /// The leases of a line that are not yet released.
     pub(crate) fn held_by(&self, mark: u64) -> &[(Side, LeaseToken)] {
         self.open.get(&mark).map_or(&[], |open| &open.tokens)
     }
 
-    /// What is renewed at `at`.
+    /// The leases renewed at `at`.
     pub(crate) fn renewed(&mut self, mark: u64, at: Timestamp) -> Option<&Open> {
         let open = self.open.get_mut(&mark)?;
         let longest = open.tokens.iter().map(|(_, token)| token.longest_ttl()).max();
@@ -236,7 +236,7 @@ impl PartialOrd for Held {
 }
 
 impl Ord for Held {
-    /// The one that ends first is the greatest: a heap gives that one.
+    /// Reversed: the heap returns the one that ends first.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (other.until, other.sequence).cmp(&(self.until, self.sequence))
     }

@@ -1,13 +1,13 @@
-//! Plays recorded traffic through rules, and says what they would have done.
+//! Replays recorded traffic through rules, and reports what they would have done.
 //!
-//! A [`Reader`] takes lines from a log, a [`Parser`] reads who asked what and when, and [`Replay`] decides each request as a
-//! server would have: by the same limiter, on the memory store, under a clock that shows the time of the line. A
-//! [`Report`] says what each rule would have refused, whom and when, what other rules would have refused instead, and how
-//! much callers ask for at their busiest.
+//! A [`Reader`] splits a log into lines, a [`Parser`] extracts the request and its time, and [`Replay`] decides each request
+//! as a server would have: with the same limiter, on the memory store, with the clock set to the time of the line. A
+//! [`Report`] says what each rule would have refused, for whom and when, what other rules would have refused instead, and
+//! the peak demand of callers.
 //!
-//! The same input gives the same report, byte for byte. Memory is bounded by the cells that are alive and by a number of
-//! callers per rule, beyond which callers are sampled and the report says so. A line that cannot be read is counted and
-//! shown. Nothing here opens a socket or reads a clock.
+//! The same input gives the same report, byte for byte. Memory is bounded by the live cells and by a number of callers per
+//! rule; beyond that callers are sampled, and the report says so. Unreadable lines are counted, and some are shown. Nothing
+//! here opens a socket or reads a clock.
 
 mod asked;
 mod callers;

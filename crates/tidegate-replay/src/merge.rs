@@ -1,16 +1,16 @@
-//! Lines of our own logs in the order of their times: of one log, whose lines several threads wrote, or of several nodes.
+//! Merges lines of decision logs in time order: of one log written by several threads, or of several nodes.
 //!
-//! A node writes a line when it has the answer, so that lines are out of order by as long as answers take. Some lines are
-//! read ahead, and the earliest of them comes first. Of several logs the one goes on whose next line is the earliest.
+//! A node writes a line when it has the answer, so lines are out of order by as long as answers take. Some lines of each log
+//! are read ahead, and the earliest one comes first.
 //!
-//! The time of a line is that of the store, where the line tells it: then all nodes go by one clock. Others have the time of their
-//! node, corrected by how far the store's clock is ahead of it as far as the lines before tell.
+//! The time of a line is the store's, if the line has it: then all nodes use one clock. Other lines have their node's time,
+//! corrected by the offset to the store's clock as estimated from earlier lines.
 //!
-//! A log of very many is opened only when its earliest line is next, and closed after its last. To know when, its first lines are
-//! read once before; the order is the same as if all were open from the start.
+//! With very many logs, each is opened only when its earliest line is next, and closed after its last. To find out when, its
+//! first lines are read once before; the order is the same as if all were open from the start.
 //!
-//! A line more than a day from the one before is either wrong, or the log has a gap there. The next line of the same log tells
-//! which: a wrong one stays where it stands, and whoever plays it finds out by its neighbours.
+//! A line more than a day away from the previous one is either wrong, or the log has a gap there. The next line of the same
+//! log shows which: a wrong one keeps its position, and the replay detects it by its neighbours.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -23,37 +23,37 @@ use tidegate_core::{Micros, Timestamp};
 use crate::parse::{LineTime, Rank, rank_of, time_of};
 use crate::reader::{Line, Reader, Scan};
 
-/// Lines of each log that are read ahead: more than come while the slowest of them waits for its answer.
+/// Lines read ahead per log: more than are written while the slowest request waits for its answer.
 const AHEAD: usize = 512;
-/// Lines that are looked at one by one for the place of another.
+/// Lines compared one by one when inserting another, before a binary search.
 const NEAR: usize = 32;
-/// How little one line changes what is taken for the difference of two clocks.
+/// The weight of the previous estimate of the clock offset: one line changes it by one part in this many.
 const STEADY: i64 = 8;
-/// A step from one line to the next, forward or back, that another line has to confirm.
+/// A step between two lines, forward or back, that another line must confirm.
 pub(crate) const LEAP: Micros = Micros::from_secs(86_400);
 
-/// Opens a log at its beginning, each time that it is called.
+/// Opens a log at its beginning; may be called several times.
 pub type OpenLog<R> = Box<dyn FnMut() -> io::Result<Reader<R>> + Send>;
 
-/// A log that is merged with others.
+/// A log to merge.
 pub enum LogSource<R> {
-    /// It stays open from the start. What was read of it already comes back as its first line.
+    /// Open from the start. A line that was already read of it comes back as its first line.
     Open(Reader<R>, Option<Vec<u8>>),
-    /// It is opened twice: for its first lines, and when they are next.
+    /// Opened twice: for its first lines, and when they are next.
     OnDemand(OpenLog<R>),
 }
 
-/// Logs whose lines are read in the order of their times.
+/// Merges logs in time order.
 #[derive(Debug)]
 pub struct MergeByTime<R> {
     logs: Vec<LogState<R>>,
-    /// Of each log that goes on, the place of its next line: the earliest first, and of equal ones the first log.
+    /// The position of each open log's next line: earliest first, ties by the order of logs.
     order: BinaryHeap<Reverse<(u64, Rank, usize)>>,
-    /// The log that the last line came from; none before the first.
+    /// The log of the last line; `None` before the first.
     last: Option<usize>,
-    /// The log that was read last.
+    /// The log that was last read from.
     reading: usize,
-    /// Bytes of logs that were closed.
+    /// Bytes of closed logs.
     closed_bytes: u64,
 }
 
@@ -66,26 +66,26 @@ enum LogState<R> {
 #[derive(Debug)]
 struct Log<R> {
     reader: Reader<R>,
-    /// In the order in which they are given out. Almost all are read in it, too.
+    /// In output order, which for almost all lines is also the order in the log.
     ahead: VecDeque<ReadAhead>,
-    /// A line whose time is far from that of the line before, until the next one tells whether it is right.
+    /// A line with a time far from the previous one's, until the next line shows whether it is right.
     leaped: Option<(u64, ReadAhead)>,
-    /// Texts that had to make room in the reader's buffer, and those that did before.
+    /// Texts copied out of the reader's buffer, this time and the time before.
     kept: Vec<u8>,
     kept_before: Vec<u8>,
-    /// The number of the last line that was read, and the time of the last one that was right.
+    /// The number of the last line read, and the time of the last line with a plausible one.
     number: u64,
     time: u64,
-    /// How far the store's clock is ahead of this node's, as far as is known.
+    /// The estimated offset of the store's clock to this node's.
     ahead_us: Option<i64>,
     at_end: bool,
 }
 
-/// A line that was read ahead. Those of the same place and rank keep their order.
+/// A line read ahead. Lines with equal position and rank keep their order.
 #[derive(Debug)]
 struct ReadAhead {
     place: u64,
-    /// What was added to the node's clock for it.
+    /// The correction that was added to the node's time.
     ahead_us: i64,
     number: u64,
     text: Text,
@@ -97,13 +97,13 @@ struct ReadAhead {
 pub struct MergedLine<'a> {
     /// Its number in its log.
     pub number: u64,
-    /// What it says.
+    /// Its text.
     pub line: Line<'a>,
-    /// How far the store's clock is ahead of the clock that the line was written by, as far as the lines before tell.
+    /// The estimated offset of the store's clock to the clock of the line.
     pub ahead_us: i64,
 }
 
-/// Where the text of a line stands.
+/// Where the text of a line is stored.
 #[derive(Clone, Debug)]
 enum Text {
     InBuffer(Range<usize>),
@@ -112,20 +112,20 @@ enum Text {
 }
 
 impl MergedLine<'_> {
-    /// A time by the clock that the line was written by, by the store's.
+    /// Converts a time by the line's clock to the store's clock.
     pub(crate) fn by_the_store(&self, at: Timestamp) -> Timestamp {
         Timestamp::from_micros(at.as_micros().saturating_add_signed(self.ahead_us))
     }
 }
 
 impl<R: Read> MergeByTime<R> {
-    /// The lines of these logs. What was read of one already comes back as its first line.
+    /// Merges these logs. A line that was already read of one comes back as its first line.
     #[must_use]
     pub fn new(logs: impl IntoIterator<Item = (Reader<R>, Option<Vec<u8>>)>) -> Self {
         MergeByTime::of(logs.into_iter().map(|(reader, first)| LogSource::Open(reader, first)))
     }
 
-    /// The lines of these logs.
+    /// Merges these logs.
     #[must_use]
     pub fn of(logs: impl IntoIterator<Item = LogSource<R>>) -> Self {
         let state = |log| match log {
@@ -141,7 +141,7 @@ impl<R: Read> MergeByTime<R> {
         }
     }
 
-    /// How many bytes were read so far.
+    /// The number of bytes read so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let open = self.logs.iter().map(|log| match log {
@@ -151,16 +151,16 @@ impl<R: Read> MergeByTime<R> {
         self.closed_bytes + open.sum::<u64>()
     }
 
-    /// The place of the log that was read last: the one that an error is about.
+    /// The index of the log last read from: the one that an error is about.
     #[must_use]
     pub fn reading(&self) -> usize {
         self.reading
     }
 
-    /// The next line; none at the end of all.
+    /// The next line; `None` at the end of all logs.
     ///
     /// # Errors
-    /// When a log cannot be opened or read: [`MergeByTime::reading`] says which.
+    /// A log cannot be opened or read: [`MergeByTime::reading`] says which.
     pub fn next_line(&mut self) -> io::Result<Option<MergedLine<'_>>> {
         match self.last.take() {
             Some(last) => self.go_on(last)?,
@@ -169,7 +169,7 @@ impl<R: Read> MergeByTime<R> {
         while let Some(Reverse((_, _, place))) = self.order.pop() {
             self.open(place)?;
             let LogState::Open(log) = &mut self.logs[place] else { continue };
-            // A log that was opened again may have been emptied.
+            // A log that was opened again may have been truncated meanwhile.
             let Some(line) = log.ahead.pop_front() else { continue };
             self.last = Some(place);
             let LogState::Open(log) = &self.logs[place] else { return Ok(None) };
@@ -180,7 +180,7 @@ impl<R: Read> MergeByTime<R> {
         Ok(None)
     }
 
-    /// Finds out when the next line of a log is, and closes a log that has none.
+    /// Queues a log by its next line, or closes it if there is none.
     fn go_on(&mut self, place: usize) -> io::Result<()> {
         self.reading = place;
         let is_alone = self.logs.len() == 1;
@@ -231,7 +231,7 @@ impl<R: Read> Log<R> {
         log
     }
 
-    /// Where its next line belongs; none at its end. A log that is alone need not know how lines rank.
+    /// The position of its next line; `None` at its end. A single log does not need ranks.
     fn next_place(&mut self, is_alone: bool) -> io::Result<Option<(u64, Rank)>> {
         self.read_ahead()?;
         let place = |line: &ReadAhead| (line.place, if is_alone { Rank::Unknown } else { self.rank(line) });
@@ -267,7 +267,7 @@ impl<R: Read> Log<R> {
         }
     }
 
-    /// Copies the texts of lines that are not given out yet: the reader's buffer is about to be filled anew.
+    /// Copies the texts of pending lines, because the reader's buffer is about to be refilled.
     fn keep_texts(&mut self) {
         std::mem::swap(&mut self.kept, &mut self.kept_before);
         self.kept.clear();
@@ -288,7 +288,7 @@ impl<R: Read> Log<R> {
         let time = self.text(text.clone()).and_then(time_of).map(|time| self.by_the_store(time));
         let ahead_us = self.ahead_us.unwrap_or(0);
         let line = ReadAhead { place: self.time, ahead_us, number: self.number, text };
-        // What tells no time stays where it is.
+        // A line without a time keeps its position.
         let Some(time) = time else { return self.insert(line) };
         if let Some((leaped_to, leaped)) = self.leaped.take() {
             let goes_on = match leaped_to > self.time {
@@ -310,10 +310,10 @@ impl<R: Read> Log<R> {
         self.insert(ReadAhead { place: time, ..line });
     }
 
-    /// The time of a line by the store's clock, as far as is known.
+    /// The time of a line by the store's clock, as far as known.
     fn by_the_store(&mut self, LineTime { noted, decided }: LineTime) -> u64 {
         let Some(decided) = decided else { return noted.saturating_add_signed(self.ahead_us.unwrap_or(0)) };
-        // A line is noted somewhere between question and answer, so that each tells the difference only roughly.
+        // A line's time is somewhere between request and answer, so each gives only a rough offset.
         let seen = decided.cast_signed().saturating_sub(noted.cast_signed());
         let known = self.ahead_us.unwrap_or(seen);
         self.ahead_us = Some(known.saturating_add(seen.saturating_sub(known) / STEADY));
@@ -323,7 +323,7 @@ impl<R: Read> Log<R> {
     fn insert(&mut self, line: ReadAhead) {
         match self.ahead.back() {
             Some(last) if self.is_after(last, &line) => {
-                // It is seldom far from where it stands.
+                // It is seldom far from its position in the log.
                 let later =
                     self.ahead.iter().rev().take(NEAR).take_while(|other| self.is_after(other, &line));
                 let before = match later.count() {
@@ -336,7 +336,7 @@ impl<R: Read> Log<R> {
         }
     }
 
-    /// Whether `other` comes after `line`. How they rank is looked at only where their times are the same.
+    /// Whether `other` comes after `line`. Ranks are compared only for equal times.
     fn is_after(&self, other: &ReadAhead, line: &ReadAhead) -> bool {
         let ranks = || (self.rank(other), other.number).cmp(&(self.rank(line), line.number));
         other.place.cmp(&line.place).then_with(ranks).is_gt()
@@ -429,7 +429,7 @@ mod tests {
         let one = [
             decided(10, minute + 10, any),
             decided(12, minute + 30, any),
-            // It does not say when, and counts as 0.02 ms after the first.
+            // Without a store time; counts as 0.02 ms after the first.
             log(&[30]),
             decided(60, minute + 60, any),
         ];
@@ -458,10 +458,10 @@ mod tests {
             lines_of(logs).iter().map(|line| line[..1].to_owned()).collect()
         };
         assert_eq!(numbers(&[&lines.concat()]), in_order);
-        // The same from two logs, whose lines have numbers of their own.
+        // The same from two logs with separate line numbers.
         let (one, other) = (lines[..4].concat(), lines[4..].concat());
         assert_eq!(numbers(&[&one, &other]), ["2", "4", "3", "1", "1", "2", "3"]);
-        // Without the store's word they stay as they stand.
+        // Without store times they keep their order.
         let plain: String = lines
             .iter()
             .map(|line| line.replace("\"decided_us\":50,", "").replacen(|c: char| c.is_ascii_digit(), "9", 1))
@@ -478,7 +478,7 @@ mod tests {
 
     const DAY: u64 = 86_400_000_000;
 
-    /// In which order the lines come, each by its log and its number there.
+    /// The order of the lines, each as its log and its number there.
     fn order(logs: &[&str]) -> Vec<String> {
         let name = |line: &String| {
             let (number, text) = line.split_once(' ').unwrap();
@@ -501,7 +501,7 @@ mod tests {
         let torn = log(&[10 * DAY, 10 * DAY + 2, 7, 10 * DAY + 4, 10 * DAY + 6]);
         let steady = log(&[10 * DAY + 1, 10 * DAY + 3, 10 * DAY + 5]);
         assert_eq!(order(&[&torn, &steady]), ["a1", "b1", "a2", "a3", "b2", "a4", "b3", "a5"]);
-        // Two lines that were glued together tell no time.
+        // Two lines glued together have no time.
         let glued = format!("{}{{\"time_us\":7{}{}", log(&[10 * DAY]), log(&[1]), log(&[10 * DAY + 6]));
         assert_eq!(order(&[&glued, &steady]), ["a1", "a2", "b1", "b2", "b3", "a3"]);
     }
@@ -514,7 +514,7 @@ mod tests {
 
     #[test]
     fn texts_outlive_the_buffer_that_they_were_read_into() {
-        // Some blocks of it; the first line waits for the end.
+        // Several blocks; the first line is held until the end.
         let last = DAY / 2;
         let times = [last].into_iter().chain((0..200_000).map(|n| n ^ 1));
         let text: String = times.map(|time| log(&[time])).collect();

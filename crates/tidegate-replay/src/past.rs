@@ -1,4 +1,4 @@
-//! How requests were decided when they happened, as far as our own log says: what a replay can and what it cannot repeat.
+//! How requests were decided at the time, according to the decision log: what a replay can reproduce and what it cannot.
 
 use std::collections::BTreeSet;
 
@@ -8,42 +8,42 @@ use tidegate_rules::RuleSet;
 
 use crate::parse::Recorded;
 
-/// Versions that are told apart.
+/// The most versions told apart.
 const MOST_TOLD: usize = 64;
-/// Hashed attributes, domain by domain, that are told apart.
+/// The most hashed attributes told apart, over all domains.
 const MOST_HASHED: usize = 1_024;
 
-/// How requests were decided when they happened.
+/// How requests were decided at the time.
 #[derive(Default)]
 pub(crate) struct Past {
     by_source: [u64; Source::ALL.len()],
     versions: BTreeSet<u64>,
-    /// The lowest and the highest of all.
+    /// The lowest and the highest of all versions.
     version_range: Option<(u64, u64)>,
     last_version: Option<u64>,
     banned: u64,
     left_out: u64,
-    /// Refused then by what a node remembered, and admitted now.
+    /// Refused at the time from a deny cache, and admitted now.
     from_memory: u64,
-    /// Attributes with hashed values: domain (none where the log does not say) and name.
+    /// Attributes with hashed values: domain (`None` if the log does not have it) and name.
     hashed: BTreeSet<(Option<String>, String)>,
-    /// Refused then and admitted now, and the other way round; none where the log does not say.
+    /// Refused at the time and admitted now, and the other way round; `None` if the log does not say.
     pub(crate) otherwise: Option<[u64; 2]>,
-    /// The same of the rules that are compared with.
+    /// The same for the rules compared with.
     pub(crate) before_otherwise: Option<[u64; 2]>,
 }
 
-/// What is known of hashed values.
+/// What is known about hashed values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HashedValues {
-    /// Nothing but that they differ.
+    /// Only whether they are equal.
     #[default]
     Opaque,
-    /// Those that rules compare with were put in place of their hashes.
+    /// Values that rules compare with were restored from their hashes.
     LiteralsKnown,
 }
 
-/// Rules of which nobody can tell what they would have done.
+/// Rules whose effect cannot be determined.
 #[derive(Default)]
 pub(crate) struct Unknown {
     /// Domains and names.
@@ -56,7 +56,7 @@ impl Unknown {
         self.rules.iter().any(|(of, name)| of == domain && name == rule)
     }
 
-    /// What to say in place of an answer; none where all is known.
+    /// The message in place of a result; `None` if all is known.
     pub(crate) fn sentence(&self) -> Option<String> {
         let (domain, rule) = self.rules.first()?;
         let more = match self.rules.len() {
@@ -74,13 +74,13 @@ impl Unknown {
 }
 
 impl Past {
-    /// Notes a line.
+    /// Records a line.
     pub(crate) fn note(&mut self, recorded: &Recorded<'_>) {
         let (own, weight) = (&recorded.own, u64::from(recorded.weight));
         if let Some(source) = own.source {
             self.by_source[source as usize] += weight;
         }
-        // Almost all are of the same version as the line before.
+        // Almost all have the same version as the line before.
         if own.version != self.last_version
             && let Some(version) = own.version
         {
@@ -106,7 +106,7 @@ impl Past {
         }
     }
 
-    /// Notes what is decided now, and under the rules that are compared with, of a request that was decided then.
+    /// Compares the decisions now, and under the rules compared with, to the recorded one.
     pub(crate) fn compare(&mut self, recorded: &Recorded<'_>, now: bool, before: Option<bool>) {
         let Some(refused_then) = recorded.refused else { return };
         let from_memory = recorded.own.source == Some(Source::DenyCache);
@@ -119,7 +119,7 @@ impl Past {
         }
     }
 
-    /// Which of these rules must know values that the log hashes; requests that do not say their domain are of `domain`.
+    /// The rules that depend on values hashed in the log; requests without a domain are in `domain`.
     pub(crate) fn unknown(&self, rules: [Option<&RuleSet>; 2], domain: &str, known: HashedValues) -> Unknown {
         let mut unknown = Unknown::default();
         for (of, attribute) in &self.hashed {
@@ -138,7 +138,7 @@ impl Past {
         unknown
     }
 
-    /// What a reader should know.
+    /// Caveats for the reader.
     pub(crate) fn notes(&self, rules: &RuleSet, domain: &str, unknown: &Unknown) -> Vec<String> {
         let mut notes = Vec::new();
         let of = |fits: &dyn Fn(Source) -> bool| {
@@ -160,7 +160,7 @@ impl Past {
                 "{alone} requests were decided by their node, as their rules ask ({list}): here one counts for all nodes"
             ));
         }
-        // Where rules could not match, that is why they refuse nothing.
+        // If rules could not match, that is already the reason why they refuse nothing.
         if self.from_memory > 0 && unknown.rules.is_empty() {
             notes.push(format!(
                 "{} of the requests that pass here were refused by their node's memory of an earlier refusal (deny_cache), which \

@@ -1,7 +1,7 @@
-//! Penalties between the refusal that causes one and the moment when the store has it.
+//! Penalties between the refusal that causes one and the moment when it is in the store.
 //!
-//! A log that says when the store decided also says when a penalty began, on a line of its own with the same mark: in between others
-//! may pass. Any other begins at once, as does one that only the new rules cause.
+//! A log with store times also has the start of a penalty, as a line with the same mark: in between other requests may be
+//! admitted. Any other penalty starts at once, and so does one that only the new rules cause.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::callers::Side;
 use crate::latest::LatestMap;
 use crate::parse::Recorded;
 
-/// The most penalties that wait for their beginning: of more, the oldest never begin.
+/// The most penalties waiting for their start; beyond that, the oldest never start.
 const MOST_CAUSED: usize = 16_384;
 
-/// Penalties that have been caused and have not begun.
+/// Penalties that were caused and have not started.
 pub(crate) struct Penalties {
     caused: LatestMap<Caused>,
-    /// Those that have begun, and whose cause was not seen: at one moment a log may tell of it later.
+    /// Penalties that started before their cause was seen: at equal times the log may have the cause later.
     early: LatestMap<()>,
 }
 
-/// When a penalty begins that was just caused.
+/// When a penalty that was just caused starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// It has.
+    /// At once.
     Now,
-    /// When the log says so.
+    /// At a later line of the log.
     Later,
 }
 
@@ -40,7 +40,7 @@ impl Default for Penalties {
 }
 
 impl Penalties {
-    /// A refusal with this mark causes a penalty.
+    /// Records that a refusal with this mark causes a penalty.
     pub(crate) fn caused(&mut self, mark: u64, side: Side, penalty: &Arc<Penalty>) -> Begins {
         if self.early.get(mark).is_some() {
             return Begins::Now;
@@ -51,7 +51,7 @@ impl Penalties {
         Begins::Later
     }
 
-    /// What begins with this mark; nothing where the refusal was not seen, or passes here.
+    /// The penalties that start with this mark; none if the refusal was not seen, or is an admission here.
     pub(crate) fn begun(&mut self, mark: u64) -> Caused {
         let caused = self.caused.remove(mark);
         if caused.is_none() {
@@ -61,8 +61,8 @@ impl Penalties {
     }
 }
 
-/// When the penalty of a request begins. One that was refused when it happened has caused one only if the log says so; of a line that
-/// stands for several the log does not tell all.
+/// When a request's penalty starts. A request refused at the time caused one only if the log says so; for a line that stands
+/// for several requests the log does not have them all.
 pub(crate) fn penalty_start(recorded: &Recorded<'_>) -> PenaltyStart {
     let is_told = recorded.own.decided_at.is_some() && recorded.refused == Some(true) && recorded.weight == 1;
     if is_told { PenaltyStart::WhenTold } else { PenaltyStart::AtOnce }

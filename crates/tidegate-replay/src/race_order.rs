@@ -1,9 +1,9 @@
-//! Who came first of those that were under way at once.
+//! Orders requests that were in flight together.
 //!
-//! A line of our own log says when the store decided it, or at least how long its answer took, and so within which time. Where leases
-//! come and go, and the store does not say when, or decided several at the same microsecond, that matters: whoever asks a moment before another releases is refused. Of all orders that the times allow, one is chosen
-//! that agrees with what the log says was decided, as far as one is found. Under other rules than those of then, it is one order of
-//! many that may have been.
+//! A line of the decision log has the store's time, or at least how long the answer took, and so an interval in which it was
+//! decided. If leases come and go, and the store time is missing or equal for several, the order matters: a request just
+//! before another one's release is refused. Of all orders that the times allow, this picks one that agrees with the logged
+//! decisions, as far as one is found. Under other rules than those of the time, it is one of many possible orders.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -16,33 +16,34 @@ use tidegate_core::{Micros, Timestamp};
 use crate::latest::LatestMap;
 use crate::parse::{Recorded, Tells};
 
-/// The most lines that wait, and the longest that an answer is taken to be under way: slower ones are rare, and hold all others up.
+/// The most lines waiting, and the longest time that an answer counts as in flight: slower ones are rare, and would hold up
+/// all others.
 const MOST_WAITING: usize = 256;
 pub(crate) const LONGEST: Micros = Micros::from_millis(100);
-/// The most leases of which it is remembered who took them.
+/// The most leases whose callers are remembered.
 const MOST_TAKEN: usize = 65_536;
-/// How far clocks may be apart: within a process, and of nodes that are kept in time.
+/// The largest clock difference: within a process, and between synchronized nodes.
 const APART: Micros = Micros::new(50);
-/// Of how many of each kind it is tried whether they agree.
+/// The most candidates of each kind that are tried.
 const MOST_TRIED: usize = 16;
-/// After so many lines the longest time under way of those before no longer counts.
+/// After this many lines, the longest time in flight of earlier ones no longer counts.
 const FORGET_AFTER: u32 = 4_096;
 
-/// Lines that were under way at once.
+/// Lines that were in flight together.
 pub(crate) struct RaceOrder {
-    /// In the order of their times.
+    /// In time order.
     waiting: VecDeque<UnderWay>,
     latest: Timestamp,
-    /// Half of the longest time under way: of the latest lines, and of as many before those.
+    /// Half of the longest time in flight: of the latest lines, and of as many before those.
     longest_half: [Micros; 2],
     since_forgotten: u32,
-    /// Who took the leases that are not released yet, of the latest ones.
+    /// The callers of the latest leases that are not yet released.
     taken: LatestMap<Who>,
-    /// Places of lines that may be next: kept for its memory.
+    /// Scratch space: the indexes of lines that may be next.
     may_be_next: Vec<usize>,
 }
 
-/// A line, and within which time it happened.
+/// A line, and the interval in which it happened.
 struct UnderWay {
     recorded: Box<Recorded<'static>>,
     who: Who,
@@ -51,10 +52,10 @@ struct UnderWay {
     until: Timestamp,
 }
 
-/// Hashes of the attributes of a request.
+/// Hashes of a request's attributes, to recognize its caller.
 type Who = SmallVec<[u64; 6]>;
 
-/// Whether more lines may come.
+/// Whether more lines may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum More {
     MayCome,
@@ -75,12 +76,12 @@ impl Default for RaceOrder {
 }
 
 impl RaceOrder {
-    /// How many lines wait.
+    /// The number of lines waiting.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Lets a line wait.
+    /// Queues a line.
     pub(crate) fn put(&mut self, recorded: Recorded<'static>) {
         let under_way = match recorded.own.decided_at {
             Some(_) => Micros::ZERO,
@@ -105,8 +106,8 @@ impl RaceOrder {
         self.longest_half[0].max(self.longest_half[1])
     }
 
-    /// The next line; none while another may come that was first. `passes` says whether a request would pass at a time, which is
-    /// not later than that of the next line.
+    /// The next line; `None` while an earlier one may still follow. `passes` says whether a request would be admitted at a
+    /// time that is not later than that of the next line.
     pub(crate) fn next(
         &mut self,
         more: More,
@@ -147,13 +148,13 @@ impl RaceOrder {
         Some(next.recorded)
     }
 
-    /// Whether these may be requests of one call to the store. They stand in an order that it may have decided them in.
+    /// Whether these may be requests of one store call. Their order is one in which the store may have decided them.
     fn are_of_one_call(&self, places: &[usize]) -> bool {
         let mut lines = places.iter().map(|place| &self.waiting[*place].recorded);
         lines.all(|line| line.own.decided_at.is_some() && line.tells == Tells::Request)
     }
 
-    /// A lease is not released before it was taken.
+    /// A lease is not released before it is taken.
     fn leave_out_releases_of_those_that_wait(&self, places: &mut Vec<usize>) {
         let lease = |place: &usize, kind: fn(Tells) -> bool| {
             let recorded = &self.waiting[*place].recorded;
@@ -169,10 +170,10 @@ impl RaceOrder {
         });
     }
 
-    /// The place of the one to be played. Who was refused changes little, so it goes as soon as it agrees with the log; but not
-    /// before a request of its caller that came earlier and passes, which a penalty or a counted refusal would keep out. Of the
-    /// others the one that ends first goes; where it does not agree yet, what may help it goes before. Nothing goes earlier than
-    /// it must, for it might take the place of one that had no choice.
+    /// The index of the line to replay. A refusal changes little, so it goes as soon as it agrees with the log; but not
+    /// before an earlier admitted request of its caller, which a penalty or a counted refusal would keep out. Of the others,
+    /// the one that ends first goes; if it does not agree yet, lines that may help it go before. Nothing goes earlier than
+    /// it must, because it might take the place of one that had no choice.
     fn choose(&self, places: &[usize], passes: &mut impl FnMut(&Recorded<'_>) -> bool) -> usize {
         let line = |place: usize| &self.waiting[place].recorded;
         let is_such = |place: usize, refused: bool| {
@@ -194,21 +195,21 @@ impl RaceOrder {
             likely.into_iter().take(MOST_TRIED).find(|place| passes(line(*place)))
         };
         let helps = if is_such(first, true) {
-            // Somebody took what it lacked.
+            // Another request took what this one lacked.
             who_takes(first)
         } else if is_such(first, false) {
-            // Somebody gave back what it got.
+            // Another line gave back what this one got.
             let likely = || self.most_alike(first, places, |place| line(place).tells != Tells::Request);
             if passes(line(first)) { None } else { likely().first().copied() }
         } else {
-            // Whoever was refused meanwhile was so before this was given back.
+            // A request that was refused meanwhile was refused before this was given back.
             let refused = self.most_alike(first, places, |place| is_such(place, true));
             refused.first().and_then(|refused| who_takes(*refused))
         };
         helps.unwrap_or(first)
     }
 
-    /// Those that fit and have attributes in common with the one at `first`, most of them first: they are likely of one caller.
+    /// Matching lines that share attributes with the one at `first`, most shared first: they are probably of one caller.
     fn most_alike(
         &self,
         first: usize,
@@ -224,21 +225,21 @@ impl RaceOrder {
         likely.into_iter().map(|(_, place)| place).collect()
     }
 
-    /// Whether all that one says of itself the other says too.
+    /// Whether every attribute of one is also an attribute of the other.
     fn is_same_caller(&self, one: usize, other: usize) -> bool {
         let (one, other) = (self.who(one), self.who(other));
         let (fewer, more) = if one.len() <= other.len() { (one, other) } else { (other, one) };
         fewer.iter().all(|pair| more.contains(pair))
     }
 
-    /// Who is at a place: of a lease, who took it.
+    /// The caller of a line; for a lease, the caller that took it.
     fn who(&self, place: usize) -> &Who {
         let UnderWay { recorded, who, .. } = &self.waiting[place];
         let taken = recorded.own.lease.filter(|_| recorded.tells != Tells::Request);
         taken.and_then(|mark| self.taken.get(mark)).unwrap_or(who)
     }
 
-    /// Remembers who took a lease, until it is released.
+    /// Remembers the caller of a lease until its release.
     fn remember(&mut self, line: &UnderWay) {
         let Some(mark) = line.recorded.own.lease else { return };
         match line.recorded.tells {

@@ -1,64 +1,64 @@
-//! Lines out of a stream, in blocks: no allocation per line, and no line that takes the memory of the machine.
+//! Splits a stream into lines, in blocks: without an allocation per line, and with a bound on their length.
 
 use std::io::{self, Read};
 use std::ops::Range;
 
-/// The longest line that is read; a longer one is counted as one that cannot be.
+/// The longest line; a longer one counts as unreadable.
 pub const MOST_LINE_BYTES: usize = 64 * 1024;
 
 const BLOCK: usize = 1 << 20;
-/// What is read at once of one of very many logs.
+/// The block size for one of very many logs.
 const SMALL_BLOCK: usize = 1 << 16;
-/// What some programs write before the first line of a file in UTF-8.
+/// Some programs write this at the start of a UTF-8 file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads lines.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
-    /// Empty until something is read.
+    /// Empty before the first read.
     buffer: Vec<u8>,
     block: usize,
-    /// What of the buffer is filled, and where the next line begins.
+    /// The filled length of the buffer, and the start of the next line.
     filled: usize,
     next: usize,
-    /// Whether no line was read yet, and whether there is nothing more to read.
+    /// Whether no line was read yet, and whether the input is at its end.
     at_start: bool,
     at_end: bool,
-    /// Whether the beginning of this line was too long to be kept.
+    /// Whether the current line is too long and its rest is being skipped.
     skips: bool,
     bytes: u64,
 }
 
-/// What stands next in a buffer.
+/// The result of a scan of the buffer.
 pub(crate) enum Scan {
-    /// A line, there.
+    /// A line at this range.
     Line(Range<usize>),
-    /// One that is too long.
+    /// A line that is too long.
     TooLong,
-    /// Less than a line.
+    /// An incomplete line.
     NeedsMore,
-    /// Nothing, and nothing will.
+    /// The end of the input.
     AtEnd,
 }
 
 /// A line of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// What it says, without its end.
+    /// Its text, without the line break.
     Text(&'a [u8]),
     /// It is longer than [`MOST_LINE_BYTES`].
     TooLong,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads from `input`, a megabyte at once.
+    /// Reads from `input`, in blocks of a megabyte.
     #[must_use]
     pub fn new(input: R) -> Self {
         Reader::in_blocks(input, BLOCK)
     }
 
-    /// Reads from `input`, which is one of very many that are read together: 64 KiB at once.
+    /// Reads from `input`, one of very many that are read together, in blocks of 64 KiB.
     #[must_use]
     pub fn small(input: R) -> Self {
         Reader::in_blocks(input, SMALL_BLOCK)
@@ -78,16 +78,16 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// How many bytes were read so far.
+    /// The number of bytes read so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The next line, or none at the end. Empty lines are left out.
+    /// The next line; `None` at the end. Empty lines are skipped.
     ///
     /// # Errors
-    /// When the input cannot be read.
+    /// The input cannot be read.
     pub fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
         loop {
             match self.scan() {
@@ -99,7 +99,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next line in the buffer, where it stands until [`Reader::fill`] is called.
+    /// The next line in the buffer; its range is valid until [`Reader::fill`] is called.
     pub(crate) fn scan(&mut self) -> Scan {
         loop {
             let rest = &self.buffer[self.next..self.filled];
@@ -134,7 +134,7 @@ impl<R: Read> Reader<R> {
         &self.buffer[line]
     }
 
-    /// A line without what stands before the first one, and behind each.
+    /// A line without the byte order mark and the line break.
     #[inline]
     fn bare(&self, line: Range<usize>) -> Range<usize> {
         let text = &self.buffer[line.clone()];
@@ -143,11 +143,11 @@ impl<R: Read> Reader<R> {
         line.start + if marked { BYTE_ORDER_MARK.len() } else { 0 }..end
     }
 
-    /// Moves what is left to the front, and reads more behind it.
+    /// Moves the rest to the front, and reads more behind it.
     pub(crate) fn fill(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.next..self.filled, 0);
         (self.filled, self.next) = (self.filled - self.next, 0);
-        // At most a line that is not whole is left.
+        // At most one incomplete line remains.
         let room = self.filled + self.block;
         if self.buffer.len() < room {
             self.buffer.resize(room, 0);

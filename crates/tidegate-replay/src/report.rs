@@ -1,32 +1,33 @@
-//! What a replay found, as plain data: the same for people, programs and the dashboard.
+//! The report of a replay as plain data, for people, programs and the dashboard.
 
 use serde::Serialize;
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// How the log was written.
+    /// The format of the log.
     pub format: &'static str,
-    /// What became of its lines.
+    /// Counts of its lines.
     pub lines: Lines,
     /// The first request, in seconds since the Unix epoch.
     pub from_s: u64,
     /// The last.
     pub to_s: u64,
-    /// Requests played, those that a line of a sample stands for included.
+    /// Requests replayed, including those that a line of a sample stands for.
     pub requests: u64,
     /// Requests refused.
     pub refused: Counts,
-    /// Requests that the log says were refused when they happened; none where it does not say.
+    /// Requests that were refused at the time according to the log; `None` if it does not say.
     pub refused_in_log: Option<u64>,
-    /// Requests that are decided otherwise here than when they happened; none where the log does not say how they were.
+    /// Requests decided differently here than at the time; `None` if the log does not say.
     pub decided_otherwise: Option<Otherwise>,
-    /// Requests that the rules compared with decide otherwise here than was decided when they happened: how far the log, played
-    /// again, is from what happened. None where there are no such rules, or the log does not say.
+    /// Requests that the rules compared with decide differently here than was decided at the time: how far the replay is from
+    /// what happened. `None` without such rules, or if the log does not say.
     pub before_otherwise: Option<Otherwise>,
-    /// Why the numbers are an estimate, and what would make them exact; none where they are not one.
+    /// Why the numbers are an estimate, and what would make them exact; `None` if they are exact.
     pub estimate: Option<String>,
-    /// Why nobody can tell what some rules would have done, and what would make it known. Their numbers say nothing.
+    /// Why the effect of some rules cannot be determined, and what would change that. The numbers of those rules mean
+    /// nothing.
     pub unknown: Option<String>,
     /// Requests that are refused now and were not before.
     pub newly_refused: Option<u64>,
@@ -36,62 +37,62 @@ pub struct Report {
     pub timeline: Timeline,
     /// Each rule, in the order of domains and names.
     pub rules: Vec<RuleReport>,
-    /// What a reader should know before relying on the numbers.
+    /// Caveats to know before relying on the numbers.
     pub notes: Vec<String>,
 }
 
-/// Requests that are decided otherwise than when they happened.
+/// Requests decided differently than at the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Otherwise {
-    /// They were refused then.
+    /// Refused at the time.
     pub admitted_now: u64,
-    /// They were admitted then.
+    /// Admitted at the time.
     pub refused_now: u64,
 }
 
-/// What became of the lines of a log.
+/// Counts of a log's lines.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Lines {
-    /// Lines that are not empty.
+    /// Non-empty lines.
     pub read: u64,
-    /// Lines played.
+    /// Lines replayed.
     pub played: u64,
-    /// Lines that tell of what changed limits beside a decision: releases, renewals, refunds, charges, resets.
+    /// Events other than decisions: releases, renewals, refunds, charges, resets.
     pub events: u64,
-    /// Lines that could not be read.
+    /// Unreadable lines.
     pub bad: u64,
     /// Lines of a domain that the rules do not have.
     pub unknown_domain: u64,
-    /// Lines that are earlier than the one before them: decided at that one's time.
+    /// Lines earlier than their predecessor: decided at the predecessor's time.
     pub out_of_order: u64,
-    /// By how much at most, in microseconds.
+    /// The largest such difference, in microseconds.
     pub most_out_of_order_us: u64,
-    /// The first of those that could not be read.
+    /// The first unreadable lines.
     pub examples: Vec<BadLineExample>,
 }
 
-/// A line that could not be read.
+/// An unreadable line.
 #[derive(Clone, Debug, Serialize)]
 pub struct BadLineExample {
     /// Its number, from 1.
     pub line: u64,
     /// Why.
     pub why: String,
-    /// How it begins.
+    /// Its beginning.
     pub text: String,
 }
 
-/// A number under the new rules, and under those that they are compared with.
+/// A number under the new rules, and under those compared with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Under the new rules.
     pub now: u64,
-    /// Under the others; none without any.
+    /// Under those compared with; `None` if there are none.
     pub before: Option<u64>,
 }
 
 impl Counts {
-    /// How much more it is now.
+    /// The increase under the new rules.
     #[must_use]
     pub fn difference(&self) -> Option<i64> {
         let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
@@ -102,15 +103,15 @@ impl Counts {
 /// Counts over time, in buckets of equal width.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Timeline {
-    /// When the first bucket begins, in seconds since the Unix epoch.
+    /// The start of the first bucket, in seconds since the Unix epoch.
     pub start_s: u64,
-    /// How wide each is, in seconds.
+    /// The width of a bucket, in seconds.
     pub width_s: u64,
-    /// Requests, those refused now, those refused before.
+    /// Requests, refused now, refused before.
     pub buckets: Vec<[u64; 3]>,
 }
 
-/// What one rule did.
+/// One rule's results.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleReport {
     /// Its domain.
@@ -119,15 +120,15 @@ pub struct RuleReport {
     pub rule: String,
     /// Whether it is in both sets of rules.
     pub change: RuleChange,
-    /// Whether it never refuses: what is counted here is what it would have refused.
+    /// Whether it never refuses: the counts are what it would have refused.
     pub shadow: bool,
-    /// Whether nobody can tell what it would have done, because the log hashes what it matches on: its numbers say nothing.
+    /// Whether its effect cannot be determined, because the log hashes what it matches on: its numbers mean nothing.
     pub unknown: bool,
     /// The attributes of its key.
     pub key: Vec<String>,
     /// Requests that it counted.
     pub requests: u64,
-    /// Requests that it let pass uncounted, because an attribute of its key was missing.
+    /// Requests admitted without counting, because they lack an attribute of its key.
     pub skipped: u64,
     /// Requests that it refused.
     pub refused: Counts,
@@ -139,11 +140,11 @@ pub struct RuleReport {
     pub callers_newly_refused: Option<u64>,
     /// Callers that it refused before and never does now.
     pub callers_no_longer_refused: Option<u64>,
-    /// Numbers of callers are estimates from one in this many; 1 where they are exact.
+    /// Numbers of callers are estimated from one in this many; 1 if exact.
     pub sampled_one_in: u64,
-    /// Who is refused first, in the order of time.
+    /// The callers refused first, in time order.
     pub hit_first: Vec<CallerReport>,
-    /// Who is refused most.
+    /// The callers refused most.
     pub hit_most: Vec<CallerReport>,
     /// Its requests over time.
     pub timeline: Timeline,
@@ -165,36 +166,35 @@ pub enum RuleChange {
     Removed,
 }
 
-/// What one rule did to one caller.
+/// One rule's results for one caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CallerReport {
     /// The caller's key: names and values.
     pub caller: String,
     /// Its requests.
     pub requests: u64,
-    /// Those refused.
+    /// Refused requests.
     pub refused: Counts,
-    /// When the first one was, in microseconds since the Unix epoch.
+    /// The time of the first refusal, in microseconds since the Unix epoch.
     pub first_refused_us: Option<u64>,
 }
 
-/// What callers ask of one limit.
+/// The demand of callers on one limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitReport {
     /// Its name within the rule.
     pub limit: String,
     /// Its algorithm.
     pub algorithm: &'static str,
-    /// Its number; the largest one, where tiers differ.
+    /// Its number; the largest one if tiers differ.
     pub quota: u64,
-    /// Its window in microseconds, where that is a span.
+    /// Its window in microseconds; `None` for calendar windows.
     pub window_us: Option<u64>,
-    /// How many callers have which peak: the limit that each would have needed not to be refused.
+    /// Callers by peak: the limit that would have admitted all of a caller's requests.
     pub peaks: Vec<Peak>,
-    /// How many windows (or busy times of a bucket) asked for how much. A limit of L refuses about the sum of what lies
-    /// above L.
+    /// Windows (or busy periods of a bucket) by demand. A limit of L refuses about the sum of what exceeds L.
     pub runs: Vec<Peak>,
-    /// The limit to consider; none where no caller was seen.
+    /// The suggested limit; `None` if no caller was seen.
     pub suggestion: Option<Suggestion>,
 }
 
@@ -214,11 +214,11 @@ pub struct Suggestion {
     pub limit: u64,
     /// Callers seen.
     pub callers: u64,
-    /// In percent: how sure one may be that callers like these have their 99.9th percentile within the limit. With few callers
-    /// the busiest of them may not be the busiest that there are.
+    /// The confidence, in percent, that the 99.9th percentile of all such callers is within the limit. With few callers, the
+    /// busiest one seen may not be the busiest of all.
     pub confidence_percent: u64,
     /// Callers above it.
     pub above: u64,
-    /// The busiest of those, with their peaks.
+    /// The top callers above it, with their peaks.
     pub busiest: Vec<(String, u64)>,
 }

@@ -1,4 +1,4 @@
-//! One recorded line under one set of rules: a limiter on the memory store, which answers at once.
+//! Applies a recorded line to one set of rules: a limiter on the memory store, which answers at once.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,8 +21,8 @@ pub(crate) struct Ruled {
 }
 
 impl Ruled {
-    /// Whether a request passes, and the penalty that it causes; none if the rules do not have its domain. A lease that it takes is held for as long as the log
-    /// says.
+    /// Whether a request is admitted, and the penalty that it causes; `None` if the rules do not have its domain. A lease
+    /// that it takes is held as recorded.
     pub(crate) fn check(
         &self,
         request: &CheckRequest<'_>,
@@ -44,7 +44,7 @@ impl Ruled {
         Some((decision.allowed, decision.penalty().cloned()))
     }
 
-    /// Whether there is room for a request, of which `look` spends nothing.
+    /// Whether there is room for a request; `look` is the same request without cost.
     pub(crate) fn has_room(&self, recorded: &Recorded<'_>, look: &CheckRequest<'_>) -> bool {
         let decision = match recorded.own.readings {
             true => at_once(self.limiter.check_readings(look)),
@@ -56,7 +56,7 @@ impl Ruled {
             let is_of = |limit: &RuleLimit| limit.limit.quota() == told.quota && told.window.is_none();
             rule.limits().any(|limit| limit.limit.takes_lease() && is_of(limit))
         };
-        // What descriptors spend on the same cell adds up; of readings only one counts.
+        // The costs of descriptors on the same cell add up; of readings only one counts.
         let is_same_cell = |one: &LimiterReport, other: &LimiterReport| {
             let key = |report: &LimiterReport| decision.rule_of(report).map(Rule::key);
             let limit = |report: &LimiterReport| report.limit().map(|limit| (limit.quota, limit.window));
@@ -79,7 +79,7 @@ impl Ruled {
             };
             let cost = |report: &LimiterReport| recorded.cost_of(report.descriptor);
             let wanted = match &recorded.own.also[..] {
-                // A request takes one lease of a cell, whatever it costs.
+                // A request takes one lease of a cell, whatever its cost.
                 _ if takes_lease(report) => 1,
                 [] => cost(report),
                 _ => {
@@ -92,7 +92,7 @@ impl Ruled {
         reports.iter().filter(|report| report.mode == Mode::Enforce).all(has_room)
     }
 
-    /// Gives back, charges or resets what was when it happened.
+    /// Applies a recorded refund, charge or reset.
     pub(crate) fn settle(
         &self,
         recorded: &Recorded<'_>,
@@ -100,7 +100,7 @@ impl Ruled {
     ) -> Result<(), RefundError> {
         let back = &recorded.own.back;
         let spent = |age: Option<Micros>| age.map_or(SpentAt::Unknown, |age| SpentAt::AgoExcept(age, back));
-        // Of a line that stands for several, all at once.
+        // A line that stands for several is applied at once.
         let all = |hits: u64| Hits::new(hits.saturating_mul(recorded.weight.into()));
         match recorded.tells {
             Tells::Refunded(hits, age) => at_once(self.limiter.refund(request, all(hits), spent(age))),
@@ -110,8 +110,8 @@ impl Ruled {
     }
 }
 
-/// The answer of a limiter on memory, which is there when it is asked. In line, a future is polled where it was made: some have
-/// two kilobytes.
+/// The answer of a limiter on the memory store, which is ready at once. Inlined, so that a future is polled where it was
+/// created: some have two kilobytes.
 #[inline(always)]
 pub(crate) fn at_once<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {

@@ -1,4 +1,4 @@
-//! Counts while a replay runs, and makes its report of them.
+//! Counts during a replay, and makes its report.
 
 use tidegate_core::{Hits, Timestamp};
 use tidegate_decisions::{Histogram, confidence_percent};
@@ -17,10 +17,10 @@ use crate::timeline::Buckets;
 
 /// The percentile of callers that a suggested limit lets pass, in thousandths.
 const SUGGESTED: u64 = 999;
-/// Windows shorter than this are blurred by a log that tells whole seconds.
+/// A log with times in whole seconds blurs windows shorter than this.
 const BLURRED_US: u64 = 10_000_000;
 
-/// Everything counted so far.
+/// All counts so far.
 pub(crate) struct Tally {
     rules: Vec<RuleTally>,
     requests: u64,
@@ -28,16 +28,16 @@ pub(crate) struct Tally {
     newly_refused: u64,
     newly_admitted: u64,
     refused_in_log: Option<u64>,
-    /// Lines that stand for several requests: admissions, refusals; and for how many at most.
+    /// Lines that stand for several requests: admissions and refusals; and the most that one stands for.
     sampled_lines: [u64; 2],
     most_for: u32,
     past: Past,
-    /// How it is known when leases ended.
+    /// How the ends of leases were determined.
     pub(crate) leases: LeaseCounts,
     timeline: Buckets,
 }
 
-/// What one rule did.
+/// One rule's counts.
 pub(crate) struct RuleTally {
     domain: String,
     name: String,
@@ -83,7 +83,7 @@ impl Tally {
         }
     }
 
-    /// Where each rule of a set is counted.
+    /// The index of each rule of a set.
     pub(crate) fn places(&self, rules: &RuleSet) -> Box<[usize]> {
         let place = |rule: &Rule| self.rules.iter().position(|known| known.is_of(rule));
         rules.rules().map(|rule| place(rule).expect("a tally is made of the rules it counts")).collect()
@@ -112,7 +112,7 @@ impl Tally {
         self.past.note(recorded);
     }
 
-    /// Compares what is decided now with what was when it happened.
+    /// Compares the decision now with the recorded one.
     pub(crate) fn decided_before(&mut self, recorded: &Recorded<'_>, now: bool, before: Option<bool>) {
         self.past.compare(recorded, now, before);
     }
@@ -155,11 +155,12 @@ impl Tally {
         }
     }
 
-    /// Why the numbers are an estimate, where lines stand for several requests.
+    /// Why the numbers are an estimate, if lines stand for several requests.
     ///
-    /// Such a line is played as so many requests of its caller at its time. That invents a burst where a caller made few of them;
-    /// but played once, or as other callers, it would lose what the busy ones used, and rules that count for everybody: then
-    /// limits that refuse would seem not to. Too much is refused here rather than too little, and the report says so.
+    /// Such a line is replayed as that many requests of its caller at its time. That invents a burst if the caller made only
+    /// a few of them. But replayed once, or as other callers, it would lose the usage of busy callers and of rules that
+    /// count for everybody, so limits that refuse would seem not to. The replay errs towards refusing too much, and the
+    /// report says so.
     fn estimate(&self, lines_played: u64) -> Option<String> {
         let [admissions, refusals] = self.sampled_lines;
         let sampled = admissions + refusals;
@@ -214,7 +215,7 @@ impl Tally {
                  stands for one is held here, and the others count as done at once"
             ));
         }
-        /// More than writers of one log are apart: then whole logs are out of order.
+        /// More than the writers of one log differ: then whole logs are out of order.
         const HOUR_US: u64 = 3_600_000_000;
         if lines.out_of_order > 0 {
             notes.push(format!(
@@ -265,7 +266,7 @@ impl RuleTally {
         }
     }
 
-    /// Whether this counts for `rule`: the same callers under the same name.
+    /// Whether this tally is for `rule`: the same name and the same key.
     fn is_of(&self, rule: &Rule) -> bool {
         self.name == rule.name() && self.domain == rule.domain() && self.key == rule.key()
     }
@@ -339,7 +340,7 @@ impl RuleTally {
         }
     }
 
-    /// The callers with the smallest `rank`, those of the same rank by their keys.
+    /// The callers with the smallest `rank`; ties by their keys.
     fn callers_by(
         &self,
         rank: impl Fn(&Caller) -> Option<(u64, u64)>,
@@ -368,7 +369,7 @@ impl RuleTally {
                 busiest.push((demand.peak, key));
             }
         }
-        // Not those that the sampled stand for: a sample says no more for being scaled.
+        // Not the number that the sample stands for: scaling a sample adds no information.
         let sampled = busiest.len() as u64;
         let suggestion = peaks.at_most(SUGGESTED).map(|limit| {
             busiest.retain(|(peak, _)| *peak > limit);
@@ -404,7 +405,7 @@ fn counts([now, before]: [u64; 2], compared: bool) -> Counts {
     Counts { now, before: compared.then_some(before) }
 }
 
-/// How a line begins, as a person may read it.
+/// The beginning of a line, for display.
 pub(crate) fn printable_start(text: &[u8]) -> String {
     let start = &text[..text.len().min(120)];
     let shown: String = String::from_utf8_lossy(start).chars().flat_map(printable).collect();

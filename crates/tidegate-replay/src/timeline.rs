@@ -1,4 +1,4 @@
-//! Counts over time in a bounded number of buckets, whatever span the log turns out to cover.
+//! Counts over time in a bounded number of buckets, whatever the span of the log.
 
 use std::ops::Range;
 
@@ -6,25 +6,25 @@ use tidegate_core::Timestamp;
 
 use crate::report::Timeline;
 
-/// Widths in seconds: each divides the next, so that buckets merge without being split.
+/// Widths in seconds. Each divides the next, so that buckets merge without splitting.
 const WIDTHS: [u64; 15] =
     [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 604_800, 6_048_000];
 const MOST_BUCKETS: u64 = 240;
 const MICROS: u64 = 1_000_000;
 
-/// Requests, those refused now, and those refused before, over time.
+/// Requests, refused now, and refused before, over time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buckets {
     width: usize,
     first: u64,
     counts: Vec<[u64; 3]>,
-    /// The bucket of the last moment, and its span in microseconds: most requests are of the same one.
+    /// The last bucket used, and its span in microseconds: most requests are in the same one.
     last: usize,
     last_span: Range<u64>,
 }
 
 impl Buckets {
-    /// Adds to what happened at `at`. Time does not go back: an earlier moment counts into the first bucket.
+    /// Adds counts at `at`. Time does not go back: an earlier time counts in the first bucket.
     pub(crate) fn add(&mut self, at: Timestamp, counts: [u64; 3]) {
         if !self.last_span.contains(&at.as_micros()) {
             self.find(at);
@@ -34,7 +34,7 @@ impl Buckets {
         }
     }
 
-    /// Finds the bucket of a moment, and makes one if there is none.
+    /// Finds or creates the bucket for a time.
     #[cold]
     fn find(&mut self, at: Timestamp) {
         let second = at.as_micros() / MICROS;

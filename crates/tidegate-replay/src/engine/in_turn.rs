@@ -1,4 +1,4 @@
-//! Lines whose time may be wrong: they wait until others tell.
+//! Lines with a suspicious time: they are held until later lines show whether it is right.
 
 use tidegate_core::Timestamp;
 
@@ -7,15 +7,15 @@ use crate::merge::LEAP;
 use crate::parse::{BadLine, Recorded};
 use crate::report::BadLineExample;
 
-/// A line whose time is far ahead of the one before, until the next one tells whether it is right.
+/// A line whose time is far ahead of the previous one's, held until the next line shows whether it is right.
 pub(super) struct Leap {
     pub(super) recorded: Recorded<'static>,
     example: BadLineExample,
 }
 
 impl Replay {
-    /// Plays a request, unless its time is far ahead: then the next line tells whether the log goes on from there, or this one
-    /// alone is wrong. Were it played, all that follow would count as made at its time.
+    /// Replays a request, unless its time is far ahead: then the next line shows whether the log continues from there, or
+    /// only this line is wrong. If it were replayed at once, all following lines would count at its time.
     #[inline]
     pub(super) fn play_in_turn(&mut self, recorded: &Recorded<'_>, text: &[u8]) {
         if let Some(beginning) = self.beginning.take() {
@@ -24,7 +24,7 @@ impl Replay {
             self.put(&second.recorded);
         }
         if let Some(leap) = self.leap.take() {
-            // Of two lines that begin a log, either may be wrong.
+            // Of the first two lines of a log, either may be wrong.
             if self.latest.is_none() && recorded.when() + LEAP < leap.recorded.when() {
                 self.beginning = Some(Box::new([*leap, self.leap_of(recorded, text)]));
                 return;
@@ -43,7 +43,7 @@ impl Replay {
         Leap { recorded: recorded.clone().into_owned(), example }
     }
 
-    /// Plays a line that waited, unless one after it is far earlier.
+    /// Replays a held line, unless the one after it is far earlier.
     fn put_or_not(&mut self, leap: Leap, next: Timestamp) {
         match next + LEAP < leap.recorded.when() {
             true => self.bad(leap.example),

@@ -9,7 +9,7 @@ use super::shape::Shape;
 use super::time::{AnyTime, NO_TIME, any, fraction, whole};
 use super::{BadLine, Recorded, Value, address, path};
 
-/// What an access log says of a request.
+/// An access log's fields of a request.
 #[derive(Default)]
 struct Access<'a> {
     at: Option<Timestamp>,
@@ -48,7 +48,7 @@ impl<'a> Access<'a> {
     }
 }
 
-/// As the server names hosts: lower case, no port.
+/// As the server normalises hosts: lower case, no port.
 fn host(value: Value<'_>) -> Value<'_> {
     let end = match value.first() {
         Some(b'[') => value.len(),
@@ -60,7 +60,7 @@ fn host(value: Value<'_>) -> Value<'_> {
     Cow::Owned(value[..end].to_ascii_lowercase())
 }
 
-/// What a field of Envoy's means.
+/// The meaning of a field of Envoy's log.
 #[derive(Clone, Copy, Debug)]
 enum EnvoyField {
     Time,
@@ -92,7 +92,7 @@ impl EnvoyField {
     }
 }
 
-/// Reads Envoy's lines.
+/// Parses Envoy's lines.
 #[derive(Debug)]
 pub(super) struct Envoy {
     line: Shape<EnvoyField>,
@@ -115,7 +115,7 @@ impl Envoy {
                     access.at = walk.value()?.scalar().and_then(|text| self.times.read(&text)).or(access.at)
                 }
                 EnvoyField::Method => access.method = walk.text()?,
-                // The path as the client asked for it is the one that rules saw.
+                // Rules saw the path as the client requested it.
                 EnvoyField::OriginalPath => {
                     access.target = walk.text()?.filter(given).or(access.target.take())
                 }
@@ -133,7 +133,7 @@ impl Envoy {
             Ok(())
         })?;
         walk.end()?;
-        // The last address was written by Envoy itself, of the peer that it saw.
+        // Envoy itself appended the last address: that of its peer.
         let last =
             |list: Value<'_>| list.rsplit(|byte| *byte == b',').next().map(|ip| ip.trim_ascii().to_vec());
         if !access.ip.as_ref().is_some_and(given)
@@ -145,7 +145,7 @@ impl Envoy {
     }
 }
 
-/// What a field of Caddy's means.
+/// The meaning of a field of Caddy's log.
 #[derive(Clone, Copy, Debug)]
 enum CaddyField {
     Time,
@@ -169,7 +169,7 @@ impl CaddyField {
     }
 }
 
-/// What a field means of what Caddy says of a request.
+/// The meaning of a field of Caddy's `request` object.
 #[derive(Clone, Copy, Debug)]
 enum CaddyRequestField {
     ClientIp,
@@ -193,7 +193,7 @@ impl CaddyRequestField {
     }
 }
 
-/// Reads Caddy's lines.
+/// Parses Caddy's lines.
 #[derive(Debug)]
 pub(super) struct Caddy {
     line: Shape<CaddyField>,
@@ -254,12 +254,12 @@ impl<'a> Access<'a> {
     }
 }
 
-/// Whether a log has something to say: `-` stands for nothing.
+/// Whether a value is present: `-` stands for none.
 fn given(value: &Value<'_>) -> bool {
     !matches!(&**value, b"" | b"-")
 }
 
-/// A whole number, also where it is written as text.
+/// A whole number, also if written as a string.
 fn integer(value: Raw<'_>) -> Option<u64> {
     whole(&value.scalar()?)
 }
@@ -273,7 +273,7 @@ fn seconds(text: &[u8]) -> Option<Micros> {
         }
         _ => {
             let seconds: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-            // Far more than any request takes, and far less than would leave the range of times.
+            // Far more than any request takes, and small enough not to overflow a time.
             (0.0..1e9).contains(&seconds).then(|| Micros::new((seconds * 1e6) as u64))
         }
     }

@@ -9,7 +9,7 @@ use tidegate_core::Timestamp;
 use super::time::{NO_TIME, common};
 use super::{BadLine, Recorded, address, path};
 
-/// Reads combined logs. Many lines share a second, so the last one is kept as it was written.
+/// Parses combined logs. Many lines share a second, so the last timestamp is cached as text.
 #[derive(Debug)]
 pub(super) struct Combined {
     written: [u8; 26],
@@ -35,7 +35,7 @@ impl Combined {
         recorded.at = self.at;
         let mut before = line[..open].split(|byte| *byte == b' ');
         let peer = before.next().unwrap_or_default();
-        // A host name stands there where Apache looks addresses up.
+        // Apache writes a host name here if it resolves addresses.
         recorded.attributes.push((Cow::Borrowed("ip"), address(peer).unwrap_or(Cow::Borrowed(peer))));
         let user = before.nth(1).unwrap_or_default();
         if !matches!(user, b"" | b"-" | b"\"\"") {
@@ -51,7 +51,7 @@ impl Combined {
     }
 }
 
-/// `GET /items HTTP/1.1`. What a broken client sent instead is no request that a rule could see.
+/// Parses `GET /items HTTP/1.1`. Anything else from a broken client is not a request that a rule could see.
 fn read_request<'a>(request: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
     const BROKEN: BadLine = BadLine("its request line is not an HTTP request");
     let (first, last) = (memchr(b' ', request).ok_or(BROKEN)?, memchr::memrchr(b' ', request).ok_or(BROKEN)?);
@@ -66,7 +66,7 @@ fn read_request<'a>(request: &'a [u8], recorded: &mut Recorded<'a>) -> Result<()
     Ok(())
 }
 
-/// Where the quote stands that ends what has begun with one.
+/// The index of the closing quote.
 fn end_of_quoted(text: &[u8]) -> Option<usize> {
     let mut from = 0;
     loop {
@@ -81,7 +81,7 @@ fn end_of_quoted(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// nginx writes `"`, `\` and what is not printable as `\xHH`; Apache puts a backslash before the first two.
+/// nginx writes `"`, `\` and non-printable bytes as `\xHH`; Apache puts a backslash before the first two.
 fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', text).is_none() {
         return Cow::Borrowed(text);

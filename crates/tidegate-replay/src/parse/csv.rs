@@ -1,4 +1,4 @@
-//! Comma-separated values: whoever exports them says which column is what.
+//! Comma-separated values; the caller says which column is what.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::time::{AnyTime, NO_TIME};
 use super::{BadLine, Recorded, Value};
 
-/// What each column is, by its place.
+/// The meaning of each column, by its index.
 #[derive(Debug)]
 pub(super) struct Columns {
     time: usize,
@@ -61,7 +61,7 @@ impl Columns {
     }
 }
 
-/// The values of a line; a quoted one may hold commas, and quotes written twice. One that holds a line break is not read.
+/// The values of a line. A quoted value may contain commas, and doubled quotes; line breaks are not supported.
 fn split(line: &[u8]) -> Result<SmallVec<[Value<'_>; 12]>, BadLine> {
     const UNCLOSED: BadLine = BadLine("a quoted value is not closed on its line");
     let mut values = SmallVec::new();

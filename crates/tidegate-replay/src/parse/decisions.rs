@@ -1,4 +1,4 @@
-//! Our own decision log: one JSON object per decision, and per event that changed what is left of limits beside one.
+//! The decision log: one JSON object per decision, and per other event that changed limits.
 
 use std::borrow::Cow;
 
@@ -9,14 +9,14 @@ use super::json::{self, Raw, Walk, quote_or_backslash, unescaped};
 use super::time::NO_TIME;
 use super::{Also, Attributes, BadLine, Rank, Recorded, Tells};
 
-/// The most requests that one line may stand for: each is decided by itself, and a second has no more.
+/// The most requests that one line may stand for: each is decided separately, and no node decides more in a second.
 const MOST_WEIGHT: u64 = 10_000_000;
 
-/// The most descriptors of one request that are read: as many as we write, and some.
+/// The most descriptors read of one request: as many as we write, and some more.
 const MOST_ALSO: usize = 64;
 
-/// Reads a line. Almost all are requests whose fields stand in the order in which we write them: those are read without asking
-/// what comes next.
+/// Parses a line. Almost all are requests with fields in the order in which we write them: a fast path reads those without
+/// looking up names.
 pub(super) fn read<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
     if (InOrder { rest: line }).read(recorded).is_some() {
         return Ok(());
@@ -50,13 +50,13 @@ fn read_in_any_order<'a>(line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<
     Ok(())
 }
 
-/// What is left of a request whose fields stand as we write them, each of them once.
+/// The rest of a request line with fields exactly in the order in which we write them.
 struct InOrder<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> InOrder<'a> {
-    /// Reads all of it; none where something stands there that we write rarely, or never.
+    /// Parses all of it; `None` if it has anything that we write rarely, or never.
     #[inline]
     fn read(mut self, recorded: &mut Recorded<'a>) -> Option<()> {
         self.skip(b"{\"time_us\":")?;
@@ -139,7 +139,7 @@ impl<'a> InOrder<'a> {
         self.number().filter(|at| *at <= Timestamp::MAX.as_micros()).map(Timestamp::from_micros)
     }
 
-    /// Where it stood in its call, where that is said; none where it is not readable.
+    /// The position in its store call, if given; `None` if it is unreadable.
     #[inline]
     fn nth(&mut self) -> Option<Option<u32>> {
         if self.skip(b",\"nth\":").is_none() {
@@ -148,7 +148,7 @@ impl<'a> InOrder<'a> {
         self.number().and_then(|nth| u32::try_from(nth).ok()).map(Some)
     }
 
-    /// How a request ranks whose line is read up to its times.
+    /// The rank of a request whose line is read up to its times.
     fn rank(&mut self) -> Option<Rank> {
         let nth = self.nth()?;
         self.skip(b",\"domain\":\"")?;
@@ -162,7 +162,7 @@ impl<'a> InOrder<'a> {
         Some(if self.skip(b"refused\"").is_some() { Rank::refused(nth) } else { Rank::Admitted })
     }
 
-    /// Digits, as many as surely fit.
+    /// Digits, as many as cannot overflow.
     #[inline]
     fn number(&mut self) -> Option<u64> {
         let (mut number, mut digits) = (0u64, 0);
@@ -175,7 +175,7 @@ impl<'a> InOrder<'a> {
         (1..=19).contains(&digits).then_some(number)
     }
 
-    /// A string whose first quote is taken already, nothing in which is escaped.
+    /// The rest of a string without escapes, after the opening quote.
     #[inline]
     fn string(&mut self) -> Option<&'a [u8]> {
         let end = quote_or_backslash(self.rest).filter(|end| self.rest[*end] == b'"')?;
@@ -185,7 +185,7 @@ impl<'a> InOrder<'a> {
     }
 }
 
-/// What was seen of a line that does not go into a request as it is.
+/// Fields of a line that are converted before they go into a [`Recorded`].
 #[derive(Default)]
 struct Seen<'a> {
     at: Option<u64>,
@@ -307,7 +307,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Reads attributes; false where one is not as we write it.
+/// Parses attributes; false if one is not as we write it.
 fn attributes<'a>(walk: &mut Walk<'a>, into: &mut Attributes<'a>) -> Result<bool, BadLine> {
     let mut readable = true;
     into.clear();
@@ -319,7 +319,7 @@ fn attributes<'a>(walk: &mut Walk<'a>, into: &mut Attributes<'a>) -> Result<bool
     Ok(readable)
 }
 
-/// Another descriptor; and whether it is as we write it.
+/// Parses another descriptor, and whether it is as we write it.
 fn other<'a>(walk: &mut Walk<'a>) -> Result<(Also<'a>, bool), BadLine> {
     let mut also = Also { cost: 1, limit: None, attributes: Attributes::new() };
     let mut readable = true;
@@ -348,7 +348,7 @@ fn own_limit(walk: &mut Walk<'_>) -> Result<Option<(u64, Micros)>, BadLine> {
     Ok(limit.zip(window))
 }
 
-/// A mark as we write it: sixteen digits.
+/// A mark as we write it: sixteen hexadecimal digits.
 fn mark(raw: Raw<'_>) -> Option<u64> {
     let Raw::Text(text) = raw else { return None };
     let digits = std::str::from_utf8(text).ok().filter(|digits| digits.len() == 16)?;
@@ -365,16 +365,16 @@ fn source(raw: Raw<'_>) -> Option<Source> {
     Source::ALL.into_iter().find(|source| source.name().as_bytes() == text)
 }
 
-/// When a line says that it happened.
+/// The time of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LineTime {
-    /// By the clock of the node.
+    /// By the node's clock.
     pub(crate) noted: u64,
-    /// By the clock of the store, where the line tells.
+    /// By the store's clock, if the line has it.
     pub(crate) decided: Option<u64>,
 }
 
-/// When a line says that it happened, without reading the rest of it where that stands first, as we write it.
+/// The time of a line. Does not parse the rest if the time comes first, as we write it.
 pub(crate) fn time_of(line: &[u8]) -> Option<LineTime> {
     quick_time(&mut InOrder { rest: line }).or_else(|| {
         let (mut noted, mut decided) = (None, None);
@@ -397,11 +397,11 @@ fn quick_time(line: &mut InOrder<'_>) -> Option<LineTime> {
         Some(()) => Some(line.time()?.as_micros()),
         None => None,
     };
-    // Behind a torn line another may stand at once.
+    // A torn line may be followed directly by another.
     matches!(line.rest, [b',' | b'}', ..]).then_some(LineTime { noted, decided })
 }
 
-/// Where a line belongs among others of the same time.
+/// The rank of a line among those of the same time.
 pub(crate) fn rank_of(line: &[u8]) -> Rank {
     let mut in_order = InOrder { rest: line };
     if let Some(LineTime { decided: Some(_), .. }) = quick_time(&mut in_order)
@@ -424,7 +424,7 @@ fn text(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
 mod tests {
     use super::*;
 
-    /// Lines as we write them, and what comes near.
+    /// Lines as we write them, and similar ones.
     const WRITTEN: [&str; 5] = [
         r##"{"time_us":1800057600250000,"domain":"api","rule":"per-user","verdict":"refused","limit":100,"remaining":0,"retry_after_ms":18000,"source":"store","node":"gate-1","version":3,"n":1,"cost":1,"answered_in_us":350,"key":["user"],"attributes":{"user":"#b1f3c0de9a417d22","path":"/v1/items"}}"##,
         r#"{"time_us":1,"domain":"a","rule":null,"verdict":"admitted","source":"none","node":"","version":0,"n":7,"cost":0,"answered_in_us":0,"key":[],"attributes":{}}"#,
@@ -515,7 +515,7 @@ mod tests {
         assert_eq!(time_of(br#"{"time_us":12,"decided_us":"15"}"#), noted(12));
         assert_eq!(time_of(br#"{"time_us":"12"}"#), None);
         assert_eq!(time_of(b"no line"), None);
-        // What is left of a line, and the next one.
+        // The rest of a torn line, and the next one.
         assert_eq!(time_of(br#"{"time_us":18{"time_us":19}"#), None);
     }
 

@@ -1,21 +1,21 @@
-//! Walks over one JSON object without building anything: logs have a few fields that matter among many that do not.
+//! Walks over one JSON object without building a tree: logs have a few fields that matter among many that do not.
 //!
-//! It reads what well-formed JSON says, refuses what is not closed, and bounds how deep it looks. A number or a word is not
-//! checked further: whoever wants it as a number finds out.
+//! It parses well-formed JSON, rejects unclosed values, and bounds the depth. Numbers and words are not validated here; that
+//! is left to the code that converts them.
 
 use std::borrow::Cow;
 
 use super::BadLine;
 use super::time::whole;
 
-/// A value as it is written.
+/// A value as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Raw<'a> {
-    /// A string, without its quotes, and with nothing in it that is escaped.
+    /// A string without its quotes, free of escapes.
     Text(&'a [u8]),
-    /// A string, without its quotes, escapes as they are.
+    /// A string without its quotes, with its escapes.
     Escaped(&'a [u8]),
-    /// An object or a list, brackets included.
+    /// An object or a list, including brackets.
     Nested(&'a [u8]),
     /// A number, or a word such as `null`.
     Bare(&'a [u8]),
@@ -36,7 +36,7 @@ const ENDS_BARE: [bool; 256] = {
 };
 
 impl<'a> Raw<'a> {
-    /// The text of a string; nothing for `null` and others.
+    /// The text of a string; `None` for `null` and other values.
     pub(super) fn text(self) -> Option<Cow<'a, [u8]>> {
         match self {
             Raw::Text(text) => Some(Cow::Borrowed(text)),
@@ -45,7 +45,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// A string or a number as it is written.
+    /// A string or a number as written.
     pub(super) fn scalar(self) -> Option<Cow<'a, [u8]>> {
         match self {
             Raw::Bare(b"null") => None,
@@ -61,8 +61,8 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Calls `each` with the name of every field of the object in `line`, in their order, and with what stands there: it takes
-/// the value. Nothing but spaces may stand around the object.
+/// Calls `each` with the name of every field of the object in `line`, in order; `each` must consume the value. Only
+/// whitespace may surround the object.
 pub(super) fn fields<'a>(
     line: &'a [u8],
     each: impl FnMut(&'a [u8], &mut Walk<'a>) -> Result<(), BadLine>,
@@ -72,31 +72,31 @@ pub(super) fn fields<'a>(
     walk.end()
 }
 
-/// What is left of a line.
+/// The rest of a line.
 pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
 
 /// The name of a field.
 pub(super) struct Name<'a> {
-    /// Without its quotes, escapes as they are.
+    /// Without its quotes, with its escapes.
     pub(super) text: &'a [u8],
-    /// All that stands between the value before and its own, which is where a walk stands now.
+    /// Everything between the previous value and this field's, where the walk is now.
     pub(super) written: &'a [u8],
 }
 
 impl<'a> Walk<'a> {
-    /// Begins at the first byte of a line.
+    /// Starts at the first byte of a line.
     pub(super) fn over(line: &'a [u8]) -> Self {
         Walk { rest: line }
     }
 
-    /// Refuses what is left, if it is not only spaces.
+    /// Rejects the rest unless it is whitespace.
     pub(super) fn end(&mut self) -> Result<(), BadLine> {
         if self.next().is_none() { Ok(()) } else { Err(BROKEN) }
     }
 
-    /// As [`fields`], for an object that stands here.
+    /// Like [`fields`], for an object at the current position.
     pub(super) fn fields(
         &mut self,
         mut each: impl FnMut(&'a [u8], &mut Walk<'a>) -> Result<(), BadLine>,
@@ -109,8 +109,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Goes to the value of the field at `place` of the object that stands here, after the value before; none where the object
-    /// ends.
+    /// Advances to the value of the next field of the current object; `place` is 0 for the first one. `None` at the end of
+    /// the object.
     pub(super) fn next_name(&mut self, place: usize) -> Result<Option<Name<'a>>, BadLine> {
         let before = self.rest;
         if place == 0 {
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
         Ok(Some(Name { text, written: &before[..before.len() - self.rest.len()] }))
     }
 
-    /// Goes over `text`, if it stands here byte for byte.
+    /// Skips `text` if it is next, byte for byte.
     #[inline]
     pub(super) fn skip_text(&mut self, text: &[u8]) -> bool {
         let rest = self.rest.strip_prefix(text);
@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
         rest.is_some()
     }
 
-    /// Calls `each` where every item of a list stands, which stands here: it takes the item.
+    /// Calls `each` at every item of the list at the current position; `each` must consume the item.
     pub(super) fn items(
         &mut self,
         mut each: impl FnMut(&mut Walk<'a>) -> Result<(), BadLine>,
@@ -157,12 +157,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether an object stands here.
+    /// Whether an object is next.
     pub(super) fn is_object(&mut self) -> bool {
         self.next() == Some(b'{')
     }
 
-    /// Goes over a value that does not matter.
+    /// Skips a value.
     #[inline]
     pub(super) fn ignore(&mut self) -> Result<(), BadLine> {
         match self.next().ok_or(BROKEN)? {
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes a value, of which only the text of a string matters.
+    /// Consumes a value, and returns its text if it is a string.
     #[inline]
     pub(super) fn text(&mut self) -> Result<Option<Cow<'a, [u8]>>, BadLine> {
         if self.next() != Some(b'"') {
@@ -186,7 +186,7 @@ impl<'a> Walk<'a> {
         Ok(if escaped { unescape(text) } else { Some(Cow::Borrowed(text)) })
     }
 
-    /// Takes a value.
+    /// Consumes a value.
     pub(super) fn value(&mut self) -> Result<Raw<'a>, BadLine> {
         match self.next().ok_or(BROKEN)? {
             b'"' => {
@@ -199,7 +199,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A number or a word.
+    /// Consumes a number or a word.
     #[inline]
     fn bare(&mut self) -> Result<&'a [u8], BadLine> {
         let end = self.rest.iter().position(|byte| ENDS_BARE[usize::from(*byte)]);
@@ -207,7 +207,7 @@ impl<'a> Walk<'a> {
         Ok(self.take(end))
     }
 
-    /// The next byte that is no space: what is left begins with it.
+    /// Skips whitespace, and returns the next byte without consuming it.
     #[inline]
     fn next(&mut self) -> Option<u8> {
         while let [first, rest @ ..] = self.rest {
@@ -219,7 +219,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// Goes over the byte that is next.
+    /// Skips one byte.
     #[inline]
     fn skip(&mut self) {
         self.rest = &self.rest[1..];
@@ -234,7 +234,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Takes so many bytes.
+    /// Consumes `count` bytes.
     #[inline]
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(count);
@@ -242,7 +242,7 @@ impl<'a> Walk<'a> {
         taken
     }
 
-    /// A string whose first quote is taken already, and whether something in it is escaped.
+    /// The rest of a string after the opening quote, and whether it has escapes.
     #[inline]
     fn string(&mut self) -> Result<(&'a [u8], bool), BadLine> {
         match quote_or_backslash(self.rest) {
@@ -256,7 +256,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A string whose first quote is taken already, and in which a backslash stands at `first`.
+    /// The rest of a string after the opening quote, with a backslash at `first`.
     #[cold]
     fn escaped_string(&mut self, first: usize) -> Result<&'a [u8], BadLine> {
         let mut end = first;
@@ -269,7 +269,7 @@ impl<'a> Walk<'a> {
         Ok(text)
     }
 
-    /// An object or a list.
+    /// Consumes an object or a list.
     fn nested(&mut self) -> Result<&'a [u8], BadLine> {
         let (whole, mut depth) = (self.rest, 0usize);
         loop {
@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
                 b'"' => {
                     self.skip();
                     self.string()?;
-                    // What follows a string is looked at next.
+                    // The byte after a string is looked at next.
                     continue;
                 }
                 b'{' | b'[' if depth == DEEPEST => return Err(BadLine("it is nested too deep")),
@@ -293,13 +293,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Where the first quote or backslash stands. Strings of logs are short: eight bytes at a time are looked at without the
-/// beginning and end that a search by vectors has.
+/// The index of the first quote or backslash. Strings in logs are short: eight bytes at a time avoids the setup and tail of
+/// a SIMD search.
 #[inline]
 pub(super) fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    /// Every byte a 1: times a byte, it is that byte eight times.
+    /// A 1 in every byte: multiplied by a byte, it repeats that byte eight times.
     const ONES: u64 = u64::MAX / 255;
-    // The highest bit of the first byte that is zero, and perhaps of later ones.
+    // Sets the highest bit of the first zero byte, and perhaps of later ones.
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & (ONES << 7);
     let (words, last) = text.as_chunks::<8>();
     for (place, word) in words.iter().enumerate() {
@@ -320,7 +320,7 @@ pub(super) fn unescaped(name: &[u8]) -> Option<Cow<'_, [u8]>> {
 
 #[cold]
 fn unescape(text: &[u8]) -> Option<Cow<'_, [u8]>> {
-    // Rare: worth a whole JSON parser, whose quotes were taken off.
+    // Rare enough for a full JSON parser, which needs the quotes back.
     let quoted = [b"\"", text, b"\""].concat();
     serde_json::from_slice::<String>(&quoted).ok().map(|text| Cow::Owned(text.into_bytes()))
 }

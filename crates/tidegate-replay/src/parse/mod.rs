@@ -1,7 +1,7 @@
-//! From a line of a log to a request: who asked for what, and when.
+//! From a line of a log to a request and its time.
 //!
-//! Every format gives the same attributes, named as the server's identity names them: `ip`, `method`, `path`, `host`, and
-//! `user` where the log has one. Paths are normalised, and IPv6 addresses grouped by /64, as the server does by default.
+//! Every format yields the same attributes, with the names of the server's identity: `ip`, `method`, `path`, `host`, and
+//! `user` if the log has one. Paths are normalised, and IPv6 addresses grouped by /64, as the server does by default.
 
 mod access;
 mod combined;
@@ -23,10 +23,10 @@ use tidegate_limiter::Source;
 pub(crate) use decisions::{LineTime, rank_of, time_of};
 pub(crate) use time::civil;
 
-/// How a log is written.
+/// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Our own decision log.
+    /// tidegate's decision log.
     Tidegate,
     /// nginx's and Apache's combined (or common) format.
     Combined,
@@ -34,7 +34,7 @@ pub enum Format {
     Envoy,
     /// Caddy's JSON access log.
     Caddy,
-    /// Comma-separated values; which column is what is said with it.
+    /// Comma-separated values; needs a mapping of columns.
     Csv,
 }
 
@@ -51,10 +51,10 @@ impl Format {
         }
     }
 
-    /// The format that a line seems to be in. CSV is never guessed: it needs to be said which column is what.
+    /// Guesses the format of a line. CSV is never guessed, because it needs a mapping of columns.
     ///
     /// # Errors
-    /// When it looks like none of them.
+    /// The line is in none of the other formats.
     pub fn of(line: &[u8]) -> Result<Format, UnknownFormat> {
         if line.first() != Some(&b'{') {
             let read = combined::Combined::default().read(line, &mut Recorded::default());
@@ -77,7 +77,7 @@ impl Format {
     }
 }
 
-/// A log that looks like none that can be read.
+/// A log in no known format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the log is in none of the formats tidegate, combined, envoy and caddy")]
 pub struct UnknownFormat;
@@ -85,62 +85,62 @@ pub struct UnknownFormat;
 /// Names and values.
 pub type Attributes<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 6]>;
 
-/// A request as a log tells of it; or, in our own log, what else changed what is left of limits.
+/// A recorded request; or, in the decision log, another event that changed limits.
 #[derive(Clone, Debug)]
 pub struct Recorded<'a> {
-    /// When it came, by the clock of who wrote the line.
+    /// When it came, by the clock of the log's writer.
     pub at: Timestamp,
-    /// What the line tells of.
+    /// What the line records.
     pub tells: Tells,
-    /// The domain it was asked in, where the log says so.
+    /// Its domain, if the log says so.
     pub domain: Option<Cow<'a, str>>,
-    /// What is known of it.
+    /// Its logged attributes.
     pub attributes: Attributes<'a>,
-    /// What it spends.
+    /// The hits that it spends.
     pub cost: u64,
-    /// How many such requests the line stands for, where the log is a sample.
+    /// The number of requests that the line stands for, if the log is a sample.
     pub weight: u32,
-    /// Whether it was refused when it happened, where the log says so.
+    /// Whether it was refused at the time, if the log says so.
     pub refused: Option<bool>,
-    /// How long it took, where the log says so.
+    /// How long it took, if the log says so.
     pub took: Option<Micros>,
-    /// What only our own log says.
+    /// Fields of the decision log only.
     pub own: Own<'a>,
 }
 
-/// What a line tells of.
+/// What a line records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tells {
     /// A request.
     #[default]
     Request,
-    /// Leases that were released.
+    /// Released leases.
     Released,
-    /// Leases that were renewed.
+    /// Renewed leases.
     Renewed,
-    /// So many hits that were given back, spent so long before.
+    /// Refunded hits, and how long before they were spent.
     Refunded(u64, Option<Micros>),
-    /// So many hits that were charged after the fact, spent so long before.
+    /// Hits charged after the fact, and how long before they were spent.
     Charged(u64, Option<Micros>),
-    /// Cells that were given their full quota back.
+    /// Cells restored to their full quota.
     Reset,
-    /// A penalty that began.
+    /// The start of a penalty.
     Penalized,
 }
 
-/// The order of lines of the same time.
+/// The order of lines with the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Rank {
-    /// Something was given back.
+    /// Releases, renewals, refunds and resets.
     GivesBack,
-    /// A request passed.
+    /// An admitted request.
     Admitted,
-    /// The store did not say when: they stay in the order of their lines.
+    /// A line without a store time: these keep their order.
     Unknown,
-    /// A request was refused: in this place of its call to the store, or by who remembers such a refusal.
+    /// A refused request, by its position in the store call, or refused from a deny cache.
     Refused(u32),
-    /// Something was taken after a refusal, or after the fact.
+    /// Penalties and charges, which follow a refusal or come after the fact.
     Takes,
 }
 
@@ -150,56 +150,56 @@ impl Rank {
     }
 }
 
-/// What only our own log says of a request.
+/// Fields of a request that only the decision log has.
 #[derive(Clone, Debug, Default)]
 pub struct Own<'a> {
     /// When the store decided it, by the store's clock.
     pub decided_at: Option<Timestamp>,
-    /// Which it was of the requests that one call to the store decided at that moment, where they were several.
+    /// The position among several requests that one store call decided at the same time.
     pub nth: Option<u32>,
-    /// How long its answer took. It was decided, or done, at most half of that before or after the line's time.
+    /// How long the answer took. It was decided, or done, at most half of that before or after the line's time.
     pub answered_in: Option<Micros>,
     /// The mark of the lease that it took, or that was released or renewed.
     pub lease: Option<u64>,
-    /// The mark of the limit under which alone the lease was released.
+    /// The mark of the only limit whose lease was released.
     pub under: Option<u64>,
-    /// The mark of the penalty that it caused, or that began.
+    /// The mark of the penalty that it caused, or that started.
     pub penalty: Option<u64>,
-    /// Whether it could not be asked to wait.
+    /// Whether the caller could not be asked to wait.
     pub must_go_now: bool,
-    /// The limit that it brought along, and its window.
+    /// The limit that came with the request, and its window.
     pub limit: Option<(u64, Micros)>,
     /// Its other descriptors.
     pub also: Vec<Also<'a>>,
-    /// How many of those come before the one that the line is about.
+    /// How many of them precede the descriptor of this line.
     pub also_before: usize,
-    /// How many more it had.
+    /// The number of further descriptors left out.
     pub also_left_out: u64,
-    /// Whether its descriptors are several readings of one request.
+    /// Whether its descriptors are alternative readings of one request.
     pub readings: bool,
-    /// Who decided it when it happened.
+    /// What decided it at the time.
     pub source: Option<Source>,
-    /// By which version of the rules.
+    /// The version of the rules at the time.
     pub version: Option<u64>,
     /// Whether a ban refused it.
     pub banned: bool,
-    /// Limits that had hits back by themselves, and were given none.
+    /// Limits that had already regained the hits by their own refill, and got none.
     pub back: Vec<String>,
 }
 
-/// Another descriptor of a request.
+/// A further descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Also<'a> {
-    /// What it spends.
+    /// The hits that it spends.
     pub cost: u64,
-    /// The limit that it brought along, and its window.
+    /// The limit that came with it, and its window.
     pub limit: Option<(u64, Micros)>,
-    /// What is known of it.
+    /// Its logged attributes.
     pub attributes: Attributes<'a>,
 }
 
 impl<'a> Recorded<'a> {
-    /// A request at this time of which nothing else is known yet.
+    /// A request at this time, with all other fields empty.
     #[must_use]
     pub fn at(at: Timestamp) -> Self {
         Recorded {
@@ -215,14 +215,14 @@ impl<'a> Recorded<'a> {
         }
     }
 
-    /// When it is played: when the store decided it or, where that is unknown, when it came.
+    /// When to replay it: when the store decided it or, if unknown, when it came.
     #[must_use]
     pub fn when(&self) -> Timestamp {
         self.own.decided_at.unwrap_or(self.at)
     }
 
-    /// Where it belongs among lines of the same [time](Recorded::when). Those of one call to the store were decided at one moment,
-    /// in which cells only fill: then who was admitted comes before who was refused. Refusals may count, so they keep their order.
+    /// Its order among lines of the same [time](Recorded::when). Requests of one store call were decided at one moment, in
+    /// which cells only fill: so admissions come before refusals. Refusals may count, so they keep their order.
     #[must_use]
     pub fn rank(&self) -> Rank {
         match (self.own.decided_at, self.tells) {
@@ -234,18 +234,18 @@ impl<'a> Recorded<'a> {
         }
     }
 
-    /// What the descriptor at this place of its request spends.
+    /// The cost of the descriptor at this index.
     pub(crate) fn cost_of(&self, descriptor: usize) -> u64 {
         self.also_at(descriptor).map_or(self.cost, |also| also.cost)
     }
 
-    /// The value that the descriptor at this place has of an attribute.
+    /// The value of an attribute in the descriptor at this index.
     pub(crate) fn attribute(&self, descriptor: usize, name: &str) -> Option<&[u8]> {
         let attributes = self.also_at(descriptor).map_or(&self.attributes, |also| &also.attributes);
         attributes.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// The other descriptor at this place; none where it is the one that the line is about.
+    /// The further descriptor at this index; `None` if it is the one that the line is about.
     fn also_at(&self, descriptor: usize) -> Option<&Also<'a>> {
         let before = self.own.also_before.min(self.own.also.len());
         match descriptor.cmp(&before) {
@@ -255,7 +255,7 @@ impl<'a> Recorded<'a> {
         }
     }
 
-    /// The same, without the line that it was read from.
+    /// Copies what it borrows from its line.
     pub(crate) fn into_owned(self) -> Recorded<'static> {
         let Recorded { at, tells, domain, attributes, cost, weight, refused, took, own } = self;
         let also = |also: Also<'_>| Also { attributes: owned(also.attributes), ..also };
@@ -273,16 +273,16 @@ fn owned(attributes: Attributes<'_>) -> Attributes<'static> {
 }
 
 impl Default for Recorded<'_> {
-    /// A request of which not even the time is known yet.
+    /// A request with all fields empty, even the time.
     fn default() -> Self {
         Recorded::at(Timestamp::default())
     }
 }
 
-/// Reads a line of our own decision log.
+/// Parses a line of the decision log.
 ///
 /// # Errors
-/// When it is not one.
+/// It is not one.
 pub fn decision_line(line: &[u8]) -> Result<Recorded<'_>, BadLine> {
     read(|recorded| decisions::read(line, recorded))
 }
@@ -297,7 +297,7 @@ fn read<'a>(fill: impl FnOnce(&mut Recorded<'a>) -> Result<(), BadLine>) -> Resu
 #[error("{0}")]
 pub struct BadLine(pub &'static str);
 
-/// Reads lines of one format.
+/// Parses lines of one format.
 #[derive(Debug)]
 pub struct Parser(Kind);
 
@@ -311,7 +311,7 @@ enum Kind {
 }
 
 impl Parser {
-    /// A parser of any format but CSV.
+    /// A parser for any format but CSV.
     #[must_use]
     pub fn new(format: Format) -> Option<Parser> {
         let kind = match format {
@@ -324,16 +324,16 @@ impl Parser {
         Some(Parser(kind))
     }
 
-    /// A parser of CSV whose first line is `header`. `mapping` says, for each attribute and for `time`, which column has it;
-    /// a column that is not named there is not read.
+    /// A parser for CSV with this header line. `mapping` gives the column of each attribute and of `time`; other columns are
+    /// ignored.
     ///
     /// # Errors
-    /// When the header lacks a column, or `mapping` has no `time`.
+    /// The header lacks a column, or `mapping` has no `time`.
     pub fn csv(header: &[u8], mapping: &[(String, String)]) -> Result<Parser, String> {
         csv::Columns::new(header, mapping).map(|columns| Parser(Kind::Csv(columns)))
     }
 
-    /// The format it reads.
+    /// Its format.
     #[must_use]
     pub fn format(&self) -> Format {
         match self.0 {
@@ -345,15 +345,15 @@ impl Parser {
         }
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// When it is not in the format, or does not say when the request came.
+    /// It is not in the format, or has no time.
     pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Recorded<'a>, BadLine> {
         read(|recorded| self.read(line, recorded))
     }
 
-    /// Reads a line into `recorded`, of which nothing is known yet: it is large, so it is filled where it stands.
+    /// Parses a line into an empty `recorded`: it is large, so it is filled in place.
     pub(crate) fn read<'a>(&'a mut self, line: &'a [u8], recorded: &mut Recorded<'a>) -> Result<(), BadLine> {
         match &mut self.0 {
             Kind::Tidegate => decisions::read(line, recorded),
@@ -367,9 +367,9 @@ impl Parser {
 
 type Value<'a> = Cow<'a, [u8]>;
 
-/// The path of a request's target, as rules see it.
+/// The path of a request target, as rules see it.
 fn path(target: Value<'_>) -> Value<'_> {
-    // As almost all are, and found much faster than by normalising.
+    // Almost all are, and this check is much faster than normalising.
     if let Cow::Borrowed(target) = target
         && let Some(path) = normal_path(target)
     {
@@ -390,7 +390,7 @@ fn path(target: Value<'_>) -> Value<'_> {
     normal.map_or(path, Cow::Owned)
 }
 
-/// The path of a target, if it surely is as the server would make it: no part of it is empty or written in an unusual way.
+/// The path of a target if it is certainly normalised: no empty segments or unusual encodings.
 fn normal_path(target: &[u8]) -> Option<&[u8]> {
     let (mut last, mut end) = (b'.', target.len());
     for (place, byte) in target.iter().enumerate() {
@@ -408,9 +408,9 @@ fn normal_path(target: &[u8]) -> Option<&[u8]> {
     (target.first() == Some(&b'/') && last != b'/').then(|| &target[..end])
 }
 
-/// An address as the server writes it into `ip`: without a port, IPv6 by its /64.
+/// An address as the server writes it to `ip`: without a port, IPv6 by its /64.
 fn address(text: &[u8]) -> Option<Value<'_>> {
-    // As almost all are.
+    // The usual case.
     if let Some(bare) = ipv4(text) {
         return Some(Cow::Borrowed(bare));
     }
@@ -430,12 +430,12 @@ fn address(text: &[u8]) -> Option<Value<'_>> {
     }))
 }
 
-/// An IPv4 address that is written in the usual way, without the port that may follow it; none where it is something else.
+/// An IPv4 address in its usual form, without a port that may follow; `None` otherwise.
 fn ipv4(text: &[u8]) -> Option<&[u8]> {
     let (mut points, mut digits, mut number, mut end) = (0, 0, 0, text.len());
     for (place, byte) in text.iter().enumerate() {
         match byte {
-            // None but 0 itself begins with 0.
+            // Only 0 itself starts with 0.
             b'0'..=b'9' if digits == 0 || number > 0 => {
                 (digits, number) = (digits + 1, number * 10 + u32::from(byte - b'0'));
                 if number > 255 {
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(of(r#"{"level":"info","ts":1.5,"request":{"method":"GET"},"status":200}"#), Ok("caddy"));
         assert_eq!(of(r#"{"start_time":"2026-11-16T02:30:16.123Z","method":"GET","path":"/"}"#), Ok("envoy"));
         assert_eq!(of(r#"{"time_us":1,"domain":"api","verdict":"refused"}"#), Ok("tidegate"));
-        // Others have fields named so, too.
+        // Other formats have fields with these names, too.
         assert_eq!(of(r#"{"event":"served","ts":1.5,"request":{"method":"GET"}}"#), Ok("caddy"));
         assert_eq!(of(r#"{"event":"served","start_time":"2026-11-16T02:30:16Z"}"#), Ok("envoy"));
         assert_eq!(of("a,b,c"), Err(UnknownFormat));

@@ -1,32 +1,31 @@
-//! The names of an object's fields, as the lines before had them.
+//! Remembers the field names of an object from earlier lines.
 //!
-//! A program writes the fields of its log in the same order on every line. So what stands before each value is compared with
-//! what stood there last time, and what it means is known at once; only a name that is new in its place is read and looked
-//! up. A line that is written otherwise is read as well, and costs more.
+//! A program writes the fields of its log in the same order on every line. So the text before each value is compared with
+//! the text at the same position last time; if it is equal, the field is known at once, and only a new name is parsed and
+//! looked up. Lines in another order are parsed as well, at a higher cost.
 
 use super::BadLine;
 use super::json::{Name, Walk};
 
-/// Places that are remembered, and the longest text of one: what comes beyond is read anew on every line.
+/// The most positions remembered, and the longest text of one: anything beyond is parsed anew on every line.
 const MOST_FIELDS: usize = 64;
 const MOST_BYTES: usize = 64;
 
-/// What an object's fields mean, in the order in which they were seen last.
+/// The meanings of an object's fields, in the order last seen.
 #[derive(Debug)]
 pub(super) struct Shape<F> {
     meaning: fn(&[u8]) -> F,
-    /// All that stands before the value, its name included, and what that means.
+    /// All text before the value, including its name, and the field's meaning.
     known: Vec<(Vec<u8>, F)>,
 }
 
 impl<F: Copy> Shape<F> {
-    /// A shape of which nothing is known but what a field of some name means.
+    /// An empty shape; `meaning` maps a field's name to its meaning.
     pub(super) fn new(meaning: fn(&[u8]) -> F) -> Self {
         Shape { meaning, known: Vec::new() }
     }
 
-    /// Calls `each` with the meaning of every field of the object that stands at `walk`, in their order, and with what stands
-    /// there: it takes the value.
+    /// Calls `each` with the meaning of every field of the object at `walk`, in order; `each` must consume the value.
     #[inline]
     pub(super) fn fields<'a>(
         &mut self,
@@ -78,7 +77,7 @@ mod tests {
         Ok(all)
     }
 
-    /// The first letter of a name.
+    /// The first byte of a name.
     fn first(name: &[u8]) -> u8 {
         name.first().copied().unwrap_or(b'?')
     }

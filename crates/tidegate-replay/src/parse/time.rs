@@ -59,7 +59,7 @@ pub(super) fn rfc3339(text: &[u8]) -> Option<Timestamp> {
     from_civil(date, clock, offset, micros)
 }
 
-/// A number: seconds, perhaps with a fraction, or milli-, micro- or nanoseconds, which are told by their size.
+/// A number: seconds, perhaps with a fraction, or milli-, micro- or nanoseconds, distinguished by magnitude.
 pub(super) fn number(text: &[u8]) -> Option<Timestamp> {
     let point = text.iter().position(|byte| *byte == b'.');
     let (whole, part) = text.split_at(point.unwrap_or(text.len()));
@@ -77,12 +77,12 @@ pub(super) fn number(text: &[u8]) -> Option<Timestamp> {
     within(at)
 }
 
-/// Any of them: a number, or RFC 3339, or nginx's.
+/// Any of them: a number, RFC 3339, or nginx's format.
 pub(super) fn any(text: &[u8]) -> Option<Timestamp> {
     number(text).or_else(|| rfc3339(text)).or_else(|| common(text))
 }
 
-/// Reads any of them. Many lines share a second, so the last one in UTC is kept as it was written.
+/// Parses any of them. Many lines share a second, so the last one in UTC is cached as text.
 #[derive(Debug, Default)]
 pub(super) struct AnyTime {
     last: Option<([u8; 19], Timestamp)>,
@@ -102,7 +102,7 @@ impl AnyTime {
     }
 }
 
-/// What `2026-11-16T02:30:16.123456Z` says before the point, as it is written, and behind it.
+/// The part of `2026-11-16T02:30:16.123456Z` before the point, as text, and the fraction.
 fn in_utc(text: &[u8]) -> Option<(&[u8; 19], Micros)> {
     let (second, rest) = text.split_first_chunk()?;
     match rest {
@@ -125,16 +125,16 @@ fn digits(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A whole number, as Rust reads one.
+/// A whole number, as Rust parses one.
 pub(super) fn whole(text: &[u8]) -> Option<u64> {
     match text {
-        // What fits for certain.
+        // Short enough not to overflow.
         [b'0'..=b'9', ..] if text.len() <= 19 => digits(text),
         _ => std::str::from_utf8(text).ok()?.parse().ok(),
     }
 }
 
-/// The microseconds of digits after a decimal point; what is smaller is cut off.
+/// The microseconds in the digits after a decimal point; further digits are truncated.
 pub(super) fn fraction(text: &[u8]) -> Option<u64> {
     const UNITS: [u64; 7] = [1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
     let (kept, cut) = text.split_at(text.len().min(6));
@@ -162,7 +162,7 @@ fn from_civil(
     offset: i64,
     micros: u64,
 ) -> Option<Timestamp> {
-    // A leap second is written as 60, and counted with the next.
+    // A leap second is written as 60, and counts with the next second.
     let fits = (1970..=2200).contains(&year)
         && (1..=12).contains(&month)
         && hour < 24
@@ -199,7 +199,7 @@ fn days_before(year: u64, month: u64, day: u64) -> u64 {
     (year - 1970) * 365 + leaps(year) - leaps(1970) + this_year + leap_day + day - 1
 }
 
-/// A moment as RFC 3339, to the second, in UTC.
+/// A time as RFC 3339 in UTC, to the second.
 pub(crate) fn civil(seconds: u64) -> String {
     let (mut days, clock) = (seconds / 86_400, seconds % 86_400);
     let mut year = 1970;

@@ -1,14 +1,14 @@
-//! A chart on a page: shapes that stretch, and beside them text that does not.
+//! A chart on a page: shapes that scale, and text beside them that does not.
 //!
-//! A picture that shrinks with its page shrinks its letters too, until a phone shows none. So here only bars and lines are a picture,
-//! in the colours of the page's theme, and what is read is the page's own text.
+//! A picture that shrinks with its page shrinks its text too, until it is unreadable on a phone. So only bars and lines are
+//! an image here, in the colours of the page's theme, and all text is HTML.
 
 use std::fmt::{self, Write as _};
 
 use super::grouped;
 use super::svg::{Axes, Chart, LEFT, PLOT, TOP, escaped, legend};
 
-/// Writes `chart` as a figure. One of peaks has a line that `page.js` moves with its limit.
+/// Writes `chart` as a figure. A chart of peaks has a line that `page.js` moves with the limit.
 pub(super) fn write_figure(out: &mut String, chart: Chart<'_>, title: &str) -> fmt::Result {
     let (title, Axes { highest, first, last, end }) = (escaped(title), chart.axes());
     let class = if matches!(chart, Chart::Peaks(_)) { " class=\"peaks\"" } else { "" };
@@ -32,7 +32,7 @@ pub(super) fn write_figure(out: &mut String, chart: Chart<'_>, title: &str) -> f
     writeln!(out, "</div><div class=\"far\"><span>{first}</span><span>{last}</span></div></figure>")
 }
 
-/// The line is there also where the limit is off the chart: a slider may move it in.
+/// The line exists even if the limit is off the chart: a slider may move it in.
 fn write_limit(out: &mut String, quota: u64, end: u64) -> fmt::Result {
     let hidden = if quota > end { " hidden" } else { "" };
     let permyriad = u128::from(quota.min(end)) * 10_000 / u128::from(end.max(1));

@@ -1,4 +1,4 @@
-//! A report as one page: no network, no other file. Its slider moves a limit and shows whom it would touch.
+//! A report as one HTML page without network access or other files. A slider moves a limit and shows its effect.
 
 use std::fmt::{self, Write as _};
 
@@ -15,13 +15,13 @@ const SCRIPT: &str = include_str!("page.js");
 #[must_use]
 pub fn html(report: &Report) -> String {
     let mut out = String::new();
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _ = write_page(&mut out, report);
     out
 }
 
 fn write_page(out: &mut String, report: &Report) -> fmt::Result {
-    // Names of callers are chosen by callers: nothing on this page may load or send anything.
+    // Callers choose their names: nothing on this page may load or send anything.
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
     writeln!(
         out,
@@ -64,7 +64,7 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
 
 const COLUMNS: [&str; 5] = ["refused now", "before", "difference", "of", "share"];
 
-/// Numbers in a table that a narrow page stacks: each cell knows its column's name.
+/// A table of numbers that a narrow page stacks: each cell knows its column's name.
 fn write_counts(out: &mut String, rows: &[(&str, Counts, u64)]) -> fmt::Result {
     out.push_str("<div class=\"wide\"><table class=\"counts\"><thead><tr><th></th>");
     COLUMNS.iter().try_for_each(|name| write!(out, "<th>{name}</th>"))?;
@@ -83,7 +83,7 @@ fn write_counts(out: &mut String, rows: &[(&str, Counts, u64)]) -> fmt::Result {
     Ok(())
 }
 
-/// Whether a limit decides alone, or something else may refuse before it does.
+/// Whether a limit decides alone, or something else may refuse first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Company {
     Alone,
@@ -146,8 +146,8 @@ fn write_callers(out: &mut String, title: &str, callers: &[CallerReport]) -> fmt
     Ok(())
 }
 
-/// A limit's chart and its slider. The slider counts all that was asked of the limit; where others refuse some of that first, it says so,
-/// and beside its number what the rule refused `together` with them.
+/// A limit's chart and slider. The slider counts all demand on the limit. If others refuse a part of it first, it says so,
+/// and shows beside its number what the rule refused `together` with them.
 fn write_limit(out: &mut String, limit: &LimitReport, together: Option<u64>) -> fmt::Result {
     let title = format!("{}: callers by their peak", limit.limit);
     write_figure(out, Chart::Peaks(limit), &title)?;

@@ -1,4 +1,4 @@
-//! A report for people: in a terminal, as a picture, and as one page that needs no network.
+//! A report for people: as text, as a picture, and as one page that needs no network.
 
 mod figure;
 mod html;
@@ -33,7 +33,7 @@ fn signed(number: i64) -> String {
     }
 }
 
-/// A share as a percentage that tells little from nothing.
+/// A share as a percentage that distinguishes little from nothing.
 fn percent(part: u64, whole: u64) -> String {
     if whole == 0 || part == 0 {
         return "0 %".to_owned();
@@ -65,10 +65,10 @@ fn moment(micros: u64) -> String {
     civil(micros / 1_000_000)
 }
 
-/// Peaks gathered into at most `most` bars: the smallest and largest number of each, and how many callers it has.
+/// Peaks grouped into at most `most` bars: the smallest and largest number of each, and its callers.
 fn bars(peaks: &[crate::report::Peak], most: u64) -> Vec<(u64, u64, u64)> {
     let Some(largest) = peaks.last().map(|peak| peak.value) else { return Vec::new() };
-    // One, two or five times a power of ten, so that the edges can be read.
+    // One, two or five times a power of ten, for readable edges.
     let mut width = 1u64;
     let mut steps = [2, 5, 10].into_iter().cycle();
     let mut base = 1;

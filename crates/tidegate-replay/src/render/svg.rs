@@ -1,4 +1,4 @@
-//! A report as a picture: requests refused over time, and how busy callers are at their busiest, the limit among them.
+//! A report as a picture: refused requests over time, and callers by their peak, with the limit.
 
 use std::fmt::{self, Write as _};
 
@@ -12,21 +12,21 @@ pub(super) const LEFT: u64 = 70;
 pub(super) const TOP: u64 = 34;
 pub(super) const PLOT: (u64, u64) = (WIDTH - LEFT - 20, HEIGHT - TOP - 36);
 const MOST_BARS: u64 = 60;
-// Fixed colours, because the picture brings its own white ground wherever it is shown.
+// Fixed colours, because the picture has its own white background.
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#333}.title{font-weight:600}.now{fill:#c2410c}\
     .before{fill:none;stroke:#1d4ed8;stroke-width:1.5}.callers{fill:#0f766e}.axis{stroke:#999}\
     .limit{stroke:#b91c1c;stroke-width:2;stroke-dasharray:5 3}.limit-text{fill:#b91c1c}.halo{stroke:#fff;stroke-width:4}";
 
-/// What a picture shows.
+/// The content of a picture.
 #[derive(Clone, Copy, Debug)]
 pub enum Chart<'a> {
-    /// Requests refused over time: now, and before where that is known.
+    /// Refused requests over time: now, and before if known.
     Refused(&'a Timeline),
-    /// How many callers have which peak under one limit.
+    /// The number of callers by peak under one limit.
     Peaks(&'a LimitReport),
 }
 
-/// Every chart of the report, one above the other.
+/// All charts of the report, stacked.
 #[must_use]
 pub fn svg(report: &Report) -> String {
     let mut charts = vec![("requests refused".to_owned(), Chart::Refused(&report.timeline))];
@@ -44,7 +44,7 @@ pub fn svg(report: &Report) -> String {
     }
     let mut out = String::new();
     let height = HEIGHT * charts.len() as u64;
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _ = write!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\">\
@@ -75,7 +75,7 @@ impl Chart<'_> {
         }
     }
 
-    /// Bars and lines alone: what lies between the axes.
+    /// Only bars and lines: the area between the axes.
     pub(super) fn write_shapes(&self, out: &mut String) -> fmt::Result {
         match self {
             Chart::Refused(timeline) => write_timeline(out, timeline),
@@ -83,7 +83,7 @@ impl Chart<'_> {
         }
     }
 
-    /// What the axes say.
+    /// The labels of the axes.
     pub(super) fn axes(&self) -> Axes {
         match self {
             Chart::Refused(timeline) => {
@@ -98,7 +98,7 @@ impl Chart<'_> {
             Chart::Peaks(limit) => {
                 let bars = bars(&limit.peaks, MOST_BARS);
                 let last = bars.last().map_or(1, |bar| bar.1.saturating_add(1));
-                // The limit is part of the picture, unless it is so far away that nothing else would be.
+                // The limit is shown unless it is so far away that it would squeeze everything else.
                 let is_near = limit.quota < last.saturating_mul(4);
                 let end = if is_near { last.max(limit.quota.saturating_add(1)) } else { last };
                 Axes { highest: most_callers(&bars), first: "0".to_owned(), last: grouped(end), end }
@@ -107,7 +107,7 @@ impl Chart<'_> {
     }
 }
 
-/// The ends of a chart's axes, as written; `end` is where the horizontal one ends, as a number.
+/// The labels at the ends of a chart's axes; `end` is the end of the horizontal one as a number.
 pub(super) struct Axes {
     pub(super) highest: u64,
     pub(super) first: String,
@@ -115,7 +115,7 @@ pub(super) struct Axes {
     pub(super) end: u64,
 }
 
-/// What the bars and the line of a timeline are.
+/// The legend of a timeline.
 pub(super) fn legend(timeline: &Timeline) -> String {
     format!("bars: now; line: before; a bar is {}", span(timeline.width_s.max(1)))
 }
@@ -163,7 +163,7 @@ fn write_peaks(out: &mut String, limit: &LimitReport, end: u64) -> fmt::Result {
     Ok(())
 }
 
-/// The limit as a line through the callers. Its number stands above the plot, where no bar is behind it.
+/// The limit as a vertical line. Its number is above the plot, where no bar is behind it.
 fn write_limit(out: &mut String, quota: u64, end: u64) -> fmt::Result {
     let (x, bottom) = (x_of(quota, end), TOP + PLOT.1);
     for class in ["halo", "limit"] {
@@ -179,7 +179,7 @@ fn x_of(value: u64, end: u64) -> u64 {
     LEFT + u64::try_from(u128::from(value) * u128::from(PLOT.0) / u128::from(end)).unwrap_or(PLOT.0)
 }
 
-/// A height in the plot; what is not nothing is seen.
+/// A height in the plot; anything above zero is visible.
 fn scaled(count: u64, highest: u64) -> u64 {
     u64::try_from((u128::from(count) * u128::from(PLOT.1)).div_ceil(u128::from(highest))).unwrap_or(PLOT.1)
 }
@@ -201,7 +201,7 @@ fn write_axes(out: &mut String, axes: &Axes) -> fmt::Result {
     write!(out, "<text x=\"{right}\" y=\"{}\" text-anchor=\"end\">{last}</text>", bottom + 18)
 }
 
-/// Text that is no markup, whoever chose it.
+/// Escapes text, which callers may have chosen, so that it is not markup.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! A report in a terminal.
+//! A report for a terminal.
 
 use std::fmt::{self, Write as _};
 
@@ -10,11 +10,11 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 const BAR_WIDTH: u64 = 40;
 const MOST_BARS: u64 = 12;
 
-/// The report as text, `width` columns wide at most where it draws.
+/// The report as text; charts are at most `width` columns wide.
 #[must_use]
 pub fn text(report: &Report, width: usize) -> String {
     let mut out = String::new();
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _ = write_report(&mut out, report, width.clamp(40, 240));
     out
 }
@@ -98,7 +98,7 @@ fn refused_line(what: &str, counts: Counts, of: u64) -> String {
     line
 }
 
-/// Columns of blocks: requests refused over time.
+/// A bar chart of block characters: refused requests over time.
 fn write_timeline(out: &mut String, timeline: &Timeline, compared: bool, width: usize) -> fmt::Result {
     let refused: u64 = timeline.buckets.iter().map(|bucket| bucket[1] + bucket[2]).sum();
     if timeline.buckets.len() < 2 || refused == 0 {
@@ -121,7 +121,7 @@ fn write_timeline(out: &mut String, timeline: &Timeline, compared: bool, width: 
     writeln!(out, "          {}", civil(timeline.start_s))
 }
 
-/// Nothing is blank; anything at all is visible.
+/// Zero is blank; anything above it is visible.
 fn block(count: u64, highest: u64) -> char {
     let height = (u128::from(count) * 8).div_ceil(u128::from(highest));
     BLOCKS[usize::try_from(height.min(8)).unwrap_or(8)]
@@ -195,8 +195,8 @@ fn write_bar(out: &mut String, (first, last, callers): &(u64, u64, u64), most: u
     writeln!(out, "    {range:>15} {} {}", "█".repeat(width), grouped(*callers))
 }
 
-/// The bar that the limit lies within becomes two, so that nobody above the limit is shown below its line. A part without callers is
-/// left out, as other bars without are.
+/// Splits the bar that contains the limit in two, so that no caller above the limit is shown below its line. A part without
+/// callers is left out, like other empty bars.
 fn split_at(quota: u64, peaks: &[Peak], bars: Vec<(u64, u64, u64)>) -> Vec<(u64, u64, u64)> {
     let split = |(first, last, callers): (u64, u64, u64)| {
         if !(first..last).contains(&quota) {
