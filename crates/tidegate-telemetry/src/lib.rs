@@ -1,10 +1,10 @@
-//! What tidegate tells other programs by itself: metrics to StatsD and OTLP, sampled traces to OTLP, alerts to a webhook.
+//! What tidegate sends to other programs: metrics to StatsD and OTLP, sampled traces to OTLP, alerts to a webhook.
 //!
-//! All of it reads what `/metrics` shows ([`Scrape`]), on the control plane's thread and at a slow pace, so that no
-//! request waits for a receiver and every export agrees with every other. Only [`SpanQueue`] is touched by requests, and
-//! by those alone whose caller sent a sampled trace.
+//! All of it reads what `/metrics` shows ([`Scrape`]), on the control plane's thread and at a slow pace, so that no request
+//! waits for a receiver and all exports agree. Requests touch only [`SpanQueue`], and only if their caller sent a sampled
+//! trace.
 //!
-//! No client's key leaves through any of it.
+//! No client's key is exported.
 
 pub mod alerts;
 pub mod otlp;

@@ -1,4 +1,4 @@
-//! Posts a body to a receiver, over TLS where it leaves the machine. One connection per body: it happens every few seconds.
+//! Posts a body to a receiver, over TLS unless it is local. One connection per body: it happens every few seconds.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,12 +18,12 @@ use tidegate_access::{authorities, crypto};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// No receiver has more to say about what it took.
+/// The most bytes read of an answer.
 const MOST_ANSWER_BYTES: usize = 64 * 1024;
-/// How long what a receiver says after it took a body is listened to.
+/// How long the rest of an answer is read after the body was accepted.
 const READS_FOR: Duration = Duration::from_millis(200);
 
-/// Where to post.
+/// The address of a receiver.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     host: String,
@@ -32,17 +32,17 @@ pub struct Endpoint {
     tls: Option<Arc<ClientConfig>>,
 }
 
-/// Whether bytes may leave the machine in the clear.
+/// Whether bytes may leave the machine unencrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plaintext {
     /// Only to this machine.
     #[default]
     Loopback,
-    /// Anywhere: somebody else encrypts, or nobody listens.
+    /// Anywhere: for example a proxy encrypts.
     Anywhere,
 }
 
-/// Why an address cannot be posted to.
+/// Why an address is not usable.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct EndpointError {
@@ -52,7 +52,7 @@ pub struct EndpointError {
     pub hint: &'static str,
 }
 
-/// Why a body did not arrive.
+/// Why a body was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     /// No answer in time.
@@ -64,14 +64,14 @@ pub enum PostError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[source] hyper::Error),
-    /// The receiver did not take it.
+    /// The receiver did not accept it.
     #[error("the receiver answered {0}")]
     Status(StatusCode),
 }
 
 impl PostError {
-    /// Whether the same body may be taken later: not what the receiver understood and refused. A gateway that answers 404 or
-    /// redirects while the receiver is deployed anew has not read it.
+    /// Whether a retry may succeed: not if the receiver understood and refused the body. A gateway that answers 404 or
+    /// redirects while the receiver is being redeployed has not read it.
     #[must_use]
     pub fn is_worth_a_retry(&self) -> bool {
         const REFUSED: [StatusCode; 5] = [
@@ -86,14 +86,14 @@ impl PostError {
 }
 
 impl Endpoint {
-    /// The receiver at `url`. Its certificate is checked against `ca`, or against the authorities that the system trusts.
+    /// The receiver at `url`. Its certificate is checked against `ca`, or against the system's trusted authorities.
     ///
     /// # Errors
-    /// When it is no address, or one in the clear beyond this machine that nobody allowed.
+    /// It is not a URL, or an unencrypted one beyond this machine that `plaintext` does not allow.
     pub fn new(url: &str, ca: Option<&Path>, plaintext: Plaintext) -> Result<Endpoint, EndpointError> {
         const FORM: &str = "write it as https://host/path, or http://127.0.0.1:4318/path on this machine";
         let error = |problem: String, hint| EndpointError { problem, hint };
-        let uri: Uri = url.parse().map_err(|_| error(format!("`{url}` is no address"), FORM))?;
+        let uri: Uri = url.parse().map_err(|_| error(format!("`{url}` is not a URL"), FORM))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let default_port = match uri.scheme_str() {
             Some("https") => 443,
@@ -103,11 +103,11 @@ impl Endpoint {
         if host.is_empty() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(error(format!("`{url}` has no host, or a user that cannot be sent"), FORM));
         }
-        // A port that is no number from 1 to 65535 must not mean the usual one.
+        // An invalid port must not fall back to the default one.
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let has_port = authority.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
         if has_port && uri.port_u16().is_none_or(|port| port == 0) {
-            return Err(error(format!("`{url}` has a port that is none"), FORM));
+            return Err(error(format!("`{url}` has an invalid port"), FORM));
         }
         let is_encrypted = default_port == 443;
         let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
@@ -122,7 +122,7 @@ impl Endpoint {
         Ok(Endpoint { host, port: uri.port_u16().unwrap_or(default_port), path, tls })
     }
 
-    /// The same receiver, under another path.
+    /// The same receiver with another path.
     #[must_use]
     pub fn at(&self, path: &str) -> Endpoint {
         Endpoint { path: format!("{}{path}", self.path.trim_end_matches('/')), ..self.clone() }
@@ -131,7 +131,7 @@ impl Endpoint {
     /// Posts `body`.
     ///
     /// # Errors
-    /// When the receiver does not take it in time.
+    /// The receiver does not accept it in time.
     pub async fn post(
         &self,
         content_type: &'static str,
@@ -186,7 +186,7 @@ where
     let answered = sender.send_request(request).await;
     let result = match answered {
         Ok(answer) if answer.status().is_success() => {
-            // Read, so that the receiver sees its answer taken; what it says does not matter, nor whether it ends.
+            // Read, so that the receiver can finish its answer; the content does not matter, nor whether it ends.
             let rest = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect();
             let _ = tokio::time::timeout(READS_FOR, rest).await;
             Ok(())

@@ -1,8 +1,8 @@
-//! OpenMetrics text, read back: the one form in which all that is counted can be had at once.
+//! Parses OpenMetrics text: the one form in which all metrics are available at once.
 //!
-//! It reads what our own exposition writes. A line that it does not understand is left out.
+//! It reads what our own exposition writes. Unknown lines are skipped.
 
-/// Everything that is counted, at one moment.
+/// All metrics at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scrape {
     /// In the order of the text.
@@ -12,17 +12,17 @@ pub struct Scrape {
 /// A metric and all its series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
-    /// As it is declared: without `_total`, `_bucket` and so on.
+    /// As declared: without `_total`, `_bucket` and so on.
     pub name: String,
-    /// What it is.
+    /// Its type.
     pub kind: MetricKind,
-    /// What it means.
+    /// Its help text.
     pub help: String,
     /// Its series.
     pub samples: Vec<Sample>,
 }
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum MetricKind {
@@ -35,7 +35,7 @@ pub enum MetricKind {
 /// One number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// What follows the family's name: `_total`, `_bucket`, `_sum`, `_count`, or nothing.
+    /// The part of the name after the family's: `_total`, `_bucket`, `_sum`, `_count`, or nothing.
     pub suffix: String,
     /// Its labels, in the order of the text.
     pub labels: Vec<(String, String)>,
@@ -44,14 +44,14 @@ pub struct Sample {
 }
 
 impl Scrape {
-    /// Reads a text.
+    /// Parses a text.
     #[must_use]
     pub fn parse(text: &str) -> Scrape {
         Scrape::parse_where(text, |_, _| true)
     }
 
-    /// Reads a text without labelled counters that stand at 0: of ten thousand rules, those that never decided anything.
-    /// For who adds up, and is rid of most of the work.
+    /// Parses a text without labelled counters at 0, such as those of rules that never decided anything. Saves most of the
+    /// work if only sums matter.
     #[must_use]
     pub fn parse_counted(text: &str) -> Scrape {
         Scrape::parse_where(text, |kind, line| kind != MetricKind::Counter || !line.ends_with("} 0"))
@@ -91,19 +91,19 @@ impl Scrape {
         self.families.iter().find(|family| family.name == name)
     }
 
-    /// The series of the family of this name; none where it is not told.
+    /// The series of the family of this name; empty if there is none.
     #[must_use]
     pub fn samples(&self, name: &str) -> &[Sample] {
         self.family(name).map_or(&[], |family| &family.samples)
     }
 
-    /// The sum of a counter or gauge over those of its series that have all these labels.
+    /// The sum of a counter or gauge over the series with all these labels.
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.samples(name).iter().filter(|sample| sample.has(labels)).map(|sample| sample.value).sum()
     }
 
-    /// The value of a counter or gauge without labels, where it is told at all.
+    /// The value of a counter or gauge without labels, if it exists.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.family(name)?.samples.first().map(|sample| sample.value)
@@ -135,7 +135,7 @@ fn sample(line: &str, family: &str) -> Option<Sample> {
     Some(Sample { suffix: suffix.to_owned(), labels, value })
 }
 
-/// The labels up to the closing brace, and what follows it.
+/// The labels up to the closing brace, and the rest.
 fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut found = Vec::new();
     loop {

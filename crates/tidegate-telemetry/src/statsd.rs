@@ -1,7 +1,7 @@
-//! StatsD and DogStatsD under the names that envoyproxy/ratelimit uses, so that its dashboards go on working.
+//! StatsD and DogStatsD under the names that envoyproxy/ratelimit uses, so that its dashboards keep working.
 //!
-//! What was counted since the last time is sent as a few packets, every few seconds, from the control plane's thread. UDP
-//! is never waited for: what the system does not take at once is dropped and counted. The number of lines is bounded.
+//! The increase since the last round is sent as a few packets, every few seconds, from the control plane's thread. Sending
+//! never waits: packets that the system does not accept at once are dropped and counted. The number of lines is bounded.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,24 +12,24 @@ use std::time::Duration;
 
 use crate::scrape::Scrape;
 
-/// Fits into one frame of an ordinary network, headers included.
+/// Fits into one Ethernet frame, including headers.
 const MOST_PACKET_BYTES: usize = 1_432;
-/// Packets that go together, and the pause before the next: a receiver reads them meanwhile.
+/// Packets sent in a burst, and the pause before the next: the receiver reads them meanwhile.
 const PACKETS_AT_ONCE: usize = 16;
 const BETWEEN_PACKETS: Duration = Duration::from_millis(2);
-/// Lines of one round: five for each of 10,000 rules, and a few.
+/// The most lines of one round: five for each of 10,000 rules, and a few.
 const MOST_LINES: usize = 50_100;
 
-/// How lines are written.
+/// The format of lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// What comes before every name: empty, or with a dot at its end.
+    /// The prefix of every name: empty, or ending with a dot.
     pub prefix: String,
     /// DogStatsD's tags, each `name:value`; plain StatsD has none.
     pub tags: Vec<String>,
 }
 
-/// What was counted the last time.
+/// The counts of the last round.
 #[derive(Debug, Default)]
 pub struct Before(HashMap<String, f64>);
 
@@ -43,10 +43,10 @@ pub struct Statsd {
 }
 
 impl Statsd {
-    /// Sends to `to`, whoever listens there.
+    /// Sends to `to`.
     ///
     /// # Errors
-    /// When the system gives no socket.
+    /// The system cannot create a socket.
     pub fn new(to: SocketAddr, lines: Lines) -> std::io::Result<Self> {
         let own: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
         let socket = UdpSocket::bind(own)?;
@@ -54,14 +54,14 @@ impl Statsd {
         Ok(Statsd { socket, to, lines, dropped: Arc::default() })
     }
 
-    /// Counts what could not be sent: packets that the system did not take, lines beyond the bound or too long.
+    /// The number of packets that the system did not accept, and of lines beyond the bound or too long.
     #[must_use]
     pub fn dropped(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.dropped)
     }
 
-    /// Sends what was counted since `before`, a few packets at a time: a receiver has room for some two hundred kilobytes that
-    /// it has not read yet, and what thousands of rules have to tell is more.
+    /// Sends the increase since `before`, a few packets at a time: a receiver buffers some two hundred kilobytes, and the
+    /// lines of thousands of rules are more.
     pub async fn send(&self, scrape: &Scrape, before: &mut Before) {
         let lines = self.lines.since(scrape, before);
         let unsent =
@@ -78,9 +78,9 @@ impl Statsd {
         }
     }
 
-    /// Sends what `read` gives, every so often. Runs until dropped.
+    /// Sends what `read` returns at every interval. Runs until dropped.
     pub async fn run<R: Future<Output = Scrape>>(self, every: Duration, read: impl Fn() -> R) {
-        // A process counts from nothing: what came before this task first ran is told too.
+        // A process counts from zero: counts from before this task first ran are sent too.
         let mut before = Before::default();
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -93,14 +93,14 @@ impl Statsd {
 }
 
 impl Lines {
-    /// A line for everything that has grown since `before`, which becomes now.
+    /// A line for every counter that has grown since `before`, which is updated.
     #[must_use]
     pub fn since(&self, scrape: &Scrape, before: &mut Before) -> Vec<String> {
         let mut totals: HashMap<String, f64> = HashMap::new();
         let mut add = |name: String, count: f64| *totals.entry(name).or_default() += count;
         for sample in scrape.samples("tidegate_decisions") {
             let label = |name| sample.label(name).unwrap_or_default();
-            // A limit that the caller brought along is no rule's, and its hits are not counted: its decisions are.
+            // A limit that came with the request belongs to no rule, and its hits are not counted: its decisions are.
             if label("domain").is_empty() && label("rule") == "direct" {
                 for stat in stats_of(label("result"), label("source")) {
                     add(format!("ratelimit.service.rate_limit..direct.{stat}"), sample.value);
@@ -147,7 +147,7 @@ impl Lines {
         grown.iter().map(|(name, more)| self.line(name, *more, "c")).collect()
     }
 
-    /// The mean time of an answer over gRPC in this round, in milliseconds.
+    /// The mean time of a gRPC answer in this round, in milliseconds.
     fn response_time(&self, seconds: f64, count: f64, before: &mut Before) -> Option<String> {
         let mut since =
             |name: &str, now: f64| now - before.0.insert(format!("{SUMS}{name}"), now).unwrap_or_default();
@@ -165,10 +165,10 @@ impl Lines {
 }
 
 const SERVER: &str = "ratelimit_server.ShouldRateLimit";
-/// What only this module remembers under a name.
+/// A prefix for names that only this module uses.
 const SUMS: &str = "=";
 
-/// The counters over there that a decision by a limit without a rule is counted by.
+/// The envoyproxy/ratelimit counters for a decision on a limit without a rule.
 fn stats_of(result: &str, source: &str) -> &'static [&'static str] {
     match (result, source) {
         ("allowed", _) => &["total_hits", "within_limit"],
@@ -179,7 +179,7 @@ fn stats_of(result: &str, source: &str) -> &'static [&'static str] {
     }
 }
 
-/// A name without what ends one in StatsD. Dots stay: over there they are part of names too.
+/// A name without StatsD's separators. Dots stay: in envoyproxy/ratelimit they are part of names too.
 fn clean(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_whitespace() || c.is_control() || ":|@#,".contains(c) { '_' } else { c })
@@ -190,7 +190,7 @@ fn is_too_long(line: &str) -> bool {
     line.len() > MOST_PACKET_BYTES
 }
 
-/// Lines in as few packets as they fit into. A line longer than a packet is left out.
+/// Packs lines into as few packets as possible. A line longer than a packet is left out.
 fn packets(lines: &[String]) -> Vec<String> {
     let mut packets: Vec<String> = Vec::new();
     for line in lines.iter().filter(|line| !is_too_long(line)) {

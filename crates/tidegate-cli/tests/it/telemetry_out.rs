@@ -388,7 +388,7 @@ fn a_receiver_whose_certificate_is_not_trusted_gets_nothing_and_the_log_says_so_
         strangers.ca.display()
     );
     let server = Server::start("memory:", &section);
-    let line = "the OTLP receiver does not take it";
+    let line = "the OTLP receiver does not accept exports";
     eventually("the log says so", PATIENCE, || server.server.stderr().contains(line));
     assert_eq!(server.server.stderr().matches(line).count(), 1);
     assert_eq!(receiver.requests(), 0);

@@ -1,25 +1,26 @@
-//! What is usual for a number that is read once a minute: lately, at this hour of other days, at this hour of other weeks.
+//! The usual level of a number that is read once a minute: recently, at this hour of other days, and at this hour of other
+//! weeks.
 //!
-//! A number that is far from usual does not change what is usual lately for an hour: an incident must not become usual while
-//! it lasts, and a new usual must not be an incident for ever. What recurs at its hour is learned either way. No clock is
-//! read: minutes are given.
+//! A number far from usual does not change the recent level for an hour: an incident must not become usual while it lasts,
+//! and a new level must not be an incident for ever. What recurs at its hour is learned either way. No clock is read:
+//! minutes are given.
 
 /// Hours of a week.
 const SLOTS: usize = 168;
 const HOURS: usize = 24;
 const MINUTES_A_SLOT: u64 = 60;
-/// How much one minute counts for what is lately usual: half of it is half an hour old.
+/// The weight of one minute in the recent level: its half-life is half an hour.
 const LATELY: f64 = 0.023;
-/// How much one week counts in an hour of the week, and one day in an hour of the day.
+/// The weight of one week in an hour of the week, and of one day in an hour of the day.
 const RECURRING: f64 = 0.3;
-/// Times that an hour of the week must have been seen to tell without other days.
+/// Times that an hour of the week must have been seen to be judged without other days.
 const WEEKS_THAT_TELL: u32 = 2;
-/// Minutes that must have been seen before anything is unusual.
+/// Minutes that must have been seen before anything counts as unusual.
 const WARM_UP: u32 = 30;
-/// Minutes of something unusual after which it is the new usual.
+/// Minutes of an unusual level after which it is the new usual one.
 const NEW_USUAL: u32 = 60;
 
-/// What is usual of one number.
+/// The usual level of one number.
 #[derive(Clone, Debug)]
 pub struct Baseline {
     lately: Level,
@@ -27,7 +28,7 @@ pub struct Baseline {
     daily: Vec<Season>,
     seen: u32,
     unusual_for: u32,
-    /// What the hour of the week that is going on adds up to.
+    /// The sum of the current hour of the week.
     hour: Hour,
 }
 
@@ -44,7 +45,7 @@ impl Level {
     }
 }
 
-/// One hour of the week, or of the day: its mean over the times that it was seen.
+/// One hour of the week, or of the day: the mean over the times that it was seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Season {
     mean: f64,
@@ -64,7 +65,7 @@ impl Season {
         (self.times > 0).then_some(Level { mean: self.mean, spread: self.spread })
     }
 
-    /// `within` is how far minutes of an hour are from each other.
+    /// `within` is the spread of minutes within the hour.
     fn learn(&mut self, mean: f64, within: f64) {
         let first = self.times == 0;
         let share = if first { 1.0 } else { RECURRING };
@@ -75,14 +76,14 @@ impl Season {
     }
 }
 
-/// How far a number is from what is usual.
+/// The deviation of a number from its usual level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deviation {
-    /// What was usual.
+    /// The usual level.
     pub expected: f64,
-    /// How far numbers usually are from that; at least what chance alone would do.
+    /// The usual spread around it; at least what chance alone produces.
     pub spread: f64,
-    /// Above it (positive) or below it, in spreads.
+    /// The deviation in spreads: above (positive) or below.
     pub score: f64,
 }
 
@@ -94,21 +95,21 @@ impl Default for Baseline {
 }
 
 impl Baseline {
-    /// How far `value` is from usual in this minute (since 1970); none while too little is known. `noise` is how far
-    /// chance alone takes a number of that size.
+    /// The deviation of `value` in this minute (since 1970); `None` while too little is known. `noise` is the spread that
+    /// chance alone gives a number of that size.
     #[must_use]
     pub fn deviation(&self, minute: u64, value: f64, noise: impl Fn(f64) -> f64) -> Option<Deviation> {
         if self.seen < WARM_UP {
             return None;
         }
         let slot = slot(minute);
-        // Of what is known, what explains the number best: a rush hour is usual, and so is a new level.
+        // The level that explains the number best: a rush hour is usual, and so is a new level.
         let deviations = self.usual(slot).map(|level| level.deviation(value, &noise));
         deviations.min_by(|one, other| one.score.abs().total_cmp(&other.score.abs()))
     }
 
-    /// How far `value` is from everything that is usual in this minute: lately, at this hour of days, of weeks; the least first.
-    /// None while too little is known.
+    /// The deviations of `value` from all levels in this minute: recent, at this hour of days, of weeks; the smallest first.
+    /// Empty while too little is known.
     #[must_use]
     pub fn deviations(&self, minute: u64, value: f64, noise: impl Fn(f64) -> f64) -> Vec<Deviation> {
         let known = self.usual(slot(minute)).filter(|_| self.seen >= WARM_UP);
@@ -117,15 +118,15 @@ impl Baseline {
         off
     }
 
-    /// What is usual in an hour of the week. An hour that was seen in two weeks needs no other days to tell: a busy Monday
-    /// says nothing about Tuesday.
+    /// The usual levels in an hour of the week. An hour seen in two weeks is judged without other days: a busy Monday says
+    /// nothing about Tuesday.
     fn usual(&self, slot: usize) -> impl Iterator<Item = Level> {
         let weekly = self.weekly[slot];
         let daily = self.daily[slot % HOURS].level().filter(|_| weekly.times < WEEKS_THAT_TELL);
         [Some(self.lately), weekly.level(), daily].into_iter().flatten()
     }
 
-    /// Takes note of a minute. Where it was unusual, it is not learned from, for a while.
+    /// Learns from a minute. If it was unusual, the recent level does not learn from it for a while.
     pub fn learn(&mut self, minute: u64, value: f64, unusual: Unusual) {
         self.unusual_for = match unusual {
             Unusual::Yes => self.unusual_for + 1,
@@ -158,7 +159,8 @@ impl Baseline {
     }
 }
 
-/// What is kept of a baseline: what recurs, and what was usual lately. Numbers are little-endian, and the length is bounded.
+/// The stored form of a baseline: the recurring levels and the recent one. Numbers are little-endian, and the length is
+/// bounded.
 impl Baseline {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend(self.seen.to_le_bytes());
@@ -173,7 +175,7 @@ impl Baseline {
         }
     }
 
-    /// Reads one from the beginning of `bytes`, which then begin after it. What was usual lately counts only if it is.
+    /// Reads one from the beginning of `bytes`, and advances past it. The stored recent level is used only if `is_recent`.
     pub(super) fn read(bytes: &mut &[u8], is_recent: bool) -> Option<Self> {
         let mut baseline = Baseline::default();
         let seen = u32::from_le_bytes(take(bytes)?);
@@ -263,7 +265,7 @@ mod tests {
             let nine = (14 + day) * DAY + 9 * 60;
             let known = taught(nine - 9 * 60, mondays);
             let known = (nine - 9 * 60..nine).fold(known, |mut known, minute| {
-                // On Monday nothing is known of that day yet.
+                // On Monday, nothing is known of that day yet.
                 if day != 4 {
                     known.learn(minute, mondays(minute), Unusual::No);
                 }

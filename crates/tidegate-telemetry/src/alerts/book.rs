@@ -1,9 +1,9 @@
-//! What is the matter, since when, and who was told: one entry for each thing, however often it is found.
+//! The active alerts, since when, and which notices were sent: one entry per problem, however often it is found.
 //!
-//! An alert begins when it has lasted as long as its kind must, and ends when it has been gone for a while, so that what
-//! flickers is told once. While it is unknown whether it goes on, it neither begins nor ends. What an operator has silenced
-//! is kept, and not told. Every node of a fleet keeps a book, so that whoever takes the duty to tell over knows what is the
-//! matter; what was told already it learns from the one before.
+//! An alert begins when the problem has lasted as long as its kind requires, and ends when the problem has been gone for a
+//! while, so that a flickering problem is reported once. While it is unknown whether the problem continues, the alert
+//! neither begins nor ends. A silenced alert is kept, but not sent. Every node of a fleet keeps a book, so that any of them
+//! can take over sending notices; it learns from its predecessor which ones were sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,44 +13,44 @@ use super::found::Found;
 use super::kinds::{Finding, Kind, Severity};
 use super::silences::Silence;
 
-/// Alerts that can be the matter at once; more are counted, and not told.
+/// The most active alerts; further findings are counted, and not reported.
 pub const MOST_ACTIVE: usize = 1_000;
-/// Alerts that are over and still shown.
+/// The most ended alerts kept.
 const MOST_OVER: usize = 200;
-/// How long it must be gone before it is over.
+/// How long a problem must be gone before its alert ends.
 const CLEAR_AFTER_S: u64 = 10;
-/// How often an alert that goes on is told again.
+/// How often a continuing alert is sent again.
 const REPEAT_AFTER_S: u64 = 4 * 3600;
 
-/// Something that is, or was, the matter.
+/// An alert, active or ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
-    /// The same for the same thing, on every node and at every time: receivers tell repeats by it.
+    /// Identifies the problem, equally on every node and at every time: receivers deduplicate by it.
     pub fingerprint: String,
-    /// What.
+    /// The kind of problem.
     pub kind: Kind,
-    /// With what.
+    /// What it concerns.
     pub subject: String,
     /// How bad.
     pub severity: Severity,
-    /// In a sentence.
+    /// A sentence that describes it.
     pub summary: String,
-    /// What to look at next.
+    /// What to check next.
     pub next: String,
-    /// Where in the dashboard.
+    /// The page of the dashboard.
     pub link: String,
     /// When it began, in seconds since 1970.
     pub since_s: u64,
-    /// When it was over; none while it goes on.
+    /// When it ended; `None` while active.
     pub ended_s: Option<u64>,
-    /// Whether an operator does not want to hear of it.
+    /// Whether an operator silenced it.
     pub silenced: bool,
-    /// Since when, in seconds since 1970, it is unknown whether it goes on; none where it is known.
+    /// Since when, in seconds since 1970, it is unknown whether it continues; `None` if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_since_s: Option<u64>,
 }
 
-/// What has changed: to be told.
+/// A change to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Notice {
@@ -60,7 +60,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// What it is about.
+    /// The alert that changed.
     #[must_use]
     pub fn alert(&self) -> &Alert {
         match self {
@@ -78,24 +78,24 @@ impl Notice {
     }
 }
 
-/// Whether it is this node's duty to tell.
+/// Whether this node sends notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
-    /// It is.
+    /// It does.
     Ours,
-    /// It is another node's: what is the matter is only noted.
+    /// Another node does: this one only records alerts.
     Anothers,
 }
 
-/// Everything that is the matter.
+/// All alerts.
 #[derive(Debug, Default)]
 pub struct Book {
     entries: BTreeMap<(Kind, String), Entry>,
     over: VecDeque<Alert>,
     left_out: u64,
-    /// Fingerprints of what other nodes have told, and will tell the end of.
+    /// Fingerprints of alerts that other nodes have reported; those nodes will report the end.
     told_elsewhere: BTreeSet<String>,
-    /// What a link begins with.
+    /// The prefix of links.
     dashboard: String,
 }
 
@@ -103,19 +103,19 @@ pub struct Book {
 struct Entry {
     alert: Alert,
     seen_s: u64,
-    /// Until when it was unknown whether it goes on: its absence counts from there.
+    /// Until when it was unknown whether it continues: its absence counts from there.
     unknown_s: u64,
     told_s: Option<u64>,
 }
 
 impl Book {
-    /// An empty one; links in its alerts begin with `dashboard`.
+    /// An empty book; links in its alerts begin with `dashboard`.
     #[must_use]
     pub fn new(dashboard: &str) -> Self {
         Book { dashboard: dashboard.trim_end_matches('/').to_owned(), ..Book::default() }
     }
 
-    /// Takes note of what is the matter at `now_s`: what must be told by this node.
+    /// Records the findings at `now_s`, and returns the notices that this node must send.
     pub fn step(
         &mut self,
         now_s: u64,
@@ -133,7 +133,7 @@ impl Book {
             let may_tell = telling == Telling::Ours && !entry.alert.silenced;
             match entry.told_s {
                 _ if entry.is_gone(now_s) => over.push(key.clone()),
-                // What was gone a moment ago does not begin: who told of it tells its end.
+                // An alert that ended a moment ago does not begin again here: the node that reported it reports its end.
                 None if entry.lasts()
                     && entry.seen_s == now_s
                     && may_tell
@@ -146,7 +146,7 @@ impl Book {
                     entry.told_s = Some(now_s);
                     notices.push(Notice::GoesOn(entry.alert.clone()));
                 }
-                // A clock that was set back must not keep what was seen ahead of it for ever.
+                // After the clock was set back, an entry seen at a later time must not be kept for ever.
                 _ => {
                     entry.seen_s = entry.seen_s.min(now_s);
                     entry.unknown_s = entry.unknown_s.min(now_s);
@@ -156,7 +156,7 @@ impl Book {
         for key in over {
             let Some(mut entry) = self.entries.remove(&key) else { continue };
             entry.alert.ended_s = Some(entry.seen_s.max(entry.alert.since_s));
-            // Who was told that it began is told that it is over, silenced meanwhile or not.
+            // A receiver of the beginning also receives the end, even if the alert was silenced meanwhile.
             if entry.told_s.is_some() {
                 notices.push(Notice::Ended(entry.alert.clone()));
             }
@@ -168,19 +168,19 @@ impl Book {
         notices
     }
 
-    /// What this node has told the beginning of, and not the end: what a successor must know. At most `most`.
+    /// Alerts whose beginning this node has reported, and not the end: a successor must know them. At most `most`.
     #[must_use]
     pub fn told(&self, most: usize) -> Vec<&Alert> {
         let told = self.entries.values().filter(|entry| entry.told_s.is_some());
         told.take(most).map(|entry| &entry.alert).collect()
     }
 
-    /// What the other nodes have told, as far as they are heard: they tell its end.
+    /// Sets the alerts that other nodes have reported, as far as they are reachable: they report the end.
     pub fn heard(&mut self, told_elsewhere: BTreeSet<String>) {
         self.told_elsewhere = told_elsewhere;
     }
 
-    /// Takes the duty to tell over from one who had told of `told`: that is not told again, and its end will be.
+    /// Takes over sending from a node that had reported `told`: these are not reported again, but their end will be.
     pub fn take_over(&mut self, now_s: u64, told: Vec<Alert>) {
         for alert in told.into_iter().take(MOST_ACTIVE.saturating_sub(self.entries.len())) {
             let key = (alert.kind, alert.subject.clone());
@@ -195,8 +195,8 @@ impl Book {
         }
     }
 
-    /// Another has taken the duty to tell over: the end of what it `knows` was told is for that one to tell. Of what it does
-    /// not know, because the store forgot, this node tells the end.
+    /// Hands over sending to a node that `knows` these reported alerts: that node reports their end. The end of alerts it
+    /// does not know, because the store lost them, is reported by this node.
     pub fn hand_over(&mut self, knows: &[Alert]) {
         let is_known = |alert: &Alert| knows.iter().any(|known| known.fingerprint == alert.fingerprint);
         let known = self.entries.values_mut().filter(|entry| is_known(&entry.alert));
@@ -207,7 +207,8 @@ impl Book {
         let key = (one.kind, one.subject.clone());
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.seen_s = now_s;
-            // Since a clock that was set back it has lasted from then on: counted from ahead of it, it would not be told.
+            // After the clock was set back, the duration counts from now: counted from a later time, the alert would not be
+            // sent.
             entry.alert.since_s = entry.alert.since_s.min(now_s);
             entry.alert.summary = one.summary;
             return;
@@ -236,7 +237,7 @@ impl Book {
         self.entries.insert(key, Entry { alert, seen_s: now_s, unknown_s: 0, told_s: None });
     }
 
-    /// What is the matter now, the worst first.
+    /// Active alerts, most severe first.
     #[must_use]
     pub fn active(&self) -> Vec<Alert> {
         let lasting = |entry: &&Entry| entry.told_s.is_some() || entry.lasts();
@@ -246,12 +247,12 @@ impl Book {
         active
     }
 
-    /// What was the matter, the latest first.
+    /// Ended alerts, latest first.
     pub fn over(&self) -> impl Iterator<Item = &Alert> {
         self.over.iter()
     }
 
-    /// Things that were the matter and found no room.
+    /// Findings dropped because the book was full.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -387,7 +388,7 @@ mod tests {
             );
         }
         let told: Vec<Alert> = first.told(100).into_iter().cloned().collect();
-        // The first is gone; s begins before the second knows that.
+        // The first alert is gone; s begins before the second node knows that.
         (3..12).for_each(|now| {
             assert_eq!(second.step(now, vec![down("r"), down("s")].into(), &[], Telling::Anothers), [])
         });
@@ -453,7 +454,7 @@ mod tests {
         assert_eq!(ended, [5_010]);
     }
 
-    /// A look of a node that hears of no other, and sees nothing.
+    /// A look of a node that hears from no other, and finds nothing.
     fn alone() -> Found {
         Detector::default().look(0, &[Signals::default()], OthersHeard::No)
     }

@@ -1,15 +1,15 @@
-//! Bursts that a rule has again and again: as high and as long as three others within a day, one is no news.
+//! Recurring bursts of a rule: a burst as high and as long as three others within a day is not worth an alert.
 //!
-//! What is usual cannot tell: a burst is far from it, so nothing is learned from it, and the next one is as far.
+//! A baseline cannot learn this: a burst is far from usual, so it is not learned from, and the next one is just as far.
 
 use std::collections::VecDeque;
 
-/// Bursts that are remembered of a rule, and for how many minutes.
+/// The most bursts remembered per rule, and for how many minutes.
 const MOST: usize = 16;
 const KNOWN_FOR: u64 = 24 * 60;
-/// Like bursts that must have been.
+/// How many similar bursts there must have been.
 const OFTEN: usize = 3;
-/// A burst of up to so many times the height and the length of another is like it.
+/// A burst is similar to another if neither its height nor its length differs by more than this factor.
 const ALIKE: f64 = 2.0;
 
 /// The bursts of one rule.
@@ -27,7 +27,7 @@ struct Burst {
 }
 
 impl Bursts {
-    /// Takes note of a minute that is far above what is usual: whether bursts like this one were often.
+    /// Records a minute far above usual; returns whether there were often bursts like this one.
     pub(super) fn is_often(&mut self, minute: u64, value: f64) -> bool {
         let before = self.now.unwrap_or(Burst { last: minute, minutes: 0, peak: 0.0 });
         let now = Burst { last: minute, minutes: before.minutes + 1, peak: before.peak.max(value) };
@@ -40,7 +40,7 @@ impl Bursts {
         self.over.iter().filter(is_like).count() >= OFTEN
     }
 
-    /// Takes note of a minute that is not.
+    /// Records a minute that is not.
     pub(super) fn end(&mut self) {
         let Some(burst) = self.now.take() else { return };
         if self.over.len() >= MOST {
@@ -54,7 +54,7 @@ impl Bursts {
 mod tests {
     use super::*;
 
-    /// Three minutes of 900, every hour for so many hours.
+    /// Three minutes of 900, every hour for `hours` hours.
     fn after(hours: u64) -> Bursts {
         let mut bursts = Bursts::default();
         for hour in 0..hours {

@@ -1,8 +1,8 @@
-//! Takes notices to a webhook: grouped, signed, and again until they are taken.
+//! Delivers notices to a webhook: batched, signed, and retried until they are accepted.
 //!
-//! What happened within a moment goes as one body. One that is not taken is tried again, later each time; meanwhile others go
-//! past it, but for those about the same alerts: what has ended is told behind its beginning. The oldest are dropped once too
-//! many wait. Every body has an id, the same in every try.
+//! Notices of one moment form one body. A body that is not accepted is retried with growing pauses. Meanwhile others
+//! overtake it, except those about the same alerts: the end of an alert is sent after its beginning. When too many wait, the
+//! oldest are dropped. Every body has an id, the same in every attempt.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,50 +19,50 @@ use super::book::Notice;
 use super::payload::{as_json, as_slack, signature};
 use crate::post::Endpoint;
 
-/// Bodies that wait.
+/// The most bodies waiting.
 const MOST_WAITING: usize = 64;
-/// Alerts of one body for programs: about 60 kB.
+/// The most alerts in one JSON body: about 60 kB.
 const MOST_IN_BODY: usize = 100;
-/// How long a receiver may take.
+/// The timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Tries of one body: with pauses that double, about eight minutes.
+/// Attempts per body: with doubling pauses, about eight minutes.
 const MOST_TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
-/// What a body looks like.
+/// The format of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Payload {
     /// Our own, for programs.
     #[default]
     Json,
-    /// What Slack and those who speak like it take.
+    /// For Slack and compatible receivers.
     Slack,
 }
 
-/// Who is told.
+/// The receiver of notices.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// Where.
+    /// Its address.
     pub endpoint: Endpoint,
-    /// What bodies are signed with, if they are.
+    /// The key to sign bodies with, if any.
     pub secret: Option<Arc<[u8]>>,
-    /// What they look like.
+    /// The format of bodies.
     pub payload: Payload,
 }
 
-/// What became of bodies.
+/// Counts of bodies.
 #[derive(Debug, Default)]
 pub struct CourierStats {
-    /// Taken by the receiver.
+    /// Accepted by the receiver.
     pub delivered: AtomicU64,
-    /// Tries that failed.
+    /// Failed attempts.
     pub failed_tries: AtomicU64,
     /// Given up, or dropped because too many waited.
     pub dropped: AtomicU64,
 }
 
-/// Takes notices to one receiver.
+/// Delivers notices to one receiver.
 #[derive(Debug)]
 pub struct Courier {
     receiver: Receiver,
@@ -76,9 +76,9 @@ pub struct Courier {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// In the order in which things happened, the one on its way among them.
+    /// In chronological order, including the one in flight.
     bodies: VecDeque<Body>,
-    /// Which one is on its way.
+    /// The id of the one in flight.
     under_way: Option<u64>,
 }
 
@@ -86,18 +86,18 @@ struct Waiting {
 struct Body {
     number: u64,
     id: String,
-    /// When it happened, by the clock and by one that is never set.
+    /// When it happened, by the wall clock and by a monotonic one.
     at_s: u64,
     taken: Instant,
     bytes: Bytes,
-    /// Fingerprints of the alerts that it tells of.
+    /// Fingerprints of its alerts.
     about: Arc<[String]>,
     tries: u32,
-    /// When it is to be tried next.
+    /// When the next attempt is due.
     due: Instant,
 }
 
-/// What is to be done next.
+/// What to do next.
 enum Next {
     Try(Body),
     WaitUntil(Instant),
@@ -105,7 +105,8 @@ enum Next {
 }
 
 impl Waiting {
-    /// What may go at `now`: of those that are due and wait behind none about the same, one that was tried least.
+    /// What to send at `now`: of the bodies that are due and not behind one about the same alert, the one with the fewest
+    /// attempts.
     fn next(&mut self, now: Instant) -> Next {
         let (mut before, mut best, mut soonest) = (HashSet::new(), None::<&Body>, None::<Instant>);
         for body in &self.bodies {
@@ -128,7 +129,7 @@ impl Waiting {
         next
     }
 
-    /// Makes room for one more. False where the oldest had to go.
+    /// Makes room for one more. False if the oldest had to be dropped.
     fn make_room(&mut self) -> bool {
         if self.bodies.len() < MOST_WAITING {
             return true;
@@ -139,26 +140,26 @@ impl Waiting {
 }
 
 impl Courier {
-    /// One for `receiver`, from `node`.
+    /// A courier for `receiver`, sending as `node`.
     #[must_use]
     pub fn new(receiver: Receiver, node: &str) -> Self {
         let (waiting, more, idle, stats) = (Mutex::default(), Notify::new(), Notify::new(), Arc::default());
         Courier { receiver, waiting, more, idle, stats, node: node.to_owned(), next: AtomicU64::new(1) }
     }
 
-    /// What became of bodies.
+    /// The counts of bodies.
     #[must_use]
     pub fn stats(&self) -> Arc<CourierStats> {
         Arc::clone(&self.stats)
     }
 
-    /// Bodies that wait for a receiver that takes them, the one that is being tried included.
+    /// The number of bodies waiting, including the one in flight.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.lock().bodies.len()
     }
 
-    /// Waits until everything was delivered, or given up, for at most so long. False where it is not.
+    /// Waits until everything is delivered or given up, for at most `within`. False if something still waits.
     pub async fn settled(&self, within: Duration) -> bool {
         let idle = async {
             while self.waiting() > 0 {
@@ -168,7 +169,7 @@ impl Courier {
         tokio::time::timeout(within, idle).await.is_ok()
     }
 
-    /// Takes what happened at `now_s` along: one body for all of it, unless it is very much.
+    /// Queues the notices of `now_s`: in one body, unless there are very many.
     pub fn take(&self, now_s: u64, notices: &[Notice]) {
         let most = match self.receiver.payload {
             Payload::Json => MOST_IN_BODY,
@@ -203,14 +204,14 @@ impl Courier {
         self.more.notify_one();
     }
 
-    /// Delivers. Runs until dropped.
+    /// Delivers bodies. Runs until dropped.
     pub async fn run(&self) {
         loop {
             let next = self.waiting.lock().next(Instant::now());
             match next {
                 Next::Try(body) => self.deliver(body).await,
                 Next::WaitUntil(due) => {
-                    // Whichever is first; then it is looked anew.
+                    // Whichever comes first; then look again.
                     let _ = tokio::time::timeout_at(due, self.more.notified()).await;
                 }
                 Next::WaitForMore => self.more.notified().await,
@@ -218,7 +219,7 @@ impl Courier {
         }
     }
 
-    /// Tries a body once: it is taken, or given up, or waits for its next try.
+    /// Tries a body once: it is accepted, given up, or waits for its next attempt.
     async fn deliver(&self, mut body: Body) {
         let endpoint = &self.receiver.endpoint;
         let posted =
@@ -227,17 +228,20 @@ impl Courier {
         let Err(error) = posted else {
             self.stats.delivered.fetch_add(1, Ordering::Relaxed);
             if body.tries > 1 {
-                tracing::info!(id = body.id, tries = body.tries, "an alert was delivered at last");
+                tracing::info!(id = body.id, tries = body.tries, "an alert was delivered after retries");
             }
             return self.done(&body);
         };
         self.stats.failed_tries.fetch_add(1, Ordering::Relaxed);
         if body.tries == 1 {
-            tracing::warn!(id = body.id, %error, "the webhook does not take an alert");
+            tracing::warn!(id = body.id, %error, "the webhook did not accept an alert, will retry");
         }
         if !error.is_worth_a_retry() || body.tries == MOST_TRIES {
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(id = body.id, "an alert was not delivered: the webhook never took it");
+            tracing::error!(
+                id = body.id,
+                "an alert was not delivered, giving up: the webhook never accepted it"
+            );
             return self.done(&body);
         }
         let pause = FIRST_PAUSE.saturating_mul(1 << (body.tries - 1)).min(LONGEST_PAUSE);
@@ -249,7 +253,7 @@ impl Courier {
         }
     }
 
-    /// It waits no more.
+    /// Removes a body from the queue.
     fn done(&self, body: &Body) {
         let mut waiting = self.waiting.lock();
         waiting.under_way = None;
@@ -268,7 +272,7 @@ impl Courier {
         };
         add("x-tidegate-delivery", &body.id);
         if let Some(secret) = &self.receiver.secret {
-            // As of this try: a receiver may refuse what was signed long ago.
+            // The time of this attempt: a receiver may reject an old signature.
             let now_s = body.at_s + body.taken.elapsed().as_secs();
             add("x-tidegate-signature", &signature(secret, now_s, &body.bytes));
         }

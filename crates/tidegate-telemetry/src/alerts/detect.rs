@@ -1,7 +1,7 @@
-//! What is the matter, from what all nodes say.
+//! Finds problems in the signals of all nodes.
 //!
-//! States (a store that is down) are found at every look. Traffic is judged once a minute ([`Traffic`]), against what is
-//! usual for each rule. What a look cannot judge is neither found nor over: [`Found`] says which. Nothing here waits, sends or
+//! States (a store that is down) are checked at every look. Traffic is judged once a minute ([`Traffic`]), against each
+//! rule's baseline. What a look cannot judge is neither found nor over: [`Found`] says which. Nothing here waits, sends or
 //! reads a clock.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,19 +15,19 @@ use super::traffic::{Traffic, TrafficStats};
 /// When something is worth an alert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thresholds {
-    /// p99 of the store above which it is slow.
+    /// The store's p99 above which it is slow.
     pub store_p99_us: f64,
-    /// The part of its memory above which the store is nearly full.
+    /// The fraction of its memory above which the store is nearly full.
     pub store_memory: f64,
-    /// How long before its end a certificate is told of.
+    /// How many days before its expiry a certificate is reported.
     pub certificate_days: u64,
-    /// The part of its requests that enforcing a shadow rule would refuse.
+    /// The fraction of its requests that enforcing a shadow rule would refuse.
     pub shadow_refusals: f64,
-    /// How many spreads from usual are unusual.
+    /// The number of spreads from usual that is unusual.
     pub score: f64,
-    /// Requests a minute below which a rule is too quiet to judge.
+    /// Requests per minute below which a rule is too quiet to judge.
     pub quiet: f64,
-    /// The part of a rule above which one caller takes most of it.
+    /// The fraction of a rule's requests above which one caller takes most of it.
     pub caller_share: f64,
 }
 
@@ -45,19 +45,19 @@ impl Default for Thresholds {
     }
 }
 
-/// Looks at what nodes say, and remembers what is usual.
+/// Checks the signals of nodes, and remembers baselines.
 #[derive(Debug, Default)]
 pub struct Detector {
     thresholds: Thresholds,
     last: BTreeMap<NodeId, Signals>,
     traffic: Traffic,
-    /// Found in the last whole minute, and true until the next one.
+    /// Findings of the last whole minute, valid until the next one.
     by_minute: Vec<Finding>,
     /// What of the last minute could not be judged.
     unjudged: Unjudged,
 }
 
-/// A process: its node's name, and when it began.
+/// A process: its node's name, and when it started.
 type NodeId = (String, u64);
 
 fn id(signals: &Signals) -> NodeId {
@@ -65,13 +65,13 @@ fn id(signals: &Signals) -> NodeId {
 }
 
 impl Detector {
-    /// One that knows nothing yet.
+    /// A detector without any baselines.
     #[must_use]
     pub fn new(thresholds: Thresholds) -> Self {
         Detector { thresholds, ..Detector::default() }
     }
 
-    /// What is the matter, by what the nodes say at `now_s`. The first of `nodes` is this one.
+    /// The problems in the nodes' signals at `now_s`. The first of `nodes` is this one.
     pub fn look(&mut self, now_s: u64, nodes: &[Signals], others: OthersHeard) -> Found {
         let (known, nodes) = (nodes, nodes.iter().filter(|one| !one.lost).cloned().collect::<Vec<_>>());
         let nodes = &nodes[..];
@@ -85,44 +85,44 @@ impl Detector {
         Found::new(found, nodes, others, self.unjudged)
     }
 
-    /// Judges a whole minute, by what the nodes said last. What it finds is true until the next.
+    /// Judges a whole minute, with the nodes' last signals. Its findings are valid until the next minute.
     pub fn judge(&mut self, minute: &Minute) {
         let nodes: Vec<&Signals> = self.last.values().collect();
-        // A node that misses a part of the store counts the keys of the rest.
+        // A node that cannot reach a part of the store counts only the keys of the rest.
         let keys = nodes.iter().filter(|one| one.stores_down.is_empty()).map(|one| one.store_keys).max();
         self.unjudged = if keys.is_none() { Unjudged::Keys } else { Unjudged::Nothing };
         self.by_minute = self.traffic.judge(minute, &nodes, keys, &self.thresholds);
     }
 
-    /// A minute passed of which nothing is known: what was found before it may go on, or be over.
+    /// Records that nothing is known of a minute: earlier findings may continue, or be over.
     pub fn missed_a_minute(&mut self) {
         self.by_minute.clear();
         self.unjudged = Unjudged::Everything;
     }
 
-    /// Forgets rules that are not in use any more: their end is no drop of traffic.
+    /// Forgets rules that are no longer in use: their end is not a drop of traffic.
     pub fn keep_only(&mut self, in_use: &BTreeSet<RuleName>) {
         self.traffic.keep_only(in_use);
     }
 
-    /// What is not known yet of a minute that is about to be judged, and may have been kept: see [`Detector::restore`].
+    /// The rules of this minute without a baseline, which may be stored: see [`Detector::restore`].
     #[must_use]
     pub fn unknown(&self, minute: &Minute) -> Vec<RuleName> {
         self.traffic.unknown(minute)
     }
 
-    /// Goes on from what was kept of one of those, by this process before it was restarted or by another node.
+    /// Restores a stored baseline, written by this process before a restart or by another node.
     pub fn restore(&mut self, what: &RuleName, kept: &[u8], minute: u64) {
         self.traffic.restore(what, kept, minute);
     }
 
-    /// What is to be kept after this minute: everything once an hour, a part of it each minute.
+    /// The baselines to store after this minute: everything once an hour, a part of it each minute.
     #[must_use]
     pub fn to_keep(&self, minute: u64) -> Vec<(RuleName, Vec<u8>)> {
         self.traffic.to_keep(minute)
     }
 
-    /// How much is remembered.
+    /// The size of the baselines.
     #[must_use]
     pub fn stats(&self) -> TrafficStats {
         self.traffic.stats()
@@ -182,7 +182,7 @@ impl Detector {
         found
     }
 
-    /// Counters that should stand still, and did not since the last look.
+    /// Counters that should not move, but did since the last look.
     fn increases(&self, nodes: &[Signals]) -> Vec<Finding> {
         type Counter = fn(&Signals) -> u64;
         let mut found = Vec::new();
@@ -205,11 +205,11 @@ impl Detector {
     }
 }
 
-/// Whether nodes run different rules, those included that are not heard any more: one that is frozen goes on with what it ran.
+/// Whether nodes run different rules, including lost nodes: a frozen one may resume with what it ran.
 fn skew(nodes: &[Signals]) -> Option<Finding> {
     let versions: BTreeSet<(u64, &str)> =
         nodes.iter().map(|one| (one.version, one.release.as_str())).collect();
-    // A node that watches no alerts tells no digest.
+    // A node without alerts announces no digest.
     let rules: BTreeSet<&str> =
         nodes.iter().map(|one| one.rules.as_str()).filter(|rules| !rules.is_empty()).collect();
     let different = versions.len().max(rules.len());

@@ -1,29 +1,29 @@
-//! Whose duty it is to tell: one node's of a fleet, by a lease in the store.
+//! Decides which node of a fleet sends notices, by a lease in the store.
 //!
-//! The holder renews it. Where the store cannot be asked, the holder goes on, since nobody else can take the lease; another
-//! node takes the duty upon itself only after the store has been away for longer than the lease lasts, because the holder
-//! may be gone with it. Two nodes may then tell the same: receivers know it by its fingerprint.
+//! The holder renews it. While the store is unreachable the holder keeps sending, since no other node can take the lease.
+//! Another node starts sending only after the store has been unreachable for longer than the lease lasts, because the holder
+//! may be gone with it. Two nodes may then send the same notice: receivers deduplicate by fingerprint.
 
-/// Whether this node tells.
+/// Whether this node sends notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It holds the lease.
     Holder,
-    /// Another holds it.
+    /// Another node holds it.
     Other,
-    /// Nobody can know: it tells, lest nobody does.
+    /// Unknown: this node sends, so that at least one does.
     Orphan,
 }
 
 impl Role {
-    /// Whether it tells.
+    /// Whether it sends notices.
     #[must_use]
     pub fn tells(self) -> bool {
         self != Role::Other
     }
 }
 
-/// Who tells, as far as this node knows.
+/// The current role of this node.
 #[derive(Debug)]
 pub struct Duty {
     role: Role,
@@ -33,13 +33,13 @@ pub struct Duty {
 }
 
 impl Duty {
-    /// Nobody's yet. A lease lasts `lease_s`.
+    /// No holder is known yet. A lease lasts `lease_s`.
     #[must_use]
     pub fn new(lease_s: u64, now_s: u64) -> Self {
         Duty { role: Role::Other, lease_s, last_answer_s: None, began_s: now_s }
     }
 
-    /// Takes note of what the store said at `now_s`: whether the lease is ours, or nothing.
+    /// Records the store's answer at `now_s`: whether the lease is ours, or `None` without an answer.
     pub fn heard(&mut self, now_s: u64, ours: Option<bool>) -> Role {
         match ours {
             Some(ours) => {
@@ -47,7 +47,7 @@ impl Duty {
                 self.role = if ours { Role::Holder } else { Role::Other };
             }
             None => {
-                // Since a clock that was set back it is silent from then on.
+                // After the clock was set back, the silence counts from now.
                 let since_s = self.last_answer_s.unwrap_or(self.began_s).min(now_s);
                 self.last_answer_s = Some(since_s);
                 let silent_s = now_s - since_s;
@@ -59,7 +59,7 @@ impl Duty {
         self.role
     }
 
-    /// Who tells.
+    /// The current role.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role

@@ -1,14 +1,14 @@
-//! What a look found, and what it could not judge: no finding means "over" only where there was something to look at.
+//! The findings of a look, and what it could not judge: a missing finding means "over" only if it could have been found.
 
 use std::collections::BTreeSet;
 
 use super::kinds::{Finding, Kind};
 use super::signals::Signals;
 
-/// Whether the notes of the other nodes could be read.
+/// Whether the announcements of other nodes could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OthersHeard {
-    /// All of them, or there can be none.
+    /// All of them, or there can be no others.
     Yes,
     /// The store that holds them does not answer.
     No,
@@ -23,16 +23,16 @@ pub(super) enum Unjudged {
     Everything,
 }
 
-/// What is the matter, as far as is known.
+/// The findings, and what is unknown.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What is the matter for sure.
+    /// Confirmed problems.
     pub findings: Vec<Finding>,
-    /// This node, where it heard of no other.
+    /// This node's name, if it heard from no other.
     alone: Option<String>,
-    /// Nodes that miss a part of the store.
+    /// Nodes that cannot reach a part of the store.
     without_store: BTreeSet<String>,
-    /// Whether no node knows how much the whole store holds.
+    /// Whether no node knows the size of the whole store.
     holdings_unknown: bool,
     unjudged: Unjudged,
 }
@@ -57,14 +57,14 @@ impl Found {
         }
     }
 
-    /// Whether this may be the matter, though it was not found.
+    /// Whether this problem may exist although it was not found.
     pub(super) fn is_unknown(&self, kind: Kind, subject: &str) -> bool {
         let of_another = self.alone.as_deref().is_some_and(|own| node_of(kind, subject) != own);
         match kind {
             // Another node may see what this one does not.
             Kind::StoreDown | Kind::BreakerOpen | Kind::VersionSkew => self.alone.is_some(),
             Kind::StoreMemory | Kind::StoreEvicts => self.holdings_unknown,
-            // Without a request, or an answer, nothing shows it. The store is still the same.
+            // Without a request, or an answer, nothing shows it, while the store is unchanged.
             Kind::Fallback | Kind::StoreSlow => of_another || self.without_store.contains(subject),
             Kind::Overload | Kind::SpentEvicted | Kind::ReloadFailed | Kind::CertificateEnds => of_another,
             Kind::KeyCardinality | Kind::SpreadCaller => self.unjudged != Unjudged::Nothing,
@@ -77,14 +77,14 @@ impl Found {
     }
 }
 
-/// All there is: what is not among these is over.
+/// Complete findings: what is not among them is over.
 impl From<Vec<Finding>> for Found {
     fn from(findings: Vec<Finding>) -> Self {
         Found::new(findings, &[], OthersHeard::Yes, Unjudged::Nothing)
     }
 }
 
-/// The node that a subject belongs to.
+/// The node of a subject.
 fn node_of(kind: Kind, subject: &str) -> &str {
     match kind {
         Kind::CertificateEnds => subject.rsplit_once('/').map_or(subject, |(node, _)| node),

@@ -1,10 +1,10 @@
-//! What can be the matter, how bad it is, and where to look next.
+//! The kinds of alerts, their severity, and what to check next.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What can be the matter.
+/// A kind of alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is explained in its finding")]
@@ -30,7 +30,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Kind; 18] = [
         Kind::StoreDown,
         Kind::BreakerOpen,
@@ -87,23 +87,23 @@ impl Kind {
         }
     }
 
-    /// How long it must last before anybody is told, in seconds.
+    /// How long it must last before it is reported, in seconds.
     #[must_use]
     pub fn hold_s(self) -> u64 {
         match self {
-            // What an outage brings at once is told at once, in one body.
+            // The consequences of an outage are reported at once, in one body.
             Kind::StoreDown | Kind::BreakerOpen | Kind::Fallback => 2,
             Kind::StoreEvicts | Kind::CertificateEnds => 2,
             Kind::ReloadFailed => 5,
             Kind::Overload | Kind::StoreSlow | Kind::StoreMemory | Kind::SpentEvicted => 30,
-            // Another release, or another version, is usual while a fleet is rolled.
+            // Nodes differ during a rolling update.
             Kind::VersionSkew => 300,
-            // Judged by the minute already.
+            // Already judged by the minute.
             _ => 0,
         }
     }
 
-    /// What to look at next, and the page of the dashboard that shows it. What is about a rule has the rule's page.
+    /// What to check next, and the page of the dashboard. An alert about a rule links to the rule's page.
     pub(super) fn next(self) -> (&'static str, &'static str) {
         match self {
             Kind::StoreDown | Kind::BreakerOpen => (
@@ -146,7 +146,7 @@ impl Kind {
     }
 }
 
-/// How bad something is.
+/// The severity of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
@@ -156,18 +156,18 @@ pub enum Severity {
     Critical,
 }
 
-/// Something that is the matter now.
+/// A current problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// Its kind.
     pub kind: Kind,
     /// With what: a store node, a rule, a listener.
     pub subject: String,
-    /// In a sentence.
+    /// A sentence that describes it.
     pub summary: String,
-    /// What to look at next.
+    /// What to check next.
     pub next: String,
-    /// The page of the dashboard that shows it, as the part of its address after the `#`.
+    /// The page of the dashboard, as the part of its address after the `#`.
     pub page: String,
 }
 
@@ -185,7 +185,7 @@ impl Finding {
     }
 }
 
-/// Which rule.
+/// The name of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RuleName {
     /// Its domain.
@@ -208,7 +208,7 @@ impl fmt::Display for RuleName {
     }
 }
 
-/// As the dashboard's addresses have it: a name may hold anything.
+/// Percent-encoded for the dashboard's addresses: a name may contain anything.
 fn percent_encoded(name: &str) -> String {
     let mut text = String::new();
     for byte in name.bytes() {

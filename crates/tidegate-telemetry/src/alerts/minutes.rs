@@ -1,52 +1,52 @@
-//! Whole minutes of traffic, by rule: what baselines are made of.
+//! Whole minutes of traffic by rule: the input of baselines.
 //!
-//! Where nodes share a store, they add up what they count there, and a minute is read from it. Where a node is alone,
-//! [`Minutes`] takes it from counters that only grow. A minute that was not seen whole, because the process began in it or
-//! the clock was set, is none.
+//! If nodes share a store, they add up their counts there, and a minute is read from it. For a single node, [`Minutes`]
+//! derives it from cumulative counters. A minute that was not seen whole, because the process started in it or the clock was
+//! set, is skipped.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::kinds::RuleName;
 
-/// A look that comes later than this after the last one was not a look: the clock was set, or the machine stood still.
+/// After a longer gap between two looks, the clock was set or the machine was suspended.
 const LONGEST_GAP_S: u64 = 20;
 /// Seconds of a minute that must have been seen.
 const LEAST_SEEN_S: u64 = 40;
 
-/// What a rule said since the process began.
+/// A rule's decisions since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// Which.
+    /// The rule.
     pub rule: RuleName,
-    /// All that it matched.
+    /// Matched requests.
     pub total: u64,
-    /// What it refused.
+    /// Refused requests.
     pub refused: u64,
-    /// What it would have refused, were it not a shadow.
+    /// Requests that it would have refused, if it were not in shadow.
     pub shadow_refused: u64,
 }
 
-/// What a rule said in one minute.
+/// A rule's decisions in one minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// All that it matched.
+    /// Matched requests.
     pub total: f64,
-    /// What it refused.
+    /// Refused requests.
     pub refused: f64,
-    /// What it would have refused, were it not a shadow.
+    /// Requests that it would have refused, if it were not in shadow.
     pub shadow: f64,
 }
 
-/// What rules said in one whole minute.
+/// All rules' decisions in one whole minute.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Minute {
     /// Minutes since 1970.
     pub number: u64,
-    /// By rule; one that is not there said nothing.
+    /// By rule; a missing one decided nothing.
     pub rules: BTreeMap<RuleName, Counts>,
 }
 
-/// Makes minutes of counters that only grow.
+/// Derives minutes from cumulative counters.
 #[derive(Debug, Default)]
 pub struct Minutes {
     last: HashMap<RuleName, RuleCounts>,
@@ -56,7 +56,7 @@ pub struct Minutes {
 }
 
 impl Minutes {
-    /// Takes note of what was counted at `now_s`: the minute before, once it is over.
+    /// Records the counters at `now_s`; returns the previous minute once it is over.
     pub fn add(&mut self, now_s: u64, rules: Vec<RuleCounts>) -> Option<Minute> {
         let gap = self.last_s.map(|last| now_s.checked_sub(last));
         let went_on = matches!(gap, Some(Some(seconds)) if seconds <= LONGEST_GAP_S);
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_minute_is_what_came_between_its_looks() {
         let mut minutes = Minutes::default();
-        // One request a second, a look every two.
+        // One request per second, a look every two.
         let over: Vec<Minute> = (300..500).step_by(2).filter_map(|s| minutes.add(s, counted(s))).collect();
         assert_eq!(over.iter().map(|minute| minute.number).collect::<Vec<_>>(), [5, 6, 7]);
         assert_eq!((total(&over[1]), over[1].rules.values().next().unwrap().refused), (60.0, 30.0));

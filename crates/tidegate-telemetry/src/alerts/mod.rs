@@ -1,9 +1,9 @@
-//! Alerts: what an operator should be told without having asked, once per fleet.
+//! Alerts: problems that an operator should hear of without asking, once per fleet.
 //!
 //! Each node reads its own [`Signals`] from its metrics, and they travel with its heartbeat. On every node a [`Detector`]
-//! looks at those of all, so that none starts from nothing, and a [`Book`] keeps what is the matter; the one that holds the
+//! checks those of all nodes, so that none starts without data, and a [`Book`] keeps the alerts. The node that holds the
 //! fleet's lease ([`Duty`]) has changes [delivered](Courier). Everything but the courier is plain code on an injected clock;
-//! [`synthetic`] measures how often it is right.
+//! [`synthetic`] measures its precision and recall.
 
 mod baseline;
 mod book;

@@ -1,4 +1,4 @@
-//! What a webhook is sent: our own form for programs, Slack's for people, and the signature of either.
+//! Webhook bodies: our own format for programs, Slack's for people, and their signature.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
@@ -6,11 +6,11 @@ use sha2::Sha256;
 
 use super::book::Notice;
 
-/// Alerts of one message to Slack, which takes 40,000 characters; of more, how many there are.
+/// The most alerts in one Slack message, which may have 40,000 characters; for more, only their number.
 const MOST_IN_SLACK: usize = 20;
 
-/// `t=SECONDS,v1=HEX`: HMAC-SHA256 over the seconds, a dot and the body. The time is in it so that an old body cannot be
-/// sent again as a new one.
+/// `t=SECONDS,v1=HEX`: HMAC-SHA256 over the seconds, a dot and the body. The time is included so that an old body cannot be
+/// replayed as a new one.
 #[must_use]
 pub fn signature(secret: &[u8], at_s: u64, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
@@ -59,7 +59,7 @@ pub(super) fn as_slack(notices: &[Notice]) -> Value {
     json!({ "text": lines.join("\n") })
 }
 
-/// Rule names are not Slack's control characters.
+/// Escapes Slack's control characters in names.
 fn plain(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,4 +1,4 @@
-//! What one node knows that is worth an alert, small enough to travel with its heartbeat.
+//! One node's input for alerts, small enough to travel with its heartbeat.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,20 +6,21 @@ use super::kinds::RuleName;
 use super::minutes::RuleCounts;
 use crate::scrape::{Sample, Scrape};
 
-/// Calls to the store that say how slow it is.
+/// The fewest calls to the store from which its latency is judged.
 const LEAST_CALLS: f64 = 20.0;
-/// The most of each list that travels: a note has a bounded size.
+/// The most entries of each list: an announcement has a bounded size.
 const MOST_LISTED: usize = 16;
-/// The longest name that travels.
+/// The longest name.
 const LONGEST_NAME: usize = 200;
 
-/// What one node says. Counts are since its process began.
+/// The signals of one node. Counts are since its process started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Signals {
-    /// What the node is called.
+    /// The node's name.
     pub node: String,
-    /// When its process began, in microseconds since 1970: tells it from others of that name, and from itself before.
+    /// When its process started, in microseconds since 1970: distinguishes it from others of that name, and from itself
+    /// before a restart.
     pub started_us: u64,
     /// The release that it runs.
     pub release: String,
@@ -31,50 +32,50 @@ pub struct Signals {
     pub stores_down: Vec<String>,
     /// Breakers that are open.
     pub breakers_open: Vec<String>,
-    /// 99 of 100 calls to the store took no longer, lately.
+    /// The recent p99 of calls to the store.
     pub store_p99_us: Option<f64>,
-    /// Memory of the store.
+    /// Memory used by the store.
     pub store_bytes: u64,
-    /// The most memory that the store may have; 0 where it has no bound.
+    /// The most memory that the store may use; 0 if unbounded.
     pub store_most_bytes: u64,
-    /// Keys that the store dropped for want of memory.
+    /// Keys that the store evicted for lack of memory.
     pub store_evicted: u64,
     /// Keys of the store.
     pub store_keys: u64,
-    /// Cells of callers over their limit that were dropped for want of room.
+    /// Cells of callers over their limit that were evicted for lack of room.
     pub evicted_spent: u64,
-    /// Whether the rules on offer are refused.
+    /// Whether the newest rules were refused.
     pub reload_failed: bool,
-    /// What its rules decide, as a digest; empty from a release before there was one.
+    /// A digest of its rules; empty from releases without one.
     pub rules: String,
-    /// The version of its rules, where a database numbers them; else 0.
+    /// The version of its rules, if they come from a database; otherwise 0.
     pub version: u64,
-    /// Listeners whose certificates end, and when, in seconds since 1970.
+    /// Listeners with certificates, and when those expire, in seconds since 1970.
     pub certificates: Vec<(String, u64)>,
-    /// The callers that take most of a rule, where that is known.
+    /// The top callers of rules, if known.
     pub callers: Vec<RuleCallers>,
-    /// The worst of what is the matter, by this node's own book.
+    /// The most severe alert in this node's own book.
     pub alert: Option<String>,
-    /// Whether it is not heard any more, and did not take leave: what it ran last is all that is known of it.
+    /// Whether it is no longer heard, and did not shut down cleanly: only what it last ran is known.
     #[serde(skip)]
     pub lost: bool,
-    /// Fingerprints of alerts whose beginning this node has told, and whose end it will tell.
+    /// Fingerprints of alerts whose beginning this node has reported, and whose end it will report.
     pub told: Vec<String>,
 }
 
-/// Who asked most of a rule on one node, lately.
+/// The recent top callers of a rule on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleCallers {
     /// The rule.
     pub rule: RuleName,
-    /// What all callers asked.
+    /// The requests of all callers.
     pub asked: u64,
-    /// The callers that asked most, and how much. Masked: never a key in clear.
+    /// The top callers and their requests. Masked: never a key in clear.
     pub most: Vec<(String, u64)>,
 }
 
 impl Signals {
-    /// What `scrape` says; times are taken from what came since `before`.
+    /// Reads `scrape`; latencies are taken from the increase since `before`.
     #[must_use]
     pub fn read(node: &str, scrape: &Scrape, before: Option<&Scrape>) -> Signals {
         let count = |name: &str, labels: &[(&str, &str)]| scrape.sum(name, labels) as u64;
@@ -117,14 +118,14 @@ fn short(name: &str) -> String {
     name[..name.floor_char_boundary(LONGEST_NAME)].to_owned()
 }
 
-/// What each rule has said since the process began.
+/// Each rule's decisions since the process started.
 #[must_use]
 pub fn rule_counts(scrape: &Scrape) -> Vec<RuleCounts> {
     let mut rules: Vec<RuleCounts> = Vec::new();
     for sample in scrape.samples("tidegate_decisions") {
         let label = |name| sample.label(name).unwrap_or_default();
         let (domain, rule) = (label("domain"), label("rule"));
-        // Series of one rule stand together.
+        // The series of one rule are adjacent.
         if rules.last().is_none_or(|last| last.rule.domain != domain || last.rule.rule != rule) {
             rules.push(RuleCounts { rule: RuleName::new(domain, rule), ..RuleCounts::default() });
         }
@@ -140,7 +141,7 @@ pub fn rule_counts(scrape: &Scrape) -> Vec<RuleCounts> {
     rules
 }
 
-/// The upper end of the bucket that holds the 99th of 100 decisions of the store since `before`.
+/// The upper bound of the bucket with the p99 of the store's decisions since `before`.
 fn p99_us(scrape: &Scrape, before: Option<&Scrape>) -> Option<f64> {
     let buckets = |scrape: &Scrape| -> Vec<(f64, f64)> {
         let own = |one: &&Sample| one.suffix == "_bucket" && one.label("op") == Some("decide");

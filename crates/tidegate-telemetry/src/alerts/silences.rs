@@ -1,7 +1,8 @@
-//! What operators do not want to hear of for a while: one list for the whole fleet, which every node can change.
+//! Silences of alerts: one list for the whole fleet, which every node can change.
 //!
-//! The list lives in the store. A change is made here at once, and joins the fleet's list at the next look; while the store
-//! does not answer, when there is most to silence, it waits. Where the store forgot the list, the nodes remember it.
+//! The list is in the store. A change takes effect here at once, and joins the fleet's list at the next look; while the
+//! store does not answer, which is when silences are needed most, it waits. If the store loses the list, the nodes restore
+//! it.
 
 use std::collections::VecDeque;
 
@@ -10,31 +11,31 @@ use serde::{Deserialize, Serialize};
 use super::book::Alert;
 use super::kinds::Kind;
 
-/// Silences of a fleet at once: who knows of so many takes no more. Of what nodes take at the same moment, or while the store is
-/// away, those hold that join the fleet's list first.
+/// The most silences of a fleet: a node that knows of this many accepts no more. Of those added concurrently, or while the
+/// store is unreachable, the first to join the fleet's list win.
 pub const MOST_SILENCES: usize = 100;
 
-/// Silences that were ended here and may still be in the fleet's list, which is bounded, or be in that of an earlier release.
+/// Silences ended here that may still be in the fleet's list, which is bounded, or in that of an earlier release.
 const MOST_ENDED: usize = 10 * MOST_SILENCES;
 
-/// What an operator does not want to hear of, until when.
+/// A silence of alerts until some time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// Its number.
+    /// Its id.
     #[serde(default)]
     pub id: u64,
-    /// Of this kind; of all where there is none.
+    /// The kind of alerts; all if `None`.
     #[serde(default)]
     pub kind: Option<Kind>,
-    /// With this subject; with all where there is none.
+    /// The subject of alerts; all if `None`.
     #[serde(default)]
     pub subject: Option<String>,
-    /// Until then, in seconds since 1970.
+    /// When it ends, in seconds since 1970.
     pub until_s: u64,
     /// Why.
     #[serde(default)]
     pub reason: String,
-    /// Who made it; empty where a release before this one did.
+    /// Its author; empty from an earlier release.
     #[serde(default)]
     pub author: String,
 }
@@ -51,26 +52,26 @@ impl Silence {
 #[derive(Debug, Default)]
 pub struct Silences {
     list: Vec<Silence>,
-    /// Made here, and not in the fleet's list yet.
+    /// Added here, and not yet in the fleet's list.
     added: Vec<u64>,
-    /// Ended here, and perhaps still in the fleet's list: as many as that has, the latest last.
+    /// Ended here, and perhaps still in the fleet's list; latest last.
     ended: VecDeque<u64>,
 }
 
 impl Silences {
-    /// Adds one, and gives it a number; none where there are too many.
+    /// Adds one, and returns its id; `None` if there are too many.
     pub fn add(&mut self, silence: Silence) -> Option<u64> {
         if self.list.len() >= MOST_SILENCES {
             return None;
         }
-        // Nodes number alike without asking each other; a program in a browser must be able to read it.
+        // Random, because nodes assign ids without coordination; short enough for JavaScript's numbers.
         let id = (getrandom::u64().unwrap_or(silence.until_s) >> 12).max(1);
         self.list.push(Silence { id, ..silence });
         self.added.push(id);
         Some(id)
     }
 
-    /// Ends one. False where there is none of that number.
+    /// Ends one. False if there is none with this id.
     pub fn end(&mut self, id: u64) -> bool {
         let before = self.list.len();
         self.list.retain(|silence| silence.id != id);
@@ -85,13 +86,13 @@ impl Silences {
         true
     }
 
-    /// What is silenced at `now_s`.
+    /// The silences at `now_s`.
     pub fn at(&mut self, now_s: u64) -> &[Silence] {
         self.list.retain(|silence| now_s < silence.until_s);
         &self.list
     }
 
-    /// The fleet's list with the changes that were made here; `theirs` is none where the fleet has none.
+    /// The fleet's list with the changes made here; `theirs` is `None` if the fleet has no list.
     #[must_use]
     pub fn joined(&self, theirs: Option<Vec<Silence>>, now_s: u64) -> Vec<Silence> {
         let Some(mut joined) = theirs else { return self.list.clone() };
@@ -105,8 +106,8 @@ impl Silences {
         joined
     }
 
-    /// This is now the fleet's list. What was changed here since `joined` was asked for waits for the next time. Where the list is
-    /// full, what was added here and is not in it is over: it is given back, to be told of.
+    /// Takes `joined` as the fleet's list. Changes made here since [`Silences::joined`] wait for the next exchange. Silences
+    /// added here that did not fit in a full list are dropped and returned, to be logged.
     pub fn agreed(&mut self, joined: Vec<Silence>) -> Vec<Silence> {
         let has = |id: &u64| joined.iter().any(|silence| silence.id == *id);
         self.added.retain(|id| !has(id));

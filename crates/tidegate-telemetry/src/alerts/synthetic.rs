@@ -1,11 +1,11 @@
-//! Traffic with known incidents, to measure how often alerts are right. The same seed gives the same traffic.
+//! Synthetic traffic with known incidents, to measure the precision and recall of alerts. Deterministic by seed.
 //!
-//! Two weeks of twenty rules: by day and by night, weekdays and weekends, each with noise, some quiet, some spiky by nature; and
-//! of four more that come in bursts, with nothing between them and no incidents.
-//! The first week is for learning, and not judged. In the second week incidents are put in, of several kinds, plain ones and
-//! ones just above what is worth an alert, and between them what is not: surges of less than twice, and the like. An alert of
-//! an incident's kind on its rule, while it lasts or within five minutes after, is right, and so is what follows from it; any
-//! other is wrong; an incident without an alert was missed.
+//! Two weeks of twenty rules: day and night, weekdays and weekends, each with noise, some quiet, some spiky by nature; and
+//! of four more with bursts, nothing in between and no incidents. The first week is for learning, and not judged. In the
+//! second week there are incidents of several kinds, plain ones and ones just above what is worth an alert, and between them
+//! non-incidents, such as surges of less than a factor of two. An alert of an incident's kind on its rule, while it lasts or
+//! within five minutes after, is right, and so is what follows from it; any other is wrong; an incident without an alert was
+//! missed.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ use super::minutes::{Minutes, RuleCounts};
 use super::signals::{RuleCallers, Signals};
 
 const RULES: u64 = 20;
-/// Rules that come in bursts: each has longer ones than the one before.
+/// Rules with bursts: each has longer ones than the one before.
 const BURSTY: u64 = 4;
 const MINUTES_A_DAY: u64 = 1_440;
 const DAYS: u64 = 14;
 const LOOKS_A_MINUTE: u64 = 4;
 /// Minutes that are not judged.
 const LEARNING: u64 = 7 * MINUTES_A_DAY;
-/// How long after an incident an alert still counts as its.
+/// How long after an incident an alert still belongs to it.
 const GRACE_MIN: u64 = 5;
 
-/// Something that was put in.
+/// An injected incident.
 #[derive(Clone, Debug)]
 struct Incident {
     kind: Kind,
@@ -37,21 +37,21 @@ struct Incident {
     by: f64,
 }
 
-/// How large something is, by what is worth an alert.
+/// The size of an incident, relative to what is worth an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Size {
     Plain,
     JustAbove,
-    /// No incident: an alert on it is wrong.
+    /// Not an incident: an alert on it is wrong.
     Below,
 }
 
-/// A size, and what it lies between.
+/// A size, and its range.
 pub type Range = (Size, f64, f64);
 
-/// The kinds that are put in, and how large they are when plain, just above and below what is worth an alert: times or parts
-/// of the usual traffic, parts more refused, a caller's part, the part that a shadow would refuse.
+/// The injected kinds, and their ranges when plain, just above and below what is worth an alert: factors or fractions of the
+/// usual traffic, fractions more refused, a caller's share, the fraction that a shadow rule would refuse.
 pub const SIZES: [(Kind, [Range; 3]); 6] = [
     (Kind::TrafficSpike, [(Size::Plain, 3.0, 12.0), (Size::JustAbove, 2.3, 2.8), (Size::Below, 1.5, 1.9)]),
     (Kind::TrafficDrop, [(Size::Plain, 0.0, 0.15), (Size::JustAbove, 0.18, 0.25), (Size::Below, 0.45, 0.7)]),
@@ -64,28 +64,28 @@ pub const SIZES: [(Kind, [Range; 3]); 6] = [
     ),
 ];
 
-/// How alerts did.
+/// The results of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluation {
-    /// By kind and size of what was put in.
+    /// By kind and size of the incident.
     pub scores: BTreeMap<(Kind, Size), Score>,
-    /// Alerts that nothing explains, by kind.
+    /// Alerts without an incident, by kind.
     pub wrong: BTreeMap<Kind, u32>,
 }
 
-/// What became of what was put in.
+/// The results for one kind and size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
-    /// What was told.
+    /// Incidents with an alert.
     pub found: u32,
-    /// What was not.
+    /// Incidents without one.
     pub missed: u32,
-    /// Minutes until the alert, summed over what was told.
+    /// Minutes until the alert, summed over the found ones.
     pub minutes: u64,
 }
 
 impl Evaluation {
-    /// Adds what another evaluation found.
+    /// Adds the results of another evaluation.
     pub fn add(&mut self, other: &Evaluation) {
         for (key, score) in &other.scores {
             let sum = self.scores.entry(*key).or_default();
@@ -98,13 +98,13 @@ impl Evaluation {
         }
     }
 
-    /// What became of one kind and size.
+    /// The results for one kind and size.
     #[must_use]
     pub fn score(&self, kind: Kind, size: Size) -> Score {
         self.scores.get(&(kind, size)).copied().unwrap_or_default()
     }
 
-    /// The part of a kind's alerts that were right.
+    /// The fraction of a kind's alerts that were right.
     #[must_use]
     pub fn precision(&self, kind: Kind) -> f64 {
         let right = self.score(kind, Size::Plain).found + self.score(kind, Size::JustAbove).found;
@@ -113,7 +113,7 @@ impl Evaluation {
 }
 
 impl Score {
-    /// The part of incidents that were told.
+    /// The fraction of incidents with an alert.
     #[must_use]
     pub fn recall(self) -> f64 {
         ratio(self.found, self.found + self.missed)
@@ -124,7 +124,7 @@ fn ratio(part: u32, whole: u32) -> f64 {
     if whole == 0 { 1.0 } else { f64::from(part) / f64::from(whole) }
 }
 
-/// How alerts did on the traffic of `seed`.
+/// Evaluates alerts on the traffic of `seed`.
 #[must_use]
 pub fn evaluate(seed: u64) -> Evaluation {
     let mut random = Random(seed);
@@ -179,8 +179,8 @@ fn incidents(random: &mut Random) -> Vec<Incident> {
         let number = number as u64;
         let from = LEARNING + 60 + number * 67 + random.below(12);
         let by = least + (most - least) * random.part();
-        // Quiet rules cannot be judged, and are not asked to be: see `World::level`. Seven turns the sixteen others so that
-        // each has all kinds.
+        // Quiet rules cannot be judged, so they get no incidents: see `World::level`. A stride of seven over the sixteen
+        // others gives each of them all kinds.
         let rule = 4 + number * 7 % (RULES - 4);
         incidents.push(Incident { kind, size, rule, from, minutes: 10 + random.below(40), by });
     }
@@ -196,8 +196,8 @@ impl Incident {
         (self.from..self.from + self.minutes + GRACE_MIN).contains(&minute)
     }
 
-    /// Whether an alert of `kind` on `subject` is right because of this. One caller under many keys is more traffic and more
-    /// keys; of all else only its own kind is right.
+    /// Whether this incident makes an alert of `kind` on `subject` right. One caller under many keys means more traffic and
+    /// more keys; any other incident explains only its own kind.
     fn explains(&self, kind: Kind, subject: &str, minute: u64) -> bool {
         let follows = match (self.kind, kind) {
             (Kind::SpreadCaller, Kind::TrafficSpike) => subject == name(self.rule),
@@ -212,10 +212,10 @@ fn name(rule: u64) -> String {
     format!("api/rule-{rule}")
 }
 
-/// A server that counts what comes.
+/// A server that counts requests.
 struct World {
     counts: Vec<RuleCounts>,
-    /// The part that each rule refuses, and of each shadow would.
+    /// The fraction that each rule refuses, and that each shadow rule would.
     refuses: Vec<f64>,
     keys: f64,
 }
@@ -230,7 +230,7 @@ impl World {
         World { counts: counts.collect(), refuses, keys: 50_000.0 }
     }
 
-    /// Requests of a rule in one look: small and large ones, a day's curve, quieter weekends, every rule in its own phase.
+    /// Requests of a rule in one look: small and large rules, a daily curve, quieter weekends, each rule in its own phase.
     fn level(rule: u64, minute: u64) -> f64 {
         let base = match rule {
             0..=3 => 10.0 + 8.0 * rule as f64,
@@ -266,7 +266,7 @@ impl World {
                     _ => shadow = incident.by,
                 }
             }
-            // Some rules are steadier than others; all have chance.
+            // Some rules are steadier than others; all have noise.
             let noisy = (traffic * (1.0 + 0.08 * random.normal()) + traffic.sqrt() * random.normal())
                 .max(0.0)
                 .round();
@@ -290,11 +290,11 @@ impl World {
     }
 }
 
-/// Rules that come in bursts. What they do is drawn apart, and changes nothing about the others.
+/// Rules with bursts. Their random numbers are separate, so that they change nothing about the others.
 struct Bursty {
     random: Random,
     counts: Vec<RuleCounts>,
-    /// When each one's burst begins and ends, in minutes, and its requests in one look.
+    /// The start and end of each one's burst, in minutes, and its requests in one look.
     bursts: Vec<(u64, u64, u64)>,
 }
 
@@ -307,7 +307,7 @@ impl Bursty {
         Bursty { random: Random(!seed), counts: counts.collect(), bursts: vec![(0, 0, 0); BURSTY as usize] }
     }
 
-    /// Bursts of a minute to some, of like size, with three to thirty times as long between them.
+    /// Bursts of one to several minutes, of similar size, with pauses three to thirty times as long.
     fn step(&mut self, minute: u64) {
         let random = &mut self.random;
         for (longest, (counts, burst)) in (1..).zip(self.counts.iter_mut().zip(&mut self.bursts)) {
@@ -323,7 +323,7 @@ impl Bursty {
     }
 }
 
-/// SplitMix64, and what is made of it.
+/// SplitMix64, and distributions made of it.
 struct Random(u64);
 
 impl Random {
@@ -344,7 +344,7 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// About normal: the sum of twelve.
+    /// Approximately normal: the sum of twelve uniform numbers.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.part()).sum::<f64>() - 6.0
     }

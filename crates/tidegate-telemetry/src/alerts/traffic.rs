@@ -1,4 +1,4 @@
-//! Traffic by rule, judged once a minute against what is usual for it: spikes, drops, refusals, callers, keys.
+//! Traffic by rule, judged once a minute against its baseline: spikes, drops, refusals, callers, keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,29 +9,29 @@ use super::kinds::{Finding, Kind, RuleName};
 use super::minutes::{Counts, Minute};
 use super::signals::Signals;
 
-/// Rules with baselines, about 10 kB each; those beyond have none.
+/// The most rules with baselines, about 10 kB each; further ones have none.
 pub const MOST_BASELINES: usize = 1_000;
-/// How what is kept is written: another release may write otherwise.
+/// The version of the stored format: another release may write another one.
 const KEPT_FORMAT: u8 = 1;
-/// Minutes for which what was usual lately still is, once it was kept.
+/// Minutes for which a stored recent level is still valid.
 const LATELY_KEPT_FOR: u64 = 120;
-/// Minutes in a row that must be unusual.
+/// Consecutive minutes that must be unusual.
 const IN_A_ROW: u32 = 2;
-/// Spreads below the least of what is usual at which a rule's traffic dropped, and below all of it. Where one minute in five is
-/// empty, an empty one is nearer than this. Not as many as for a spike: nothing is below zero, and by morning and evening the
-/// spread of what was lately is wide.
+/// Spreads below the lowest usual level at which a rule's traffic counts as dropped. If one minute in five is empty, an
+/// empty one is nearer than this. Lower than for a spike: nothing is below zero, and in the morning and evening the spread
+/// of the recent level is wide.
 const DROP_SPREADS: f64 = 2.0;
 const DROP_SPREADS_OF_ALL: f64 = 0.7;
-/// Callers that are remembered for a rule, for as many minutes after they were last among its greatest.
+/// The most callers remembered per rule, and for how many minutes after they were last among its top callers.
 const MOST_CALLERS: usize = 32;
 const CALLER_KNOWN_FOR: u64 = 7 * 24 * 60;
-/// A caller with less of a rule is none of its greatest.
+/// The smallest share of a rule's requests that makes a top caller.
 const GREAT_SHARE: f64 = 0.1;
 /// Minutes for which a caller is new, and for which a rule must have been watched before one can be.
 const NEW_FOR: u64 = 60;
 const WATCHED_FOR: u64 = 30;
 
-/// What is usual of every rule, and of the number of keys.
+/// The baselines of every rule, and of the number of keys.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     rules: BTreeMap<RuleName, RuleWatch>,
@@ -40,7 +40,7 @@ pub(super) struct Traffic {
     without: BTreeSet<RuleName>,
 }
 
-/// How much is remembered.
+/// The size of the baselines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficStats {
     /// Rules with a baseline.
@@ -53,7 +53,7 @@ pub struct TrafficStats {
 struct RuleWatch {
     traffic: Baseline,
     refusals: Baseline,
-    /// Unusual minutes in a row, above and below.
+    /// Consecutive unusual minutes, above and below.
     high: u32,
     low: u32,
     refusing: u32,
@@ -62,7 +62,7 @@ struct RuleWatch {
     callers: BTreeMap<String, Seen>,
 }
 
-/// When a caller was among the greatest of a rule, in minutes since 1970.
+/// When a caller was among the top callers of a rule, in minutes since 1970.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     first: u64,
@@ -78,7 +78,7 @@ struct Judged {
 }
 
 impl Traffic {
-    /// What is the matter with this minute. `keys` is how many the store holds, where that is known.
+    /// The problems in this minute. `keys` is the number of keys in the store, if known.
     pub(super) fn judge(
         &mut self,
         minute: &Minute,
@@ -87,7 +87,7 @@ impl Traffic {
         limits: &Thresholds,
     ) -> Vec<Finding> {
         let number = minute.number;
-        // After a gap, or once the clock was set, what was unusual before says nothing about now.
+        // After a gap, or a change of the clock, earlier unusual minutes say nothing about now.
         if self.last.is_some_and(|last| last + 1 != number) {
             self.rules.values_mut().for_each(RuleWatch::begin_again);
         }
@@ -131,7 +131,7 @@ impl Traffic {
         many
     }
 
-    /// Callers that take most of a rule and were none of its greatest before.
+    /// Callers with most of a rule's requests that were not among its top callers before.
     fn new_callers(&mut self, number: u64, nodes: &[&Signals], limits: &Thresholds) -> Vec<Finding> {
         let mut found = Vec::new();
         for (rule, (asked, callers)) in shares(nodes) {
@@ -159,13 +159,13 @@ impl Traffic {
         keys.into_iter().chain(new.take(MOST_BASELINES.saturating_sub(self.rules.len()))).collect()
     }
 
-    /// Bytes that this release does not understand are none.
+    /// Ignores bytes that this release does not understand.
     pub(super) fn restore(&mut self, what: &RuleName, kept: &[u8], minute: u64) {
         let Some([traffic, refusals]) = read(kept, minute) else { return };
         if *what == keys_name() {
             self.keys = traffic;
         } else if self.rules.len() < MOST_BASELINES {
-            // Who its greatest callers were is not kept: until some are known again, none is new.
+            // Its top callers are not stored: until some are known again, none counts as new.
             self.rules.insert(what.clone(), RuleWatch { traffic, refusals, ..RuleWatch::new(minute) });
         }
     }
@@ -183,12 +183,12 @@ impl Traffic {
     }
 }
 
-/// What the number of keys is kept under: no domain has an empty name.
+/// The name under which the baseline of the number of keys is stored: no domain has an empty name.
 fn keys_name() -> RuleName {
     RuleName::new("", "keys")
 }
 
-/// The minute of the hour in which a rule's baselines are kept: not all at once.
+/// The minute of the hour in which a rule's baselines are stored: spread over the hour.
 fn minute_of(rule: &RuleName) -> u64 {
     let bytes = rule.domain.bytes().chain(rule.rule.bytes());
     bytes.fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())) % 60
@@ -212,7 +212,7 @@ fn read(kept: &[u8], now: u64) -> Option<[Baseline; 2]> {
     Some([next()?, next()?])
 }
 
-/// What all nodes together say of a rule's callers: what all asked, and what each of the greatest did.
+/// The requests of each rule over all nodes, in total and by top caller.
 fn shares<'n>(nodes: &[&'n Signals]) -> BTreeMap<&'n RuleName, (u64, BTreeMap<&'n str, u64>)> {
     let mut rules: BTreeMap<&RuleName, (u64, BTreeMap<&str, u64>)> = BTreeMap::new();
     for one in nodes.iter().flat_map(|node| &node.callers) {
@@ -226,7 +226,7 @@ fn shares<'n>(nodes: &[&'n Signals]) -> BTreeMap<&'n RuleName, (u64, BTreeMap<&'
     rules
 }
 
-/// What is told of a rule's minute. `more_keys` is how many times as many keys as usual there are, where that is unusual.
+/// The findings for a rule's minute. `more_keys` is the factor by which there are more keys than usual, if that is unusual.
 fn findings(
     rule: &RuleName,
     counts: Counts,
@@ -241,7 +241,7 @@ fn findings(
         format!("{rule} has {total:.0} requests a minute, where {:.0} are usual", off.expected)
     };
     if let Some(off) = judged.high {
-        // Many more keys, each with few requests, and no more refusals: one caller that changes its key.
+        // Many more keys, each with few requests, and no more refusals: one caller that rotates its key.
         if let (Some(times), None) = (more_keys, judged.refusing) {
             find(Kind::SpreadCaller, format!("{}, from {times:.1} times as many keys", requests(off)));
         }
@@ -281,7 +281,7 @@ impl RuleWatch {
         let mut refusing = None;
         if total >= limits.quiet {
             let part = refused / total;
-            // What chance does to a part of so many.
+            // The spread that chance alone gives a fraction of this many.
             let noise = |mean: f64| (mean.clamp(0.01, 0.99) * (1.0 - mean.clamp(0.01, 0.99)) / total).sqrt();
             let off = self.refusals.deviation(minute, part, noise);
             refusing = off.filter(|off| {
@@ -300,7 +300,7 @@ impl RuleWatch {
         }
     }
 
-    /// Whether it is far above what is usual, and no burst of those that the rule often has.
+    /// Whether it is far above usual, and not one of the rule's frequent bursts.
     fn high(&mut self, minute: u64, total: f64, limits: &Thresholds) -> Option<Deviation> {
         let off = self.traffic.deviation(minute, total, |mean| mean.max(1.0).sqrt());
         let off =
@@ -311,8 +311,8 @@ impl RuleWatch {
         off.filter(|_| !self.bursts.is_often(minute, total))
     }
 
-    /// Whether it is far below even the least that is usual. Nothing is many spreads below a small number: what counts is that
-    /// chance does not go as far, and that the rule itself does not, as one does that comes in bursts.
+    /// Whether it is far below even the lowest usual level. Zero is never many spreads below a small number, so the test is
+    /// that neither chance nor the rule's own bursts go as far.
     fn low(&self, minute: u64, total: f64, limits: &Thresholds) -> Option<Deviation> {
         let all = self.traffic.deviations(minute, total, |mean| mean.max(1.0).sqrt());
         let least = *all.first()?;
@@ -322,7 +322,7 @@ impl RuleWatch {
         (is_far && is_low && usual >= limits.quiet).then_some(least)
     }
 
-    /// Takes note of a caller with this share: whether it is new among the greatest.
+    /// Records a caller with this share; returns whether it is new among the top callers.
     fn see_caller(&mut self, minute: u64, caller: &str, share: f64) -> bool {
         if share < GREAT_SHARE {
             return false;
@@ -361,7 +361,7 @@ mod tests {
         found.iter().map(|one| one.kind).collect()
     }
 
-    /// Traffic of 600 a minute, for so many minutes.
+    /// Traffic of 600 per minute, for `minutes` minutes.
     fn taught(minutes: u64) -> Traffic {
         let mut traffic = Traffic::default();
         for number in 0..minutes {
@@ -473,10 +473,10 @@ mod tests {
     fn a_new_caller_is_found_by_what_all_nodes_say_together_and_for_an_hour() {
         let mut traffic = taught(60);
         let limits = Thresholds::default();
-        // Most of one node's requests, and not of the fleet's.
+        // Most of one node's requests, but not of the fleet's.
         let (one, other) = (node(100, "user=#1", 90), node(500, "user=#2", 60));
         assert_eq!(kinds(&traffic.judge(&minute(60, 600.0), &[&one, &other], Some(0), &limits)), []);
-        // New to both, and most of the fleet's.
+        // New to both nodes, and most of the fleet's requests.
         let (one, other) = (node(300, "user=#3", 200), node(300, "user=#3", 190));
         let told: Vec<u64> = (61..200)
             .filter(|number| {

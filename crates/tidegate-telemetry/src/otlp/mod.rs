@@ -1,7 +1,7 @@
 //! OTLP over HTTP in protobuf: metrics every few seconds, and sampled traces.
 //!
-//! A receiver that is not there costs nothing but what it misses. Counters are cumulative, so after an outage the next
-//! export makes up for all before it; spans of that time are dropped and counted.
+//! A missing receiver costs nothing but the data it misses. Counters are cumulative, so after an outage the next export
+//! makes up for the missed ones; spans of that time are dropped and counted.
 
 #[expect(missing_docs, reason = "the fields are OTLP's")]
 pub mod proto;
@@ -21,19 +21,19 @@ use proto::{CUMULATIVE, Data, KeyValue};
 pub use traces::{MOST_SPANS, Ratio, SpanQueue};
 
 const PROTOBUF: &str = "application/x-protobuf";
-/// A receiver that takes longer is asked again the next time.
+/// The timeout of an export; the next one is sent at its usual time.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often spans are sent on.
+/// How often spans are sent.
 const SPANS_EVERY: Duration = Duration::from_secs(1);
 
-/// Who tells.
+/// The sender's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// What the service is called: `tidegate` where nobody says otherwise.
+    /// The name of the service; `tidegate` by default.
     pub service: String,
     /// The release.
     pub version: String,
-    /// This process among the others.
+    /// Identifies this process among others.
     pub instance: String,
 }
 
@@ -42,18 +42,18 @@ pub struct Identity {
 pub struct Exporter {
     /// The receiver's address, to which `/v1/metrics` and `/v1/traces` are added.
     pub endpoint: Endpoint,
-    /// What every request carries besides: a receiver may want a token.
+    /// Additional headers of every request, such as a token.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Who tells.
+    /// The sender's identity.
     pub identity: Identity,
-    /// When counting began, in nanoseconds since 1970.
+    /// When counting started, in nanoseconds since 1970.
     pub started_ns: u64,
     /// Exports that failed.
     pub failed: Arc<AtomicU64>,
 }
 
 impl Exporter {
-    /// Sends what `read` gives, every so often. Runs until dropped.
+    /// Sends what `read` returns at every interval. Runs until dropped.
     pub async fn run_metrics<R: Future<Output = Scrape>>(
         &self,
         every: Duration,
@@ -72,7 +72,7 @@ impl Exporter {
         }
     }
 
-    /// Sends the spans of `queue` on. Runs until dropped.
+    /// Sends the spans of `queue`. Runs until dropped.
     pub async fn run_traces(&self, queue: &SpanQueue) {
         let endpoint = self.endpoint.at("/v1/traces");
         let mut state = State::default();
@@ -97,12 +97,12 @@ impl Exporter {
         endpoint.post(PROTOBUF, &self.headers, Bytes::from(body), PATIENCE).await
     }
 
-    /// One log line per change.
+    /// Logs once per change of state.
     fn note(&self, what: &'static str, state: &mut State, sent: Result<(), PostError>) {
         match &sent {
-            Ok(()) if state.is_failing => tracing::info!(what, "the OTLP receiver takes it again"),
+            Ok(()) if state.is_failing => tracing::info!(what, "the OTLP receiver accepts exports again"),
             Err(error) if !state.is_failing => {
-                tracing::warn!(what, %error, "the OTLP receiver does not take it")
+                tracing::warn!(what, %error, "the OTLP receiver does not accept exports")
             }
             _ => {}
         }
@@ -135,7 +135,7 @@ impl Identity {
     }
 }
 
-/// Everything that is counted, as one request.
+/// All metrics as one request.
 #[must_use]
 pub fn metrics(identity: &Identity, scrape: &Scrape, started_ns: u64, now_ns: u64) -> proto::Metrics {
     let metrics = scrape.families.iter().map(|family| metric(family, started_ns, now_ns)).collect();
@@ -171,7 +171,7 @@ fn metric(family: &Family, started_ns: u64, now_ns: u64) -> proto::Metric {
     proto::Metric { name, description: family.help.clone(), unit: unit.to_owned(), data: Some(data) }
 }
 
-/// Buckets there count all below them; here only their own.
+/// Prometheus buckets are cumulative; OTLP's are not.
 fn histogram(family: &Family, started_ns: u64, now_ns: u64) -> proto::Histogram {
     let mut points: Vec<proto::HistogramPoint> = Vec::new();
     for sample in &family.samples {

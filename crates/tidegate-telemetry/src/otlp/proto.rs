@@ -1,6 +1,6 @@
-//! The messages of OTLP 1.x that we send, written down from its description: field numbers and types, nothing else.
+//! The OTLP 1.x messages that we send, transcribed from the specification: field numbers and types, nothing else.
 //!
-//! `opentelemetry-proto` would bring the generated code of everything; this is what a limiter has to say.
+//! `opentelemetry-proto` would bring the generated code of all messages; these are the ones a limiter needs.
 
 use prost::Message;
 
@@ -47,7 +47,7 @@ pub struct Span {
     pub attributes: Vec<KeyValue>,
 }
 
-/// A span that answers a request from elsewhere.
+/// A span for an incoming request.
 pub const SPAN_KIND_SERVER: i32 = 2;
 
 /// `opentelemetry.proto.collector.metrics.v1.ExportMetricsServiceRequest`
@@ -119,7 +119,7 @@ pub struct Histogram {
     pub aggregation_temporality: i32,
 }
 
-/// Counted since the process began.
+/// Counted since the process started.
 pub const CUMULATIVE: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,7 +1,7 @@
-//! Spans of decisions, from the threads that decide to the one that sends.
+//! Spans of decisions, passed from the deciding threads to the sending one.
 //!
-//! A request puts its span down and goes on. Where the queue is full, or another has it in hand, the span is lost and
-//! counted: a trace with a gap is better than a request that waits.
+//! A request queues its span and continues. If the queue is full, or locked by another thread, the span is lost and counted:
+//! a trace with a gap is better than a request that waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,10 +11,10 @@ use tidegate_limiter::Traced;
 use super::Identity;
 use super::proto::{self, KeyValue, SPAN_KIND_SERVER};
 
-/// Spans that wait to be sent: about a megabyte.
+/// The most spans queued: about a megabyte.
 pub const MOST_SPANS: usize = 4_096;
 
-/// Which part of the sampled traces is exported: chosen by trace, so that all nodes choose the same.
+/// The fraction of sampled traces that is exported: chosen by trace id, so that all nodes choose the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio(u64);
 
@@ -22,19 +22,19 @@ impl Ratio {
     /// All of them.
     pub const ALL: Ratio = Ratio(u64::MAX);
 
-    /// This part; none if it is not between 0 and 1.
+    /// This fraction; `None` if it is not between 0 and 1.
     #[must_use]
     pub fn of(part: f64) -> Option<Ratio> {
         (0.0..=1.0).contains(&part).then_some(Ratio((part * u64::MAX as f64) as u64))
     }
 
     fn takes(self, trace_id: u128) -> bool {
-        // The last 8 bytes are the random ones where a trace id is not random throughout.
+        // If a trace id is not fully random, its last 8 bytes are.
         trace_id as u64 <= self.0 && self.0 > 0
     }
 }
 
-/// Spans on their way.
+/// The queue of spans.
 #[derive(Debug)]
 pub struct SpanQueue {
     ratio: Ratio,
@@ -45,14 +45,14 @@ pub struct SpanQueue {
 }
 
 impl SpanQueue {
-    /// An empty one that takes this part of the traces.
+    /// An empty queue that takes this fraction of traces.
     #[must_use]
     pub fn new(ratio: Ratio) -> Self {
         let seed = getrandom::u64().unwrap_or(0x9e37_79b9_7f4a_7c15);
         SpanQueue { ratio, seed, next: AtomicU64::new(1), waiting: Mutex::default(), lost: AtomicU64::new(0) }
     }
 
-    /// Puts down the span of a decision.
+    /// Queues the span of a decision.
     pub fn put(&self, request: &Traced<'_>) {
         if !self.ratio.takes(request.context.trace_id) {
             return;
@@ -63,7 +63,7 @@ impl SpanQueue {
         }
     }
 
-    /// Spans that were lost for want of room, of a moment, or of a receiver.
+    /// Spans lost because the queue was full or locked, or the receiver was unavailable.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
@@ -77,7 +77,7 @@ impl SpanQueue {
         std::mem::take(&mut self.waiting.lock())
     }
 
-    /// No attribute names the caller: a trace is read by many.
+    /// No attribute names the caller: many people read traces.
     fn span(&self, request: &Traced<'_>) -> proto::Span {
         let start_ns = request.began.as_micros().saturating_mul(1_000);
         let took_ns = u64::try_from(request.took.as_nanos()).unwrap_or(u64::MAX);
@@ -100,7 +100,7 @@ impl SpanQueue {
         }
     }
 
-    /// Different for every span of this process, and never zero: a counter, mixed (SplitMix64).
+    /// Unique in this process, and never zero: a counter, mixed (SplitMix64).
     fn span_id(&self) -> u64 {
         let count = self.next.fetch_add(1, Ordering::Relaxed);
         let mut id = self.seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -6,7 +6,7 @@ use tidegate_telemetry::alerts::synthetic::{Evaluation, SIZES, Size, evaluate};
 /// Other seeds than those the thresholds were chosen with.
 const SEEDS: [u64; 3] = [201, 202, 203];
 
-/// How large what is put in is, in words.
+/// The range of sizes, in words.
 fn shown(kind: Kind, least: f64, most: f64) -> String {
     let (low, high) = ((100.0 * least).round(), (100.0 * most).round());
     match kind {

@@ -44,7 +44,7 @@ fn nobody_listening_to_udp_costs_nothing() {
     (0..10).for_each(|_| runtime().block_on(statsd.send(&scrape, &mut Before::default())));
 }
 
-/// A webhook that answers with each of `statuses` in turn, and hands out every request, head and body.
+/// A webhook that answers with each of `statuses` in turn, and passes on every request, head and body.
 fn webhook(statuses: Vec<&'static str>) -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -94,7 +94,7 @@ fn courier(url: &str) -> Courier {
     Courier::new(Receiver { endpoint, secret, payload: Payload::Json }, "node-a")
 }
 
-/// Runs the courier until `requests` has given as many as there are statuses.
+/// Runs the courier until `requests` has received as many as there are statuses.
 fn deliver(
     courier: &Courier,
     requests: mpsc::Receiver<(String, Vec<u8>)>,
@@ -131,11 +131,11 @@ fn what_happens_at_once_is_one_signed_body_tried_until_it_is_taken() {
         assert_eq!(shown, signature(b"secret", at, body));
         signed.push(at);
     }
-    // The pauses are half a second and one: a receiver that takes only what was signed just now takes the last.
+    // The pauses are half a second and one: a receiver that accepts only fresh signatures accepts the last.
     assert!(signed[0] >= 1_700_000_000 && signed[2] > signed[0], "{signed:?}");
 }
 
-/// What a body tells of, in its order.
+/// The alerts in a body, in order.
 fn told(body: &[u8]) -> Vec<(String, String)> {
     let value: serde_json::Value = serde_json::from_slice(body).unwrap();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
@@ -151,7 +151,7 @@ fn named(fingerprint: &str) -> Alert {
 
 #[test]
 fn a_body_that_is_not_taken_holds_up_no_other_but_what_is_about_the_same_alert() {
-    // The first is refused twice: what is about others goes past it, its own end does not.
+    // The first is refused twice: bodies about other alerts overtake it, its own end does not.
     let (url, requests) = webhook(vec!["500 no", "200 ok", "200 ok", "500 no", "200 ok", "200 ok"]);
     let courier = courier(&url);
     courier.take(1, &[Notice::Begun(named("a"))]);
@@ -222,7 +222,7 @@ fn a_receiver_that_is_never_there_is_given_up_after_twelve_tries_and_about_eight
     );
 }
 
-/// A receiver that does `first` with its first connection, and takes what comes with the second.
+/// A receiver that does `first` with its first connection, and accepts the request on the second.
 fn at_first(
     first: impl FnOnce(std::net::TcpStream) + Send + 'static,
 ) -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
