@@ -1,6 +1,6 @@
-//! Whether a caller may ask: the bearer tokens of HTTP and gRPC.
+//! Authenticates callers of HTTP and gRPC by bearer tokens.
 //!
-//! A token has at least 128 bits, so wrong ones are counted and logged, and nobody is locked out for them: one address is
+//! A token has at least 128 bits, so wrong ones are counted and logged, but nobody is locked out for them: one address is
 //! often a whole fleet behind a gateway.
 
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use tidegate_access::{TokenSource, bearer};
 
 use crate::runtime::Occasional;
 
-/// Where a token stands if `Authorization` is somebody else's: what a gateway asks about came with its client's.
+/// The header for a token if `Authorization` is taken: a gateway's request carries its client's `Authorization`.
 pub const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-tidegate-token");
 
 /// The least time between two log lines about refused callers.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// The tokens of which every caller has to give one.
+/// The accepted tokens; every caller must present one.
 #[derive(Debug)]
 pub struct Access {
     tokens: Arc<TokenSource>,
@@ -28,34 +28,34 @@ pub struct Access {
     log: Mutex<Occasional>,
 }
 
-/// Why a caller may not ask.
+/// Why a caller is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// There is no token.
     #[error("no token was given")]
     Missing,
-    /// There is one, which is not accepted.
+    /// The token is not accepted.
     #[error("the token is not one that is accepted here")]
     Wrong,
 }
 
-/// Which headers may hold the token.
+/// Which headers may carry the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     /// `Authorization: Bearer`, or a header of our own.
     InEither,
-    /// The header of our own alone.
+    /// Only the header of our own.
     InOurs,
 }
 
 impl Access {
-    /// Lets in who gives one of `tokens`.
+    /// Accepts callers with one of `tokens`.
     #[must_use]
     pub fn new(tokens: Arc<TokenSource>) -> Self {
         Access { tokens, refused: AtomicU64::new(0), log: Mutex::new(Occasional::every(LOG_PAUSE)) }
     }
 
-    /// Callers that were refused since the start.
+    /// Callers refused since the start.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
@@ -64,7 +64,7 @@ impl Access {
     /// Whether a request with these headers may be answered.
     ///
     /// # Errors
-    /// When it may not.
+    /// It may not.
     pub fn check(&self, headers: &HeaderMap, carried: Carried, peer: SocketAddr) -> Result<(), Refused> {
         let ours = headers.get(TOKEN_HEADER).map(|value| value.as_bytes());
         let given = ours.or_else(|| (carried == Carried::InEither).then(|| bearer(headers)).flatten());

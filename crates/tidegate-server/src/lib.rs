@@ -1,8 +1,8 @@
-//! The transports of tidegate: how a request reaches the limiter, and how its decision travels back.
+//! The transports of tidegate: how a request reaches the limiter, and how the decision gets back.
 //!
-//! A transport parses, asks, and answers. It never decides by itself, never sees another transport, and never
-//! touches a store. [`runtime`] owns threads and sockets, [`connection`] the HTTP on a socket; what remains is plain
-//! code that turns bytes into questions and decisions into bytes.
+//! A transport parses, calls the limiter, and answers. It never decides, knows no other transport, and never touches a
+//! store. [`runtime`] owns threads and sockets, [`connection`] the HTTP on a socket; the rest is plain code that turns bytes
+//! into requests and decisions into bytes.
 
 pub mod access;
 pub mod connection;

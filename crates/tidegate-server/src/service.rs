@@ -1,4 +1,4 @@
-//! What every transport shares: the limiter, a clock, and how answers are dressed.
+//! State shared by all transports: the limiter, a clock, and the format of answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::headers::{HeaderSet, HeaderSets};
 
 pub(crate) use tidegate_http::answer::{OVERRIDE, governing_limit, rule_name};
 
-/// What every transport shares; one per process.
+/// State shared by all transports; one per process.
 pub struct Service {
-    /// Decides.
+    /// Decides requests.
     pub limiter: Arc<Limiter>,
-    /// Hears how long answers took.
+    /// Observes answer times.
     pub observer: Arc<dyn Observer>,
-    /// For `X-RateLimit-Reset`, and for how long answers took.
+    /// For `X-RateLimit-Reset`, and for answer times.
     pub clock: Arc<dyn Clock>,
-    /// How answers look, and what a connection may take.
+    /// The format of answers, and the limits of connections.
     pub settings: ServiceSettings,
 }
 
-/// How answers look, and what a connection may take.
+/// The format of answers, and the limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceSettings {
     /// The header sets of HTTP answers.
@@ -43,13 +43,13 @@ impl Default for ServiceSettings {
 }
 
 impl Service {
-    /// Tells the observer how long a request took that was there, whole, at `began`.
+    /// Reports to the observer how long a request took that had arrived whole at `began`.
     pub(crate) fn answered(&self, transport: Transport, began: Timestamp) {
         let took = self.clock.now().since(began);
         self.observer.answered(transport, took.into());
     }
 
-    /// The same for a decision that belongs to a sampled trace, where it does.
+    /// Reports a decision that belongs to a sampled trace, if it does.
     pub(crate) fn traced(
         &self,
         trace: Option<TraceContext>,
@@ -64,7 +64,7 @@ impl Service {
         }
     }
 
-    /// The same where only the verdict is known.
+    /// The same if only the verdict is known.
     pub(crate) fn traced_verdict(
         &self,
         trace: Option<TraceContext>,
@@ -79,7 +79,7 @@ impl Service {
         }
     }
 
-    /// What a surface that reads requests itself asks about each of them.
+    /// The gate for a surface that reads requests itself.
     pub(crate) fn gate(&self, transport: Transport, shedder: Option<Arc<Shedder>>) -> Gate {
         Gate {
             limiter: Arc::clone(&self.limiter),
@@ -92,7 +92,7 @@ impl Service {
     }
 
     /// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later
-    /// time, the second in which a window ends would be told now as that one and now as the next.
+    /// time, the reported second in which a window ends would vary by one.
     pub(crate) fn write_headers(
         &self,
         decision: &Decision,

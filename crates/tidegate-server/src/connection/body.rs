@@ -1,4 +1,4 @@
-//! Reads a request's body whole, within a size and a time, and within what its connection may hold.
+//! Reads a whole request body, within a size, a time, and the connection's memory budget.
 
 use super::HttpLimits;
 use crate::runtime::{Held, Seat};
@@ -24,7 +24,7 @@ pub enum BodyError {
         /// The limit.
         within: Duration,
     },
-    /// Too much is half here already, of this connection or of all of a worker's.
+    /// The memory budget for incomplete requests is used up, of this connection or of its worker.
     #[error("there is no room for more requests that come in pieces")]
     NoRoom,
     /// The connection broke, or the framing is wrong.
@@ -34,7 +34,7 @@ pub enum BodyError {
 
 /// Reads `body` to its end, up to `limit` bytes.
 ///
-/// A body that came with its head, as most do, costs neither a timer nor a copy, and nothing of the connection's budget.
+/// A body that came with its head, as most do, costs neither a timer nor a copy, and none of the connection's budget.
 pub async fn read_body(
     body: Incoming,
     limit: usize,
@@ -59,16 +59,16 @@ struct Collector {
     body: Incoming,
     limit: usize,
     whole: Whole,
-    /// What is charged for `whole`, once it has to wait for more.
+    /// The memory charged for `whole`, once it has to wait for more.
     held: Option<Held>,
 }
 
-/// What a request that waits for more of its body costs besides: its task, a timer, a stream.
+/// The overhead of a request that waits for more of its body: its task, a timer, a stream.
 const WAITING_BYTES: usize = 4 * 1024;
 
 impl Collector {
-    /// From here on what has come is charged, and copied: as a piece of what was read from the socket, a byte would keep
-    /// the whole of that.
+    /// Charges what has arrived from here on, and copies it: as a slice of the socket's read buffer, one byte would keep the
+    /// whole buffer alive.
     fn wait_within(&mut self, seat: &Seat) -> Result<(), BodyError> {
         let mut held = seat.hold();
         if !held.grow(WAITING_BYTES + self.whole.len()) {
@@ -96,7 +96,7 @@ impl Collector {
     }
 }
 
-/// What has arrived: one piece is kept as it is, several are joined.
+/// The bytes so far: one piece is kept as it is, several are concatenated.
 enum Whole {
     Empty,
     One(Bytes),

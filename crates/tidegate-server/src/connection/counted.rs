@@ -1,4 +1,4 @@
-//! Counts each HTTP/1 request as under way, from its head to the last byte of its answer.
+//! Counts each HTTP/1 request as in flight, from its head to the last byte of its answer.
 
 use crate::runtime::{Seat, UnderWay};
 use http::{Request, Response};
@@ -36,7 +36,7 @@ where
 }
 
 pin_project! {
-    /// An answer to come.
+    /// The future of an answer.
     pub(super) struct Answering<F> {
         under_way: Option<UnderWay>,
         #[pin]

@@ -1,8 +1,8 @@
 //! Serves HTTP/1.1 and HTTP/2 on one accepted connection, within stated limits.
 //!
-//! What a request means is the service's business. This module owns what a hostile or slow peer could abuse: the time
-//! until a request's head is there, the time without any request, header sizes, streams per connection, the size and
-//! time of a body, and how long a peer may take to go when it is asked to.
+//! The service decides what a request means. This module bounds what a hostile or slow peer could abuse: the time until a
+//! request's head is complete, the time without any request, header sizes, streams per connection, the size and time of a
+//! body, and how long a peer may take to leave when it is asked to.
 //!
 //! HTTP/2 pings are not used: they read the clock at every frame, which took 4 % of a gRPC request. The system's
 //! keep-alive probes, set when a connection is accepted, find dead peers for nothing.
@@ -33,10 +33,10 @@ use tidegate_access::Stream;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What one connection may take.
+/// Limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// How long the first request's head, and on HTTP/1 each one's (idle time before it included), may take.
+    /// The longest wait for the first request's head, and on HTTP/1 for each one's (including the idle time before it).
     pub head_timeout: Duration,
     /// How long an HTTP/2 connection may go without a request.
     pub idle_timeout: Duration,
@@ -48,8 +48,8 @@ pub struct HttpLimits {
     pub max_headers: usize,
     /// Requests at once on one HTTP/2 connection.
     pub max_streams: u32,
-    /// Bytes of bodies that an HTTP/2 peer may send before somebody has read them: of all its requests together. Half of
-    /// it is also what h2 allows for the cost of tiny frames, so a thousand small requests at once need 512 KiB.
+    /// Body bytes that an HTTP/2 peer may send before they are read, over all its requests. h2 also allows half of it for
+    /// the cost of tiny frames, so a thousand small requests at once need 512 KiB.
     pub window_bytes: u32,
     /// The size of a request's body.
     pub max_body_bytes: usize,
@@ -85,21 +85,21 @@ impl HttpLimits {
 /// How long requests may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requests {
-    /// Milliseconds: a connection on which none begins or ends for too long is stuck, whatever is under way.
+    /// Milliseconds: a connection without progress for too long is stuck, even with requests in flight.
     Short,
-    /// As long as somebody else lets them: only a connection that has none is idle.
+    /// As long as the upstream lets them: only a connection without requests is idle.
     Long,
 }
 
-/// A peer that was told to go has this long for each further sign of life.
+/// A peer that was asked to leave has this long for each further sign of life.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// Which versions of HTTP a listener speaks.
+/// Which versions of HTTP a listener accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
     /// HTTP/1.1, or HTTP/2 where the client begins with it.
     Http1And2,
-    /// HTTP/2 alone, as gRPC needs.
+    /// HTTP/2 only, as gRPC needs.
     Http2Only,
 }
 
@@ -158,7 +158,7 @@ where
         ended = connection.as_mut() => return ended,
         () = drain.requested() => connection.as_mut().graceful_shutdown(),
     }
-    // Half a head is no request: nobody waits for the other half.
+    // An incomplete head is not a request: do not wait for the rest.
     if seat.is_busy() { connection.await } else { Ok(()) }
 }
 
@@ -196,15 +196,15 @@ where
     say_goodbye(connection, &streams, patience).await
 }
 
-/// Bytes that an HTTP/1 connection may read, or have to write, ahead of the other side: hyper's own bound is 400 KiB each
-/// way, so that a few hundred uploads to a server that does not read would fill the memory.
+/// Bytes that an HTTP/1 connection may buffer in each direction: hyper's default is 400 KiB, so a few hundred uploads to a
+/// server that does not read would fill the memory.
 pub(crate) const HTTP_1_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Bytes of one body that may be on their way: what a stream may hold of its connection's window.
+/// The flow control window of one stream: its part of the connection's window.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 
-/// Lets requests under way finish, as long as any does within `patience`, and waits for nothing else: a peer need not
-/// answer that it heard us.
+/// Lets requests in flight finish, as long as one does within `patience`, and waits for nothing else: a peer need not
+/// acknowledge the shutdown.
 async fn say_goodbye<C>(
     mut connection: Pin<&mut C>,
     streams: &Streams,

@@ -1,4 +1,4 @@
-//! Reads a connection's first bytes to learn which HTTP it speaks, and hands them on as if unread.
+//! Reads a connection's first bytes to detect the HTTP version, and replays them to the protocol.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ pub(super) enum Version {
     Http2,
 }
 
-/// Reads until the first bytes are, or can no longer become, the HTTP/2 preface.
+/// Reads until the first bytes are the HTTP/2 preface, or cannot become it.
 ///
 /// The caller bounds the time: a peer may send half a preface and stop.
 pub(super) async fn detect<T: AsyncRead + Unpin>(mut stream: T) -> io::Result<(Version, Prefixed<T>)> {
@@ -35,7 +35,7 @@ pub(super) async fn detect<T: AsyncRead + Unpin>(mut stream: T) -> io::Result<(V
     Ok((version, Prefixed { head, unread: 0..filled, stream }))
 }
 
-/// A stream whose first bytes were read already and are given out once more.
+/// A stream that replays bytes which were already read.
 pub(super) struct Prefixed<T> {
     head: [u8; PREFACE.len()],
     unread: std::ops::Range<usize>,

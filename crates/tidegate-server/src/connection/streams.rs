@@ -1,9 +1,9 @@
 //! Runs the requests of one HTTP/2 connection on the connection's own task.
 //!
-//! hyper hands each request to an executor. A task per request costs an allocation, a queue and several wake-ups,
-//! and a decision in memory needs none of them: it is ready at once. So requests are collected while frames are read,
-//! polled once when the socket has no more, and their answers leave in one write. Only a request that must wait (for
-//! Redis, for more of its body, for its peer to take the answer) becomes a task, and counts as under way.
+//! hyper hands each request to an executor. A task per request costs an allocation, a queue and several wake-ups, and a
+//! decision in memory needs none of them: it is ready at once. So requests are collected while frames are read, polled once
+//! when the socket has no more, and their answers leave in one write. Only a request that must wait (for Redis, for more of
+//! its body, for its peer to read the answer) becomes a task, and counts as in flight.
 
 use crate::runtime::Seat;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub(super) struct Streams {
 }
 
 struct SharedStreams {
-    /// Those that arrived since the last [`Streams::run`]; bounded by the connection's stream limit.
+    /// Requests since the last [`Streams::run`]; bounded by the connection's stream limit.
     arrived: Mutex<Vec<Request>>,
     seat: Arc<Seat>,
 }
@@ -29,7 +29,7 @@ impl Streams {
         Streams { shared: Arc::new(SharedStreams { arrived: Mutex::default(), seat }) }
     }
 
-    /// Polls `connection`, then what arrived on it, until there is nothing more to do for now.
+    /// Polls `connection`, then the requests that arrived on it, until there is nothing more to do for now.
     pub(super) fn drive<C: Future>(
         &self,
         mut connection: Pin<&mut C>,
@@ -43,7 +43,7 @@ impl Streams {
         }
     }
 
-    /// Polls every request that arrived, and says whether there was any: their answers then wait to be written.
+    /// Polls every request that arrived, and returns whether there was any: their answers then wait to be written.
     fn run(&self) -> bool {
         let arrived =
             std::mem::take(&mut *self.shared.arrived.lock().unwrap_or_else(PoisonError::into_inner));
@@ -52,7 +52,7 @@ impl Streams {
         }
         self.shared.seat.progressed();
         for mut request in arrived {
-            // A waker that does nothing is enough for one look: the task polls again with its own.
+            // A no-op waker is enough for one poll: the task polls again with its own.
             if request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                 self.go_on_with(request);
             }
@@ -68,7 +68,7 @@ impl Streams {
         });
     }
 
-    /// A number that changes when something happens.
+    /// A counter that changes when something happens.
     pub(super) fn progress(&self) -> u64 {
         self.shared.seat.progress()
     }

@@ -1,7 +1,7 @@
 //! gRPC: Envoy's rate limit service, health and reflection.
 //!
-//! `ShouldRateLimit` is the hot path and goes straight from HTTP/2 to the service: tonic's codec, boxed futures and
-//! router took a quarter of a request. Everything else is tonic's, as it is.
+//! `ShouldRateLimit` is the hot path and goes straight from HTTP/2 to the service: tonic's codec, boxed futures and router
+//! took a quarter of a request. tonic serves everything else.
 
 mod unary;
 
@@ -24,9 +24,9 @@ use unary::{GrpcBody, Unread};
 
 use crate::service::Service;
 
-/// What answers `ShouldRateLimit`.
+/// Answers `ShouldRateLimit`.
 pub trait RateLimits: Send + Sync + 'static {
-    /// Answers one request; an error only where the request itself is wrong, since Envoy lets a request pass on errors.
+    /// Answers one request; an error only if the request itself is malformed, because Envoy admits requests on errors.
     fn should_rate_limit(
         &self,
         request: RateLimitRequest,
@@ -70,10 +70,10 @@ impl<S: RateLimits> Grpc<S> {
         Self { services: Arc::new(Services { rate_limits, others, limits, access: None }), limits }
     }
 
-    /// The same, for those who give one of these tokens. Only health is for everybody. To be called before it serves.
+    /// Requires one of these tokens for everything but health. Call it before it serves.
     ///
     /// # Panics
-    /// When it serves.
+    /// If it already serves.
     #[must_use]
     pub fn with_access(mut self, access: Option<Arc<Access>>) -> Self {
         Arc::get_mut(&mut self.services).expect("it does not serve yet").access = access;
@@ -98,7 +98,7 @@ impl<S: RateLimits> Protocol for Grpc<S> {
     }
 }
 
-/// One connection's share of it.
+/// The service of one connection.
 struct Served<S> {
     services: Arc<Services<S>>,
     peer: SocketAddr,
@@ -118,7 +118,7 @@ impl<S: RateLimits> Served<S> {
         if request.uri().path() != SHOULD_RATE_LIMIT {
             let answered = services.others.clone().call(request.map(tonic::body::Body::new)).await;
             let answered = answered.unwrap_or_else(|never| match never {});
-            // Whoever watches our health is told at the end that it has to watch elsewhere.
+            // A health watch ends at a drain, so that its client reconnects elsewhere.
             return answered.map(|body| GrpcBody::tonic(body, self.drain.clone()));
         }
         if !unary::is_grpc(request.headers()) {
@@ -127,7 +127,7 @@ impl<S: RateLimits> Served<S> {
         let trace = trace_of(request.headers());
         let answered = match unary::read(request, &services.limits, &self.seat).await {
             Ok(message) => services.rate_limits.should_rate_limit(message, trace).await,
-            // On an error Envoy would let the request pass: whoever wants past a limit could make the message too large.
+            // On an error Envoy would admit the request: a caller could evade a limit by making the message too large.
             Err(Unread::TooLarge) => Ok(over_limit()),
             Err(Unread::Wrong(status)) => Err(status),
         };
@@ -138,17 +138,17 @@ impl<S: RateLimits> Served<S> {
     }
 }
 
-/// What every path of the health service begins with.
+/// The path prefix of the health service.
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
 fn over_limit() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
 }
 
-/// The health and reflection services, and the handle that sets what health says.
+/// The health and reflection services, and the handle that sets the health status.
 ///
-/// Make them once and give each worker a clone. Health says "serving" for the server as a whole (the empty name) until
-/// told otherwise.
+/// Create them once and give each worker a clone. Health is "serving" for the server as a whole (the empty name) until it is
+/// changed.
 #[must_use]
 pub fn health_and_reflection() -> (Routes, HealthReporter) {
     let reporter = HealthReporter::new();

@@ -1,6 +1,6 @@
-//! One unary call's bytes: a message frame in, a message frame and trailers out.
+//! The framing of one unary call: a message frame in, a message frame and trailers out.
 //!
-//! No compression: a rate limit request is smaller than its headers. A peer that compresses is told so.
+//! No compression: a rate limit request is smaller than its headers. A peer that compresses gets an error.
 
 use crate::connection::{BodyError, HttpLimits, read_body};
 use crate::runtime::{Drain, Seat};
@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tonic::Status;
 
-/// One byte "compressed?", four bytes of length.
+/// One byte for the compression flag, four bytes of length.
 const FRAME_HEAD: usize = 5;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -26,7 +26,7 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(GRPC.as_bytes()))
 }
 
-/// What the gRPC specification wants for another content type.
+/// The gRPC specification requires this status for another content type.
 pub(super) fn unsupported_media_type() -> Response<GrpcBody> {
     let mut response = Response::new(GrpcBody::default());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -38,7 +38,7 @@ pub(super) fn unsupported_media_type() -> Response<GrpcBody> {
 pub(super) enum Unread {
     /// It is larger than the limit.
     TooLarge,
-    /// It is no message, or came too slowly.
+    /// It is malformed, or came too slowly.
     Wrong(Status),
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn read<Q: Message + Default>(
     decode(body).map_err(Unread::Wrong)
 }
 
-/// Bytes in the message keep `body` instead of being copied out of it.
+/// Byte fields of the message share `body` instead of copying from it.
 fn decode<Q: Message + Default>(mut body: Bytes) -> Result<Q, Status> {
     let Some(&[flag, length @ ..]) = body.first_chunk::<FRAME_HEAD>() else {
         return Err(Status::internal("the call has no message"));
@@ -104,12 +104,12 @@ pub(super) enum GrpcBody {
     Trailers,
     #[default]
     End,
-    /// Whatever a tonic service answers, until the server stops.
+    /// The answer of a tonic service, until the server stops.
     Tonic(tonic::body::Body, Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
 impl GrpcBody {
-    /// What a tonic service answers. It may answer for ever: at a drain the call ends as unavailable.
+    /// The answer of a tonic service. It may be endless: at a drain the call ends as unavailable.
     pub(super) fn tonic(body: tonic::body::Body, drain: Drain) -> Self {
         GrpcBody::Tonic(body, Box::pin(drain.requested()))
     }

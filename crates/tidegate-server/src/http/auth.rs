@@ -1,7 +1,7 @@
-//! `/v1/auth`: forward-auth. A gateway asks about a request that it describes in headers, and lets it pass on 2xx.
+//! `/v1/auth`: forward-auth. A gateway describes a request in headers, and admits it on 2xx.
 //!
-//! Headers that describe another request are believed from trusted peers alone. Anybody else asks about itself: who could
-//! say whose request it is could spend another's quota, or go around its own.
+//! Headers that describe another request are trusted only from trusted peers. Any other peer asks about itself: if it could
+//! choose whose request it is, it could spend another's quota, or evade its own.
 
 use std::net::SocketAddr;
 
@@ -19,20 +19,20 @@ use tidegate_rules::UnknownDomain;
 use super::{Answer, HttpState};
 use crate::problem::{Kind, Problem};
 
-/// Traefik and Caddy say `Forwarded`, nginx's users and ingress controllers `Original`.
+/// Traefik and Caddy send `X-Forwarded-*`; nginx configurations and ingress controllers send `X-Original-*`.
 const METHOD: [&str; 2] = ["x-forwarded-method", "x-original-method"];
 const TARGET: [&str; 3] = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
 const NAMED_HOST: [&str; 2] = ["x-forwarded-host", "x-original-host"];
 
-/// What the address says.
+/// The query parameters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    /// Whose rules apply.
+    /// The domain whose rules apply.
     domain: String,
-    /// What a refusal's status is; nginx passes on 401 and 403 alone.
+    /// The status of a refusal; nginx passes on only 401 and 403.
     deny_status: Option<u16>,
-    /// What the request spends.
+    /// The cost of the request.
     #[serde(default = "one")]
     cost: u64,
 }
@@ -68,8 +68,8 @@ impl HttpState {
             Ok(attributes) => attributes,
             Err(problem) => return Ok(refused(problem.into(), deny_status)),
         };
-        // A gateway cannot be told to wait. It is gone when it has its answer: only what others count or report keeps
-        // workers busy.
+        // A gateway cannot be asked to wait. It is gone when it has its answer, so only what others count or report can show
+        // how busy workers are.
         let check = HttpCheck {
             domain: &asked.domain,
             attributes: &attributes,
@@ -83,7 +83,7 @@ impl HttpState {
                 Ok(self.told(&admitted.report.decision, began).into())
             }
             GateAnswer::Refused(refusal) if refusal.problem.kind() == Kind::UnknownDomain => {
-                // The gateway's mistake, not the client's: it learns what there is.
+                // The gateway's mistake, not the client's: the answer lists the known domains.
                 Err(self.unknown_domain(&UnknownDomain { domain: asked.domain }, "domain"))
             }
             GateAnswer::Refused(refusal) | GateAnswer::Shed(refusal) => Ok(refused(refusal, deny_status)),
@@ -92,8 +92,9 @@ impl HttpState {
 }
 
 impl HttpState {
-    /// Says now and then that a rule counts by what is not read here: it limits nobody, and nothing else would show it.
-    /// Rules may be for `/v1/check`, whose callers send what they are counted by, so this is known only now.
+    /// Logs now and then that a rule's key uses an attribute that is not read here: the rule limits nothing, and nothing
+    /// else would show it. Rules may be meant for `/v1/check`, whose callers send their own attributes, so this is known
+    /// only now.
     fn warn_of_unread(&self, decision: &Decision) {
         let missing =
             decision.reports().iter().filter(|report| matches!(report.kind, ReportKind::KeyMissing(_)));
@@ -144,9 +145,9 @@ impl Described {
         let method =
             one_of(headers, &METHOD, "a method such as GET", |value| Method::from_bytes(value).ok())?;
         let target = one_of(headers, &TARGET, "a path such as /v1/items?id=1", |value| {
-            // What follows a `#` is no part of the target to us, and may be to the server behind.
+            // A fragment is not part of the target for us, but may be for the upstream server.
             let target = Uri::try_from(value).ok().filter(|_| !value.contains(&b'#'))?;
-            // `example.com` alone is a host and asks for nothing.
+            // `example.com` alone is a host without a path.
             (target.authority().is_none() || target.scheme().is_some()).then_some(AuthTarget(target))
         })?;
         let host = one_of(headers, &NAMED_HOST, "a host such as shop.example", |value| {
@@ -159,7 +160,7 @@ impl Described {
     }
 }
 
-/// A target, which is the same whether or not a gateway says the host as well.
+/// A target that compares equal with and without the host.
 struct AuthTarget(Uri);
 
 impl PartialEq for AuthTarget {
@@ -168,8 +169,8 @@ impl PartialEq for AuthTarget {
     }
 }
 
-/// The host that every described target names. Where a gateway writes `/a` and a client `http://other/a`, the host would
-/// be the client's choice.
+/// The host in every described target. If a gateway writes `/a` and a client `http://other/a`, the host would be the
+/// client's choice.
 fn host_of_targets(headers: &HeaderMap) -> Option<Authority> {
     let lines = TARGET.iter().flat_map(|name| headers.get_all(*name));
     let mut hosts = lines.map(|line| Uri::try_from(line.as_bytes()).ok()?.into_parts().authority);
@@ -177,7 +178,7 @@ fn host_of_targets(headers: &HeaderMap) -> Option<Authority> {
     hosts.all(|host| host.as_ref() == Some(&first)).then_some(first)
 }
 
-/// `target`, on this host.
+/// `target` with this host.
 fn at(host: Option<Authority>, target: &Uri) -> Uri {
     let mut whole = http::uri::Parts::default();
     whole.path_and_query = Some(target.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/")));
@@ -188,8 +189,8 @@ fn at(host: Option<Authority>, target: &Uri) -> Uri {
     Uri::from_parts(whole).expect("a path, and a scheme wherever there is a host")
 }
 
-/// What these headers say, which must be the same in all of them: where a gateway sets one, a client may have sent another,
-/// and whichever were believed, some gateway's clients could choose.
+/// The value of these headers, which must be equal in all of them: a gateway sets one of them, and a client may have sent
+/// another. Whichever we preferred, the clients of some gateway could choose it.
 fn one_of<T: PartialEq>(
     headers: &HeaderMap,
     names: &[&'static str],

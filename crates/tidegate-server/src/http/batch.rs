@@ -1,4 +1,4 @@
-//! `/v1/check/batch`: checks that are decided in one go, or refused together before anything is spent.
+//! `/v1/check/batch`: checks that are decided together, or rejected together before anything is spent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl HttpState {
         Ok(answer(StatusCode::OK, JSON, joined(bodies.await.into_iter())))
     }
 
-    /// A batch is taken whole or not at all, so that a typing error in one check does not spend the others.
+    /// A batch is accepted whole or not at all, so that a typo in one check does not spend the others.
     fn refuse_unknown_domains(&self, batch: &json::Batch<'_>) -> Result<(), Problem> {
         let snapshot = self.service.limiter.snapshot();
         for (number, check) in batch.checks.iter().enumerate() {
@@ -73,7 +73,7 @@ impl HttpState {
         Ok(())
     }
 
-    /// Whose turn it is to decide a check that has a name; none for one that has no name.
+    /// Claims the `request_id` of a check; `None` if it has none.
     async fn turn_in_batch(
         &self,
         check: &Check<'_>,
@@ -103,7 +103,7 @@ impl HttpState {
     }
 }
 
-/// One name cannot stand for two checks of one batch.
+/// Two checks of one batch cannot have the same `request_id`.
 fn refuse_names_used_twice(checks: &[Check<'_>]) -> Result<(), Problem> {
     let mut known = HashMap::new();
     for (number, check) in checks.iter().enumerate() {
@@ -117,7 +117,7 @@ fn refuse_names_used_twice(checks: &[Check<'_>]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// `{"decisions":[…]}` of decisions that are JSON already.
+/// `{"decisions":[…]}` from decisions that are already JSON.
 fn joined(bodies: impl Iterator<Item = Bytes>) -> BytesMut {
     let mut whole = BytesMut::from(&b"{\"decisions\":["[..]);
     for (number, body) in bodies.enumerate() {

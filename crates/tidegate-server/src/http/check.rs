@@ -75,7 +75,7 @@ impl HttpState {
         let request = refund_id(&refund, id);
         match self.turn(&request).await? {
             NamedTurn::Answered(kept) => Ok(kept),
-            // It may have been given back before, on this node's own count too, which knows no names.
+            // It may already have been refunded, also on this node's local count, which does not record request ids.
             NamedTurn::Ours(first) if !first.is_certain() => {
                 first.withdrawn().await;
                 let detail = "the store did not say whether this request_id is new: nothing was given back";
@@ -131,7 +131,7 @@ impl HttpState {
         Ok(KeptAnswer { status: StatusCode::OK, headers, body: body.into(), keep: Keep::Answer })
     }
 
-    /// When the hits were spent that a refund gives back.
+    /// When the refunded hits were spent.
     fn spent_at(&self, refund: &json::Refund<'_>) -> Result<SpentAt<'static>, Problem> {
         let wrong = |why: &str| Problem::new(Kind::InvalidField, format!("spent: {why}")).at("spent");
         match (&refund.spent, refund.age_ms) {
@@ -153,7 +153,7 @@ impl HttpState {
         let mut body = Vec::with_capacity(USUAL_BODY_BYTES);
         serde_json::to_writer(&mut body, &as_json(decision, lease.as_deref()))
             .expect("a decision always serialises");
-        // Who passed without the store has passed.
+        // An admission without the store is final.
         let is_none = decision.source.is_without_the_store() && !decision.allowed;
         let keep = if is_none { Keep::Nothing } else { Keep::Answer };
         KeptAnswer { status: answer::status(decision), headers, body: body.into(), keep }
@@ -174,12 +174,12 @@ impl HttpState {
     }
 }
 
-/// Every header that a decision may have: a map that must grow while it is filled is filled twice.
+/// The most headers of a decision: a map that has to grow is filled twice.
 const MOST_HEADERS: usize = 8;
-/// Enough for a decision without a lease, so that it is written without being moved.
+/// Enough for a decision without a lease, so that the buffer does not move.
 const USUAL_BODY_BYTES: usize = 256;
 
-/// A decision as a client reads it.
+/// A decision as the client reads it.
 fn as_json<'d>(decision: &'d Decision, lease: Option<&'d str>) -> json::Decision<'d> {
     let governing = decision.governing();
     let limit = governing_limit(decision).map(|(_, limit)| limit);

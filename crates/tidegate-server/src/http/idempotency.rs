@@ -1,8 +1,7 @@
-//! Requests that name themselves (`request_id`): asked again within a minute, on whichever node, they get the first answer
-//! and spend nothing.
+//! Requests with a `request_id`: retried within a minute, on any node, they get the first answer and spend nothing.
 //!
-//! They are decided in a task of their own: a client that gives up does not stop what it has begun, and finds the answer
-//! when it asks again.
+//! They are decided in a separate task: a client that gives up does not cancel its request, and finds the answer when it
+//! retries.
 
 use std::future::Future;
 
@@ -16,7 +15,7 @@ use super::{Answer, HttpState};
 use crate::json::{Attributes, Check, Refund};
 use crate::problem::{Kind, Problem};
 
-/// What is answered to a check or a refund.
+/// The answer to a check or a refund.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptAnswer {
     pub(super) status: StatusCode,
@@ -25,17 +24,17 @@ pub(crate) struct KeptAnswer {
     pub(super) keep: Keep,
 }
 
-/// What becomes of a name once its request was answered.
+/// What to do with a request id once its request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// The answer is kept.
+    /// Keep the answer.
     Answer,
-    /// It was refused without the store, which is no answer: the name is free.
+    /// It was refused without the store, which is not an answer: free the id.
     Nothing,
 }
 
 impl KeptAnswer {
-    /// Leaves this answer to whoever asks again, or frees the name where it is none.
+    /// Stores this answer for retries, or frees the id if it is not an answer.
     pub(super) async fn settle(&self, first: FirstTime<'_>) {
         match self.keep {
             Keep::Answer => first.answered(&self.to_record()).await,
@@ -43,7 +42,7 @@ impl KeptAnswer {
         }
     }
 
-    /// As a record in the store: status, headers, body, each with its length before it.
+    /// Serializes it for the store: status, headers, body, each with its length first.
     fn to_record(&self) -> Vec<u8> {
         let mut record = self.status.as_u16().to_be_bytes().to_vec();
         append_part(&mut record, &self.body);
@@ -54,7 +53,7 @@ impl KeptAnswer {
         record
     }
 
-    /// The counterpart of [`KeptAnswer::to_record`]; none if a later version wrote it.
+    /// The counterpart of [`KeptAnswer::to_record`]; `None` if a later version wrote it.
     pub(super) fn from_record(record: &[u8]) -> Option<Self> {
         let (status, rest) = record.split_first_chunk()?;
         let (body, mut rest) = take_part(rest)?;
@@ -85,12 +84,12 @@ pub(super) fn check_id(check: &Check<'_>, id: &str) -> RequestId {
 }
 
 pub(super) fn refund_id(refund: &Refund<'_>, id: &str) -> RequestId {
-    // Its age is another each time that it is sent, and not part of what is asked.
+    // The age differs in every retry, so it is not part of the fingerprint.
     let asked = asked(b"refund", refund.amount.0, &refund.attributes);
     RequestId::new(refund.domain.as_str(), id, &asked)
 }
 
-/// The same bytes for the same question, whatever the order of its attributes.
+/// The same bytes for the same request, whatever the order of its attributes.
 fn asked(what: &[u8], hits: u64, attributes: &Attributes<'_>) -> Vec<u8> {
     let mut pairs: Vec<(&str, &str)> = attributes.iter().collect();
     pairs.sort_unstable();
@@ -104,20 +103,20 @@ fn asked(what: &[u8], hits: u64, attributes: &Attributes<'_>) -> Vec<u8> {
     asked
 }
 
-/// Whose turn it is to decide a named request.
+/// The result of claiming a request id.
 pub(super) enum NamedTurn<'l> {
-    /// This one's.
+    /// This is the first request: decide it.
     Ours(FirstTime<'l>),
-    /// Nobody's: it was answered this.
+    /// It was already answered.
     Answered(KeptAnswer),
 }
 
-/// Who decides a check.
+/// How to decide a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecideBy {
     Store,
-    /// The store did not say in time whether its name is new. It may have been decided there already: asked again, the store
-    /// would charge it twice.
+    /// The store did not say in time whether the id is new. The request may already have been decided there: asking the
+    /// store again could charge it twice.
     FailurePolicy,
 }
 
@@ -138,7 +137,7 @@ impl DecideBy {
 }
 
 impl HttpState {
-    /// Claims the name of a request, at most once a minute.
+    /// Claims the id of a request, at most once a minute.
     pub(super) async fn turn(&self, request: &RequestId) -> Result<NamedTurn<'_>, Problem> {
         match self.service.limiter.claim(request).await {
             Ok(Claim::First(first)) => Ok(NamedTurn::Ours(first)),
@@ -150,7 +149,7 @@ impl HttpState {
     }
 }
 
-/// Leaves what was decided to whoever asks again. A problem is no answer: the name is free.
+/// Stores the decision for retries. A problem is not an answer: it frees the id.
 pub(super) async fn settled(
     first: FirstTime<'_>,
     decided: Result<KeptAnswer, Problem>,
@@ -162,7 +161,7 @@ pub(super) async fn settled(
     decided
 }
 
-/// Runs `work` to its end, also if nobody waits for it any more.
+/// Runs `work` to its end, even if its caller is gone.
 pub(super) async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -183,7 +182,7 @@ fn conflict(error: ClaimError) -> Problem {
     })
 }
 
-/// Nodes of two versions may be at work at once.
+/// Nodes of two versions may run at once.
 fn unreadable() -> Problem {
     let detail = "the first answer was written by another version of tidegate";
     Problem::new(Kind::Conflict, detail).hint("use a new request_id").at("request_id")

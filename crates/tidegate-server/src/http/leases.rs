@@ -12,7 +12,7 @@ impl HttpState {
         let lease = self.read_lease(body)?;
         match self.service.limiter.release(&lease).await {
             Ok(()) => Ok(answer(StatusCode::OK, JSON, r#"{"released":true}"#)),
-            // It no longer counts, which is what the caller wants: ending it twice does no harm.
+            // It no longer counts, which is what the caller wants: releasing twice does no harm.
             Err(LeaseError::Ended) => Ok(answer(StatusCode::OK, JSON, r#"{"released":false}"#)),
             Err(LeaseError::Store(error)) => Err(super::store_unavailable(&error)),
             Err(other) => Err(Problem::new(Kind::StoreUnavailable, other.to_string())),

@@ -5,7 +5,7 @@ use http::header::CONTENT_TYPE;
 
 use crate::problem::{Kind, Problem};
 
-/// Refuses a body that is declared as something else. One that is not declared at all is taken for JSON.
+/// Rejects a body that is declared as something other than JSON. Without a declaration it is taken for JSON.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(declared) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let essence = declared.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();

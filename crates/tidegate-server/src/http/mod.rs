@@ -1,7 +1,7 @@
-//! HTTP/JSON: `/v1/check` and its kin, `/json` in envoyproxy/ratelimit's form, and health.
+//! HTTP/JSON: `/v1/check` and related routes, `/json` in envoyproxy/ratelimit's form, and health.
 //!
-//! Paths are few and fixed, so they are matched by hand: a router took longer than a decision. Whatever is wrong with a
-//! request is answered with a problem that names the field, and nothing is spent.
+//! Paths are few and fixed, so they are matched by hand: a router took longer than a decision. An invalid request is
+//! answered with a problem that names the field, and nothing is spent.
 
 mod auth;
 mod batch;
@@ -36,7 +36,7 @@ use crate::problem::{Kind, Problem};
 use crate::runtime::{Connection, Occasional, Patience, Protocol, Seat, Serving};
 use crate::service::Service;
 
-/// The answers this transport gives.
+/// The response type of this transport.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
 /// The HTTP protocol of one worker, or of all.
@@ -48,15 +48,15 @@ pub struct Http {
 #[derive(Clone)]
 pub(crate) struct HttpState {
     service: Arc<Service>,
-    /// Who a request is that a gateway asks about.
+    /// Reads the caller's identity from a request that a gateway describes.
     identity: Arc<Identity>,
-    /// What is asked about such a request.
+    /// Checks such a request.
     gate: Gate,
-    /// Who may ask; everybody where there is none.
+    /// The accepted tokens; `None` admits every caller.
     access: Option<Arc<Access>>,
-    /// Whether the server is on its way out.
+    /// Whether the server is shutting down.
     stopping: Arc<AtomicBool>,
-    /// Requests that lacked what a rule counts by because nothing says where it is.
+    /// Counts requests without an attribute of a rule's key because no setting says where to read it.
     unread: Arc<Mutex<Occasional>>,
 }
 
@@ -77,31 +77,31 @@ impl Http {
         Self { shared: Arc::new(HttpState { service, identity, gate, access, stopping, unread }) }
     }
 
-    /// The same, with who a request is read in this way.
+    /// Reads identities with `identity`.
     #[must_use]
     pub fn with_identity(self, identity: Arc<Identity>) -> Self {
         self.with(|shared| shared.identity = identity)
     }
 
-    /// The same, with load shed by `shedder`: `/v1/utilization` tells it how busy workers are, and `/v1/auth` asks it.
+    /// Sheds load by `shedder`: `/v1/utilization` reports to it how busy workers are, and `/v1/auth` consults it.
     #[must_use]
     pub fn with_shedder(self, shedder: Arc<Shedder>) -> Self {
         self.with(|shared| shared.gate.shedder = Some(shedder))
     }
 
-    /// The same, for those who give one of these tokens. Only health is for everybody.
+    /// Requires one of these tokens for everything but health.
     #[must_use]
     pub fn with_access(self, access: Arc<Access>) -> Self {
         self.with(|shared| shared.access = Some(access))
     }
 
-    /// The same; once this is set, `/readyz` says no.
+    /// Once this is set, `/readyz` fails.
     #[must_use]
     pub fn with_stopping(self, stopping: Arc<AtomicBool>) -> Self {
         self.with(|shared| shared.stopping = stopping)
     }
 
-    /// The same for a worker that has a service of its own.
+    /// The same for a worker with its own service.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
         self.clone().with(|shared| {
@@ -133,7 +133,7 @@ impl Protocol for Http {
     }
 }
 
-/// One connection, and what its requests ask.
+/// One connection's state for its requests.
 struct HttpCaller {
     shared: Arc<HttpState>,
     peer: SocketAddr,
@@ -178,7 +178,7 @@ impl HttpCaller {
         }
     }
 
-    /// Refuses who gives no token. What a gateway asks about has its client's `Authorization`, not the gateway's.
+    /// Refuses callers without a token. A gateway's request carries its client's `Authorization`, not the gateway's.
     fn check_access(&self, access: &Access, request: &Request<Incoming>) -> Result<(), Problem> {
         let carried = match request.uri().path() {
             "/healthz" | "/readyz" => return Ok(()),
@@ -196,13 +196,13 @@ impl HttpCaller {
         })
     }
 
-    /// The whole body of a request that says it is JSON.
+    /// The whole body of a request, which must be JSON.
     async fn body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
         media::check(request.headers())?;
         self.any_body(request).await
     }
 
-    /// The whole body of a request, whatever it says it is.
+    /// The whole body of a request of any type.
     async fn any_body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
         let limits = &self.shared.service.settings.limits;
         read_body(request.into_body(), limits.max_body_bytes, limits, &self.seat).await.map_err(|error| {
@@ -218,8 +218,8 @@ impl HttpCaller {
 }
 
 impl HttpState {
-    /// envoyproxy/ratelimit's JSON form: the gRPC question and answer, with its status codes. As there, the content type
-    /// does not matter: its guide posts with plain `curl --data`.
+    /// envoyproxy/ratelimit's JSON form: the gRPC request and answer, with its status codes. As there, the content type does
+    /// not matter: its guide posts with plain `curl --data`.
     async fn rls_json(&self, body: &[u8]) -> Result<Answer, Problem> {
         let began = self.service.clock.now();
         let question = json::parse_rls(body)?;
@@ -245,14 +245,14 @@ impl HttpState {
         }
         match self.service.limiter.health() {
             Health::Healthy => text(StatusCode::OK, "ready\n"),
-            // Still ready: every rule says what to do without the store. Taking the node away would help nobody.
-            // Which server of the store, and what it said, is for the log and the metrics: anybody may ask here.
+            // Still ready: every rule says what to do without the store, and removing the node would help nobody. Which
+            // store server failed, and how, is only in the log and the metrics: anybody may ask here.
             _ => text(StatusCode::OK, "degraded\nsome of the store does not answer\n"),
         }
     }
 }
 
-/// What every path takes and answers, for clients and their tools.
+/// Describes every path, for clients and their tools.
 const OPENAPI: &str = include_str!("openapi.json");
 
 pub(crate) fn answer(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Answer {
@@ -286,7 +286,7 @@ fn wrong_method(request: &Request<Incoming>, allowed: &'static str) -> Answer {
     answer
 }
 
-/// A path as a message may hold it: it comes from the peer.
+/// A path as it may appear in a message: it comes from the peer.
 fn shown(path: &str) -> &str {
     const LONGEST: usize = 200;
     &path[..path.floor_char_boundary(LONGEST)]

@@ -1,4 +1,4 @@
-//! `/v1/usage`: what a caller has left under every rule that matches it. Nothing is spent.
+//! `/v1/usage`: what remains for a caller under every rule that matches. Spends nothing.
 //!
 //! `POST` takes what a check takes; `GET` the same as a query, `?domain=api&user=42`, for a browser and for `curl`.
 

@@ -1,4 +1,4 @@
-//! `/v1/utilization`: whoever knows how busy the workers are says so, and load is shed accordingly.
+//! `/v1/utilization`: an external reporter says how busy the workers are, and load is shed accordingly.
 
 use std::num::NonZeroUsize;
 

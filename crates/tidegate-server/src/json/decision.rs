@@ -1,4 +1,4 @@
-//! What clients read.
+//! Response bodies.
 
 use std::borrow::Cow;
 
@@ -8,36 +8,36 @@ use tidegate_limiter::SpentToken;
 /// The answer to one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decision<'a> {
-    /// Whether the request may pass.
+    /// Whether the request is admitted.
     pub allowed: bool,
     /// `rate_limit_exceeded` or `store_unavailable` in a refusal, else left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'static str>,
-    /// The same in a sentence.
+    /// The error as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<Cow<'static, str>>,
-    /// The rule whose numbers follow; none where no rule matched.
+    /// The rule that the numbers belong to; `None` if no rule matched.
     pub rule: Option<&'a str>,
     /// Its limit.
     pub limit: Option<u64>,
-    /// What is left of it.
+    /// What remains of it.
     pub remaining: Option<u64>,
-    /// Until the full quota is back.
+    /// The time until the full quota is back.
     pub reset_after_ms: Option<u64>,
-    /// Until this request would pass; none where it passes, or never would.
+    /// The time until this request would be admitted; `None` if it is, or never would be.
     pub retry_after_ms: Option<u64>,
-    /// Who answered.
+    /// What decided it.
     pub source: &'static str,
-    /// To be released when the request is done, where a concurrency limit was taken.
+    /// If a concurrency limit was taken: the lease, to be released when the request is done.
     pub lease: Option<&'a str>,
-    /// How long to wait before going on (leaky buckets).
+    /// How long to wait before continuing (leaky buckets).
     pub delay_ms: u64,
-    /// To be given with a refund, where hits were spent, else left out.
+    /// If hits were spent: the token for a refund; otherwise omitted.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub spent: Option<SpentToken>,
 }
 
-/// Straight into the body, without a string in between.
+/// Writes straight into the body, without a string in between.
 fn as_text<S: Serializer>(spent: &Option<SpentToken>, serializer: S) -> Result<S::Ok, S::Error> {
     match spent {
         Some(spent) => serializer.collect_str(spent),

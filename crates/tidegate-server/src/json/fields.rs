@@ -1,4 +1,4 @@
-//! The values that fields hold, each with its bound and a message for every other type that JSON has.
+//! Field values, each with its bound and a message for every wrong JSON type.
 
 use super::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 use serde::de::value::MapAccessDeserializer;
@@ -84,7 +84,7 @@ impl<'de, const MAX: usize> Visitor<'de> for TextVisitor<MAX> {
     }
 }
 
-/// A whole number from 0 up.
+/// A whole number from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);
 
@@ -144,7 +144,7 @@ impl<'de> Visitor<'de> for CountVisitor {
     }
 }
 
-/// What a request says of itself: at most [`MAX_ATTRIBUTES`] names, each once, in the order sent.
+/// The attributes of a request: at most [`MAX_ATTRIBUTES`] names, each once, in the order sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a>(Vec<(Name<'a>, Value<'a>)>);
 
@@ -189,7 +189,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     }
 }
 
-/// A `T` written as an object. Derived parsers would also take the fields as an array, in order, without names.
+/// A `T` as an object. Derived parsers would also accept its fields as an array, in order, without names.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

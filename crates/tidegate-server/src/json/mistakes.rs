@@ -1,4 +1,4 @@
-//! Parses a body, and says exactly what is wrong with one that does not parse.
+//! Parses a body, and explains errors precisely.
 
 use super::fields::Object;
 use crate::problem::{Kind, Problem};
@@ -7,20 +7,20 @@ use serde::de::DeserializeSeed;
 use serde_json::error::Category;
 use std::marker::PhantomData;
 
-/// What a message may repeat of a request: a name of a megabyte must not come back.
+/// The most bytes that a message may quote of a request: a name of a megabyte must not come back.
 const LONGEST_DETAIL: usize = 240;
 const LONGEST_FIELD: usize = 120;
 
-/// Reads `body` as a `T`.
+/// Parses `body` as a `T`.
 ///
 /// # Errors
-/// A problem that names the field: [`Kind::MalformedJson`] where it is not JSON, else [`Kind::InvalidField`].
+/// A problem that names the field: [`Kind::MalformedJson`] if it is not JSON, otherwise [`Kind::InvalidField`].
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let read = serde_json::from_slice(body).map(|Object(value)| value);
     read.map_err(|_| explain(body, PhantomData::<Object<T>>))
 }
 
-/// Reads a body that does not parse once more, keeping track of where in it we are.
+/// Parses an invalid body again, tracking the position.
 pub(super) fn explain<'a, S: DeserializeSeed<'a>>(body: &'a [u8], seed: S) -> Problem {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut track = serde_path_to_error::Track::new();
@@ -64,7 +64,8 @@ fn invalid_field(error: &serde_json::Error, path: &str) -> Problem {
     problem
 }
 
-/// The path to the field. Of a missing, unknown or doubled field the parser knows the object; the message has its name.
+/// The path to the field. For a missing, unknown or duplicate field the parser knows only the object; its message has the
+/// name.
 fn field_at_fault(path: &str, detail: &str) -> String {
     let object = if path == "." { "" } else { path };
     let name = ["missing field `", "unknown field `", "duplicate field `", "unrecognized field name '"]
@@ -73,7 +74,7 @@ fn field_at_fault(path: &str, detail: &str) -> String {
         .and_then(|rest| rest.split(['`', '\'']).next());
     match name {
         None => object.to_owned(),
-        // Whether the path already ends in the name depends on how far the parser came.
+        // Whether the path already ends in the name depends on how far the parser got.
         Some(name) if object == name || object.ends_with(&format!(".{name}")) => object.to_owned(),
         Some(name) if object.is_empty() => name.to_owned(),
         Some(name) => format!("{object}.{name}"),
@@ -93,7 +94,7 @@ mod tests {
     use super::super::{Attributes, Batch, Check, Count, Lease, MAX_ATTRIBUTES, MAX_CHECKS, Refund};
     use super::*;
 
-    /// Expects `body` to be refused as a `T`, with this field, a detail that contains `detail`, and a hint or none.
+    /// Checks that `body` is rejected as a `T`, with this field, a detail that contains `detail`, and a hint or none.
     #[track_caller]
     fn check_invalid<'a, T: Deserialize<'a> + std::fmt::Debug>(
         body: &'a str,
@@ -253,7 +254,7 @@ mod tests {
             format!(r#"{{"domain":"d","{long}":"v"}}"#),
         ] {
             let problem = parse::<Check<'_>>(body.as_bytes()).unwrap_err();
-            // Its sentence is in the document twice.
+            // The document contains its sentence twice.
             let bytes = problem.to_json().len() - problem.detail.len();
             assert!(bytes < 1_000, "{bytes} bytes");
         }

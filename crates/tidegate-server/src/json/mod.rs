@@ -1,7 +1,7 @@
-//! The JSON that clients send and read: shapes, bounds and mistakes, nothing of what they mean.
+//! The JSON that clients send and receive: shapes, bounds and errors, not their meaning.
 //!
-//! A body is parsed once, borrowing from it where it can. Only a body that fails is read a second time, to say which
-//! field was wrong and what to do about it, so that precise errors cost good requests nothing.
+//! A body is parsed once, borrowing where possible. Only an invalid body is parsed a second time, to find the field and a
+//! hint, so that precise errors cost valid requests nothing.
 
 mod decision;
 mod fields;
@@ -15,19 +15,19 @@ pub use mistakes::parse;
 pub use requests::{Batch, Check, Lease, Refund, WorkerReport};
 pub use rls::{parse_rls, write_rls};
 
-/// Attributes of one request.
+/// The most attributes of a request.
 pub const MAX_ATTRIBUTES: usize = 64;
-/// Checks in one batch.
+/// The most checks of a batch.
 pub const MAX_CHECKS: usize = 100;
-/// Bytes of an attribute's name.
+/// The longest attribute name, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
-/// Bytes of an attribute's value: enough for any path or token that should be a key.
+/// The longest attribute value, in bytes: enough for any path or token that should be a key.
 pub const MAX_VALUE_BYTES: usize = 4 * 1024;
-/// Bytes of a domain.
+/// The longest domain, in bytes.
 pub const MAX_DOMAIN_BYTES: usize = 256;
-/// Bytes of a request id: a UUID, a trace id and then some.
+/// The longest request id, in bytes: a UUID, a trace id and then some.
 pub const MAX_REQUEST_ID_BYTES: usize = 128;
-/// Bytes of what says when hits were spent: more than we ever write.
+/// The longest `spent` token, in bytes: more than we ever write.
 pub const MAX_SPENT_BYTES: usize = 128;
-/// Bytes of a lease, which names the cells it holds.
+/// The longest lease, in bytes. A lease names the cells it holds.
 pub const MAX_LEASE_BYTES: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! What clients send.
+//! Request bodies.
 
 use super::fields::{Attributes, Count, Object, Text};
 use super::{MAX_CHECKS, MAX_DOMAIN_BYTES, MAX_LEASE_BYTES, MAX_REQUEST_ID_BYTES, MAX_SPENT_BYTES};
@@ -6,25 +6,25 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
 
-/// `POST /v1/check`: may this request pass?
+/// `POST /v1/check`: is this request admitted?
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check<'a> {
-    /// Whose rules apply.
+    /// The domain whose rules apply.
     #[serde(borrow)]
     pub domain: Text<'a, MAX_DOMAIN_BYTES>,
-    /// What the request says of itself.
+    /// The attributes of the request.
     #[serde(borrow, default)]
     pub attributes: Attributes<'a>,
-    /// Hits to spend; 0 looks without spending.
+    /// Hits to spend; 0 reads without spending.
     #[serde(default = "one")]
     pub cost: Count,
-    /// Makes a repeated request safe.
+    /// Makes a retry safe.
     #[serde(borrow, default, deserialize_with = "not_empty")]
     pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,
 }
 
-/// An empty name would be the same for every request that has none.
+/// An empty id would be the same for every request without one.
 fn not_empty<'de: 'a, 'a, D: Deserializer<'de>, const MAX: usize>(
     deserializer: D,
 ) -> Result<Option<Text<'a, MAX>>, D::Error> {
@@ -41,7 +41,7 @@ fn one() -> Count {
     Count(1)
 }
 
-/// `POST /v1/check/batch`: several checks, each decided by itself, in order.
+/// `POST /v1/check/batch`: several checks, each decided separately, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Batch<'a> {
@@ -59,25 +59,25 @@ pub struct Lease<'a> {
     pub lease: Text<'a, MAX_LEASE_BYTES>,
 }
 
-/// `POST /v1/refund`: gives hits back.
+/// `POST /v1/refund`: returns hits.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refund<'a> {
-    /// Whose rules apply.
+    /// The domain whose rules apply.
     #[serde(borrow)]
     pub domain: Text<'a, MAX_DOMAIN_BYTES>,
-    /// What the refunded request said of itself.
+    /// The attributes of the refunded request.
     #[serde(borrow, default)]
     pub attributes: Attributes<'a>,
-    /// Hits to give back.
+    /// Hits to return.
     pub amount: Count,
-    /// How long ago the check was sent that spent them, at least.
+    /// How long ago the check that spent them was sent, at least.
     #[serde(default)]
     pub age_ms: Option<Count>,
-    /// The `spent` of the check's answer, in its place.
+    /// The `spent` token of the check's answer, instead of `age_ms`.
     #[serde(borrow, default)]
     pub spent: Option<Text<'a, MAX_SPENT_BYTES>>,
-    /// Makes a repeated request safe.
+    /// Makes a retry safe.
     #[serde(borrow, default, deserialize_with = "not_empty")]
     pub request_id: Option<Text<'a, MAX_REQUEST_ID_BYTES>>,
 }
@@ -86,9 +86,9 @@ pub struct Refund<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerReport {
-    /// Requests that are worked on, or wait for a worker.
+    /// Requests in progress, or waiting for a worker.
     pub in_use: Count,
-    /// Requests that can be worked on at once.
+    /// Requests that can be in progress at once.
     pub capacity: Count,
 }
 

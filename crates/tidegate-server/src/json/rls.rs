@@ -25,7 +25,7 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
     Messages { request: message("RateLimitRequest"), response: message("RateLimitResponse") }
 });
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
 /// A problem that names the field.
@@ -40,7 +40,7 @@ pub fn parse_rls(body: &[u8]) -> Result<RateLimitRequest, Problem> {
     Ok(message.transcode_to().expect("the descriptor is that of the message"))
 }
 
-/// Writes a reply.
+/// Serializes a reply.
 #[must_use]
 pub fn write_rls(reply: &RateLimitResponse) -> Vec<u8> {
     let message = DynamicMessage::decode(MESSAGES.response.clone(), reply.encode_to_vec().as_slice())

@@ -1,14 +1,13 @@
-//! Whether a request may enter the proxy at all, before anybody asks who it is: the one place that counts what is in
-//! flight.
+//! Bounds the requests in flight, before a request is identified.
 //!
-//! A request is in flight from here until its answer's last byte, its tunnel's end, or its client's disappearance. A
-//! request that is let in may still be refused by rules.
+//! A request is in flight from here until its answer's last byte, its tunnel's end, or its client's disconnect. An admitted
+//! request may still be refused by rules.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How many requests are in flight, on all workers together.
+/// The number of requests in flight, over all workers.
 #[derive(Debug)]
 pub struct Admission {
     in_flight: AtomicUsize,
@@ -27,19 +26,19 @@ impl Admission {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// The most there may be.
+    /// The bound.
     #[must_use]
     pub fn most(&self) -> NonZeroUsize {
         self.most
     }
 
-    /// Requests that were turned away because there were too many.
+    /// Requests rejected because there were too many.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    /// Lets one more request in, unless there are too many.
+    /// Admits one more request, unless there are too many.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Entered> {
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= self.most.get() {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -50,7 +49,7 @@ impl Admission {
     }
 }
 
-/// A request that was let in; dropped, it has left.
+/// An admitted request; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Entered(Arc<Admission>);
 

@@ -1,4 +1,4 @@
-//! What the client gets: an upstream's body, or one of our own, and what must be held until it has it.
+//! Answers to the client: an upstream's body, or one of our own, and the resources held until it is sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,7 +18,7 @@ use crate::problem::Problem;
 
 pub(super) type ProxyAnswer = Response<AnswerBody>;
 
-/// What a request holds while it is in flight; dropped, all of it is given back.
+/// The resources of a request in flight; dropping it releases them.
 #[derive(Debug)]
 pub(super) struct InFlight {
     _entered: Entered,
@@ -31,17 +31,17 @@ impl InFlight {
         InFlight { _entered: entered, held: Held::default(), target: None }
     }
 
-    /// Keeps what the gate gave it.
+    /// Holds what the gate returned.
     pub(super) fn hold(&mut self, held: Held) {
         self.held = held;
     }
 
-    /// The upstream server answered so long after the request went to it.
+    /// Records how long the upstream server took to answer.
     pub(super) fn answered(&self, took: Micros) {
         self.held.answered(took);
     }
 
-    /// Counts a request for a target whose answer has no body to count it by.
+    /// Counts a request for a target whose answer has no body to hold the count.
     pub(super) fn hold_target(&mut self, target: Chosen) {
         self.target = Some(target);
     }
@@ -100,7 +100,7 @@ impl Body for AnswerBody {
     }
 }
 
-/// A problem, with whatever headers it comes with.
+/// A problem with these headers.
 pub(super) fn problem_answer(problem: &Problem, headers: HeaderMap) -> ProxyAnswer {
     let mut answer: ProxyAnswer = problem.to_response();
     answer.headers_mut().extend(headers);

@@ -1,7 +1,7 @@
-//! Which of several servers gets a request: the one with the fewest in flight among those that seem well.
+//! Load balancing: a request goes to the server with the fewest requests in flight among the healthy ones.
 //!
-//! A group is shared by all workers, so that what one of them learns about a server spares the others. It opens no
-//! connection and reads no clock.
+//! A group is shared by all workers, so that they share what they learn about a server. It opens no connections and reads no
+//! clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,15 +12,15 @@ use tidegate_core::{Micros, Timestamp};
 use super::stats::Counts;
 use super::target::Target;
 
-/// The most targets of one group: as many as a request can remember having tried.
+/// The most targets of a group: a request remembers the tried ones in a bit set of this size.
 pub const MOST_TARGETS: usize = 64;
 
-/// When a server is left alone for a while.
+/// When a server is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// So many failures in a row: no connection, or no answer.
+    /// After this many consecutive failures: no connection, or no answer.
     pub failures: u32,
-    /// So long; then one more failure is enough.
+    /// For this long; afterwards, one more failure is enough.
     pub lasts: Duration,
 }
 
@@ -30,13 +30,13 @@ impl Default for Ejection {
     }
 }
 
-/// Servers that can stand in for each other.
+/// Servers that are interchangeable.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) name: String,
     members: Box<[Member]>,
     ejection: Ejection,
-    /// Where the next look begins, so that equals take turns.
+    /// Where the next search starts, so that equal servers take turns.
     turn: AtomicUsize,
     pub(super) counts: Counts,
 }
@@ -48,11 +48,11 @@ struct Member {
     failures: AtomicU32,
     /// In microseconds since the epoch.
     ejected_until: AtomicU64,
-    /// What the active check saw last.
+    /// The last result of the active health check.
     unwell: AtomicBool,
 }
 
-/// The targets that one request has tried in vain.
+/// The targets that one request has tried without success.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tried(u64);
 
@@ -67,7 +67,7 @@ impl Tried {
 }
 
 impl Group {
-    /// At most [`MOST_TARGETS`] targets; more are left out.
+    /// At most [`MOST_TARGETS`] targets; more are ignored.
     pub(super) fn new(name: String, targets: Vec<Target>, ejection: Ejection) -> Self {
         let member = |target| Member {
             target,
@@ -88,7 +88,7 @@ impl Group {
         &self.members[place].target
     }
 
-    /// A target that was not tried yet. Where none seems well, one that does not: a try is better than a sure refusal.
+    /// A target that was not tried yet. If none is healthy, an unhealthy one: an attempt is better than a certain refusal.
     pub(super) fn choose(self: &Arc<Self>, tried: Tried, now: Timestamp) -> Option<Chosen> {
         let count = self.members.len();
         if count == 0 {
@@ -105,7 +105,7 @@ impl Group {
         Some(Chosen { group: Arc::clone(self), place })
     }
 
-    /// The target answered.
+    /// Records that the target answered.
     pub(super) fn succeeded(&self, place: usize) {
         let failures = &self.members[place].failures;
         if failures.load(Ordering::Relaxed) > 0 {
@@ -113,14 +113,14 @@ impl Group {
         }
     }
 
-    /// The target could not be reached, or did not answer.
+    /// Records that the target could not be reached, or did not answer.
     pub(super) fn failed(&self, place: usize, now: Timestamp) {
         let member = &self.members[place];
         let failures = member.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if failures < self.ejection.failures.max(1) {
             return;
         }
-        // One failure less than enough: when its time is over, the first request decides.
+        // One failure below the threshold: when the ejection is over, the first request decides.
         member.failures.store(self.ejection.failures.saturating_sub(1), Ordering::Relaxed);
         let lasts = Micros::from(self.ejection.lasts);
         let was_well = member.is_well(now);
@@ -128,11 +128,11 @@ impl Group {
         member.ejected_until.store(until, Ordering::Relaxed);
         if was_well {
             tracing::warn!(upstream = self.name, server = %member.target, lasts = ?self.ejection.lasts,
-                "an upstream server is left alone for a while");
+                "an upstream server is ejected for a while");
         }
     }
 
-    /// What the active check saw.
+    /// Records the result of the active health check.
     pub(super) fn checked(&self, place: usize, well: bool) {
         let member = &self.members[place];
         if member.unwell.swap(!well, Ordering::Relaxed) == well {
@@ -140,12 +140,12 @@ impl Group {
         }
     }
 
-    /// How many targets seem well.
+    /// The number of healthy targets.
     pub(super) fn well(&self, now: Timestamp) -> usize {
         self.members.iter().filter(|member| member.is_well(now)).count()
     }
 
-    /// How many requests each target is busy with.
+    /// The requests in flight of each target.
     #[cfg(test)]
     fn in_flight(&self) -> Vec<usize> {
         self.members.iter().map(|member| member.in_flight.load(Ordering::Relaxed)).collect()
@@ -159,7 +159,7 @@ impl Member {
     }
 }
 
-/// A target that counts one more request until this is dropped.
+/// A chosen target; counts one request in flight until it is dropped.
 #[derive(Debug)]
 pub(super) struct Chosen {
     group: Arc<Group>,
@@ -224,7 +224,7 @@ mod tests {
         group.failed(0, START);
         assert!((0..4).all(|_| chosen(&group, later(9)) == 1));
         assert!((0..4).any(|_| chosen(&group, later(10)) == 0));
-        // It is on probation: the first failure sends it away again.
+        // It is on probation: the first failure ejects it again.
         group.failed(0, later(10));
         assert!((0..4).all(|_| chosen(&group, later(19)) == 1));
     }

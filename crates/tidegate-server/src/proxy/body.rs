@@ -1,7 +1,7 @@
-//! Bodies on their way through: never held back, never collected, but not for ever either.
+//! Streams bodies: never buffered whole, but not for ever either.
 //!
-//! hyper asks a body for more only when what it gave was written, so neither side can fill our memory. A body from
-//! which nothing comes for too long ends with an error, and so does the message: the other side sees that it was cut.
+//! hyper polls a body for more only after the previous data was written, so neither side can fill our memory. A body without
+//! data for too long ends with an error, and so does the message: the other side sees that it was truncated.
 
 use std::num::NonZeroU64;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use super::pool::LentConnection;
 use super::stall::Taking;
 use crate::connection::BoxError;
 
-/// Why a body was cut.
+/// Why a body was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Cut {
     #[error("the body is larger than is let through")]
@@ -31,7 +31,7 @@ pub(super) enum Cut {
     Broken,
 }
 
-/// What has become of a request's body, for those who wait for the answer.
+/// The progress of a request's body, for the code that waits for the answer.
 #[derive(Debug, Default)]
 pub(super) struct Upload {
     moved: AtomicBool,
@@ -40,7 +40,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// Whether some of it was sent since the last look.
+    /// Whether some of it was sent since the last call.
     pub(super) fn moved(&self) -> bool {
         self.moved.swap(false, Ordering::Relaxed)
     }
@@ -54,7 +54,7 @@ impl Upload {
         }
     }
 
-    /// The answer has begun: from here on the two sides talk, and nobody waits for the whole of it.
+    /// Records that the answer has begun: from here on both sides may stream, and no rate is required.
     pub(super) fn set_answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
     }
@@ -87,7 +87,7 @@ impl RequestBody {
         RequestBody { coming: None }
     }
 
-    /// `body`, up to `most_bytes`, as fast as `pace` wants it; without an upload to watch where there is nothing to come.
+    /// `body`, up to `most_bytes`, at least as fast as `pace` requires; no upload to watch if the body is empty.
     pub(super) fn new(body: Incoming, most_bytes: u64, pace: Pace) -> (Self, Option<Arc<Upload>>) {
         if body.is_end_stream() {
             return (RequestBody::empty(), None);
@@ -107,7 +107,7 @@ impl Coming {
         };
         self.pace.moved();
         self.upload.moved.store(true, Ordering::Relaxed);
-        // Trailers were not there when the request was identified, and some servers take them for headers.
+        // Drops trailers: they were not there when the request was identified, and some servers treat them as headers.
         let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
         Poll::Ready(frame.map(|frame| {
             let frame = frame.map_err(|_| Cut::Broken)?;
@@ -142,12 +142,12 @@ impl Body for RequestBody {
     }
 }
 
-/// An answer's body on its way to the client. What it holds is given back when it ends, well or not.
+/// An answer's body on its way to the client. Its resources are released when it ends, successfully or not.
 pub(super) struct ResponseBody {
     body: Incoming,
     patience: IdleTimer,
     ended: bool,
-    /// Given back for the next request if the answer was read to its end, closed if not.
+    /// Returned to the pool if the answer was read to its end, closed if not.
     connection: Option<LentConnection>,
     taking: Taking,
     clock: Arc<dyn Clock>,
@@ -198,7 +198,7 @@ impl Body for ResponseBody {
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        // hyper does not ask for the end of a body whose length it knows.
+        // hyper does not poll for the end of a body with a known length.
         if (self.ended || self.body.is_end_stream())
             && let Some(connection) = self.connection.take()
         {
@@ -207,9 +207,8 @@ impl Drop for ResponseBody {
     }
 }
 
-/// How fast a request's body has to come: no pause longer than `idle`, and until the answer begins no slower in all than
-/// `rate`, after a start of `grace`. Only time spent waiting for the client counts. There is no timer until there is a
-/// wait.
+/// The required speed of a request's body: no pause longer than `idle`, and until the answer begins an average of at least
+/// `rate`, after an initial `grace`. Only time spent waiting for the client counts. There is no timer until there is a wait.
 pub(super) struct Pace {
     idle: Duration,
     grace: Duration,
@@ -230,7 +229,7 @@ impl Pace {
         Pace { idle, grace, bytes_per_second, bytes: 0, waited: Duration::ZERO, waiting: None }
     }
 
-    /// How long it may still be waited for.
+    /// The remaining time to wait.
     fn patience(&self, answered: bool) -> Duration {
         if answered {
             return self.idle;
@@ -239,7 +238,7 @@ impl Pace {
         self.idle.min((self.grace + earned).saturating_sub(self.waited))
     }
 
-    /// Ready once it has been waited for too long.
+    /// Ready once the wait was too long.
     fn poll_over(&mut self, answered: bool, cx: &mut Context<'_>) -> Poll<()> {
         let patience = self.patience(answered);
         let waiting = self.waiting.get_or_insert_with(|| Waiting {
@@ -251,7 +250,7 @@ impl Pace {
         if end <= Instant::now() {
             return Poll::Ready(());
         }
-        // The answer began meanwhile, so there is more time than there was.
+        // The answer began meanwhile, so more time is allowed.
         waiting.over.as_mut().reset(end);
         waiting.over.as_mut().poll(cx)
     }
@@ -263,7 +262,7 @@ impl Pace {
     }
 }
 
-/// How long a pause may be. There is no timer until there is a pause.
+/// Bounds a pause. There is no timer until there is a pause.
 struct IdleTimer {
     idle: Duration,
     timer: Option<Pin<Box<Sleep>>>,

@@ -1,4 +1,4 @@
-//! Connects to an upstream server: name, TCP, TLS and the HTTP handshake, all within one time-out.
+//! Connects to an upstream server: DNS, TCP, TLS and the HTTP handshake, all within one timeout.
 
 use std::io;
 use std::sync::Arc;
@@ -16,30 +16,30 @@ use super::target::{Scheme, Target};
 use super::tls::ClientTls;
 use crate::connection::HTTP_1_BUFFER_BYTES;
 
-/// A head of an answer that is larger is not an answer.
+/// The largest head of an answer.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// What one stream of HTTP/2 may have under way towards us: enough for 1 Gbit/s at 4 ms, small enough for many streams.
+/// The flow control window of an HTTP/2 stream: enough for 1 Gbit/s at 4 ms, small enough for many streams.
 const STREAM_WINDOW: u32 = 512 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// A dead connection would be used again and again: HTTP/2 has no other way to notice.
+/// Without pings, a dead HTTP/2 connection would be used again and again.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) type Http1 = http1::SendRequest<RequestBody>;
 pub(super) type Http2 = http2::SendRequest<RequestBody>;
 
-/// A connection that takes requests.
+/// A connection that is ready for requests.
 pub(super) enum Dialed {
     Http1(Http1),
     Http2(Http2),
 }
 
-/// Which versions will do.
+/// Which versions are acceptable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
-    /// What the server prefers.
+    /// Whatever the server prefers.
     Any,
-    /// HTTP/1.1, to leave it later on.
+    /// HTTP/1.1, for an upgrade.
     Http1,
 }
 
@@ -56,12 +56,12 @@ pub(super) enum DialError {
     Handshake(#[source] hyper::Error),
     #[error("the host's name cannot be in a certificate")]
     Name,
-    /// The target speaks HTTP/2 in the clear, and somebody needs HTTP/1.1.
+    /// The target speaks HTTP/2 without TLS, and the request needs HTTP/1.1.
     #[error("this upstream speaks HTTP/2 alone, which has no upgrades")]
     NoUpgrades,
 }
 
-/// Makes connections to one target.
+/// Connects to one target.
 pub(super) struct Dialer {
     pub(super) target: Target,
     pub(super) tls: Option<ClientTls>,
@@ -69,7 +69,7 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// What requests say that they are carried by.
+    /// The scheme that requests must name.
     pub(super) fn scheme(&self) -> http::uri::Scheme {
         match self.target.scheme {
             Scheme::Https => http::uri::Scheme::HTTPS,

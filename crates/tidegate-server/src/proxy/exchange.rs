@@ -1,7 +1,7 @@
 //! Sends a request to one of a group's servers and waits for the head of the answer.
 //!
-//! What was certainly not sent goes to the next server. What may have been sent is sent again only if sending it twice
-//! does no harm, and only because the connection was an old one, which the server may have closed as we wrote.
+//! A request that was certainly not sent goes to the next server. One that may have been sent is retried only if it is
+//! idempotent, and only if the connection was a reused one, which the server may have closed as we wrote.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use super::pool::{Lent, LentConnection, Pool, Use};
 use super::stats::UpstreamFailure;
 use crate::problem::{Kind, Problem};
 
-/// A group's connections on this worker, target by target.
+/// A group's connections on this worker, by target.
 pub(super) struct Upstream {
     pub(super) group: Arc<Group>,
     pub(super) pools: Box<[Arc<Pool>]>,
-    /// Until the answer's head, counted from when the last of the request was sent.
+    /// The timeout for the answer's head, from when the last of the request was sent.
     pub(super) head_within: Duration,
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// A request as it will be sent, in a form that suits both versions of HTTP.
+/// A request to send, in a form that suits both versions of HTTP.
 pub(super) struct Outgoing {
     pub(super) method: Method,
     pub(super) path: PathAndQuery,
-    /// The host that the client asked for.
+    /// The host that the client requested.
     pub(super) host: HeaderValue,
     /// Without `Host`.
     pub(super) headers: HeaderMap,
@@ -45,7 +45,7 @@ pub(super) struct Outgoing {
 /// The head of an answer; its body is still to come.
 pub(super) struct Answered {
     pub(super) response: Response<Incoming>,
-    /// To be given back once the body has been read; none over HTTP/2, where connections are shared.
+    /// Returned to the pool once the body has been read; `None` over HTTP/2, where connections are shared.
     pub(super) connection: Option<LentConnection>,
     pub(super) target: Chosen,
 }
@@ -55,7 +55,7 @@ struct Failed {
     problem: Problem,
     /// Whether the server is to blame.
     fault: Fault,
-    /// The request, where it may be sent again.
+    /// The request, if it may be sent again.
     unsent: Option<Box<Outgoing>>,
 }
 
@@ -66,7 +66,7 @@ enum Fault {
 }
 
 impl Upstream {
-    /// The answer's head, or the problem to tell the client.
+    /// The answer's head, or the problem for the client.
     pub(super) async fn ask(&self, outgoing: Outgoing) -> Result<Answered, Problem> {
         let mut outgoing = Box::new(outgoing);
         let mut tried = Tried::default();
@@ -165,7 +165,7 @@ impl Upstream {
         }
     }
 
-    /// Waits for the answer's head. While the request's body moves, nobody can expect it.
+    /// Waits for the answer's head. The timeout does not run while the request's body makes progress.
     async fn head<T>(&self, sending: impl Future<Output = T>, upload: Option<&Upload>) -> Head<T> {
         let mut sending = std::pin::pin!(sending);
         loop {
@@ -187,21 +187,21 @@ impl Lent {
     fn used(&self) -> Use {
         match self {
             Lent::Http1(lease) => lease.used,
-            // Shared, so somebody used it before, unless it is brand new; then trying again costs little.
+            // Shared, so probably used before; if it is brand new, retrying costs little.
             Lent::Http2(..) => Use::Again,
         }
     }
 }
 
 impl Outgoing {
-    /// Whether a server that gets it twice does nothing twice.
+    /// Whether the request is idempotent.
     fn is_harmless_twice(&self) -> bool {
         self.body.is_end_stream()
             && self.wants == Wants::Any
             && matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS)
     }
 
-    /// The same once more; only for one without a body.
+    /// Copies the request; only for one without a body.
     fn copy(&self) -> Box<Outgoing> {
         Box::new(Outgoing {
             method: self.method.clone(),
@@ -216,8 +216,8 @@ impl Outgoing {
 
     pub(super) fn into_http1(mut self) -> Request<RequestBody> {
         self.headers.insert(HOST, self.host);
-        // hyper sends no body of unknown length with a GET unless told so, and the server would read its bytes, should
-        // it ever get them, as the next request.
+        // hyper sends no body of unknown length with a GET unless told to, and the server would parse the body's bytes as
+        // the next request.
         if !self.body.is_end_stream() && !self.headers.contains_key(CONTENT_LENGTH) {
             self.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
@@ -250,7 +250,7 @@ fn made(
     request
 }
 
-/// What is needed to make a request out of one that came back unsent.
+/// The parts needed to rebuild a request that came back unsent.
 struct KeptRequest {
     path: PathAndQuery,
     host: HeaderValue,

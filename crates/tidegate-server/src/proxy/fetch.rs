@@ -1,4 +1,4 @@
-//! Gets one small document from a server: for health checks, and for keys that an issuer publishes.
+//! Fetches one small document from a server: for health checks, and for an issuer's keys.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::tls::{ClientTlsError, client_config};
 /// Why there is no document.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The address cannot be used.
+    /// The address is not usable.
     #[error("the address cannot be used: {0}")]
     Address(TargetError),
-    /// No authority is trusted here.
+    /// No certificate authority is trusted.
     #[error(transparent)]
     Tls(#[from] ClientTlsError),
     /// It took too long.
@@ -37,10 +37,10 @@ pub enum FetchError {
     Body(String),
 }
 
-/// The document at `url`, over TLS checked against the authorities that the system trusts.
+/// The document at `url`. TLS certificates are checked against the system's trusted authorities.
 ///
 /// # Errors
-/// When it does not come whole, with a status of 2xx, in time.
+/// It does not arrive whole, with a 2xx status, in time.
 pub async fn fetch(url: &str, within: Duration, most_bytes: usize) -> Result<Vec<u8>, FetchError> {
     let uri: Uri = url.parse().map_err(|_| FetchError::Address(TargetError::NotAnAddress))?;
     let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
@@ -54,7 +54,7 @@ pub async fn fetch(url: &str, within: Duration, most_bytes: usize) -> Result<Vec
     got.unwrap_or(Err(FetchError::TooSlow(within)))
 }
 
-/// What a server has at `path`, on a connection of its own: what a pooled one answers says nothing about new ones.
+/// Fetches `path` on a new connection: an answer on a pooled one says nothing about new ones.
 pub(super) async fn get(
     dialer: &Dialer,
     path: PathAndQuery,

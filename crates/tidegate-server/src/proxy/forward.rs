@@ -24,18 +24,18 @@ use super::tunnel::{Slot, Tunnel};
 use super::{ProxyWorker, route};
 use crate::problem::{Kind, Problem};
 
-/// The connection that a request came on.
+/// The connection of a request.
 #[derive(Clone)]
 pub(super) struct Via {
     pub(super) peer: SocketAddr,
     pub(super) scheme: &'static str,
-    /// Where the connection's tunnel goes, should the request ask for one.
+    /// Where to leave the tunnel, if the request asks for one.
     pub(super) tunnel: Slot<InFlight>,
     pub(super) answers: Arc<Answers>,
 }
 
 impl ProxyWorker {
-    /// Answers a request, whatever becomes of it.
+    /// Answers a request, whatever happens to it.
     pub(super) async fn answer(&self, request: Request<Incoming>, via: Via) -> ProxyAnswer {
         let Some(entered) = self.shared.admission.enter() else {
             let problem = Problem::new(Kind::Overloaded, "the proxy has no room for one more request")
@@ -129,7 +129,7 @@ impl ProxyWorker {
         })
     }
 
-    /// A body that says it is too large is refused before anything is spent on it, and one of two lengths altogether.
+    /// Rejects a body that declares itself too large before anything is spent, and one with two lengths.
     fn check_length(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let most = self.shared.settings.limits.max_body_bytes;
         let mut lengths = headers.get_all(CONTENT_LENGTH).into_iter();
@@ -149,16 +149,16 @@ impl ProxyWorker {
         }
     }
 
-    /// Makes the client's headers those of a request of our own.
+    /// Turns the client's headers into those of our own request.
     fn prepare(&self, headers: &mut HeaderMap, via: &Via, host: &HeaderValue) {
         let identity = &self.shared.settings.identity;
         hop::strip(headers, |name| identity.reads(name));
         hop::drop_aliases(headers);
         hop::join_cookies(headers);
-        // Trailers go no further than this.
+        // Trailers are not forwarded.
         headers.remove(TRAILER);
         headers.remove(HOST);
-        // We answer it ourselves, by asking for the body once the upstream takes it.
+        // We answer it ourselves, by reading the body once the upstream accepts it.
         headers.remove(EXPECT);
         let address = via.peer.ip();
         let peer = if identity.trusts(Some(address)) { Peer::Trusted } else { Peer::Stranger };
@@ -175,7 +175,7 @@ impl ProxyWorker {
         let Answered { response, connection, target } = answered;
         let (mut parts, body) = response.into_parts();
         hop::strip(&mut parts.headers, |_| false);
-        // What we say of limits replaces what the upstream says: it may be limited by another one of us.
+        // Our rate limit headers replace the upstream's, which may be from another tidegate.
         report.write(&mut parts.headers);
         let idle = self.shared.settings.timeouts.idle;
         let clock = Arc::clone(&self.service.clock);
@@ -184,7 +184,7 @@ impl ProxyWorker {
         Response::from_parts(parts, AnswerBody::upstream(body, in_flight))
     }
 
-    /// Answers that the protocol changes, and leaves the tunnel for when HTTP has let go of the client's connection.
+    /// Answers with the protocol change, and leaves the tunnel to start when HTTP has released the client's connection.
     fn tunnel(
         &self,
         answered: Answered,
@@ -209,8 +209,8 @@ impl ProxyWorker {
     }
 }
 
-/// A body in any other coding than chunks alone would reach the upstream without the word that says so: the coding is of
-/// one hop, and hyper takes only the chunks apart.
+/// Rejects transfer codings other than `chunked` alone: the header concerns one hop and is dropped, and hyper decodes only
+/// the chunks, so the upstream would not know of the coding.
 fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).into_iter();
     let is_chunks = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
@@ -223,8 +223,8 @@ fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Whether a name, or an address, and perhaps a port is all there is: what servers cut or decode further is another host to
-/// them than to rules.
+/// Whether it is only a name or an address, with an optional port: servers that cut or decode more would see another host
+/// than the rules.
 fn is_one_host(authority: &Authority) -> bool {
     let (text, host) = (authority.as_str(), authority.host());
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -239,7 +239,7 @@ fn is_one_host(authority: &Authority) -> bool {
     (is_name || is_address) && text.starts_with(host) && port_fits
 }
 
-/// The host that the client asked for. Two of them, or none, would let an upstream see another one than we did.
+/// The host that the client requested. With two hosts, or none, an upstream could see another one than we did.
 fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
     let bad = |why: &'static str| Problem::new(Kind::MalformedRequest, why).at("host");
     if parts.method == Method::CONNECT {
@@ -271,7 +271,7 @@ fn host(parts: &request::Parts) -> Result<HeaderValue, Problem> {
     }
 }
 
-/// The path that was matched, and the query as it came.
+/// The path that was matched, and the original query.
 fn forwarded_path(parts: &request::Parts, attributes: &Attributes<'_>) -> Result<PathAndQuery, Problem> {
     let normal = attributes.path().forward();
     let given = parts.uri.path_and_query();

@@ -1,4 +1,4 @@
-//! Asks upstream servers now and then whether they are well, so that a request need not find out.
+//! Active health checks of upstream servers, so that requests need not find out.
 
 use std::sync::Arc;
 
@@ -10,16 +10,13 @@ use super::dial::Dialer;
 use super::fetch;
 use super::settings::HealthCheck;
 
-/// A healthy server need not say much.
+/// The largest answer of a health check.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// Checks one target for ever.
+/// Checks one target until dropped.
 pub(super) async fn watch(group: Arc<Group>, place: usize, dialer: Dialer, check: HealthCheck) {
     let Ok(path) = PathAndQuery::from_maybe_shared(Bytes::from(check.path.clone())) else {
-        return tracing::error!(
-            path = check.path,
-            "a path that cannot be asked for: servers are not checked"
-        );
+        return tracing::error!(path = check.path, "invalid health check path, servers are not checked");
     };
     let mut ticks = tokio::time::interval(check.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
-//! Headers that concern one hop alone, and headers that say who was on the way here.
+//! Hop-by-hop headers, and forwarding headers.
 //!
-//! A stranger could claim any address in `X-Forwarded-For`, any scheme, any host: what strangers say of that kind is
-//! replaced by what we saw. Only peers that the identity settings trust are believed, and added to.
+//! An untrusted client could claim any address in `X-Forwarded-For`, any scheme, any host: such claims are replaced by what
+//! we saw. Only peers that the identity settings trust are believed, and their headers extended.
 
 use std::net::IpAddr;
 
@@ -14,9 +14,9 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Takes out what concerns one hop alone, `Connection`'s own list included, but for what is to `stay` whatever that says.
+/// Removes hop-by-hop headers, including those that `Connection` lists, except those that must `stay`.
 ///
-/// `TE: trailers` stays: it says that who asked can read trailers, which gRPC needs on every hop.
+/// `TE: trailers` stays: it says that the client can read trailers, which gRPC needs on every hop.
 pub(super) fn strip(headers: &mut HeaderMap, stay: impl Fn(&HeaderName) -> bool) {
     for name in named_by_connection(headers) {
         if !frames_or_addresses(&name) && !stay(&name) {
@@ -40,7 +40,8 @@ pub(super) fn strip(headers: &mut HeaderMap, stay: impl Fn(&HeaderName) -> bool)
     }
 }
 
-/// A client must not take away what we are about to say of it, nor what we counted it by, nor what frames its message.
+/// A client must not be able to remove our forwarding headers, the headers it was counted by, or those that frame its
+/// message.
 fn frames_or_addresses(name: &HeaderName) -> bool {
     let framing = name.as_str().starts_with("content-") || *name == header::HOST;
     framing || is_claim(name) || is_method_override(name)
@@ -50,13 +51,13 @@ fn is_method_override(name: &HeaderName) -> bool {
     matches!(name.as_str(), "x-http-method-override" | "x-http-method" | "x-method-override")
 }
 
-/// The headers that `Connection` names; most messages have none.
+/// The headers that `Connection` lists; most messages have none.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     words(headers, header::CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect()
 }
 
-/// Takes out names of other characters than letters, digits and dashes: to CGI and its descendants `X_Auth_User`,
-/// `X.Auth.User` and `X-Auth-User` are one variable, and which of them wins is anybody's guess.
+/// Removes names with characters other than letters, digits and dashes: to CGI and its descendants `X_Auth_User`,
+/// `X.Auth.User` and `X-Auth-User` are one variable, and it is undefined which of them wins.
 pub(super) fn drop_aliases(headers: &mut HeaderMap) {
     let is_alias =
         |name: &&HeaderName| !name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
@@ -66,8 +67,8 @@ pub(super) fn drop_aliases(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes one line of several of `Cookie` (RFC 9113, 8.2.3): over HTTP/2 clients send each cookie by itself, and servers
-/// behind would join them with commas or take the first alone.
+/// Joins several `Cookie` lines (RFC 9113, 8.2.3): over HTTP/2 clients send each cookie separately, and servers behind would
+/// join them with commas or read only the first.
 pub(super) fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(header::COOKIE).into_iter();
     if lines.next().is_none() || lines.next().is_none() {
@@ -79,16 +80,16 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that a message changes to, or wants to.
+/// The protocol of an upgrade, requested or accepted.
 ///
-/// WebSockets alone: a tunnel that speaks HTTP/2 (`Upgrade: h2c`) would carry requests past every limit.
+/// Only WebSockets: a tunnel that speaks HTTP/2 (`Upgrade: h2c`) would carry requests past every limit.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let wants = words(headers, header::CONNECTION).any(|word| word.eq_ignore_ascii_case(b"upgrade"));
     let protocol = headers.get(header::UPGRADE).filter(|_| wants)?;
     protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
 }
 
-/// Says in a message that the connection changes to `protocol`.
+/// Sets the headers for an upgrade to `protocol`.
 pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, protocol);
@@ -99,14 +100,14 @@ fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
     lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b',')).map(|word| word.trim_ascii())
 }
 
-/// Whether what a peer says about who was before it is believed.
+/// Whether a peer's forwarding headers are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Trusted,
     Stranger,
 }
 
-/// Who asks us, and how.
+/// The client, and how it is connected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller<'a> {
     pub(super) address: IpAddr,
@@ -115,7 +116,7 @@ pub(super) struct Caller<'a> {
     pub(super) host: Option<&'a HeaderValue>,
 }
 
-/// Says in a request who sent it.
+/// Sets the forwarding headers of a request.
 pub(super) fn forward(headers: &mut HeaderMap, caller: &Caller<'_>) {
     if caller.peer == Peer::Stranger {
         forget_claims(headers);
@@ -145,7 +146,7 @@ fn forget_claims(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a header says where a request comes from, or that it asks for something else than its first line says.
+/// Whether a header claims where a request comes from, or that it requests something other than its first line says.
 fn is_claim(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("x-forwarded-")
@@ -158,7 +159,7 @@ fn is_claim(name: &HeaderName) -> bool {
         || matches!(name, "x-scheme" | "x-url-scheme" | "front-end-https" | "x-http-host-override")
 }
 
-/// Every value of a header that was sent in several lines, as one.
+/// All values of a header that was sent in several lines, as one.
 fn joined(headers: &HeaderMap, name: &HeaderName, between: &[u8]) -> Option<BytesMut> {
     let mut all = BytesMut::new();
     for value in headers.get_all(name) {

@@ -1,8 +1,8 @@
-//! A reverse proxy that asks the limiter about every request before it forwards it.
+//! A reverse proxy that checks every request with the limiter before forwarding it.
 //!
-//! Bodies stream in both directions, over HTTP/1.1 and HTTP/2 on either side, in the clear or over TLS; a request that
-//! wants to leave HTTP (a WebSocket) becomes a tunnel. It is no cache, rewrites no content, and decides nothing: rules
-//! do. Each worker has its own connections to the upstream servers, and all share what they know of their health.
+//! Bodies stream in both directions, over HTTP/1.1 and HTTP/2 on either side, with or without TLS; a request that leaves
+//! HTTP (a WebSocket) becomes a tunnel. It does not cache, rewrites no content, and decides nothing: rules do. Each worker
+//! has its own connections to the upstream servers, and all share their health.
 //!
 //! A request is [admitted](Admission), [identified](tidegate_http::identity), [routed](Route), limited, and then
 //! forwarded under the path that the rules saw.
@@ -55,7 +55,7 @@ use exchange::Upstream;
 use forward::Via;
 use pool::Pool;
 
-/// How often unused connections are looked through.
+/// How often idle connections are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// A reverse proxy, for all workers.
@@ -63,17 +63,17 @@ pub struct Proxy {
     shared: Arc<ProxyShared>,
 }
 
-/// What all workers share.
+/// Shared by all workers.
 struct ProxyShared {
     settings: ProxySettings,
     groups: Vec<Arc<Group>>,
     admission: Arc<Admission>,
-    /// Turns requests away while the upstream servers have more to do than they can.
+    /// Rejects requests while the upstream servers are overloaded.
     shedder: Option<Arc<Shedder>>,
 }
 
 impl Proxy {
-    /// A proxy that works as `settings` say.
+    /// A proxy with these settings.
     #[must_use]
     pub fn new(mut settings: ProxySettings) -> Self {
         let group = |upstream: &UpstreamSettings| {
@@ -87,10 +87,10 @@ impl Proxy {
         Proxy { shared: Arc::new(ProxyShared { settings, groups, admission, shedder: None }) }
     }
 
-    /// The same, shedding load by `shedder`. To be called before any worker has it.
+    /// Sheds load by `shedder`. Call it before any worker has the proxy.
     ///
     /// # Panics
-    /// When a worker has it.
+    /// If a worker has it.
     #[must_use]
     pub fn with_shedder(mut self, shedder: Arc<Shedder>) -> Self {
         let shared = Arc::get_mut(&mut self.shared).expect("no worker has it yet");
@@ -98,20 +98,20 @@ impl Proxy {
         self
     }
 
-    /// Counts what is in flight.
+    /// The count of requests in flight.
     #[must_use]
     pub fn admission(&self) -> Arc<Admission> {
         Arc::clone(&self.shared.admission)
     }
 
-    /// Tells what became of requests to its upstream servers.
+    /// Reads the counts of requests to upstream servers.
     #[must_use]
     pub fn upstreams(&self) -> UpstreamReader {
         UpstreamReader(Arc::clone(&self.shared))
     }
 
-    /// What one worker speaks, with connections of its own; to be called in that worker's runtime. The first worker
-    /// also looks after the health of the upstream servers.
+    /// The protocol of one worker, with connections of its own; call it in that worker's runtime. The first worker also
+    /// checks the health of the upstream servers.
     #[must_use]
     pub fn for_worker(&self, id: WorkerId, service: Arc<Service>) -> Arc<dyn Protocol> {
         let upstreams = (0..self.shared.groups.len()).map(|at| self.shared.upstream(at, &service)).collect();
@@ -151,7 +151,7 @@ impl ProxyShared {
     }
 }
 
-/// A route's path in the form that a request's is compared in.
+/// A route's path, normalised like those of requests.
 fn normal(path: &str, case: PathCase) -> String {
     let normal = NormalPath::read(path, case, GoesOn::Normalised);
     normal.map_or_else(|_| path.to_owned(), |normal| normal.matching().to_owned())
@@ -219,8 +219,8 @@ impl ProxyWorker {
         }
     }
 
-    /// What one more connection may send ahead of being read. Where a worker has many, that is little, so that all of them
-    /// together cannot fill its memory.
+    /// The limits of a new connection. If the worker has many, its window is small, so that all of them together cannot fill
+    /// the memory.
     fn limits_of_one_more(&self) -> HttpLimits {
         let mut limits = self.shared.settings.limits.http;
         if self.open.now() >= WIDE_WINDOWS {
@@ -230,7 +230,7 @@ impl ProxyWorker {
     }
 }
 
-/// Connections of a worker that may send a whole window ahead, and what any further one may.
+/// Connections of a worker that get the full window, and the window of any further one.
 const WIDE_WINDOWS: usize = 256;
 /// The least that HTTP/2 allows.
 const NARROW_WINDOW_BYTES: u32 = 65_535;
@@ -244,7 +244,7 @@ impl Open {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts one more until the answer is dropped.
+    /// Counts one more until the result is dropped.
     fn count(&self) -> CountedConnection {
         self.0.fetch_add(1, Ordering::Relaxed);
         CountedConnection(Arc::clone(&self.0))

@@ -1,7 +1,7 @@
-//! Connections of one worker to one target, kept for the next request.
+//! A worker's connections to one target, kept for later requests.
 //!
-//! Not hyper-util's client: it keeps connections by the address in a request, so over HTTP/2 the upstream could not be
-//! told the host that the client asked for, and it swallows the request when a connection fails.
+//! Not hyper-util's client: it pools connections by the address in a request, so over HTTP/2 the upstream could not be given
+//! the host that the client requested, and it loses the request when a connection fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +14,17 @@ use tokio::runtime::Handle;
 
 use super::dial::{DialError, Dialed, Dialer, Http1, Http2, Wants};
 
-/// Idle connections that are kept; more are closed after use.
+/// The most idle connections kept; more are closed after use.
 pub(super) const MOST_IDLE: usize = 128;
 
 pub(super) struct Pool {
     dialer: Dialer,
-    /// Unused connections, the one used last at the end.
+    /// Idle connections, the last used at the end.
     idle: Mutex<Vec<Idle>>,
     idle_for: Duration,
-    /// The connection that all requests over HTTP/2 share. Locked while one is made, so that a burst makes one.
+    /// The connection that all HTTP/2 requests share. Locked while it is made, so that a burst makes only one.
     http2: tokio::sync::Mutex<Option<Http2>>,
-    /// Whether the target was ever seen to prefer HTTP/2.
+    /// Whether the target has ever chosen HTTP/2.
     prefers_http2: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl Pool {
         })
     }
 
-    /// A connection that was used before, or a new one.
+    /// A pooled connection, or a new one.
     pub(super) async fn lend(self: &Arc<Self>, wants: Wants, now: Timestamp) -> Result<Lent, DialError> {
         if wants == Wants::Any && self.prefers_http2.load(Ordering::Relaxed) {
             return self.lend_http2().await;
@@ -62,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// A connection that nobody used before.
+    /// A new connection.
     pub(super) async fn lend_new(self: &Arc<Self>, wants: Wants) -> Result<Lent, DialError> {
         Ok(match self.dialer.dial(wants).await? {
             Dialed::Http1(sender) => self.lent(sender, Use::First),
@@ -74,7 +74,7 @@ impl Pool {
         })
     }
 
-    /// Closes connections that nobody used for long.
+    /// Closes connections that were idle for too long.
     pub(super) fn sweep(&self, now: Timestamp) {
         self.idle.lock().retain(|idle| !idle.sender.is_closed() && self.is_fresh(idle, now));
     }
@@ -127,11 +127,11 @@ impl Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     First,
-    /// The server may have closed it a moment ago, without our knowing.
+    /// The server may have closed it a moment ago.
     Again,
 }
 
-/// A connection that carries one request at a time. Dropped, it is closed.
+/// A connection that carries one request at a time. Dropping it closes it.
 pub(super) struct LentConnection {
     pub(super) sender: Http1,
     pub(super) used: Use,
@@ -139,7 +139,7 @@ pub(super) struct LentConnection {
 }
 
 impl LentConnection {
-    /// Gives it back after its answer was read to the end.
+    /// Returns it to the pool after its answer was read to the end.
     pub(super) fn give_back(self, now: Timestamp) {
         let LentConnection { mut sender, pool, .. } = self;
         if sender.is_ready() {
@@ -148,7 +148,7 @@ impl LentConnection {
         if sender.is_closed() {
             return;
         }
-        // The request's body is still on its way, or the connection's task had no turn yet.
+        // The request's body is still being sent, or the connection's task has not run yet.
         let Ok(runtime) = Handle::try_current() else { return };
         runtime.spawn(async move {
             if sender.ready().await.is_ok() {

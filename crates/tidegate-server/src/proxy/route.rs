@@ -1,28 +1,28 @@
-//! Which upstream a request is for: the first route whose host and path fit.
+//! Routing: the first route with a matching host and path.
 //!
 //! Paths arrive normalised, so that `//admin` and `/%61dmin` find the route that `/admin` finds.
 
-/// Requests of some hosts and paths, and where they go.
+/// A route from hosts and paths to an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// `shop.example`, or `*.example` for everything below it; any host if absent. Without a port.
     pub host: Option<String>,
     /// A path and everything below it: `/api` is `/api` and `/api/x`, not `/apis`.
     pub path: String,
-    /// Which of the upstreams.
+    /// The index of the upstream.
     pub upstream: usize,
-    /// Whose rules apply, where they are not the proxy's.
+    /// The domain whose rules apply, if not the proxy's.
     pub domain: Option<String>,
 }
 
 impl Route {
-    /// Whether a request for this host (with or without a port) and this normalised path is for this route.
+    /// Whether a request for this host (with or without a port) and this normalised path matches.
     pub(super) fn fits(&self, host: &str, path: &str) -> bool {
         self.host.as_deref().is_none_or(|pattern| host_fits(pattern, host)) && path_fits(&self.path, path)
     }
 }
 
-/// The place of the first route that fits.
+/// The index of the first matching route.
 pub(super) fn find(routes: &[Route], host: &str, path: &str) -> Option<usize> {
     routes.iter().position(|route| route.fits(host, path))
 }

@@ -1,4 +1,4 @@
-//! What a proxy is told: where requests go, how long everything may take, and how much of it there may be.
+//! Settings of a proxy: routes, timeouts and bounds.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use super::target::Target;
 use super::tls::ClientTls;
 use crate::connection::{HttpLimits, Requests};
 
-/// How a proxy works.
+/// The settings of a proxy.
 #[derive(Debug)]
 pub struct ProxySettings {
-    /// Servers, in groups of which each can stand in for the others.
+    /// Groups of interchangeable servers.
     pub upstreams: Vec<UpstreamSettings>,
-    /// Where requests go: the first that fits.
+    /// The routes; the first match wins.
     pub routes: Vec<Route>,
-    /// Who a request is.
+    /// How requests are identified.
     pub identity: Arc<Identity>,
-    /// Whose rules apply.
+    /// The domain whose rules apply.
     pub domain: String,
-    /// How long everything may take.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// How much of everything there may be.
+    /// Bounds.
     pub limits: ProxyLimits,
 }
 
 impl ProxySettings {
-    /// How fast a request's body has to come.
+    /// The required speed of a request's body.
     pub(super) fn pace(&self) -> Pace {
         let Timeouts { idle, upload_grace, .. } = self.timeouts;
         Pace::new(idle, upload_grace, self.limits.min_upload_rate)
@@ -47,13 +47,13 @@ pub struct UpstreamSettings {
     pub targets: Vec<Target>,
     /// For targets over TLS.
     pub tls: Option<ClientTls>,
-    /// When a server that fails is left alone.
+    /// When a failing server is ejected.
     pub ejection: Ejection,
-    /// What is asked of each server now and then.
+    /// The active health check, if any.
     pub check: Option<HealthCheck>,
 }
 
-/// A question that a healthy server answers with 2xx.
+/// A request that a healthy server answers with 2xx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The path to GET.
@@ -64,24 +64,24 @@ pub struct HealthCheck {
     pub within: Duration,
 }
 
-/// How long everything may take.
+/// Timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until a connection to an upstream server is there, TLS included.
+    /// To connect to an upstream server, including TLS.
     pub connect: Duration,
-    /// Until the upstream server's answer begins, once the request is with it.
+    /// For the upstream server's answer to begin, once the request is sent.
     pub head: Duration,
-    /// A pause in a body, in either direction.
+    /// For a pause in a body, in either direction.
     pub idle: Duration,
-    /// How long a client may leave what there is of an answer untaken.
+    /// For a client that does not read an answer.
     pub stall: Duration,
-    /// A silence in both directions of an upgraded connection.
+    /// For silence in both directions of an upgraded connection.
     pub tunnel: Duration,
-    /// How long an unused connection to an upstream server is kept.
+    /// For an idle connection to an upstream server.
     pub keep: Duration,
-    /// How long a request's body may come as slowly as it likes.
+    /// How long a request's body may be slower than `min_upload_rate`.
     pub upload_grace: Duration,
-    /// How long an upgraded connection may go on once the server stops.
+    /// For an upgraded connection once the server stops.
     pub goodbye: Duration,
 }
 
@@ -100,16 +100,16 @@ impl Default for Timeouts {
     }
 }
 
-/// How much of everything there may be.
+/// Bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct ProxyLimits {
-    /// Heads and streams of clients. Its body is not looked at: bodies are streamed, within `max_body_bytes`.
+    /// For clients' heads and streams. Its body limits do not apply: bodies are streamed, within `max_body_bytes`.
     pub http: HttpLimits,
     /// The size of a request's body.
     pub max_body_bytes: u64,
-    /// Bytes a second that a request's body has to bring after that, until its answer begins.
+    /// Bytes per second that a request's body must average after `upload_grace`, until its answer begins.
     pub min_upload_rate: NonZeroU64,
-    /// Requests in flight, on all workers together.
+    /// Requests in flight, over all workers.
     pub max_in_flight: NonZeroUsize,
 }
 

@@ -1,8 +1,8 @@
-//! Answers that their client does not take.
+//! Detects answers that the client does not read.
 //!
-//! Over HTTP/1 the system closes a connection on which nothing moves. Over HTTP/2 a client can stop one answer and keep the
-//! connection alive, and hyper does not ask a body for more while it waits: thousands of such answers would fill the proxy.
-//! So each connection has a list of whose turn it is, and a client that leaves its turn unused for too long is cut off.
+//! Over HTTP/1 the system closes a stalled connection. Over HTTP/2 a client can stop one answer and keep the connection
+//! alive, and hyper does not poll a body while it waits: thousands of such answers would fill the proxy. So each connection
+//! tracks whose turn it is, and a client that does not use its turn for too long is disconnected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tidegate_core::Timestamp;
 use tidegate_store::Clock;
 
-/// The answers under way on one connection; as many as it has streams.
+/// The answers in flight on one connection; at most its number of streams.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     turns: Mutex<Vec<Arc<Turn>>>,
@@ -23,14 +23,14 @@ pub(super) struct Answers {
 struct Turn(AtomicU64);
 
 impl Answers {
-    /// One more answer, whose head the client is to take.
+    /// Adds an answer, whose head the client has to read.
     pub(super) fn begin(self: &Arc<Self>, now: Timestamp) -> Taking {
         let turn = Arc::new(Turn(AtomicU64::new(micros(now))));
         self.turns.lock().push(Arc::clone(&turn));
         Taking { answers: Arc::clone(self), turn }
     }
 
-    /// Returns when a client has left its turn unused for `limit`, or up to a quarter longer.
+    /// Returns when a client has not used its turn for `limit`, or up to a quarter longer.
     pub(super) async fn stalled(&self, clock: &dyn Clock, limit: Duration) {
         loop {
             tokio::time::sleep(limit / 4).await;
@@ -40,7 +40,7 @@ impl Answers {
         }
     }
 
-    /// How long the client has been leaving its turn unused.
+    /// How long the client has not used its turn.
     fn longest(&self, now: Timestamp) -> Duration {
         let since =
             self.turns.lock().iter().map(|turn| turn.0.load(Ordering::Relaxed)).filter(|at| *at > 0).min();
@@ -48,7 +48,7 @@ impl Answers {
     }
 }
 
-/// One answer under way; dropped, it is done.
+/// One answer in flight; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Taking {
     answers: Arc<Answers>,
@@ -56,12 +56,12 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    /// There is something for the client to take.
+    /// There is data for the client to read.
     pub(super) fn clients_turn(&self, now: Timestamp) {
         self.turn.0.store(micros(now), Ordering::Relaxed);
     }
 
-    /// The client has taken everything there is.
+    /// The client has read everything so far.
     pub(super) fn upstreams_turn(&self) {
         self.turn.0.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How often the servers of an upstream failed a request, and why. Names come from the configuration, so there are few.
+//! Counts of upstream failures by reason. Names come from the configuration, so there are few.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,16 +14,16 @@ pub enum UpstreamFailure {
     Unreachable,
     /// It did not take the connection in time.
     ConnectTimeout,
-    /// It could be reached, and no common language was found.
+    /// It was reached, but TLS or HTTP could not be negotiated.
     Handshake,
-    /// It broke off before it answered.
+    /// It closed the connection before it answered.
     BrokeOff,
     /// It did not answer in time.
     AnswerTimeout,
 }
 
 impl UpstreamFailure {
-    /// All there are, for those who count them one by one.
+    /// All reasons.
     pub const ALL: [UpstreamFailure; 5] = [
         UpstreamFailure::Unreachable,
         UpstreamFailure::ConnectTimeout,
@@ -45,11 +45,11 @@ impl UpstreamFailure {
     }
 }
 
-/// What is counted of one upstream.
+/// The counts of one upstream.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     answered: AtomicU64,
-    /// By why, in the order of [`UpstreamFailure::ALL`].
+    /// By reason, in the order of [`UpstreamFailure::ALL`].
     failures: [AtomicU64; UpstreamFailure::ALL.len()],
 }
 
@@ -63,22 +63,22 @@ impl Counts {
     }
 }
 
-/// What became of the requests to one upstream since the process began.
+/// The outcomes of requests to one upstream since the process started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamStats {
     /// Its name.
     pub upstream: String,
-    /// Requests that one of its servers answered, with whatever status.
+    /// Requests that one of its servers answered, with any status.
     pub answered: u64,
-    /// Tries that failed, each with why; a request may be tried on several servers.
+    /// Failed attempts by reason; a request may be tried on several servers.
     pub failures: [(&'static str, u64); UpstreamFailure::ALL.len()],
-    /// Its servers, and those of them that seem well.
+    /// The number of its servers.
     pub servers: u64,
-    /// Servers that seem well now.
+    /// The number of healthy servers.
     pub well: u64,
 }
 
-/// Reads what is counted of every upstream of a proxy.
+/// Reads the counts of every upstream of a proxy.
 #[derive(Clone)]
 pub struct UpstreamReader(pub(super) Arc<ProxyShared>);
 

@@ -1,4 +1,4 @@
-//! Where a request goes: the address of one upstream server, and what is spoken there.
+//! The address and protocol of one upstream server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,14 +22,14 @@ pub struct Target {
     pub(super) port: u16,
 }
 
-/// What is spoken to a target.
+/// The protocol of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Scheme {
-    /// HTTP/1.1 in the clear.
+    /// HTTP/1.1 without TLS.
     Http,
-    /// TLS, and over it HTTP/2 or HTTP/1.1 as the server prefers.
+    /// TLS with HTTP/2 or HTTP/1.1, as the server prefers.
     Https,
-    /// HTTP/2 in the clear, from the first byte.
+    /// HTTP/2 without TLS, from the first byte.
     H2c,
 }
 
@@ -43,16 +43,16 @@ impl Scheme {
     }
 }
 
-/// A text that is no target.
+/// Why a text is not a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// It is no address at all.
+    /// It is not an address.
     #[error("it is not an address")]
     NotAnAddress,
-    /// It begins with something else than `http://`, `https://` or `h2c://`.
+    /// It begins with something other than `http://`, `https://` or `h2c://`.
     #[error("it begins with none of http://, https:// and h2c://")]
     Scheme,
-    /// It goes on after the port.
+    /// Something follows the port.
     #[error("it has a path, a user or a query")]
     More,
 }
@@ -73,7 +73,7 @@ impl FromStr for Target {
         if !matches!(path, "" | "/") || authority.as_str().contains('@') {
             return Err(TargetError::More);
         }
-        // `[::1]` in an address is `::1` to those who connect and to those who check certificates.
+        // `[::1]` in an address is `::1` for connecting and in certificates.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let ported = authority.as_str().len() > authority.host().len();
         let port = match authority.port_u16() {

@@ -1,6 +1,6 @@
 //! TLS towards upstream servers.
 //!
-//! Nothing here chooses ciphers or versions: those are rustls's defaults.
+//! Ciphers and versions are rustls's defaults.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tidegate_access::{TlsError, authorities, crypto};
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// Why upstream servers cannot be talked to over TLS.
+/// Why TLS to upstream servers cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientTlsError {
-    /// The file with authorities cannot be used.
+    /// The file with authorities is not usable.
     #[error(transparent)]
     Authorities(#[from] TlsError),
-    /// The library refuses what it is asked for.
+    /// The library refuses the configuration.
     #[error("TLS cannot be set up")]
     Unusable(#[source] rustls::Error),
     /// The system trusts no authority.
@@ -25,7 +25,7 @@ pub enum ClientTlsError {
     NoAuthority,
 }
 
-/// Whom upstream servers are checked against: the authorities in this file, or those that the system trusts.
+/// Trusts the authorities in this file, or those of the system.
 pub fn client_config(ca: Option<&Path>) -> Result<ClientTls, ClientTlsError> {
     let mut roots = RootCertStore::empty();
     match ca {
@@ -50,11 +50,11 @@ pub fn client_config(ca: Option<&Path>) -> Result<ClientTls, ClientTlsError> {
     Ok(ClientTls { any: offering(&[H2, HTTP_1_1]), http1: offering(&[HTTP_1_1]) })
 }
 
-/// How upstream servers are talked to over TLS.
+/// The TLS configuration for upstream servers.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     /// Offers HTTP/2 and HTTP/1.1.
     pub(super) any: Arc<ClientConfig>,
-    /// Offers HTTP/1.1 alone: a WebSocket needs it.
+    /// Offers only HTTP/1.1: a WebSocket needs it.
     pub(super) http1: Arc<ClientConfig>,
 }

@@ -1,4 +1,4 @@
-//! A connection that left HTTP (a WebSocket, most often): bytes go both ways until one side ends, or both are silent.
+//! A connection that left HTTP (usually a WebSocket): copies bytes both ways until both sides end, or are silent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,12 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::watch;
 
-/// Bytes on their way in one direction.
+/// The buffer of one direction.
 const BUFFER: usize = 16 * 1024;
-/// Once one side has ended, the other has this long between its last words: most that end are gone, and would be noticed
-/// only by writing to them.
+/// Once one side has ended, the other has this long between bytes: most such peers are gone, which only a write would show.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Both ends, not yet out of HTTP, and whatever must live as long as the tunnel.
+/// Both ends, still in HTTP, and the resources that must live as long as the tunnel.
 pub(super) struct Tunnel<H> {
     pub(super) client: OnUpgrade,
     pub(super) upstream: OnUpgrade,
@@ -23,7 +22,7 @@ pub(super) struct Tunnel<H> {
     pub(super) _holds: H,
 }
 
-/// Where a connection's tunnel waits until HTTP is done with the connection.
+/// Holds a connection's tunnel until HTTP has released the connection.
 pub(super) type Slot<H> = Arc<Mutex<Option<Tunnel<H>>>>;
 
 impl<H> Tunnel<H> {
@@ -49,7 +48,7 @@ where
     let both = async {
         let up = one_way(from_client, to_upstream, &moved);
         let down = one_way(from_upstream, to_client, &moved);
-        // A direction that ends well leaves the other; one that breaks takes it along.
+        // A direction that ends normally leaves the other open; an error ends both.
         let _ = tokio::try_join!(up, down);
     };
     let silence = async {

@@ -1,7 +1,7 @@
 //! Answers pipelined commands in their order.
 //!
-//! Where the store answers at once, so do we, command by command. Where it takes time, neighbouring commands of a kind
-//! are gathered and decided by one call, so that a pipeline of sixty-four waits once and not sixty-four times.
+//! If the store answers at once, commands are answered one by one. If it takes time, adjacent commands of a kind are decided
+//! in one call, so that a pipeline of sixty-four waits once and not sixty-four times.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -29,9 +29,9 @@ pub(crate) struct Answerer {
     peer: PeerGroup,
     transaction: Transaction,
     buckets: Buckets,
-    /// Where the key of the command at hand is written.
+    /// Scratch space for the key of the current command.
     key: Vec<u8>,
-    /// Decisions since this was last asked.
+    /// Decisions since this was last read.
     decisions: u64,
 }
 
@@ -49,19 +49,19 @@ pub(crate) struct Progress {
 /// Why answering paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// What is left is no whole command.
+    /// The rest is not a whole command.
     NeedsMore,
-    /// There is more to answer, but others wait for their turn, or the replies for being sent.
+    /// There is more to answer, but other connections must have their turn, or replies must be sent first.
     TurnOver,
-    /// A password was wrong: its reply is to be sent late.
+    /// A password was wrong: the reply is delayed.
     WrongPassword,
-    /// The client said goodbye, or nonsense.
+    /// The client quit, or sent malformed bytes.
     Close,
 }
 
-/// Commands that are answered before it is another connection's turn.
+/// The most commands answered before other connections get their turn.
 pub(crate) const COMMANDS_PER_TURN: u64 = 256;
-/// Bytes of replies after which they are sent before more is answered.
+/// The most bytes of replies before they are sent.
 const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
 impl Answerer {
@@ -95,7 +95,7 @@ impl Answerer {
                 Parsed::Line { words, length } => {
                     used += length;
                     gathered.decide(&self.worker.service.limiter, to).await;
-                    // These words do not lie in `input`, so nothing that holds them may be put off.
+                    // These words are not part of `input`, so nothing that borrows them may be deferred.
                     let words: Words<'_> = words.iter().map(Vec::as_slice).collect();
                     let mut alone = Gathered::Nothing;
                     let then = self.command(&words, &mut alone, to).await;
@@ -129,7 +129,7 @@ impl Answerer {
         Progress { used, commands, decisions: std::mem::take(&mut self.decisions), why }
     }
 
-    /// Whether the peer may ask for everything.
+    /// Whether the peer is authenticated.
     pub(crate) fn access(&self) -> Standing {
         self.session.access()
     }
@@ -151,7 +151,7 @@ impl Answerer {
         let admitted = self.admit(name, words.len());
         let of_transactions = match admitted {
             Ok(Command::Multi | Command::Exec | Command::Discard | Command::Watch | Command::Unwatch) => true,
-            // These end a transaction, whatever it holds.
+            // These end a transaction, whatever is queued.
             Ok(Command::Reset | Command::Quit) => {
                 self.transaction.forget();
                 false
@@ -175,7 +175,7 @@ impl Answerer {
         Then::GoOn
     }
 
-    /// Runs what was queued, neighbours of a kind together, and answers it as one array.
+    /// Runs the queued commands, adjacent ones of a kind together, and replies with one array.
     async fn execute(&mut self, to: &mut Replies) {
         let Some(commands) = self.transaction.execute(to) else { return };
         to.array(commands.len());
@@ -188,7 +188,7 @@ impl Answerer {
         gathered.decide(&self.worker.service.limiter, to).await;
     }
 
-    /// Answers a command, or puts it off.
+    /// Answers a command, or defers it.
     async fn run<'b>(
         &mut self,
         admitted: Result<Command, String>,
@@ -229,7 +229,7 @@ impl Answerer {
         Then::GoOn
     }
 
-    /// Which command it is, if the client may ask for it.
+    /// The command, if the client may use it.
     #[inline]
     fn admit(&self, name: &[u8], words: usize) -> Result<Command, String> {
         match catalogue::find(name) {
@@ -242,8 +242,8 @@ impl Answerer {
         }
     }
 
-    /// The well-formed `CL.THROTTLE` of somebody who may ask, where the store answers at once: then there is nothing to put
-    /// off. Its bucket is the latest.
+    /// Parses a well-formed `CL.THROTTLE` of an authenticated client, if the store answers at once, so that nothing is
+    /// deferred. Its bucket becomes the latest.
     #[inline]
     fn throttle_at_once<'b>(&mut self, words: &[&'b [u8]]) -> Option<Throttle<'b>> {
         if self.worker.store_takes_time.load(Ordering::Relaxed) || self.transaction.is_open() {
@@ -277,7 +277,7 @@ impl Answerer {
         Then::GoOn
     }
 
-    /// Puts a throttle off; what is wrong with its numbers if it cannot be.
+    /// Defers a throttle; returns what is wrong with its numbers, if anything.
     async fn throttle<'b>(
         &mut self,
         throttle: Throttle<'b>,
@@ -312,7 +312,7 @@ impl Answerer {
         check::write(limiter, check.shows(), &decision, to);
     }
 
-    /// Answers a command that is neither put off nor in a hurry.
+    /// Answers a command other than the hot ones.
     async fn other(&mut self, command: Command, words: &[&[u8]], to: &mut Replies) -> Then {
         let limiter = &self.worker.service.limiter;
         match command {
@@ -336,7 +336,7 @@ impl Answerer {
         Then::GoOn
     }
 
-    /// Waits for `answer`, and remembers if that took a wait.
+    /// Awaits `answer`, and records if that took a wait.
     async fn noting_waits<T>(&self, answer: impl Future<Output = T>) -> T {
         let mut answer = pin!(answer);
         poll_fn(|context| {
@@ -370,7 +370,7 @@ mod tests {
     use super::*;
     use crate::service::{Service, ServiceSettings};
 
-    /// Answers once, on memory, where nothing has to be waited for.
+    /// Answers once, on the memory store, which never waits.
     fn answer_once(input: &[u8]) -> (Progress, usize) {
         let clock = Arc::new(ManualClock::default());
         let rules = Source::new("rules", "{ domain: api, rules: [] }");

@@ -1,26 +1,26 @@
-//! Buffers that connections share: one holds some only while it has bytes to keep.
+//! Shared buffers: a connection holds one only while it has bytes to keep.
 //!
-//! Ten thousand idle connections cost no buffer at all, and busy ones use the few that are still in the core's cache.
+//! Ten thousand idle connections cost no buffers, and busy ones reuse the few that are still in the CPU cache.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a connection reads into and writes from.
+/// The input and output buffers of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    /// Bytes that came and are not answered yet.
+    /// Bytes received and not yet answered.
     pub(crate) input: Vec<u8>,
-    /// Answers that are not sent yet.
+    /// Replies not yet sent.
     pub(crate) output: Vec<u8>,
 }
 
-/// How much is read at once: some two hundred pipelined commands.
+/// Bytes per read: some two hundred pipelined commands.
 pub(crate) const READ_BYTES: usize = 16 * 1024;
 
-/// Larger ones are not kept: somebody's long command must not be everybody's memory.
+/// Larger buffers are not pooled: one client's long command must not stay in memory for ever.
 const KEPT_BYTES: usize = 128 * 1024;
 const MOST_KEPT: usize = 64;
 
-/// Buffers that nobody uses now.
+/// Unused buffers.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool(Mutex<Vec<Buffers>>);
 
@@ -41,7 +41,7 @@ impl BufferPool {
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<Buffers>> {
-        // Nothing is half done when a push or a pop panics.
+        // A panic in a push or a pop leaves the list consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,10 @@
-//! Every command there is: what it is called, what it takes, and how `COMMAND` tells of it.
+//! All commands: names, arguments, and their description in `COMMAND`.
 
 use std::ops::RangeInclusive;
 
 use super::reply::Replies;
 
-/// What a client may ask for.
+/// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Throttle,
@@ -29,15 +29,15 @@ pub(crate) enum Command {
     Unwatch,
 }
 
-/// One command, as `COMMAND` tells of it.
+/// A command's description for `COMMAND`.
 #[derive(Debug)]
 pub(crate) struct CommandEntry {
     pub(crate) command: Command,
     pub(crate) name: &'static str,
     pub(crate) arguments: &'static str,
-    /// How many words it has, its name included.
+    /// The number of words, including its name.
     words: RangeInclusive<usize>,
-    /// The place of its key: what a client of a cluster would route by.
+    /// The position of its key, which a cluster client would route by.
     key: Option<i64>,
     flags: &'static [&'static str],
     summary: &'static str,
@@ -48,7 +48,7 @@ const PLAIN: &[&str] = &["fast", "loading", "stale"];
 const BEFORE_AUTH: &[&str] = &["fast", "loading", "no_auth", "noscript", "stale"];
 const MANY: usize = usize::MAX;
 
-/// The most frequent first: they are looked for in this order, and [`find`] knows the very first.
+/// Most frequent first: they are searched in this order, and [`find`] has a fast path for the first.
 static COMMANDS: [CommandEntry; 21] = [
     CommandEntry {
         command: Command::Throttle,
@@ -245,7 +245,7 @@ static COMMANDS: [CommandEntry; 21] = [
 #[inline]
 pub(crate) fn find(name: &[u8]) -> Option<&'static CommandEntry> {
     match name {
-        // What millions a second ask for is not looked up.
+        // A fast path for millions of calls per second.
         b"CL.THROTTLE" | b"cl.throttle" => Some(&COMMANDS[0]),
         _ => COMMANDS.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name)),
     }
@@ -256,13 +256,13 @@ pub(crate) fn all() -> &'static [CommandEntry] {
 }
 
 impl CommandEntry {
-    /// Whether a command of so many words can be this one.
+    /// Whether a command may have this many words.
     #[inline]
     pub(crate) fn takes(&self, words: usize) -> bool {
         self.words.contains(&words)
     }
 
-    /// Whether a client may ask for it before it says who it is.
+    /// Whether a client may use it before it is authenticated.
     pub(crate) fn is_open_to_strangers(&self) -> bool {
         self.flags.contains(&"no_auth")
     }
@@ -297,7 +297,7 @@ impl CommandEntry {
             to.bulk(text.as_bytes());
         }
         if has_arguments {
-            // One for all of them: redis-cli shows its name as it is.
+            // One for all of them: redis-cli prints its name as it is.
             to.bulk(b"arguments");
             to.array(1);
             to.map(2);
@@ -307,7 +307,7 @@ impl CommandEntry {
         }
     }
 
-    /// Words where the number is fixed; where it is not, the least, negative.
+    /// The number of words if fixed; otherwise the least, negated.
     fn arity(&self) -> i64 {
         let least = i64::try_from(*self.words.start()).unwrap_or(i64::MAX);
         if self.words.start() == self.words.end() { least } else { -least }

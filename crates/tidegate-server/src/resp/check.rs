@@ -1,4 +1,4 @@
-//! `TG.CHECK`, `TG.REFUND`, `TG.RELEASE` and `TG.RENEW`: the rules, asked over the Redis protocol.
+//! `TG.CHECK`, `TG.REFUND`, `TG.RELEASE` and `TG.RENEW`: rule checks over the Redis protocol.
 
 use std::str;
 
@@ -18,7 +18,7 @@ use crate::service::{governing_limit, rule_name};
 /// Attributes and their values.
 type Pairs<'b> = SmallVec<[(&'b str, &'b [u8]); 4]>;
 
-/// What one call asks.
+/// A parsed `TG.CHECK`.
 #[derive(Debug)]
 pub(crate) struct RespCheck<'b> {
     domain: &'b str,
@@ -27,20 +27,20 @@ pub(crate) struct RespCheck<'b> {
     shows: Shows,
 }
 
-/// What the reply to a check has.
+/// Which fields the reply to a check has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shows {
-    /// The eight fields that every reply has.
+    /// The eight fields of every reply.
     Usual,
-    /// What a later refund must know besides.
+    /// Also the token for a later refund.
     Spent,
 }
 
 impl<'b> RespCheck<'b> {
-    /// Reads `domain [COST n] [SPENT] attribute value …`, the options in any order.
+    /// Parses `domain [COST n] [SPENT] attribute value …`, with options in any order.
     ///
     /// # Errors
-    /// What is wrong, for the client to read.
+    /// What is wrong, as text for the client.
     pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
         let (domain, mut rest) = (read_text("domain", domain, MAX_DOMAIN_BYTES)?, rest);
@@ -51,8 +51,8 @@ impl<'b> RespCheck<'b> {
                     cost = Some(read_number("COST", number)?);
                     after
                 }
-                // Attributes come in pairs, and so does COST: only a word without a partner is this option, and not an
-                // attribute of that name.
+                // Attributes come in pairs, and so does COST: only an unpaired word is this option, and not an attribute of
+                // that name.
                 [option, after @ ..]
                     if after.len().is_multiple_of(2) && option.eq_ignore_ascii_case(b"spent") =>
                 {
@@ -66,7 +66,7 @@ impl<'b> RespCheck<'b> {
         Ok(RespCheck { domain, cost: Hits::new(cost.unwrap_or(1)), entries, shows })
     }
 
-    /// What the client wants to read.
+    /// The fields that the client wants.
     pub(crate) fn shows(&self) -> Shows {
         self.shows
     }
@@ -75,14 +75,14 @@ impl<'b> RespCheck<'b> {
         DescriptorAsk::one(&self.entries).cost(self.cost)
     }
 
-    /// The question, about what [`RespCheck::ask`] gave.
+    /// The limiter request for what [`RespCheck::ask`] returned.
     pub(crate) fn request<'a>(&'a self, ask: &'a DescriptorAsk<'a>) -> CheckRequest<'a> {
-        // The reply has no place for a delay.
+        // The reply has no field for a delay.
         CheckRequest::new(self.domain, std::slice::from_ref(ask)).patience(Patience::MustGoNow)
     }
 }
 
-/// Hits that a call gives back.
+/// A parsed `TG.REFUND`.
 #[derive(Debug)]
 pub(crate) struct RespRefund<'b> {
     domain: &'b str,
@@ -92,10 +92,10 @@ pub(crate) struct RespRefund<'b> {
 }
 
 impl<'b> RespRefund<'b> {
-    /// Reads `domain [AMOUNT n] [SPENT token] attribute value …`, the options in any order.
+    /// Parses `domain [AMOUNT n] [SPENT token] attribute value …`, with options in any order.
     ///
     /// # Errors
-    /// What is wrong, for the client to read.
+    /// What is wrong, as text for the client.
     pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let [domain, rest @ ..] = words else { return Err("expected a domain".to_owned()) };
         let (domain, mut rest) = (read_text("domain", domain, MAX_DOMAIN_BYTES)?, rest);
@@ -119,7 +119,7 @@ impl<'b> RespRefund<'b> {
         Ok(RespRefund { domain, amount: Hits::new(amount.unwrap_or(1)), spent, entries })
     }
 
-    /// Gives them back and writes how many that were, or why not.
+    /// Refunds the hits and replies with their number, or why not.
     pub(crate) async fn run(&self, limiter: &Limiter, to: &mut Replies) {
         let spent = match self.spent.map(|text| limiter.read_spent(text)).transpose() {
             Ok(token) => token.map_or(SpentAt::Unknown, SpentAt::Token),
@@ -135,8 +135,8 @@ impl<'b> RespRefund<'b> {
     }
 }
 
-/// Reads `attribute value …`. An attribute by the name of one of the `options` is an option in the wrong place: to take it for
-/// an attribute would spend or give back another number of hits than the client wants.
+/// Parses `attribute value …`. An attribute with the name of one of the `options` is a misplaced option: taking it for an
+/// attribute would spend or refund another number of hits than the client wants.
 fn read_pairs<'b>(pairs: &[&'b [u8]], options: &[&str]) -> Result<Pairs<'b>, String> {
     if pairs.len() > 2 * MAX_ATTRIBUTES {
         return Err(format!("at most {MAX_ATTRIBUTES} attributes are allowed"));
@@ -165,7 +165,7 @@ fn read_pairs<'b>(pairs: &[&'b [u8]], options: &[&str]) -> Result<Pairs<'b>, Str
     Ok(entries)
 }
 
-/// Text of ours to be: names of domains and attributes. Values may be any bytes.
+/// Text such as names of domains and attributes. Values may be any bytes.
 fn read_text<'b>(what: &str, word: &'b [u8], most: usize) -> Result<&'b str, String> {
     if word.len() > most {
         return Err(format!("{what} {} is longer than {most} bytes", quoted(word)));
@@ -173,8 +173,8 @@ fn read_text<'b>(what: &str, word: &'b [u8], most: usize) -> Result<&'b str, Str
     str::from_utf8(word).map_err(|_| format!("{what} {} is not UTF-8", quoted(word)))
 }
 
-/// Writes what was decided: allowed, limit, remaining, retry_after_ms, reset_after_ms, rule, source, lease, and spent where
-/// the client wants it.
+/// Writes the decision: allowed, limit, remaining, retry_after_ms, reset_after_ms, rule, source, lease, and spent if the
+/// client wants it.
 pub(crate) fn write(
     limiter: &Limiter,
     shows: Shows,
@@ -226,17 +226,17 @@ fn unknown_domain(limiter: &Limiter, error: &UnknownDomain) -> String {
     format!("ERR {error}, known domains: {}{more}", known.join(", "))
 }
 
-/// A lease as its holder gives it back.
+/// Parses a lease from its holder.
 ///
 /// # Errors
-/// What is wrong, for the client to read.
+/// What is wrong, as text for the client.
 pub(crate) fn read_lease(limiter: &Limiter, word: &[u8]) -> Result<LeaseToken, String> {
     let text = str::from_utf8(word).map_err(|_| LeaseTokenError::Malformed);
     let token = text.and_then(|text| limiter.read_lease(text));
     token.map_err(|error| error.to_string())
 }
 
-/// Writes what became of a lease: 1, or 0 if it had ended already.
+/// Writes the result for a lease: 1, or 0 if it had already ended.
 pub(crate) fn write_lease(outcome: Result<(), LeaseError>, to: &mut Replies) {
     match outcome {
         Ok(()) => to.integer(1),

@@ -1,7 +1,7 @@
-//! One connection's socket: reads, has answered, writes, and gives way to others.
+//! One connection's socket: reads, answers, writes, and yields to others.
 //!
-//! A read is answered with one write. Nothing is read while a peer does not take its replies, so what it costs is
-//! bounded by one read and the replies to it.
+//! Each read is answered with one write. Nothing is read while a peer does not read its replies, so its memory is bounded by
+//! one read and the replies to it.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, Read as _};
@@ -53,30 +53,30 @@ struct Socket {
     stream: Stream,
     seat: Arc<Seat>,
     answerer: Answerer,
-    /// What came and is not answered; no memory at all while nothing is there.
+    /// Bytes received and not yet answered; takes no memory while empty.
     input: Vec<u8>,
     replies: Replies,
     /// Commands answered since this connection last had to wait.
     streak: u64,
-    /// Runs out when half a command has been here for too long.
+    /// Expires when an incomplete command has been pending for too long.
     late: Option<Pin<Box<Sleep>>>,
 }
 
-/// Whether the connection goes on.
+/// Whether the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StaysOpen {
     Yes,
     No,
 }
 
-/// How late a wrong password is told to be wrong.
+/// The delay of the reply to a wrong password.
 const WRONG_PASSWORD_PAUSE: Duration = Duration::from_millis(500);
 
-/// Reads that are answered after the server was asked to end: what a peer had sent by then is there already.
+/// Reads that are still answered after a drain was requested: what a peer had sent by then has arrived.
 const LAST_READS: usize = 4;
 
-/// How long, and how much, is read to no purpose from a peer that is told why its connection ends. Closing at once would
-/// take the reply back that it has yet to read.
+/// How long, and how much, is read and discarded from a peer that was sent the reason for closing. Closing at once would
+/// reset the connection before the peer reads it.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const LAST_WORDS_BYTES: usize = 1 << 20;
 
@@ -86,7 +86,7 @@ impl Socket {
         Socket { worker, stream, seat, answerer, input, replies, streak: 0, late: None }
     }
 
-    /// Waits for more bytes; how many came.
+    /// Waits for more bytes; returns how many came.
     async fn read(&mut self) -> io::Result<usize> {
         poll_fn(|context| {
             self.take_buffers();
@@ -100,7 +100,7 @@ impl Socket {
         .await
     }
 
-    /// Nothing came. Without half a command there is nothing to keep; with one, its time is running.
+    /// Nothing came. Without an incomplete command the buffer is released; with one, its timeout runs.
     fn poll_patience<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if self.input.is_empty() {
             self.give_buffers_back();
@@ -111,12 +111,12 @@ impl Socket {
         late.as_mut().poll(context).map(|()| Err(ErrorKind::TimedOut.into()))
     }
 
-    /// Answers all whole commands that are here.
+    /// Answers all complete commands.
     async fn answer(&mut self) -> io::Result<StaysOpen> {
         self.seat.set_busy();
         let open = self.answer_input().await;
         self.seat.set_idle();
-        // What strangers say is no reason to let them stay.
+        // Commands of an unauthenticated peer do not extend its time.
         if self.answerer.access() == Standing::Granted {
             self.seat.progressed();
         }
@@ -163,17 +163,17 @@ impl Socket {
         }
     }
 
-    /// Answers what has come by now.
+    /// Answers what has arrived by now.
     async fn answer_what_came(&mut self) {
         for _ in 0..LAST_READS {
             self.take_buffers();
-            // Nothing more, the end, or an error: in any case there is nothing more to do.
+            // Nothing more, the end, or an error: there is nothing more to do.
             let Ok(1..) = self.read_now() else { return };
             let Ok(StaysOpen::Yes) = self.answer().await else { return };
         }
     }
 
-    /// Reads what the system has. The runtime may not know yet that there is something.
+    /// Reads what the system has. The runtime may not have been notified of it yet.
     fn read_now(&mut self) -> io::Result<usize> {
         let known = self.input.len();
         self.input.resize(known + READ_BYTES, 0);
@@ -193,7 +193,7 @@ impl Socket {
         came
     }
 
-    /// Ends the connection so that a peer which is still sending can read all that it was sent.
+    /// Closes the connection so that a peer that is still sending can read all replies.
     async fn hear_out(&mut self) {
         let last_words = async {
             self.stream.shutdown().await?;
@@ -216,7 +216,7 @@ impl Socket {
             self.input = input;
             self.replies.lend(output);
         } else if self.input.capacity() - self.input.len() < READ_BYTES / 4 {
-            // Bounded by what a command may take: one that is longer is refused as soon as it says so.
+            // Bounded by the largest command: a longer one is rejected as soon as its length is known.
             self.input.reserve(READ_BYTES);
         }
     }

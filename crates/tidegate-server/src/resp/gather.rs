@@ -1,4 +1,4 @@
-//! Decisions that were put off, to be asked for together.
+//! Deferred decisions, to be made in one call.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::check::{self, RespCheck};
 use super::reply::Replies;
 use super::throttle::{Bucket, Throttle};
 
-/// Neighbouring decisions of one kind, in the order in which they must be answered.
+/// Adjacent decisions of one kind, in the order of their replies.
 #[derive(Debug, Default)]
 pub(crate) enum Gathered<'b> {
     #[default]
@@ -19,7 +19,7 @@ pub(crate) enum Gathered<'b> {
     Checks(Vec<RespCheck<'b>>),
 }
 
-/// Decisions in one call to the store: more would hold up those of others.
+/// The most decisions in one call to the store: more would delay those of others.
 const MOST: usize = 128;
 
 impl<'b> Gathered<'b> {
@@ -39,7 +39,7 @@ impl<'b> Gathered<'b> {
         }
     }
 
-    /// Adds one more, which it [takes](Gathered::takes_a_throttle).
+    /// Adds one that [fits](Gathered::takes_a_throttle).
     pub(crate) fn add_throttle(&mut self, throttle: Throttle<'b>, bucket: Arc<Bucket>) {
         match self {
             Gathered::Throttles(throttles) => throttles.push((throttle, bucket)),
@@ -47,7 +47,7 @@ impl<'b> Gathered<'b> {
         }
     }
 
-    /// Adds one more, which it [takes](Gathered::takes_a_check).
+    /// Adds one that [fits](Gathered::takes_a_check).
     pub(crate) fn add_check(&mut self, check: RespCheck<'b>) {
         match self {
             Gathered::Checks(checks) => checks.push(check),
@@ -55,7 +55,7 @@ impl<'b> Gathered<'b> {
         }
     }
 
-    /// Decides and answers all of them, in order; nothing is left.
+    /// Decides and answers all of them, in order, and empties it.
     pub(crate) async fn decide(&mut self, limiter: &Limiter, to: &mut Replies) {
         match std::mem::take(self) {
             Gathered::Nothing => {}

@@ -1,4 +1,4 @@
-//! Who may log in, and how often one address may be wrong about it.
+//! Users and passwords, and the rate limit for wrong ones by address.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tidegate_core::{Micros, Timestamp};
 
 use crate::runtime::Occasional;
 
-/// The user of those who name none.
+/// The user of clients that name none.
 pub(crate) const DEFAULT_USER: &[u8] = b"default";
 
-/// Users and their passwords: several each, so that they can be replaced one after the other. None lets everybody in.
+/// Users and their passwords: several each, for rotation. Without any users, no login is needed.
 #[derive(Clone, Debug, Default)]
 pub struct Users(Vec<User>);
 
@@ -23,20 +23,20 @@ struct User {
 }
 
 impl Users {
-    /// Lets `name` in with any of `passwords`.
+    /// Adds user `name` with `passwords`.
     #[must_use]
     pub fn with(mut self, name: &str, passwords: Vec<SecretDigest>) -> Self {
         self.0.push(User { name: name.as_bytes().to_vec(), passwords });
         self
     }
 
-    /// Whether nobody has to log in.
+    /// Whether no login is needed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it is this user's password. All passwords are compared, so that time does not tell which users there are.
+    /// Whether it is this user's password. All passwords are compared, so that timing does not reveal which users exist.
     fn know(&self, name: &[u8], given: &[u8]) -> bool {
         self.0.iter().fold(false, |known, user| {
             let right = user.passwords.iter().fold(false, |right, password| right | password.is_of(given));
@@ -45,7 +45,7 @@ impl Users {
     }
 }
 
-/// What all workers know of attempts to log in.
+/// The login attempts of all workers.
 #[derive(Debug)]
 pub struct Logins {
     users: Users,
@@ -54,12 +54,12 @@ pub struct Logins {
     log: Mutex<Occasional>,
 }
 
-/// How an attempt to log in went.
+/// The result of a login attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
     Right,
     Wrong,
-    /// Not even looked at: this address was wrong too often.
+    /// Not checked: this address failed too often.
     Later(Micros),
 }
 
@@ -72,12 +72,12 @@ impl Logins {
         Logins { users, guesses, refused, log: Mutex::new(Occasional::every(LOG_PAUSE)) }
     }
 
-    /// Whether anybody has to log in.
+    /// Whether a login is needed.
     pub(crate) fn are_needed(&self) -> bool {
         !self.users.is_empty()
     }
 
-    /// Attempts that failed since the start.
+    /// Failed attempts since the start.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)

@@ -1,8 +1,8 @@
-//! The Redis protocol: any Redis client is a client of ours.
+//! The Redis protocol: any Redis client is a tidegate client.
 //!
-//! [`parse`] turns bytes into commands, `session` answers those that are about the connection, `throttle` and `check`
-//! turn the others into questions to the limiter, `answer` puts replies in their order, and `connection` owns the socket.
-//! No key or value is ever stored or served here: whoever asks for `GET` is told that there is no such command.
+//! [`parse`] turns bytes into commands, `session` answers those about the connection, `throttle` and `check` turn the others
+//! into limiter requests, `answer` orders the replies, and `connection` owns the socket. No keys or values are stored or
+//! served here: `GET` is an unknown command.
 
 mod answer;
 mod buffers;
@@ -30,16 +30,16 @@ use buffers::BufferPool;
 use parse::Bounds;
 use stats::Stats;
 
-/// What a connection may take, and who may log in.
+/// Limits of a connection, and its users.
 #[derive(Clone, Debug)]
 pub struct RespSettings {
-    /// Who may log in, and so must.
+    /// The users; if there are any, a login is required.
     pub users: Users,
     /// Bounds of one command.
     pub bounds: Bounds,
-    /// How long a command may take to arrive once its first bytes are there.
+    /// The longest wait for the rest of a command after its first bytes.
     pub command_timeout: Duration,
-    /// How long a client may take to log in.
+    /// The longest wait for a login.
     pub login_timeout: Duration,
     /// How long a client may send nothing. Client libraries keep connections for a long time and do not expect a server to
     /// close them, so this is long; a listener that is full closes idle connections earlier.
@@ -64,7 +64,7 @@ pub struct Resp {
     worker: Arc<RespWorker>,
 }
 
-/// What connections of one worker share.
+/// State shared by the connections of one worker.
 pub(crate) struct RespWorker {
     service: Arc<Service>,
     settings: RespSettings,
@@ -72,7 +72,7 @@ pub(crate) struct RespWorker {
     bounds_of_strangers: Bounds,
     stats: Arc<Stats>,
     pool: BufferPool,
-    /// Whether the store ever made somebody wait. From then on, what is pipelined is asked for together.
+    /// Whether the store ever made a command wait. From then on, pipelined commands are decided together.
     store_takes_time: AtomicBool,
 }
 
@@ -85,14 +85,13 @@ impl Resp {
         Self { worker: Arc::new(RespWorker::new(service, settings, logins, stats)) }
     }
 
-    /// What is known of attempts to log in, for metrics.
+    /// The login attempts, for metrics.
     #[must_use]
     pub fn logins(&self) -> Arc<Logins> {
         Arc::clone(&self.worker.logins)
     }
 
-    /// The same for a worker that has a service of its own, with buffers of its own too. `CLIENT ID` and `INFO` tell of
-    /// all workers together.
+    /// The same for a worker with its own service and buffers. `CLIENT ID` and `INFO` cover all workers together.
     #[must_use]
     pub fn for_worker(&self, service: Arc<Service>) -> Self {
         let RespWorker { settings, logins, stats, .. } = &*self.worker;

@@ -1,19 +1,19 @@
-//! `MULTI` … `EXEC`, which client libraries put around a pipeline: commands are kept, and run in a row when asked for.
+//! `MULTI` … `EXEC`, which client libraries put around a pipeline: commands are queued, and run in a row at `EXEC`.
 //!
-//! Kept of what Redis promises: nothing runs if a command was refused while it was queued, replies come together and in
-//! order. Not kept: decisions of other clients may fall in between. Each decision is whole by itself, a bucket never lets
-//! more pass than it may, and there is nothing to `WATCH`.
+//! As in Redis, nothing runs if a command was rejected while it was queued, and replies come together and in order. Unlike
+//! Redis, decisions of other clients may come in between. Each decision is atomic, a bucket never admits more than it may,
+//! and there is nothing to `WATCH`.
 
 use super::catalogue::Command;
 use super::parse::Words;
 use super::reply::Replies;
 
-/// Commands of one transaction.
+/// The most commands of a transaction.
 const MOST_COMMANDS: usize = 1024;
-/// Their words together, in bytes: they are kept until `EXEC`.
+/// The most bytes of their words: they are kept until `EXEC`.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// What a connection has queued since `MULTI`.
+/// The commands queued since `MULTI`.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction(Option<Queued>);
 
@@ -21,11 +21,11 @@ pub(crate) struct Transaction(Option<Queued>);
 struct Queued {
     commands: Vec<Kept>,
     bytes: usize,
-    /// Whether a command was refused, so that none may run.
+    /// Whether a command was rejected, so that none may run.
     broken: bool,
 }
 
-/// One command, whose words have left the input.
+/// One command, copied from the input.
 #[derive(Debug)]
 pub(crate) struct Kept(Vec<Vec<u8>>);
 
@@ -58,12 +58,12 @@ impl Transaction {
         }
     }
 
-    /// Forgets what was queued, without a word.
+    /// Discards the queue without a reply.
     pub(crate) fn forget(&mut self) {
         self.0 = None;
     }
 
-    /// Keeps a command, if it is one that can wait.
+    /// Queues a command, if it may be queued.
     pub(crate) fn add(&mut self, admitted: Result<Command, String>, words: &[&[u8]], to: &mut Replies) {
         let Some(queued) = &mut self.0 else { return };
         match admitted {
@@ -83,7 +83,7 @@ impl Transaction {
         }
     }
 
-    /// What `EXEC` is to run; where it runs nothing, that has been answered.
+    /// The commands that `EXEC` must run; `None` if there are none and the reply is already written.
     pub(crate) fn execute(&mut self, to: &mut Replies) -> Option<Vec<Kept>> {
         match self.0.take() {
             None => to.error("ERR EXEC without MULTI"),

@@ -1,23 +1,23 @@
-//! Reads commands from bytes: arrays of bulk strings, and the lines that a person types.
+//! Parses commands: arrays of bulk strings, and inline commands that a person types.
 //!
-//! [`parse`] looks at the front of a buffer and says whether a whole command is there. It keeps nothing between calls,
-//! never recurses, never believes a length before the bytes are there, and copies nothing but the words of a typed line.
-//! Words are bytes: nothing here asks whether they are text.
+//! [`parse`] checks whether a whole command is at the front of a buffer. It keeps no state between calls, never recurses,
+//! never trusts a length before the bytes have arrived, and copies only the words of an inline command. Words are bytes, not
+//! necessarily text.
 
 use std::fmt;
 
 use smallvec::SmallVec;
 
-/// What one command may take.
+/// Bounds of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Words of a command, its name included.
+    /// Words of a command, including its name.
     pub max_words: usize,
     /// Bytes of one word.
     pub max_word_bytes: usize,
-    /// Bytes of a whole command as it is sent.
+    /// Bytes of a whole command as sent.
     pub max_command_bytes: usize,
-    /// Bytes of a typed line.
+    /// Bytes of an inline command.
     pub max_line_bytes: usize,
 }
 
@@ -35,7 +35,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// For a peer that has yet to say who it is: enough for that, and no more.
+    /// Bounds for an unauthenticated peer: enough to log in, and no more.
     #[must_use]
     pub fn for_stranger(self) -> Self {
         let word = self.max_word_bytes.min(4 * 1024);
@@ -48,30 +48,30 @@ impl Bounds {
     }
 }
 
-/// The words of a command, where they lie in the buffer.
+/// The words of a command, as slices of the buffer.
 pub type Words<'b> = SmallVec<[&'b [u8]; 8]>;
 
-/// What the front of a buffer holds.
+/// What is at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A command; one without words is to be passed over.
+    /// A command; one without words is skipped.
     Command {
-        /// The bytes it takes, up to the next command.
+        /// Its length in bytes.
         length: usize,
     },
-    /// A command as a person types it.
+    /// An inline command.
     Line {
-        /// Its words, their quotes undone.
+        /// Its words, unquoted.
         words: Vec<Vec<u8>>,
-        /// The bytes it takes, up to the next command.
+        /// Its length in bytes.
         length: usize,
     },
     /// The beginning of a command.
     Incomplete {
-        /// The buffer cannot hold all of it before it is this long.
+        /// The length of the buffer at which it may be complete.
         at_least: usize,
     },
-    /// Nothing that could become a command: where the next one begins is anybody's guess.
+    /// Not a command: where the next one begins is unknown.
     Malformed(Malformed),
 }
 
@@ -82,10 +82,10 @@ pub enum Malformed {
     WordCount,
     /// More words than allowed.
     TooManyWords {
-        /// What is allowed.
+        /// The bound.
         most: usize,
     },
-    /// A word does not begin as one.
+    /// A word does not start with `$`.
     NotAWord {
         /// Its first byte.
         found: u8,
@@ -94,24 +94,24 @@ pub enum Malformed {
     WordLength,
     /// A longer word than allowed.
     WordTooLong {
-        /// What is allowed.
+        /// The bound.
         most: usize,
     },
-    /// A word goes on after its length.
+    /// A word is longer than its length.
     WordEnd,
     /// A longer command than allowed.
     CommandTooLong {
-        /// What is allowed.
+        /// The bound.
         most: usize,
     },
     /// A longer line than allowed.
     LineTooLong {
-        /// What is allowed.
+        /// The bound.
         most: usize,
     },
-    /// A quote that is never closed, or is followed by more of the same word.
+    /// A quote that is not closed, or is followed by more of the same word.
     Quotes,
-    /// An HTTP request. A web page may make a browser send one here with commands in its body, so none is read.
+    /// An HTTP request. A web page may make a browser send one here with commands in its body, so nothing of it is executed.
     Http,
 }
 
@@ -138,8 +138,8 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Reads the command at the front of `buffer`. The words of a [`Parsed::Command`] are left in `words`, whatever was there
-/// before; otherwise what is there means nothing.
+/// Parses the command at the front of `buffer`. For a [`Parsed::Command`] its words replace the content of `words`;
+/// otherwise the content of `words` is unspecified.
 #[must_use]
 #[inline]
 pub fn parse<'b>(buffer: &'b [u8], bounds: &Bounds, words: &mut Words<'b>) -> Parsed {
@@ -157,7 +157,7 @@ pub fn parse<'b>(buffer: &'b [u8], bounds: &Bounds, words: &mut Words<'b>) -> Pa
 
 /// Why there is no command.
 enum Stop {
-    /// At least so many more bytes are needed.
+    /// At least this many more bytes are needed.
     Short {
         missing: usize,
     },
@@ -202,10 +202,10 @@ fn parse_array<'b>(
     Ok(Parsed::Command { length: buffer.len() - rest.len() })
 }
 
-/// The number on the line at the front of `bytes`, and what follows the line.
+/// The number on the line at the front of `bytes`, and the rest after the line.
 #[inline]
 fn read_number(bytes: &[u8], wrong: Malformed) -> Result<(usize, &[u8]), Stop> {
-    // Almost all numbers are as short as this.
+    // Almost all numbers are this short.
     match bytes {
         [one @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => Ok((usize::from(one - b'0'), rest)),
         [ten @ b'0'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
@@ -215,7 +215,7 @@ fn read_number(bytes: &[u8], wrong: Malformed) -> Result<(usize, &[u8]), Stop> {
     }
 }
 
-/// More digits make no length that is allowed.
+/// More digits cannot be an allowed length.
 const MAX_DIGITS: usize = 10;
 
 fn read_long_number(bytes: &[u8], wrong: Malformed) -> Result<(usize, &[u8]), Stop> {
@@ -249,7 +249,7 @@ fn parse_line(buffer: &[u8], bounds: &Bounds) -> Result<Parsed, Stop> {
     Ok(Parsed::Line { words, length: end + 1 })
 }
 
-/// The words of a line. `"…"` may hold escapes, `'…'` only `\'`.
+/// The words of a line. `"…"` may contain escapes, `'…'` only `\'`.
 fn split_line(line: &[u8], bounds: &Bounds) -> Result<Vec<Vec<u8>>, Malformed> {
     let mut words = Vec::new();
     let mut rest = line.trim_ascii_start();
@@ -272,7 +272,7 @@ fn take_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), Malformed> {
             [] => return Ok((word, rest)),
             [quote @ (b'"' | b'\''), ref after @ ..] => {
                 rest = take_quoted(after, quote, &mut word)?;
-                // A quote ends its word.
+                // A closing quote ends its word.
                 return match rest.first() {
                     Some(next) if !next.is_ascii_whitespace() => Err(Malformed::Quotes),
                     _ => Ok((word, rest)),
@@ -287,7 +287,7 @@ fn take_word(line: &[u8]) -> Result<(Vec<u8>, &[u8]), Malformed> {
     }
 }
 
-/// Appends what is quoted at the front of `text` to `word`; what is left begins after the closing quote.
+/// Appends the quoted text at the front of `text` to `word`; returns the rest after the closing quote.
 fn take_quoted<'t>(text: &'t [u8], quote: u8, word: &mut Vec<u8>) -> Result<&'t [u8], Malformed> {
     let mut rest = text;
     loop {

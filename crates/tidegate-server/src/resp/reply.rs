@@ -1,6 +1,6 @@
-//! Writes replies, in either version of the protocol.
+//! Writes replies, in both versions of the protocol.
 
-/// Which version a client asked for.
+/// The protocol version of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RespVersion {
     #[default]
@@ -16,12 +16,12 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
-    /// Goes on writing into `buffer`, which is empty.
+    /// Continues writing into `buffer`, which is empty.
     pub(crate) fn lend(&mut self, buffer: Vec<u8>) {
         self.bytes = buffer;
     }
 
-    /// Gives the buffer back, with what was written.
+    /// Returns the buffer with the replies.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
@@ -30,7 +30,7 @@ impl Replies {
         self.version
     }
 
-    /// Replies from here on are in `version`.
+    /// Writes later replies in `version`.
     pub(crate) fn set_version(&mut self, version: RespVersion) {
         self.version = version;
     }
@@ -47,12 +47,12 @@ impl Replies {
         self.bytes.clear();
     }
 
-    /// A short text of ours.
+    /// A short fixed text.
     pub(crate) fn simple(&mut self, text: &str) {
         self.line(b'+', text);
     }
 
-    /// An error: its first word is a code that clients tell errors apart by.
+    /// An error: its first word is a code by which clients distinguish errors.
     pub(crate) fn error(&mut self, text: &str) {
         self.line(b'-', text);
     }
@@ -81,7 +81,7 @@ impl Replies {
         self.header(b'*', signed(items));
     }
 
-    /// A map; keys and values follow in turn.
+    /// A map; keys and values follow alternately.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.version {
             RespVersion::Resp2 => self.array(2 * pairs),
@@ -89,7 +89,7 @@ impl Replies {
         }
     }
 
-    /// A reply whose beginning was written before, and which ends with three integers.
+    /// A reply with a prepared beginning that ends with three integers.
     #[inline]
     pub(crate) fn opened_with(&mut self, opening: &[u8], numbers: [i64; 3]) {
         self.bytes.extend_from_slice(opening);
@@ -112,16 +112,16 @@ impl Replies {
 
     fn line(&mut self, kind: u8, text: &str) {
         self.bytes.push(kind);
-        // A line end inside would be the end of the reply, and what follows another: a peer's bytes may be quoted here.
+        // A line break inside would end the reply early and forge another one: the text may quote a peer's bytes.
         self.bytes.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
         self.bytes.extend_from_slice(b"\r\n");
     }
 }
 
-/// A colon, a sign, nineteen digits and the line end.
+/// A colon, a sign, nineteen digits and the line break.
 const LONGEST_INTEGER: usize = 23;
 
-/// Writes an integer reply to the front of `to`; how many bytes that took.
+/// Writes an integer reply to the front of `to`; returns its length.
 #[inline]
 fn write_integer(to: &mut [u8], number: i64) -> usize {
     if number == -1 {
@@ -141,7 +141,7 @@ fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A few bytes of a peer's, as an error may quote them.
+/// A few of a peer's bytes, for an error message.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     const LONGEST: usize = 64;
     let more = if bytes.len() > LONGEST { "…" } else { "" };

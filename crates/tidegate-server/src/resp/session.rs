@@ -1,6 +1,6 @@
-//! What a connection is: who is at its other end, and the commands that only speak of that.
+//! A connection's state, and the commands about it.
 //!
-//! Nothing here decides a request or touches a socket.
+//! Decides no requests and touches no socket.
 
 use super::catalogue::{self, Command, CommandEntry};
 use super::login::{Attempt, DEFAULT_USER, Logins};
@@ -19,31 +19,31 @@ pub(crate) struct Session {
     library: [Vec<u8>; 2],
     /// Wrong passwords so far.
     wrong: u32,
-    /// Which of the databases that a Redis usually has.
+    /// The selected database.
     database: u8,
 }
 
-/// Databases of a Redis that nobody configured.
+/// The databases of a Redis with default settings.
 const DATABASES: u8 = 16;
 
-/// Whether the peer may ask for everything.
+/// Whether the peer is authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Granted,
-    /// It has yet to give the password.
+    /// It has not logged in yet.
     Stranger,
 }
 
-/// What becomes of the connection after a reply.
+/// What happens to the connection after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     GoOn,
-    /// The password was wrong: the reply comes late, and nothing else before it.
+    /// The password was wrong: the reply is delayed, and nothing is answered before it.
     GoOnLater,
     Close,
 }
 
-/// What a session may need to know of the world around it.
+/// The environment of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Around<'w> {
     pub(crate) logins: &'w Logins,
@@ -52,7 +52,7 @@ pub(crate) struct Around<'w> {
     pub(crate) now: Timestamp,
 }
 
-/// A client's name, and those of its library, are kept: so they have a bound.
+/// The longest client or library name: they are kept.
 const MAX_LABEL_BYTES: usize = 256;
 
 /// Wrong passwords after which a connection is closed.
@@ -68,12 +68,12 @@ impl Session {
         self.access
     }
 
-    /// In which database `CL.THROTTLE` counts.
+    /// The database in which `CL.THROTTLE` counts.
     pub(crate) fn database(&self) -> u8 {
         self.database
     }
 
-    /// Answers a command that is about the connection or the server.
+    /// Answers a command about the connection or the server.
     pub(crate) fn answer(
         &mut self,
         command: Command,
@@ -174,7 +174,7 @@ impl Session {
         }
     }
 
-    /// Lets the peer in, or replies why not and says what becomes of the connection.
+    /// Logs the peer in, or replies why not; returns what happens to the connection.
     fn log_in(
         &mut self,
         user: &[u8],
@@ -183,7 +183,7 @@ impl Session {
         to: &mut Replies,
     ) -> Result<(), Then> {
         if !around.logins.are_needed() {
-            // Client libraries know an optional password by these words.
+            // Client libraries recognize an optional password by these words.
             to.error(
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
@@ -263,7 +263,7 @@ impl Session {
     }
 }
 
-/// What a client says in `HELLO`.
+/// The arguments of `HELLO`.
 struct Hello<'w> {
     version: RespVersion,
     credentials: Option<(&'w [u8], &'w [u8])>,

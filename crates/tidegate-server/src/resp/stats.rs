@@ -1,4 +1,4 @@
-//! What `INFO` tells of the server.
+//! The content of `INFO`.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ impl Stats {
         Stats { clock, began, accepted: zero(), connected: zero(), commands: zero() }
     }
 
-    /// Counts a new connection until the answer is dropped; its number is unique.
+    /// Counts a connection until the result is dropped; its id is unique.
     pub(crate) fn connected(self: &Arc<Self>) -> Connected {
         self.connected.fetch_add(1, Ordering::Relaxed);
         Connected { number: self.accepted.fetch_add(1, Ordering::Relaxed) + 1, stats: Arc::clone(self) }
@@ -33,7 +33,7 @@ impl Stats {
         self.commands.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// The sections asked for; all if none is.
+    /// The requested sections; all if none is requested.
     pub(crate) fn report(&self, wanted: &[&[u8]]) -> String {
         let uptime_s = self.clock.now().since(self.began).get() / 1_000_000;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed).to_string();
@@ -41,7 +41,7 @@ impl Stats {
             (
                 "Server",
                 &[
-                    // Clients choose what they may ask for by this.
+                    // Clients derive the available commands from this.
                     ("redis_version", SPOKEN_VERSION.to_owned()),
                     ("redis_mode", "standalone".to_owned()),
                     ("tidegate_version", env!("CARGO_PKG_VERSION").to_owned()),
@@ -81,7 +81,7 @@ impl Stats {
     }
 }
 
-/// The version of Redis whose connection commands are spoken.
+/// The version of Redis whose connection commands are supported.
 const SPOKEN_VERSION: &str = "7.0.0";
 
 impl std::fmt::Debug for Stats {

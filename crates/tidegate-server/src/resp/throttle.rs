@@ -1,8 +1,8 @@
-//! `CL.THROTTLE`: a token bucket that the caller describes with every call, as redis-cell has it.
+//! `CL.THROTTLE`: a token bucket that the caller describes with every call, as in redis-cell.
 //!
-//! Numbers and replies are redis-cell's. Three things are not: a negative quantity is an error and gives nothing back,
-//! numbers that cannot be counted are an error and never wrap, and a key whose *period* changes begins anew (a changed
-//! burst or count goes on from what was spent).
+//! Numbers and replies are redis-cell's, with three differences: a negative quantity is an error and refunds nothing,
+//! numbers out of range are an error and never wrap, and a key with a changed *period* starts afresh (with a changed burst
+//! or count it continues from what was spent).
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use tidegate_store::{CellKey, Spend};
 use super::reply::{Replies, quoted};
 use crate::json::MAX_VALUE_BYTES;
 
-/// What one call asks.
+/// A parsed call.
 #[derive(Debug)]
 pub(crate) struct Throttle<'b> {
     pub(crate) key: &'b [u8],
-    /// The database that the client chose: the same key in another one is another bucket.
+    /// The selected database: the same key in another one is another bucket.
     pub(crate) database: u8,
     pub(crate) quota: Quota,
     pub(crate) hits: Hits,
 }
 
-/// The numbers that describe a bucket, as the caller gives them.
+/// The numbers that describe a bucket, as given by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quota {
     max_burst: u64,
@@ -33,10 +33,10 @@ pub(crate) struct Quota {
 }
 
 impl<'b> Throttle<'b> {
-    /// Reads `key max_burst count period [quantity]`, which are as many words as there should be.
+    /// Parses `key max_burst count period [quantity]`; the number of words was checked before.
     ///
     /// # Errors
-    /// What is wrong, for the client to read.
+    /// What is wrong, as text for the client.
     #[inline]
     pub(crate) fn read(words: &[&'b [u8]]) -> Result<Self, String> {
         let [key, max_burst, count, period, quantity @ ..] = words else {
@@ -56,7 +56,7 @@ impl<'b> Throttle<'b> {
 }
 
 impl Throttle<'_> {
-    /// Writes which cell it spends from.
+    /// Writes the key of its cell.
     #[inline]
     pub(crate) fn write_key(&self, key: &mut impl Extend<u8>) {
         if self.database > 0 {
@@ -66,7 +66,7 @@ impl Throttle<'_> {
     }
 }
 
-/// A whole number from 0 to what a signed one can hold: more does not fit into a reply.
+/// A whole number from 0 to `i64::MAX`: a larger one does not fit into a reply.
 #[inline]
 pub(crate) fn read_number(name: &str, word: &[u8]) -> Result<u64, String> {
     // Nineteen digits always fit.
@@ -101,11 +101,11 @@ pub(crate) struct Bucket {
     limit: Limit,
     scope: Scope,
     refill_time: Micros,
-    /// How its replies begin: those that let pass, and those that do not.
+    /// The prepared beginnings of its replies: admitted, and refused.
     openings: [Box<[u8]>; 2],
 }
 
-/// Where these cells live, beside the domains of rules.
+/// The domain of these cells, beside those of rules.
 const DOMAIN: &[u8] = b"cl.throttle";
 
 impl Bucket {
@@ -120,14 +120,14 @@ impl Bucket {
         let bucket = Rate::new(quota.count, period).and_then(|rate| TokenBucket::new(rate, size));
         let bucket = bucket.map_err(|LimitError { problem, hint, .. }| format!("{problem}, {hint}"))?;
         let limit = Limit::TokenBucket(bucket);
-        // As rules name their cells: domain, rule, limit name, algorithm, period.
+        // Named like the cells of rules: domain, rule, limit name, algorithm, period.
         let period = period.to_string();
         let scope = Scope::new(&[DOMAIN, b"", b"", limit.algorithm().name().as_bytes(), period.as_bytes()]);
         let openings = [0, 1].map(|limited| format!("*5\r\n:{limited}\r\n:{size}\r\n").into_bytes().into());
         Ok(Bucket { quota, limit, scope, refill_time: bucket.refill_time(), openings })
     }
 
-    /// What spends `hits` of it; `key` has its length before it.
+    /// Spends `hits` of it; `key` is prefixed with its length.
     #[inline]
     pub(crate) fn spend<'a>(&'a self, key: &'a [u8], hits: Hits) -> Spend<'a> {
         Spend {
@@ -136,11 +136,11 @@ impl Bucket {
         }
     }
 
-    /// Writes limited, limit, remaining, seconds to wait (-1: none, or for ever), seconds until all is back.
+    /// Writes limited, limit, remaining, seconds to wait (-1: none, or for ever), seconds until the full quota is back.
     #[inline]
     pub(crate) fn write_reply(&self, hits: Hits, outcome: &Outcome, to: &mut Replies) {
         let wait = match hits {
-            // No tokens always fit, unless the bucket was larger when it was filled.
+            // Zero tokens always fit, unless the bucket was larger when it was filled.
             Hits::ZERO => Some(outcome.reset_after.saturating_sub(self.refill_time)),
             _ if outcome.is_admitted() => Some(Micros::ZERO),
             _ => outcome.retry_after(),
@@ -159,23 +159,23 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The buckets that a connection described lately: most describe one, over and over.
+/// The buckets that a connection described recently: most describe one, over and over.
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
     known: Vec<Arc<Bucket>>,
-    /// Where the one asked for last is.
+    /// The index of the last one used.
     latest: usize,
-    /// Who has to go when there is one too many.
+    /// The index of the next one to replace.
     next_out: usize,
 }
 
 const MOST_BUCKETS: usize = 32;
 
 impl Buckets {
-    /// The bucket of `quota`, made only if it is not among the last few.
+    /// The bucket of `quota`, created if it is not among the last few.
     ///
     /// # Errors
-    /// What is wrong with the numbers, for the client to read.
+    /// What is wrong with the numbers, as text for the client.
     #[inline]
     pub(crate) fn get(&mut self, quota: Quota) -> Result<&Arc<Bucket>, String> {
         let is_latest = self.known.get(self.latest).is_some_and(|bucket| bucket.quota == quota);
@@ -185,7 +185,7 @@ impl Buckets {
         Ok(&self.known[self.latest])
     }
 
-    /// The bucket that was asked for last.
+    /// The last bucket used.
     #[inline]
     pub(crate) fn latest(&self) -> Option<&Bucket> {
         self.known.get(self.latest).map(|bucket| &**bucket)

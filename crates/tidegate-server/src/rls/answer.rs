@@ -1,7 +1,7 @@
-//! The limiter's decisions as Envoy's answers: one status per descriptor, in order.
+//! Decisions as Envoy's answers: one status per descriptor, in order.
 //!
-//! One difference to envoyproxy/ratelimit is meant: a request that is refused spends nothing, not even from the
-//! descriptors that would have passed. Their statuses say OK, and what is left unspent.
+//! One deliberate difference from envoyproxy/ratelimit: a refused request spends nothing, not even from the descriptors that
+//! would have been admitted. Their statuses are OK, with the unspent remainder.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, U
 use crate::headers::HeaderSets;
 use crate::service::{OVERRIDE, Service};
 
-/// The answer to a request that came at `began`: `decision` as a whole, and what was said to each descriptor, by its place
-/// in the decision on it.
+/// The answer to a request that came at `began`: the whole `decision`, and each descriptor's outcome with its index in the
+/// decision about it.
 pub(super) fn response<'d>(
     service: &Service,
     decision: &Decision,
@@ -35,7 +35,7 @@ pub(super) fn response<'d>(
     response
 }
 
-/// The answer where there are no rules: every descriptor passes, and no limit is told.
+/// The answer without rules: every descriptor is admitted, and no limit is reported.
 pub(super) fn all_ok(descriptors: usize) -> RateLimitResponse {
     let ok = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     RateLimitResponse {
@@ -56,8 +56,8 @@ fn status(decision: &Decision, descriptor: DescriptorDecision) -> DescriptorStat
                 ..unit_of(limit)
             });
             status.limit_remaining = narrow(limit.outcome.remaining);
-            // Envoy makes a Retry-After of the longest one of a refusal: so that is when to try again. Until the full
-            // quota is back, callers of a token bucket would wait far too long.
+            // Envoy derives Retry-After from the longest one of a refusal, so this is when to retry. The time until the full
+            // quota is back would make callers of a token bucket wait far too long.
             let refused = limit.outcome.retry_after().filter(|_| descriptor.over_limit);
             let until = refused.unwrap_or(limit.outcome.reset_after);
             status.duration_until_reset = prost_types::Duration::try_from(Duration::from(until)).ok();
@@ -68,7 +68,7 @@ fn status(decision: &Decision, descriptor: DescriptorDecision) -> DescriptorStat
     status
 }
 
-/// The name that the limit itself has, as envoyproxy/ratelimit tells it; else its rule's.
+/// The limit's own name, as envoyproxy/ratelimit reports it; otherwise its rule's.
 fn limit_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
     let rule = decision.rule_of(report);
     rule.map_or(OVERRIDE, |rule| rule.label().unwrap_or_else(|| Rule::name(rule)))
@@ -101,7 +101,7 @@ fn header_value((name, value): (&http::HeaderName, &http::HeaderValue)) -> Heade
     }
 }
 
-/// Envoy's counts are 32 bits wide; more than that is told as the most there is.
+/// Envoy's counts have 32 bits; larger ones saturate.
 fn narrow(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

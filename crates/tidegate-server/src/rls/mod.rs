@@ -1,7 +1,7 @@
-//! Envoy's rate limit service, version 3: its messages under short names, and what they mean.
+//! Envoy's rate limit service, version 3: its messages under short names, and their semantics.
 //!
-//! The messages are generated from `proto/` and committed; `tests/it/generated.rs` keeps both equal. `question` and
-//! `answer` hold envoyproxy/ratelimit's rules for them, whichever transport carries them. Nothing here decides anything.
+//! The messages are generated from `proto/` and committed; `tests/it/generated.rs` checks that they match. `question` and
+//! `answer` implement envoyproxy/ratelimit's semantics for any transport. Nothing here decides anything.
 
 mod answer;
 mod question;
@@ -28,14 +28,14 @@ use crate::service::Service;
 /// Every message and service above as a `FileDescriptorSet`, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("../generated/descriptors.bin");
 
-/// The path of the one method, as it travels in `:path`.
+/// The path of the only method, as sent in `:path`.
 pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// One entry of a descriptor.
 ///
-/// Its value is bytes where Envoy's file says text, which is the same on the wire. Envoy passes on what its clients send,
-/// a header with any bytes in it included. A message that could not be read for that would be an error, and on an error
-/// Envoy lets the request pass.
+/// Its value is bytes where Envoy's file says string, which is the same on the wire. Envoy forwards what its clients send,
+/// including headers with arbitrary bytes. A message that is rejected for that would be an error, and on an error Envoy
+/// admits the request.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Entry {
     /// The attribute's name.
@@ -47,10 +47,10 @@ pub struct Entry {
 }
 
 impl Service {
-    /// Answers Envoy's question.
+    /// Answers an Envoy request.
     ///
     /// # Errors
-    /// When the question itself is wrong. Whatever the rules and the store say is an answer.
+    /// The request itself is invalid. Any result of the rules or the store is an answer.
     pub(crate) async fn should_rate_limit(
         &self,
         request: &RateLimitRequest,
@@ -69,13 +69,13 @@ impl Service {
                 answer::response(self, &decision, places, began)
             })
         };
-        // An unknown domain passes, as Envoy's users expect; the limiter has told the observer.
+        // An unknown domain is admitted, as Envoy's users expect; the limiter has notified the observer.
         Ok(answer.unwrap_or_else(|_| answer::all_ok(asks.len())))
     }
 
-    /// Answers a question some of whose descriptors have negative hits: those are given back if the others pass, and a
-    /// request that is refused changes nothing. The protocol has no place for when they were spent: they go back
-    /// into the current window.
+    /// Answers a request with negative hits in some descriptors: those are refunded if the others are admitted; a refused
+    /// request changes nothing. The protocol has no field for when the hits were spent, so they go back into the current
+    /// window.
     async fn spend_and_give_back(
         &self,
         request: &RateLimitRequest,
@@ -97,11 +97,11 @@ impl Service {
                 Ok(()) => {}
                 Err(RefundError::UnknownDomain(error)) => return Err(error),
                 Err(error) => {
-                    tracing::debug!(domain = request.domain, %error, "negative hits were not given back");
+                    tracing::debug!(domain = request.domain, %error, "negative hits were not refunded");
                 }
             }
         }
-        // Looks: they tell what is left now.
+        // Checks with cost 0, which report the current remainder.
         let looks: Vec<DescriptorAsk<'_>> = returned.iter().map(|place| asks[*place]).collect();
         let left = self.limiter.check(&for_gateway(&request.domain, &looks)).await?;
         let overall = decision.as_ref().unwrap_or(&left);
@@ -113,7 +113,7 @@ impl Service {
     }
 }
 
-/// A gateway cannot hold a request back.
+/// A gateway cannot delay a request.
 fn for_gateway<'a>(domain: &'a str, descriptors: &'a [DescriptorAsk<'a>]) -> CheckRequest<'a> {
     CheckRequest::new(domain, descriptors).patience(Patience::MustGoNow)
 }

@@ -1,6 +1,6 @@
-//! Envoy's questions as the limiter's: bounds, hits, and the limits that descriptors bring along.
+//! Converts Envoy's requests to limiter requests: bounds, hits, and the limits that descriptors bring along.
 //!
-//! A descriptor's hits come before the request's, a limit that it brings along before the rules.
+//! A descriptor's hits take precedence over the request's, and a limit in a descriptor over the rules.
 
 use smallvec::SmallVec;
 use tidegate_core::{Hits, Micros};
@@ -9,12 +9,12 @@ use tidegate_limiter::{DescriptorAsk, LimitOverride};
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use crate::json::{MAX_ATTRIBUTES, MAX_DOMAIN_BYTES, MAX_NAME_BYTES};
 
-/// Descriptors of one request.
+/// The most descriptors of a request.
 const MAX_DESCRIPTORS: usize = 100;
 
 const DAY: u64 = 86_400;
 
-/// What is wrong with a question, and where.
+/// What is wrong with a request, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub(crate) struct Mistake {
@@ -26,7 +26,7 @@ pub(crate) struct Mistake {
 /// One descriptor's attributes.
 pub(super) type DescriptorEntries<'a> = SmallVec<[(&'a str, &'a [u8]); 4]>;
 
-/// The limits that descriptors bring along, each at its descriptor's place; empty where none does.
+/// The limits in descriptors, by the descriptor's index; empty if there are none.
 pub(super) type Overrides = Vec<Option<LimitOverride>>;
 
 /// The attributes of every descriptor.
@@ -38,7 +38,7 @@ fn entries_of(descriptor: &RateLimitDescriptor) -> DescriptorEntries<'_> {
     descriptor.entries.iter().map(|entry| (entry.key.as_str(), &entry.value[..])).collect()
 }
 
-/// What is asked for every descriptor.
+/// The asks of all descriptors.
 pub(super) fn asks<'a>(
     request: &RateLimitRequest,
     entries: &'a [DescriptorEntries<'_>],
@@ -53,12 +53,12 @@ pub(super) fn asks<'a>(
         .collect()
 }
 
-/// Hits that a descriptor asks for, or gives back: its own before the request's, and one where neither says anything.
+/// The hits that a descriptor spends or refunds: its own, otherwise the request's, otherwise one.
 pub(super) fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
     Hits::new(descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1))))
 }
 
-/// The limits that descriptors bring along.
+/// The limits in descriptors.
 pub(super) fn overrides(request: &RateLimitRequest) -> Result<Overrides, Mistake> {
     if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
         return Ok(Overrides::new());
@@ -98,10 +98,10 @@ fn limit_override(
         .map_err(|error| wrong("unit_multiplier", format!("{}; {}", error.problem, error.hint)))
 }
 
-/// Refuses what is empty where something is needed, and what is too large.
+/// Rejects empty required fields and values that are too large.
 ///
-/// All of this comes from a gateway's configuration. Values come from its clients, and are bounded by the message alone:
-/// on an error Envoy lets the request pass, so a client must not be able to cause one.
+/// These fields come from a gateway's configuration. Values come from its clients, and only the message size bounds them: on
+/// an error Envoy admits the request, so a client must not be able to cause one.
 pub(super) fn check_bounds(request: &RateLimitRequest) -> Result<(), Mistake> {
     check_not_empty(request.domain.len(), || "domain".to_owned())?;
     check_at_most(request.domain.len(), MAX_DOMAIN_BYTES, "bytes", || "domain".to_owned())?;

@@ -1,4 +1,4 @@
-//! The thread that accepts connections and deals them out; it never reads from one.
+//! The thread that accepts connections and assigns them to workers; it never reads from one.
 
 use super::load::{Loads, Place};
 use super::occasional::Occasional;
@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// How long to wait after a failed accept: out of file descriptors stays so for a while, and retrying at once would
-/// take a core from the workers.
+/// The wait after a failed accept: a lack of file descriptors lasts for a while, and retrying at once would take a core from
+/// the workers.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The least time between two log lines of the same kind.
@@ -25,8 +25,8 @@ const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
 
-/// After this long without the peer acknowledging what we sent (a peer that stops reading included) the system closes
-/// the connection, so a stalled reader cannot hold a place for ever.
+/// The system closes a connection whose peer has not acknowledged data for this long (for example because it stopped
+/// reading), so a stalled reader cannot hold a place for ever.
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn spawn(
@@ -61,7 +61,7 @@ pub(super) fn spawn(
                 let mut stopping = stopping.clone();
                 accepting.spawn(async move {
                     tokio::select! {
-                        // An error: nobody is left to say so, which is how it is said.
+                        // An error means that the sender was dropped, which is the signal to stop.
                         _ = stopping.changed() => {}
                         () = dealer.accept_all(socket) => {}
                     }
@@ -78,7 +78,7 @@ struct Dealer {
     index: usize,
     queues: Vec<Queue>,
     loads: Arc<Loads>,
-    /// Connections that were refused, and failures to accept one: a flood of them is one log line.
+    /// Refused connections, and failed accepts: a flood of them is one log line.
     refusals: Occasional,
     failures: Occasional,
 }
@@ -109,16 +109,16 @@ impl Dealer {
             }
             return;
         };
-        // A peer that is already gone fails here; the worker would find out a moment later.
+        // If the peer is already gone this fails; the worker would find out a moment later.
         let Ok(stream) = prepare(stream) else { return };
-        // The queue holds as many as there are places, so it is only ever closed, never full.
+        // The queue is as long as there are places, so it may be closed but never full.
         let _ = self.queues[worker.0].try_send(Dealt { stream, peer, place });
     }
 }
 
 impl Dealer {
-    /// A place for one more connection. Where others are on their way out, they are waited for; who comes next waits in
-    /// the system's queue meanwhile.
+    /// A place for one more connection. If others are leaving, waits for them; the next connections wait in the system's
+    /// queue meanwhile.
     async fn place_for(&self, peer: SocketAddr) -> Option<(WorkerId, Place)> {
         for _ in 0..LEAVE_LOOKS {
             let place = self.loads.take_place(self.index, peer.ip());
@@ -131,11 +131,11 @@ impl Dealer {
     }
 }
 
-/// How often, and how many times, it is looked whether somebody has left.
+/// How often, and how many times, to check whether one has left.
 const LEAVE_PAUSE: Duration = Duration::from_millis(1);
 const LEAVE_LOOKS: usize = 200;
 
-/// Leaves this thread's runtime: the socket belongs to a worker's from here.
+/// Detaches the socket from this thread's runtime: from here on it belongs to a worker's.
 fn prepare(stream: TcpStream) -> io::Result<std::net::TcpStream> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(&stream);

@@ -1,10 +1,10 @@
-//! The one-way signal that asks a connection to finish: because the data plane stops, because it has been silent for too
-//! long, or because it has to make room for another.
+//! The one-way signal that asks a connection to finish: because the data plane stops, because it was silent for too long, or
+//! because it must make room for another.
 
 use super::seat::Seat;
 use std::sync::Arc;
 
-/// Says when a connection should finish.
+/// Signals when a connection must finish.
 #[derive(Clone, Debug)]
 pub struct Drain(Arc<Seat>);
 
@@ -13,7 +13,7 @@ impl Drain {
         Drain(seat)
     }
 
-    /// Completes once the connection is to finish; at once if that is so already.
+    /// Completes once the connection must finish.
     pub async fn requested(self) {
         self.0.asked_to_leave().await;
     }

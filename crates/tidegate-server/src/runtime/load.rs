@@ -1,4 +1,4 @@
-//! How many connections each worker holds, per listener; the acceptor deals by it, metrics report it.
+//! The number of connections of each worker, by listener; the acceptor balances by it, metrics report it.
 
 use super::memory::Memory;
 use super::register::{Register, Room};
@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_access::PeerGroup;
 
-/// Connections of one listener that were asked to make room and are not gone yet. Beyond that new ones wait for them to
-/// go, so that no more files are open than were reckoned with.
+/// The most connections of a listener that were asked to leave and are not gone yet. Beyond that, new ones wait for them, so
+/// that no more files are open than planned.
 pub const MOST_LEAVING: usize = 64;
 
 /// Connection counts of a data plane.
 #[derive(Debug)]
 pub struct Loads {
     listeners: Vec<Counters>,
-    /// What unfinished requests hold, by worker.
+    /// The memory held by incomplete requests, by worker.
     memory: Vec<Arc<Memory>>,
     connection_memory: usize,
 }
@@ -81,14 +81,14 @@ impl Loads {
         })
     }
 
-    /// Bytes that requests hold which are not all here yet.
+    /// Bytes held by incomplete requests.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.memory.iter().map(|worker| worker.held()).sum()
     }
 
-    /// Takes a place on the worker with the fewest connections of `listener`, ties to the fewest overall; `None` when
-    /// there is no room. Where that takes another connection's seat, that one is asked to leave.
+    /// Takes a place on the worker with the fewest connections of `listener`, ties to the fewest overall; `None` if there is
+    /// no room. If that takes another connection's seat, that one is asked to leave.
     ///
     /// Only the acceptor thread calls this, so the counts can only shrink meanwhile and the bound holds.
     pub(super) fn take_place(
@@ -110,7 +110,7 @@ impl Loads {
         Some((WorkerId(worker), Place { loads: Arc::clone(self), listener, at, seat }))
     }
 
-    /// Whether connections are on their way out, so that a moment later there may be room.
+    /// Whether connections are leaving, so that there may be room in a moment.
     pub(super) fn some_are_leaving(&self, listener: usize) -> bool {
         self.listeners[listener].leaving.load(Ordering::Relaxed) > 0
     }
@@ -137,7 +137,7 @@ impl Counters {
             Room::Free => true,
             Room::None => false,
             Room::InPlaceOf(seat) => {
-                // Its count goes over to the new connection now; it is gone in a moment.
+                // The new connection takes over its count now; it will be gone in a moment.
                 self.open[seat.worker()].fetch_sub(1, Ordering::Relaxed);
                 self.leaving.fetch_add(1, Ordering::Relaxed);
                 self.evicted.fetch_add(1, Ordering::Relaxed);
@@ -148,12 +148,12 @@ impl Counters {
     }
 }
 
-/// One open connection in the counts; dropping it gives the place back.
+/// One open connection in the counts; dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     loads: Arc<Loads>,
     listener: usize,
-    /// Where its seat is in the register.
+    /// The index of its seat in the register.
     at: usize,
     seat: Arc<Seat>,
 }
@@ -172,7 +172,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let counters = &self.loads.listeners[self.listener];
         let mut register = counters.register.lock();
-        // The register's lock is what makes this a fact: only under it is a seat taken away.
+        // Reliable because a seat is removed only under the register's lock, which is held here.
         if self.seat.is_removed() {
             counters.leaving.fetch_sub(1, Ordering::Relaxed);
         } else {

@@ -1,7 +1,7 @@
-//! A bound on the bytes that requests hold before they are all here.
+//! Bounds the memory of incomplete requests.
 //!
-//! A request that came whole costs nothing here. One that comes in pieces holds what has come, and an HTTP/2 connection
-//! may begin a thousand: so each connection has a budget, and each worker one for all its connections.
+//! A request that arrived whole costs nothing here. One that arrives in pieces holds what has come, and an HTTP/2 connection
+//! may start a thousand: so each connection has a budget, and each worker one for all its connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ impl Memory {
     }
 }
 
-/// Bytes held by one request, given back when dropped.
+/// Bytes held by one request, released when dropped.
 #[derive(Debug)]
 pub struct Held {
     budgets: [Arc<Memory>; 2],
@@ -48,7 +48,7 @@ impl Held {
         Held { budgets, bytes: 0 }
     }
 
-    /// Holds `more`, unless a budget has no room for it.
+    /// Holds `more`, unless that exceeds a budget.
     #[must_use]
     pub fn grow(&mut self, more: usize) -> bool {
         let [connection, worker] = &self.budgets;

@@ -1,12 +1,11 @@
-//! Threads and sockets of the data plane: one worker thread per core, one thread that accepts.
+//! Threads and sockets of the data plane: one worker thread per core, and one acceptor thread.
 //!
 //! Each worker runs a single-threaded tokio runtime and serves its connections alone: a request is read, decided and
-//! answered on one core. One acceptor deals every new connection to the worker that holds the fewest of that
-//! listener, because Envoy opens few connections and keeps them: `SO_REUSEPORT` would hash them, perhaps all to the
-//! same core.
+//! answered on one core. One acceptor assigns every new connection to the worker with the fewest of that listener, because
+//! Envoy opens few connections and keeps them: `SO_REUSEPORT` would hash them, perhaps all to the same core.
 //!
-//! What a connection speaks is a [`Protocol`]'s business; nothing here knows HTTP, gRPC or RESP. Nothing here installs
-//! signal handlers or ends the process: whoever started a [`DataPlane`] calls [`DataPlane::drain`].
+//! A [`Protocol`] handles what is spoken on a connection; nothing here knows HTTP, gRPC or RESP. Nothing here installs
+//! signal handlers or ends the process: the owner of a [`DataPlane`] calls [`DataPlane::drain`].
 
 mod acceptor;
 mod drain;
@@ -35,15 +34,15 @@ use std::time::Duration;
 use tidegate_access::{ServerTls, Stream};
 use tokio::sync::watch;
 
-/// What to do with a connection.
+/// Serves connections.
 ///
-/// There is one instance per worker and listener, so that it may own what one core alone should use (its connections
-/// to Redis, its coalescers).
+/// There is one instance per worker and listener, so that it may own per-core state (its connections to Redis, its
+/// coalescers).
 pub trait Protocol: Send + Sync + 'static {
     /// Serves one connection to its end.
     ///
-    /// When [`Connection::drain`] asks, answer what was begun, tell the peer to go elsewhere, and return. Whatever is
-    /// left at the deadline is dropped.
+    /// When [`Connection::drain`] asks, finish the requests in progress, tell the peer to go elsewhere, and return.
+    /// Connections that remain at the deadline are dropped.
     fn serve(&self, connection: Connection) -> Serving;
 
     /// How long a connection may be silent.
@@ -55,16 +54,16 @@ pub trait Protocol: Send + Sync + 'static {
 /// How long a connection may be silent before it is asked to finish; up to an eighth longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Until its first request (after it has logged in, where it must).
+    /// Until its first request (after the login, if one is needed).
     pub first: Duration,
-    /// Between any further ones.
+    /// Between further requests.
     pub idle: Duration,
-    /// Also where a request is under way: because none takes so long.
+    /// Whether that applies with requests in flight too, because none takes so long.
     pub even_under_way: bool,
 }
 
 impl Patience {
-    /// For as long as it likes.
+    /// Without a limit.
     pub const ENDLESS: Patience =
         Patience { first: Duration::MAX, idle: Duration::MAX, even_under_way: false };
 }
@@ -72,30 +71,30 @@ impl Patience {
 /// A connection being served, until it ends.
 pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Makes the [`Protocol`] of one worker; called on that worker's thread, inside its runtime.
+/// Creates the [`Protocol`] of one worker; called on that worker's thread, inside its runtime.
 pub type MakeProtocol = Arc<dyn Fn(WorkerId) -> Arc<dyn Protocol> + Send + Sync>;
 
-/// What one worker does before it serves, inside its runtime.
+/// Work of one worker before it serves, inside its runtime.
 pub type WarmUp = Arc<dyn Fn(WorkerId) -> Serving + Send + Sync>;
 
-/// An accepted connection: `TCP_NODELAY` and keep-alive probes are set, TLS hands are shaken, nothing has been read.
+/// An accepted connection: `TCP_NODELAY` and keep-alive probes are set, the TLS handshake is done, nothing has been read.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its bytes, on a socket that is registered with this worker's runtime.
+    /// Its stream, on a socket that is registered with this worker's runtime.
     pub stream: Stream,
     /// The other end.
     pub peer: SocketAddr,
-    /// Says when to finish.
+    /// Signals when to finish.
     pub drain: Drain,
-    /// Says whether a request is under way: without one, it may have to make room for another connection.
+    /// Tracks whether a request is in flight: without one, it may have to make room for another connection.
     pub seat: Arc<Seat>,
 }
 
-/// Which worker: 0 up to the number of workers.
+/// A worker's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerId(pub usize);
 
-/// A bound socket and what is spoken on it.
+/// A bound socket and its protocol.
 pub struct Listener {
     name: &'static str,
     socket: std::net::TcpListener,
@@ -118,7 +117,7 @@ impl Listener {
         Ok(Self { name, socket, make: Arc::new(make), tls: None })
     }
 
-    /// The same over TLS.
+    /// Serves over TLS, if given.
     #[must_use]
     pub fn with_tls(mut self, tls: Option<Arc<ServerTls>>) -> Self {
         self.tls = tls;
@@ -131,15 +130,15 @@ impl Listener {
 pub struct Settings {
     /// Worker threads; by default one per core this process may use.
     pub workers: NonZeroUsize,
-    /// Open connections per listener. One more takes the place of an idle one, or is closed at once.
+    /// Open connections per listener. A further one replaces an idle one, or is closed at once.
     pub max_connections: NonZeroUsize,
-    /// Open connections of one address on one listener, where that is to be less than four times what is free.
+    /// Open connections of one address on one listener, if that is less than four times the free ones.
     pub max_connections_per_peer: Option<NonZeroUsize>,
-    /// Bytes that the unfinished requests of one connection may hold.
+    /// Bytes that the incomplete requests of one connection may hold.
     pub connection_memory: usize,
     /// The same for all connections of one worker.
     pub worker_memory: usize,
-    /// How long TLS may take to shake hands.
+    /// The longest TLS handshake.
     pub handshake_timeout: Duration,
     /// How long [`DataPlane::drain`] waits for connections to finish.
     pub drain_deadline: Duration,
@@ -162,10 +161,10 @@ impl Default for Settings {
 /// Enough for a fleet of sidecars; about 40 KB of buffers each at worst, so half a gigabyte at the bound.
 pub const DEFAULT_MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
-/// Sixteen requests of the largest size, all of them half here.
+/// Sixteen incomplete requests of the largest size.
 pub const DEFAULT_CONNECTION_MEMORY: usize = 4 << 20;
 
-/// The same for 16 connections that all do their worst.
+/// The same for 16 connections at their limit.
 pub const DEFAULT_WORKER_MEMORY: usize = 64 << 20;
 
 /// Two round trips and some arithmetic, on a bad line.
@@ -174,7 +173,7 @@ pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Shorter than the 30 s after which Kubernetes kills a pod.
 pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A running data plane. Dropping it begins a drain that nobody waits for.
+/// A running data plane. Dropping it starts a drain without waiting for it.
 pub struct DataPlane {
     addresses: Vec<(&'static str, SocketAddr)>,
     loads: Arc<Loads>,
@@ -189,8 +188,8 @@ impl DataPlane {
         DataPlane::start_warm(settings, listeners, Arc::new(|_| Box::pin(std::future::ready(()))))
     }
 
-    /// The same, after `warm_up` has ended on every worker: it says how long it takes at most. Connections that come
-    /// meanwhile wait to be accepted.
+    /// Like [`DataPlane::start`], after `warm_up` has ended on every worker; `warm_up` bounds its own time. Connections that
+    /// come meanwhile wait to be accepted.
     pub fn start_warm(
         settings: &Settings,
         listeners: Vec<Listener>,
@@ -212,7 +211,7 @@ impl DataPlane {
             .map(|id| worker::spawn(WorkerId(id), makers.clone(), settings, (warm_up.clone(), warm.clone())))
             .collect::<io::Result<Vec<_>>>()
             .map_err(|source| RuntimeError::Start { what: "worker", source })?;
-        // Nothing is ever sent: the last worker to be warm drops the last sender.
+        // Nothing is ever sent: the last worker to finish its warm-up drops the last sender.
         drop(warm);
         let _ = all_warm.recv();
         let queues = workers.iter().map(worker::Handle::queue).collect();
@@ -221,13 +220,13 @@ impl DataPlane {
         Ok(Self { addresses, loads, stop, acceptor, workers })
     }
 
-    /// Where each listener is bound, by name, in the order given.
+    /// The bound address of each listener, by name, in the order given.
     #[must_use]
     pub fn addresses(&self) -> &[(&'static str, SocketAddr)] {
         &self.addresses
     }
 
-    /// What each listener holds and has refused, for metrics; cheap to clone, valid after a drain.
+    /// The connection counts of each listener, for metrics; cheap to clone, valid after a drain.
     #[must_use]
     pub fn loads(&self) -> Arc<Loads> {
         Arc::clone(&self.loads)
@@ -239,7 +238,7 @@ impl DataPlane {
         self.workers.iter().map(worker::Handle::busy).collect()
     }
 
-    /// Stops accepting, lets connections finish until the deadline, and returns how many were cut off then.
+    /// Stops accepting, lets connections finish until the deadline, and returns how many were closed then.
     #[must_use]
     pub fn drain(self) -> Drained {
         drop(self.stop);
@@ -251,7 +250,7 @@ impl DataPlane {
     }
 }
 
-/// How a drain went.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
     /// Connections that had not finished at the deadline.
@@ -268,14 +267,14 @@ fn join<T>(thread: JoinHandle<T>) -> T {
 /// Why the data plane did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The address is taken, or not ours.
+    /// The address is in use, or not local.
     #[error("cannot listen for {name} on {address}")]
     Bind {
         /// The listener.
         name: &'static str,
-        /// What was asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -284,7 +283,7 @@ pub enum RuntimeError {
     Start {
         /// Listener, worker or acceptor.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },

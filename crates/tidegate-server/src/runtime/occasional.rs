@@ -1,9 +1,9 @@
-//! Something that may happen thousands of times in a second and is worth a log line now and then.
+//! Rate-limits log lines about events that may happen thousands of times per second.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Counts what happens between two lines.
+/// Counts events between two lines.
 #[derive(Debug)]
 pub(crate) struct Occasional {
     pause: Duration,
@@ -12,12 +12,12 @@ pub(crate) struct Occasional {
 }
 
 impl Occasional {
-    /// At most one line in each `pause`.
+    /// At most one line per `pause`.
     pub(crate) fn every(pause: Duration) -> Self {
         Occasional { pause, last: None, unsaid: 0 }
     }
 
-    /// It happened; how often since the last line, if it is time for another.
+    /// Counts an event; returns the number since the last line if it is time for another.
     pub(crate) fn happened(&mut self) -> Option<u64> {
         self.unsaid += 1;
         let now = Instant::now();

@@ -1,25 +1,25 @@
-//! The connections of one listener, and who has to go when there is no room for one more.
+//! The connections of one listener, and which one leaves when there is no room for another.
 //!
-//! An address may hold four times as many connections as are still free: alone it gets four fifths of a listener, two get
-//! four ninths each, and there is always room for one that holds none. Beyond its share, or where nothing is free, a new
-//! connection takes the seat of one that has no request under way: the address's own first, and in turns (as a page
-//! cache's clock does), so that who was just seated goes last.
+//! An address may hold four times as many connections as are free: alone it gets four fifths of a listener, two get four
+//! ninths each, and there is always room for a new address. Beyond its share, or if nothing is free, a new connection takes
+//! the seat of one without requests in flight: first of the same address, in turn (as in the clock algorithm of a page
+//! cache), so that the newest leave last.
 
 use super::seat::Seat;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tidegate_access::PeerGroup;
 
-/// What an address may hold, as a multiple of what is free.
+/// The share of an address, as a multiple of the free seats.
 const SHARE: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Register {
     seats: Vec<Option<Arc<Seat>>>,
     vacant: Vec<usize>,
-    /// Connections by address; as many entries as there are seats taken, at most.
+    /// Connections by address; at most as many entries as taken seats.
     peers: HashMap<PeerGroup, usize>,
-    /// Where to look for the next seat to take.
+    /// The clock hand: where the search for a seat to take continues.
     hand: usize,
     most: usize,
     most_per_peer: usize,
@@ -29,7 +29,7 @@ pub(super) struct Register {
 #[derive(Debug)]
 pub(super) enum Room {
     Free,
-    /// This one has been removed from the register, and must be asked to leave.
+    /// This one was removed from the register, and must be asked to leave.
     InPlaceOf(Arc<Seat>),
     None,
 }
@@ -54,7 +54,7 @@ impl Register {
         self.peers.get(&peer).copied().unwrap_or(0)
     }
 
-    /// Whether there is room for one more connection of `peer` without anybody leaving.
+    /// Whether there is room for one more connection of `peer` without removing another.
     pub(super) fn look_for_room(&self, peer: PeerGroup) -> Room {
         let free = self.most - self.taken();
         match free > 0 && self.held_by(peer) < self.most_per_peer.min(free.saturating_mul(SHARE)) {
@@ -63,7 +63,7 @@ impl Register {
         }
     }
 
-    /// Room for one more connection of `peer`: what is free, or somebody else's seat.
+    /// Makes room for one more connection of `peer`: a free seat, or another connection's.
     pub(super) fn make_room(&mut self, peer: PeerGroup) -> Room {
         if let Room::Free = self.look_for_room(peer) {
             return Room::Free;
@@ -81,7 +81,7 @@ impl Register {
         }
     }
 
-    /// The next seat in turn that may be taken. Two rounds: the first forgets who was used.
+    /// The next seat that may be taken. Two rounds: the first clears the marks of use.
     fn find(&mut self, may_leave: impl Fn(&Seat) -> bool) -> Option<usize> {
         for _ in 0..self.seats.len() * 2 {
             let at = self.hand % self.seats.len();
@@ -96,7 +96,7 @@ impl Register {
         None
     }
 
-    /// Seats a connection; where.
+    /// Seats a connection; returns its index.
     pub(super) fn insert(&mut self, seat: Arc<Seat>) -> usize {
         *self.peers.entry(seat.peer()).or_default() += 1;
         match self.vacant.pop() {
@@ -137,7 +137,7 @@ mod tests {
         Seat::new(PeerGroup::of(IpAddr::from(address)), 0, 0, Memory::new(0))
     }
 
-    /// Seats connections of `address` for as long as nobody has to leave.
+    /// Seats connections of `address` as long as none has to leave.
     fn fill(register: &mut Register, address: [u8; 4]) -> Vec<Arc<Seat>> {
         let mut seats = Vec::new();
         while let Room::Free = register.look_for_room(PeerGroup::of(IpAddr::from(address))) {
@@ -177,7 +177,7 @@ mod tests {
         let left = leaver(register.make_room(own[0].peer()));
         assert!(Arc::ptr_eq(&left, &own[1]));
         drop(busy);
-        // Bob's are idle now, but Alice does not live at Bob's expense.
+        // Bob's are idle now, but Alice must not take Bob's share.
         register.insert(seat(ALICE));
         assert_eq!(leaver(register.make_room(own[0].peer())).peer(), own[0].peer());
     }

@@ -1,7 +1,7 @@
-//! What the acceptor knows of one connection: whose it is, whether it has a request under way, and how it is asked to go.
+//! The acceptor's view of one connection: its address, whether it has requests in flight, and how to ask it to leave.
 //!
-//! Only its worker writes here for a request, without locks. The acceptor reads when a listener is full and somebody has
-//! to make room, and the worker's watch a few times a minute, to find who has been silent for too long.
+//! For a request only its worker writes here, without locks. The acceptor reads when a listener is full and a connection
+//! must make room, and the worker's watch a few times a minute, to find silent connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,17 +16,17 @@ use super::memory::{Held, Memory};
 pub struct Seat {
     peer: PeerGroup,
     worker: usize,
-    /// Requests that were begun and are not answered to their end.
+    /// Requests in flight.
     under_way: AtomicUsize,
-    /// Goes up with every request that begins, and every one that ends after a wait.
+    /// Grows with every request that begins, and every one that ends after a wait.
     progress: AtomicU64,
-    /// As it was when the acceptor last looked for a seat to take.
+    /// Its value when the acceptor last searched for a seat.
     progress_seen: AtomicU64,
-    /// Whether another connection has its seat in the register; changed and read under the register's lock.
+    /// Whether another connection took its seat in the register; accessed under the register's lock.
     removed: AtomicBool,
     leaving: AtomicBool,
     leave: Notify,
-    /// Bytes that its unfinished requests hold, and what they may hold at most.
+    /// The memory held by its incomplete requests, and its budget.
     memory: Arc<Memory>,
     worker_memory: Arc<Memory>,
 }
@@ -60,19 +60,19 @@ impl Seat {
         self.worker
     }
 
-    /// A request came, or one that had to wait is done. Only to be called on the connection's worker.
+    /// Records that a request came, or that one ended after a wait. Call it only on the connection's worker.
     #[inline]
     pub fn progressed(&self) {
         self.progress.store(self.progress.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// A number that changes whenever the connection is used; zero until it first is.
+    /// A number that changes with every use of the connection; zero before the first.
     #[must_use]
     pub fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// Counts a request as under way until the answer is dropped.
+    /// Counts a request as in flight until the result is dropped.
     #[must_use]
     pub fn begin(self: &Arc<Self>) -> UnderWay {
         self.progressed();
@@ -80,29 +80,29 @@ impl Seat {
         UnderWay(Arc::clone(self))
     }
 
-    /// Something is under way, on a connection that does one thing after the other.
+    /// Marks a connection that handles one request at a time as busy.
     pub fn set_busy(&self) {
         self.under_way.store(1, Ordering::Relaxed);
     }
 
-    /// Nothing is, any more.
+    /// Marks it as idle.
     pub fn set_idle(&self) {
         self.under_way.store(0, Ordering::Relaxed);
     }
 
-    /// Whether any request is under way.
+    /// Whether any request is in flight.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Holds bytes of a request that is not all here yet: of this connection's budget and of its worker's.
+    /// Holds memory for an incomplete request, within the budgets of this connection and its worker.
     #[must_use]
     pub fn hold(&self) -> Held {
         Held::of([Arc::clone(&self.memory), Arc::clone(&self.worker_memory)])
     }
 
-    /// Whether it could leave now and has not been used since this was last asked.
+    /// Whether it has no request in flight and was not used since the last call.
     pub(super) fn could_leave(&self) -> bool {
         let now = self.progress();
         !self.is_busy() && self.progress_seen.swap(now, Ordering::Relaxed) == now
@@ -129,7 +129,7 @@ impl Seat {
     pub(super) async fn asked_to_leave(&self) {
         loop {
             let mut asked = std::pin::pin!(self.leave.notified());
-            // Registered before the look, so that no word comes between the two.
+            // Registered before the check, so that no notification is missed between the two.
             asked.as_mut().enable();
             if self.is_leaving() {
                 return;
@@ -139,7 +139,7 @@ impl Seat {
     }
 }
 
-/// A request under way; dropped, it is answered or gone.
+/// A request in flight; dropping it ends it.
 #[derive(Debug)]
 pub struct UnderWay(Arc<Seat>);
 

@@ -1,14 +1,14 @@
-//! Finds connections that have been silent for too long, and asks them to leave.
+//! Finds connections that were silent for too long, and asks them to leave.
 //!
-//! One look at all connections of a worker, a few times in the shortest of their time-outs: so no request starts or stops
-//! a timer, and ten thousand idle connections cost microseconds a second.
+//! Scans all connections of a worker a few times within the shortest timeout: so no request starts or stops a timer, and ten
+//! thousand idle connections cost microseconds per second.
 
 use super::Patience;
 use super::seat::Seat;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looks during the shortest time-out. What is stated may be exceeded by one part in this many.
+/// Scans per shortest timeout. A timeout may be exceeded by one part in this many.
 const LOOKS: u32 = 8;
 const QUICKEST: Duration = Duration::from_millis(5);
 const SLOWEST: Duration = Duration::from_secs(1);
@@ -29,14 +29,14 @@ struct Watched {
 }
 
 impl Watch {
-    /// Watches connections of listeners with such patience.
+    /// Watches connections of listeners with these timeouts.
     pub(super) fn new(patiences: impl Iterator<Item = Patience>) -> Self {
         let shortest = patiences.flat_map(|patience| [patience.first, patience.idle]).min();
         let every = shortest.unwrap_or(SLOWEST) / LOOKS;
         Watch { every: every.clamp(QUICKEST, SLOWEST), watched: Vec::new() }
     }
 
-    /// How often to look.
+    /// The interval between scans.
     pub(super) fn every(&self) -> Duration {
         self.every
     }
@@ -45,9 +45,9 @@ impl Watch {
         self.watched.push(Watched { seat, patience, seen: 0, silent_for: Duration::ZERO });
     }
 
-    /// Looks at all; each look stands for the time since the last.
+    /// Scans all connections; each scan stands for the time since the last.
     pub(super) fn look(&mut self) {
-        // Who is the last to hold a seat holds that of a connection which has ended.
+        // If this is the last reference to a seat, its connection has ended.
         self.watched.retain(|watched| Arc::strong_count(&watched.seat) > 1);
         self.watched.iter_mut().for_each(|watched| watched.look(self.every));
     }
@@ -91,7 +91,7 @@ mod tests {
         (watch, seat)
     }
 
-    /// How long until the connection is asked to leave, in looks of an eighth of a second.
+    /// How long until the connection is asked to leave, in scans of an eighth of a second.
     fn looks_until_asked(watch: &mut Watch, seat: &Seat) -> Option<u32> {
         (1..=100).find(|_| {
             watch.look();

@@ -1,4 +1,4 @@
-//! One core's thread: a single-threaded runtime that serves the connections dealt to it.
+//! One core's thread: a single-threaded runtime that serves the connections assigned to it.
 
 use super::load::{MOST_LEAVING, Place};
 use super::silence::Watch;
@@ -23,8 +23,8 @@ pub(super) struct Dealt {
 
 pub(super) type Queue = mpsc::Sender<Dealt>;
 
-/// After so many turns of connections it is looked for answers of the store, and for deadlines. A turn may answer a hundred
-/// requests: many of them at once would keep the store's answers unread for longer than anybody waits for them.
+/// The number of task polls before I/O and timers are checked. One poll may answer a hundred requests: many of them in a row
+/// would leave the store's answers unread for longer than their requests wait.
 const EVENT_INTERVAL: u32 = 8;
 
 pub(super) struct Handle {
@@ -42,7 +42,7 @@ impl Handle {
         self.metrics.worker_total_busy_duration(0)
     }
 
-    /// Gives up this end of the queue; the thread then ends, and yields how many connections it cut.
+    /// Closes this end of the queue; the thread then ends, and returns how many connections it closed.
     pub(super) fn close(self) -> JoinHandle<usize> {
         self.thread
     }
@@ -54,7 +54,7 @@ pub(super) fn spawn(
     settings: &Settings,
     (warm_up, warm): (WarmUp, std::sync::mpsc::Sender<()>),
 ) -> io::Result<Handle> {
-    // Every dealt connection holds a place, or is on its way out, so no listener can have more than this many waiting.
+    // Every assigned connection holds a place, or is leaving, so no listener can have more than this many waiting.
     let most = (settings.max_connections.get() + MOST_LEAVING).saturating_mul(makers.len().max(1));
     let (queue, dealt) = mpsc::channel(most.min(Semaphore::MAX_PERMITS));
     let runtime =
@@ -69,14 +69,14 @@ pub(super) fn spawn(
                 makers.into_iter().map(|(make, tls)| Spoken { protocol: make(id), tls }).collect();
             Worker::new(listeners, handshake_timeout).run(dealt, deadline).await
         });
-        // Tasks of connections that were cut must not hold the thread.
+        // Tasks of closed connections must not hold the thread.
         runtime.shutdown_background();
         cut
     })?;
     Ok(Handle { queue, metrics, thread })
 }
 
-/// What is spoken on a listener.
+/// The protocol of a listener.
 struct Spoken {
     protocol: Arc<dyn Protocol>,
     tls: Option<Arc<ServerTls>>,
@@ -97,7 +97,7 @@ impl Worker {
 
     async fn run(mut self, mut dealt: mpsc::Receiver<Dealt>, deadline: Duration) -> usize {
         let mut looks = tokio::time::interval(self.watch.every());
-        // A worker that stood still must not take all the looks it missed for time without a request.
+        // A worker that was stalled must not count the missed scans as time without a request.
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
