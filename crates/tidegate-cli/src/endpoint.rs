@@ -1,6 +1,6 @@
-//! Where a server is, as a person types it: `host:port` or `http://host:port/base/path`.
+//! A server's address as typed: `host:port` or `http://host:port/base/path`.
 //!
-//! It speaks plain HTTP only. A `https` address is refused rather than sent in the clear.
+//! Only plain HTTP. An `https` address is rejected rather than contacted without TLS.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -11,7 +11,7 @@ use http::uri::{Authority, Scheme};
 
 use crate::failure::Failure;
 
-/// A server's address, not looked up yet.
+/// A server's address, not resolved yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     authority: Authority,
@@ -19,7 +19,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// What goes into a `host` header.
+    /// The value of the `host` header.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -29,7 +29,7 @@ impl Endpoint {
         format!("{}{path}", self.base_path)
     }
 
-    /// The first address the name stands for.
+    /// The first address of the name.
     pub(crate) fn resolve(&self) -> Result<SocketAddr, Failure> {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         let port = self.authority.port_u16().unwrap_or(80);
@@ -46,7 +46,7 @@ impl FromStr for Endpoint {
     type Err = Failure;
 
     fn from_str(text: &str) -> Result<Self, Failure> {
-        // What stands before a host may be a password.
+        // The part before the host may be a password.
         let shown = text.rsplit_once('@').map_or_else(|| text.to_owned(), |(_, host)| format!("…@{host}"));
         let bad = |reason: &str| {
             Failure::new(format!("`{shown}` is not a server's address: {reason}"))

@@ -1,4 +1,4 @@
-//! What went wrong, as a person reads it: one `error:` line, then `hint:` lines that say what to do.
+//! Errors for people: one `error:` line, then `hint:` lines that say what to do.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 
-/// Why a command cannot go on.
+/// Why a command failed.
 ///
-/// Commands return this instead of printing, so that there is one place that writes to stderr and one shape for it.
+/// Commands return this instead of printing, so that one place writes to stderr, in one format.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: Message,
@@ -23,7 +23,7 @@ enum Message {
     Rendered(String),
 }
 
-/// What a failed command leaves in the shell unless it promises something else.
+/// The default exit status of a failed command.
 const STATUS: u8 = 1;
 
 impl Failure {
@@ -31,7 +31,7 @@ impl Failure {
         Failure { message: Message::Line(message.into()), hints: Vec::new(), status: STATUS }
     }
 
-    /// Diagnostics that already look as they should; colours are dropped where nobody sees them.
+    /// Diagnostics that are already formatted; colours are dropped unless stderr is a terminal.
     pub(crate) fn rendered(text: String) -> Self {
         Failure { message: Message::Rendered(text), hints: Vec::new(), status: STATUS }
     }
@@ -55,13 +55,13 @@ impl Failure {
         self
     }
 
-    /// Writes the failure to stderr, in colour only where a terminal wants it; nothing if it ends well after all.
+    /// Writes the failure to stderr, in colour only on a terminal; nothing if the status is 0.
     pub(crate) fn report(&self) -> ExitCode {
         if self.status == 0 {
             return ExitCode::SUCCESS;
         }
         let mut stderr = anstream::stderr().lock();
-        // Nobody is left to tell if stderr is gone.
+        // If stderr is closed, there is nowhere to report it.
         let _ = match &self.message {
             Message::Line(line) => write_labelled(&mut stderr, "error", AnsiColor::Red, line),
             Message::Rendered(text) => writeln!(stderr, "{text}"),
@@ -90,10 +90,10 @@ fn write_labelled(
 }
 
 impl From<io::Error> for Failure {
-    /// Only for writing the answer: every other I/O error names what it was about.
+    /// Only for writing the answer: every other I/O error names its subject.
     fn from(error: io::Error) -> Self {
         let failure = Failure::new(format!("cannot write the answer: {error}"));
-        // `tidegate man | head`: the reader has seen enough, which is nobody's mistake.
+        // `tidegate man | head`: the reader has seen enough, which is not an error.
         if error.kind() == io::ErrorKind::BrokenPipe { failure.with_status(0) } else { failure }
     }
 }

@@ -1,4 +1,4 @@
-//! Log lines on stderr: stdout is for what a program may read.
+//! Log lines on stderr: stdout is for output that a program may read.
 
 use std::io::{self, IsTerminal as _};
 
@@ -9,11 +9,11 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 use crate::repeats::Repeats;
 use crate::settings::{LogFilter, LogFormat};
 
-/// Starts logging for the life of the process, and returns what withholds lines that repeat.
+/// Starts logging for the life of the process, and returns the filter that withholds repeated lines.
 pub(crate) fn start(filter: &LogFilter, format: LogFormat) -> Repeats {
     let (repeats, filter) = (Repeats::default(), EnvFilter::new(filter.as_str()));
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-    // The filter goes first: what is not asked for is no line, and repeats none.
+    // The level filter comes first: a line below the level is not a repeat.
     let lines = match format {
         LogFormat::Text => lines.with_ansi(wants_colour()).with_filter(repeats.clone()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_filter(repeats.clone()).boxed(),

@@ -1,7 +1,7 @@
 //! The `tidegate` binary: the composition root, and the only crate that names a concrete store.
 //!
-//! `args` is what was typed; `commands` has one file per subcommand. Nothing is decided here about requests: that is
-//! the limiter's.
+//! `args` is the command line as typed; `commands` has one file per subcommand. Requests are not decided here, but in the
+//! limiter.
 
 mod args;
 mod clock;
@@ -23,7 +23,7 @@ use clap::Parser as _;
 use args::{Cli, Command};
 use failure::Failure;
 
-/// Measured beside jemalloc and the system's: the data plane allocates small and often, from several threads.
+/// Measured against jemalloc and the system's allocator: the data plane allocates small and often, from several threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,8 +1,8 @@
-//! Notices that rule files have changed.
+//! Detects changes of rule files.
 //!
-//! It looks at the files twice a second instead of asking the kernel to tell: a look follows symbolic links, so
-//! Kubernetes' swap of `..data`, an editor's rename, a rewrite in place and a network file system are all the same to
-//! it, and there is no event to lose. It never reads what a file says, and it does not decide what to do about a change.
+//! It polls the files twice a second instead of using kernel notifications: a poll follows symbolic links, so Kubernetes'
+//! swap of `..data`, an editor's rename, a rewrite in place and a network file system all work alike, and there is no event
+//! to lose. It never reads the content of a file, and does not decide what to do about a change.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, Metadata};
@@ -11,14 +11,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often to look while nothing happens.
+/// How often to look while nothing changes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long files must have stood still: who writes one file of several is not finished.
+/// How long files must be unchanged: the author of one file of several may not be finished.
 const SETTLE_FOR: Duration = Duration::from_millis(100);
-/// Files that never stand still are taken as they are after this many looks.
+/// Files that never stop changing are loaded after this many looks.
 const MOST_SETTLING: u32 = 20;
 
-/// The same bounds as those of reading rule files: what is beyond them is not read either.
+/// The same bounds as for reading rule files: what is beyond them is not read either.
 const MOST_FILES: usize = 10_000;
 const DEEPEST: usize = 16;
 
@@ -26,26 +26,25 @@ const DEEPEST: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Watch {
     paths: Vec<PathBuf>,
-    /// As they were when they were last taken notice of.
+    /// The state that was last loaded.
     known: Fingerprint,
-    /// As they were at the last look, and how many looks in a row have found them different from `known`.
+    /// The state at the last look, and how many consecutive looks have found it different from `known`.
     last: Fingerprint,
     settling: u32,
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Same,
-    /// They differ, and perhaps somebody is still writing.
+    /// They differ, and may still be changing.
     Settling,
-    /// They differ, and stand still.
+    /// They differ, and are stable.
     Changed,
 }
 
 impl Watch {
-    /// Takes the files as they are now for known. To be called *before* reading them: a change in between is then
-    /// noticed later, not missed.
+    /// Records the current state. Call it *before* reading the files: a change in between is then noticed later, not missed.
     pub(crate) fn new<'p>(paths: impl Iterator<Item = &'p Path>) -> Watch {
         let paths: Vec<PathBuf> = paths.map(Path::to_owned).collect();
         let now = Fingerprint::of(&paths);
@@ -70,14 +69,14 @@ impl Watch {
         Look::Settling
     }
 
-    /// Takes the files as they are now for known, because they are about to be read for another reason.
+    /// Records the current state, because the files are about to be read for another reason.
     pub(crate) fn forget_changes(&mut self) {
         self.known = Fingerprint::of(&self.paths);
         self.last = self.known;
         self.settling = 0;
     }
 
-    /// When to look again after a look that found this.
+    /// The pause after a look with this result.
     pub(crate) fn pause_after(look: Look) -> Duration {
         match look {
             Look::Same | Look::Changed => LOOK_EVERY,
@@ -86,7 +85,7 @@ impl Watch {
     }
 }
 
-/// Which files there are and what their inodes say, in one number.
+/// A hash of the files' names and metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fingerprint(u64);
 
@@ -101,7 +100,7 @@ impl Fingerprint {
     }
 }
 
-/// Adds `path` and, if it is a directory, what is in it. Whatever cannot be read counts as absent.
+/// Adds `path` and, if it is a directory, its contents. What cannot be read counts as absent.
 fn note(path: &Path, depth: usize, budget: &mut usize, hasher: &mut DefaultHasher) {
     if *budget == 0 || depth > DEEPEST {
         return;
@@ -127,7 +126,7 @@ fn note(path: &Path, depth: usize, budget: &mut usize, hasher: &mut DefaultHashe
     }
 }
 
-/// Differs whenever the content may: another file under the same name, another size, another time of writing.
+/// Differs whenever the content may: another file under the same name, another size, another modification time.
 fn identity(metadata: &Metadata) -> impl Hash + use<> {
     let written = (metadata.mtime(), metadata.mtime_nsec());
     let changed = (metadata.ctime(), metadata.ctime_nsec());
@@ -199,7 +198,7 @@ mod tests {
         expect_one_change(&mut watch);
     }
 
-    /// As the kubelet does it: the visible names are links through `..data`, which is itself a link that is replaced.
+    /// Like the kubelet: the visible names are links through `..data`, which is itself a link that is replaced.
     #[test]
     fn the_symlink_swap_of_kubernetes_is_noticed() {
         let dir = tempfile::tempdir().unwrap();

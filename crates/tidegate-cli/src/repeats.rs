@@ -1,8 +1,9 @@
-//! Withholds log lines that repeat: a fault that lasts must not fill a disk, nor hide another one.
+//! Withholds repeated log lines: a lasting fault must not fill a disk, nor hide another one.
 //!
-//! Lines are told apart by where in the code they come from and, where they name one, by their `kind` and `subject`: two
-//! alerts are no repetition. Lines with a `hint` are told apart by their message: two mistakes in a file are none either. Each may be written a few times in a row and then once every ten seconds; how many were
-//! withheld is said once that is over, and counted in a metric.
+//! Lines are distinguished by their place in the code and, if they have them, by `kind` and `subject`: two alerts are not
+//! repeats. Lines with a `hint` are distinguished by their message: two mistakes in a file are not repeats either. Each may
+//! be written a few times in a row and then once every ten seconds; the number withheld is logged once that is over, and
+//! counted in a metric.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,15 +19,15 @@ use tracing_subscriber::layer::{Context, Filter};
 
 use crate::clock;
 
-/// Lines of one place that are always written, and how often one more is.
+/// The number of lines of one place that are always written, and the interval of further ones.
 const IN_A_ROW: u32 = 10;
 const ONE_MORE_EVERY: Duration = Duration::from_secs(10);
 
-/// Places and subjects that are told apart. Where there are more, subjects that wrote nothing lately are forgotten, and if
-/// that is not enough, new ones share their place.
+/// The most places and subjects distinguished. Beyond that, subjects without recent lines are forgotten, and if that is not
+/// enough, new ones share their place.
 const MOST_PLACES: usize = 4_000;
 
-/// Knows what was written lately.
+/// Tracks the lines written recently.
 #[derive(Clone, Default)]
 pub(crate) struct Repeats(Arc<RepeatState>);
 
@@ -36,18 +37,18 @@ struct RepeatState {
     withheld: AtomicU64,
 }
 
-/// What a line is about, as a hash; none where it does not say.
+/// A hash of a line's subject; `None` without one.
 type Subject = Option<u64>;
 
 struct RepeatPlace {
     may_still: u32,
     since: Instant,
     withheld: u64,
-    /// Where it is, for whoever looks for the lines.
+    /// The place, to find the lines by.
     at: (&'static str, Option<u32>),
 }
 
-/// Lines of one place that were not written.
+/// The withheld lines of one place.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Withheld {
     pub(crate) lines: u64,
@@ -56,7 +57,7 @@ pub(crate) struct Withheld {
 }
 
 impl Repeats {
-    /// How many lines were not written since the process began.
+    /// The number of lines withheld since the process started.
     pub(crate) fn total(&self) -> u64 {
         self.0.withheld.load(Ordering::Relaxed)
     }
@@ -98,7 +99,7 @@ impl Repeats {
         true
     }
 
-    /// What was withheld at each place since this was last asked.
+    /// The lines withheld at each place since the last call.
     pub(crate) fn take_withheld(&self) -> Vec<Withheld> {
         let mut places = self.0.places.lock().unwrap_or_else(PoisonError::into_inner);
         let mut withheld: BTreeMap<(&'static str, Option<u32>), u64> = BTreeMap::new();
@@ -108,18 +109,18 @@ impl Repeats {
         withheld.into_iter().map(|((target, line), lines)| Withheld { lines, target, line }).collect()
     }
 
-    /// Says, again and again, what was withheld. Runs until dropped.
+    /// Logs at intervals how many lines were withheld. Runs until dropped.
     pub(crate) async fn tell(self) {
         let mut ticks = tokio::time::interval(ONE_MORE_EVERY);
         loop {
             ticks.tick().await;
             for Withheld { lines, target, line } in self.take_withheld() {
-                // Not `target` and `line`: in JSON, where a line comes from has such a name already.
+                // Not `target` and `line`: in JSON the origin of a line already has those names.
                 tracing::warn!(
                     withheld = lines,
                     like_target = target,
                     like_line = line,
-                    "lines like others before them were not written"
+                    "repeated log lines were not written"
                 );
             }
         }
@@ -148,7 +149,7 @@ fn subject(event: &Event<'_>) -> Subject {
     Some(reader.read.finish())
 }
 
-/// Reads what a line is about.
+/// Reads the subject of a line.
 struct SubjectReader {
     told_apart_by: &'static [&'static str],
     read: DefaultHasher,
@@ -172,7 +173,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::settings::LogFormat;
 
-    /// The lines that come out of `work` when it is logged through `repeats`.
+    /// The lines that `work` logs through `repeats`.
     pub(crate) fn written(repeats: &Repeats, work: impl FnOnce()) -> Vec<String> {
         written_as(repeats, LogFormat::Text, work)
     }

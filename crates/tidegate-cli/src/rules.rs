@@ -1,4 +1,4 @@
-//! Rule files on disk, read and compiled: the same for `serve`, `validate` and `explain`, so that they never disagree.
+//! Reads and compiles rule files, in one way for `serve`, `validate` and `explain`, so that they never disagree.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use tidegate_store::{Clock as _, SystemClock};
 
 use crate::failure::Failure;
 
-/// What `serve` uses where nobody gave it rules.
+/// The rules of `serve` if none are given.
 pub(crate) const STARTER: &str = include_str!("starter.yaml");
 const STARTER_NAME: &str = "starter rules";
 
-/// The files and directories that hold rules; none at all stands for the starter rules.
+/// The files and directories of rules; none at all stands for the starter rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuleFiles {
-    /// In our own format.
+    /// In the native format.
     pub(crate) native: Vec<PathBuf>,
     /// A configuration directory of envoyproxy/ratelimit.
     pub(crate) envoy: Option<PathBuf>,
 }
 
-/// A compiled set, and the files that it came from.
+/// A compiled set, and its files.
 #[derive(Debug)]
 pub(crate) struct LoadedRules {
     pub(crate) rules: RuleSet,
@@ -36,17 +36,17 @@ pub(crate) enum RulesError {
 }
 
 impl RuleFiles {
-    /// Whether the starter rules are meant.
+    /// Whether these are the starter rules.
     pub(crate) fn is_starter(&self) -> bool {
         self.native.is_empty() && self.envoy.is_none()
     }
 
-    /// Every path that was given.
+    /// All paths given.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.native.iter().chain(&self.envoy).map(PathBuf::as_path)
     }
 
-    /// What the files say, each with its format.
+    /// The contents of the files, each with its format.
     pub(crate) fn read(&self) -> Result<Vec<(Source, Format)>, RulesError> {
         let mut sources = Vec::new();
         for path in &self.native {

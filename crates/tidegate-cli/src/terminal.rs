@@ -1,8 +1,8 @@
-//! Text of others on a terminal: keys are chosen by callers, and an escape sequence in one must not act here.
+//! Untrusted text on a terminal: callers choose their keys, and an escape sequence in one must not take effect.
 
 use std::fmt::Write as _;
 
-/// The same text on one line, with escapes in place of what a terminal would act on or hide.
+/// The text on one line, with escapes for characters that a terminal would act on or hide.
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for one in text.chars() {
@@ -18,7 +18,7 @@ pub(crate) fn plain(text: &str) -> String {
     out
 }
 
-/// Marks that change the direction of what follows, so that `evil` can look like `live`.
+/// Characters that change the direction of the following text, so that `evil` can look like `live`.
 fn turns_text_around(one: char) -> bool {
     matches!(one, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

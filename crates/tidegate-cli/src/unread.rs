@@ -1,8 +1,9 @@
-//! Rules that count by what no surface reads from requests: they would limit nobody, and nothing else would show it.
+//! Finds rules whose key uses attributes that nothing reads from requests: they would limit nobody, and nothing else would
+//! show it.
 //!
-//! The proxy and forward-auth read attributes as `identity` says: what it does not say is missing from every request, and a rule
-//! passes over requests that lack its key. `/v1/check`, RLS and RESP bring their own, and nobody can know beforehand which: a
-//! warning about those names both ways out, and `identity.sent_by_callers` ends it.
+//! The proxy and forward-auth read attributes as `identity` says: any other attribute is missing from every request, and a
+//! rule skips requests that lack its key. `/v1/check`, RLS and RESP bring their own attributes, which are not known
+//! beforehand: a warning about those names both remedies, and `identity.sent_by_callers` silences it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,45 +17,45 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surfaces {
     identity: IdentityConfig,
-    /// The domains that the proxy asks about: their requests come with nothing else.
+    /// The domains of the proxy: their requests have no other attributes.
     proxied: Vec<String>,
 }
 
-/// An attribute that rules count by and that is never there, or only where callers send it.
+/// An attribute in rules' keys that is never there, or only if callers send it.
 #[derive(Debug)]
 pub(crate) struct Unread {
     attribute: String,
     missed_by: MissedBy,
-    /// The rules that count by it; never empty.
+    /// The rules with it in their key; never empty.
     rules: Vec<RuleName>,
 }
 
-/// A rule as a warning names it.
+/// A rule's name in a warning.
 #[derive(Debug, PartialEq, Eq)]
 struct RuleName {
     rule: String,
     domain: String,
-    /// Of the first of several alone: that is where a reader begins.
+    /// Only for the first of several: that is where a reader begins.
     place: Option<RuleLine>,
 }
 
-/// What asks about the rules' domain without the attribute.
+/// What checks requests of the rules' domain without the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MissedBy {
     Proxy,
     ForwardAuth,
-    /// Nothing that is configured, as far as can be known: callers may bring it.
+    /// Nothing that is configured, as far as is known: callers may send it.
     Unknown,
 }
 
-/// Where a rule stands in its file.
+/// The position of a rule in its file.
 #[derive(Debug, PartialEq, Eq)]
 struct RuleLine {
     file: String,
     line: usize,
 }
 
-/// Says of each rule where in `files` it stands.
+/// Finds the position of each rule in `files`.
 pub(crate) fn locate(found: &mut [Unread], files: &[(Source, Format)]) {
     let mut names: HashMap<(String, String), Vec<&mut Option<RuleLine>>> = HashMap::new();
     for first in found.iter_mut().filter_map(|one| one.rules.first_mut()) {
@@ -64,7 +65,7 @@ pub(crate) fn locate(found: &mut [Unread], files: &[(Source, Format)]) {
         return;
     }
     for (source, _) in files.iter().filter(|(_, format)| *format == Format::Native) {
-        // What is no YAML was refused before.
+        // Invalid YAML was rejected before.
         for document in outline(&source.text).unwrap_or_default() {
             let domain = document.domain.unwrap_or_default();
             for rule in document.rules {
@@ -84,7 +85,7 @@ impl Surfaces {
         Surfaces { identity: settings.identity.clone(), proxied: proxied.collect() }
     }
 
-    /// What rules count by and the surfaces do not read.
+    /// The attributes in rules' keys that the surfaces do not read.
     pub(crate) fn unread(&self, rules: &RuleSet) -> Vec<Unread> {
         let mut all: Vec<Unread> = Vec::new();
         for rule in rules.rules().filter(|rule| rule.is_enabled()) {
@@ -112,7 +113,7 @@ impl Surfaces {
         Some(if is_forward_auths { MissedBy::ForwardAuth } else { MissedBy::Unknown })
     }
 
-    /// Whether somebody said what to read, and not for the proxy: then gateways ask, and bring nothing else.
+    /// Whether `identity` is configured, and not for the proxy: then gateways use `/v1/auth`, and send nothing else.
     fn reads_for_gateways(&self) -> bool {
         let mut read = self.identity.clone();
         read.sent_by_callers.clear();
@@ -120,18 +121,18 @@ impl Surfaces {
     }
 }
 
-/// Whether an attribute is one that identity gives and clients seldom bring.
+/// Whether an attribute is one that identity provides and clients seldom send.
 fn is_identitys_own(attribute: &str) -> bool {
     matches!(attribute, "api_key" | "route") || attribute.starts_with("path.")
 }
 
 impl Unread {
-    /// Whether it may be as its author wants it: callers send the attribute.
+    /// Whether it may be intended: callers send the attribute.
     pub(crate) fn may_be_sent(&self) -> bool {
         self.missed_by == MissedBy::Unknown
     }
 
-    /// Whether `other` is the same attribute, missed in the same way by the same rules, wherever they stand.
+    /// Whether `other` is the same attribute, missed in the same way by the same rules, whatever their position.
     pub(crate) fn is_same(&self, other: &Unread) -> bool {
         let names = |one: &Unread| -> Vec<(String, String)> {
             one.rules.iter().map(|name| (name.domain.clone(), name.rule.clone())).collect()
@@ -139,12 +140,12 @@ impl Unread {
         self.attribute == other.attribute && self.missed_by == other.missed_by && names(self) == names(other)
     }
 
-    /// Where the first of the rules stands, as file and line.
+    /// The file and line of the first rule.
     pub(crate) fn place(&self) -> Option<(&str, usize)> {
         self.rules[0].place.as_ref().map(|place| (place.file.as_str(), place.line))
     }
 
-    /// The line of the configuration that is missing.
+    /// The missing line of the configuration.
     pub(crate) fn line(&self) -> String {
         match self.attribute.as_str() {
             "api_key" => "identity: { api_key: { header: x-api-key } }".to_owned(),
@@ -243,7 +244,7 @@ mod tests {
         ] {
             assert_eq!(unread(&given, missing), [line]);
         }
-        // With a proxy it is for the proxy's domains, and others may be those of `/v1/check`.
+        // With a proxy, it is for the proxy's domains; others may be those of `/v1/check`.
         let proxied = Surfaces { proxied: vec!["edge".to_owned()], ..given };
         assert!(found(&proxied, "org")[0].may_be_sent());
     }

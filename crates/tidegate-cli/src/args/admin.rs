@@ -1,4 +1,4 @@
-//! The flags of what talks to the admin API.
+//! The flags of commands that use the admin API.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use super::values::parse_duration;
 use super::{Attribute, Output};
 
-/// Where the admin API is.
+/// The address of the admin API.
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
     /// Where the server's admin listener is

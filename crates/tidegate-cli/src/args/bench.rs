@@ -1,4 +1,4 @@
-//! The flags of `bench`, with the bounds that keep a typing mistake from taking the machine down.
+//! The flags of `bench`, with bounds so that a typo does not take the machine down.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub(crate) enum Protocol {
     Resp,
 }
 
-/// The limit that a `CL.THROTTLE` states.
+/// The limit in a `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Throttle {
     pub(crate) max_burst: u64,
@@ -101,9 +101,9 @@ impl FromStr for Throttle {
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pace {
-    /// At fixed times, this many a second.
+    /// At fixed times, this many per second.
     Open { per_second: f64 },
-    /// When the one before is answered.
+    /// When the previous one is answered.
     Closed,
 }
 

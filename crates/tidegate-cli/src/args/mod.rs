@@ -1,7 +1,7 @@
-//! What was typed: the command line as it stands, before anything is looked up, merged or checked against a file.
+//! The command line as typed, before anything is looked up, merged or checked against a file.
 //!
-//! What it *means*, together with the environment and the configuration file, is decided in `settings` for `serve` and
-//! in each command for the others. A doc comment here is the help text a person reads.
+//! Its meaning, together with the environment and the configuration file, is decided in `settings` for `serve` and in each
+//! command for the others. Doc comments here are help texts.
 
 mod admin;
 mod bench;
@@ -212,7 +212,7 @@ pub(crate) struct ManArgs {
     pub(crate) dir: Option<PathBuf>,
 }
 
-/// Who reads the answer.
+/// The output format.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
     /// Write for a person, or for a program

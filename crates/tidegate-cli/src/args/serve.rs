@@ -1,4 +1,4 @@
-//! The flags of `serve`. Each is optional here: the environment, the file or a default may have the value instead.
+//! The flags of `serve`. All are optional: the environment, the file or a default may have the value instead.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ Examples:
   tidegate serve --envoy-config config/ratelimit/ --grpc 0.0.0.0:8081
   TIDEGATE_LOG__FORMAT=json tidegate serve --config tidegate.yaml";
 
-/// Every variable of the environment is told once, here: the short help stays short.
+/// Lists every environment variable once, here: the short help stays short.
 fn long_help() -> String {
     format!("{EXAMPLES}\n\n{}", env::help())
 }

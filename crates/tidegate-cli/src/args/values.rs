@@ -1,4 +1,4 @@
-//! Values that are more than a word or a number, and how a person writes them.
+//! Parsers for values that are more than a word or a number.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl FromStr for Attribute {
     }
 }
 
-/// Reads a span as rule files write it.
+/// Parses a duration in the format of rule files.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let span = tidegate_rules::parse_duration(text);
     let span = span.map_err(|error| format!("{}; {}", error.problem, error.hint))?;

@@ -1,7 +1,7 @@
-//! The way to the admin API: who we are, where it is, one question at a time.
+//! A client of the admin API: the token, the address, one request at a time.
 //!
-//! A token comes from the environment or from the file that `tidegate login` wrote, never from an argument: arguments are
-//! seen by everybody on the machine.
+//! A token comes from the environment or from the file that `tidegate login` wrote, never from an argument: every user of
+//! the machine can see arguments.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -21,7 +21,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::settings::env;
 
-/// A set of documents may be large; what is larger is no answer of ours.
+/// The largest reply: a set of documents may be large.
 const LONGEST_REPLY: usize = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -31,7 +31,7 @@ pub(crate) struct AdminClient {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What the server answered, where it did what it was asked.
+/// A successful reply.
 pub(crate) struct Reply {
     pub(crate) body: Value,
     pub(crate) etag: Option<String>,
@@ -47,14 +47,14 @@ impl AdminClient {
         Ok(AdminClient { endpoint, token, runtime: runtime()? })
     }
 
-    /// Whether there is a token to ask with.
+    /// Whether there is a token.
     pub(crate) fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
     /// Waits.
     pub(crate) fn wait(&self, span: Duration) {
-        // Timers are made within the runtime: outside, they panic.
+        // Timers must be created within the runtime: outside, they panic.
         self.runtime.block_on(async { tokio::time::sleep(span).await });
     }
 
@@ -66,7 +66,7 @@ impl AdminClient {
         self.ask(&Method::POST, path, None, body)
     }
 
-    /// Asks, with the version that a change was made on where it is one.
+    /// Sends a request; for a change, with the version that it was made on.
     pub(crate) fn ask(
         &self,
         method: &Method,
@@ -135,7 +135,7 @@ fn read(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Value, F
             .hint("--admin must name tidegate's admin listener"));
     };
     let found = reply["diagnostics"].as_array().map_or(&[][..], Vec::as_slice);
-    // The detail is the first of them.
+    // The detail repeats the first of them.
     let mut text = if found.is_empty() { detail } else { "the rules have mistakes" }.to_owned();
     for found in found {
         let told = |member: &str| found[member].as_str().unwrap_or_default();
@@ -155,7 +155,7 @@ fn read(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Value, F
     })
 }
 
-/// Turns a log-in link into a token of our own, and keeps it where only we can read it.
+/// Exchanges a log-in link for a token of this machine, and stores it where only this user can read it.
 pub(crate) fn log_in(link: &str) -> Result<String, Failure> {
     let (server, code) = link.split_once("/#/login?code=").ok_or_else(|| {
         Failure::new("this is no log-in link")
@@ -188,7 +188,7 @@ pub(crate) fn log_in(link: &str) -> Result<String, Failure> {
     Ok(format!("logged in at {endpoint} as {}, for 30 days", session["role"].as_str().unwrap_or_default()))
 }
 
-/// The token of the environment, or of the file that it names.
+/// The token in the environment, or in the file that it names.
 fn given_token() -> Result<Option<String>, Failure> {
     if let Ok(token) = std::env::var(env::TOKEN) {
         return Ok(Some(token));
@@ -206,7 +206,7 @@ fn machine() -> String {
         .map_or("this machine".into(), |name| name.trim().to_owned())
 }
 
-/// The file of tokens: one line for each server.
+/// The file of tokens: one line per server.
 fn token_file() -> Option<PathBuf> {
     let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))?;

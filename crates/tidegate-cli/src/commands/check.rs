@@ -1,4 +1,4 @@
-//! `tidegate check`: one question to a running server, answered in the exit code.
+//! `tidegate check`: one check against a running server; the exit code is the answer.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ const ALLOWED: u8 = 0;
 const REFUSED: u8 = 1;
 const NO_ANSWER: u8 = 2;
 
-/// A decision takes a few hundred bytes; whatever sends more is not a tidegate server.
+/// The largest reply: a decision takes a few hundred bytes.
 const LONGEST_REPLY: usize = 64 * 1024;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if decision.parts.allowed { ALLOWED } else { REFUSED }))
 }
 
-/// The fields of a reply that the sentence is made of.
+/// The fields of a reply that the sentence uses.
 #[derive(Debug, Deserialize)]
 struct DecisionParts {
     allowed: bool,
@@ -51,7 +51,7 @@ struct DecisionParts {
 
 #[derive(Debug)]
 struct Decision {
-    /// As the server sent it: a newer server's fields reach whoever asked for JSON.
+    /// As the server sent it: `--output json` includes fields of newer servers.
     reply: Value,
     parts: DecisionParts,
 }
@@ -100,7 +100,7 @@ impl Decision {
     }
 }
 
-/// `850ms`, `12.5s`, `3m 20s`: as exact as a person cares for.
+/// `850ms`, `12.5s`, `3m 20s`: with as many digits as a person needs.
 fn span(millis: u64) -> String {
     let seconds = millis / 1000;
     match seconds {
@@ -158,7 +158,7 @@ async fn exchange(
     Ok((status, body.map_err(|error| broken(error.to_string()))?.to_bytes()))
 }
 
-/// A decision has one shape whatever its status; everything else is an error, with the server's words where it has any.
+/// A decision has one shape whatever its status; anything else is an error, with the server's message if it has one.
 fn read_reply(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> Result<Decision, Failure> {
     let reply: Option<Value> = serde_json::from_slice(body).ok();
     if let Some(reply) = &reply

@@ -1,4 +1,4 @@
-//! `tidegate import`: another limiter's configuration as rules of ours, and a note for whatever did not map.
+//! `tidegate import`: converts another limiter's configuration to rules, with a note for everything that did not map.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<ExitCode, Failure> {
             }
         }
     }
-    // A script that goes on with these rules would go on without some limits, unless its author said that it may.
+    // A script that continues with these rules would miss some limits, unless its author accepts that.
     if imported.is_lossy() && !args.lossy {
         return Ok(ExitCode::FAILURE);
     }

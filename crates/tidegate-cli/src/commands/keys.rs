@@ -44,12 +44,12 @@ pub(crate) fn run(args: &KeysArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is in force for a key alone, then what it has left under each limit.
+/// The overrides of a key, then what remains under each limit.
 fn state_of_key(body: &Value) -> String {
     let overrides = body["overrides"].as_array().map_or(&[][..], Vec::as_slice);
     let mut text: String = overrides.iter().map(|one| in_words(one) + "\n").collect();
     let has_cells = body["cells"].as_array().is_some_and(|cells| !cells.is_empty());
-    // A ban on one rule counts where that rule matches.
+    // A ban on one rule applies only where that rule matches.
     let other_rules = body["others"].as_array().map_or(&[][..], Vec::as_slice);
     let is_banned = overrides.iter().any(|one| one["action"] == "ban" && one["rule"].is_null())
         || other_rules.iter().any(|one| one["outcome"] == "banned");
@@ -64,7 +64,7 @@ fn state_of_key(body: &Value) -> String {
     text
 }
 
-/// An override in a line: what, where, until when, by whom, why, and how to end it.
+/// An override in one line: what, where, until when, by whom, why, and how to end it.
 fn in_words(one: &Value) -> String {
     let what = match one["action"].as_str() {
         Some("ban") => "banned".to_owned(),

@@ -1,6 +1,7 @@
-//! `tidegate login`: makes log-in links, and turns one into a token of this machine's own.
+//! `tidegate login`: makes log-in links, and exchanges one for a token of this machine.
 //!
-//! Who can write the server's database may log in: a link is made in it directly, so that a forgotten token is no problem.
+//! A user who can write the server's database may log in: the link is created in it directly, so a forgotten token is no
+//! problem.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -43,13 +44,13 @@ fn make_link(args: &LoginArgs) -> Result<String, Failure> {
     }
 }
 
-/// The server's database, where it can be opened here.
+/// The server's database, if it can be opened here.
 fn database(settings: &Settings) -> Option<DatabaseUrl> {
     match &settings.control.database {
         DatabaseChoice::At(url) => Some(url.clone()),
         DatabaseChoice::Embedded => {
             let url = DatabaseUrl::embedded(&settings.control.data);
-            // To open it would make one that no server uses.
+            // Opening it would create one that no server uses.
             url.exists().then_some(url)
         }
         DatabaseChoice::None => None,

@@ -1,4 +1,4 @@
-//! `tidegate man`: the manual, made from the help texts.
+//! `tidegate man`: the manual, generated from the help texts.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! One file per subcommand: each takes what was typed, prints its answer on stdout and returns its exit code.
+//! One file per subcommand: each takes its arguments, prints its answer on stdout and returns its exit code.
 
 pub(crate) mod admin_client;
 pub(crate) mod bench;

@@ -1,4 +1,4 @@
-//! `tidegate replay`: what rules would have done to recorded traffic.
+//! `tidegate replay`: replays recorded traffic through rules.
 
 mod recorded_file;
 
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::rules::RuleFiles;
 use crate::settings::suggest;
 
-/// As wide as charts are where nobody knows how wide the terminal is.
+/// The width of charts if the terminal's is unknown.
 const WIDTH: usize = 100;
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The domain of requests that do not say theirs; none where the rules have several, and nobody says which is meant.
+/// The domain of requests without one; `None` if the rules have several and none is selected.
 fn domain(args: &ReplayArgs, rules: &RuleSet) -> Result<Option<String>, Failure> {
     let mut known: Vec<&str> = rules.domains().collect();
     known.sort_unstable();
@@ -82,7 +82,7 @@ fn domain(args: &ReplayArgs, rules: &RuleSet) -> Result<Option<String>, Failure>
     }
 }
 
-/// A log of our own says the domain of each request; for any other it must be known.
+/// The decision log has the domain of each request; for any other format it must be known.
 fn check_domain(format: Format, domain: Option<&String>, rules: &[String]) -> Result<(), Failure> {
     if domain.is_some() || format == Format::Tidegate {
         return Ok(());
@@ -91,7 +91,7 @@ fn check_domain(format: Format, domain: Option<&String>, rules: &[String]) -> Re
     Err(failure.hint(format!("name it with --domain; the rules have {}", rules.join(", "))))
 }
 
-/// What is written in the end must be writable now, and none of what is read.
+/// The output files must be writable now, and none may also be an input.
 fn check_output(path: &Path, args: &ReplayArgs) -> Result<(), Failure> {
     let cannot = |why: String| Failure::new(format!("cannot write {}: {why}", path.display()));
     if path.metadata().is_ok_and(|known| !known.is_file() && !known.is_dir()) {
@@ -107,7 +107,7 @@ fn check_output(path: &Path, args: &ReplayArgs) -> Result<(), Failure> {
     }
 }
 
-/// What a log is read from.
+/// The source of a log.
 type Input = Box<dyn Read>;
 
 /// A log whose first line was read.
@@ -120,7 +120,7 @@ struct OpenedLog {
     size: u64,
 }
 
-/// Opens a log and finds out how it is written; none where it is empty.
+/// Opens a log and detects its format; `None` if it is empty.
 fn open(
     path: &Path,
     args: &ReplayArgs,
@@ -144,8 +144,8 @@ fn open(
     Ok(Some(OpenedLog { path: path.to_owned(), reader, parser, first, size }))
 }
 
-/// A log that is not empty. Only a pipe, which gives its first line once, is kept open: there may be more logs than a process
-/// may open.
+/// A log that is not empty. Only a pipe is kept open, because its first line can be read only once: there may be more logs
+/// than a process may open.
 enum FoundLog {
     Pipe(OpenedLog),
     File { path: PathBuf, size: u64, format: Format },
@@ -175,8 +175,8 @@ impl FoundLog {
     }
 }
 
-/// Finds out how a log is written, so that what is wrong with any of them is an error before the first is played; none where it
-/// is empty.
+/// Detects the format of a log, so that an error in any of them is reported before the first is replayed; `None` if it is
+/// empty.
 fn find(
     path: &Path,
     args: &ReplayArgs,
@@ -195,8 +195,8 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Plays logs one after the other, as they are given. Our own tell times exactly, and those of several nodes belong together:
-/// where all are of that kind they are played as one, in the order of time.
+/// Replays logs one after the other, in the given order. Decision logs have exact times, and those of several nodes belong
+/// together: if all are decision logs, they are merged in time order.
 fn play(replay: &mut Replay, logs: Vec<FoundLog>, args: &ReplayArgs) -> Result<(), Failure> {
     if logs.iter().all(FoundLog::is_own) {
         return play_merged(replay, logs);
@@ -239,7 +239,7 @@ fn play_merged(replay: &mut Replay, logs: Vec<FoundLog>) -> Result<(), Failure> 
     played.map_err(|error| unreadable(&paths[merged.reading()], &error))
 }
 
-/// One of many logs: it takes memory, and perhaps an open file, only while its lines are played.
+/// One of many logs: it takes memory, and perhaps an open file, only while its lines are replayed.
 fn on_demand(path: PathBuf, files: OpenFiles) -> LogSource<Input> {
     LogSource::OnDemand(Box::new(move || {
         let file = RecordedFile::open(&path, &files)?;
@@ -259,7 +259,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// What reads the log, and whether its first line was a header.
+/// The parser for the log, and whether its first line is a header.
 fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Failure> {
     let Line::Text(first) = first else {
         return Err(Failure::new("the first line is longer than 64 KiB").hint("is this a log?"));
@@ -268,7 +268,7 @@ fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Fail
         return Err(Failure::new("the log is compressed").hint("zcat access.log.gz | tidegate replay - …"));
     }
     let format = match args.format {
-        // Whoever says which column is what has columns.
+        // `--map` names columns, so the log must be CSV.
         RecordedFormat::Auto | RecordedFormat::Csv
             if args.format == RecordedFormat::Csv || !args.map.is_empty() =>
         {
@@ -295,13 +295,13 @@ fn parser_for(first: Line<'_>, args: &ReplayArgs) -> Result<(Parser, bool), Fail
     Ok((Parser::new(format).expect("CSV was dealt with"), false))
 }
 
-/// A bar on stderr; nothing at all if that is not a terminal.
+/// A progress bar on stderr; nothing if that is not a terminal.
 fn progress(size: u64) -> ProgressBar {
     let bar = if size > 0 { ProgressBar::new(size) } else { ProgressBar::no_length() };
     let template = "{elapsed_precise} [{bar:40}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
     let style = ProgressStyle::with_template(template).expect("a valid template");
     bar.set_style(style.progress_chars("=> "));
-    // At once: it moves only after many lines, which a slow pipe may take its time for.
+    // At once: it moves only after many lines, and a slow pipe may take long to deliver them.
     bar.tick();
     bar
 }

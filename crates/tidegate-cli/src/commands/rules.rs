@@ -17,7 +17,7 @@ use crate::commands::admin_client::{AdminClient, Reply};
 use crate::failure::Failure;
 use crate::terminal::plain;
 
-/// The longest name of a caller that is shown.
+/// The longest caller name shown.
 const LONGEST_CALLER: usize = 80;
 
 pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
             let wanted = split(paths)?
                 .iter()
                 .fold(documents(&current)?, |set, (domain, text)| set.with(domain, text.to_owned()));
-            // A pipeline applies the same files with every run.
+            // A pipeline applies the same files in every run.
             match wanted == documents(&current)? {
                 true => out.unchanged(&current.body["version"])?,
                 false => out.published(&publish(&client, &current, &wanted, reason)?)?,
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RulesArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets a person edit a document, and publishes what became of it. A mistake leaves the file, so that no work is lost.
+/// Lets a person edit a document, and publishes the result. After a mistake the file is kept, so that no work is lost.
 fn edit(client: &AdminClient, out: &Printer, domain: &str, reason: &str) -> Result<(), Failure> {
     let current = client.get("/rules")?;
     let before = documents(&current)?;
@@ -88,7 +88,7 @@ fn edit(client: &AdminClient, out: &Printer, domain: &str, reason: &str) -> Resu
     let name = domain.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
     let file = std::env::temp_dir().join(format!("tidegate-{}-{name}.yaml", std::process::id()));
     let cannot = |error: io::Error| Failure::new(format!("cannot use {}: {error}", file.display()));
-    // The folder is everybody's: a file that somebody else put there is not written to, and nobody else reads ours.
+    // The directory is shared: never write to another user's file, and let nobody else read ours.
     let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
     made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(cannot)?;
     let editor =
@@ -130,7 +130,7 @@ fn export(client: &AdminClient, dir: &Path) -> Result<Vec<String>, Failure> {
     let mut files = Vec::new();
     for (number, (domain, text)) in documents.iter().enumerate() {
         let plain = domain.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
-        // A domain may be called anything; a file may not.
+        // A domain may have any name; a file may not.
         let name = if plain { format!("{domain}.yaml") } else { format!("domain-{number}.yaml") };
         fs::write(dir.join(&name), text).map_err(cannot)?;
         files.push(name);
@@ -175,7 +175,7 @@ fn no_document(domain: &str, documents: &DocumentSet) -> Failure {
         .hint(format!("domains here: {}", known.join(", ")))
 }
 
-/// A name as one part of a path.
+/// A name, encoded as one segment of a path.
 pub(crate) fn part(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     name.bytes()
@@ -183,7 +183,7 @@ pub(crate) fn part(name: &str) -> String {
         .collect()
 }
 
-/// Writes for a person, or for a program.
+/// Prints for a person, or for a program.
 pub(crate) struct Printer {
     pub(crate) output: Output,
 }
@@ -198,7 +198,7 @@ impl Printer {
         Ok(())
     }
 
-    /// A table with these columns of each item, for a person.
+    /// Prints a table with these columns of each item, for a person.
     pub(crate) fn table(&self, body: &Value, items: &Value, columns: &[&str]) -> Result<(), Failure> {
         self.text(body, &table(items, columns))
     }
@@ -261,7 +261,7 @@ impl Printer {
     }
 }
 
-/// A caller's key as a person reads it: nothing in it that a terminal would act on.
+/// A caller's key for display: without characters that a terminal would act on.
 pub(crate) fn caller(key: &Value) -> String {
     let pair = |pair: &Value| format!("{}={}", shown(&pair[0]), shown(&pair[1]));
     let parts: Vec<String> = key.as_array().into_iter().flatten().map(pair).collect();
@@ -273,7 +273,7 @@ pub(crate) fn caller(key: &Value) -> String {
     whole.chars().take(LONGEST_CALLER).map(|one| if hidden(one) { '?' } else { one }).collect()
 }
 
-/// These columns of each item.
+/// A table of these columns of each item.
 pub(crate) fn table(items: &Value, columns: &[&str]) -> String {
     let mut table = Table::new();
     table
@@ -285,7 +285,7 @@ pub(crate) fn table(items: &Value, columns: &[&str]) -> String {
     table.to_string()
 }
 
-/// How sure a suggestion is; there is none where no caller was seen.
+/// The confidence of a suggestion; empty if no caller was seen.
 fn confidence(suggested: &Value) -> String {
     let percent = suggested["confidence_percent"].as_u64();
     percent.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"))

@@ -1,4 +1,4 @@
-//! `tidegate schema`: what editors and linters need to know about our files.
+//! `tidegate schema`: the schemas of our files, for editors and linters.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

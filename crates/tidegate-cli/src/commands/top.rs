@@ -1,6 +1,6 @@
-//! `tidegate top`: what a fleet does right now, in a terminal.
+//! `tidegate top`: live activity of a fleet, in a terminal.
 //!
-//! It asks the admin API once in a while and writes the whole picture again. Where nobody watches, it writes one and ends.
+//! It polls the admin API and redraws the whole picture. If stdout is not a terminal, it prints one picture and ends.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -14,7 +14,7 @@ use crate::commands::admin_client::AdminClient;
 use crate::commands::rules::{caller, shown};
 use crate::failure::Failure;
 
-/// Rates are means over this long: seconds alone jump.
+/// Rates are averaged over this long: single seconds are too noisy.
 const WINDOW: &str = "10s";
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Everything that is shown, as the server told it.
+/// The data of one picture, as the server sent it.
 struct Picture {
     nodes: Value,
     stores: Value,
@@ -47,14 +47,14 @@ struct Picture {
     callers: Vec<Busy>,
 }
 
-/// A caller among the busiest of a rule.
+/// A top caller of a rule.
 struct Busy {
     by: &'static str,
     rule: String,
     told: Value,
 }
 
-/// What a rule does in a second.
+/// A rule's rates per second.
 struct RuleRates {
     domain: String,
     rule: String,
@@ -190,7 +190,7 @@ impl Picture {
 
     fn summary(&self) -> String {
         let nodes = self.nodes["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
-        // What a lost node told last says nothing about now.
+        // The last announcement of a lost node says nothing about now.
         let (lost, alive): (Vec<&Value>, Vec<&Value>) = nodes.iter().partition(|node| is_lost(node));
         let sum = |name: &str| alive.iter().filter_map(|node| node[name].as_f64()).sum::<f64>();
         let (allowed, refused) = (sum("allowed_per_s"), sum("refused_per_s"));
@@ -225,7 +225,7 @@ impl Busy {
     }
 }
 
-/// The busiest callers of all rules; none where the server keeps no decisions.
+/// The top callers of all rules; empty if the server keeps no decision log.
 fn busiest(client: &AdminClient, by: &'static str, most: usize) -> Vec<Busy> {
     let Ok(told) = client.get(&format!("/keys/top?by={by}&limit={most}")) else { return Vec::new() };
     let mut found = Vec::new();
@@ -242,12 +242,12 @@ fn busiest(client: &AdminClient, by: &'static str, most: usize) -> Vec<Busy> {
     found
 }
 
-/// Whether a node was not heard lately, and did not take leave.
+/// Whether a node was not heard recently, and did not shut down cleanly.
 fn is_lost(node: &Value) -> bool {
     node["lost"] == true
 }
 
-/// A table whose first columns are words, and the others numbers.
+/// A table whose first columns are text, and the others numbers.
 fn table(columns: &[&str], words: usize) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

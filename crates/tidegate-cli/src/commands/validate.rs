@@ -1,4 +1,4 @@
-//! `tidegate validate`: whether `serve` would take these rules or this configuration, and if not, every reason why.
+//! `tidegate validate`: whether `serve` would accept these rules or this configuration, and if not, every reason why.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<ExitCode, Failure> {
             }
             let mut unread = surfaces.unread(&loaded.rules);
             locate(&mut unread, &loaded.files);
-            // Rules alone do not tell what callers send; a configuration can, so there it has to.
+            // Rules alone do not say what callers send; a configuration may, so there it must.
             let is_settled = unread.iter().all(|one| one.may_be_sent() && settings.is_none());
             let is_good = !args.strict || (loaded.rules.warnings().is_none() && is_settled);
             write_found(&loaded, &unread, is_good, output)?;

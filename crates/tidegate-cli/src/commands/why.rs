@@ -16,7 +16,7 @@ use crate::commands::admin_client::AdminClient;
 use crate::failure::Failure;
 use crate::terminal::plain;
 
-/// What a server returns at most.
+/// The most results of a server.
 const MOST: usize = 1_000;
 
 pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode, Failure> {
@@ -32,9 +32,9 @@ pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The question as the admin API takes it.
+/// The query string for the admin API.
 fn query(args: &WhyArgs) -> String {
-    // As an object: a value may hold commas and equals signs.
+    // As an object: a value may contain commas and equals signs.
     let key: BTreeMap<&str, &str> =
         args.attributes.iter().map(|one| (one.key.as_str(), one.value.as_str())).collect();
     let mut path = format!("/decisions?limit={}", args.limit);
@@ -67,7 +67,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The same from a file, in the shape that the API answers in.
+/// The same from a file, in the shape of the API's answer.
 fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
     let unreadable = |error: io::Error| Failure::new(format!("cannot read {}: {error}", path.display()));
     let (from, to) = (moment_us(args.from.as_deref(), "--from")?, moment_us(args.to.as_deref(), "--to")?);
@@ -91,7 +91,7 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
             bad += 1;
             continue;
         };
-        // Not a decision, but what became of one.
+        // Not a decision, but a later event.
         if decision.get("event").is_some() {
             continue;
         }
@@ -115,7 +115,7 @@ fn search_file(path: &Path, args: &WhyArgs) -> Result<Value, Failure> {
     Ok(json!({ "decisions": newest, "fit": fit, "unreadable": bad, "hashed": hashed }))
 }
 
-/// A moment, or a span back from now, as the API takes them.
+/// A time, or a duration back from now, as the API accepts them.
 fn moment_us(text: Option<&str>, option: &str) -> Result<Option<u64>, Failure> {
     let Some(text) = text else { return Ok(None) };
     if let Ok(back) = tidegate_rules::parse_duration(text) {
@@ -129,7 +129,7 @@ fn moment_us(text: Option<&str>, option: &str) -> Result<Option<u64>, Failure> {
     Ok(Some(u64::try_from(moment.as_microsecond()).unwrap_or(0)))
 }
 
-/// When it was made, as the API writes it.
+/// Its time, as the API writes it.
 fn moment(decision: &Value) -> Option<String> {
     let moment = jiff::Timestamp::from_microsecond(decision["time_us"].as_i64()?).ok()?;
     Some(moment.to_string())

@@ -1,8 +1,8 @@
 //! The configuration file (YAML), and the shape that every source of settings shares.
 //!
-//! Each field is optional: a [`Config`] is what one source says, be it the file, the environment or the flags. What
-//! they add up to is decided in the parent module. An unknown field is an error, never ignored: a limiter that
-//! misreads its configuration fails in the dark.
+//! Each field is optional: a [`Config`] is one source of settings, be it the file, the environment or the flags. The parent
+//! module merges them. An unknown field is an error, never ignored: a limiter with a misread configuration would fail
+//! silently.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use super::values::{
 };
 use crate::failure::Failure;
 
-/// Larger files are not configuration.
+/// The largest configuration file.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// How to run `tidegate serve`
@@ -278,7 +278,7 @@ impl Config {
         serde_saphyr::from_str(text).map_err(|error| diagnose::failure(name, text, &error))
     }
 
-    /// What this source says, and where it is silent, what `weaker` says.
+    /// These settings, with gaps filled from `weaker`.
     pub(crate) fn or(self, weaker: Config) -> Config {
         Config {
             listen: Listen {
@@ -380,7 +380,7 @@ impl Tls {
 }
 
 impl Rules {
-    /// A path in a file means one beside that file, wherever the server was started.
+    /// A relative path is relative to the configuration file, wherever the server was started.
     fn resolve_against(&mut self, directory: &Path) {
         for path in self.paths.iter_mut().flatten().chain(&mut self.envoy_config) {
             *path = directory.join(&*path);
@@ -434,7 +434,7 @@ mod tests {
             drain: { delay: 1s, timeout: 3s, tunnels: 1s }
             log: { level: 'info,h2=warn', format: json }";
         let config = Config::parse("a.yaml", text).unwrap();
-        // Nothing is left for a weaker source to say.
+        // Nothing is left for a weaker source to set.
         let mut loud = config.clone();
         loud.workers = Some("99".parse().unwrap());
         assert_eq!(config.clone().or(loud), config);

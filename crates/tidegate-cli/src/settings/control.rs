@@ -1,4 +1,4 @@
-//! The control plane's settings: where rules and tokens are kept, and what this node is called.
+//! The control plane's settings: where rules and tokens are stored, and the name of this node.
 
 use std::path::{Path, PathBuf};
 
@@ -46,13 +46,13 @@ impl AdminSection {
         }
     }
 
-    /// Who may use the listener.
+    /// The accepted tokens of the listener.
     pub(super) fn who(&self) -> Tokens {
         Tokens { tokens: self.tokens.clone(), tokens_file: self.tokens_file.clone() }
     }
 }
 
-/// What the control plane is to be.
+/// The settings of the control plane.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ControlSettings {
     pub(crate) source: RuleSource,
@@ -62,7 +62,7 @@ pub(crate) struct ControlSettings {
     pub(crate) node: String,
 }
 
-/// Which database this node uses.
+/// The database of this node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DatabaseChoice {
     Embedded,
@@ -91,7 +91,7 @@ impl ControlSettings {
     }
 }
 
-/// Files where some are named, else the database: unless somebody says otherwise.
+/// Files if some are named, otherwise the database; an explicit `source` wins.
 fn source_of(rules: &Rules) -> Result<RuleSource, Failure> {
     let named = rules.paths.iter().flatten().chain(&rules.envoy_config);
     let files: Vec<String> = named.map(|path| path.display().to_string()).collect();

@@ -1,4 +1,4 @@
-//! The `decision_log:` section: what it says, what of that makes no sense, and what it adds up to.
+//! The `decision_log:` section: its shape, its validation, and the resulting settings.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ impl DecisionLog {
         }
     }
 
-    /// What the section adds up to, or what of it makes no sense.
+    /// The resulting settings, or what is invalid.
     pub(crate) fn settings(&self) -> Result<DecisionLogConfig, Failure> {
         let default = DecisionLogConfig::default();
         if let Some(one_in) = self.admissions_one_in.filter(|one_in| *one_in > MOST_ONE_IN) {

@@ -1,6 +1,6 @@
-//! Turns what the YAML reader says about the configuration file into a place, a message and a way out.
+//! Turns errors of the YAML parser about the configuration file into a place, a message and a hint.
 //!
-//! The line is shown only in sections that hold no secrets; elsewhere neither it nor any value of it is.
+//! The line is shown only in sections without secrets; elsewhere neither it nor any value of it is.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_saphyr::{Error, MessageFormatter as _, UserMessageFormatter};
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// A longer line is not shown: nobody would find the place in it.
 const LONGEST_LINE: usize = 400;
 
-/// Sections whose lines may be shown. One that is not known may hold anything.
+/// Sections whose lines may be shown. An unknown section may contain anything.
 const OPEN_SECTIONS: [&str; 9] =
     ["listen", "rules", "headers", "rls", "shedding", "limits", "workers", "drain", "log"];
 
@@ -57,7 +57,7 @@ fn explain(error: &Error) -> (String, Option<String>) {
             ("expected a single value here".to_owned(), None)
         }
         other => {
-            // A value's own complaint may bring its hint along, after a line break.
+            // A value's own error may have a hint, after a line break.
             let text = UserMessageFormatter.format_message(other).into_owned();
             match text.split_once('\n') {
                 Some((message, hint)) => (message.to_owned(), Some(hint.to_owned())),
@@ -67,7 +67,7 @@ fn explain(error: &Error) -> (String, Option<String>) {
     }
 }
 
-/// What is wrong, in words that hold no value of the text; its hint after a line break, if there is one.
+/// The error without any value of the text; its hint after a line break, if there is one.
 pub(super) fn without_values(error: &Error) -> String {
     match explain_without_values(error.without_snippet()) {
         (message, Some(hint)) => format!("{message}\n{hint}"),
@@ -75,7 +75,7 @@ pub(super) fn without_values(error: &Error) -> String {
     }
 }
 
-/// What is said of a value that must not be shown, unless more is known.
+/// The default message about a value that must not be shown.
 const UNREADABLE: &str = "this cannot be read";
 
 fn explain_without_values(error: &Error) -> (String, Option<String>) {
@@ -99,7 +99,7 @@ fn explain_without_values(error: &Error) -> (String, Option<String>) {
             (format!("expected {expected} here"), None)
         }
         other => {
-            // Hints are ours, and name what is known.
+            // Hints are ours, and name only known values.
             let text = UserMessageFormatter.format_message(other).into_owned();
             let hint = text.split_once('\n').map(|(_, hint)| hint.to_owned());
             (UNREADABLE.to_owned(), hint)
@@ -107,7 +107,7 @@ fn explain_without_values(error: &Error) -> (String, Option<String>) {
     }
 }
 
-/// Whether it looks like the name of a field, and not like a password in the wrong place.
+/// Whether it looks like the name of a field, and not like a misplaced password.
 fn is_plain(name: &str) -> bool {
     name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }
@@ -122,9 +122,9 @@ pub(crate) fn suggest(typed: &str, known: &[impl AsRef<str>]) -> String {
     }
 }
 
-/// A line of the file and the bytes of it that are meant.
+/// A line of the file and the bytes at fault.
 struct Place<'t> {
-    /// The field at the top that it stands under.
+    /// The top-level field that contains it.
     section: Option<&'t str>,
     number: usize,
     line: &'t str,
@@ -138,12 +138,12 @@ impl<'t> Place<'t> {
         let line = text.lines().nth(number - 1).filter(|line| line.len() <= LONGEST_LINE)?;
         let column = usize::try_from(location.column()).ok()?.saturating_sub(1);
         let start = line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
-        // To the end of the word: what is wrong is a name or a value.
+        // To the end of the word: the mistake is a name or a value.
         let end = line[start..].find([' ', ':', ',', '}', ']']).map_or(line.len(), |length| start + length);
         Some(Place { section: section_of(text, number), number, line, start, end })
     }
 
-    /// The field on its line whose value is meant, if it looks like one.
+    /// The field on its line whose value is at fault, if it looks like a field.
     fn field(&self) -> Option<&'t str> {
         let before = self.line[..self.start].trim_end().strip_suffix(':')?;
         let name = before.rsplit([' ', '{', ',']).next()?;

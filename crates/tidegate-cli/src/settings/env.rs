@@ -1,8 +1,8 @@
-//! The environment: one list of every variable there is.
+//! Environment variables: the list of all of them.
 //!
 //! A variable is named after its field, with two underscores for a level: `listen.http` is `TIDEGATE_LISTEN__HTTP`.
-//! A variable that is not on the list is an error, as an unknown field is: who sets `TIDEGATE_STORE_URL` means something.
-//! Only those are left alone that Kubernetes sets where a service is called tidegate, or tidegate-something.
+//! A variable that is not on the list is an error, like an unknown field: `TIDEGATE_STORE_URL` is set for a purpose. Only
+//! variables that Kubernetes sets for services named tidegate, or tidegate-something, are ignored.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,17 +17,17 @@ use super::values::{HeaderSet, Secret};
 use crate::failure::Failure;
 
 const PREFIX: &str = "TIDEGATE_";
-/// Behind the name of a variable that holds a secret, this one names a file that holds it instead.
+/// A variable for a secret has a variant with this suffix, which names a file with the secret.
 const FILE_SUFFIX: &str = "_FILE";
 
-/// The configuration file itself, which is no field of it.
+/// The configuration file itself, which is not a field of it.
 pub(crate) const CONFIG: &str = "TIDEGATE_CONFIG";
-/// For commands that ask the admin API.
+/// For commands that use the admin API.
 pub(crate) const ADMIN: &str = "TIDEGATE_ADMIN";
 pub(crate) const TOKEN: &str = "TIDEGATE_TOKEN";
 pub(crate) const TOKEN_FILE: &str = "TIDEGATE_TOKEN_FILE";
 
-/// Which server `check` asks: no business of `serve`, but on the list of what there is.
+/// The server for `check`: not used by `serve`, but on the list.
 pub(crate) const SERVER: &str = "TIDEGATE_SERVER";
 
 /// A variable and the field it sets.
@@ -304,7 +304,7 @@ pub(crate) fn help() -> String {
     format!("Environment:\n{}", lines.join("\n"))
 }
 
-/// What the environment says.
+/// The settings in the environment.
 pub(crate) fn read(environment: impl Iterator<Item = (OsString, OsString)>) -> Result<Config, Failure> {
     let mut config = Config::default();
     let mut seen: Vec<&'static str> = Vec::new();
@@ -331,7 +331,7 @@ pub(crate) fn read(environment: impl Iterator<Item = (OsString, OsString)>) -> R
     Ok(config)
 }
 
-/// The variable called `name`, and whether that is the name of its file form.
+/// The variable called `name`, and whether that is the name of its file variant.
 fn find(name: &str) -> Option<(&'static Variable, bool)> {
     VARIABLES.iter().find_map(|variable| match name.strip_prefix(variable.name)? {
         "" => Some((variable, false)),
@@ -340,8 +340,8 @@ fn find(name: &str) -> Option<(&'static Variable, bool)> {
     })
 }
 
-/// Whether it is no setting of `serve`: another command's, the tests', or one that Kubernetes sets for every service whose
-/// name begins with ours (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_REDIS_PORT_6379_TCP_ADDR`).
+/// Whether it is not a setting of `serve`: another command's, the tests', or one that Kubernetes sets for every service
+/// whose name begins with ours (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_REDIS_PORT_6379_TCP_ADDR`).
 fn is_for_others(name: &str) -> bool {
     let known =
         [CONFIG, SERVER, ADMIN, TOKEN, TOKEN_FILE].contains(&name) || name.starts_with("TIDEGATE_TOOL_");
@@ -362,7 +362,7 @@ fn is_for_others(name: &str) -> bool {
 
 fn read_secret(name: &str, path: &str) -> Result<String, Failure> {
     let unreadable = |why: String| Failure::new(format!("cannot read {path}, named by {name}: {why}"));
-    // A pipe that nobody writes to would be waited for, for ever.
+    // Reading a pipe without a writer would block for ever.
     if !fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.is_file() {
         return Err(unreadable("it is not a regular file".to_owned()));
     }
@@ -399,7 +399,7 @@ fn put<T: FromStr<Err = String>>(field: &mut Option<T>, text: &str) -> Result<()
 
 /// A section that is too deep for one variable per field.
 fn put_yaml<T: DeserializeOwned>(section: &mut Option<T>, text: &str) -> Result<(), String> {
-    // Where in the text is left out, and what stands there: it may hold a secret.
+    // The position and the content are left out: the text may contain a secret.
     let parsed = serde_saphyr::from_str(text);
     *section = Some(parsed.map_err(|error| diagnose::without_values(&error))?);
     Ok(())

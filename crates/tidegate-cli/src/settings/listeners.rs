@@ -1,4 +1,4 @@
-//! Who may connect to a listener: TLS, tokens and users, and what of that makes no sense.
+//! Access to listeners: TLS, tokens and users, and their validation.
 //!
 //! Files are read when the server starts.
 
@@ -61,7 +61,7 @@ pub(crate) struct RespUser {
 }
 
 impl ListenerTls {
-    /// A path in a file means one beside that file.
+    /// A relative path is relative to the configuration file.
     pub(super) fn resolve_against(&mut self, directory: &Path) {
         let all = [&mut self.http, &mut self.grpc, &mut self.resp, &mut self.admin];
         all.into_iter().flatten().for_each(|files| files.resolve_against(directory));
@@ -104,12 +104,12 @@ impl Tokens {
         Tokens { tokens: self.tokens.or(weaker.tokens), tokens_file: self.tokens_file.or(weaker.tokens_file) }
     }
 
-    /// Whether nobody has to give one.
+    /// Whether no token is needed.
     pub(crate) fn is_empty(&self) -> bool {
         self.tokens_file.is_none() && self.tokens.as_ref().is_none_or(Vec::is_empty)
     }
 
-    /// Reads the file; `field` is where the tokens were given. Nothing where nobody has to give one.
+    /// Reads the file; `field` is where the tokens were given. `None` if no token is needed.
     pub(crate) fn load(&self, field: &str) -> Result<Option<Arc<TokenSource>>, Failure> {
         if self.is_empty() {
             return Ok(None);
@@ -123,7 +123,7 @@ impl Tokens {
     }
 }
 
-/// Those who may log in over the Redis protocol: the section's users, and the one user that `password` stands for.
+/// The users of the Redis protocol: the section's users, and the one that `password` stands for.
 pub(crate) fn resp_users(password: Option<&Secret>, users: &[RespUser]) -> Result<Users, Failure> {
     let digest = |field: &str, secret: &Secret| {
         SecretDigest::read(secret.reveal()).map_err(|error| Failure::new(format!("{field}: {error}")))
@@ -142,7 +142,7 @@ pub(crate) fn resp_users(password: Option<&Secret>, users: &[RespUser]) -> Resul
     Ok(all)
 }
 
-/// Whoever reaches the admin listener can read metrics and change rules: beyond loopback it must know who that is.
+/// A client of the admin listener can read metrics and change rules: beyond loopback it must be authenticated.
 pub(crate) fn check_admin(
     address: Option<SocketAddr>,
     tls: Option<&ServerFiles>,
@@ -158,7 +158,7 @@ pub(crate) fn check_admin(
     Ok(())
 }
 
-/// An error with everything that led to it.
+/// An error with all its causes.
 pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut why = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! What it means: flags, environment, file and defaults, added up for `serve`.
+//! Merges flags, environment, file and defaults into the settings of `serve`.
 //!
 //! Field by field, a flag wins over the environment, which wins over the file, which wins over the default. Nothing here
 //! opens a socket or reads a rule.
@@ -46,7 +46,7 @@ const DEFAULT_RESP: &str = "127.0.0.1:6380";
 const DEFAULT_ADMIN: &str = "127.0.0.1:8082";
 const DEFAULT_LOG: &str = "info";
 
-/// How to run the server.
+/// The settings of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) http: Option<SocketAddr>,
@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) resp_section: config::Resp,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) tls: ListenerTls,
-    /// Who may ask over HTTP and gRPC, and who the admin listener.
+    /// The accepted tokens of HTTP and gRPC, and of the admin listener.
     pub(crate) access: Tokens,
     pub(crate) admin_tokens: Tokens,
     pub(crate) store: StoreSettings,
@@ -76,7 +76,7 @@ pub(crate) struct Settings {
     pub(crate) alerts: Alerts,
 }
 
-/// How the server stops; nothing stands for the part's own default.
+/// How the server stops; `None` is the part's own default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainTimes {
     pub(crate) delay: Duration,
@@ -84,11 +84,11 @@ pub(crate) struct DrainTimes {
     pub(crate) tunnels: Option<Duration>,
 }
 
-/// Long enough for a load balancer that looks every second, and for Kubernetes to tell everybody; with what follows less
-/// than the 30 s after which it kills.
+/// Long enough for a load balancer that polls every second, and for Kubernetes to propagate it; with the drain timeout less
+/// than the 30 s after which Kubernetes kills.
 const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(3);
 
-/// The most of each that the server holds; nothing stands for the part's own default.
+/// Bounds; `None` is the part's own default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) max_cells: Option<NonZeroUsize>,
@@ -123,7 +123,7 @@ impl Bounds {
 }
 
 impl Settings {
-    /// Adds up all sources.
+    /// Merges all sources.
     pub(crate) fn gather(
         args: &ServeArgs,
         environment: impl Iterator<Item = (OsString, OsString)> + Clone,
@@ -135,7 +135,7 @@ impl Settings {
         Settings::decide(flags(args)?.or(env::read(environment)?).or(file))
     }
 
-    /// What a file alone adds up to.
+    /// The settings of a file alone.
     pub(crate) fn of_file(path: &Path) -> Result<Settings, Failure> {
         Settings::decide(Config::read(path)?)
     }
@@ -217,7 +217,7 @@ fn resolve(name: &str, address: Option<ListenAddr>, default: &str) -> Result<Opt
     address.resolve().map_err(|why| Failure::new(format!("cannot listen for {name}: {why}")))
 }
 
-/// What the flags say, in the shape all sources share.
+/// The flags in the shape that all sources share.
 fn flags(args: &ServeArgs) -> Result<Config, Failure> {
     let mut config = Config::default();
     config.listen.http = flag("--http", args.http.as_deref())?;

@@ -1,4 +1,4 @@
-//! The `proxy:` section: what it says, what of that makes no sense, and what it adds up to.
+//! The `proxy:` section: its shape, its validation, and the resulting settings.
 //!
 //! Nothing here listens or connects. Files with certificates are read when the server starts.
 
@@ -138,7 +138,7 @@ struct ProxyBounds {
 }
 
 impl Proxy {
-    /// A path in a file means one beside that file.
+    /// A relative path is relative to the configuration file.
     pub(super) fn resolve_against(&mut self, directory: &Path) {
         self.tls.iter_mut().for_each(|files| files.resolve_against(directory));
         for path in self.upstreams.iter_mut().filter_map(|upstream| upstream.ca.as_mut()) {
@@ -149,7 +149,7 @@ impl Proxy {
         }
     }
 
-    /// Finds what makes no sense, as far as that can be told without certificates.
+    /// Validates the section, as far as possible without certificates.
     pub(super) fn check(&self) -> Result<(), Failure> {
         self.address()?;
         self.routes()?;
@@ -164,14 +164,14 @@ impl Proxy {
         })
     }
 
-    /// Every domain whose rules it asks for.
+    /// Every domain that it uses.
     pub(crate) fn domains(&self) -> impl Iterator<Item = &str> {
         [self.domain.as_str()]
             .into_iter()
             .chain(self.routes.iter().filter_map(|route| route.domain.as_deref()))
     }
 
-    /// What the section adds up to; `identity` is the server's own. Reads certificates.
+    /// The resulting settings; `identity` is the server's own. Reads certificates.
     pub(crate) fn settings(
         &self,
         identity: Arc<Identity>,
@@ -191,7 +191,7 @@ impl Proxy {
         })
     }
 
-    /// What clients are shown. Reads certificates.
+    /// The TLS configuration for clients. Reads certificates.
     pub(crate) fn tls(&self) -> Result<Option<Arc<ServerTls>>, Failure> {
         self.tls.as_ref().map(|files| files.load("proxy.tls", Offers::Http)).transpose()
     }
@@ -270,7 +270,7 @@ impl Health {
         let seconds = std::time::Duration::from_secs;
         HealthCheck {
             path: self.path.clone(),
-            // The timer knows no interval of nothing.
+            // The timer does not accept an interval of zero.
             every: span(self.every, seconds(5)).max(std::time::Duration::from_millis(10)),
             within: span(self.timeout, seconds(2)),
         }
@@ -284,7 +284,7 @@ impl ProxyTimeouts {
             connect: span(self.connect, default.connect),
             head: span(self.head, default.head),
             idle: span(self.idle, default.idle),
-            // It is looked at four times as often, and never all the time.
+            // It is polled four times as often, and must not be polled all the time.
             stall: span(self.stall, default.stall).max(std::time::Duration::from_millis(100)),
             tunnel: span(self.tunnel, default.tunnel),
             keep: span(self.keep, default.keep),
@@ -317,7 +317,7 @@ impl ProxyBounds {
     }
 }
 
-/// The identity that a section says, or what is wrong with it. Reads the files that it names.
+/// The identity of a section, or what is invalid. Reads the files that it names.
 pub(crate) fn check_identity(section: &str, config: &IdentityConfig) -> Result<Identity, Failure> {
     Identity::new(config)
         .map_err(|error: IdentityError| Failure::new(format!("{section}{error}")).hint(error.hint))

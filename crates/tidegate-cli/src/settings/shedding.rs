@@ -1,4 +1,4 @@
-//! The `shedding:` section: what it says, what of that makes no sense, and what it adds up to.
+//! The `shedding:` section: its shape, its validation, and the resulting settings.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ impl From<Priority> for tidegate_rules::Priority {
 }
 
 impl Shedding {
-    /// What the section adds up to, or what of it makes no sense.
+    /// The resulting settings, or what is invalid.
     pub(crate) fn settings(&self) -> Result<ShedderConfig, Failure> {
         let mut config = ShedderConfig::new(self.capacity()?);
         let percentages = [70, 80].map(|percent| Percent::new(percent).expect("not above 100"));

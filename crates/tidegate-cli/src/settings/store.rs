@@ -1,6 +1,6 @@
-//! Where counters live, and how a store over a network is used.
+//! The store of counters, and the settings of a remote one.
 //!
-//! An address may hold a password, so no message here repeats any part of one that has somebody log in.
+//! An address may contain a password, so no message here repeats any part of one with a login.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -13,7 +13,7 @@ use super::config;
 use super::values::{Count, Secret, Span, Switch};
 use crate::failure::Failure;
 
-/// Where counters live, and how a store over a network is used; nothing stands for the part's own default.
+/// The store of counters, and the settings of a remote one; `None` is the part's own default.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StoreSettings {
     pub(crate) url: StoreUrl,
@@ -30,12 +30,12 @@ pub(crate) struct StoreSettings {
     pub(crate) sentinel: Credentials,
 }
 
-/// What leases are signed with.
+/// The key that signs leases.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct LeaseSecret(Box<[u8]>);
 
 impl LeaseSecret {
-    /// Fewer bytes could be guessed by who holds one lease.
+    /// The holder of one lease could guess a shorter key.
     const SHORTEST: usize = 16;
 
     fn new(secret: &Secret) -> Result<Self, Failure> {
@@ -65,7 +65,7 @@ impl fmt::Debug for LeaseSecret {
 pub(crate) enum StoreUrl {
     /// This process's memory.
     Memory,
-    /// One Redis, or several in one of the ways they can belong together.
+    /// One Redis, or several in one of the supported topologies.
     Redis(tidegate_store_redis::StoreUrl),
 }
 
@@ -120,7 +120,7 @@ impl StoreSettings {
 }
 
 impl StoreUrl {
-    /// Logs in with `password`, which the url itself does not have.
+    /// Sets the password, which the url itself must not have.
     fn set_password(&mut self, password: &str) -> Result<(), Failure> {
         match self {
             StoreUrl::Memory => Err(Failure::new("store.password: the memory store has none")
@@ -136,13 +136,13 @@ impl StoreUrl {
     }
 }
 
-/// Whether an address holds a password, for everybody to read who may list processes.
+/// Whether an address contains a password, which every user who can list processes would see.
 pub(crate) fn shows_a_password(url: &str) -> bool {
     let user = url.split_once("://").and_then(|(_, rest)| rest.split_once('@')).map(|(user, _)| user);
     user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
 }
 
-/// A user alone is a mistake in a url, unless the password stands elsewhere: then it is as good as an empty one.
+/// A user without a password is an error in a url, unless the password is given elsewhere: then an empty one is filled in.
 fn with_room_for_a_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     match rest.split_once('@') {
@@ -151,7 +151,7 @@ fn with_room_for_a_password(url: &str) -> String {
     }
 }
 
-/// As an operator may see it: without who logs in.
+/// As an operator may see it: without the login.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StoreUrl::Redis(url) = self else { return f.write_str("memory:") };
@@ -191,8 +191,8 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// What is wrong with a URL. A stray `/` in a password makes what follows it look like a path, so where somebody logs
-/// in only the part is named.
+/// What is wrong with a URL. A stray `/` in a password makes what follows it look like a path, so with a login only the
+/// part's name is shown.
 fn misread(url: &str, error: &UrlError) -> Failure {
     let UrlError { part, problem, hint } = error;
     if url.contains('@') {

@@ -1,4 +1,4 @@
-//! What the server tells other programs by itself: the sections `telemetry` and `alerts`.
+//! Exports of the server: the sections `telemetry` and `alerts`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -111,7 +111,7 @@ pub(crate) enum PayloadFormat {
     Slack,
 }
 
-/// The section `telemetry`, checked.
+/// The validated section `telemetry`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TelemetrySettings {
     pub(crate) statsd: Option<StatsdSettings>,
@@ -134,7 +134,7 @@ pub(crate) struct OtlpSettings {
     pub(crate) service: String,
 }
 
-/// The section `alerts`, checked.
+/// The validated section `alerts`.
 #[derive(Clone, Debug)]
 pub(crate) struct AlertSettings {
     pub(crate) receiver: Option<Receiver>,
@@ -194,9 +194,9 @@ impl Statsd {
     }
 }
 
-/// More often is more work than worth.
+/// The shortest interval: more often is not worth the work.
 const MIN_EVERY: Duration = Duration::from_millis(200);
-/// Less often, nobody would notice that something is wrong.
+/// The longest interval: less often, nobody would notice a failure.
 const MAX_EVERY: Duration = Duration::from_secs(3_600);
 
 fn often(field: &str, given: Option<Span>, usual: Duration) -> Result<Duration, Failure> {
@@ -260,7 +260,7 @@ impl Alerts {
             .for_each(|path| *path = directory.join(&*path));
     }
 
-    /// None where they are switched off.
+    /// `None` if they are switched off.
     pub(crate) fn check(&self) -> Result<Option<AlertSettings>, Failure> {
         if self.enabled == Some(Switch(false)) {
             return Ok(None);

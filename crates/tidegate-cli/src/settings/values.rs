@@ -1,4 +1,4 @@
-//! Settings that are more than a word or a number, each read the same way from a flag, a variable and the file.
+//! Settings that are more than a word or a number, each parsed the same way from a flag, a variable and the file.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -21,7 +21,7 @@ pub(crate) enum ListenAddr {
 }
 
 impl ListenAddr {
-    /// The address to bind, nothing for `off`.
+    /// The address to bind; `None` for `off`.
     pub(crate) fn resolve(&self) -> Result<Option<SocketAddr>, String> {
         let ListenAddr::At { host, port } = self else { return Ok(None) };
         let mut found = (host.as_str(), *port)
@@ -152,7 +152,7 @@ impl LogFilter {
 impl FromStr for LogFilter {
     type Err = String;
 
-    /// Stricter than the filter itself, for which the typing mistake `inof` would be a module that logs nothing.
+    /// Stricter than the filter itself, for which the typo `inof` would be a module that logs nothing.
     fn from_str(text: &str) -> Result<Self, String> {
         for part in text.split(',') {
             let level = part.rsplit_once('=').map_or(part, |(_, level)| level).trim();
@@ -213,7 +213,7 @@ impl FromStr for Switch {
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// The text itself, for whoever must have it.
+    /// The text itself; use it only where it is needed.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -241,7 +241,7 @@ fn one_of<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
     })
 }
 
-/// Reads a value from the file as it is read from a flag: by its text.
+/// Parses a value from the file like one from a flag: by its text.
 fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

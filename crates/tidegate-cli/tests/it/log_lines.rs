@@ -27,7 +27,7 @@ fn a_line_that_repeats_is_withheld_and_how_often_is_counted_and_said() {
     }
     // Each refusal is two lines: that there was one, and what is wrong in which place.
     let total = 2 * failures(&server);
-    let told = "lines like others before them were not written";
+    let told = "repeated log lines were not written";
     let said = |server: &Server| -> usize {
         let log = server.server.stderr();
         let lines = log.lines().filter(|line| line.contains(told));

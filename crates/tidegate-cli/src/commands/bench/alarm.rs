@@ -1,4 +1,4 @@
-//! Wakes a thread's lanes when their next request is due, to a few microseconds.
+//! Wakes a thread's lanes when their next request is due, within a few microseconds.
 //!
 //! Tokio's timers count in whole milliseconds, ten times what a decision takes: an open loop paced by them would
 //! report its own lateness as the server's. One timer descriptor per thread serves all its lanes.
@@ -30,11 +30,11 @@ mod precise {
     /// One thread's timer.
     #[derive(Debug)]
     pub(in super::super) struct Alarm {
-        /// A timer's descriptor becomes readable when it fires. For tokio anything one can only read is a pipe; its
-        /// general wrapper would need `unsafe`.
+        /// A timer's descriptor becomes readable when it fires. Tokio can wrap a read-only descriptor as a pipe; its general
+        /// wrapper would need `unsafe`.
         timer: pipe::Receiver,
-        /// Who waits, the next due first: a thread takes requests in the order they are due. At most one entry per
-        /// lane, or two for a moment.
+        /// The waiting lanes, next due first: a thread takes requests in the order they are due. At most one entry per lane,
+        /// or two for a moment.
         waiting: Mutex<VecDeque<(Instant, Waker)>>,
     }
 
@@ -65,11 +65,11 @@ mod precise {
             .await;
         }
 
-        /// Wakes whoever is due, until dropped.
+        /// Wakes lanes that are due, until dropped.
         pub(in super::super) async fn run(&self) -> io::Result<()> {
             loop {
                 self.timer.readable().await?;
-                // Reading says how often it fired, which nobody needs; it is what makes it unreadable again.
+                // The count is not needed, but reading it makes the descriptor unreadable again.
                 let _ = self.timer.try_read(&mut [0; 8]);
                 let now = clock::now();
                 let mut waiting = self.waiting();
@@ -108,7 +108,7 @@ mod coarse {
     use std::sync::Arc;
     use std::time::Instant;
 
-    /// Tokio's own timer, where there is no other: latencies below a millisecond are then not to be trusted.
+    /// Tokio's own timer, on other systems: latencies below a millisecond are then not reliable.
     #[derive(Debug)]
     pub(in super::super) struct Alarm;
 

@@ -1,4 +1,4 @@
-//! Envoy's rate limit service on bare HTTP/2: no generated client, no per-request encoding, as little work as it takes.
+//! Envoy's rate limit service on bare HTTP/2: no generated client, no per-request encoding, as little work as possible.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::tally::{Outcome, Trouble};
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// A reply has a status per descriptor and a few headers; more than this is not a reply.
 const LONGEST_REPLY: usize = 64 * 1024;
-/// Ours to grant: large enough that a reply never waits for permission.
+/// The receive window: large enough that a reply never waits for it.
 const WINDOW: u32 = 1 << 20;
 
-/// Runs one connection's lanes until the run is over, connecting again whenever the connection ends.
+/// Runs one connection's lanes until the run is over, reconnecting whenever the connection ends.
 pub(super) async fn drive(crew: Arc<Crew>, mut lanes: Vec<Lane>) {
     let request = Arc::new(request(&crew));
     while !crew.is_over() {
@@ -52,7 +52,7 @@ fn request(crew: &Crew) -> Request<()> {
         .expect("an endpoint's authority fits into a URI")
 }
 
-/// Gives the lane back when the run is over or the connection has ended.
+/// Returns the lane when the run is over or the connection has ended.
 async fn run(mut lane: Lane, mut sender: SendRequest<Bytes>, head: Arc<Request<()>>) -> Lane {
     while let Some(Assignment { request, due }) = lane.next().await {
         let answer = exchange(&lane, &mut sender, Request::clone(&head), request);
@@ -91,7 +91,7 @@ async fn exchange(
         }
         message = if message.is_empty() { chunk } else { [message, chunk].concat().into() };
     }
-    // A call that fails at once has its status among the headers, any other one in the trailers.
+    // A call that fails at once has its status in the headers, any other one in the trailers.
     let trailers = receiving.trailers().await?.unwrap_or_default();
     let outcome = match grpc_status(&trailers).or_else(|| grpc_status(&head.headers)) {
         Some(0) => decision(&message),
@@ -126,7 +126,7 @@ fn decision(frame: &[u8]) -> Outcome {
     }
 }
 
-/// The value of varint field 1; absent or malformed is nothing.
+/// The value of varint field 1; `None` if absent or malformed.
 fn overall_code(mut message: &[u8]) -> Option<u64> {
     while !message.is_empty() {
         let tag = varint(&mut message)?;

@@ -17,7 +17,7 @@ use super::tally::{Outcome, Trouble};
 const LONGEST_REPLY: usize = 64 * 1024;
 const MOST_HEADERS: usize = 64;
 
-/// Runs one connection until the run is over, connecting again whenever it ends.
+/// Runs one connection until the run is over, reconnecting whenever it ends.
 pub(super) async fn drive(crew: Arc<Crew>, mut lane: Lane) {
     while !crew.is_over() {
         if let Some(stream) = crew.connect().await {
@@ -26,7 +26,7 @@ pub(super) async fn drive(crew: Arc<Crew>, mut lane: Lane) {
     }
 }
 
-/// Returns when the run is over or the connection cannot be used any more.
+/// Returns when the run is over or the connection is no longer usable.
 async fn run(lane: &mut Lane, mut stream: TcpStream) {
     let mut buffer = BytesMut::with_capacity(4096);
     while let Some(Assignment { request, due }) = lane.next().await {
@@ -69,7 +69,7 @@ async fn exchange(stream: &mut TcpStream, buffer: &mut BytesMut, request: &[u8])
     }
 }
 
-/// Where a reply's parts are, and what it says.
+/// The position of a reply's parts, and its meaning.
 #[derive(Debug, PartialEq, Eq)]
 struct HttpReply {
     status: u16,
@@ -79,7 +79,7 @@ struct HttpReply {
 }
 
 impl HttpReply {
-    /// Nothing if the head is not complete yet.
+    /// `None` if the head is not complete yet.
     fn parse(bytes: &[u8]) -> io::Result<Option<HttpReply>> {
         let bad = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];

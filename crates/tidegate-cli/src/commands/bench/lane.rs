@@ -1,4 +1,4 @@
-//! One request slot of a connection: takes requests from the schedule, and books how they ended.
+//! One request slot of a connection: takes requests from the schedule, and records their outcomes.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,20 +16,20 @@ use super::schedule::Schedule;
 use super::tally::{Outcome, Tally, Trouble};
 use crate::clock;
 
-/// What all lanes of one thread share.
+/// Shared by all lanes of one thread.
 #[derive(Debug)]
 pub(super) struct Crew {
     pub(super) plan: Arc<Plan>,
     pub(super) payloads: Payloads,
     pub(super) schedule: Arc<Schedule>,
     pub(super) alarm: Arc<Alarm>,
-    /// How many requests the whole run has had answered, for the progress bar.
+    /// The number of requests answered in the whole run, for the progress bar.
     pub(super) answered: Arc<AtomicU64>,
-    /// Only this thread's lanes lock it, so nobody ever waits.
+    /// Only this thread's lanes lock it, so it is never contended.
     pub(super) tally: Mutex<Tally>,
 }
 
-/// Between attempts to reach a server that is gone.
+/// The pause between attempts to reconnect.
 const RECONNECT_AFTER: Duration = Duration::from_millis(50);
 
 impl Crew {
@@ -41,7 +41,7 @@ impl Crew {
         self.schedule.is_over(clock::now())
     }
 
-    /// A connection, or nothing after booking that there is none.
+    /// A connection; `None` after recording that there is none.
     pub(super) async fn connect(&self) -> Option<TcpStream> {
         let connecting = async {
             let stream = TcpStream::connect(self.plan.address).await?;
@@ -56,7 +56,7 @@ impl Crew {
         None
     }
 
-    /// Books that there is no connection, and waits a little.
+    /// Records that there is no connection, and waits a little.
     pub(super) async fn connect_failed(&self, complaint: impl FnOnce() -> String) {
         {
             let mut tally = self.tally();
@@ -73,7 +73,7 @@ pub(super) struct Lane {
     dice: Dice,
 }
 
-/// A request to be sent now, and since when it should have been.
+/// A request to send now, and when it was due.
 #[derive(Debug)]
 pub(super) struct Assignment {
     pub(super) request: Bytes,
@@ -89,14 +89,14 @@ impl Lane {
         &self.crew
     }
 
-    /// Waits until the next request is due; nothing when the run is over.
+    /// Waits until the next request is due; `None` when the run is over.
     pub(super) async fn next(&mut self) -> Option<Assignment> {
         let due = self.crew.schedule.take(clock::now())?;
         self.crew.alarm.until(due).await;
         Some(Assignment { request: self.crew.payloads.draw(&mut self.dice), due })
     }
 
-    /// The next request, if it is due already.
+    /// The next request, if it is already due.
     pub(super) fn next_if_due(&mut self) -> Option<Assignment> {
         let due = self.crew.schedule.take_if_due(clock::now())?;
         Some(Assignment { request: self.crew.payloads.draw(&mut self.dice), due })

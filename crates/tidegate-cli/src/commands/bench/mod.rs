@@ -1,8 +1,8 @@
-//! `tidegate bench`: offers load to a server and says how it coped.
+//! `tidegate bench`: offers load to a server and reports its latency.
 //!
-//! The client often shares its cores with the server it measures, so it is built to be cheap: a runtime per thread, no
-//! work between threads, requests encoded beforehand, and one histogram per thread. A further protocol is a `drive`
-//! function beside `http1`, `grpc` and `resp`, and an encoder in `payload`.
+//! The client often shares its cores with the server it measures, so it is built to be cheap: a runtime per thread, no work
+//! between threads, requests encoded beforehand, and one histogram per thread. To add a protocol, write a `drive` function
+//! beside `http1`, `grpc` and `resp`, and an encoder in `payload`.
 
 mod alarm;
 mod grpc;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Connects once, so that a server that is not there is an error and not a table of zeros.
+/// Connects once, so that a missing server is an error and not a table of zeros.
 fn reach(plan: &Plan) -> Result<(), Failure> {
     TcpStream::connect_timeout(&plan.address, plan.timeout).map_err(|error| {
         Failure::new(format!("cannot connect to {}: {error}", plan.endpoint))
@@ -64,7 +64,7 @@ fn reach(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the threads, and shows how far they are.
+/// Runs the threads, and shows their progress.
 fn measure(plan: &Arc<Plan>, payloads: &Payloads, schedule: &Arc<Schedule>) -> Result<Tally, Failure> {
     let answered = Arc::new(AtomicU64::new(0));
     let (done, results) = mpsc::channel();
@@ -72,7 +72,7 @@ fn measure(plan: &Arc<Plan>, payloads: &Payloads, schedule: &Arc<Schedule>) -> R
         let (plan, payloads, schedule) = (plan.clone(), payloads.clone(), schedule.clone());
         let (answered, done) = (answered.clone(), done.clone());
         thread::spawn(move || {
-            // The receiver is gone only if another thread failed, which is what will be reported.
+            // The receiver is gone only if another thread failed, and that error is reported.
             let _ = done.send(run_thread(thread, plan, payloads, schedule, answered));
         });
     }
@@ -136,7 +136,7 @@ fn open(connections: &mut JoinSet<()>, crew: &Arc<Crew>, number: u32) {
     };
 }
 
-/// A bar on stderr; nothing at all if that is not a terminal.
+/// A progress bar on stderr; nothing if that is not a terminal.
 struct Progress<'a> {
     bar: ProgressBar,
     schedule: &'a Schedule,

@@ -1,4 +1,4 @@
-//! The requests of a benchmark, encoded before it starts: sending one is copying bytes.
+//! The requests of a benchmark, encoded before it starts: sending one only copies bytes.
 //!
 //! All callers' names are equally long, so all requests are too, and the n-th one is found by arithmetic.
 
@@ -35,7 +35,7 @@ impl Payloads {
         Payloads { all: all.into(), each }
     }
 
-    /// The request of a caller drawn by `dice`.
+    /// The request of a random caller.
     pub(super) fn draw(&self, dice: &mut Dice) -> Bytes {
         let callers = (self.all.len() / self.each) as u64;
         let caller = (dice.roll() % callers) as usize;
@@ -43,13 +43,13 @@ impl Payloads {
     }
 }
 
-/// A small, fast, seeded source of random numbers (xorshift): each lane has its own, so runs repeat.
+/// A small, fast, seeded random number generator (xorshift): one per lane, so runs are repeatable.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(u64);
 
 impl Dice {
     pub(super) fn for_lane(lane: u64) -> Dice {
-        // An odd multiplier spreads neighbouring lanes far apart; zero would stay zero for ever.
+        // An odd multiplier spreads adjacent lanes far apart; a zero state would stay zero.
         Dice((lane + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 

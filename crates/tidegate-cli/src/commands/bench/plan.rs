@@ -1,4 +1,4 @@
-//! What a benchmark is going to do, checked: everything the flags left open is decided here.
+//! The validated plan of a benchmark, with defaults for everything the flags left open.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::args::{BenchArgs, Pace, Protocol, Throttle};
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 
-/// Longer runs belong to a monitoring system.
+/// The longest run; longer ones are a job for monitoring.
 const LONGEST_RUN: Duration = Duration::from_secs(3600);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// As many requests as a client with one address can have open in any useful way.
+/// The most requests in flight that are useful for a client with one address.
 const MOST_IN_FLIGHT: u64 = 65_536;
 
 /// A benchmark, ready to run.

@@ -12,11 +12,11 @@ use crate::args::{Output, Pace, Protocol};
 
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// What was asked for, what came of it, and how long that took.
+/// The plan, its results, and how long they took.
 pub(super) struct BenchReport<'r> {
     pub(super) plan: &'r Plan,
     pub(super) tally: &'r Tally,
-    /// The plan's duration, and longer if the last answers were late.
+    /// The plan's duration, or longer if the last answers were late.
     pub(super) measured: Duration,
 }
 

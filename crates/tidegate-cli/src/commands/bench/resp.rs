@@ -1,7 +1,7 @@
-//! `CL.THROTTLE` over the Redis protocol, pipelined: what is due goes out in one write, and all of it is answered before
-//! more is sent, as `redis-benchmark -P` does it.
+//! `CL.THROTTLE` over the Redis protocol, pipelined: all due requests go out in one write, and all are answered before more
+//! are sent, like `redis-benchmark -P`.
 //!
-//! It reads only what our server and redis-cell reply to that command: five integers, or an error.
+//! It reads only the replies of our server and redis-cell to that command: five integers, or an error.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::tally::{Outcome, Trouble};
 /// A reply takes a few dozen bytes; an error somewhat more.
 const LONGEST_LINE: usize = 4 * 1024;
 
-/// Runs one connection until the run is over, connecting again whenever it ends.
+/// Runs one connection until the run is over, reconnecting whenever it ends.
 pub(super) async fn drive(crew: Arc<Crew>, mut lane: Lane) {
     while !crew.is_over() {
         if let Some(stream) = crew.connect().await {
@@ -26,7 +26,7 @@ pub(super) async fn drive(crew: Arc<Crew>, mut lane: Lane) {
     }
 }
 
-/// Returns when the run is over or the connection cannot be used any more.
+/// Returns when the run is over or the connection is no longer usable.
 async fn run(lane: &mut Lane, mut stream: TcpStream) {
     let (mut requests, mut replies) = (BytesMut::new(), BytesMut::with_capacity(4096));
     let most = lane.crew().plan.in_flight as usize;
@@ -62,7 +62,7 @@ async fn run(lane: &mut Lane, mut stream: TcpStream) {
     }
 }
 
-/// The next reply, which is taken out of `replies`.
+/// Takes the next reply out of `replies`.
 async fn read(stream: &mut TcpStream, replies: &mut BytesMut, lane: &Lane) -> io::Result<Outcome> {
     loop {
         if let Some(reply) = RespReply::parse(replies)? {
@@ -79,7 +79,7 @@ async fn read(stream: &mut TcpStream, replies: &mut BytesMut, lane: &Lane) -> io
     }
 }
 
-/// What a reply says, and how long it is.
+/// The meaning and the length of a reply.
 #[derive(Debug, PartialEq, Eq)]
 struct RespReply {
     outcome: Outcome,
@@ -87,7 +87,7 @@ struct RespReply {
 }
 
 impl RespReply {
-    /// Nothing if the reply is not complete yet.
+    /// `None` if the reply is not complete yet.
     fn parse(bytes: &[u8]) -> io::Result<Option<RespReply>> {
         let Some((first, mut length)) = line(bytes, 0)? else { return Ok(None) };
         if first.starts_with(b"-") {
@@ -100,7 +100,7 @@ impl RespReply {
         for _ in 0..5 {
             let Some((number, end)) = line(bytes, length)? else { return Ok(None) };
             if !number.starts_with(b":") {
-                return Err(bad("the reply holds something else than integers"));
+                return Err(bad("the reply holds something other than integers"));
             }
             limited.get_or_insert(number != b":0");
             length = end;
@@ -110,7 +110,7 @@ impl RespReply {
     }
 }
 
-/// The line that begins at `from`, and where the next one does.
+/// The line at `from`, and the start of the next one.
 fn line(bytes: &[u8], from: usize) -> io::Result<Option<(&[u8], usize)>> {
     let rest = &bytes[from..];
     match rest.windows(2).position(|pair| pair == b"\r\n") {

@@ -1,8 +1,8 @@
 //! When each request is due.
 //!
-//! All connections draw from one schedule: whoever is free takes the next request, so a slow connection delays only
-//! what it carries. A request that nobody was free to send in time keeps the time it was due, and its latency counts
-//! from then. (Measuring from the actual sending would leave out exactly the requests a stalled server made wait.)
+//! All connections draw from one schedule: any free one takes the next request, so a slow connection delays only its own
+//! requests. A request that no connection could send in time keeps its due time, and its latency counts from then.
+//! (Measuring from the actual sending would leave out exactly the requests that a stalled server delayed.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use crate::args::Pace;
 
 const NANOS_PER_SECOND: f64 = 1e9;
-/// Requests are due at multiples of this, several at once where the rate is higher: waking up costs more than sending,
-/// and the client shares its cores with the server.
+/// Requests are due at multiples of this, several at once at higher rates: waking up costs more than sending, and the client
+/// shares its cores with the server.
 const TICK_NS: u64 = 200_000;
-/// How long after the end requests that were due before it are still sent: a client that was held up for a moment must
-/// not report its last requests as lost.
+/// How long after the end requests that were due before it are still sent: a client that was stalled for a moment must not
+/// report its last requests as lost.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Schedule {
     measure_from: Instant,
     end: Instant,
     interval_ns: Option<f64>,
-    /// The number of the next request nobody has taken yet; open loop only.
+    /// The number of the next request; open loop only.
     next: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ impl Schedule {
         Schedule { start, measure_from, end: measure_from + duration, interval_ns, next: AtomicU64::new(0) }
     }
 
-    /// Takes the next request: when it is due, or nothing if the run is over.
+    /// Takes the next request and returns when it is due; `None` if the run is over.
     pub(super) fn take(&self, now: Instant) -> Option<Instant> {
         let Some(interval_ns) = self.interval_ns else { return (now < self.end).then_some(now) };
         if now >= self.end + CATCH_UP {
@@ -57,13 +57,13 @@ impl Schedule {
         taken.ok().and_then(due)
     }
 
-    /// Whether there is nothing left to take.
+    /// Whether nothing is left to take.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         let Some(interval_ns) = self.interval_ns else { return now >= self.end };
         now >= self.end + CATCH_UP || self.due(self.next.load(Ordering::Relaxed), interval_ns) >= self.end
     }
 
-    /// Whether a request due then counts: the ones before it only warmed the server up.
+    /// Whether a request due at this time counts: earlier ones only warm the server up.
     pub(super) fn counts(&self, due: Instant) -> bool {
         (self.measure_from..self.end).contains(&due)
     }
@@ -72,14 +72,14 @@ impl Schedule {
         self.start
     }
 
-    /// How long the measured part took, if its last answer came then.
+    /// The length of the measured part, given the time of the last answer.
     pub(super) fn measured(&self, last_answer: Option<Instant>) -> Duration {
         last_answer.map_or(self.end, |last| last.max(self.end)) - self.measure_from
     }
 
-    /// The requests that were due but never taken, as (how many, how long they had waited when the run ended).
+    /// The requests that were due but never taken, as (count, time waited when the run ended).
     ///
-    /// In at most a thousand groups, each with the wait of its shortest waiter: a hopeless overload leaves millions.
+    /// In at most a thousand groups, each with its shortest wait: a severe overload leaves millions.
     pub(super) fn never_sent(&self) -> Vec<(u64, Duration)> {
         let Some(interval_ns) = self.interval_ns else { return Vec::new() };
         let number_at = |at: Instant| ((at - self.start).as_nanos() as f64 / interval_ns).ceil() as u64;

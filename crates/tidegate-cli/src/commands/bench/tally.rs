@@ -1,4 +1,4 @@
-//! What came back: counts, and a histogram of latencies.
+//! Results: counts, and a histogram of latencies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// Latencies above this are recorded as this; a request's time-out is shorter, a hopeless backlog is not.
+/// Latencies are capped at this. A request's timeout is shorter, but a severe backlog may be longer.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Three digits: 1.23 ms is not told from 1.234 ms.
+/// Three digits: 1.23 ms and 1.234 ms are not distinguished.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// How one request ended.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Allowed,
@@ -31,7 +31,7 @@ pub(super) enum Trouble {
     GrpcStatus(u16),
     /// An error of the Redis protocol.
     ErrorReply,
-    /// An answer that is not one.
+    /// A malformed answer.
     BadReply,
     /// Due, but every connection was busy until the run ended.
     NeverSent,
@@ -52,14 +52,14 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// The sum of a run, or of one thread's part of it.
+/// The results of a run, or of one thread's part of it.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     pub(super) allowed: u64,
     pub(super) refused: u64,
     /// At most one entry per status code.
     pub(super) troubles: BTreeMap<Trouble, u64>,
-    /// What the server said the first time something went wrong.
+    /// The first error message of the server.
     pub(super) first_complaint: Option<String>,
     pub(super) last_answer: Option<Instant>,
     latency_ns: Histogram<u64>,
@@ -79,7 +79,7 @@ impl Tally {
         }
     }
 
-    /// Counts one request that should have been sent at `due` and ended `now`, one way or another.
+    /// Counts one request that was due at `due` and ended at `now`.
     pub(super) fn record(&mut self, outcome: Outcome, due: Instant, now: Instant) {
         let latency = now.saturating_duration_since(due);
         self.last_answer = Some(now);
@@ -91,12 +91,12 @@ impl Tally {
         }
     }
 
-    /// Counts trouble that no request was part of.
+    /// Counts an error without a request.
     pub(super) fn trouble(&mut self, trouble: Trouble) {
         *self.troubles.entry(trouble).or_default() += 1;
     }
 
-    /// Counts requests that had to wait at least `waited` and were never sent.
+    /// Counts requests that waited at least `waited` and were never sent.
     pub(super) fn never_sent(&mut self, count: u64, waited: Duration) {
         self.latency_ns.saturating_record_n(waited.as_nanos() as u64, count);
         *self.troubles.entry(Trouble::NeverSent).or_default() += count;
@@ -121,7 +121,7 @@ impl Tally {
         self.latency_ns.add(&other.latency_ns).expect("all tallies have the same bounds");
     }
 
-    /// Requests that got a decision.
+    /// Requests with a decision.
     pub(super) fn decided(&self) -> u64 {
         self.allowed + self.refused
     }

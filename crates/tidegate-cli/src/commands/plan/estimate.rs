@@ -10,10 +10,10 @@ use tidegate_store_redis::{Topology, costs};
 use super::Home;
 use crate::args::PlanArgs;
 
-/// Every user asks so often where nobody said how often.
+/// The default interval between requests of a user.
 const SECONDS_PER_REQUEST: f64 = 10.0;
 
-/// What is assumed.
+/// The assumptions.
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub(super) users: u64,
@@ -48,24 +48,24 @@ pub(super) struct Counter {
     pub(super) rule: String,
     pub(super) name: String,
     pub(super) algorithm: &'static str,
-    /// How many there are of it.
+    /// The number of such counters.
     pub(super) keys: u64,
     pub(super) memory_bytes: u64,
-    /// Nothing where it never leaves its node.
+    /// `None` if it never leaves its node.
     pub(super) redis_bytes: Option<u64>,
     decision_us: f64,
 }
 
-/// What it comes to.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Estimate {
     pub(super) counters: Vec<Counter>,
     pub(super) memory_bytes: u64,
     pub(super) redis_bytes: u64,
-    /// Calls to Redis for one request.
+    /// Calls to Redis per request.
     pub(super) calls_per_request: u64,
     pub(super) calls_per_s: f64,
-    /// Redis's cores that are busy all the time.
+    /// The number of Redis cores that are fully busy.
     pub(super) cores: f64,
     pub(super) nodes_for_memory: u64,
     pub(super) nodes_for_cpu: u64,
@@ -97,7 +97,7 @@ impl Estimate {
         }
     }
 
-    /// Redis nodes that decide, replicas not counted.
+    /// Redis nodes that decide, without replicas.
     pub(super) fn nodes(&self) -> u64 {
         self.nodes_for_memory.max(self.nodes_for_cpu)
     }
@@ -123,7 +123,7 @@ fn nodes_for(cores: f64, cpu_use: u8) -> u64 {
     ((cores * 100.0 / f64::from(cpu_use)).ceil() as u64).max(1)
 }
 
-/// The counters that one key may have. Limits of several tiers that differ only in their number share one.
+/// The counters of one key. Limits of several tiers that differ only in their number share one.
 fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
     let is_shared = rule.coordination() != Coordination::Local;
     let mut places: HashMap<&[u8], usize> = HashMap::new();
@@ -150,7 +150,7 @@ fn counters_of(rule: &Rule, inputs: &Inputs) -> Vec<Counter> {
     counters
 }
 
-/// The calls that a request makes which every rule of a domain matches, and what they cost Redis: the worst domain's.
+/// The calls of a request that matches every rule of a domain, and their cost for Redis: for the worst domain.
 fn worst_request(rules: &RuleSet, inputs: &Inputs) -> (u64, f64) {
     let of_domain = |domain: &str| {
         let mut places: HashSet<&[String]> = HashSet::new();
@@ -171,8 +171,8 @@ fn worst_request(rules: &RuleSet, inputs: &Inputs) -> (u64, f64) {
     domains.max_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or((0, 0.0))
 }
 
-/// The calls per second by which approximate rules reconcile their counters, and Redis's cores that they keep busy. A key
-/// is reported once in a while by a node that sees it, and never more often than it is asked for.
+/// The calls per second with which approximate rules reconcile their counters, and the Redis cores that these keep busy. A
+/// node reports a key once per interval, and never more often than it is requested.
 fn reports(rules: &RuleSet, inputs: &Inputs) -> (f64, f64) {
     let (mut per_s, mut cores) = (0.0, 0.0);
     for rule in rules.rules() {

@@ -1,6 +1,6 @@
-//! `tidegate plan`: what a rule set needs for so many users, from what was measured.
+//! `tidegate plan`: the resources that a rule set needs for a number of users, from measurements.
 //!
-//! An upper bound on purpose: every request matches every rule, and every user has used all there is.
+//! An upper bound on purpose: every request matches every rule, and every user has used its whole quota.
 
 mod estimate;
 mod report;
@@ -19,11 +19,11 @@ use crate::settings::suggest;
 use estimate::{Estimate, Inputs};
 use report::PlanReport;
 
-/// Where the counters shall live.
+/// Where the counters live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Home {
     Memory,
-    /// On Redis, and how many servers decide there as far as the URL says.
+    /// On Redis, with the number of deciding servers if the URL tells.
     Redis(Topology, Option<u64>),
 }
 
@@ -52,13 +52,13 @@ fn home(url: &str) -> Result<Home, Failure> {
     let deciding = match url.topology {
         Topology::Single | Topology::Sentinel { .. } => Some(1),
         Topology::Sharded => Some(servers),
-        // A URL names some members, replicas perhaps among them.
+        // A URL names only some members, perhaps including replicas.
         _ => None,
     };
     Ok(Home::Redis(url.topology, deciding))
 }
 
-/// A name that no rule has would be a number that nobody uses.
+/// A name without a rule would be a number without effect.
 fn check_names(args: &PlanArgs, rules: &RuleSet) -> Result<(), Failure> {
     let known: Vec<&str> = rules.rules().map(|rule| rule.name()).collect();
     match args.keys.iter().find(|keys| !known.contains(&keys.rule.as_str())) {

@@ -1,4 +1,4 @@
-//! The plan, for a person or for a program. It never shows a store's URL: that may hold a password.
+//! The plan, for a person or for a program. It never shows a store's URL: that may contain a password.
 
 use std::io::{self, Write};
 
@@ -83,7 +83,7 @@ impl PlanReport<'_> {
         }
     }
 
-    /// What that means for the store that was named.
+    /// What the estimate means for the store in `--store`.
     fn verdict(&self) -> Option<String> {
         let needed = self.estimate.nodes();
         let Some(Home::Redis(topology, Some(servers))) = self.home else { return None };
@@ -168,7 +168,7 @@ fn whole(value: f64) -> u64 {
     value.ceil() as u64
 }
 
-/// Digits in groups of three.
+/// Formats a number with digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =

@@ -1,7 +1,8 @@
-//! A log file of which there may be more than a process may have open.
+//! A log file that is one of more than a process may have open.
 //!
-//! A few stay open while they are read. The others are opened for each block, at the place where the last one ended, and closed
-//! again. A file that another took the name of meanwhile (a log that was rotated) is not read on: it would be another's lines.
+//! A few stay open while they are read. The others are reopened for each block, at the position where the last one ended,
+//! and closed again. If the path names another file meanwhile (a rotated log), reading stops with an error: those would be
+//! other lines.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
@@ -10,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Log files that stay open: fewer than any system lets a process have.
+/// The most log files that stay open: fewer than any system's limit for a process.
 pub(super) const MOST_OPEN: usize = 16;
 
-/// How many log files stay open now.
+/// The number of log files that are open now.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenFiles(Arc<AtomicUsize>);
 
-/// A log file that is read from its beginning to its end.
+/// A log file that is read from beginning to end.
 #[derive(Debug)]
 pub(super) struct RecordedFile {
     path: PathBuf,
-    /// The file itself, whatever its name: its device and its number there.
+    /// The device and inode, which identify the file whatever its name.
     identity: (u64, u64),
     read: u64,
     kept: Option<KeptOpen>,
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// One more than stay open, each with a text of its own.
+    /// One more file than may stay open, each with its own text.
     fn opened(dir: &Path) -> (Vec<RecordedFile>, OpenFiles) {
         let files = OpenFiles::default();
         let open = |number: usize| {

@@ -1,4 +1,4 @@
-//! What `serve` says on stdout: where it listens, one line each for programs, and for a newcomer what to try.
+//! The stdout of `serve`: one line per listener for programs, and for a newcomer what to try.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ pub(super) fn listeners(out: &mut impl Write, listeners: &[(&'static str, Socket
     out.flush()
 }
 
-/// Says that the starter rules apply, and how to see them at work.
+/// Says that the starter rules apply, and how to try them.
 pub(super) fn starter(out: &mut impl Write, http: Option<SocketAddr>) -> io::Result<()> {
     writeln!(
         out,
@@ -29,7 +29,7 @@ pub(super) fn starter(out: &mut impl Write, http: Option<SocketAddr>) -> io::Res
     out.flush()
 }
 
-/// Where a client on this machine finds a listener that may be open to all networks.
+/// An address at which a local client reaches a listener that may be bound to all networks.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

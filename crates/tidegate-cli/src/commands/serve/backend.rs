@@ -1,4 +1,4 @@
-//! The one place that names concrete stores: makes the one that was asked for, and keeps it going.
+//! The one place that names concrete stores: opens the configured one, and runs its background work.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,38 +23,38 @@ use crate::settings::{Bounds, Settings, StoreSettings, StoreUrl};
 #[derive(Clone)]
 pub(super) enum Backend {
     Memory(Arc<MemoryStore>),
-    /// Each runtime that asks it has connections of its own, so all workers may hold the same.
+    /// Each runtime that uses it has its own connections, so all workers may share it.
     Redis(Arc<RedisStore>, Arc<Holdings>),
 }
 
-/// How much the servers of a store held when they were last looked at.
+/// The contents of the store's servers at the last look.
 #[derive(Default)]
 pub(super) struct Holdings {
     keys: AtomicU64,
     bytes: AtomicU64,
-    /// Lists of shards that other nodes use.
+    /// Shard lists of other nodes.
     other_shards: Mutex<Vec<String>>,
     most_bytes: AtomicU64,
     evicted: AtomicU64,
-    /// Whether this node estimates what the keys are: one does for the fleet.
+    /// Whether this node estimates the kinds of keys: one node does for the fleet.
     estimates: AtomicBool,
-    /// What it estimated last; nothing where another does.
+    /// The last estimate; `None` if another node makes it.
     kinds: Mutex<Option<[u64; KeyKind::ALL.len()]>>,
 }
 
-/// A sweep goes through all cells in this many steps, one a second.
+/// A sweep covers all cells in this many steps, one per second.
 const SWEEP_STEPS: usize = 60;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How often servers are looked at: whether one is there that was away, and how much each holds.
+/// How often servers are checked: whether an unavailable one is back, and how much each holds.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// How often, in looks, it is estimated what their keys are: once a minute.
+/// How many looks pass between estimates of the kinds of keys: once a minute.
 const ESTIMATE_EVERY: usize = 12;
 
-/// Servers come and go; what was said of so many is enough.
+/// The most servers whose last report is remembered; servers come and go.
 const MOST_NEWS: usize = 1_000;
 
 impl Backend {
-    /// The store that `settings` ask for. It connects to nothing yet: a server whose store is away starts and serves.
+    /// The configured store. It does not connect yet: a server starts and serves even if its store is unavailable.
     pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, Failure> {
         match &settings.store.url {
             StoreUrl::Memory => {
@@ -68,7 +68,7 @@ impl Backend {
         }
     }
 
-    /// The Redis that `settings` ask for, by another time than its own; memory has its own.
+    /// The configured Redis with another clock than its own; the memory store has its own.
     #[cfg(test)]
     pub(super) fn by(settings: &Settings, metrics: &Arc<Metrics>, clock: Arc<dyn Clock>) -> Self {
         let StoreUrl::Redis(url) = &settings.store.url else {
@@ -78,14 +78,14 @@ impl Backend {
         Backend::Redis(Arc::new(RedisStore::new(url, &config).expect("a Redis")), Arc::default())
     }
 
-    /// Notes what the servers hold.
+    /// Records what the servers hold.
     #[cfg(test)]
     pub(super) async fn look(&self) {
         let Backend::Redis(store, holdings) = self else { return };
         look_at_each(store, holdings, &mut Vec::new()).await;
     }
 
-    /// Whether every server of the store can be used now.
+    /// Whether every server of the store is usable now.
     pub(super) async fn check(&self, url: &StoreUrl) -> Result<(), Failure> {
         let Backend::Redis(store, _) = self else { return Ok(()) };
         for report in store.check_servers().await {
@@ -104,7 +104,7 @@ impl Backend {
         }
     }
 
-    /// The store, where it is Redis.
+    /// The store, if it is Redis.
     pub(super) fn redis(&self) -> Option<Arc<RedisStore>> {
         match self {
             Backend::Memory(_) => None,
@@ -112,7 +112,7 @@ impl Backend {
         }
     }
 
-    /// Lists of shards that other nodes use, where they differ from ours.
+    /// Shard lists of other nodes that differ from ours.
     pub(super) fn other_shards(&self) -> Vec<String> {
         match self {
             Backend::Memory(_) => Vec::new(),
@@ -127,7 +127,7 @@ impl Backend {
         matches!(self, Backend::Redis(..)).then(|| self.store())
     }
 
-    /// How the store is asked, if it is over a network.
+    /// The settings for calls to the store, if it is remote.
     pub(super) fn remote(&self, settings: &StoreSettings) -> Option<RemoteConfig> {
         let Backend::Redis(..) = self else { return None };
         let mut remote = RemoteConfig::new(Arc::new(TokioRuntime));
@@ -144,14 +144,14 @@ impl Backend {
         Some(remote)
     }
 
-    /// Has this node estimate what the store's keys are, or not.
+    /// Sets whether this node estimates the kinds of the store's keys.
     pub(super) fn estimates_keys(&self, whether: bool) {
         if let Backend::Redis(_, holdings) = self {
             holdings.estimates.store(whether, Ordering::Relaxed);
         }
     }
 
-    /// About how many keys of each kind the store holds; nothing where another node tells.
+    /// The approximate number of keys of each kind in the store; empty if another node estimates.
     pub(super) fn key_kinds(&self) -> Vec<(&'static str, u64)> {
         let Backend::Redis(_, holdings) = self else { return Vec::new() };
         let kinds = *holdings.kinds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +159,7 @@ impl Backend {
         kinds.into_iter().flat_map(named).collect()
     }
 
-    /// What the store needs besides requests, until dropped.
+    /// The store's background work, until dropped.
     pub(super) async fn keep(self) {
         match self {
             Backend::Memory(store) => sweep(&store).await,
@@ -167,7 +167,7 @@ impl Backend {
         }
     }
 
-    /// How much the store holds: now in memory, a few seconds ago in Redis.
+    /// The size of the store: current for memory, a few seconds old for Redis.
     pub(super) fn usage(&self) -> StoreUsage {
         match self {
             Backend::Memory(store) => {
@@ -184,7 +184,7 @@ impl Backend {
     }
 }
 
-/// Gives memory back that nobody asks about any more.
+/// Frees the memory of idle cells.
 async fn sweep(store: &MemoryStore) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     loop {
@@ -193,7 +193,7 @@ async fn sweep(store: &MemoryStore) {
     }
 }
 
-/// Says what every server is, once; of one that is away, also that. Notes what they hold, again and again.
+/// Logs each server's state once, and once when it becomes unavailable. Keeps recording what they hold.
 async fn look_at_servers(store: &RedisStore, holdings: &Holdings) {
     let mut told: Vec<String> = Vec::new();
     for look in 0_usize.. {
@@ -204,7 +204,7 @@ async fn look_at_servers(store: &RedisStore, holdings: &Holdings) {
     }
 }
 
-/// A node that has just taken this on does it at once.
+/// A node that has just taken this over starts at once.
 async fn estimate_kinds(store: &RedisStore, holdings: &Holdings, look: usize) {
     let known = || holdings.kinds.lock().unwrap_or_else(PoisonError::into_inner);
     if !holdings.estimates.load(Ordering::Relaxed) {
@@ -229,11 +229,11 @@ async fn look_at_each(store: &RedisStore, holdings: &Holdings, told: &mut Vec<St
     holdings.keys.store(all_keys, Ordering::Relaxed);
     holdings.bytes.store(all_bytes, Ordering::Relaxed);
     holdings.most_bytes.store(all_most, Ordering::Relaxed);
-    // A server that restarts counts from zero: a counter of ours never goes down.
+    // A restarted server counts from zero, but our counter must never go down.
     holdings.evicted.fetch_max(all_evicted, Ordering::Relaxed);
 }
 
-/// Notices nodes that spread keys over other shards than this one.
+/// Detects nodes that spread keys over other shards than this one.
 async fn compare_shards(store: &RedisStore, holdings: &Holdings) {
     let found = store.other_shard_lists().await;
     let mut known = holdings.other_shards.lock().unwrap_or_else(PoisonError::into_inner);
@@ -245,7 +245,7 @@ async fn compare_shards(store: &RedisStore, holdings: &Holdings) {
 
 fn tell_once(report: &ServerReport, told: &mut Vec<String>) {
     let (endpoint, line) = (report.endpoint.as_str(), report.to_string());
-    // An outage that goes on is no news, whatever its words.
+    // A continuing outage is not news, even if the error text changes.
     let away = matches!(report.finding, Finding::Away(_));
     let news = if away { format!("{endpoint} is unavailable") } else { line.clone() };
     if told.contains(&news) || told.len() >= MOST_NEWS {

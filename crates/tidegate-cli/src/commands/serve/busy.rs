@@ -1,9 +1,9 @@
-//! Which part of their time the workers are busy: what a load shedder and an autoscaler look at.
+//! The fraction of time that workers are busy, for load shedding and autoscaling.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The part of their time that the workers were busy, between the last two looks.
+/// The fraction of time that the workers were busy between the last two looks.
 #[derive(Default)]
 pub(super) struct BusyRatio(Mutex<Seen>);
 
@@ -14,7 +14,7 @@ struct Seen {
 }
 
 impl BusyRatio {
-    /// Takes note of how long each worker has been busy since it started.
+    /// Records how long each worker has been busy since it started.
     pub(super) fn look(&self, busy: &[Duration], now: Instant) {
         let mut seen = self.0.lock().expect("nobody panics with it");
         let total = busy.iter().sum();

@@ -1,5 +1,5 @@
-//! All that can be wrong with a configuration before anything is opened, bound or made on disk: the same for `serve`, which
-//! begins with it, and for `validate --config`.
+//! Validates a configuration before anything is opened, bound or created on disk. `serve` starts with it, and `validate
+//! --config` does only this.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::settings::proxy::check_identity;
 
-/// Checks what `settings` need: files of listeners that are on, tokens, the store's address and files, the proxy. `rules` are
-/// those of files; where they come from a database, nobody knows them yet.
+/// Checks what `settings` need: files of enabled listeners, tokens, the store's address and files, the proxy. `rules` are
+/// those of files; if rules come from a database, they are not known yet.
 pub(crate) fn check(settings: &Settings, rules: Option<&RuleSet>) -> Result<(), Failure> {
     let rules = rules.filter(|_| settings.control.source != RuleSource::Database);
     let (tls, mut files) = (&settings.tls, Reloads::default());
@@ -36,7 +36,7 @@ pub(crate) fn check(settings: &Settings, rules: Option<&RuleSet>) -> Result<(), 
         proxy.tls()?;
         rules.map_or(Ok(()), |rules| check_domains(proxy, rules))?;
     }
-    // It connects to nothing.
+    // This does not connect.
     Backend::open(settings, &Arc::new(Metrics::new()))?;
     Ok(())
 }

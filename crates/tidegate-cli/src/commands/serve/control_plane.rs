@@ -1,7 +1,7 @@
-//! The control plane of this node: where its rules are, who may change them, and the way to the other nodes.
+//! The control plane of this node: where its rules are stored, who may change them, and the connection to the other nodes.
 //!
-//! A node whose database is away, or whose directory cannot be written, serves all the same: with the rules that the other
-//! nodes hold, or the ones that it was given.
+//! A node whose database is unavailable, or whose data directory is not writable, serves anyway: with the rules of the other
+//! nodes, or those that it was given.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use crate::settings::{DatabaseChoice, Settings, StoreUrl};
 /// How long a log-in link works.
 const LINK_LASTS: Micros = Micros::from_secs(600);
 
-/// Opens the database that `settings` ask for; none where this node is to have none, or cannot.
+/// Opens the configured database; `None` if this node has none, or cannot open the default one.
 pub(super) async fn open(settings: &Settings) -> Result<Option<RuleStore>, Failure> {
     let (url, asked_for) = match &settings.control.database {
         DatabaseChoice::None => return Ok(None),
@@ -49,12 +49,12 @@ pub(super) async fn open(settings: &Settings) -> Result<Option<RuleStore>, Failu
                  the nodes that share its Redis",
             ));
         }
-        // To begin with other rules than those that are in it would be worse than not to begin.
+        // Starting with other rules than those in the database would be worse than not starting.
         Err(error @ Error::Damaged { .. }) => {
             let hint = "restore it from a backup, or move it away to begin with the starter rules";
             return Err(cannot_use(&url, &error).hint(hint));
         }
-        // A server may come back; a file that cannot be written stays so.
+        // A database server may come back; a file that is not writable stays so.
         Err(error) if !asked_for => return Ok(without(&url, &error)),
         Err(_) => return Ok(Some(store)),
     }
@@ -81,7 +81,7 @@ fn with_cause(error: &Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// Puts the starter rules into a database that never had any.
+/// Publishes the starter rules to a database that never had any.
 async fn fill(store: &RuleStore) -> Result<(), Error> {
     if store.head().await?.version > 0 {
         return Ok(());
@@ -97,15 +97,15 @@ async fn fill(store: &RuleStore) -> Result<(), Error> {
         reason: "the starter rules",
         action: "publish",
     };
-    // Where another node was first, its rules are there now.
+    // If another node was first, its rules are there now.
     match store.publish(&publication).await {
         Err(tidegate_rulestore::PublishError::Store(error)) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// The rules that a node begins with where it has none from files: those of the database, or of the other nodes, are taken
-/// into use before it serves. Where neither can be, the starter rules are better than none.
+/// The rules that a node starts with if it has none from files: those of the database, or of the other nodes, are taken into
+/// use before it serves. If neither is available, the starter rules are better than none.
 pub(super) fn first_rules(settings: &Settings, has_database: bool) -> Result<LoadedRules, Failure> {
     let follows_others =
         settings.control.database == DatabaseChoice::None && matches!(settings.store.url, StoreUrl::Redis(_));
@@ -115,7 +115,7 @@ pub(super) fn first_rules(settings: &Settings, has_database: bool) -> Result<Loa
     }
 }
 
-/// The parts that the control plane is made of.
+/// The parts of the control plane.
 pub(super) struct ControlParts<'p> {
     pub(super) limiter: &'p Arc<Limiter>,
     pub(super) metrics: &'p Arc<Metrics>,
@@ -152,7 +152,7 @@ pub(super) fn control(settings: &Settings, parts: &ControlParts<'_>) -> Arc<Cont
     })
 }
 
-/// Prints one log-in link, where nobody has access yet and nobody else can reach the listener.
+/// Prints one log-in link, if there is no token yet and the listener is on loopback.
 pub(super) async fn announce_link(
     database: &RuleStore,
     settings: &Settings,
@@ -169,14 +169,14 @@ pub(super) async fn announce_link(
         }),
         false => Ok(format!("\nDashboard: {server}/\nLog-in link: tidegate login\n")),
     };
-    // Nobody reading stdout is no reason to stop.
+    // A closed stdout is no reason to stop.
     if let Ok(told) = told {
         let _ = out.write_all(told.as_bytes()).and_then(|()| out.flush());
     }
 }
 
-/// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`. The code stands behind a `#`: a browser sends it to
-/// nobody, so no log and no proxy sees it.
+/// Makes a log-in link to `server`, such as `http://127.0.0.1:8082`. The code is in the fragment after `#`: browsers do not
+/// send that, so no log or proxy sees it.
 pub(crate) async fn log_in_link(
     database: &RuleStore,
     server: &str,

@@ -1,4 +1,4 @@
-//! Opens the listeners on which requests come in, and says what each of them speaks.
+//! Opens the listeners for requests, and sets the protocol of each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,33 +33,33 @@ use crate::settings::listeners::resp_users;
 use crate::settings::proxy::{Proxy as ProxySection, check_identity};
 use crate::settings::{HeaderSet, RlsHeaders, Settings, Span, suggest};
 
-/// A running data plane, what tells gRPC health checkers about it, and the limiter of each worker.
+/// A running data plane, its gRPC health reporter, and the limiter of each worker.
 pub(super) struct Running {
     pub(super) plane: DataPlane,
     pub(super) health: HealthReporter,
     pub(super) limiters: Vec<Arc<Limiter>>,
-    /// Sheds load, where it is asked to.
+    /// Sheds load, if configured.
     pub(super) shedder: Option<Arc<Shedder>>,
-    /// Those whose keys may have to be fetched.
+    /// Identities whose keys may have to be fetched.
     pub(super) identities: Vec<Arc<Identity>>,
-    /// Who may ask; what is known of those who may not.
+    /// The accepted tokens, and the count of refused callers.
     pub(super) access: Option<Arc<Access>>,
     pub(super) logins: Option<Arc<Logins>>,
     /// Set when the server is about to stop.
     pub(super) stopping: Arc<AtomicBool>,
-    /// What can be read again from files.
+    /// What can be reloaded from files.
     pub(super) reloads: Reloads,
-    /// What became of requests to upstream servers, where there is a proxy.
+    /// Counts of requests to upstream servers, if there is a proxy.
     pub(super) upstreams: Option<UpstreamReader>,
 }
 
-/// The listeners beside the proxy, and what they need.
+/// The listeners other than the proxy, and what they need.
 struct Listeners {
     all: Vec<Listener>,
     logins: Option<Arc<Logins>>,
 }
 
-/// What all of them share.
+/// Shared by all listeners.
 struct Parts<'p> {
     settings: &'p Settings,
     identity: &'p Arc<Identity>,
@@ -70,8 +70,8 @@ struct Parts<'p> {
     stopping: &'p Arc<AtomicBool>,
 }
 
-/// Starts to serve `limiter` on the listeners that `settings` ask for. Each worker asks the store over connections of its
-/// own, and gathers in one call what its own requests ask at the same time.
+/// Serves `limiter` on the listeners that `settings` enable. Each worker has its own connections to the store, and batches
+/// its concurrent requests into one call.
 pub(super) fn start(
     settings: &Settings,
     backend: &Backend,
@@ -128,21 +128,21 @@ pub(super) fn start(
     Ok(Running { plane, health, limiters, shedder, identities, access, logins, stopping, reloads, upstreams })
 }
 
-/// Gets every worker in touch with its store before it serves, for at most [`WARM_UP`].
+/// Connects every worker to its store before it serves, for at most [`WARM_UP`].
 fn warm_up(limiters: &[Arc<Limiter>]) -> WarmUp {
     let limiters = limiters.to_vec();
     Arc::new(move |WorkerId(worker)| {
         let limiter = limiters[worker].clone();
         Box::pin(async move {
             if !limiter.warm_up(WARM_UP).await && worker == 0 {
-                // Which server that is, and what it said, is told by who looks at them, in one line.
+                // The look at the servers logs which one it is, and its error, in one line.
                 tracing::debug!("starting without the store: it did not answer within {WARM_UP:?}");
             }
         })
     })
 }
 
-/// How long a start waits for the store at most.
+/// The longest wait for the store at startup.
 const WARM_UP: Micros = Micros::from_secs(2);
 
 fn proxy_listener(
@@ -155,7 +155,7 @@ fn proxy_listener(
     Ok(Listener::bind("proxy", address, make)?.with_tls(tls))
 }
 
-/// A domain that has no rules would let nothing pass.
+/// A domain without rules would refuse everything.
 pub(super) fn check_domains(section: &ProxySection, rules: &RuleSet) -> Result<(), Failure> {
     let known: Vec<&str> = rules.domains().collect();
     // Rules of a database that does not answer yet come later.
@@ -169,7 +169,7 @@ pub(super) fn check_domains(section: &ProxySection, rules: &RuleSet) -> Result<(
     }
 }
 
-/// The listeners that are on, each with a protocol per worker.
+/// The enabled listeners, each with a protocol per worker.
 fn listeners(parts: &Parts<'_>, reloads: &mut Reloads) -> Result<Listeners, Failure> {
     let Parts { settings, services, others, .. } = *parts;
     let tls = &settings.tls;
@@ -272,7 +272,7 @@ fn failure(error: RuntimeError) -> Failure {
     }
 }
 
-/// `name` is also the name of the flag, where there is one.
+/// `name` is also the name of the flag, if there is one.
 pub(super) fn cannot_bind(name: &str, address: SocketAddr, source: &io::Error) -> Failure {
     let setting = if name == "proxy" { "proxy.listen".to_owned() } else { format!("--{name}") };
     let failure = Failure::new(format!("cannot listen for {name} on {address}: {source}"));

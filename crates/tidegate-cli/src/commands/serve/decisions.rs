@@ -1,4 +1,4 @@
-//! Opens the decision log, where the configuration asks for one.
+//! Opens the decision log, if configured.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::backend::Backend;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
-/// What the secret that nodes hash callers with is called in the store, and for how long it is kept there.
+/// The name of the fleet's hashing secret in the store, and how long it is kept there.
 const RECORD: &[u8] = b"decision-log-key";
 const KEPT: Micros = Micros::from_secs(3_650 * 86_400);
-/// How often the store is asked for it before this node takes one of its own.
+/// Attempts to read it from the store before this node uses a secret of its own.
 const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
-/// Lets decisions be kept as configured.
+/// Starts the decision log, if configured.
 pub(super) async fn keep(settings: &Settings, metrics: &Metrics, backend: &Backend) -> Result<(), Failure> {
     let Some(mut config) = settings.decision_log.clone() else { return Ok(()) };
     let file = config.file.as_ref().map(|file| file.path.display().to_string()).unwrap_or_default();
-    // Nodes of a fleet that sign leases with one secret name callers alike, too.
+    // Nodes that sign leases with one secret also hash callers with it.
     let shared = settings.store.lease_secret.as_ref();
     config.secret = config.secret.or_else(|| Some(String::from_utf8_lossy(shared?.bytes()).into_owned()));
     if config.secret.is_none() && backend.redis().is_some() {

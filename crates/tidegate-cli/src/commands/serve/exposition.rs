@@ -1,4 +1,4 @@
-//! Everything that `/metrics` tells, gathered from the parts that know it.
+//! Assembles `/metrics` from all parts.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::backend::Backend;
 use super::busy::BusyRatio;
 use crate::repeats::Repeats;
 
-/// `limiters` has one for each worker.
+/// `limiters` has one entry per worker.
 pub(super) fn gather(
     metrics: &Arc<Metrics>,
     backend: &Backend,
@@ -54,7 +54,7 @@ pub(super) fn gather(
     }
 }
 
-/// The same, with what the proxy, the certificates and the log tell where there are any.
+/// Adds the proxy, the certificates and the log, where they exist.
 pub(super) fn with_surroundings(
     mut exposition: Exposition,
     upstreams: Option<UpstreamReader>,
@@ -85,7 +85,7 @@ pub(super) fn with_surroundings(
     exposition.with_withheld_lines(move || repeats.total())
 }
 
-/// What all workers hold: each has calls and queues of its own, and the rest in common.
+/// The sums over all workers: each has its own calls and queues, and the rest is shared.
 fn in_all(limiters: &[Arc<Limiter>]) -> RemoteStats {
     let stats = limiters.iter().filter_map(|limiter| limiter.remote_stats());
     let sum = |all: RemoteStats, one: RemoteStats| RemoteStats {

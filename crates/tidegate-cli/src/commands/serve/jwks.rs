@@ -1,4 +1,4 @@
-//! Fetches the keys that tokens are verified with, where an issuer publishes them.
+//! Fetches the issuer's published keys that verify tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use tidegate_http::identity::{Identity, keep_jwks_fresh};
 use tidegate_limiter::TokioRuntime;
 use tidegate_server::proxy::fetch;
 
-/// An issuer that takes longer is asked again later; the keys we have go on.
+/// The timeout of a fetch; after a failure the old keys stay in use.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Larger documents hold no keys.
+/// The largest document.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Runs for as long as the server does, if there is anything to fetch. One log line per change.
+/// Runs as long as the server, if there is anything to fetch. Logs once per change.
 pub(super) async fn keep_fresh(identity: Arc<Identity>) {
     let mut last = None;
     let told = move |went: Result<usize, String>| {

@@ -1,5 +1,5 @@
-//! Tells an operator what happens between the limiter and its store: one log line per change, never one per request.
-//! Everything it hears also goes to the metrics.
+//! Logs changes between the limiter and its store: one line per change, never one per request. Passes every event on to the
+//! metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,18 +15,18 @@ use tidegate_rules::{Priority, Rule};
 use tidegate_store::StoreError;
 use tidegate_telemetry::SpanQueue;
 
-/// Hears what the limiter does, counts it, and says what has changed.
+/// Observes the limiter, counts events, and logs changes.
 pub(super) struct LogObserver {
     metrics: Arc<Metrics>,
-    /// The last number of limiters that was said; none while heartbeats are not taken.
+    /// The last number of limiters logged; 0 while heartbeats fail.
     fleet: AtomicU64,
-    /// Requests that could not wait for the store since the last heartbeat, and whether an operator knows of it.
+    /// Requests that could not wait for the store since the last heartbeat, and whether that was logged.
     overloaded: AtomicU64,
     overload_is_known: AtomicBool,
     /// Hits charged since the last line about it, and whether any were since the last heartbeat.
     charged: AtomicU64,
     charges_came: AtomicBool,
-    /// Where spans of sampled traces go, if anywhere.
+    /// The queue for spans of sampled traces, if they are exported.
     spans: Option<Arc<SpanQueue>>,
 }
 
@@ -43,12 +43,12 @@ impl LogObserver {
         }
     }
 
-    /// The same, with sampled traces put down in `spans`.
+    /// Queues sampled traces in `spans`.
     pub(super) fn with_spans(self, spans: Option<Arc<SpanQueue>>) -> Self {
         LogObserver { spans, ..self }
     }
 
-    /// Says once, when no more comes, how much was charged after an outage: each call of many would be a line else.
+    /// Logs once, when no more follow, how much was charged after an outage: otherwise each of many calls would be a line.
     fn tell_of_charges(&self) {
         if !self.charges_came.swap(false, Ordering::Relaxed) {
             let hits = self.charged.swap(0, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl LogObserver {
         }
     }
 
-    /// Says once that the store is too busy, and once that it no longer is. Heartbeats set the pace.
+    /// Logs once that the store is too busy, and once that it no longer is. Runs at each heartbeat.
     fn tell_of_overload(&self) {
         let requests = self.overloaded.swap(0, Ordering::Relaxed);
         match (requests > 0, self.overload_is_known.swap(requests > 0, Ordering::Relaxed)) {
@@ -87,7 +87,7 @@ impl Observer for LogObserver {
     fn heartbeat_lost(&self, why: &str) {
         self.metrics.heartbeat_lost(why);
         let text = "the store takes no heartbeats: limiters no longer know how many they are";
-        // A store that was never there has been told of: how many limiters there are was never known either.
+        // If the store was never available, that is already logged, and the number of limiters was never known.
         match self.fleet.swap(0, Ordering::Relaxed) {
             0 => tracing::debug!(why, "{text}"),
             _ => tracing::warn!(why, "{text}"),
@@ -202,7 +202,7 @@ mod tests {
         let observer = LogObserver::new(Arc::new(Metrics::new()));
         let lines = written(&Repeats::default(), || {
             for _ in 0..2 {
-                // Heartbeats go on while it is charged, and after.
+                // Heartbeats continue while hits are charged, and after.
                 (0..5).for_each(|_| {
                     (0..100).for_each(|_| observer.debts_paid(1, 3, None));
                     observer.fleet_counted(2);

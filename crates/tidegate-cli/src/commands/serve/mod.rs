@@ -1,6 +1,6 @@
-//! `tidegate serve`: puts the parts together, and takes them apart again when told to.
+//! `tidegate serve`: assembles the parts, and shuts them down in order.
 //!
-//! The data plane has threads of its own. This thread is the control plane's: signals, reloading, sweeping, metrics.
+//! The data plane has its own threads. This thread runs the control plane: signals, reloads, sweeps, metrics.
 
 mod announce;
 mod backend;
@@ -58,16 +58,16 @@ use watchman::Watchman;
 
 pub(crate) use check::check;
 
-/// How often it is looked how busy the workers are.
+/// How often the workers' busy time is read.
 const LOOK_AT_WORKERS: Duration = Duration::from_secs(1);
 
-/// How long the store has to take what it is owed, and the leave of this node.
+/// How long the store has to accept debts and this node's leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long the last decisions may take to be written.
+/// The longest wait for the last decisions to be written.
 const DECISIONS_WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Where a password is not seen.
+/// How to pass a password out of sight.
 const PASSWORD_ELSEWHERE: &str =
     "leave it out, and name a file that holds it with TIDEGATE_STORE__PASSWORD_FILE";
 
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     }
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
     let ended = control.block_on(serve(settings, repeats));
-    // Who was told to stop at once does not wait for a drain that is still under way.
+    // After a second signal, do not wait for a drain in progress.
     control.shutdown_background();
     ended
 }
@@ -88,10 +88,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure> {
     let mut stop = StopSignals::install().map_err(cannot_start)?;
     let hangups = signals::hangups().map_err(cannot_start)?;
-    // In this order, so that a change of a file is noticed even if it comes between the two.
+    // In this order, so that a change of a file between the two is noticed.
     let watch = Watch::new(settings.rules.paths());
     let from_files = settings.control.source != RuleSource::Database;
-    // Mistakes in files are found before anything is made on disk.
+    // Mistakes in files are found before anything is created on disk.
     let files = from_files.then(|| settings.rules.load()).transpose()?;
     check(&settings, files.as_ref().map(|files| &files.rules))?;
     let database = control_plane::open(&settings).await?;
@@ -101,7 +101,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     };
     let surfaces = Surfaces::of(&settings);
     begin_with.rules.warnings().into_iter().for_each(reloader::log_each);
-    // The starter rules say in their own words that callers send what they count by.
+    // The starter rules themselves say that callers must send the attributes they count by.
     if !settings.rules.is_starter() {
         reloader::log_unread(surfaces.unread(&begin_with.rules), &begin_with.files);
     }
@@ -206,18 +206,18 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     let began = clock::now();
     health.set_service_status("", ServingStatus::NotServing).await;
     stopping.store(true, Ordering::Relaxed);
-    // The delay is for those who send others here; a person at the keyboard waits for nobody.
+    // The delay is for load balancers; a person at the keyboard should not wait.
     let delay = if signal == signals::INTERRUPT { Duration::ZERO } else { settings.drain.delay };
     tracing::info!(signal, ?delay, "stopping: no longer ready, then requests in flight may finish");
     let finish = async {
         tokio::time::sleep(delay).await;
         drain(plane).await;
-        // Last, so that the drain can be watched.
+        // Last, so that the drain can be observed.
         drop(stop_admin);
         let _ = serving_admin.await;
-        // Who takes leave is missed by nobody; where the store does not answer, its time to live says that it is gone.
+        // A node that takes leave is not reported as lost; if the store does not answer, its entry expires.
         let _ = tokio::time::timeout(LEAVE_WITHIN, leaving.shutdown()).await;
-        // Those who follow the database go before it does: they would take its end for a failure.
+        // Stop the database's followers before the database: they would report its end as a failure.
         background.shutdown().await;
         if !metrics.flush_decisions(DECISIONS_WRITTEN_WITHIN) {
             tracing::warn!("the last decisions could not be written to the decision log");
@@ -234,7 +234,7 @@ async fn serve(settings: Settings, repeats: Repeats) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the admin listener, if there is to be one.
+/// Opens the admin listener, if enabled.
 fn bind_admin(
     settings: &Settings,
     tokens: Option<Arc<TokenSource>>,
@@ -259,7 +259,7 @@ async fn drain(plane: DataPlane) {
     }
 }
 
-/// Looks again and again how busy the workers are, until dropped.
+/// Reads the workers' busy time at intervals, until dropped.
 async fn watch_workers(plane: &DataPlane, busy: &BusyRatio) {
     let mut ticks = tokio::time::interval(LOOK_AT_WORKERS);
     loop {
@@ -268,7 +268,7 @@ async fn watch_workers(plane: &DataPlane, busy: &BusyRatio) {
     }
 }
 
-/// Nobody reading stdout is no reason to stop.
+/// A closed stdout is no reason to stop.
 fn announce_all(plane: &DataPlane, admin: Option<&Admin>, is_starter: bool) {
     let mut listeners = plane.addresses().to_vec();
     let http = listeners.iter().find(|(name, _)| *name == "http").map(|(_, address)| *address);

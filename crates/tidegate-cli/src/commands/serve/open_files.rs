@@ -1,7 +1,7 @@
-//! How many files the system lets this process have open, and how many connections fit into that.
+//! The limit on open files, and how many connections fit into it.
 //!
-//! The limit is raised as far as it goes. Where that is not enough, each listener gets an equal share, so that none can
-//! take what another needs, and accepting never fails for want of a file.
+//! The limit is raised as far as possible. If that is not enough, each listener gets an equal share, so that none can take
+//! what another needs, and accepting never fails for lack of a file.
 
 use std::num::NonZeroUsize;
 
@@ -11,12 +11,12 @@ use tidegate_server::runtime::MOST_LEAVING;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
-/// Files that are open besides connections: standard streams, listeners, event queues, rule files while they are read,
-/// the admin listener's connections, and some room.
+/// Open files other than connections: standard streams, listeners, event queues, rule files while they are read, the admin
+/// listener's connections, and some spare.
 const RESERVED: u64 = 256;
-/// Connections of a worker to the store, and its event queue.
+/// A worker's connections to the store, and its event queue.
 const PER_WORKER: u64 = 32;
-/// Fewer connections than this serve nobody.
+/// Fewer connections than this are useless.
 const FEWEST: u64 = 16;
 
 /// What needs files.
@@ -38,7 +38,7 @@ impl Needs {
         }
     }
 
-    /// Connections for each listener where `files` may be open; none where it is too few.
+    /// Connections per listener if `files` may be open; `None` if those are too few.
     fn fit(&self, files: u64) -> Option<u64> {
         let others = RESERVED + PER_WORKER * self.workers + MOST_LEAVING as u64 * self.listeners;
         let each = files.checked_sub(others)? / (self.listeners + self.proxies).max(1);
@@ -46,7 +46,7 @@ impl Needs {
     }
 }
 
-/// Raises the limit, and says how many connections each listener may have: `wanted`, or what fits.
+/// Raises the limit, and returns how many connections each listener may have: `wanted`, or what fits.
 pub(super) fn fit(wanted: NonZeroUsize, needs: &Needs) -> Result<NonZeroUsize, Failure> {
     let files = raise();
     let too_few = || {
@@ -65,7 +65,7 @@ pub(super) fn fit(wanted: NonZeroUsize, needs: &Needs) -> Result<NonZeroUsize, F
     Ok(NonZeroUsize::new(fits.min(wanted.get())).unwrap_or(NonZeroUsize::MIN))
 }
 
-/// Raises the soft limit to the hard one, and tells what it is then.
+/// Raises the soft limit to the hard one, and returns the result.
 fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {

@@ -1,5 +1,4 @@
-//! What the server tells other programs by itself: StatsD, OTLP, and alerts, which [`Watchman`] watches for. All on the
-//! control plane's thread.
+//! Exports of the server: StatsD, OTLP, and alerts, which [`Watchman`] detects. All on the control plane's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +15,11 @@ use super::watchman::Watchman;
 use crate::failure::Failure;
 use crate::settings::telemetry::{OtlpSettings, StatsdSettings, TelemetrySettings};
 
-/// What leaves this server, ready to start.
+/// The configured exports, ready to start.
 pub(super) struct Outgoing {
     statsd: Option<(Statsd, Duration)>,
     otlp: Option<OtlpSettings>,
-    /// Where spans of sampled traces go, if anywhere.
+    /// The queue for spans of sampled traces, if they are exported.
     pub(super) spans: Option<Arc<SpanQueue>>,
     node: String,
 }
@@ -45,7 +44,7 @@ impl Outgoing {
         Ok(Outgoing { statsd, otlp: settings.otlp.clone(), spans, node })
     }
 
-    /// Starts to send what `exposition` tells and, if there is somebody to, to watch whether something is the matter.
+    /// Starts the exports of `exposition` and, if alerts are enabled, the watchman.
     pub(super) fn start(
         self,
         exposition: Exposition,
@@ -66,7 +65,7 @@ impl Outgoing {
         exposition
     }
 
-    /// The same, with what could not be sent; nothing where nothing is sent.
+    /// Adds the counts of lost exports; none if nothing is exported.
     fn with_losses(&self, exposition: Exposition, failed_metrics: Arc<AtomicU64>) -> Exposition {
         let statsd = self.statsd.as_ref().map(|(statsd, _)| statsd.dropped());
         let spans = self.spans.clone();
@@ -113,13 +112,13 @@ impl Outgoing {
     }
 }
 
-/// What was counted until now, for who adds it up. It is read every few seconds: with ten thousand rules that takes long.
+/// The current non-zero counters, for summing up. Read every few seconds: with ten thousand rules that takes long.
 pub(super) fn counted(exposition: &Arc<Exposition>) -> impl Future<Output = Scrape> + Send + use<> {
     let exposition = exposition.clone();
     at_low_priority(move || Scrape::parse_counted(&exposition.text(Format::OpenMetrics)))
 }
 
-/// Everything there is to tell, now.
+/// All metrics, now.
 fn all(exposition: &Arc<Exposition>) -> impl Future<Output = Scrape> + Send + use<> {
     let exposition = exposition.clone();
     at_low_priority(move || Scrape::parse(&exposition.text(Format::OpenMetrics)))

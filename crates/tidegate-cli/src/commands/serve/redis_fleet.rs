@@ -1,4 +1,4 @@
-//! The way to the other nodes through the Redis that they share.
+//! The connection to the other nodes through the Redis that they share.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -16,17 +16,17 @@ use tidegate_store_redis::{
 };
 use tokio::sync::watch;
 
-/// How long after its end a minute or an hour may still be added to, by nodes whose clocks differ.
+/// How long after its end a minute or an hour may still be added to, because the nodes' clocks differ.
 const SETTLED_S: u64 = 10;
-/// Minutes and hours that are remembered.
+/// The most minutes and hours cached.
 const MOST_PAST: u64 = 30;
-// What a node may say, the store takes.
+// The store must accept every answer that a node may give.
 const _: () = assert!(MOST_ANSWER_BYTES == LONGEST_ANSWER);
 
 pub(super) struct RedisFleet {
     store: Arc<RedisStore>,
     clock: Arc<dyn Clock>,
-    /// Minutes and hours that nobody adds to any more.
+    /// Minutes and hours that are complete.
     past: Mutex<HashMap<(Resolution, u64), HistoryChunk>>,
     heard: watch::Sender<Heard>,
     questions: watch::Sender<Vec<FleetQuestion>>,
@@ -38,7 +38,7 @@ impl RedisFleet {
         Arc::new(RedisFleet { store, clock, past: Mutex::default(), heard, questions })
     }
 
-    /// Passes on what heartbeats bring, until dropped.
+    /// Passes on what heartbeats return, until dropped.
     pub(super) async fn listen(self: Arc<Self>) {
         let (mut revisions, mut questions) = (self.store.published_revision(), self.store.questions());
         loop {
@@ -76,7 +76,7 @@ impl RedisFleet {
         let now_s = self.clock.now().as_micros() / 1_000_000;
         if (number + 1) * span_s + SETTLED_S < now_s {
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-            // What is older than any chart makes room.
+            // Drop what is older than any chart.
             past.retain(|(resolution, old), _| *resolution != of || old + MOST_PAST > number);
             past.insert((of, number), chunk.clone());
         }
@@ -238,7 +238,7 @@ fn readable(format: u32) -> Result<(), FleetError> {
     }
 }
 
-/// None where none were told; a release before them writes a set alone.
+/// `None` if there are no changes; an earlier release writes only a set.
 fn read_changes(bytes: &[u8]) -> Result<Option<ChangesSince>, FleetError> {
     match bytes {
         [] => Ok(None),

@@ -1,6 +1,6 @@
-//! Keeps the limiter's rules as the files have them.
+//! Keeps the limiter's rules in sync with the rule files.
 //!
-//! Rules with a mistake change nothing: the old ones go on, and the log and the metrics say so.
+//! Rules with a mistake change nothing: the old ones keep running, and the log and the metrics say so.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ pub(super) struct Reloader {
     control: Arc<Control>,
 }
 
-/// Why the reloader got up.
+/// Why the reloader woke up.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
-    /// It is time to look at the files.
+    /// The files are due for a look.
     Time,
-    /// Somebody sent SIGHUP.
+    /// SIGHUP.
     Hangup,
 }
 
@@ -51,7 +51,7 @@ impl Reloader {
                 _ = hangup.recv() => Cause::Hangup,
                 () = sleep(Watch::pause_after(found)) => Cause::Time,
             };
-            // Looking may take a while, and others live on this runtime.
+            // A look may take a while, and blocks the runtime.
             let looking = tokio::task::spawn_blocking(move || {
                 let found = self.look(cause);
                 (self, found)
@@ -105,7 +105,7 @@ impl Reloader {
     }
 }
 
-/// Says which rules count by what nothing reads.
+/// Logs the rules whose key uses attributes that nothing reads.
 pub(super) fn log_unread(mut unread: Vec<Unread>, files: &[(Source, Format)]) {
     locate(&mut unread, files);
     for one in unread {
@@ -113,7 +113,7 @@ pub(super) fn log_unread(mut unread: Vec<Unread>, files: &[(Source, Format)]) {
     }
 }
 
-/// Says why there are no new rules.
+/// Logs why there are no new rules.
 fn log_reasons(error: &RulesError) {
     match error {
         RulesError::Unreadable(_) => tracing::error!("{error}"),
@@ -121,7 +121,7 @@ fn log_reasons(error: &RulesError) {
     }
 }
 
-/// One line per finding: a collector takes lines, and a person reads the first few.
+/// One line per finding: collectors take lines, and a person reads the first few.
 pub(super) fn log_each(found: &Diagnostics) {
     for one in found.iter() {
         let hint = one.hint.as_str();

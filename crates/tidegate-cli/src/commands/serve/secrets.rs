@@ -1,6 +1,6 @@
-//! Certificates and tokens that come from files: read again on SIGHUP, and when a file changes.
+//! Certificates and tokens from files: reloaded on SIGHUP, and when a file changes.
 //!
-//! Files with a mistake change nothing: the old ones go on, and the log says so.
+//! Files with a mistake change nothing: the old ones stay in use, and the log says so.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::failure::Failure;
 use crate::reload::{Look, Watch};
 use crate::settings::listeners::ServerFiles;
 
-/// What can be read again.
+/// What can be reloaded.
 #[derive(Default)]
 pub(super) struct Reloads {
     pub(super) tls: Vec<(&'static str, Arc<ServerTls>)>,
     pub(super) tokens: Vec<Arc<TokenSource>>,
 }
 
-/// What of a reload is worth a line in the log.
+/// Which results of a reload are logged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tell {
     All,
@@ -28,7 +28,7 @@ enum Tell {
 }
 
 impl Reloads {
-    /// Loads the certificate of a listener, if it has one, and keeps it in mind.
+    /// Loads the certificate of a listener, if it has one, and registers it for reloads.
     pub(super) fn load(
         &mut self,
         listener: &'static str,
@@ -44,7 +44,7 @@ impl Reloads {
     pub(super) async fn run(self, mut hangup: Signal) {
         let paths: Vec<PathBuf> = self.paths();
         let mut watch = Watch::new(paths.iter().map(PathBuf::as_path));
-        // They were read before anybody watched: what changed in between would never be noticed.
+        // They were read before the watch started: a change in between would never be noticed.
         self.reload(Tell::Mistakes);
         let mut found = Look::Same;
         loop {

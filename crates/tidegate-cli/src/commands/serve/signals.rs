@@ -1,4 +1,4 @@
-//! What a supervisor, or a person at the keyboard, tells a running server.
+//! Signals to a running server from a supervisor, or from a person at the keyboard.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// What Ctrl-C sends.
 pub(super) const INTERRUPT: &str = "SIGINT";
 
-/// Signals to stop. Made before anybody is told that the server is up, so that none of them kills it.
+/// Signals to stop. Installed before the server announces that it is up, so that none of them kills it.
 pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -22,7 +22,7 @@ impl StopSignals {
         })
     }
 
-    /// Waits for the next one, and tells its name.
+    /// Waits for the next one, and returns its name.
     pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -36,7 +36,7 @@ pub(super) fn hangups() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Takes hang-ups and does nothing about them: they would end the process otherwise.
+/// Receives hang-ups and ignores them: they would end the process otherwise.
 pub(super) async fn ignore(mut hangups: Signal) {
     while hangups.recv().await.is_some() {}
 }

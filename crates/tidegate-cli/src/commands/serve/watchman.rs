@@ -1,8 +1,8 @@
-//! Watches whether something is the matter in the fleet, and has it told once.
+//! Watches the fleet for problems, and has alerts sent once.
 //!
-//! Every two seconds a node tells the others what it sees ([`Signals`], with its heartbeat), hears what they see, and keeps
-//! the book of alerts. The one that holds the lease tells. In the store are the lease, what was told (for a successor), what is
-//! silenced, and what is usual of each rule (for who starts, or starts again).
+//! Every two seconds a node announces its [`Signals`] with its heartbeat, reads those of the others, and updates its book of
+//! alerts. The node with the lease sends notices. The store has the lease, the alerts reported so far (for a successor), the
+//! silences, and the baseline of each rule (for a node that starts or restarts).
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,33 +21,33 @@ use super::backend::Backend;
 use super::outgoing::counted;
 use crate::settings::telemetry::AlertSettings;
 
-/// How often it is looked whether something is the matter.
+/// How often to look for problems.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long the duty to tell is a node's, and the record that says so.
+/// How long a node holds the duty to send, and how long the lease record lives.
 const LEASE: Micros = Micros::from_secs(15);
 const LEASE_NAME: &[u8] = b"alerts: whose duty";
-/// What the one who tells has told, for as long as nobody else does.
+/// The record of reported alerts, written by the sending node.
 const TOLD_NAME: &[u8] = b"alerts: told";
 const TOLD_TTL: Micros = Micros::from_secs(24 * 3600);
 const MOST_TOLD: usize = 200;
-/// Of these, how many a heartbeat names.
+/// How many of these a heartbeat names.
 const MOST_HEARD: usize = 64;
 const SILENCES_NAME: &[u8] = b"alerts: silences";
 /// How long an empty list of silences is kept.
 const NO_SILENCES_TTL_S: u64 = 60;
-/// What is usual of a rule; the rule's name follows. It outlives two weeks in which nobody keeps it.
+/// The record of a rule's baseline; the rule's name follows. It survives two weeks without an update.
 const USUAL_NAME: &str = "alerts: usual of";
 const USUAL_TTL: Micros = Micros::from_secs(15 * 24 * 3600);
-/// What stands there for a minute where nothing was kept.
+/// A placeholder for a minute if no baseline is stored.
 const NOTHING_USUAL: (&[u8], Micros) = (&[0], Micros::from_secs(60));
-/// How long a look waits for what it told to be delivered.
+/// How long a look waits for its notices to be delivered.
 const DELIVERED_WITHIN: Duration = Duration::from_millis(500);
-/// Times are of what came in the last ten seconds or so.
+/// Latencies cover approximately the last ten seconds.
 const COMPARE_AFTER_S: u64 = 10;
-/// Seconds into a minute at which the one before is asked for: until all nodes have told, by clocks that differ.
+/// Seconds into a minute at which the previous one is requested: until all nodes have reported, with clocks that differ.
 const ASK_FOR_MINUTE_AT: [u64; 4] = [5, 20, 35, 50];
 
-/// Watches what is the matter, and has it told.
+/// Watches for problems, and has alerts sent.
 pub(super) struct Watchman {
     desk: Arc<AlertDesk>,
     detector: Detector,
@@ -56,15 +56,15 @@ pub(super) struct Watchman {
     /// The store that nodes share, if they do.
     shared: Option<Arc<dyn Store>>,
     backend: Backend,
-    /// What this node calls itself in the lease: different for every process.
+    /// This node's id in the lease: unique to the process.
     holder: Vec<u8>,
     courier: Option<Arc<Courier>>,
     control: Arc<Control>,
     clock: Arc<dyn Clock>,
     node: String,
-    /// Whether other nodes have its name.
+    /// Whether other nodes have the same name.
     has_namesakes: bool,
-    /// What was counted a while ago.
+    /// The metrics of a while ago.
     before: Option<(u64, Scrape)>,
     minutes: MinuteSource,
     callers: CallerWatch,
@@ -79,7 +79,7 @@ struct MinuteSource {
 }
 
 impl Watchman {
-    /// `one_in` is how many admissions one of the decision log stands for.
+    /// `one_in` is the number of admissions that a logged one stands for.
     pub(super) fn new(
         settings: &AlertSettings,
         node: &str,
@@ -112,7 +112,7 @@ impl Watchman {
         }
     }
 
-    /// What is held, and what became of it.
+    /// The counts of alerts and deliveries.
     pub(super) fn stats(&self) -> impl Fn() -> AlertStats + Send + Sync + 'static {
         let (desk, courier, traffic) = (self.desk.clone(), self.courier.clone(), self.traffic.clone());
         move || {
@@ -122,7 +122,7 @@ impl Watchman {
         }
     }
 
-    /// Takes what is told to the webhook, if there is one. Runs until dropped.
+    /// Delivers notices to the webhook, if there is one. Runs until dropped.
     pub(super) fn deliver(&self) -> impl Future<Output = ()> + Send + 'static {
         let courier = self.courier.clone();
         async move {
@@ -172,7 +172,8 @@ impl Watchman {
         }
     }
 
-    /// Whether the webhook has taken all. What is still on its way may end with this process: then a successor tells it again.
+    /// Whether the webhook has accepted everything. A notice in flight may be lost with this process: then a successor sends
+    /// it again.
     async fn is_delivered(&self) -> bool {
         match &self.courier {
             Some(courier) => courier.settled(DELIVERED_WITHIN).await,
@@ -180,7 +181,8 @@ impl Watchman {
         }
     }
 
-    /// Whether others have this node's name stays as it was last known, so that its alerts keep their subject.
+    /// Whether others have this node's name stays as last known while they are unreachable, so that its alerts keep their
+    /// subject.
     fn with_namesakes(&mut self, heard: Option<Vec<Signals>>) -> Vec<Signals> {
         if let Some(others) = &heard {
             self.has_namesakes = others.iter().any(|other| other.node == self.node);
@@ -188,7 +190,7 @@ impl Watchman {
         heard.unwrap_or_default()
     }
 
-    /// What this node sees goes to the others; what they see comes back. None where the store does not answer.
+    /// Announces this node's signals and returns those of the others; `None` if the store does not answer.
     async fn tell_and_hear(&mut self, now_s: u64, scrape: &Scrape) -> Option<Vec<Signals>> {
         let callers = std::mem::take(&mut self.own.callers);
         let before = self.before.as_ref().map(|(_, scrape)| scrape);
@@ -209,7 +211,7 @@ impl Watchman {
         self.control.others_signals().await
     }
 
-    /// Judges the minute before, once, when enough of it is known: what was counted, and what every node says of its callers.
+    /// Judges the previous minute, once, when enough of it is known: the counts, and every node's top callers.
     async fn judge_minute(&mut self, now_s: u64, scrape: &Scrape, others: OthersHeard) {
         let last = (now_s / 60).saturating_sub(1);
         let minute = match self.control.is_shared() {
@@ -243,7 +245,7 @@ impl Watchman {
         }
     }
 
-    /// Goes on from what was kept of rules that this process has not seen yet. False where the store does not say: then the
+    /// Restores stored baselines of rules that this process has not seen yet. False if the store does not answer: then the
     /// minute waits.
     async fn restore_usual(&mut self, minute: &Minute) -> bool {
         let Some(store) = self.shared.clone() else { return true };
@@ -259,7 +261,7 @@ impl Watchman {
         true
     }
 
-    /// Every node learns what is usual; the one that tells keeps it.
+    /// Every node learns baselines; only the sending node stores them.
     async fn keep_usual(&self, minute: u64) {
         let Some(store) = self.shared.as_ref().filter(|_| self.duty.role() == Role::Holder) else { return };
         for (what, kept) in self.detector.to_keep(minute) {
@@ -269,7 +271,7 @@ impl Watchman {
         }
     }
 
-    /// The duty goes from one node to another.
+    /// Takes over or hands over the duty to send.
     async fn change_duty(&mut self, now_s: u64, before: Role, role: Role) {
         match (before, role) {
             (Role::Other | Role::Orphan, Role::Holder) => {
@@ -288,7 +290,7 @@ impl Watchman {
         }
     }
 
-    /// What was told, as the store knows it: nothing where it forgot.
+    /// The reported alerts in the store; empty if it lost them.
     async fn shared_told(&self) -> Vec<Alert> {
         let told = match &self.shared {
             Some(store) => known(store, TOLD_NAME, b"[]", TOLD_TTL).await,
@@ -297,7 +299,7 @@ impl Watchman {
         told.and_then(|told| serde_json::from_slice(&told).ok()).unwrap_or_default()
     }
 
-    /// Keeps what was told where a successor finds it.
+    /// Stores the reported alerts for a successor.
     async fn share_told(&mut self) {
         let Some(store) = &self.shared else { return };
         let told = self.desk.with_book(|book| serde_json::to_vec(&book.told(MOST_TOLD)).unwrap_or_default());
@@ -306,7 +308,7 @@ impl Watchman {
         }
     }
 
-    /// Joins what is silenced here with what is silenced elsewhere. While the store does not answer, that waits.
+    /// Merges this node's silences with the fleet's. Waits while the store does not answer.
     async fn share_silences(&self, now_s: u64) {
         let Some(store) = &self.shared else {
             let alone = |silences: &mut tidegate_telemetry::alerts::Silences| {
@@ -321,7 +323,7 @@ impl Watchman {
         let joined = match store.put_record(record, lifetime(&ours, now_s)).answer().await {
             Ok(None) => ours,
             Ok(Some(known)) => {
-                // Another release may have written what this one cannot read: it stays.
+                // Another release may have written what this one cannot read: leave it.
                 let Ok(theirs) = serde_json::from_slice::<Vec<Silence>>(&known) else { return };
                 let joined = self.desk.with_silences(|silences| silences.joined(Some(theirs.clone()), now_s));
                 let record = Record { name: SILENCES_NAME, value: &known };
@@ -351,7 +353,7 @@ impl Watchman {
         }
     }
 
-    /// Whether the lease is ours; none where the store does not say.
+    /// Whether the lease is ours; `None` if the store does not answer.
     async fn renew(&self) -> Option<bool> {
         let Some(store) = &self.shared else { return Some(true) };
         let record = Record { name: LEASE_NAME, value: &self.holder };
@@ -383,7 +385,7 @@ fn usual_name(what: &RuleName) -> Vec<u8> {
     format!("{USUAL_NAME} {} {domain}{rule}", domain.len()).into_bytes()
 }
 
-/// Several processes on one machine have its name: when they began tells them apart. The first of `nodes` is this one.
+/// Several processes on one machine have its name: their start time distinguishes them. The first of `nodes` is this one.
 fn tell_apart(nodes: &mut [Signals], has_namesakes: bool) {
     let mut names: Vec<String> = nodes.iter().map(|one| one.node.clone()).collect();
     names.extend(nodes.first().filter(|_| has_namesakes).map(|own| own.node.clone()));
@@ -394,18 +396,18 @@ fn tell_apart(nodes: &mut [Signals], has_namesakes: bool) {
     }
 }
 
-/// A list of silences lives for as long as one of them does.
+/// A list of silences lives as long as its longest silence.
 fn lifetime(list: &[Silence], now_s: u64) -> Micros {
     let last = list.iter().map(|silence| silence.until_s.saturating_sub(now_s)).max();
     Micros::from_secs(last.unwrap_or_default().max(NO_SILENCES_TTL_S))
 }
 
-/// What a record says; `unless` is written where there is none.
+/// The value of a record; `unless` is written if there is none.
 async fn known(store: &Arc<dyn Store>, name: &[u8], unless: &[u8], ttl: Micros) -> Option<Vec<u8>> {
     store.put_record(Record { name, value: unless }, ttl).answer().await.ok().flatten()
 }
 
-/// Writes a record, whatever it said. False where the store does not answer.
+/// Overwrites a record. False if the store does not answer.
 async fn overwrite(store: &Arc<dyn Store>, name: &[u8], value: &[u8], ttl: Micros) -> bool {
     match store.put_record(Record { name, value }, ttl).answer().await {
         Ok(None) => true,
@@ -418,8 +420,8 @@ async fn overwrite(store: &Arc<dyn Store>, name: &[u8], value: &[u8], ttl: Micro
     }
 }
 
-/// One line when it begins, one when it is over. The subject tells the lines of different alerts apart: none is withheld
-/// for another.
+/// Logs once when an alert begins, and once when it is over. The subject distinguishes the lines of different alerts, so
+/// that none is withheld as a repeat.
 fn tell(notice: &Notice) {
     let alert = notice.alert();
     let (kind, subject, next) = (alert.kind.name(), alert.subject.as_str(), alert.next.as_str());

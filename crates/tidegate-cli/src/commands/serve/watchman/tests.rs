@@ -1,5 +1,5 @@
-//! What real decisions become alerts of: two nodes on a real Redis, and a webhook that is a real socket. The time is the
-//! test's, so that an hour takes seconds.
+//! Alerts from real decisions: two nodes on a real Redis, and a webhook on a real socket. The clock is the test's, so that
+//! an hour takes seconds.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ use crate::repeats::Repeats;
 use crate::repeats::tests::written;
 use crate::settings::Settings;
 
-/// The beginning of an hour that is far ahead: Redis, whose own time is the machine's, must not think that cells are old.
+/// The start of an hour in the far future: Redis, which uses the machine's clock, must not consider cells expired.
 const START_S: u64 = 4_000_003_200;
 const PATIENCE: Duration = Duration::from_secs(60);
 const RULES: &str = "\
@@ -123,11 +123,11 @@ impl Node {
         self.metrics.reloaded(&self.limiter.snapshot());
     }
 
-    /// What a node does every second.
+    /// A node's work in every second.
     async fn beat(&mut self) {
         self.control.count_second(&mut self.last);
         let store = self.backend.store();
-        // While the store is away, there is none.
+        // While the store is down, there is none.
         let _ = store.heartbeat(self.member, Micros::from_secs(5)).answer().await;
     }
 
@@ -142,12 +142,12 @@ struct World {
     webhook: Upstream,
     clock: Arc<ManualClock>,
     nodes: [Node; 2],
-    /// Notices that were looked at.
+    /// Notices already checked.
     seen: usize,
 }
 
 impl World {
-    /// Two nodes, called a and b; a is the first to look, so it is the one that tells.
+    /// Two nodes, called a and b; a looks first, so it sends the notices.
     fn start() -> World {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (redis, webhook) = (Redis::start(), Upstream::recording());
@@ -161,14 +161,14 @@ impl World {
         World { runtime, redis, webhook, clock, nodes, seen: 0 }
     }
 
-    /// Lets so many minutes pass, in which each node is asked this in each second.
+    /// Lets minutes pass, with this traffic on each node in each second.
     fn pass(&mut self, minutes: u64, traffic: impl Fn(u64) -> Vec<Asked>) {
         let World { runtime, clock, nodes, .. } = self;
         runtime.block_on(async {
             for second in 0..minutes * 60 {
                 for node in nodes.iter_mut() {
                     node.ask(&traffic(second)).await;
-                    // A minute need not be told whole.
+                    // A minute need not be complete.
                     if second % 4 != 3 {
                         node.beat().await;
                     }
@@ -184,7 +184,7 @@ impl World {
         });
     }
 
-    /// Asks until the store of every node is up, or down.
+    /// Sends requests until the store of every node is up, or down.
     #[track_caller]
     fn until_stores_are(&self, up: f64) {
         for node in &self.nodes {
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Lets so many seconds pass, in which both nodes are asked, and look in this order.
+    /// Lets seconds pass, with traffic on both nodes, which look in this order.
     fn look_for(&mut self, seconds: usize, order: [usize; 2]) {
         let World { runtime, clock, nodes, .. } = self;
         runtime.block_on(async {
@@ -216,15 +216,15 @@ impl World {
         });
     }
 
-    /// Whether a node never tried to tell anybody.
+    /// Whether a node never tried to send a notice.
     fn sent_nothing(&self, node: usize) -> bool {
         let AlertStats { waiting, delivered, failed_tries, dropped, .. } = (self.nodes[node].stats)();
         [waiting, delivered, failed_tries, dropped] == [0; 4]
     }
 
-    /// Every notice that arrived: who told it, its kind, its subject and its state.
+    /// Every notice that arrived: sender, kind, subject and state.
     fn notices(&self) -> Vec<[String; 4]> {
-        // What is on its way moves while somebody waits.
+        // Deliveries progress only while the runtime runs.
         self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
         let bodies = self
             .webhook
@@ -241,12 +241,12 @@ impl World {
         notices.collect()
     }
 
-    /// Both nodes are gone, and others of their names are there.
+    /// Replaces both nodes by new ones with the same names.
     fn restart(&mut self) {
         let World { runtime, redis, webhook, clock, nodes, .. } = self;
         runtime.block_on(async {
             nodes.iter().for_each(|node| node.courier.abort());
-            // Longer than the lease lasts by Redis's own time: it is nobody's.
+            // As if more than the lease's lifetime had passed by Redis's clock: nobody holds it.
             forget_lease(redis);
             clock.advance(Micros::from_secs(60));
             *nodes = [
@@ -256,7 +256,7 @@ impl World {
         });
     }
 
-    /// What is told of these minutes and the usual ones after them, once all of it is over.
+    /// The notices of these minutes and the usual ones after them, once all alerts are over.
     #[track_caller]
     fn incident(&mut self, minutes: u64, traffic: impl Fn(u64) -> Vec<Asked>) -> Vec<String> {
         self.pass(minutes, traffic);
@@ -292,7 +292,7 @@ fn began(notices: &[[String; 4]]) -> Vec<String> {
     firing.map(|[node, kind, subject, _]| format!("{node}: {kind} {subject}")).collect()
 }
 
-/// Five users ask in turn, all at once every five seconds: 240 requests a minute at both nodes together.
+/// Five users make requests in turn, all at once every five seconds: 240 per minute over both nodes.
 fn usual(second: u64) -> Vec<Asked> {
     users(second, 2)
 }
@@ -312,7 +312,7 @@ fn what_two_nodes_decide_together_is_judged_each_minute_and_told_by_one_of_them(
     assert_eq!(world.incident(3, |_| Vec::new()), ["a: traffic_drop api/per-user"]);
     let dear = |second| users(second, 2).into_iter().map(|(domain, user, _)| (domain, user, 20)).collect();
     assert_eq!(world.incident(3, dear), ["a: refusal_spike api/per-user"]);
-    // As many requests as ever, and three of four are somebody's whom nobody has seen.
+    // As many requests as ever, of which three in four are from a new caller.
     let mallory = |second: u64| match second % 20 {
         0 => users(second, 2),
         5 | 10 | 15 => vec![("api", "mallory".to_owned(), 1); 10],
@@ -324,14 +324,14 @@ fn what_two_nodes_decide_together_is_judged_each_minute_and_told_by_one_of_them(
     );
     let trial = |second| [usual(second), vec![("trial", "t".to_owned(), 1)]].concat();
     assert_eq!(world.incident(2, trial), ["a: shadow_would_refuse trial/tried/out"]);
-    // Keys that somebody else puts there.
+    // Keys from another program.
     let for_each_filler = |call: &str| format!("for n = 1, 3000 do redis.call({call}) end");
     world.redis.cmd(&["EVAL", &for_each_filler("'SET', 'filler' .. n, 1"), "0"]);
     world.pass(2, usual);
     world.redis.cmd(&["EVAL", &for_each_filler("'DEL', 'filler' .. n"), "0"]);
     assert_eq!(world.incident(1, usual), ["a: key_cardinality store"]);
 
-    // One caller under many names. Cells of a test's time do not end, so neither does this.
+    // One caller under many names. The cells do not expire in a test's time, so the alert does not end.
     let rotating = |second: u64| {
         let names = (0..20).map(|n| ("api", format!("r{second}-{n}"), 1));
         usual(second).into_iter().chain(names).collect()
@@ -346,15 +346,15 @@ fn what_two_nodes_decide_together_is_judged_each_minute_and_told_by_one_of_them(
     assert!(world.sent_nothing(1));
 }
 
-/// Who told of an outage, after which the nodes look in this order at a Redis that has forgotten everything; and how many
-/// ends were told.
+/// The senders of notices about an outage, after which the nodes look in this order at a Redis that has lost its data; and
+/// the number of ends sent.
 fn of_an_outage(then: [usize; 2]) -> (Vec<String>, usize) {
     let mut world = World::start();
     world.pass(1, usual);
     world.look_for(2, [0, 1]);
     world.redis.kill();
     world.until_stores_are(0.0);
-    // Shorter than a lease: nobody may think that its holder is gone.
+    // Shorter than a lease: no node may assume that the holder is gone.
     world.look_for(12, [0, 1]);
     eventually("it is told", PATIENCE, || began(&world.notices()).len() >= 3);
     world.redis.restart();
@@ -374,7 +374,7 @@ fn an_outage_that_both_nodes_see_is_told_by_the_one_that_held_the_lease() {
 
 #[test]
 fn an_outage_is_told_once_though_the_lease_is_lost_in_it_and_taken_by_another() {
-    // Nobody could hear that b did without the store; that is b's to tell.
+    // No other node could learn that b decided without the store, so b reports that itself.
     let told = ["a: store_down redis", "a: breaker_open redis", "a: fallback a", "b: fallback b"];
     assert_eq!(of_an_outage([1, 0]), (told.map(str::to_owned).to_vec(), 4));
 }
@@ -414,7 +414,7 @@ fn what_its_holder_could_not_deliver_before_it_was_killed_is_told_by_the_next() 
     let trial = |second| [usual(second), vec![("trial", "t".to_owned(), 1)]].concat();
     world.pass(2, trial);
     eventually("it is tried", PATIENCE, || !world.notices().is_empty());
-    // The first is gone: it looks, tells and beats no more, and its lease ends.
+    // The first node is gone: it does nothing more, and its lease expires.
     world.nodes[0].courier.abort();
     world.webhook.set_status(200);
     forget_lease(&world.redis);
@@ -427,7 +427,7 @@ fn what_its_holder_could_not_deliver_before_it_was_killed_is_told_by_the_next() 
 #[test]
 fn what_is_usual_outlives_a_restart_of_every_node() {
     let mut world = World::start();
-    // What is usual of a rule is kept once an hour, of this one in its 53rd minute.
+    // A rule's baseline is stored once an hour, this one's in the 53rd minute.
     world.clock.advance(Micros::from_secs(20 * 60));
     world.pass(36, usual);
     assert_eq!(world.notices(), Vec::<[String; 4]>::new());
@@ -449,7 +449,7 @@ fn a_node_alone_with_its_memory_judges_its_own_minutes() {
         assert!(!node.control.is_shared());
         let mut told = Vec::new();
         for second in 0..35 * 60 {
-            // Memory goes by the machine's time: callers who come once are within their limits.
+            // The memory store uses the machine's clock: new callers are within their limits.
             let asked = users(second, if second / 60 < 32 { 2 } else { 8 });
             let asked: Vec<Asked> =
                 (0..).zip(asked).map(|(n, (domain, ..))| (domain, format!("u{second}-{n}"), 1)).collect();
