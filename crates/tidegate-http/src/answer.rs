@@ -1,4 +1,4 @@
-//! What a caller is told about a decision, on every HTTP surface: status, headers, and why it was refused.
+//! Answers to callers on every HTTP surface: status, headers, and the reason of a refusal.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tidegate_rules::{Mode, Rule};
 use crate::headers::{HeaderSets, Reported, write_retry_after};
 use crate::problem::{Kind, Problem};
 
-/// What a limit is called that the caller brought along: it has no rule.
+/// The name of a limit that came with the request: it has no rule.
 pub const OVERRIDE: &str = "override";
 
-/// 200, 429, or 503 where a rule that must not decide without its store refused for that reason.
+/// 200, 429, or 503 if a rule that must not decide without its store refused for that reason.
 #[must_use]
 pub fn status(decision: &Decision) -> StatusCode {
     refusal_kind(decision).map_or(StatusCode::OK, Kind::status)
 }
 
-/// What kind of refusal a decision is, if it is one.
+/// The kind of refusal, if the decision is one.
 #[must_use]
 pub fn refusal_kind(decision: &Decision) -> Option<Kind> {
     match decision.allowed {
@@ -30,10 +30,10 @@ pub fn refusal_kind(decision: &Decision) -> Option<Kind> {
     }
 }
 
-/// When to come back after a refusal for want of a store: about as often as a node looks whether its store is back.
+/// When to retry after a refusal for lack of a store: about as often as a node checks whether its store is back.
 const WITHOUT_STORE: Micros = Micros::from_secs(1);
 
-/// When a refused request may be tried again; none where waiting does not help.
+/// When a refused request may be retried; `None` if waiting does not help.
 #[must_use]
 pub fn retry_after(decision: &Decision) -> Option<Micros> {
     match refusal_kind(decision)? {
@@ -42,7 +42,7 @@ pub fn retry_after(decision: &Decision) -> Option<Micros> {
     }
 }
 
-/// What a refusal says of itself in a sentence.
+/// The reason of a refusal, in a sentence.
 #[must_use]
 pub fn message(decision: &Decision) -> Cow<'static, str> {
     match refusal_kind(decision) {
@@ -51,8 +51,8 @@ pub fn message(decision: &Decision) -> Cow<'static, str> {
     }
 }
 
-/// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later
-/// time, the second in which a window ends would be told now as that one and now as the next.
+/// Appends the headers of `sets`, and `Retry-After` to a refusal. `asked_at` is from before the decision: with a later time,
+/// the reported second in which a window ends would vary by one.
 pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp, headers: &mut HeaderMap) {
     if let Some((report, limit)) = governing_limit(decision) {
         let since_epoch = Duration::from(asked_at.since(Timestamp::default()));
@@ -63,7 +63,7 @@ pub fn write_headers(decision: &Decision, sets: HeaderSets, asked_at: Timestamp,
     }
 }
 
-/// Why a request was refused, with every policy that it violated.
+/// The problem document of a refusal, with every violated policy.
 #[must_use]
 pub fn refusal(decision: &Decision) -> Problem {
     if refusal_kind(decision) == Some(Kind::StoreUnavailable) {
@@ -83,7 +83,7 @@ pub fn refusal(decision: &Decision) -> Problem {
     problem
 }
 
-/// Why a request was shed, and the headers that say when to come back.
+/// The problem document of a shed request, and the headers that say when to retry.
 #[must_use]
 pub fn shed(shed: &Shed) -> (Problem, HeaderMap) {
     let mut headers = HeaderMap::with_capacity(1);
@@ -111,19 +111,19 @@ fn detail(decision: &Decision) -> String {
     }
 }
 
-/// The report whose numbers a caller is told, if a limit has any.
+/// The limit whose numbers the caller receives, if there is one.
 #[must_use]
 pub fn governing_limit(decision: &Decision) -> Option<(&Report, &LimitReport)> {
     decision.governing().and_then(|report| Some((report, report.limit()?)))
 }
 
-/// The name that a caller knows a rule by.
+/// A rule's name for callers.
 #[must_use]
 pub fn rule_name<'d>(decision: &'d Decision, report: &Report) -> &'d str {
     decision.rule_of(report).map_or(OVERRIDE, Rule::name)
 }
 
-/// What a trace shows of a decision: never whose it was.
+/// The trace of a decision: without the caller's identity.
 #[must_use]
 pub fn traced<'d>(
     context: TraceContext,

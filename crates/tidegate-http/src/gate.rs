@@ -1,7 +1,7 @@
-//! The one way of an HTTP request through tidegate: identified, shed, checked, answered or held.
+//! The path of every HTTP request through tidegate: identified, shed, checked, answered or held.
 //!
-//! Middleware, proxy and forward-auth differ in where a request comes from and in what they do with one that may pass. What
-//! lies between is here, once: it reads top to bottom in [`Gate::admit`].
+//! Middleware, proxy and forward-auth differ in where a request comes from and in what they do with an admitted one.
+//! Everything in between is here, once: read it from top to bottom in [`Gate::admit`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,87 +23,86 @@ use crate::identity::{Attributes, Entries};
 use crate::problem::{Kind, Problem};
 use crate::{answer, grpc};
 
-/// What an HTTP surface asks about every request.
+/// Checks the requests of an HTTP surface.
 #[derive(Clone)]
 pub struct Gate {
-    /// Decides.
+    /// Decides requests.
     pub limiter: Arc<Limiter>,
-    /// Turns requests away, before anything is spent, while a service has more to do than it can.
+    /// Sheds requests, before anything is spent, while a service is overloaded.
     pub shedder: Option<Arc<Shedder>>,
     /// The header sets of its answers.
     pub headers: HeaderSets,
-    /// Where it waits, and keeps leases.
+    /// Runs timers, and the tasks that renew leases.
     pub runtime: Arc<dyn Runtime>,
-    /// The time of `X-RateLimit-Reset`.
+    /// The clock for `X-RateLimit-Reset`.
     pub clock: Arc<dyn Clock>,
-    /// Who hears how long decisions took, and as what.
+    /// Observes how long decisions took, and on which transport.
     pub observed: Option<(Arc<dyn Observer>, Transport)>,
 }
 
 /// A request to decide.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpCheck<'a, 'r> {
-    /// Whose rules apply.
+    /// The domain whose rules apply.
     pub domain: &'a str,
-    /// Who it is.
+    /// Its attributes.
     pub attributes: &'a Attributes<'r>,
-    /// What it spends.
+    /// Its cost.
     pub cost: Hits,
-    /// Whether it stays with us. One that cannot wait cannot hold either: its lease is left to its time to live.
+    /// Whether it may wait here. A request that cannot wait cannot hold a lease either: its lease is left to expire.
     pub patience: Patience,
-    /// The trace that it belongs to, where its caller wants to see one.
+    /// Its trace, if its caller sampled one.
     pub trace: Option<TraceContext>,
 }
 
-/// The sampled trace that a request of these headers belongs to.
+/// The sampled trace in these headers.
 #[must_use]
 pub fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
     headers.get(TRACEPARENT).and_then(|value| TraceContext::sampled(value.as_bytes()))
 }
 
-/// What becomes of a request.
+/// The result for a request.
 #[derive(Debug)]
 pub enum GateAnswer {
-    /// It may pass, now.
+    /// Admitted, now.
     Admitted(Admitted),
-    /// Rules refuse it, or no rules are there to ask.
+    /// Rules refuse it, or there are no rules for it.
     Refused(Refusal),
-    /// The service behind has more to do than it can. Nothing was spent.
+    /// The service behind is overloaded. Nothing was spent.
     Shed(Refusal),
 }
 
-/// A request that may pass.
+/// An admitted request.
 #[derive(Debug)]
 pub struct Admitted {
-    /// What its response says of its limits.
+    /// What its response reports about its limits.
     pub report: DecisionReport,
     /// What it holds until its response has been sent.
     pub held: Held,
 }
 
-/// What a response says of the limits that a request met.
+/// What a response reports about the limits of a request.
 #[derive(Debug)]
 pub struct DecisionReport {
-    /// The decision; its lease is with what the request holds, if it holds anything.
+    /// The decision; its lease is in [`Admitted::held`], if it holds one.
     pub decision: Decision,
     sets: HeaderSets,
     asked_at: Timestamp,
 }
 
-/// A request that may not pass: what its caller is told.
+/// A refused request: the answer for its caller.
 #[derive(Debug)]
 pub struct Refusal {
     /// Why.
     pub problem: Problem,
-    /// When to come back, and what was left.
+    /// When to retry, and what remained.
     pub headers: HeaderMap,
-    /// The decision, where rules made one.
+    /// The decision, if rules made one.
     pub decision: Option<Box<Decision>>,
 }
 
 impl Gate {
-    /// Takes a request from its attributes to its answer. Where a leaky bucket lets it pass later, that is when this
-    /// returns.
+    /// Takes a request from its attributes to its answer. If a leaky bucket admits it later, this returns at that time.
     pub async fn admit(&self, request: &HttpCheck<'_, '_>) -> GateAnswer {
         let asked_at = self.clock.now();
         let HttpCheck { domain, attributes, cost, patience, trace } = *request;
@@ -137,7 +136,7 @@ impl Gate {
         GateAnswer::Admitted(Admitted { report, held })
     }
 
-    /// The rule that would count a request if it did not lack an attribute of the rule's key; none where all can count.
+    /// The rule that would count a request if it had all attributes of the rule's key; `None` if every rule can count it.
     #[must_use]
     pub fn rule_without_key(&self, request: &HttpCheck<'_, '_>) -> Option<String> {
         let readings: SmallVec<[Entries<'_>; 1]> =
@@ -161,7 +160,7 @@ impl Gate {
             held.lease = Some(Hold::new(Arc::clone(&self.limiter), Arc::clone(&self.runtime), lease));
         }
         if decision.delay > Micros::ZERO {
-            // Counted from here, where the answer came in: the store's clock started earlier, so this is never early.
+            // Counted from when the answer arrived: the store's clock started earlier, so this is never early.
             held.step_aside();
             self.runtime.sleep(decision.delay).await;
             held.come_back();
@@ -170,14 +169,14 @@ impl Gate {
 }
 
 impl DecisionReport {
-    /// Adds what the response says of limits to its headers, in place of what is there under these names.
+    /// Writes the rate limit headers of the response, replacing headers of these names.
     pub fn write(&self, headers: &mut HeaderMap) {
         headers.reserve(MOST_HEADERS);
         answer::write_headers(&self.decision, self.sets, self.asked_at, headers);
     }
 }
 
-/// What a decision may add to a response: a map that must grow while it is filled is filled twice.
+/// The most headers of a decision: a map that has to grow is filled twice.
 const MOST_HEADERS: usize = 6;
 
 impl Refusal {
@@ -193,8 +192,8 @@ impl Refusal {
         Refusal { problem, headers, decision: None }
     }
 
-    /// Refused, on every surface: to let everything pass would be to limit nothing without anybody noticing. The domains
-    /// that there are remain unsaid: whoever reads this may be a stranger.
+    /// Refused, on every surface: admitting everything would silently limit nothing. The known domains are not listed: the
+    /// reader may be a stranger.
     fn unknown_domain(unknown: &UnknownDomain) -> Self {
         Refusal::from(
             Problem::new(Kind::UnknownDomain, unknown.to_string())
@@ -202,13 +201,13 @@ impl Refusal {
         )
     }
 
-    /// The status that it is answered with, unless somebody answers otherwise.
+    /// The status of the answer, unless it is overridden.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.problem.kind().status()
     }
 
-    /// The answer to a request of these headers: a problem document or, over gRPC, a status.
+    /// The answer to a request with these headers: a problem document or, over gRPC, a status.
     #[must_use]
     pub fn into_response<B: From<Bytes>>(self, request: &HeaderMap) -> Response<B> {
         grpc::or_http(request, &self.problem, self.headers)

@@ -1,4 +1,4 @@
-//! A refusal in the language that the caller speaks: a problem document, or a gRPC status.
+//! A refusal in the caller's protocol: a problem document, or a gRPC status.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -9,7 +9,7 @@ use crate::problem::{Kind, Problem};
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Answers a request of these headers with `problem`, and with `headers` beside it.
+/// Answers a request with these headers with `problem`, and `headers` beside it.
 #[must_use]
 pub fn or_http<B: From<Bytes>>(request: &HeaderMap, problem: &Problem, headers: HeaderMap) -> Response<B> {
     let mut response = if is_grpc(request) { status(problem) } else { problem.to_response() };
@@ -25,7 +25,7 @@ fn is_grpc(request: &HeaderMap) -> bool {
 
 const GRPC: &[u8] = b"application/grpc";
 
-/// A response without a body whose headers are its trailers, as gRPC has it.
+/// A response without a body whose headers are its trailers, as in gRPC.
 fn status<B: From<Bytes>>(problem: &Problem) -> Response<B> {
     let code = match problem.kind() {
         Kind::QuotaExceeded => Code::ResourceExhausted,
@@ -43,7 +43,7 @@ fn status<B: From<Bytes>>(problem: &Problem) -> Response<B> {
     response
 }
 
-/// Statuses of gRPC, by their numbers.
+/// gRPC status codes.
 #[derive(Clone, Copy)]
 enum Code {
     ResourceExhausted = 8,
@@ -51,7 +51,7 @@ enum Code {
     Unavailable = 14,
 }
 
-/// Percent-encoded, as the protocol wants its messages.
+/// Percent-encoded, as gRPC requires for messages.
 fn escaped(message: &str) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(message.len());

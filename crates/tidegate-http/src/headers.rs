@@ -1,8 +1,7 @@
-//! What a client reads about its limit in a response's headers.
+//! Rate limit headers of responses.
 //!
-//! Two sets: the `X-RateLimit-*` headers that most clients know, and the IETF's `RateLimit` and `RateLimit-Policy`
-//! (draft 11, structured fields). Time comes in as a parameter; everything is rounded so that a client that waits as
-//! told is never early.
+//! Two sets: the `X-RateLimit-*` headers that most clients know, and the IETF's `RateLimit` and `RateLimit-Policy` (draft
+//! 11, structured fields). Time is a parameter; everything is rounded so that a client that waits as told is never early.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::RETRY_AFTER;
@@ -37,7 +36,7 @@ pub enum HeaderSet {
 }
 
 impl HeaderSets {
-    /// Every set there is.
+    /// All sets.
     pub const ALL: Self = Self { x_ratelimit: true, ietf: true };
 }
 
@@ -54,18 +53,18 @@ impl FromIterator<HeaderSet> for HeaderSets {
     }
 }
 
-/// The limit that a response reports: the one that refused, or else the one nearest to refusing.
+/// The limit that a response reports: the one that refused, otherwise the one nearest to refusing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reported<'a> {
-    /// The rule, or rule and limit, by the name that its policy has.
+    /// The rule, or rule and limit, by its policy's name.
     pub policy: &'a str,
     /// Hits per window.
     pub limit: u64,
     /// Hits left.
     pub remaining: u64,
-    /// The window, where the limit has one and it is a whole number of seconds.
+    /// The window, if the limit has one and it is a whole number of seconds.
     pub window: Option<Duration>,
-    /// Until the full quota is back.
+    /// The time until the full quota is back.
     pub reset_after: Duration,
 }
 
@@ -117,8 +116,8 @@ fn ceil_seconds(span: Duration) -> u64 {
 struct FieldValue(BytesMut);
 
 impl FieldValue {
-    /// Quotes `name`. A structured string holds printable ASCII only; any other byte, and `%` itself so that two names
-    /// never become one, is written as `%xx`.
+    /// Quotes `name`. A structured string may contain only printable ASCII; any other byte is written as `%xx`, and so is
+    /// `%` itself so that two names never become one.
     fn name(name: &str) -> Self {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut value = BytesMut::with_capacity(name.len() + 40);
@@ -162,7 +161,7 @@ mod tests {
         reset_after: Duration::from_millis(17_001),
     };
 
-    /// Reads one structured-field item with an independent parser: its string and its integer parameters in order.
+    /// Parses one structured-field item with an independent parser: its string and its integer parameters in order.
     fn parse(value: &HeaderValue) -> (String, Vec<(String, i64)>) {
         let list = Parser::new(value.as_bytes()).parse::<List>().expect("a structured list");
         let [ListEntry::Item(item)] = list.as_slice() else { panic!("not one item: {value:?}") };

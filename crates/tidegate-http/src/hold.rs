@@ -1,8 +1,8 @@
-//! A lease for as long as somebody needs it: renewed in time, and given back however its holder ends.
+//! Holds a lease as long as it is needed: renewed in time, and released however its holder ends.
 //!
-//! Dropping is all that a holder must do, and dropping is what a finished body, a failed handler, a client that hung up and a
-//! panic have in common. In memory the place is free by then; else the task that renews the lease releases it. Where the process
-//! dies instead, the lease ends by its time to live.
+//! A holder only has to be dropped, and that is what a finished body, a failed handler, a disconnected client and a panic
+//! have in common. On the memory store the slot is free at once; otherwise the task that renews the lease releases it. If
+//! the process dies, the lease expires by its time to live.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tidegate_core::Micros;
 use tidegate_limiter::{LeaseError, LeaseToken, Limiter, Permit, Runtime};
 use tokio::sync::oneshot;
 
-/// What a request keeps until its response has been sent: a lease, and its place among the workers of the service behind.
+/// What a request holds until its response has been sent: a lease, and its slot among the workers of the service behind.
 #[derive(Debug, Default)]
 pub struct Held {
     pub(crate) lease: Option<Hold>,
@@ -18,13 +18,13 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether somebody wants to know how long the service took.
+    /// Whether the service's answer time is observed.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         self.permit.is_some()
     }
 
-    /// The service answered so long after the request went to it.
+    /// Records how long the service took to answer.
     pub fn answered(&self, took: Micros) {
         self.permit.iter().for_each(|place| place.answered(took));
     }
@@ -44,7 +44,7 @@ impl Held {
 pub struct Hold {
     limiter: Arc<Limiter>,
     lease: LeaseToken,
-    /// Dropped with this, which ends the task; sent to, where nothing is left for it to do.
+    /// Dropping it ends the task; a message says that nothing is left to release.
     task: Option<oneshot::Sender<Released>>,
 }
 
@@ -52,7 +52,7 @@ pub struct Hold {
 struct Released;
 
 impl Hold {
-    /// Holds `lease`, which `limiter` gave, by a task on `runtime`.
+    /// Holds `lease` of `limiter`, with a task on `runtime`.
     #[must_use]
     pub fn new(limiter: Arc<Limiter>, runtime: Arc<dyn Runtime>, lease: LeaseToken) -> Self {
         let (sender, dropped) = oneshot::channel();
@@ -67,7 +67,7 @@ impl Drop for Hold {
         if self.limiter.release_now(&self.lease)
             && let Some(task) = self.task.take()
         {
-            // A task that has ended already needs not be told.
+            // The task may already have ended.
             let _ = task.send(Released);
         }
     }
@@ -79,7 +79,7 @@ async fn renew_until_dropped(
     lease: LeaseToken,
     mut dropped: oneshot::Receiver<Released>,
 ) {
-    // Two renewals may fail before the lease ends.
+    // Two renewals may fail before the lease expires.
     let pause = Micros::new((lease.ttl().get() / 3).max(1));
     loop {
         tokio::select! {
@@ -90,12 +90,11 @@ async fn renew_until_dropped(
             },
             () = runtime.sleep(pause) => {}
         }
-        // A store that does not answer may answer next time. A lease that has ended cannot be renewed, and need not be
-        // released.
+        // A store that does not answer may answer next time. An ended lease cannot be renewed, and need not be released.
         if let Err(LeaseError::Ended) = limiter.renew(&lease).await {
             return;
         }
     }
-    // One that had ended is as good as released, and the limiter itself tries again where the store is away.
+    // An ended lease is as good as released, and the limiter itself retries if the store is unavailable.
     let _ = limiter.release(&lease).await;
 }

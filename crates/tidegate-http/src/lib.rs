@@ -1,8 +1,8 @@
-//! What every HTTP surface of tidegate shares, so that middleware, proxy and forward-auth cannot differ in it.
+//! Code shared by all HTTP surfaces of tidegate, so that middleware, proxy and forward-auth cannot differ in it.
 //!
-//! [`identity`] reads who a request is from its head; the [`Gate`] takes it from there to its answer: shed, refused, or
-//! admitted with what it holds; [`headers`], [`problem`] and [`grpc`] say what a caller reads about that. There is no
-//! socket and no server here, and nothing is decided: that is the limiter's business.
+//! [`identity`] reads a request's attributes from its head; the [`Gate`] takes it from there to its answer: shed, refused,
+//! or admitted with what it holds; [`headers`], [`problem`] and [`grpc`] write that answer. There is no socket and no server
+//! here, and nothing is decided: the limiter does that.
 
 pub mod answer;
 mod gate;

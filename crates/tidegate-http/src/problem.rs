@@ -1,4 +1,4 @@
-//! What went wrong with a request, as RFC 9457 has it: `application/problem+json` that names the field and a way out.
+//! Errors as RFC 9457 `application/problem+json`, naming the field and a hint.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -13,17 +13,17 @@ pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/prob
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     kind: Kind,
-    /// What happened this time.
+    /// What happened in this case.
     pub detail: Cow<'static, str>,
     /// The field at fault, as a path: `checks[3].attributes.user`.
     pub field: Option<String>,
-    /// A way out.
+    /// What to do about it.
     pub hint: Option<Cow<'static, str>>,
     /// The policies that a refused request violated (draft 11 of the rate limit headers).
     pub violated_policies: Vec<String>,
 }
 
-/// A problem as clients read it: the members of RFC 9457, and `error` and `message` for those who look there.
+/// A problem as clients read it: the members of RFC 9457, and `error` and `message` for clients that look there.
 #[derive(Serialize)]
 struct Document<'p> {
     #[serde(rename = "type")]
@@ -72,16 +72,16 @@ pub enum Kind {
     /// A request that a rule refused, where the client gets no other body.
     #[serde(rename = "https://iana.org/assignments/http-problem-types#quota-exceeded")]
     QuotaExceeded,
-    /// A name stands for another request, or for one that is still being decided.
+    /// A request id was used for another request, or for one that is still being decided.
     #[serde(rename = "urn:tidegate:problem:conflict")]
     Conflict,
-    /// A lease that was to be renewed is over.
+    /// A lease to renew has ended.
     #[serde(rename = "urn:tidegate:problem:lease-ended")]
     LeaseEnded,
     /// A rule that must not decide without its store has none.
     #[serde(rename = "urn:tidegate:problem:store-unavailable")]
     StoreUnavailable,
-    /// A request that cannot be made sense of.
+    /// A request that cannot be parsed.
     #[serde(rename = "urn:tidegate:problem:malformed-request")]
     MalformedRequest,
     /// The target is longer than rules can match whole.
@@ -93,10 +93,10 @@ pub enum Kind {
     /// The proxy has as many requests in flight as it may have.
     #[serde(rename = "urn:tidegate:problem:overloaded")]
     Overloaded,
-    /// The service behind has more to do than it can, and this request matters less than others.
+    /// The service behind is overloaded, and this request matters less than others.
     #[serde(rename = "urn:tidegate:problem:shed")]
     Shed,
-    /// No upstream server could be reached, or it broke off.
+    /// No upstream server could be reached, or it closed the connection.
     #[serde(rename = "urn:tidegate:problem:bad-gateway")]
     BadGateway,
     /// The upstream server did not answer in time.
@@ -105,13 +105,13 @@ pub enum Kind {
     /// The rules do not have the domain that a proxy or a middleware was configured with.
     #[serde(rename = "urn:tidegate:problem:unknown-domain")]
     UnknownDomain,
-    /// The server in front of the middleware does not say who its peer is.
+    /// The server in front of the middleware does not provide the peer's address.
     #[serde(rename = "urn:tidegate:problem:no-peer-address")]
     NoPeer,
 }
 
 impl Kind {
-    /// All there are, for those who list them.
+    /// All kinds.
     pub const ALL: [Kind; 21] = [
         Self::MalformedJson,
         Self::InvalidField,
@@ -136,7 +136,7 @@ impl Kind {
         Self::NoPeer,
     ];
 
-    /// The status that every problem of this kind has.
+    /// The status of this kind.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -189,7 +189,7 @@ impl Kind {
         }
     }
 
-    /// What every problem of this kind is, in a sentence.
+    /// The title of this kind, in a sentence.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -219,7 +219,7 @@ impl Kind {
 }
 
 impl Problem {
-    /// A problem with its detail; add a field or a hint where there is one.
+    /// A problem with its detail; add a field or a hint if there is one.
     #[must_use]
     pub fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, detail: detail.into(), field: None, hint: None, violated_policies: Vec::new() }
@@ -263,7 +263,7 @@ impl Problem {
         serde_json::to_vec(&document).expect("strings and numbers always serialise")
     }
 
-    /// An answer that says so, with its status and media type.
+    /// The response with this document, its status and media type.
     #[must_use]
     pub fn to_response<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = Response::new(B::from(self.to_json().into()));

@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 use super::path::NormalPath;
 use super::secret::hash_secret;
 
-/// The longest value. What identity reads and is longer is refused, since rules must see the whole of it; what else is
-/// longer keeps its beginning and ends with a hash of the whole.
+/// The longest value. A longer one that identity reads is rejected, since rules must see all of it; any other longer value
+/// keeps its beginning and ends with a hash of the whole.
 pub const MOST_VALUE_BYTES: usize = 8 * 1024;
 const HASH_BYTES: usize = 64;
 
-/// Names and values as a rule's descriptor takes them. It is read as a slice.
+/// Names and values in the form of a rule's descriptor. Dereferences to a slice.
 #[derive(Clone, Debug)]
 pub struct Entries<'a>(SmallVec<[(&'a str, &'a [u8]); 12]>);
 
@@ -27,23 +27,23 @@ impl<'a> Deref for Entries<'a> {
 
 type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 
-/// What a request says of itself: names and values, in order, each name once.
+/// The attributes of a request: names and values, in order, each name once.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes<'a> {
     values: SmallVec<[Attribute<'a>; 8]>,
     pub(super) path: NormalPath<'a>,
-    /// What the request says of itself to servers that read it otherwise.
+    /// The attributes as servers see them that read the request differently.
     pub(super) others: Vec<Attributes<'a>>,
 }
 
 impl<'a> Attributes<'a> {
-    /// None yet.
+    /// An empty set.
     #[must_use]
     pub fn new() -> Self {
         Attributes::default()
     }
 
-    /// Adds one, unless one of that name is there.
+    /// Adds one, unless its name exists.
     pub fn push(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, [u8]>>) {
         let name = name.into();
         if self.get(&name).is_none() {
@@ -51,7 +51,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Adds one to every reading of the request, unless one of that name is there.
+    /// Adds one to every reading of the request, unless its name exists.
     pub fn push_everywhere(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, [u8]>>) {
         let (name, value) = (name.into(), value.into());
         self.others.iter_mut().for_each(|other| other.push(name.clone(), value.clone()));
@@ -64,25 +64,25 @@ impl<'a> Attributes<'a> {
         self.values.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Every way to read the request, the usual one first: it is counted under each of them.
+    /// All readings of the request, the usual one first: it is counted under each of them.
     pub fn readings(&self) -> impl Iterator<Item = &Attributes<'a>> {
         std::iter::once(self).chain(&self.others)
     }
 
-    /// Every name and value of the usual reading, as a rule's descriptor takes them.
+    /// The names and values of the usual reading, in the form of a rule's descriptor.
     #[must_use]
     pub fn entries(&self) -> Entries<'_> {
         Entries(self.values.iter().map(|(name, value)| (&**name, &**value)).collect())
     }
 
-    /// The path in both its forms: the one that rules saw, and the one to forward.
+    /// The path in both forms: the one for rules, and the one to forward.
     #[must_use]
     pub fn path(&self) -> &NormalPath<'a> {
         &self.path
     }
 
-    /// Adds one made of several others, if they are all there. Each part's length stands before it: joined text would
-    /// make `a_b`, `c` and `a`, `b_c` the same.
+    /// Adds one composed of several others, if all of them exist. Each part is prefixed with its length: plain concatenation
+    /// would make `a_b`, `c` and `a`, `b_c` the same.
     pub(super) fn push_composite(&mut self, name: &'a str, parts: &[String]) {
         let mut whole = Vec::new();
         for part in parts {

@@ -1,7 +1,7 @@
-//! Where a request comes from: the peer's address, or as far behind it as trusted proxies vouch for.
+//! The client's address: the peer's, or as far behind it as trusted proxies vouch for.
 //!
-//! `X-Forwarded-For` grows to the right: each proxy appends the address it was called from. So it is read from the right,
-//! and everything left of the first address that nobody trusted wrote is what a client made up.
+//! `X-Forwarded-For` grows to the right: each proxy appends the address of its client. So it is read from the right, and
+//! everything left of the first address written by an untrusted peer may be forged.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,10 +13,10 @@ use super::RequestHead;
 use super::error::IdentityError;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Nobody has more proxies than this: what is further left is not looked at.
+/// The most proxies considered; entries further left are ignored.
 const MOST_PROXIES: usize = 64;
 
-/// How the address of a client is found, and which addresses count as one client.
+/// How the client's address is found, and which addresses count as one client.
 #[derive(Debug)]
 pub(super) struct ClientIp {
     trust: Trust,
@@ -27,7 +27,7 @@ pub(super) struct ClientIp {
 enum Trust {
     /// Proxies at these addresses, and on this machine.
     Networks(Vec<IpNet>),
-    /// So many proxies, whatever their addresses.
+    /// This many proxies, whatever their addresses.
     Hops(usize),
 }
 
@@ -71,13 +71,13 @@ impl ClientIp {
         }
     }
 
-    /// The client's address, in its one form: IPv4 never as IPv6.
+    /// The client's address in its one form: IPv4 never as IPv6.
     pub(super) fn of(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         let mut client = head.peer?.to_canonical();
         let mut behind = forwarded_for(head.headers);
         match &self.trust {
             Trust::Networks(networks) => {
-                // What cannot be read ends the walk: the last address that could is the one to hold responsible.
+                // An unreadable entry ends the walk: the last readable address is held responsible.
                 while is_trusted(networks, client)
                     && let Some(Some(next)) = behind.next()
                 {
@@ -94,7 +94,7 @@ impl ClientIp {
         Some(client)
     }
 
-    /// The text that stands for every address of one client. A subscriber has at least a whole IPv6 network to pick
+    /// The text that stands for every address of one client. A subscriber has at least a whole IPv6 network to choose
     /// addresses from.
     pub(super) fn group(&self, address: IpAddr) -> String {
         match address.to_canonical() {
@@ -122,7 +122,7 @@ fn network(at: usize, text: &str) -> Result<IpNet, IdentityError> {
             "such as 10.0.0.0/8, fd00::/8 or 192.0.2.1",
         )
     })?;
-    // Written as IPv6, an IPv4 network would never match: addresses are unified first.
+    // An IPv4 network written as IPv6 would never match: addresses are unified first.
     Ok(match network {
         IpNet::V6(v6) if v6.prefix_len() >= 96 => match v6.addr().to_ipv4_mapped() {
             Some(v4) => IpNet::new(IpAddr::V4(v4), v6.prefix_len() - 96).unwrap_or(network),
@@ -132,7 +132,7 @@ fn network(at: usize, text: &str) -> Result<IpNet, IdentityError> {
     })
 }
 
-/// The addresses of `X-Forwarded-For` from the right, none for what is no address.
+/// The addresses in `X-Forwarded-For` from the right; `None` for an invalid one.
 fn forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
     let entries = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));

@@ -1,4 +1,4 @@
-//! How identity is configured, and what of that makes no sense.
+//! The configuration of identity, and its validation.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::secret::Secret;
 
 pub use super::path::PathCase;
 
-/// Attributes that are always called so.
+/// Attributes with fixed names.
 pub(super) mod names {
     pub(in super::super) const METHOD: &str = "method";
     pub(in super::super) const PATH: &str = "path";
@@ -109,50 +109,50 @@ pub struct JwtConfig {
     pub leeway: Option<String>,
 }
 
-/// Each adds to another configuration, such as the default: `IdentityConfig::default().api_key("x-api-key")`.
+/// Each method adds to a configuration, such as the default: `IdentityConfig::default().api_key("x-api-key")`.
 impl IdentityConfig {
-    /// The same, believing proxies in these networks, such as `10.0.0.0/8`.
+    /// Trusts proxies in these networks, such as `10.0.0.0/8`.
     #[must_use]
     pub fn trusted_proxies(mut self, networks: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.trusted_proxies.extend(networks.into_iter().map(Into::into));
         self
     }
 
-    /// The same, reading API keys from this header, as attribute `api_key`.
+    /// Reads API keys from this header, as attribute `api_key`.
     #[must_use]
     pub fn api_key(mut self, header: impl Into<String>) -> Self {
         self.api_key = Some(ApiKeyConfig::new(header));
         self
     }
 
-    /// The same, believing these tokens.
+    /// Accepts these tokens.
     #[must_use]
     pub fn jwt(mut self, jwt: JwtConfig) -> Self {
         self.jwt = Some(jwt);
         self
     }
 
-    /// The same, reading an attribute from a header.
+    /// Reads an attribute from a header.
     #[must_use]
     pub fn header(mut self, attribute: impl Into<String>, header: impl Into<String>) -> Self {
         self.headers.0.push((attribute.into(), header.into()));
         self
     }
 
-    /// The same, knowing paths by these templates, such as `/users/{id}`.
+    /// Recognizes paths by these templates, such as `/users/{id}`.
     #[must_use]
     pub fn paths(mut self, templates: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.paths.extend(templates.into_iter().map(Into::into));
         self
     }
 
-    /// Whether requests are given an attribute of this name, if they bring what it is read from.
+    /// Whether requests get an attribute of this name, if they carry its source.
     #[must_use]
     pub fn gives(&self, attribute: &str) -> bool {
         self.attributes().contains(attribute)
     }
 
-    /// The names of all attributes that requests may be given.
+    /// The names of all attributes that requests may get.
     pub(super) fn attributes(&self) -> BTreeSet<String> {
         let always = [names::METHOD, names::PATH, names::HOST, names::IP, names::CLIENT].into_iter();
         let route = (!self.paths.is_empty()).then_some(names::ROUTE);
@@ -165,7 +165,7 @@ impl IdentityConfig {
         fixed.chain(places.map(|(_, attribute)| attribute)).chain(named).chain(claims).collect()
     }
 
-    /// Takes file names for what they are beside the file that names them.
+    /// Makes relative file names relative to the directory of the configuration file.
     pub fn resolve_against(&mut self, directory: &Path) {
         let Some(jwt) = &mut self.jwt else { return };
         if let Some(file) = &mut jwt.secret_file {
@@ -180,10 +180,10 @@ impl IdentityConfig {
 }
 
 impl Identity {
-    /// Reads identities as `config` says. Files that it names are read now.
+    /// Reads identities as configured. Files in the configuration are read now.
     ///
     /// # Errors
-    /// When a field makes no sense, or a file cannot be read.
+    /// A field is invalid, or a file cannot be read.
     pub fn new(config: &IdentityConfig) -> Result<Self, IdentityError> {
         check_names(config)?;
         let claims: Vec<String> = config.jwt.iter().flat_map(JwtConfig::attributes).collect();
@@ -212,7 +212,7 @@ impl Identity {
 }
 
 impl JwtConfig {
-    /// The names of the attributes that claims become.
+    /// The names of the attributes for claims.
     fn attributes(&self) -> impl Iterator<Item = String> {
         let claims = self.claims.clone().unwrap_or_default();
         claims.0.into_iter().map(|(attribute, _)| attribute)
@@ -247,7 +247,7 @@ fn named_headers(named: &Named<String>) -> Result<Vec<(String, HeaderName)>, Ide
     named.0.iter().map(read).collect()
 }
 
-/// Every attribute has one source: what somebody vouched for must not be what a client may also just say.
+/// Every attribute has one source: a verified value must not be one that a client can also just claim.
 fn check_names(config: &IdentityConfig) -> Result<(), IdentityError> {
     let claims: Vec<String> = config.jwt.iter().flat_map(JwtConfig::attributes).collect();
     let sections = [
@@ -289,7 +289,7 @@ fn check_names(config: &IdentityConfig) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// Attributes and what each is read from, in the order of the file.
+/// Attributes and their sources, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<V>(pub Vec<(String, V)>);
 
@@ -347,7 +347,7 @@ impl<'de> Deserialize<'de> for Claims {
     }
 }
 
-/// A map that keeps its order, and refuses to say a thing twice.
+/// A map that keeps its order, and rejects duplicates.
 struct Ordered<V>(PhantomData<V>);
 
 impl<'de, V: Deserialize<'de>> Visitor<'de> for Ordered<V> {

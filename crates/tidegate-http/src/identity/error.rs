@@ -1,6 +1,6 @@
-//! What is wrong with a configuration of identity.
+//! Errors in the configuration of identity.
 
-/// A field that cannot be used, and a way out.
+/// An invalid field, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("identity.{field}: {problem}")]
 pub struct IdentityError {

@@ -1,6 +1,6 @@
-//! Percent-encoding: undone once, or written in the one way that RFC 3986 has for it.
+//! Percent-encoding: decoded once, or normalised as in RFC 3986.
 
-/// Every `%xx` as the byte it stands for, once: what is escaped twice stays escaped.
+/// Decodes every `%xx`, once: what is escaped twice stays escaped.
 pub(super) fn unescape(text: &str) -> Vec<u8> {
     unescape_bytes(text.as_bytes())
 }
@@ -16,7 +16,7 @@ pub(super) fn unescape_bytes(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The byte of the escape that `text` begins with, and what follows.
+/// The byte of the escape at the start of `text`, and the rest.
 pub(super) fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     let [b'%', high, low, rest @ ..] = text else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -24,15 +24,15 @@ pub(super) fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     Some((byte, rest))
 }
 
-/// RFC 3986, 6.2.2: what need not be escaped is not, and the rest is escaped with capitals.
+/// RFC 3986, 6.2.2: unreserved characters are not escaped, and escapes use capitals.
 pub(super) fn canonical(path: &str) -> String {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         let (byte, after, plain) = match escape(rest) {
             Some((byte, after)) => (byte, after, byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)),
-            // A control or a byte beyond ASCII has no business in a request line; and a `%` that begins no escape must
-            // not come to begin one.
+            // A control character or a byte beyond ASCII does not belong in a request line; and a `%` that begins no escape
+            // must not come to begin one.
             None => (*first, after, matches!(first, b'!'..=b'~') && *first != b'%'),
         };
         if plain {
@@ -45,7 +45,7 @@ pub(super) fn canonical(path: &str) -> String {
     String::from_utf8(out).expect("everything but ASCII is escaped")
 }
 
-/// Bytes as text: what is no UTF-8, a control, or `%` itself is written as `%xx`, so that no two paths become one.
+/// Bytes as text: invalid UTF-8, control characters and `%` itself are written as `%xx`, so that no two paths become one.
 pub(super) fn printable(bytes: &[u8]) -> String {
     let mut text = Vec::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

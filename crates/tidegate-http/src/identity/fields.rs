@@ -1,6 +1,6 @@
-//! Single values out of a head: host, cookie, query parameter, credential.
+//! Single values of a request head: host, cookie, query parameter, credential.
 //!
-//! What was sent twice is refused, or returned as often: which of the two the server behind takes is its own affair.
+//! A value sent twice is rejected, or returned as often: it is unknown which one the server behind uses.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use super::RequestHead;
 use super::escapes::{unescape, unescape_bytes};
 use crate::problem::{Kind, Problem};
 
-/// The host that was asked for: lower case, without port or final dot, so that each has one name.
+/// The requested host: lower case, without port or final dot, so that each has one name.
 pub(super) fn host<'a>(head: &RequestHead<'a>) -> Option<Cow<'a, [u8]>> {
     let named = head.uri.authority().map(|authority| authority.as_str());
     let named = named.or_else(|| head.headers.get(HOST)?.to_str().ok())?;
@@ -27,10 +27,10 @@ pub(super) fn host<'a>(head: &RequestHead<'a>) -> Option<Cow<'a, [u8]>> {
     Some(if upper { bare.to_ascii_lowercase().into_bytes().into() } else { bare.as_bytes().into() })
 }
 
-/// The one line of a header, if it was sent.
+/// The only line of a header, if it was sent.
 ///
 /// # Errors
-/// When it was sent twice: some servers take the first, some the last, some both as one.
+/// It was sent twice: some servers use the first, some the last, some both as one.
 pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Problem> {
     let mut lines = headers.get_all(name).into_iter();
     let line = lines.next();
@@ -42,8 +42,8 @@ pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
     Ok(line.map(|line| line.as_bytes().trim_ascii()))
 }
 
-/// The different values of the cookies called `name`, in their order: browsers send several where paths or hosts differ,
-/// and servers take the first or the last.
+/// The distinct values of the cookies called `name`, in order: browsers send several if paths or hosts differ, and servers
+/// use the first or the last.
 pub(super) fn cookies(headers: &HeaderMap, name: &str) -> SmallVec<[Vec<u8>; 1]> {
     let lines = headers.get_all(COOKIE).into_iter();
     let mut values: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
@@ -64,11 +64,11 @@ pub(super) fn cookies(headers: &HeaderMap, name: &str) -> SmallVec<[Vec<u8>; 1]>
     values
 }
 
-/// As many readings as a request may have: with one more it is refused, and looking at the thousands of others that a head has
-/// room for, each beside all before it, would be work for nothing.
+/// As many as a request may have readings: with one more it is rejected, and comparing each of the thousands of others that
+/// a head has room for with all before it would be wasted work.
 const MOST_COOKIES: usize = super::reading::MOST_READINGS;
 
-/// A cookie's value in one form for all the spellings that some parser takes for the same: quoted, with `\141`, with `%61`.
+/// A cookie's value in one form for all the spellings that some parser considers equal: quoted, with `\141`, with `%61`.
 fn cookie_value(value: &[u8]) -> Vec<u8> {
     let Some(mut rest) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else {
         return unescape_bytes(value);
@@ -88,15 +88,15 @@ fn cookie_value(value: &[u8]) -> Vec<u8> {
     unescape_bytes(&bare)
 }
 
-/// The query parameter called `name`, as a form would have it.
+/// The query parameter called `name`, decoded as in a form.
 ///
 /// # Errors
-/// When there are two of different values: servers take the first, the last or a list.
+/// There are two with different values: servers use the first, the last or a list.
 pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, [u8]>>, Problem> {
     let Some(text) = uri.query() else { return Ok(None) };
     let mut found: Option<Cow<'a, [u8]>> = None;
     let mut separators = text.bytes().filter(|byte| *byte == b';').peekable();
-    // A semicolon separates for some servers; whoever finds the name behind one finds a second reading.
+    // Some servers also split at semicolons; a name found behind one is a second reading.
     let by_semicolon = separators.peek().is_some().then(|| text.split(['&', ';'])).into_iter().flatten();
     for pair in text.split('&').chain(by_semicolon) {
         let (known, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -116,7 +116,7 @@ pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, [u8]>
     Ok(found)
 }
 
-/// What a header holds to prove who is asking, without the scheme where there is one.
+/// A header's credential, without the scheme if there is one.
 pub(super) fn credential<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -129,12 +129,12 @@ pub(super) fn credential<'a>(
         return Ok(Credential::Known(value));
     }
     let (scheme, key) = split_scheme(value);
-    // What decodes to the same in a lenient server must not be another key here.
+    // Two spellings that a lenient server decodes to the same must not be two keys here.
     let spelled_once = !scheme.eq_ignore_ascii_case(b"basic") || is_canonical_base64(key);
     Ok(if spelled_once { Credential::Known(key) } else { Credential::Unreadable })
 }
 
-/// What a header that must say `Bearer` holds after it.
+/// The token of a header with the scheme `Bearer`.
 #[cfg(feature = "jwt")]
 pub(super) fn bearer<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Credential<&'a [u8]>, Problem> {
     let value = match single(headers, name)? {
@@ -144,30 +144,30 @@ pub(super) fn bearer<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Cr
     let (scheme, token) = split_scheme(value);
     Ok(match scheme.eq_ignore_ascii_case(b"bearer") {
         true => Credential::Known(token),
-        // Elsewhere than in `Authorization`, a token usually stands alone.
+        // In headers other than `Authorization`, a token usually stands alone.
         false if *name != AUTHORIZATION => Credential::Known(value),
         false => Credential::Unreadable,
     })
 }
 
-/// What a request brings to prove who it is.
+/// The credential of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Credential<T> {
-    /// Nothing.
+    /// None.
     Absent,
-    /// Something that cannot be read here, though the server behind may be able to.
+    /// One that cannot be read here, though the server behind may be able to.
     Unreadable,
     /// This.
     Known(T),
 }
 
-/// The scheme, and what follows it; no scheme where there is one word.
+/// The scheme, and the rest; an empty scheme if there is one word.
 fn split_scheme(value: &[u8]) -> (&[u8], &[u8]) {
     let space = value.iter().position(u8::is_ascii_whitespace);
     space.map_or((&[], value), |space| (&value[..space], value[space..].trim_ascii()))
 }
 
-/// Whether nothing else decodes to the same bytes: whole groups, padding only where it must be, no bits left over.
+/// Whether no other text decodes to the same bytes: whole groups, padding only where required, no bits left over.
 fn is_canonical_base64(text: &[u8]) -> bool {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     let value = |byte: u8| match byte {

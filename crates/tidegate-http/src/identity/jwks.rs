@@ -1,4 +1,4 @@
-//! Sets of public keys: which of them can be used, and how they are kept fresh where they are published.
+//! Sets of public keys: which are usable, and how published ones are kept fresh.
 
 use std::fs;
 use std::future::Future;
@@ -12,13 +12,13 @@ use tidegate_limiter::Runtime;
 
 use super::Identity;
 
-/// Larger documents hold no keys, and larger files no secret.
+/// The largest document or secret file.
 const MOST_BYTES: usize = 1 << 20;
 /// More keys than any issuer publishes.
 const MOST_KEYS: usize = 100;
 /// How often published keys are fetched anyway.
 const REFRESH_EVERY: Micros = Micros::from_secs(300);
-/// The least between two fetches: anyone can name a key that does not exist.
+/// The shortest interval between two fetches: anyone can name a key that does not exist.
 const REFRESH_AT_MOST_EVERY: Micros = Micros::from_secs(10);
 
 /// A key that can verify tokens, of one algorithm.
@@ -28,7 +28,7 @@ pub(super) struct Key {
     pub(super) key: DecodingKey,
 }
 
-/// Why a document gives no keys.
+/// Why a document yields no keys.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwksError {
@@ -41,12 +41,12 @@ pub enum JwksError {
         /// Its size.
         bytes: usize,
     },
-    /// It holds nothing that tokens can be verified with.
+    /// It contains no usable key.
     #[error("no public key for signatures in the key set")]
     NoKey,
 }
 
-/// The keys of a document that verify signatures, with `allowed` algorithms if some were named.
+/// The signature keys of a document, restricted to `allowed` algorithms if given.
 pub(super) fn parse(document: &[u8], allowed: Option<&[Algorithm]>) -> Result<Vec<Key>, JwksError> {
     if document.len() > MOST_BYTES {
         return Err(JwksError::TooLarge { bytes: document.len() });
@@ -56,7 +56,7 @@ pub(super) fn parse(document: &[u8], allowed: Option<&[Algorithm]>) -> Result<Ve
         keys: Vec<serde_json::Value>,
     }
     let set: Set = serde_json::from_slice(document).map_err(JwksError::Malformed)?;
-    // One by one: a key of a kind that nobody here knows must not hide those beside it.
+    // One by one: a key of an unknown kind must not hide the others.
     let known =
         set.keys.into_iter().take(MOST_KEYS).filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
     let keys: Vec<Key> = known.filter_map(|jwk| usable(&jwk, allowed)).collect();
@@ -86,11 +86,11 @@ fn usable(jwk: &Jwk, allowed: Option<&[Algorithm]>) -> Option<Key> {
             _ => return None,
         },
         AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => &[Algorithm::EdDSA],
-        // A set of public keys has no business holding a secret: whoever can read it could sign.
+        // A public key set must not contain a shared secret: every reader could sign with it.
         _ => return None,
     };
     let may = |algorithm: &&Algorithm| allowed.is_none_or(|allowed| allowed.contains(algorithm));
-    // What the key does not say, whoever configured it may; the first is what everybody means.
+    // If the key does not name its algorithm, the configuration may; the first is the usual one.
     let algorithm = match declared {
         Some(declared) => *fits.iter().filter(may).find(|fit| **fit == declared)?,
         None => *fits.iter().find(may)?,
@@ -99,8 +99,8 @@ fn usable(jwk: &Jwk, allowed: Option<&[Algorithm]>) -> Option<Key> {
     Some(Key { id: jwk.common.key_id.clone(), algorithm, key })
 }
 
-/// Fetches the keys of `identity` from where they are published, now and again, for as long as it runs. A fetch that
-/// fails leaves the keys as they are; `told` hears how each went. Returns at once if keys come from elsewhere.
+/// Fetches the published keys of `identity` at intervals, for as long as it runs. A failed fetch keeps the old keys; `told`
+/// is called with each result. Returns at once if keys come from elsewhere.
 pub async fn keep_jwks_fresh<Fetched>(
     identity: Arc<Identity>,
     runtime: Arc<dyn Runtime>,
@@ -124,7 +124,7 @@ pub async fn keep_jwks_fresh<Fetched>(
     }
 }
 
-/// The text in a file.
+/// The text of a file.
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let size = fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?.len();

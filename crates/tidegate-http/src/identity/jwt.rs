@@ -1,8 +1,8 @@
-//! Claims of JSON Web Tokens, for as much as their signature holds.
+//! Verified claims of JSON Web Tokens.
 //!
-//! Every key has one algorithm, chosen by whoever configured it and never by the token: so a token cannot ask to be checked
-//! with a public key as if that were a secret, nor not to be checked at all. Whatever is wrong with a token, its bearer is
-//! anonymous: no claim of it is read, and its requests are counted by their address.
+//! Every key has one algorithm, chosen by the configuration and never by the token: so a token cannot ask to be checked with
+//! a public key as if that were a secret, nor not to be checked at all. If anything is wrong with a token, its bearer is
+//! anonymous: no claim of it is read, and its requests are counted by address.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +21,11 @@ use super::secret::Secret;
 use super::{Identity, RequestHead, fields};
 use crate::problem::Problem;
 
-/// Longer ones are not looked at: to verify is work that anyone may ask for.
+/// The longest token: verifying is work that anyone may cause.
 const MOST_TOKEN_BYTES: usize = 16 * 1024;
 const LEEWAY: Micros = Micros::from_secs(5);
 
-/// Which tokens are believed, and what they say.
+/// The accepted tokens, and their claims.
 pub(super) struct Jwt {
     header: HeaderName,
     claims: Vec<(String, String)>,
@@ -34,9 +34,9 @@ pub(super) struct Jwt {
     leeway: Micros,
     algorithms: Option<Vec<Algorithm>>,
     keys: ArcSwap<Vec<Key>>,
-    /// Where new keys are published, if anywhere.
+    /// The URL of published keys, if any.
     url: Option<String>,
-    /// Whether a token named a key that is not among them.
+    /// Whether a token named an unknown key.
     unknown_key: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ impl Jwt {
     /// The claims of the request's token, by the names of their attributes.
     ///
     /// # Errors
-    /// When there are two tokens: the server behind may believe the other.
+    /// There are two tokens: the server behind may use the other.
     pub(super) fn read(&self, head: &RequestHead<'_>) -> Result<Credential<Vec<(&str, String)>>, Problem> {
         let token = match fields::bearer(head.headers, &self.header)? {
             Credential::Known(token) => token,
@@ -80,7 +80,7 @@ impl Jwt {
         Ok(Credential::Known(known.collect()))
     }
 
-    /// The attributes that a token would have given.
+    /// The attributes that a token would have provided.
     pub(super) fn attributes(&self) -> impl Iterator<Item = &str> {
         self.claims.iter().map(|(attribute, _)| attribute.as_str())
     }
@@ -91,7 +91,7 @@ impl Jwt {
         }
         let header = decode_header(token).ok()?;
         if header.crit.is_some() {
-            // Extensions that must be understood, and are not.
+            // Critical extensions, none of which are supported.
             return None;
         }
         let keys = self.keys.load();
@@ -106,12 +106,12 @@ impl Jwt {
         self.holds(&claims.claims, now).then_some(claims.claims)
     }
 
-    /// Whether a token that is genuine is also for us, and for now.
+    /// Whether a genuine token is also for us, and valid now.
     fn holds(&self, claims: &Map<String, Value>, now: Timestamp) -> bool {
         let now = now.as_micros() as f64 / 1e6;
         let leeway = self.leeway.get() as f64 / 1e6;
         let time = |name: &str| claims.get(name).map(|value| value.as_f64().unwrap_or(f64::NAN));
-        // Written so that what is no number never holds.
+        // Written so that a value that is not a number never passes.
         let begun = time("nbf").is_none_or(|begins| begins <= now + leeway);
         let lasts = time("exp").is_none_or(|ends| ends + leeway > now);
         let issuer = self.issuer.as_deref().is_none_or(|issuer| is_or_has(claims.get("iss"), issuer));
@@ -129,25 +129,25 @@ impl std::fmt::Debug for Jwt {
     }
 }
 
-/// Keys that are published rather than configured.
+/// Published keys.
 impl Identity {
-    /// Where the issuer publishes its keys, if that is where they are to come from. Until they are
-    /// [set](Identity::set_jwks), every bearer is anonymous.
+    /// Where the issuer publishes its keys, if they come from there. Until they are [set](Identity::set_jwks), every bearer
+    /// is anonymous.
     #[must_use]
     pub fn jwks_url(&self) -> Option<&str> {
         self.jwt.as_ref()?.url.as_deref()
     }
 
-    /// Whether keys should be fetched again: none were yet, or a token named one that is not known.
+    /// Whether to fetch keys again: there are none yet, or a token named an unknown one.
     #[must_use]
     pub fn wants_jwks(&self) -> bool {
         self.jwt.as_ref().is_some_and(|jwt| jwt.url.is_some() && jwt.unknown_key.load(Ordering::Relaxed))
     }
 
-    /// Takes over the keys of a JWKS document and says how many there are. Those before stay if it holds none.
+    /// Takes over the keys of a JWKS document and returns their number. The old ones stay if it has none.
     ///
     /// # Errors
-    /// When it is no such document, or has no key that can be used.
+    /// It is not such a document, or has no usable key.
     pub fn set_jwks(&self, document: &[u8]) -> Result<usize, JwksError> {
         let Some(jwt) = &self.jwt else { return Ok(0) };
         let keys = jwks::parse(document, jwt.algorithms.as_deref())?;
@@ -158,7 +158,7 @@ impl Identity {
     }
 }
 
-/// The key called `kid`. A token that names none can mean only one, so there must be only one.
+/// The key called `kid`. For a token that names none there must be exactly one key.
 fn choose<'k>(keys: &'k [Key], kid: Option<&str>) -> Option<&'k Key> {
     match (kid, keys) {
         (_, [only]) if only.id.is_none() => Some(only),
@@ -168,7 +168,7 @@ fn choose<'k>(keys: &'k [Key], kid: Option<&str>) -> Option<&'k Key> {
     }
 }
 
-/// Checks the signature and nothing else: that library reads the machine's clock, and we are told the time.
+/// Checks only the signature: that library would read the system clock, and our time is a parameter.
 fn signature_alone(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();
@@ -178,7 +178,7 @@ fn signature_alone(algorithm: Algorithm) -> Validation {
     validation
 }
 
-/// A claim by its name, or by its path where no claim has that name.
+/// A claim by its name, or by its path if no claim has that name.
 fn text_of(claims: &Map<String, Value>, name: &str) -> Option<String> {
     let found = claims.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;
@@ -220,7 +220,7 @@ fn algorithms(config: &JwtConfig) -> Result<Option<Vec<Algorithm>>, IdentityErro
     names.iter().map(read).collect::<Result<_, _>>().map(Some)
 }
 
-/// The keys to begin with, and where to look for others.
+/// The initial keys, and where to fetch others.
 fn keys(
     config: &JwtConfig,
     algorithms: Option<&[Algorithm]>,

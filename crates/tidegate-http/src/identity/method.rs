@@ -1,7 +1,7 @@
-//! The methods that a request may have to the server behind.
+//! The methods that a request may have for the server behind.
 //!
-//! Servers answer HEAD with what GET runs, and many frameworks let a header (or, in a POST, `_method`) name another method:
-//! such a request is counted under both. One in lower case is POST to Flask and nothing to Node: it is refused.
+//! Servers answer HEAD by running GET, and many frameworks let a header (or, in a POST, `_method`) name another method: such
+//! a request is counted under both. A lower-case method is POST to Flask and invalid to Node: it is rejected.
 
 use std::borrow::Cow;
 
@@ -11,13 +11,13 @@ use smallvec::{SmallVec, smallvec};
 use super::{RequestHead, fields};
 use crate::problem::{Kind, Problem};
 
-/// Headers by which frameworks let a client name another method.
+/// Headers by which frameworks let a client override the method.
 const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 
-/// As most are: one, or the one that is meant besides.
+/// Usually one, or two with an override.
 pub(super) type Methods<'a> = SmallVec<[Cow<'a, [u8]>; 2]>;
 
-/// Every method that some server may take the request to have, the one it was sent with first.
+/// Every method that some server may see in the request, the actual one first.
 pub(super) fn readings<'a>(head: &RequestHead<'a>) -> Result<Methods<'a>, Problem> {
     let sent = head.method.as_str();
     if !is_known(sent.as_bytes()) {

@@ -1,8 +1,8 @@
-//! Who a request is: the attributes that rules match on and count by, read from its head alone.
+//! The identity of a request: the attributes that rules match on and count by, read only from its head.
 //!
-//! Pure: the peer's address and the time are handed in, nothing is awaited, and the same head gives the same attributes on
-//! every surface. What a client merely claims is never taken for what somebody vouched for: a token whose signature does
-//! not hold leaves its bearer anonymous, and a forwarding header counts only as far as trusted proxies wrote it.
+//! Pure: the peer's address and the time are parameters, nothing is awaited, and the same head gives the same attributes on
+//! every surface. A client's claim is never mistaken for a verified value: a token with an invalid signature leaves its
+//! bearer anonymous, and a forwarding header counts only as far as trusted proxies wrote it.
 //!
 #![doc = include_str!("guide.md")]
 
@@ -49,7 +49,7 @@ pub struct RequestHead<'r> {
     pub uri: &'r Uri,
     /// The headers.
     pub headers: &'r HeaderMap,
-    /// Who is at the other end of the connection, where there is one.
+    /// The address of the connection's peer, if there is one.
     pub peer: Option<IpAddr>,
     /// The time, for tokens that expire.
     pub now: Timestamp,
@@ -71,31 +71,31 @@ pub struct Identity {
     routes: Routes,
     client: Vec<String>,
     composites: Vec<(String, Vec<String>)>,
-    /// The names of all attributes that requests may be given.
+    /// The names of all attributes that requests may get.
     given: BTreeSet<String>,
 }
 
 impl Identity {
-    /// Whether paths that differ in case alone are one.
+    /// Whether paths that differ only in case are equal.
     #[must_use]
     pub fn path_case(&self) -> PathCase {
         self.path_case
     }
 
-    /// Whether requests are given an attribute of this name, if they bring what it is read from.
+    /// Whether requests get an attribute of this name, if they carry its source.
     #[must_use]
     pub fn gives(&self, attribute: &str) -> bool {
         self.given.contains(attribute)
     }
 
-    /// Whether what `peer` says of others is believed: their addresses, and the method, host and target of a request that
-    /// it asks about.
+    /// Whether `peer` is trusted to describe others: their addresses, and the method, host and target of a request that it
+    /// asks about.
     #[must_use]
     pub fn trusts(&self, peer: Option<IpAddr>) -> bool {
         self.client_ip.trusts(peer)
     }
 
-    /// Attributes that come from the peer's address, where nothing better is known of a client.
+    /// Attributes that come from the peer's address if nothing better is known of a client.
     pub fn from_peer(&self) -> impl Iterator<Item = &str> {
         let own = [config::names::IP, config::names::CLIENT];
         let made_of_them = move |parts: &[String]| parts.iter().any(|part| own.contains(&part.as_str()));
@@ -103,8 +103,8 @@ impl Identity {
         own.into_iter().chain(composites.map(|(name, _)| name.as_str()))
     }
 
-    /// Whether a header tells who or where a client is, here or to servers in general: what we counted must be what the
-    /// server behind sees.
+    /// Whether a header identifies or locates a client, here or to servers in general: the server behind must see what we
+    /// counted.
     #[must_use]
     pub fn reads(&self, header: &HeaderName) -> bool {
         let name = header.as_str();

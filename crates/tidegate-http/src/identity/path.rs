@@ -1,9 +1,9 @@
-//! One path, however it is written: the forms that rules match and count by, and the form to forward.
+//! Path normalisation: the forms that rules match and count by, and the form to forward.
 //!
 //! Servers read `/login`, `//login`, `/LOGIN`, `/%6Cogin`, `/x/../login` and `/login/` in different ways, and a limit on one
-//! of them must hold for all. So rules see a form in which they are the same. What is forwarded is normalised by the same
-//! walk, but only where RFC 3986 says that nothing changes its meaning: a server may care for case, for a final slash and
-//! for an escaped one.
+//! of them must hold for all. So rules see a form in which they are equal. The forwarded path is normalised by the same
+//! walk, but only where RFC 3986 says that the meaning does not change: a server may distinguish case, a final slash and an
+//! escaped one.
 //!
 //! What servers still disagree on is settled in one of two ways, so that no request runs what it was not counted for:
 //! - refused ([`PathError`]): a backslash, a control character, `..` that some server sees and another does not;
@@ -17,10 +17,10 @@ use smallvec::SmallVec;
 
 use super::escapes::{canonical, escape, printable, unescape};
 
-/// The longest path that is read: a longer one is refused, because rules must see the whole of it.
+/// The longest path; a longer one is rejected, because rules must see all of it.
 pub const MOST_PATH_BYTES: usize = 8 * 1024;
 
-/// Whether paths that differ in case alone are one to rules.
+/// Whether paths that differ only in case are equal to rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -37,7 +37,7 @@ pub enum PathCase {
 pub enum GoesOn {
     /// As its [normal form](NormalPath::forward).
     Normalised,
-    /// As the client wrote it: it is not us who forwards it.
+    /// As the client wrote it: another program forwards it.
     AsWritten,
 }
 
@@ -49,7 +49,7 @@ pub struct NormalPath<'a> {
     others: SmallVec<[String; 1]>,
 }
 
-/// Why a path is refused.
+/// Why a path is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
@@ -65,7 +65,7 @@ pub enum PathError {
     /// Half an escape.
     #[error("the path holds a `%` that begins no escape")]
     Escape,
-    /// A character in more bytes than it needs, which some servers read as `/` or `.`.
+    /// An overlong encoding, which some servers read as `/` or `.`.
     #[error("the path holds an overlong character")]
     Overlong,
     /// More than [`MOST_PATH_BYTES`].
@@ -77,13 +77,13 @@ impl<'a> NormalPath<'a> {
     /// Normalises the path of a request's target.
     ///
     /// # Errors
-    /// When servers would disagree on what it means in a way that cannot be counted.
+    /// Servers would disagree on its meaning in a way that cannot be counted.
     pub fn read(path: &'a str, case: PathCase, goes_on: GoesOn) -> Result<Self, PathError> {
         if path.len() > MOST_PATH_BYTES {
             return Err(PathError::TooLong);
         }
         if is_plain(path) {
-            // As almost all are: nothing to undo but case and a final slash.
+            // The usual case: only letter case and a final slash to normalise.
             let trimmed = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
             let matching = folded(Cow::Borrowed(trimmed), case);
             return Ok(NormalPath { matching, forward: path.into(), others: SmallVec::new() });
@@ -122,7 +122,7 @@ impl<'a> NormalPath<'a> {
         std::iter::once(&*self.matching).chain(self.others.iter().map(String::as_str))
     }
 
-    /// The usual form, borrowed from the request where nothing had to be undone.
+    /// The usual form, borrowed from the request if it was already normal.
     pub(super) fn matching_bytes(&self) -> Cow<'a, [u8]> {
         match &self.matching {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
@@ -142,8 +142,8 @@ fn folded(path: Cow<'_, str>, case: PathCase) -> Cow<'_, str> {
     if fold { path.to_ascii_lowercase().into() } else { path }
 }
 
-/// Whether a path has no escape, no parameter, no segment that is empty or begins or ends with a dot, and nothing but
-/// ordinary characters.
+/// Whether a path has no escapes, no parameters, no segment that is empty or begins or ends with a dot, and only ordinary
+/// characters.
 fn is_plain(path: &str) -> bool {
     let bytes = path.as_bytes();
     let ordinary = |byte: &u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b'%' | b'\\' | b';');
@@ -196,21 +196,21 @@ fn without_parameters(segment: &str) -> &str {
     segment.split_once(';').map_or(segment, |(name, _)| name)
 }
 
-/// How a server's reading of a path departs from the usual one.
+/// How a server's reading of a path deviates from the usual one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Quirks {
     /// `%2F` is a character like others (Node, Go's and Rust's routers); usually it separates (WSGI, nginx).
     keeps_escaped_slashes: bool,
     /// `;x` is a parameter and no part of the segment (servlets).
     drops_parameters: bool,
-    /// Dots and spaces that end a segment are nothing (Windows).
+    /// Dots and spaces at the end of a segment are ignored (Windows).
     trims_ends: bool,
     /// What follows `//` is a host (`new URL(…)` of browsers and Node).
     takes_a_host: bool,
 }
 
 impl Quirks {
-    /// No quirk, and then every combination of those that make a difference to this path.
+    /// No quirk, and then every combination of those that matter for this path.
     fn of(forward: &str, written: &str, goes_on: GoesOn) -> impl Iterator<Item = Quirks> {
         let ends = |segment: &str| segment.ends_with('.') || segment.ends_with("%20");
         let differs = [
@@ -233,7 +233,7 @@ impl Quirks {
     }
 }
 
-/// What a server with these quirks makes of a path without dotted segments.
+/// How a server with these quirks reads a path without dotted segments.
 fn reading(forward: &str, quirks: Quirks) -> String {
     if forward == "*" {
         return forward.to_owned();
@@ -259,7 +259,7 @@ fn push_segment(out: &mut String, segment: &str, quirks: Quirks) {
     let text = if quirks.trims_ends { text.trim_end_matches(['.', ' ']) } else { &text };
     if !text.is_empty() {
         out.push('/');
-        // Only where it does not separate is there one left.
+        // One is left only if it does not separate.
         out.push_str(&text.replace('/', "%2f"));
     }
 }
@@ -371,7 +371,7 @@ mod tests {
             assert_eq!(read(path, GoesOn::Normalised), Err(error), "{path}");
             assert_eq!(read(path, GoesOn::AsWritten).unwrap_err(), error, "{path}");
         }
-        // One that climbs over an escaped slash climbs over what that slash separates as well.
+        // A `..` over an escaped slash also climbs over what that slash separates.
         assert_eq!(forms("/v1/a%2Fb/../login").1, "/v1/login");
     }
 

@@ -1,7 +1,7 @@
 //! From a head to attributes: read once, in every way that the server behind may read it.
 //!
-//! Almost every head has one reading. Where it has several, rules count it under each; where it has too many, or two of
-//! which only one could be counted, it is refused.
+//! Almost every head has one reading. If it has several, rules count it under each; if it has too many, or two of which only
+//! one could be counted, it is rejected.
 
 use std::borrow::Cow;
 
@@ -17,22 +17,22 @@ use super::secret::hash_secret;
 use super::{Identity, RequestHead};
 use crate::problem::{Kind, Problem};
 
-/// More ways to read one request than any honest one has.
+/// More readings than any honest request has.
 pub(super) const MOST_READINGS: usize = 16;
 
 /// An attribute and its value.
 type Field<'a> = (&'a str, Cow<'a, [u8]>);
-/// An attribute and the cookies that it may be, hashed.
+/// An attribute and the hashes of its possible cookies.
 type Cookies<'a> = (&'a str, SmallVec<[String; 1]>);
 
-/// What a head says, before a reading is chosen where it says several things.
+/// The values of a head, before a reading is chosen among alternatives.
 struct Said<'a> {
     methods: Methods<'a>,
     path: NormalPath<'a>,
     host: Option<Cow<'a, [u8]>>,
-    /// Of headers and query parameters: one value each.
+    /// From headers and query parameters: one value each.
     fields: SmallVec<[Field<'a>; 4]>,
-    /// The different cookies of each name, hashed.
+    /// The distinct cookies of each name, hashed.
     cookies: SmallVec<[Cookies<'a>; 1]>,
     claims: Credential<Vec<(&'a str, String)>>,
     api_key: Credential<String>,
@@ -40,10 +40,10 @@ struct Said<'a> {
 }
 
 impl Identity {
-    /// Everything that `head` says of itself, normalised, in every way to read it.
+    /// All attributes of `head`, normalised, in every reading.
     ///
     /// # Errors
-    /// When the server behind may read it in a way that cannot be counted, or a value is too long to be matched whole.
+    /// The server behind may read it in a way that cannot be counted, or a value is too long to be matched whole.
     pub fn attributes<'a>(&'a self, head: &RequestHead<'a>) -> Result<Attributes<'a>, Problem> {
         let said = self.said(head)?;
         let count = said.readings();
@@ -94,8 +94,8 @@ impl Identity {
         Ok(Said { methods, path, host, fields, cookies: cookies.collect(), claims, api_key, ip })
     }
 
-    /// `X_Tenant` is `X-Tenant` to CGI and its descendants. Whoever forwards the request himself takes such names out; where
-    /// others do, it cannot be known.
+    /// `X_Tenant` is `X-Tenant` to CGI and its descendants. A surface that forwards requests itself drops such names; if
+    /// another program forwards them, it is unknown what happens.
     fn refuse_aliases(&self, head: &RequestHead<'_>) -> Result<(), Problem> {
         if head.goes_on == GoesOn::Normalised {
             return Ok(());
@@ -111,7 +111,7 @@ impl Identity {
         Ok(())
     }
 
-    /// The reading of this number.
+    /// The reading with this number.
     fn reading<'a>(&'a self, said: &Said<'a>, number: usize) -> Attributes<'a> {
         let mut choice = Choice(number);
         let mut attributes = Attributes::new();
@@ -160,17 +160,17 @@ impl Identity {
         }
         let best = self.client.iter().find_map(|name| Some((name, attributes.get(name)?)));
         if let Some((name, value)) = best {
-            // No name holds `=`, so no two clients make the same text.
+            // No name contains `=`, so no two clients have the same text.
             let client = [name.as_bytes(), b"=", value].concat();
             attributes.push(names::CLIENT, client);
         }
         self.push_anonymous(said, attributes);
     }
 
-    /// A credential that cannot be read here may be good enough for the server behind. So it lifts no limit that counts by
-    /// what it would have said: the request counts there as its address.
+    /// A credential that is unreadable here may be valid for the server behind. So it must not lift a limit that counts by
+    /// the attributes it would have provided: there the request counts by its address.
     fn push_anonymous<'a>(&'a self, said: &Said<'a>, attributes: &mut Attributes<'a>) {
-        // No text begins with this byte, so no claim and no key is ever the same.
+        // No text begins with this byte, so it never equals a claim or a key.
         let anonymous = || [b"\xff", said.ip.as_deref().unwrap_or("unknown").as_bytes()].concat();
         #[cfg(feature = "jwt")]
         if said.claims == Credential::Unreadable {
@@ -190,7 +190,7 @@ impl Said<'_> {
     }
 }
 
-/// A number, taken apart into one choice after the other.
+/// A number that is decomposed into one choice after the other.
 struct Choice(usize);
 
 impl Choice {
@@ -201,8 +201,7 @@ impl Choice {
     }
 }
 
-/// The different cookies of this name. A session's cookie opens the session: it is no more to be kept than a
-/// password.
+/// The distinct cookies of this name, hashed. A session cookie opens the session, so it must not be stored, like a password.
 fn cookie_hashes(head: &RequestHead<'_>, name: &str) -> SmallVec<[String; 1]> {
     fields::cookies(head.headers, name).iter().map(hash_secret).collect()
 }

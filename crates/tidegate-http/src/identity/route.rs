@@ -7,7 +7,7 @@ use super::config::names;
 use super::error::IdentityError;
 use super::path::PathCase;
 
-/// The templates, by what they match.
+/// The templates, indexed for matching.
 #[derive(Debug)]
 pub(super) struct Routes {
     router: Option<Router<Template>>,
@@ -15,7 +15,7 @@ pub(super) struct Routes {
 
 #[derive(Debug)]
 struct Template {
-    /// As it was written: the value of `route`.
+    /// As written: the value of `route`.
     text: String,
     /// `path.id` for each `{id}`.
     parameters: Vec<(String, String)>,
@@ -42,7 +42,7 @@ impl Routes {
         Ok(Routes { router: Some(router) })
     }
 
-    /// The template of a path in its normal form as `route`, and what stood in its places as `path.NAME`.
+    /// Adds the template of a normalised path as `route`, and its parameters as `path.NAME`.
     pub(super) fn read<'a>(&'a self, path: &str, attributes: &mut Attributes<'a>) {
         let Some(router) = &self.router else { return };
         let Ok(found) = router.at(path) else { return };
@@ -55,7 +55,7 @@ impl Routes {
     }
 }
 
-/// A template as paths are when they are matched: no final slash, and lower case but for the names of places.
+/// A template in the form of paths to match: no final slash, and lower case except for parameter names.
 fn matched_form(text: &str, case: PathCase) -> String {
     let text = if text.len() > 1 { text.strip_suffix('/').unwrap_or(text) } else { text };
     if case == PathCase::Sensitive {
@@ -69,7 +69,7 @@ fn matched_form(text: &str, case: PathCase) -> String {
     text.chars().map(fold).collect()
 }
 
-/// The places of a template, each with its attribute.
+/// The parameters of a template, each with its attribute.
 pub(super) fn parameters(text: &str) -> Vec<(String, String)> {
     let names = text.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
     names

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-/// A text that is not to be shown.
+/// A text that must not be shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(transparent))]
@@ -30,7 +30,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What stands for a secret in attributes: its SHA-256 in hexadecimal, as `printf %s SECRET | sha256sum` prints it.
+/// The attribute value for a secret: its SHA-256 in hexadecimal, as `printf %s SECRET | sha256sum` prints it.
 #[must_use]
 pub fn hash_secret(secret: impl AsRef<[u8]>) -> String {
     use std::fmt::Write;
