@@ -1,7 +1,7 @@
-//! Calendar windows: when a day, week, month or year begins somewhere on earth.
+//! Calendar windows: when a day, week, month or year begins in a time zone.
 //!
-//! Boundaries are computed once per unit and zone, from 1970 to 2100, and shared by every limit that uses them. Zone data
-//! is built in: a node's own may be missing or old, and nodes must agree.
+//! Boundaries are computed once per unit and zone, from 1970 to 2100, and shared by every limit that uses them. Zone data is
+//! built in: a node's own may be missing or old, and nodes must agree.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use jiff::civil::{Date, Weekday, date};
 use jiff::tz::TimeZone;
 use tidegate_core::Timestamp;
 
-/// A unit whose length the calendar decides.
+/// A unit whose length depends on the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CalendarUnit {
     Day,
@@ -43,7 +43,7 @@ impl CalendarUnit {
         }
     }
 
-    /// The first day of the unit that `day` lies in.
+    /// The first day of the unit that contains `day`.
     fn first_day(self, day: Date) -> Date {
         match self {
             CalendarUnit::Day => day,
@@ -66,7 +66,7 @@ impl CalendarUnit {
     }
 }
 
-/// A time zone that exists.
+/// An existing time zone.
 #[derive(Clone, Debug)]
 pub(crate) struct Zone(TimeZone);
 
@@ -75,7 +75,7 @@ impl Zone {
         Zone(TimeZone::UTC)
     }
 
-    /// The zone of that name, or the names that look like it.
+    /// The zone with that name, or similar names.
     pub(crate) fn find(name: &str) -> Result<Self, Vec<String>> {
         if let Ok(zone) = TimeZone::get(name) {
             return Ok(Zone(zone));
@@ -83,7 +83,7 @@ impl Zone {
         Err(jiff::tz::db().available().map(|name| name.to_string()).collect())
     }
 
-    /// Its name as the zone data spells it.
+    /// Its name as spelled in the zone data.
     pub(crate) fn name(&self) -> &str {
         self.0.iana_name().unwrap_or("UTC")
     }
@@ -95,12 +95,12 @@ const LAST_DAY: Date = date(2100, 1, 1);
 /// The most calendars in a set of rules: each takes up to 400 kB.
 pub(crate) const MOST_CALENDARS: usize = 64;
 
-/// The boundaries that were needed so far.
+/// The boundaries computed so far.
 #[derive(Default)]
 pub(crate) struct Calendars(HashMap<(CalendarUnit, String), Arc<[Timestamp]>>);
 
 impl Calendars {
-    /// When each `unit` begins in `zone`; none if that would be one calendar too many.
+    /// When each `unit` begins in `zone`; `None` if that would exceed the bound on calendars.
     pub(crate) fn boundaries(&mut self, unit: CalendarUnit, zone: &Zone) -> Option<Arc<[Timestamp]>> {
         let wanted = (unit, zone.name().to_owned());
         if self.0.len() >= MOST_CALENDARS && !self.0.contains_key(&wanted) {
@@ -114,7 +114,7 @@ fn boundaries(unit: CalendarUnit, zone: &Zone) -> Arc<[Timestamp]> {
     let days = std::iter::successors(Some(unit.first_day(FIRST_DAY)), |day| unit.next(*day));
     let mut moments: Vec<Timestamp> = days
         .take_while(|day| *day <= LAST_DAY)
-        // Where midnight does not exist, the day begins when the clocks go on.
+        // If midnight does not exist, the day begins after the clocks are set forward.
         .filter_map(|day| day.to_zoned(zone.0.clone()).ok())
         .filter_map(|midnight| u64::try_from(midnight.timestamp().as_microsecond()).ok())
         .map(Timestamp::from_micros)

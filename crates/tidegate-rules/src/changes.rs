@@ -1,4 +1,4 @@
-//! How a rule set differs from the one before it, for the log line of a reload.
+//! The differences between two rule sets, for the log line of a reload.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,22 +8,22 @@ use tidegate_core::Limit;
 use crate::rule::{Rule, RuleLimit};
 use crate::ruleset::{Domain, RuleSet};
 
-/// How one rule set differs from another. It reads `+2 rules, ~1, -0: per-user 100/1m -> 200/1m`.
+/// The differences between two rule sets. It prints as `+2 rules, ~1, -0: per-user 100/1m -> 200/1m`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleChanges {
-    /// Rules that were not there, by name.
+    /// Added rules, by name.
     pub added: Vec<String>,
-    /// Rules of both sets that are not the same, and how.
+    /// Changed rules, and how.
     pub changed: Vec<String>,
-    /// Rules that are no more.
+    /// Removed rules.
     pub removed: Vec<String>,
 }
 
-/// A log line names so many; the counts are of all.
+/// The most rules named in a log line; the counts cover all.
 const MOST_NAMED: usize = 5;
 
 impl RuleSet {
-    /// How this set differs from `before`.
+    /// The differences from `before`.
     #[must_use]
     pub fn changes_since(&self, before: &RuleSet) -> RuleChanges {
         let (old, new) = (before.described(), self.described());
@@ -47,7 +47,7 @@ impl RuleSet {
         changes
     }
 
-    /// Every rule as far as a request notices it, by domain and name.
+    /// Every rule as far as it affects requests, by domain and name.
     fn described(&self) -> BTreeMap<(&str, &str), Described> {
         let mut all: BTreeMap<(&str, &str), Described> =
             self.written().map(|rule| ((rule.domain(), rule.name()), Described::of(rule))).collect();
@@ -70,7 +70,7 @@ impl RuleSet {
     }
 }
 
-/// What is compared of a rule.
+/// The compared properties of a rule.
 #[derive(PartialEq, Eq)]
 struct Described {
     limits: String,
@@ -105,7 +105,7 @@ impl Described {
         Described { limits: sets.join("; "), fields }
     }
 
-    /// What became of it, in a few words. Limits come first: they are what one looks for.
+    /// How it changed, in a few words. Limits come first: they matter most.
     fn difference(&self, new: &Described) -> String {
         if self.limits != new.limits {
             return format!("{} -> {}", self.limits, new.limits);

@@ -1,4 +1,4 @@
-//! Which limits of a rule apply to which request: the same for all, by tier, or those of a single key.
+//! Which limits of a rule apply to a request: the same for all, by tier, or those of a single key.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ impl LimitSet {
         }
     }
 
-    /// These limits, and those of `usual` that stand for something else.
+    /// These limits, and those of `usual` for other slots.
     fn with_others_of(&self, usual: &LimitSet) -> LimitSet {
         let LimitSet::Enforce(own) = self else { return LimitSet::Unlimited };
         let is_own = |other: &&RuleLimit| own.iter().any(|limit| limit.slot() == other.slot());
@@ -50,7 +50,7 @@ pub(crate) struct Experiment {
     pub(crate) limits: LimitSet,
 }
 
-/// What applies where no single key has its own limits.
+/// The limits that apply without an override of a single key.
 #[derive(Debug)]
 pub(crate) enum UsualLimits {
     Same(LimitSet),
@@ -77,18 +77,18 @@ pub(crate) struct KeyOverrides {
 pub(crate) struct KeyChoice {
     pub(crate) when: When,
     pub(crate) until: Option<Timestamp>,
-    /// The limits of these callers, others that they keep included; one set, or one per tier.
+    /// The limits of these callers, including the usual ones that they keep; one set, or one per tier.
     pub(crate) limits: Box<[LimitSet]>,
 }
 
 impl KeyChoice {
-    /// An override of `own` limits that keeps the others of `usual`.
+    /// An override with `own` limits that keeps the others of `usual`.
     pub(crate) fn keeping(when: When, until: Option<Timestamp>, own: &LimitSet, usual: &UsualLimits) -> Self {
         let limits = usual.sets().iter().map(|usual| own.with_others_of(usual)).collect();
         KeyChoice { when, until, limits }
     }
 
-    /// An override of `own` limits alone.
+    /// An override with only `own` limits.
     pub(crate) fn alone(when: When, until: Option<Timestamp>, own: LimitSet) -> Self {
         KeyChoice { when, until, limits: Box::new([own]) }
     }
@@ -103,7 +103,7 @@ impl UsualLimits {
         }
     }
 
-    /// Which of [`UsualLimits::sets`] applies.
+    /// The index in [`UsualLimits::sets`] that applies.
     fn of(&self, present: &Present<'_>) -> usize {
         match self {
             UsualLimits::Same(_) => 0,
@@ -128,7 +128,7 @@ impl LimitChoice {
         LimitChoice { usual: UsualLimits::Same(set), overrides: KeyOverrides::default(), experiment: None }
     }
 
-    /// The limits for a request with these attributes and this key at `now`, and the side of an experiment it is on.
+    /// The limits for a request with these attributes and this key at `now`, and its side of an experiment.
     pub(crate) fn of(
         &self,
         present: &Present<'_>,
@@ -152,7 +152,7 @@ impl LimitChoice {
         }
     }
 
-    /// Overrides for a single key that would be for these attributes, had they not ended.
+    /// Expired overrides for these attributes.
     pub(crate) fn expired(&self, present: &Present<'_>, now: Timestamp) -> Vec<(usize, Timestamp)> {
         let ended = |(number, one): (usize, &KeyChoice)| {
             let until = one.until.filter(|until| *until <= now && one.is_for(present))?;
@@ -161,13 +161,13 @@ impl LimitChoice {
         self.overrides.list.iter().enumerate().filter_map(ended).collect()
     }
 
-    /// The tier that a request names and no limit is given for.
+    /// The tier of a request, if it is unknown.
     pub(crate) fn unknown_tier<'p>(&self, present: &Present<'p>) -> Option<&'p [u8]> {
         let UsualLimits::ByTier(tiers) = &self.usual else { return None };
         present.get(tiers.on).filter(|named| !tiers.names.contains_key(*named))
     }
 
-    /// Where [`LimitChoice::of`] found them, for a person.
+    /// Where [`LimitChoice::of`] found them, for people.
     pub(crate) fn origin(&self, present: &Present<'_>, key: &[u8], now: Timestamp) -> String {
         if let Some(own) = self.overrides.of(present, now) {
             return format!("key_overrides, number {}", own + 1);
@@ -185,7 +185,7 @@ impl LimitChoice {
         }
     }
 
-    /// The sets that apply to whole groups of callers, and what each is called.
+    /// The sets that apply to groups of callers, and their names.
     pub(crate) fn named_sets(&self) -> Vec<(String, &[RuleLimit])> {
         let mut sets: Vec<(String, &[RuleLimit])> = match &self.usual {
             UsualLimits::Same(set) => vec![(String::new(), set.as_slice())],
@@ -201,7 +201,7 @@ impl LimitChoice {
         sets
     }
 
-    /// The same text for limits that apply alike; `attribute` gives the name of a number.
+    /// Equal for limits that behave equally; `attribute` maps a number to its name.
     pub(crate) fn canonical<'n>(&self, attribute: &dyn Fn(u32) -> &'n str) -> String {
         let usual = match &self.usual {
             UsualLimits::Same(set) => of_limits(set),
@@ -214,7 +214,7 @@ impl LimitChoice {
             let when = one.when.iter().map(|(number, value)| (attribute(*number), value.escape_ascii()));
             let mut when: Vec<String> = when.map(|(name, value)| format!("{name:?} {value}")).collect();
             when.sort_unstable();
-            // One set, or one per tier by its name, whose order is the file's.
+            // One set, or one per tier by name, because the order is the file's.
             let limits: Vec<String> = match &self.usual {
                 UsualLimits::ByTier(tiers) if one.limits.len() > 1 => tiers.canonical(&one.limits),
                 _ => one.limits.iter().map(of_limits).collect(),
@@ -234,7 +234,7 @@ impl LimitChoice {
 }
 
 impl TierSets {
-    /// The limits of each tier, of these sets, by its name.
+    /// The limits of each tier in these sets, by its name.
     fn canonical(&self, sets: &[LimitSet]) -> Vec<String> {
         let names = self.names.iter().map(|(name, set)| (name.escape_ascii(), &sets[*set]));
         let mut tiers: Vec<String> = names.map(|(name, set)| format!("{name} {}", of_limits(set))).collect();
@@ -267,7 +267,7 @@ impl KeyOverrides {
         self.list.push(one);
     }
 
-    /// The first, in the order of the file, that is for these attributes and has not ended.
+    /// The first, in the order of the file, that matches these attributes and has not expired.
     fn of(&self, present: &Present<'_>, now: Timestamp) -> Option<usize> {
         let candidates = self.by_first.iter().filter_map(|by| by.numbers.get(present.get(by.attribute)?));
         let fits = |number: &u32| self.list[*number as usize].fits(present, now);

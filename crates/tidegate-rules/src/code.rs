@@ -1,8 +1,8 @@
 //! Rules written in Rust, by the names that they have in a rule file.
 //!
-//! There is one compiler and one validation: what is built here is written as a rule file, which [`Rules::compile`] then
-//! reads as any other. A mistake is shown in that text, with its hint, and `Display` gives the text to whoever wants to
-//! keep it in a file from now on.
+//! There is one compiler and one validation: rules built here are written as a rule file, which [`Rules::compile`] then
+//! parses like any other. A mistake is shown in that text, with its hint, and `Display` prints the text, for example to keep
+//! it in a file from now on.
 //!
 //! ```
 //! use std::time::Duration;
@@ -39,7 +39,7 @@ use crate::rule::{Coordination, OnMissingKey, OnStoreFailure, Priority};
 use crate::ruleset::{Format, RuleSet};
 use text::{Text, WrittenFields};
 
-/// What diagnostics call the file that rules in code are written as.
+/// The file name of rules in code, for diagnostics.
 const FILE: &str = "rules in code";
 
 /// Rules of one or more domains: from code, and from files beside it.
@@ -50,13 +50,13 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// No rules yet, of `domain`.
+    /// An empty set of rules for `domain`.
     #[must_use]
     pub fn new(domain: impl Into<String>) -> Self {
         Rules { domains: vec![(domain.into(), Vec::new())], files: Vec::new() }
     }
 
-    /// Rules that follow are of `domain`.
+    /// The following rules are in `domain`.
     #[must_use]
     pub fn domain(mut self, domain: impl Into<String>) -> Self {
         self.domains.push((domain.into(), Vec::new()));
@@ -72,7 +72,8 @@ impl Rules {
         self
     }
 
-    /// Adds the rules of a rule file (YAML or JSON), which diagnostics call `name`. Both may have rules of one domain.
+    /// Adds the rules of a rule file (YAML or JSON), named `name` in diagnostics. Code and files may have rules of the same
+    /// domain.
     #[must_use]
     pub fn yaml(mut self, name: &str, text: impl Into<String>) -> Self {
         self.files.push(Source::new(name, text.into()));
@@ -82,7 +83,7 @@ impl Rules {
     /// The compiled set.
     ///
     /// # Errors
-    /// With every mistake that was found, if there is any: a set is taken whole or not at all.
+    /// Every mistake that was found, if there is any: a set is accepted whole or not at all.
     pub fn compile(&self) -> Result<RuleSet, Diagnostics> {
         let code = (!self.domains.is_empty()).then(|| Source::new(FILE, self.to_string()));
         let sources: Vec<Source> = code.into_iter().chain(self.files.iter().cloned()).collect();
@@ -105,7 +106,7 @@ impl fmt::Display for Rules {
     }
 }
 
-/// One rule, field by field as a rule file has it. A field that is given twice counts as given last.
+/// One rule, with the fields of a rule file. Of a field that is given twice, the last one counts.
 #[derive(Clone, Debug)]
 #[must_use = "a rule does nothing until it is added to Rules"]
 pub struct Rule {
@@ -113,7 +114,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule by which counters, metrics and answers go. It needs a limit, or tiers.
+    /// A rule; counters, metrics and answers use its name. It needs a limit, or tiers.
     pub fn new(name: impl Into<String>) -> Self {
         Rule { fields: WrittenFields::default() }.with("name", name.into())
     }
@@ -128,12 +129,12 @@ impl Rule {
         self
     }
 
-    /// Counts where `attribute` matches one of `patterns` (globs). Several conditions must all hold.
+    /// Applies if `attribute` matches one of `patterns` (globs). Several conditions must all hold.
     pub fn matches(self, attribute: &str, patterns: impl Into<Patterns>) -> Self {
         self.condition(attribute, patterns.into().0)
     }
 
-    /// Counts where `attribute` is absent or matches none of `patterns`.
+    /// Applies if `attribute` is absent or matches none of `patterns`.
     pub fn matches_not(self, attribute: &str, patterns: impl Into<Patterns>) -> Self {
         self.condition(attribute, Text::map([("not", patterns.into().0)]))
     }
@@ -143,17 +144,17 @@ impl Rule {
         self
     }
 
-    /// One counter per distinct values of these attributes; without a key, one for everybody.
+    /// One counter per combination of values of these attributes; without a key, one for everybody.
     pub fn key(self, attributes: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.with("key", Text::list(attributes.into_iter().map(|attribute| Text::from(attribute.into()))))
     }
 
-    /// What a request without one of the key's attributes gets: it is skipped unless this says otherwise.
+    /// What happens to a request that lacks an attribute of the key; by default the rule skips it.
     pub fn on_missing_key(self, then: OnMissingKey) -> Self {
         self.with("on_missing_key", name_in(&ON_MISSING_KEY, then))
     }
 
-    /// Enforces a limit. Several are enforced together, all or nothing. The shorthand of a rule file does, too:
+    /// Enforces a limit. Several are enforced together, all or nothing. The shorthand of a rule file also works:
     /// `"100/minute"`.
     pub fn limit(self, limit: impl Into<Limit>) -> Self {
         self.add("limits", limit.into().0)
@@ -164,7 +165,7 @@ impl Rule {
         self.with("limits", "unlimited")
     }
 
-    /// Limits by the tier that a caller is in, instead of the same for everybody.
+    /// Limits by the caller's tier, instead of the same for everybody.
     pub fn tiers(self, tiers: Tiers) -> Self {
         self.with("tiers", Text::Map(tiers.fields))
     }
@@ -185,7 +186,7 @@ impl Rule {
         self.with("rollout", Text::Bare(format!("{percent}%")))
     }
 
-    /// Lets the rule's one limit follow what callers ask for: within bounds, by at most so many per cent at once.
+    /// Lets the rule's only limit follow demand: within bounds, by at most this many per cent per step.
     pub fn autopilot(self, bounds: RangeInclusive<u64>, step_percent: u8, every: Duration) -> Self {
         let number = |number: &u64| Text::Bare(number.to_string());
         let step = Text::Bare(format!("{step_percent}%"));
@@ -198,20 +199,20 @@ impl Rule {
         self.with("autopilot", Text::map(fields))
     }
 
-    /// Keeps a caller out for so long once it was refused.
+    /// Refuses a caller for this long once it was refused.
     pub fn penalty(self, span: Duration) -> Self {
         self.with("penalty", span)
     }
 
-    /// Lets hits that turn out only after the check ([`Spend::charge`]) go so far beyond each limit: the next request waits for
-    /// them, too. Without it they fill a limit at most.
+    /// Lets hits that are known only after the check ([`Spend::charge`]) exceed each limit by this many: the next request
+    /// waits for them, too. Without it they fill a limit at most.
     ///
     /// [`Spend::charge`]: https://docs.rs/tidegate/latest/tidegate/struct.Spend.html#method.charge
     pub fn overdraft(self, hits: u64) -> Self {
         self.with("overdraft", hits)
     }
 
-    /// What decides where the store does not answer.
+    /// What decides if the store does not answer.
     pub fn on_store_failure(self, then: OnStoreFailure) -> Self {
         self.with("on_store_failure", name_in(&ON_STORE_FAILURE, then))
     }
@@ -227,12 +228,12 @@ impl Rule {
         }
     }
 
-    /// Keeps cells of one value of `attribute` on one node of a partitioned store.
+    /// Keeps cells with the same value of `attribute` on one node of a partitioned store.
     pub fn colocate(self, attribute: impl Into<String>) -> Self {
         self.with("colocate", attribute.into())
     }
 
-    /// Counts and reports, and refuses nobody.
+    /// Counts and reports, but never refuses.
     pub fn shadow(self) -> Self {
         self.with("shadow", true)
     }
@@ -299,14 +300,14 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Tiers that the attribute called `attribute` names.
+    /// Tiers named by the attribute `attribute`.
     pub fn on(attribute: impl Into<String>) -> Self {
         let mut fields = WrittenFields::default();
         fields.set("on", Text::from(attribute.into()));
         Tiers { fields }
     }
 
-    /// What callers in the tier `name` get.
+    /// The limits of the tier `name`.
     pub fn tier(mut self, name: &str, limits: impl Into<Limits>) -> Self {
         self.fields.set(name, limits.into().0);
         self
@@ -327,7 +328,7 @@ pub struct KeyOverride {
 }
 
 impl KeyOverride {
-    /// What callers get of whom `attribute` is `value`.
+    /// The limits of callers whose `attribute` is `value`.
     pub fn when(attribute: &str, value: impl Into<String>, limits: impl Into<Limits>) -> Self {
         let mut fields = WrittenFields::default();
         fields.set("when", Text::Map(WrittenFields::default()));
@@ -335,13 +336,13 @@ impl KeyOverride {
         KeyOverride { fields }.and(attribute, value)
     }
 
-    /// And of whom another attribute has this value.
+    /// And whose other attribute has this value.
     pub fn and(mut self, attribute: &str, value: impl Into<String>) -> Self {
         self.fields.map("when").set(attribute, Text::from(value.into()));
         self
     }
 
-    /// Until then: a moment such as `2027-01-01T00:00:00Z`.
+    /// The expiry: a time such as `2027-01-01T00:00:00Z`.
     pub fn until(mut self, moment: impl Into<String>) -> Self {
         self.fields.set("until", Text::from(moment.into()));
         self

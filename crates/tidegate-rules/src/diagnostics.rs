@@ -1,7 +1,7 @@
-//! What is wrong with rule files, so that a person finds the place and knows what to do.
+//! Diagnostics of rule files, with the place and a hint.
 //!
-//! A [`Report`] gathers while a file is read; [`Diagnostics`] is what is left when that is done: each finding with its
-//! file, line, column, a few lines of text and a hint. It holds no file whole, and stops counting where nobody reads on.
+//! A [`Report`] collects findings while a file is read; [`Diagnostics`] is the result: each finding with its file, line,
+//! column, a few lines of text and a hint. It does not hold whole files, and stops after a bounded number of findings.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub use render::Colour;
 /// Reading stops after this many mistakes: nobody reads on, and each takes time to explain.
 const MOST_FINDINGS: usize = 100;
 
-/// Where something stands: a byte range in one of the files.
+/// A byte range in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) file: u32,
@@ -41,14 +41,14 @@ impl Span {
     }
 }
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Severity {
     /// The rules are refused.
     Error,
-    /// The rules are taken, but may not do what was meant.
+    /// The rules are accepted, but may not do what was intended.
     Warning,
 }
 
@@ -56,7 +56,7 @@ pub enum Severity {
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The file, by the name its [`Source`] has.
     pub file: String,
@@ -82,7 +82,7 @@ impl fmt::Display for Diagnostic {
 
 /// Every mistake that was found, or every warning; never empty.
 ///
-/// It prints each with the lines of text it is about. As a value to serialise it is a list.
+/// It prints each with the affected lines. It serializes as a list.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
@@ -98,7 +98,7 @@ impl Diagnostics {
         self.found.iter()
     }
 
-    /// All of them as text, with the lines they are about.
+    /// All of them as text, with the affected lines.
     #[must_use]
     pub fn render(&self, colour: Colour) -> String {
         let mut text = render::render(&self.found, colour);
@@ -117,14 +117,14 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Gathers what is wrong while files are read.
+/// Collects findings while files are read.
 pub(crate) struct Report<'s> {
     files: &'s [&'s Source],
     findings: Vec<Finding>,
     errors: usize,
 }
 
-/// A mistake, before it is turned into lines and columns.
+/// A mistake, before it is converted to lines and columns.
 pub(crate) struct Finding {
     severity: Severity,
     span: Span,
@@ -145,7 +145,7 @@ impl<'s> Report<'s> {
         Report { files, findings: Vec::new(), errors: 0 }
     }
 
-    /// Notes a mistake at `span`, and what to do about it.
+    /// Records a mistake at `span`, with a hint.
     pub(crate) fn error(
         &mut self,
         span: Span,
@@ -156,7 +156,7 @@ impl<'s> Report<'s> {
         self.add(Severity::Error, span, message.into(), hint.into())
     }
 
-    /// Notes what is accepted but looks wrong.
+    /// Records what is accepted but looks wrong.
     pub(crate) fn warning(
         &mut self,
         span: Span,
@@ -167,7 +167,7 @@ impl<'s> Report<'s> {
     }
 
     fn add(&mut self, severity: Severity, span: Span, message: String, hint: String) -> &mut Finding {
-        // A mapping of many unknown fields is reported in one go.
+        // A mapping with many unknown fields is reported in one go.
         self.findings.truncate(2 * MOST_FINDINGS);
         self.findings.push(Finding { severity, span, message, hint, related: Vec::new() });
         self.findings.last_mut().expect("one was pushed")
@@ -178,12 +178,12 @@ impl<'s> Report<'s> {
         self.findings.len() >= MOST_FINDINGS
     }
 
-    /// How many mistakes so far, to tell whether a step added any.
+    /// The number of mistakes so far, to tell whether a step added any.
     pub(crate) fn errors(&self) -> usize {
         self.errors
     }
 
-    /// The warnings if there is nothing worse, or all that is wrong.
+    /// The warnings if there is nothing worse, or all findings.
     pub(crate) fn finish(mut self) -> Result<Option<Diagnostics>, Diagnostics> {
         self.findings.sort_by_key(|finding| {
             (finding.severity == Severity::Warning, finding.span.file, finding.span.start)

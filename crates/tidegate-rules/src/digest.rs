@@ -1,8 +1,7 @@
-//! A number for what a set of rules decides, to see whether two nodes run the same.
+//! A digest of a rule set's behaviour, to see whether two nodes run the same rules.
 //!
-//! It is made of what was compiled, not of the files: comments, descriptions, the order of rules and the way a limit is
-//! written make no difference. Processes of one release compute the same; another release may not. Overrides that are laid
-//! over rules while they are in use are left out.
+//! It covers the compiled rules, not the files: comments, descriptions, the order of rules and the notation of a limit make
+//! no difference. Processes of one release compute the same; another release may not. Runtime overrides are left out.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,11 +14,11 @@ use crate::matching::native::{NativeDomain, Selector};
 use crate::rule::Rule;
 use crate::ruleset::{Domain, RuleSet};
 
-/// Boundaries of a calendar that are looked at: enough to see summer time in every year.
+/// The number of a calendar's boundaries included: enough to see daylight saving time in every year.
 const BOUNDARIES: usize = 1_024;
 
 impl RuleSet {
-    /// What these rules decide, as a number: the same for the same rules in every process of one release.
+    /// The digest: the same for the same rules in every process of one release.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut lines = Vec::new();
@@ -38,7 +37,7 @@ impl RuleSet {
                     lines.push(format!("{name:?} {}", envoy.canonical(&|rule| self.rule(rule).name())));
                     lines.extend(envoy.paths.iter().map(|(rule, _)| {
                         let rule = self.rule(*rule);
-                        // Nothing there is by an attribute's number.
+                        // Nothing there refers to an attribute by number.
                         format!("{} {}", of_rule(rule, &called), rule.limits.canonical(&|_| ""))
                     }));
                 }
@@ -50,7 +49,7 @@ impl RuleSet {
         digest.0
     }
 
-    /// The names of the rules that others call by a number, which depends on the order of the file.
+    /// The names of the rules that others refer to by a number, which depends on the order of the file.
     fn called(&self) -> Called<'_> {
         let mut called: Called<'_> = HashMap::new();
         for rule in self.written() {
@@ -65,7 +64,7 @@ impl RuleSet {
 
 type Called<'r> = HashMap<(&'r str, u32), Vec<&'r str>>;
 
-/// A rule without its place, its author's words and its limits.
+/// A rule without its index, its description and its limits.
 fn of_rule(rule: &Rule, called: &Called<'_>) -> String {
     let mut replaces: Vec<&[&str]> = rule
         .replacing
@@ -134,7 +133,7 @@ fn of_limit(limit: &Limit) -> String {
     format!("{limit:?}")
 }
 
-/// FNV-1a: the same everywhere, and nobody gains by making two sets alike.
+/// FNV-1a: the same everywhere, and nobody gains by a collision.
 struct Fnv(u64);
 
 impl Default for Fnv {

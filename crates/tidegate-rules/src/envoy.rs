@@ -1,8 +1,8 @@
-//! Compiles envoyproxy/ratelimit's format: a domain, and descriptors nested as deep as requests describe themselves.
+//! Compiles envoyproxy/ratelimit's format: a domain, and nested descriptors.
 //!
-//! What that service refuses is refused, what it accepts is accepted. Where it accepts what cannot have been meant (a
-//! field in the wrong place, a limit without a number) it is accepted with a warning. Its settings for metrics are read
-//! and have no effect: values of callers never become labels here.
+//! What that service rejects is rejected, what it accepts is accepted. What it accepts but cannot be intended (a misplaced
+//! field, a limit without a number) is accepted with a warning. Its settings for metrics are parsed and have no effect:
+//! callers' values never become labels here.
 
 pub(crate) mod parse;
 
@@ -23,7 +23,7 @@ use crate::yaml::Node;
 
 use parse::{Amount, EnvoyDescriptor, EnvoyLimit};
 
-/// Adds the domain of the file's first document to the set, or reports why not. That service reads no further.
+/// Adds the domain of the file's first document to the set, or reports why not. That service ignores further documents.
 pub(crate) fn compile_first(documents: &[Node], compiling: &mut Compiling, report: &mut Report<'_>) {
     for ignored in documents.iter().skip(1) {
         report.warning(
@@ -44,7 +44,7 @@ fn compile(document: &Node, compiling: &mut Compiling, report: &mut Report<'_>) 
         rules: &mut compiling.rules,
         report,
         labels: HashMap::new(),
-        // Taken, so that a descriptor with this key is numbered like a second one.
+        // Reserved, so that a descriptor with this key is numbered like a second one.
         rule_names: HashMap::from([(BAN.to_owned(), 1)]),
         paths: Vec::new(),
     };
@@ -63,7 +63,7 @@ struct Compiler<'c, 's> {
     labels: HashMap<Rc<str>, u32>,
     /// How often each path's text occurred: `a.b` may be one key, or two levels.
     rule_names: HashMap<String, u32>,
-    /// For each limit, how a descriptor gets there.
+    /// For each limit, the descriptor's path to it.
     paths: Vec<(usize, Box<[Step]>)>,
 }
 
@@ -120,7 +120,7 @@ impl Compiler<'_, '_> {
         let limit = FixedWindow::new(count.into(), unit).map_err(|error| {
             self.report.error(span, error.problem, error.hint);
         });
-        // There a counter goes by domain and descriptor alone, so that it survives a limit that is written elsewhere.
+        // There a counter's key is only domain and descriptor, so that it survives a move of its limit in the file.
         let no_rule = "";
         Some(LimitSet::Enforce([rule_limit(&self.domain, no_rule, Limit::FixedWindow(limit.ok()?))].into()))
     }
@@ -130,7 +130,7 @@ impl Compiler<'_, '_> {
         *self.labels.entry(name).or_insert(next)
     }
 
-    /// The path as that service's metrics write it; where two limits would get the same, numbered.
+    /// The path as in that service's metrics; numbered if two limits would get the same.
     fn rule_name(&mut self, path: &[Step]) -> String {
         let steps: Vec<String> = path.iter().map(Step::joined).collect();
         let name = steps.join(".");

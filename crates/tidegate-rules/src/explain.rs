@@ -1,4 +1,4 @@
-//! Why a rule counts for a request, or does not: for people, never on the way of a request.
+//! Explains why a rule counts for a request or does not: for people, never on the request path.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,17 +14,17 @@ use crate::matching::replacing::replaced_by;
 use crate::matching::{Descriptor, Match, MatchedLimits, Matches, Present};
 use crate::rule::{Mode, OnMissingKey, Rule};
 
-/// What every rule of a domain makes of one request.
+/// The outcome of every rule of a domain for one request.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Explanation {
     /// The domain.
     pub domain: String,
-    /// Its rules, those that match first, each in the order of the file.
+    /// Its rules, matching ones first, each in the order of the file.
     pub rules: Vec<RuleExplanation>,
 }
 
-/// What one rule makes of a request.
+/// The outcome of one rule for a request.
 #[derive(Clone, Debug)]
 pub struct RuleExplanation {
     /// The rule's name.
@@ -33,7 +33,7 @@ pub struct RuleExplanation {
     pub outcome: RuleOutcome,
 }
 
-/// For a program, and with the words for a person beside it, so that nobody has to find others.
+/// For programs, with the text for people beside it, so that programs need not write their own.
 #[cfg(feature = "serde")]
 impl Serialize for RuleExplanation {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -50,7 +50,7 @@ impl Serialize for RuleExplanation {
 }
 
 impl RuleExplanation {
-    /// What a ban of a whole domain makes of a request.
+    /// The outcome of a ban of a whole domain.
     pub(crate) fn of_override(one: &Match<'_>) -> Self {
         RuleExplanation {
             rule: one.rule.name.clone(),
@@ -59,34 +59,34 @@ impl RuleExplanation {
     }
 }
 
-/// Whether a rule counts for a request.
+/// The outcome of a rule for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 #[cfg_attr(feature = "serde", serde(tag = "outcome", rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum RuleOutcome {
-    /// It does.
+    /// It counts.
     Counts {
         /// Whether it may refuse.
         mode: Mode,
         /// The limits that apply.
         limits: Vec<LimitExplanation>,
-        /// Where they come from: `limits`, a tier, or the overrides for single keys.
+        /// Where they come from: `limits`, a tier, or an override of a single key.
         from: String,
-        /// Whose cells are used: each part of the key with its value.
+        /// The key of its cells: each part with its value.
         key: Vec<String>,
-        /// What else is worth knowing: overrides that ended, a tier that is unknown, a rollout, an experiment, a penalty.
+        /// Notes: expired overrides, an unknown tier, a rollout, an experiment, a penalty.
         #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
         notes: Vec<String>,
     },
-    /// It lets the request pass uncounted.
+    /// It admits the request uncounted.
     Unlimited {
-        /// Where that is said.
+        /// Where that is configured.
         from: String,
     },
     /// It refuses: the key is banned.
     Banned {
-        /// How much longer, in microseconds; none for ever.
+        /// The remaining time, in microseconds; `None` for ever.
         retry_after_us: Option<u64>,
     },
     /// It would match, but the request lacks an attribute of the key.
@@ -114,7 +114,7 @@ pub enum RuleOutcome {
 }
 
 impl RuleOutcome {
-    /// Whether the rule matches, so that it has a say in the decision or would have one but for another rule.
+    /// Whether the rule matches, so that it takes part in the decision or would but for another rule.
     #[must_use]
     pub fn is_match(&self) -> bool {
         !matches!(self, RuleOutcome::NotMatched { .. } | RuleOutcome::Off { .. })
@@ -131,7 +131,7 @@ pub struct LimitExplanation {
     pub algorithm: &'static str,
     /// The most hits that an idle key may spend at once.
     pub limit: u64,
-    /// The time in which they come back, where that is one span.
+    /// The window in which they come back, if it is a fixed duration.
     pub window: Option<String>,
     /// Its other fields, as a rule has them: `rate`, `burst`, `min_interval`, `count_refused`, `max_delay`, `ttl`.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -139,7 +139,7 @@ pub struct LimitExplanation {
 }
 
 impl Explanation {
-    /// Only the rules that match, and how many others there are.
+    /// Only the rules that match, and the number of others.
     #[must_use]
     pub fn matching(&self) -> (Explanation, usize) {
         let rules: Vec<RuleExplanation> =
@@ -199,7 +199,7 @@ impl fmt::Display for LimitExplanation {
     }
 }
 
-/// What each rule of our own format makes of a request.
+/// The outcomes of the rules of a native domain.
 pub(crate) fn native(
     domain: &NativeDomain,
     rules: &[Rule],
@@ -240,7 +240,7 @@ fn matching_first(mut rules: Vec<RuleExplanation>) -> Vec<RuleExplanation> {
     rules
 }
 
-/// What each limit of envoyproxy/ratelimit's format makes of a request.
+/// The outcomes of the limits of an envoyproxy/ratelimit domain.
 pub(crate) fn envoy(
     domain: &EnvoyDomain,
     rules: &[Rule],
@@ -264,7 +264,7 @@ pub(crate) fn envoy(
     matching_first(domain.paths.iter().map(explain).collect())
 }
 
-/// Why a rule that was not found was not.
+/// Why a rule was not found by the matcher.
 fn not_found(domain: &NativeDomain, selector: &Selector, rule: &Rule, present: &Present<'_>) -> RuleOutcome {
     if let Some(because) = unmet(domain, selector, present) {
         return RuleOutcome::NotMatched { because };
@@ -277,7 +277,7 @@ fn not_found(domain: &NativeDomain, selector: &Selector, rule: &Rule, present: &
     RuleOutcome::Off { because }
 }
 
-/// What else is worth knowing of a rule that counts.
+/// Notes about a rule that counts.
 fn notes(one: &Match<'_>, present: &Present<'_>, now: Timestamp) -> Vec<String> {
     let choice = &one.rule.limits;
     let mut notes = Vec::new();
@@ -307,7 +307,7 @@ fn moment(time: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(micros).map_or_else(|_| "?".to_owned(), |moment| moment.to_string())
 }
 
-/// What of a limit its number and window do not say.
+/// The properties of a limit other than its number and window.
 fn fields_of(limit: &Limit) -> BTreeMap<&'static str, String> {
     let rate = |rate: Rate| ("rate", format!("{}/{}", rate.count(), rate.period()));
     let counted = |refused| (refused == RefusedHits::Count).then(|| ("count_refused", "true".to_owned()));
@@ -328,7 +328,7 @@ fn fields_of(limit: &Limit) -> BTreeMap<&'static str, String> {
     }
 }
 
-/// What an override of a single key makes of a rule that would count.
+/// Applies an override of a single key to a rule that would count.
 pub(crate) fn overridden(one: &Match<'_>, outcome: &mut RuleOutcome) {
     let from = "an override of this key".to_owned();
     match std::mem::replace(outcome, RuleOutcome::Unlimited { from: String::new() }) {
@@ -388,7 +388,7 @@ fn off_path(path: &[Step], descriptor: &Descriptor<'_>) -> String {
     "a more exact descriptor, or one earlier in the file, comes first".into()
 }
 
-/// The parts of a key, each of which has its length before it.
+/// The parts of a key, each prefixed with its length.
 fn parts(mut key: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length_ends = key.iter().position(|byte| *byte < 0x80)? + 1;

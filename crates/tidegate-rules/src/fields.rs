@@ -1,7 +1,7 @@
-//! Reads typed values out of a YAML tree, and reports what does not fit with a way out.
+//! Reads typed values from a YAML tree, and reports what does not fit, with a hint.
 //!
-//! Every function here returns nothing after it has reported: the caller goes on with the next field, so that one run
-//! shows all mistakes.
+//! Every function here returns `None` after it has reported: the caller continues with the next field, so that one run shows
+//! all mistakes.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ pub(crate) struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// The fields of `node`, `what` in a message; reports a node that has none, and fields that are not in `known`.
+    /// The fields of `node`, which messages call `what`; reports a node without fields, and fields that are not in `known`.
     pub(crate) fn read(node: &'n Node, what: &str, known: &[&str], report: &mut Report<'_>) -> Option<Self> {
         let fields = Fields::read_any(node, what, report)?;
         for (key, _) in fields.entries.iter().filter(|(key, _)| !known.contains(&&*key.text)) {
@@ -46,12 +46,12 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|(key, _)| &*key.text == name).map(|(_, value)| value)
     }
 
-    /// Where the field's name stands; the whole mapping if it is not there.
+    /// The place of the field's name; the whole mapping if it is absent.
     pub(crate) fn key_span(&self, name: &str) -> Span {
         self.entries.iter().find(|(key, _)| &*key.text == name).map_or(self.span, |(key, _)| key.span)
     }
 
-    /// The field, which `what` cannot do without.
+    /// The field, which is required in `what`.
     pub(crate) fn require(
         &self,
         name: &str,
@@ -67,7 +67,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// Any scalar as the text it was written as: `on`, `007` and `1.50` stay what they are.
+/// Any scalar as the text it was written as: `on`, `007` and `1.50` stay as they are.
 pub(crate) fn text(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
     match &node.value {
         Value::Scalar(Scalar { text, .. }) => Some(text.clone()),
@@ -89,7 +89,7 @@ pub(crate) fn text(node: &Node, what: &str, report: &mut Report<'_>) -> Option<R
 /// The longest name, in bytes.
 const LONGEST_NAME: usize = 256;
 
-/// A name: text that is not empty, not overlong and has no control characters.
+/// A name: text that is not empty, not too long and has no control characters.
 pub(crate) fn name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
     let text = text(node, what, report)?;
     let problem = if text.is_empty() {
@@ -105,7 +105,7 @@ pub(crate) fn name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<R
     None
 }
 
-/// The name of a rule or a limit. Those in brackets are our own, such as `(ban)`.
+/// The name of a rule or a limit. Names in brackets are our own, such as `(ban)`.
 pub(crate) fn given_name(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
     let name = name(node, what, report)?;
     if is_reserved(&name) {
@@ -120,12 +120,12 @@ pub(crate) fn given_name(node: &Node, what: &str, report: &mut Report<'_>) -> Op
     Some(name)
 }
 
-/// Whether no rule or limit of a file may have this name.
+/// Whether this name is reserved, so that no rule or limit of a file may have it.
 pub(crate) fn is_reserved(name: &str) -> bool {
     name.starts_with('(') && name.ends_with(')')
 }
 
-/// Whether [`name`] takes it.
+/// Whether [`name`] accepts it.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST_NAME && !text.chars().any(char::is_control)
 }
@@ -136,13 +136,13 @@ pub(crate) fn count(node: &Node, what: &str, report: &mut Report<'_>) -> Option<
     quantity(parse_count(&text), node, what, report)
 }
 
-/// A span such as `5m`.
+/// A duration such as `5m`.
 pub(crate) fn duration(node: &Node, what: &str, report: &mut Report<'_>) -> Option<Micros> {
     let text = text(node, what, report)?;
     quantity(parse_duration(&text), node, what, report)
 }
 
-/// The field as a span within bounds, ends included; none where it is absent.
+/// The field as a duration within inclusive bounds; `None` if absent.
 pub(crate) fn span_within(
     fields: &Fields<'_>,
     name: &str,
@@ -211,7 +211,7 @@ pub(crate) fn list<'n>(
     Some(items)
 }
 
-/// Unwraps a number or duration, or reports why it is none.
+/// Unwraps a number or duration, or reports why it is invalid.
 pub(crate) fn quantity<T>(
     result: Result<T, QuantityError>,
     node: &Node,
@@ -225,7 +225,7 @@ pub(crate) fn quantity<T>(
         .ok()
 }
 
-/// What other limiters call our fields.
+/// Names of our fields in other limiters.
 const ELSEWHERE: [(&str, &str); 15] = [
     ("mode", "shadow"),
     ("shadow_mode", "shadow"),
@@ -244,7 +244,7 @@ const ELSEWHERE: [(&str, &str); 15] = [
     ("team", "owner"),
 ];
 
-/// A hint for a field that has another name here, or for a number that was cut at its comma.
+/// A hint for a field that has another name here, or for a number with a thousands comma.
 fn called_otherwise(written: &str, known: &[&str]) -> Option<String> {
     if written.len() == 3 && written.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some("write numbers without a comma, such as 1000 or 1_000".into());
@@ -255,7 +255,7 @@ fn called_otherwise(written: &str, known: &[&str]) -> Option<String> {
 
 /// `did you mean …?`, where one of `known` is close to `written`.
 pub(crate) fn did_you_mean<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> Option<String> {
-    // Distances between long texts take long to compute, and nobody misspells one.
+    // The distance between long texts takes long to compute, and nobody misspells one.
     if written.len() > 64 {
         return None;
     }

@@ -1,34 +1,34 @@
-//! Patterns in which `*` stands for any run of bytes, `/` included, matched in time that grows linearly with the text.
+//! Patterns in which `*` stands for any run of bytes, including `/`, matched in linear time.
 //!
 //! There is no other wildcard. A rule writes `\*` for a star and `\\` for a backslash; envoyproxy/ratelimit's patterns
 //! have no escape.
 
 use memchr::memmem::Finder;
 
-/// A pattern, cut at its stars.
+/// A pattern, split at its stars.
 #[derive(Debug)]
 pub(crate) struct Glob {
-    /// What the text begins with.
+    /// What the text must begin with.
     prefix: Box<[u8]>,
-    /// What it holds further on, one after the other.
+    /// What it must contain in between, in sequence.
     middle: Box<[Finder<'static>]>,
-    /// What it ends with.
+    /// What it must end with.
     suffix: Box<[u8]>,
     /// The shortest text that can match.
     shortest: usize,
 }
 
-/// What a pattern turned out to be.
+/// A parsed pattern.
 #[derive(Debug)]
 pub(crate) enum Pattern {
-    /// No star: one text matches.
+    /// No star: exactly one text matches.
     Exact(Box<[u8]>),
     /// At least one star.
     Glob(Glob),
 }
 
 impl Pattern {
-    /// Reads a rule's pattern, escapes included.
+    /// Parses a rule's pattern, including escapes.
     pub(crate) fn parse(text: &str) -> Self {
         let mut parts = vec![Vec::new()];
         let mut bytes = text.bytes().peekable();
@@ -44,7 +44,7 @@ impl Pattern {
         Pattern::of_parts(parts)
     }
 
-    /// Reads a pattern in which every star is a wildcard and a backslash is a backslash.
+    /// Parses a pattern in which every star is a wildcard and a backslash is literal.
     pub(crate) fn parse_unescaped(text: &str) -> Self {
         Pattern::of_parts(text.split('*').map(|part| part.as_bytes().to_vec()).collect())
     }
@@ -58,7 +58,7 @@ impl Pattern {
         Pattern::Glob(Glob { prefix, middle, suffix: suffix.into_boxed_slice(), shortest })
     }
 
-    /// The same text for patterns that match the same by the way they are cut.
+    /// Equal for patterns that match the same, given how they are split.
     pub(crate) fn canonical(&self) -> String {
         match self {
             Pattern::Exact(exact) => format!("={}", exact.escape_ascii()),
@@ -91,12 +91,12 @@ impl Glob {
         self.shortest == 0
     }
 
-    /// The literals that the text holds between its ends.
+    /// The literals that the text must contain between its ends.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.middle.iter().map(Finder::needle)
     }
 
-    /// Taking each part where it first occurs is enough: whatever matches otherwise matches so too.
+    /// Taking each part at its first occurrence is enough: if any match exists, this one does.
     pub(crate) fn matches(&self, text: &[u8]) -> bool {
         if text.len() < self.shortest || !text.starts_with(&self.prefix) || !text.ends_with(&self.suffix) {
             return false;

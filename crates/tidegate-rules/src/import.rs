@@ -1,8 +1,8 @@
-//! Other services' rule files, written anew in our format.
+//! Converts other services' rule files to our format.
 //!
-//! What comes out compiles and decides as the original does, as far as our format can say it; every difference and
-//! everything left out is a [`Note`]. A limit that cannot be said exactly is left out rather than made wider: a limit
-//! that refuses the wrong callers is worse than one that a person has still to write.
+//! The result compiles and decides like the original, as far as our format allows; every difference and everything left out
+//! is a [`Note`]. A limit that cannot be expressed exactly is left out rather than widened: a limit that refuses the wrong
+//! callers is worse than one that a person still has to write.
 
 mod cel;
 mod draft;
@@ -20,11 +20,11 @@ use crate::yaml;
 
 use draft::DraftFile;
 
-/// Rules in our format, and what became of the rest.
+/// Rules in our format, and notes about the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Import {
-    /// A rule file; where there are several domains, one document each.
+    /// A rule file; with several domains, one document each.
     pub rules: String,
     /// What did not map, and why.
     pub notes: Vec<Note>,
@@ -38,7 +38,7 @@ impl Import {
     }
 }
 
-/// What became of something that did not map.
+/// What happened to something that did not map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -56,7 +56,7 @@ pub enum NoteKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Note {
-    /// What became of it.
+    /// What happened to it.
     pub kind: NoteKind,
     /// The file, by the name its [`Source`] has.
     pub file: String,
@@ -72,10 +72,10 @@ impl fmt::Display for Note {
     }
 }
 
-/// Rewrites envoyproxy/ratelimit files.
+/// Converts envoyproxy/ratelimit files.
 ///
 /// # Errors
-/// With the mistakes in them, if that service would refuse them.
+/// The mistakes in them, if that service would reject them.
 pub fn envoy(sources: &[Source]) -> Result<Import, Diagnostics> {
     import(sources, |documents, notes, report| {
         let file = crate::envoy::parse::parse(documents.first()?, report)?;
@@ -83,10 +83,10 @@ pub fn envoy(sources: &[Source]) -> Result<Import, Diagnostics> {
     })
 }
 
-/// Rewrites Limitador files.
+/// Converts Limitador files.
 ///
 /// # Errors
-/// With the mistakes in them, if they are not lists of limits.
+/// The mistakes in them, if they are not lists of limits.
 pub fn limitador(sources: &[Source]) -> Result<Import, Diagnostics> {
     import(sources, |documents, notes, report| limitador::convert(documents.first()?, notes, report))
 }
@@ -116,7 +116,7 @@ fn import(sources: &[Source], convert: Convert) -> Result<Import, Diagnostics> {
     Ok(Import { rules: texts.join("---\n"), notes: notes.list })
 }
 
-/// Gathers what did not map.
+/// Collects what did not map.
 struct Notes<'s> {
     files: &'s [&'s Source],
     list: Vec<Note>,

@@ -1,11 +1,11 @@
-//! Turns rule files into a matcher, or into diagnostics that show what is wrong and where.
+//! Compiles rule files into a matcher, or into diagnostics that show what is wrong and where.
 //!
-//! [`RuleSet::compile`] reads our own format or envoyproxy/ratelimit's; [`RuleSet::matches`] says, for a request, which
-//! rules count, with which limits, and which cells are its. Nothing here decides whether a request passes, reads a clock
-//! or talks to anyone; only [`load`] touches files.
+//! [`RuleSet::compile`] reads our own format or envoyproxy/ratelimit's; [`RuleSet::matches`] returns the rules that count
+//! for a request, with their limits and the keys of their cells. Nothing here decides whether a request is admitted, reads a
+//! clock or uses the network; only [`load`] touches files.
 //!
-//! A set is immutable: new rules are a new set, and the old one serves until it is swapped out. Whatever a file says, and
-//! whatever a request holds, nothing panics and every cost is bounded.
+//! A set is immutable: new rules are a new set, and the old one serves until it is swapped out. Whatever the content of a
+//! file or a request, nothing panics and every cost is bounded.
 
 mod calendar;
 mod changes;

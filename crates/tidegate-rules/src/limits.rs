@@ -1,6 +1,6 @@
-//! Reads limits: `100/minute`, a mapping with an algorithm, or `unlimited`.
+//! Parses limits: `100/minute`, a mapping with an algorithm, or `unlimited`.
 //!
-//! Whether the numbers make sense is for `tidegate_core` to say; what it refuses is reported at the field it names.
+//! `tidegate_core` validates the numbers; what it rejects is reported at the field it names.
 
 use tidegate_core::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Micros, Rate, RefusedHits, Scope,
@@ -15,16 +15,16 @@ use crate::quantity::{count_per_period, parse_rate};
 use crate::rule::RuleLimit;
 use crate::yaml::{Node, Scalar, Value};
 
-/// Whose limits are being read.
+/// The rule whose limits are parsed.
 pub(crate) struct LimitReader<'c> {
     pub(crate) domain: &'c str,
     pub(crate) rule: &'c str,
     pub(crate) calendars: &'c mut Calendars,
-    /// When the rules come into force, where that is known.
+    /// When the rules take effect, if known.
     pub(crate) now: Option<Timestamp>,
 }
 
-/// Limits that apply to one request together; each is a cell to look up.
+/// The most limits that apply to one request together; each is a cell to look up.
 const MOST_LIMITS: usize = 32;
 
 pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
@@ -36,7 +36,7 @@ pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("concurrency", Algorithm::Concurrency),
 ];
 
-/// Every field that some limit has.
+/// All fields of all limits.
 pub(crate) const LIMIT_FIELDS: [&str; 11] = [
     "algorithm",
     "name",
@@ -51,7 +51,7 @@ pub(crate) const LIMIT_FIELDS: [&str; 11] = [
     "ttl",
 ];
 
-/// The fields that a limit of this algorithm has, besides `algorithm` and `name`.
+/// The fields of a limit with this algorithm, besides `algorithm` and `name`.
 pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
     match algorithm {
         Algorithm::TokenBucket => &["rate", "burst"],
@@ -67,17 +67,17 @@ pub(crate) fn fields_of(algorithm: Algorithm) -> &'static [&'static str] {
 const LIST_HINT: &str = "write a list such as [100/minute], or `unlimited`";
 const SHORTHAND_HINT: &str = "write hits per time, such as 100/minute";
 
-/// How long a lease lives where a rule does not say.
+/// The default time to live of a lease.
 const DEFAULT_TTL: Micros = Micros::from_secs(60);
 
-/// A limit, and what of its window is part of its identity.
+/// A limit, and the part of its window that belongs to its identity.
 struct Made {
     limit: Limit,
     period: String,
 }
 
 impl LimitReader<'_> {
-    /// The limits that `node` lists, or none at all.
+    /// The limits that `node` lists, or `unlimited`.
     pub(crate) fn limit_set(&mut self, node: &Node, what: &str, report: &mut Report<'_>) -> Option<LimitSet> {
         if let Value::Scalar(Scalar { text, .. }) = &node.value
             && &**text == "unlimited"
@@ -179,7 +179,7 @@ impl LimitReader<'_> {
         let text = fields::text(window, "window", report)?;
         let zone = fields.get("tz").map(|node| zone(node, report));
         match (CalendarUnit::parse(&text), zone) {
-            // A day without a zone is one of UTC, and those are all alike.
+            // A day without a zone is a day in UTC, and those all have the same length.
             (Some(unit), zone) if unit != CalendarUnit::Day || zone.is_some() => {
                 let zone = zone.unwrap_or_else(|| Some(Zone::utc()))?;
                 let Some(boundaries) = self.calendars.boundaries(unit, &zone) else {
@@ -212,12 +212,12 @@ impl LimitReader<'_> {
     }
 }
 
-/// A limit of a rule under a name that it is given.
+/// A limit of a rule with this name.
 pub(crate) fn named_limit(domain: &str, rule: &str, limit: Limit, name: &str) -> RuleLimit {
     Made::of(limit).named(domain, rule, Some(name))
 }
 
-/// The limit of a rule, under the name it has by default.
+/// A limit of a rule with its default name.
 pub(crate) fn rule_limit(domain: &str, rule: &str, limit: Limit) -> RuleLimit {
     Made::of(limit).named(domain, rule, None)
 }
@@ -228,7 +228,7 @@ impl Made {
         Made { limit, period }
     }
 
-    /// Names the limit, and says which cells are its.
+    /// Names the limit, and sets the scope of its cells.
     fn named(self, domain: &str, rule: &str, given: Option<&str>) -> RuleLimit {
         let Made { limit, period } = self;
         let algorithm = limit.algorithm().name();
@@ -242,11 +242,11 @@ impl Made {
 
 /// The largest limit for which `100/minute`, which names no algorithm, means a log.
 ///
-/// In even traffic at exactly the limit a counter loses a hit per window: half of `1/minute`, a tenth of `10/minute`, and
-/// 1 % here, where a log begins to cost more than it mends (400 bytes a key beside 16).
+/// In even traffic at exactly the limit, a counter loses a hit per window: half of `1/minute`, a tenth of `10/minute`, and 1
+/// % here, where a log begins to cost more than it gains (400 bytes per key instead of 16).
 const LARGEST_LOG: u64 = 100;
 
-/// `count` hits per `window`, where the rule names no algorithm: exact for small limits, a counter above.
+/// `count` hits per `window` if the rule names no algorithm: exact for small limits, a counter above.
 fn per_window(count: u64, window: Micros) -> Result<Made, LimitError> {
     let limit = match count {
         1..=LARGEST_LOG => {
@@ -257,13 +257,13 @@ fn per_window(count: u64, window: Micros) -> Result<Made, LimitError> {
     Ok(Made::of(limit))
 }
 
-/// Warns of limits that another one of the same set always meets first: `[100/minute, 50/hour]`.
+/// Warns of limits that another one of the same set always reaches first: `[100/minute, 50/hour]`.
 fn warn_of_useless(limits: &[RuleLimit], places: &[Span], report: &mut Report<'_>) {
     for (at, useless) in limits.iter().enumerate() {
         let Some((most, window)) = in_window(&useless.limit) else { continue };
         let stricter = limits.iter().position(|other| {
             let Some((fewer, longer)) = in_window(&other.limit) else { return false };
-            // A counter may let pass up to twice its limit, so that a limit close above it still has an effect.
+            // A counter may admit up to twice its limit, so a limit slightly above it still has an effect.
             let bound = if other.limit.algorithm() == Algorithm::SlidingLog { fewer } else { 2 * fewer };
             !std::ptr::eq(other, useless)
                 && bound <= most
@@ -279,7 +279,7 @@ fn warn_of_useless(limits: &[RuleLimit], places: &[Span], report: &mut Report<'_
     }
 }
 
-/// The most hits, and the time they are for.
+/// The most hits, and their window.
 fn in_window(limit: &Limit) -> Option<(u64, Micros)> {
     match limit {
         Limit::SlidingLog(log) => Some((log.limit(), log.window())),
@@ -289,7 +289,7 @@ fn in_window(limit: &Limit) -> Option<(u64, Micros)> {
     }
 }
 
-/// Reports what core refuses, at the field that core names.
+/// Reports what core rejects, at the field that core names.
 fn refused(error: LimitError, at: impl Fn(&str) -> Span, report: &mut Report<'_>) {
     report.error(at(error.field), format!("{}: {}", error.field, error.problem), error.hint);
 }

@@ -1,23 +1,23 @@
-//! Reads rule files into memory: the only place here that touches a file system.
+//! Reads rule files into memory: the only place in this crate that touches the file system.
 //!
-//! A directory means every `.yaml`, `.yml` and `.json` below it, in the order of their names. Hidden entries are left
-//! out: in Kubernetes the files of a mounted ConfigMap are symbolic links into a hidden folder, and would come twice.
+//! A directory means every `.yaml`, `.yml` and `.json` below it, sorted by name. Hidden entries are skipped: in Kubernetes
+//! the files of a mounted ConfigMap are symbolic links into a hidden directory, and would be read twice.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A rule file: what messages call it, and its text.
+/// A rule file: its name for messages, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Its path, or another name that tells a person where it comes from.
     pub name: String,
-    /// What it says.
+    /// Its content.
     pub text: String,
 }
 
 impl Source {
-    /// A file named `name` that says `text`.
+    /// A file `name` with the content `text`.
     #[must_use]
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         Source { name: name.into(), text: text.into() }
@@ -29,7 +29,7 @@ impl Source {
 pub struct LoadError {
     /// The file or directory.
     pub path: PathBuf,
-    /// What the system said, or what is wrong with it.
+    /// The system's error, or what is wrong with it.
     pub source: io::Error,
 }
 
@@ -47,15 +47,15 @@ impl std::error::Error for LoadError {
 
 /// The most files below one directory: more is not a rule directory.
 const MOST_FILES: usize = 10_000;
-/// The largest file that is read into memory at all.
+/// The largest file that is read.
 const MOST_BYTES: u64 = 64 << 20;
-/// The deepest folder below a directory.
+/// The deepest directory.
 const DEEPEST: usize = 16;
 
 /// The file at `path`, or every rule file below it if it is a directory.
 ///
 /// # Errors
-/// When something cannot be read, is not UTF-8, is far too large, or a directory holds no rule file.
+/// Something cannot be read, is not UTF-8, is far too large, or a directory contains no rule file.
 pub fn load(path: &Path) -> Result<Vec<Source>, LoadError> {
     let mut sources = Vec::new();
     if !metadata(path)?.is_dir() {
@@ -94,7 +94,7 @@ fn collect(folder: &Path, depth: usize, sources: &mut Vec<Source>) -> Result<(),
 
 fn read(path: &Path) -> Result<Source, LoadError> {
     let metadata = metadata(path)?;
-    // A pipe that nobody writes to would be waited for, for ever.
+    // Reading a pipe without a writer would block for ever.
     if !metadata.is_file() {
         return Err(refused(path, "it is not a regular file: write the rules to one"));
     }

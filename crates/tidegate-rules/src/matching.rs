@@ -1,7 +1,7 @@
-//! Finds the rules that match a request without looking at those that cannot.
+//! Finds the rules that match a request without testing those that cannot.
 //!
-//! Here nothing is parsed and nothing is decided. What a request holds is read once into [`Present`]; an index over the
-//! most selective condition of every rule gives the few candidates, and only those are tested in full.
+//! Nothing is parsed or decided here. A request is read once into [`Present`]; an index over the most selective condition of
+//! every rule gives the few candidates, and only those are tested in full.
 
 pub(crate) mod anchors;
 pub(crate) mod condition;
@@ -25,33 +25,33 @@ pub use lists::{CellKeyBytes, Matches};
 use crate::choice::{LimitSet, UsualLimits};
 use crate::rule::{OnMissingKey, Rule, RuleLimit};
 
-/// What a request says of itself: attribute names and values, in its own order, which matters to envoyproxy/ratelimit's
-/// rules. Values are bytes: Redis keys need not be text. Where a name occurs twice, the first counts.
+/// The attributes of a request: names and values, in its own order, which matters to envoyproxy/ratelimit's rules. Values
+/// are bytes: Redis keys need not be text. If a name occurs twice, the first counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
     /// Attribute name, value.
     pub entries: &'a [(&'a str, &'a [u8])],
 }
 
-/// A rule that a request matches.
+/// A rule that matches a request.
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
-    /// Which of the request's descriptors matched.
+    /// The index of the matching descriptor.
     pub descriptor: usize,
     /// The rule.
     pub rule: &'r Rule,
-    /// What it asks of this request.
+    /// What it requires of this request.
     pub limits: MatchedLimits<'r>,
-    /// The side of the rule's experiment that this request is on, where it has one.
+    /// The request's side of the rule's experiment, if there is one.
     pub variant: Option<Variant>,
-    /// Which of the rule's cells are this request's; empty where there is one for everybody.
+    /// The key of this request's cells; empty if there is one cell for everybody.
     pub key: CellKeyBytes,
     pub(crate) tag: Option<Range<usize>>,
 }
 
 impl Match<'_> {
-    /// The bytes that decide where the cells live: those of one tag live together. It is the whole key, unless the rule
-    /// says `colocate`.
+    /// The bytes that decide where the cells live: cells with the same tag live together. It is the whole key, unless the
+    /// rule has `colocate`.
     #[must_use]
     pub fn tag(&self) -> &[u8] {
         self.tag.clone().map_or(&self.key, |tag| &self.key[tag])
@@ -65,7 +65,7 @@ pub enum LimitsFrom<'r> {
     Rule,
     /// They are those of this tier.
     Tier(&'r str),
-    /// They are an experiment's, or of this caller alone: an override in the rule, or one laid over it.
+    /// They are an experiment's, or of this caller only: an override in the rule, or a runtime one.
     Others,
 }
 
@@ -92,7 +92,7 @@ impl<'r> Match<'r> {
 pub enum Variant {
     /// It gets the rule's usual limits.
     Control,
-    /// It gets the experiment's.
+    /// It gets the experiment's limits.
     Experiment,
 }
 
@@ -107,11 +107,11 @@ impl Variant {
     }
 }
 
-/// Appends a part to a key, its length before it, and says where it stands.
+/// Appends a part to a key, prefixed with its length, and returns its position.
 fn append_to_key(key: &mut CellKeyBytes, part: &[u8]) -> Range<usize> {
     let start = key.len();
     match u8::try_from(part.len()) {
-        // What `append_part` writes for short parts, as almost all are, in one copy instead of byte by byte.
+        // The encoding of `append_part` for short parts, as almost all are, in one copy instead of byte by byte.
         Ok(length @ 0..0x80) => {
             key.push(length);
             key.extend_from_slice(part);
@@ -121,23 +121,23 @@ fn append_to_key(key: &mut CellKeyBytes, part: &[u8]) -> Range<usize> {
     start..key.len()
 }
 
-/// What a rule asks of a request that it matches.
+/// What a rule requires of a matching request.
 #[derive(Clone, Copy, Debug)]
 pub enum MatchedLimits<'r> {
-    /// All of these, or nothing is spent.
+    /// All of these limits, or nothing is spent.
     Enforce(&'r [RuleLimit]),
-    /// Nothing: it passes, uncounted.
+    /// Nothing: it is admitted uncounted.
     Unlimited,
     /// The request lacks an attribute of the key.
     KeyMissing(OnMissingKey),
-    /// Nothing: it is refused, whatever else matches, and spends nothing.
+    /// It is refused, whatever else matches, and spends nothing.
     Banned {
-        /// How much longer; none for ever.
+        /// The remaining time; `None` for ever.
         retry_after: Option<Micros>,
     },
 }
 
-/// The attributes of one descriptor that some rule of the domain asks for, by their numbers.
+/// The attributes of one descriptor that some rule of the domain uses, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Present<'a>(SmallVec<[(u32, &'a [u8]); 8]>);
 
@@ -175,7 +175,7 @@ impl Attributes {
         self.numbers.get(name).copied()
     }
 
-    /// The number of `name`, a new one if it has none.
+    /// The number of `name`, assigned if it has none.
     pub(crate) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.get(name) {
             return number;

@@ -70,7 +70,7 @@ pub(crate) fn read(document: &Node, compiling: &mut Compiling, report: &mut Repo
     compiling.native.insert(name, reader);
 }
 
-/// Adds every domain that was read to the set, unless something is wrong.
+/// Adds every parsed domain to the set, unless something is wrong.
 pub(crate) fn finish(compiling: &mut Compiling, report: &mut Report<'_>) {
     for (name, mut reader) in std::mem::take(&mut compiling.native) {
         reader.resolve_overrides(compiling, report);
@@ -82,7 +82,7 @@ pub(crate) fn finish(compiling: &mut Compiling, report: &mut Report<'_>) {
     }
 }
 
-/// Fields that a server's configuration has and a rule file has not.
+/// Fields of a server's configuration that a rule file does not have.
 const CONFIG_FIELDS: [&str; 12] = [
     "listen",
     "store",
@@ -98,7 +98,7 @@ const CONFIG_FIELDS: [&str; 12] = [
     "alerts",
 ];
 
-/// What a document is that is no rule file, and where it belongs.
+/// What a document is if not a rule file, and where it belongs.
 fn belongs_elsewhere(document: &Node) -> Option<(&'static str, &'static str)> {
     let Value::Map(entries) = &document.value else { return None };
     let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
@@ -118,17 +118,17 @@ pub(crate) struct DomainReader {
     domain: Arc<str>,
     attributes: Attributes,
     selectors: Vec<Selector>,
-    /// Rules by name: their number in this domain, and where the name stands.
+    /// Rules by name: their number in this domain, and the place of the name.
     names: HashMap<Rc<str>, (u32, Span)>,
-    /// In their order, those with a mistake included.
+    /// In order, including those with a mistake.
     overrides: Vec<Overriding>,
 }
 
-/// What a rule overrides, and where it is.
+/// The rules that a rule overrides, and its place.
 struct Overriding {
     /// The names it overrides.
     names: Vec<(Rc<str>, Span)>,
-    /// Its place in the set, unless it has a mistake.
+    /// Its index in the set, unless it has a mistake.
     place: Option<usize>,
 }
 
@@ -143,7 +143,7 @@ impl DomainReader {
         }
     }
 
-    /// Turns names of overridden rules into numbers; reports names that nobody has, and circles.
+    /// Resolves the names of overridden rules to numbers; reports unknown names, and cycles.
     fn resolve_overrides(&mut self, compiling: &mut Compiling, report: &mut Report<'_>) {
         let mut edges: Vec<Vec<(u32, Span)>> = Vec::new();
         for Overriding { names: overridden, .. } in &self.overrides {
@@ -174,7 +174,7 @@ impl DomainReader {
             if report.is_full() {
                 return;
             }
-            // Where we are, and which of its targets comes next: a list, since a chain may be as long as the file.
+            // The current rule, and the next of its targets: an explicit stack, since a chain may be as long as the file.
             let mut path: Vec<(usize, usize)> = vec![];
             if state[start] == Visit::Not {
                 state[start] = Visit::OnPath;

@@ -1,7 +1,7 @@
-//! Where the parts of a rule document stand, for those who change one rule and leave the rest as it is.
+//! The positions of a rule document's parts, for edits of one rule that leave the rest as it is.
 //!
-//! It understands only what it needs: which rules a document lists, under which names, and where. Whether they make
-//! sense is the compiler's business.
+//! It parses only what it needs: which rules a document lists, their names, and where. The compiler checks whether they are
+//! valid.
 
 use std::ops::Range;
 
@@ -9,32 +9,32 @@ use crate::diagnostics::{Diagnostics, Report};
 use crate::load::Source;
 use crate::yaml::{self, Node, Value};
 
-/// What one document of a rule file holds, and where.
+/// The content of one document of a rule file, with positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outline {
-    /// The domain it names; none where it names none.
+    /// Its domain, if it has one.
     pub domain: Option<String>,
-    /// Its list of rules, in bytes; none where it has none.
+    /// Its list of rules, as a byte range, if it has one.
     pub list: Option<Range<usize>>,
     /// Its rules, in order.
     pub rules: Vec<RulePlace>,
 }
 
-/// A rule of a document: its name, and where its mapping stands.
+/// A rule of a document: its name, and the position of its mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RulePlace {
-    /// Empty where it has none.
+    /// Empty if it has none.
     pub name: String,
-    /// Where its mapping stands, in bytes: without the dash before it, and without white space after it.
+    /// The byte range of its mapping: without the dash before it, and without white space after it.
     pub span: Range<usize>,
 }
 
-/// What each document in `text` holds.
+/// The outline of each document in `text`.
 ///
 /// # Errors
-/// When it is not YAML, or empty.
+/// It is not YAML, or empty.
 pub fn outline(text: &str) -> Result<Vec<Outline>, Diagnostics> {
     let source = Source::new("document", text);
     let sources = [&source];

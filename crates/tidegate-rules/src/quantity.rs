@@ -7,12 +7,12 @@ use std::fmt;
 
 use tidegate_core::{LimitError, Micros, Rate};
 
-/// Why a text is no duration, rate or number.
+/// Why a text is not a duration, rate or number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuantityError {
     /// What is wrong with it.
     pub problem: String,
-    /// What would be right.
+    /// What to write instead.
     pub hint: String,
 }
 
@@ -36,13 +36,13 @@ impl From<LimitError> for QuantityError {
     }
 }
 
-/// Longer texts are no quantity, and would only make messages long.
+/// Longer texts are not quantities, and would only make messages long.
 const LONGEST_TEXT: usize = 64;
 
 const DURATION_HINT: &str = "write a whole number and a unit, such as 200ms, 1s, 5m, 1h or 7d";
 const RATE_HINT: &str = "write hits per time, such as 10/s, 100/minute or 5/10s";
 
-/// The span that `text` names: whole numbers with units (`1h30m`), or one unit alone (`minute`).
+/// Parses a duration: whole numbers with units (`1h30m`), or one unit alone (`minute`).
 ///
 /// ```
 /// use tidegate_core::Micros;
@@ -54,7 +54,7 @@ const RATE_HINT: &str = "write hits per time, such as 10/s, 100/minute or 5/10s"
 /// ```
 ///
 /// # Errors
-/// When it is not of that form, or too long to count.
+/// It is not of that form, or too long to count.
 pub fn parse_duration(text: &str) -> Result<Micros, QuantityError> {
     check_length(text)?;
     let text = text.trim();
@@ -89,16 +89,16 @@ pub fn parse_duration(text: &str) -> Result<Micros, QuantityError> {
     Ok(Micros::new(total))
 }
 
-/// The rate that `text` names: hits, a slash, and a duration.
+/// Parses a rate: hits, a slash, and a duration.
 ///
 /// # Errors
-/// When it is not of that form, or a rate that [`Rate`] refuses.
+/// It is not of that form, or a rate that [`Rate`] rejects.
 pub fn parse_rate(text: &str) -> Result<Rate, QuantityError> {
     let (count, period) = count_per_period(text)?;
     Ok(Rate::new(count, period)?)
 }
 
-/// The two parts of a rate, zero included: as a window's limit that is a ban.
+/// The two parts of a rate; zero is allowed, because a window's limit of zero is a ban.
 pub(crate) fn count_per_period(text: &str) -> Result<(u64, Micros), QuantityError> {
     check_length(text)?;
     let Some((count, period)) = text.split_once('/') else {
@@ -151,7 +151,7 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, QuantityError> {
     Err(QuantityError::new(format!("`{text}` is not a whole number"), "write digits alone, such as 100"))
 }
 
-/// The number that `text` begins with, and what follows it.
+/// The number at the start of `text`, and the rest.
 fn leading_number(text: &str) -> Result<(u64, &str), QuantityError> {
     let ends = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
     let (digits, rest) = text.split_at(ends);

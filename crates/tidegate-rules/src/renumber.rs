@@ -1,6 +1,7 @@
-//! Gives one limit of a rule another number, or makes a shadow rule of it: for limits that follow what callers ask for.
+//! Changes the number of a rule's limit in its text, or derives a shadow rule with another number: for limits that follow
+//! demand.
 //!
-//! Only text changes here. What comes out is compiled like anything that a person wrote.
+//! Only text changes here. The result is compiled like anything that a person wrote.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -9,11 +10,11 @@ use crate::diagnostics::Report;
 use crate::load::Source;
 use crate::yaml::{self, Node, Value};
 
-/// Fields that a shadow rule has in common with the rule that it tries another limit for: which requests it counts, and how.
+/// Fields that a shadow rule shares with the rule it tries another limit for: which requests it counts, and how.
 const KEPT: [&str; 5] = ["match", "key", "on_missing_key", "coordination", "sync_every"];
 
-/// `document` with `number` as the limit at `place` (from 0) among a rule's `limits`; all else stays byte for byte. None
-/// where the rule has no such limit, or its number is not written there (in `tiers`, for instance, or left to a default).
+/// `document` with `number` as the limit at index `place` of a rule's `limits`; the rest stays byte for byte. `None` if the
+/// rule has no such limit, or its number is not written there (for example in `tiers`, or left to a default).
 #[must_use]
 pub fn with_limit(document: &str, (domain, rule): (&str, &str), place: usize, number: u64) -> Option<String> {
     let tree = find(document, domain, rule)?;
@@ -21,8 +22,8 @@ pub fn with_limit(document: &str, (domain, rule): (&str, &str), place: usize, nu
     Some([&document[..digits.start], &number.to_string(), &document[digits.end..]].concat())
 }
 
-/// A rule called `name` that counts the requests that `rule` counts, by its limit at `place` with another number, and never
-/// refuses. None where [`with_limit`] would give none.
+/// A shadow rule called `name` that counts the same requests as `rule`, by its limit at `place` with another number. `None`
+/// if [`with_limit`] would return `None`.
 #[must_use]
 pub fn shadow_of(
     document: &str,
@@ -64,7 +65,7 @@ fn limit_at(rule: &Node, place: usize) -> Option<&Node> {
     }
 }
 
-/// Where the number of a limit stands: the first one of `100/minute`, or the field `limit` or `burst`.
+/// The position of a limit's number: the first one of `100/minute`, or the field `limit` or `burst`.
 fn number_of(limit: &Node, document: &str) -> Option<Range<usize>> {
     let node = match &limit.value {
         Value::Map(_) => field_of(limit, "limit").or_else(|| field_of(limit, "burst"))?,
@@ -89,7 +90,7 @@ fn scalar(node: Option<&Node>) -> Option<&str> {
     }
 }
 
-/// A value on one line, with another number where one is given.
+/// A value on one line, with another number if given.
 fn flow(node: &Node, renumbered: Option<(&Range<usize>, u64)>) -> String {
     match &node.value {
         Value::Null => "null".to_owned(),
@@ -119,7 +120,7 @@ fn flow(node: &Node, renumbered: Option<(&Range<usize>, u64)>) -> String {
     }
 }
 
-/// Between double quotes, as YAML and JSON read it.
+/// In double quotes, valid in YAML and JSON.
 fn quoted(text: &str) -> String {
     let mut out = String::from('"');
     for character in text.chars() {

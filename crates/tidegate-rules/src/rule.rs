@@ -1,4 +1,4 @@
-//! A compiled rule: what it asks for, apart from when it matches.
+//! A compiled rule: its effect, apart from when it matches.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tidegate_core::{Hits, Limit, Micros, Scope};
 use crate::choice::{LimitChoice, LimitSet};
 use crate::split::{Share, Split};
 
-/// One rule of a compiled set. Its index is dense within the set, so that others may keep one thing per rule in a list.
+/// One rule of a compiled set. Indexes are dense within the set, so that other code may keep a list with one entry per rule.
 #[derive(Debug)]
 pub struct Rule {
     pub(crate) index: usize,
@@ -24,7 +24,7 @@ pub struct Rule {
     pub(crate) label: Option<String>,
     pub(crate) replacing: Replacing,
     pub(crate) about: About,
-    /// Rules that are off are checked like all others, and match nothing.
+    /// A rule that is off is validated like all others, and matches nothing.
     pub(crate) enabled: bool,
     pub(crate) rollout: Option<Split>,
     pub(crate) penalty: Option<Box<RuleLimit>>,
@@ -32,20 +32,20 @@ pub struct Rule {
     pub(crate) autopilot: Option<Autopilot>,
 }
 
-/// How far and how fast a rule's limit may follow what callers ask for.
+/// How far and how fast a rule's limit may follow demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Autopilot {
     /// The lowest limit.
     pub min: u64,
     /// The highest limit.
     pub max: u64,
-    /// The most that it changes at once.
+    /// The largest change per step.
     pub step: Share,
-    /// How long it stays in between.
+    /// The time between steps.
     pub every: Micros,
 }
 
-/// What a rule is for, in its author's words.
+/// A rule's description and owner, as its author wrote them.
 #[derive(Debug, Default)]
 pub(crate) struct About {
     pub(crate) description: Option<String>,
@@ -53,13 +53,13 @@ pub(crate) struct About {
 }
 
 impl Rule {
-    /// Its place in the set: below [`RuleSet::rules`](crate::RuleSet::rules)' length, and different for every rule.
+    /// Its index in the set: below the length of [`RuleSet::rules`](crate::RuleSet::rules), and unique.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Its name, unique within its domain. An envoyproxy/ratelimit limit is called by its path: `path_/login.user`.
+    /// Its name, unique within its domain. An envoyproxy/ratelimit limit is named by its path: `path_/login.user`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -77,7 +77,7 @@ impl Rule {
         self.mode
     }
 
-    /// What to answer while its counters cannot be reached.
+    /// What decides while its counters are unreachable.
     #[must_use]
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
@@ -89,14 +89,14 @@ impl Rule {
         self.coordination
     }
 
-    /// How critical the traffic it matches is, where the rule says so.
+    /// The priority of the traffic it matches, if the rule sets one.
     #[must_use]
     pub fn priority(&self) -> Option<Priority> {
         self.priority
     }
 
-    /// The attributes that make its key; empty for one counter for everybody. An envoyproxy/ratelimit limit is keyed by
-    /// the whole descriptor, and lists none.
+    /// The attributes of its key; empty for one counter for everybody. An envoyproxy/ratelimit limit is keyed by the whole
+    /// descriptor, and lists none.
     #[must_use]
     pub fn key(&self) -> &[String] {
         &self.key
@@ -108,7 +108,7 @@ impl Rule {
         self.label.as_deref()
     }
 
-    /// What it is for, in its author's words.
+    /// Its description, as its author wrote it.
     #[must_use]
     pub fn description(&self) -> Option<&str> {
         self.about.description.as_deref()
@@ -120,50 +120,50 @@ impl Rule {
         self.about.owner.as_deref()
     }
 
-    /// Whether it is on. A rule that is off is checked like all others, and matches nothing.
+    /// Whether it is on. A rule that is off is validated like all others, and matches nothing.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// The share of its keys that it is in force for, where that is not all of them.
+    /// The share of its keys that it applies to, if not all.
     #[must_use]
     pub fn rollout(&self) -> Option<Share> {
         self.rollout.as_ref().map(|split| split.share)
     }
 
-    /// The share of its keys that get the experiment's limits, where it has one.
+    /// The share of its keys that get the experiment's limits, if it has one.
     #[must_use]
     pub fn experiment(&self) -> Option<Share> {
         self.limits.experiment.as_ref().map(|experiment| experiment.split.share)
     }
 
-    /// How long a caller stays refused once it was: a limit of one hit, spent by a refusal and by nothing else. A caller
-    /// passes this rule only while its cell, under the same key, is empty.
+    /// The limit that enforces its penalty: of one hit, spent only by a refusal. A caller passes this rule only while its
+    /// cell, under the same key, is empty.
     #[must_use]
     pub fn penalty(&self) -> Option<&RuleLimit> {
         self.penalty.as_deref()
     }
 
-    /// How far hits that turn out only after the check may go beyond each of its limits.
+    /// By how many hits charges after the fact may exceed each of its limits.
     #[must_use]
     pub fn overdraft(&self) -> Hits {
         self.overdraft
     }
 
-    /// Whether its limit follows what callers ask for, and how far.
+    /// Whether its limit follows demand, and how far.
     #[must_use]
     pub fn autopilot(&self) -> Option<Autopilot> {
         self.autopilot
     }
 
-    /// Whether nobody wrote it: it carries the bans of its whole domain.
+    /// Whether it is internal: it carries the bans of its whole domain.
     #[must_use]
     pub fn is_carrier(&self) -> bool {
         self.name == crate::runtime::BAN
     }
 
-    /// A rule that matches nothing by itself: what is said of a domain as a whole is told under its name.
+    /// A rule that matches nothing on its own: bans of a whole domain are reported under its name.
     pub(crate) fn carrier(index: usize, name: &str, domain: &str) -> Self {
         Rule {
             index,
@@ -186,32 +186,32 @@ impl Rule {
         }
     }
 
-    /// Its limits by whom they are for: everybody (an empty name), each tier by its name, `experiment`. Those of single
-    /// keys are left out: there may be thousands.
+    /// Its limits by group: everybody (an empty name), each tier by its name, `experiment`. Those of single keys are left
+    /// out: there may be thousands.
     pub fn limit_sets(&self) -> impl Iterator<Item = (String, &[RuleLimit])> {
         self.limits.named_sets().into_iter()
     }
 
-    /// Every limit it may enforce, those of tiers, of single keys and of an experiment included.
+    /// Every limit it may enforce, including those of tiers, of single keys and of an experiment.
     pub fn limits(&self) -> impl Iterator<Item = &RuleLimit> {
         self.limits.sets().flat_map(|set| set.as_slice())
     }
 }
 
-/// A limit of a rule, and which cells are its.
+/// A limit of a rule, and the scope of its cells.
 #[derive(Clone, Debug)]
 pub struct RuleLimit {
     /// The limit itself.
     pub limit: Limit,
     /// Its name, unique within the limits that apply together; by default the algorithm and the window.
     pub name: String,
-    /// Domain, rule, name, algorithm and window: a changed number keeps its cells, a changed window has new ones.
+    /// Domain, rule, name, algorithm and window: a changed number keeps its cells, a changed window gets new ones.
     pub scope: Scope,
 }
 
 impl RuleLimit {
-    /// What of a set of limits it stands for: its name if it was given one, else its window. An override for a single key
-    /// replaces the limit of the same slot, whichever algorithm either has.
+    /// Its slot in a set of limits: its name if it was given one, otherwise its window. An override for a single key
+    /// replaces the limit in the same slot, whatever the algorithms.
     pub(crate) fn slot(&self) -> &str {
         let algorithm = self.limit.algorithm().name();
         self.name.strip_prefix(algorithm).and_then(|rest| rest.strip_prefix('/')).unwrap_or(&self.name)
@@ -223,16 +223,16 @@ impl RuleLimit {
 #[cfg_attr(feature = "serde", derive(Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Mode {
-    /// It refuses what is over its limits.
+    /// It refuses requests over its limits.
     #[default]
     Enforce,
     /// It decides and counts, but never refuses.
     Shadow,
-    /// The request is refused only when every quota that it touches is spent.
+    /// A request is refused only when every quota that it matches is spent.
     Quota,
 }
 
-/// What to answer while a rule's counters cannot be reached.
+/// What decides while a rule's counters are unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
     /// Allow.
@@ -247,7 +247,7 @@ pub enum OnStoreFailure {
 /// Where a rule's counters live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coordination {
-    /// In the store that all nodes share, asked for every request.
+    /// In the store that all nodes share, used for every request.
     #[default]
     Exact,
     /// On each node, reconciled through the store.
@@ -255,11 +255,11 @@ pub enum Coordination {
         /// How often.
         sync_every: Micros,
     },
-    /// On each node alone.
+    /// On each node separately.
     Local,
 }
 
-/// How critical traffic is: under pressure P3 goes first, P0 never.
+/// The priority of traffic: under load P3 is shed first, P0 never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Priority {
@@ -281,11 +281,11 @@ pub enum OnMissingKey {
     Refuse,
 }
 
-/// Which rules stand back where this one counts.
+/// Which rules are overridden where this one counts.
 #[derive(Debug, Default)]
 pub(crate) struct Replacing {
-    /// What others call this rule, as a number within its domain.
+    /// The number by which others refer to this rule within its domain.
     pub(crate) called: Option<u32>,
-    /// Those that stand back, by what they are called.
+    /// The rules that it overrides, by those numbers.
     pub(crate) replaces: Box<[u32]>,
 }

@@ -20,7 +20,7 @@ use crate::rule::Rule;
 use crate::runtime::Overrides;
 use crate::yaml::{self, Value};
 
-/// How a rule file is written.
+/// The format of a rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
@@ -31,7 +31,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file seems to be in: `descriptors` is envoyproxy/ratelimit's, anything else is taken for ours.
+    /// Guesses the format of a file: `descriptors` means envoyproxy/ratelimit's, anything else ours.
     #[must_use]
     pub fn of(source: &Source) -> Format {
         let documents = yaml::parse(0, &source.text, &mut Report::new(&[source]));
@@ -61,17 +61,17 @@ impl Format {
 /// ```
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// Shared with the sets that lay other overrides over the same rules: those change more often than rules do.
+    /// Shared with sets that have other runtime overrides on the same rules: those change more often than rules do.
     compiled: Arc<Compiled>,
-    /// What is laid over the rules of each domain while they are in use.
+    /// The runtime overrides of each domain.
     pub(crate) overrides: HashMap<Box<str>, Overrides, RandomState>,
-    /// Rules that carry the bans of a whole domain; their indices follow those of the files' rules.
+    /// Rules that carry the bans of a whole domain; their indexes follow those of the files' rules.
     pub(crate) carriers: Vec<Rule>,
-    /// The version as which they were published.
+    /// The version under which the rules were published.
     published: Option<u64>,
 }
 
-/// What rule files say.
+/// The compiled rule files.
 #[derive(Debug, Default)]
 struct Compiled {
     rules: Box<[Rule]>,
@@ -85,10 +85,10 @@ pub(crate) enum Domain {
     Envoy(EnvoyDomain),
 }
 
-/// No rule file speaks of this domain.
+/// No rule file has this domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownDomain {
-    /// The domain that was asked for.
+    /// The requested domain.
     pub domain: String,
 }
 
@@ -104,25 +104,25 @@ impl RuleSet {
     /// Compiles rule files of one format.
     ///
     /// # Errors
-    /// With every mistake that was found, if there is any: a set is taken whole or not at all.
+    /// Every mistake that was found, if there is any: a set is accepted whole or not at all.
     pub fn compile(sources: &[Source], format: Format) -> Result<RuleSet, Diagnostics> {
         RuleSet::compile_all(&[(sources, format)])
     }
 
-    /// Compiles rule files of several formats into one set. A domain of our own format may be spread over several files,
-    /// and one file may hold several domains, as documents with `---` between them. Rules of one domain have different
-    /// names, so that a copy left behind is noticed and does not double every limit.
+    /// Compiles rule files of several formats into one set. A domain of our own format may be spread over several files, and
+    /// one file may have several domains, as documents separated by `---`. Rules of one domain must have different names, so
+    /// that a leftover copy is noticed and does not double every limit.
     ///
     /// # Errors
-    /// With every mistake that was found, if there is any.
+    /// Every mistake that was found, if there is any.
     pub fn compile_all(groups: &[(&[Source], Format)]) -> Result<RuleSet, Diagnostics> {
         RuleSet::compile_at(groups, None)
     }
 
-    /// As [`RuleSet::compile_all`], for rules that come into force at `now`: also warns of what has ended by then.
+    /// Like [`RuleSet::compile_all`], for rules that take effect at `now`: also warns of what has expired by then.
     ///
     /// # Errors
-    /// With every mistake that was found, if there is any.
+    /// Every mistake that was found, if there is any.
     pub fn compile_at(
         groups: &[(&[Source], Format)],
         now: Option<Timestamp>,
@@ -152,13 +152,13 @@ impl RuleSet {
         self.compiled.warnings.as_ref()
     }
 
-    /// The same rules, as those that were published as this version.
+    /// Sets the version under which the rules were published.
     #[must_use]
     pub fn published_as(self, version: u64) -> Self {
         RuleSet { published: Some(version), ..self }
     }
 
-    /// The version as which they were published; none where they come from elsewhere.
+    /// The version under which they were published; `None` if they come from elsewhere.
     #[must_use]
     pub fn published(&self) -> Option<u64> {
         self.published
@@ -178,17 +178,17 @@ impl RuleSet {
         self.compiled.rules.len() + self.carriers.len()
     }
 
-    /// The rule of an index.
+    /// The rule at an index.
     ///
     /// # Panics
-    /// When none of this set has it.
+    /// If this set has no such index.
     #[must_use]
     pub fn rule(&self, index: usize) -> &Rule {
         let files = &self.compiled.rules;
         files.get(index).unwrap_or_else(|| &self.carriers[index - files.len()])
     }
 
-    /// The same rules without overrides, and nothing compiled or copied.
+    /// The same rules without overrides; nothing is compiled or copied.
     pub(crate) fn bare(&self) -> RuleSet {
         RuleSet { compiled: self.compiled.clone(), ..RuleSet::default() }
     }
@@ -206,13 +206,13 @@ impl RuleSet {
         self.compiled.domains.iter().map(|(name, domain)| (&**name, domain))
     }
 
-    /// Whether some rule file speaks of this domain.
+    /// Whether some rule file has this domain.
     #[must_use]
     pub fn has_domain(&self, name: &str) -> bool {
         self.compiled.domains.contains_key(name)
     }
 
-    /// Whether some rule of the domain, in its conditions, keys or tiers, reads this attribute.
+    /// Whether some rule of the domain uses this attribute, in its conditions, key or tiers.
     #[must_use]
     pub fn asks_for(&self, domain: &str, attribute: &str) -> bool {
         match self.compiled.domains.get(domain) {
@@ -222,10 +222,10 @@ impl RuleSet {
         }
     }
 
-    /// Appends what matches, for each descriptor of one request, without those that another match replaces.
+    /// Appends the matches for each descriptor of one request, without those that another match overrides.
     ///
     /// # Errors
-    /// When no file speaks of the domain.
+    /// No file has the domain.
     pub fn matches<'r>(
         &'r self,
         domain: &str,
@@ -249,10 +249,10 @@ impl RuleSet {
 }
 
 impl RuleSet {
-    /// For each rule of the domain, whether it counts for a request with this one descriptor, and why not if not.
+    /// For each rule of the domain, whether it counts for a request with this one descriptor, and if not, why.
     ///
     /// # Errors
-    /// When no file speaks of the domain.
+    /// No file has the domain.
     pub fn explain(
         &self,
         domain: &str,
@@ -292,12 +292,12 @@ impl RuleSet {
     }
 }
 
-/// A set that is being put together, file by file.
+/// A set that is being compiled, file by file.
 #[derive(Default)]
 pub(crate) struct Compiling {
     pub(crate) rules: Vec<Rule>,
     pub(crate) calendars: Calendars,
-    /// When the rules come into force, where that is known.
+    /// When the rules take effect, if known.
     pub(crate) now: Option<Timestamp>,
     pub(crate) native: native::Domains,
     domains: HashMap<Box<str>, Domain, RandomState>,
@@ -305,7 +305,7 @@ pub(crate) struct Compiling {
 }
 
 impl Compiling {
-    /// Takes `name` for one document of envoyproxy/ratelimit's format; reports a second one that wants it.
+    /// Claims `name` for one document of envoyproxy/ratelimit's format; reports a second one with this name.
     pub(crate) fn claim(&mut self, name: &str, span: Span, report: &mut Report<'_>) {
         if let Some((first, _)) = self.claimed.get(name) {
             let hint = "keep all limits of a domain in one file, or use another domain";
@@ -317,7 +317,7 @@ impl Compiling {
         self.claimed.insert(name.into(), (span, Format::EnvoyRatelimit));
     }
 
-    /// Takes `name` for one document of our own format, of which a domain may have several.
+    /// Claims `name` for a document of our own format; a domain may have several.
     pub(crate) fn claim_for_native(&mut self, name: &str, span: Span, report: &mut Report<'_>) {
         match self.claimed.get(name) {
             Some((first, Format::EnvoyRatelimit)) => {

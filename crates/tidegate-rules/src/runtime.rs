@@ -1,7 +1,7 @@
-//! Overrides of single keys that are made while rules are in use: limits of their own, none at all, or a ban.
+//! Runtime overrides of single keys: other limits, none at all, or a ban, while rules are in use.
 //!
-//! They are laid over what matched, so that rules know nothing of them, and found by the value of one attribute: a hundred
-//! thousand of them cost a request one look-up for each attribute that some of them name. Each ends by itself.
+//! They are applied to the matches, so that rules know nothing of them, and found by the value of one attribute: a hundred
+//! thousand of them cost a request one lookup for each attribute that some of them use. Each expires on its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::rule::Rule;
 use crate::ruleset::RuleSet;
 use crate::yaml;
 
-/// What a rule is called that carries the bans of a whole domain. No rule of a file has it: names in brackets are our own.
+/// The name of the rule that carries the bans of a whole domain. No rule of a file has it: names in brackets are our own.
 pub(crate) const BAN: &str = "(ban)";
 
-/// Why an override without attributes is refused.
+/// Why an override without attributes is rejected.
 const FOR_EVERYBODY: &str = "it names no attribute, so it would be for everybody";
 
 /// An override of a single key.
@@ -31,31 +31,31 @@ const FOR_EVERYBODY: &str = "it names no attribute, so it would be for everybody
 pub struct RuntimeOverride {
     /// The domain.
     pub domain: String,
-    /// The rule; none for every rule of the domain.
+    /// The rule; `None` for every rule of the domain.
     pub rule: Option<String>,
     /// Attributes and their values; all must hold.
     pub when: Vec<(String, String)>,
-    /// What it does.
+    /// Its effect.
     pub effect: OverrideEffect,
-    /// When it ends; none for never.
+    /// When it expires; `None` for never.
     pub until: Option<Timestamp>,
 }
 
-/// What an override does.
+/// The effect of an override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverrideEffect {
-    /// Gives the key these limits: YAML, as in a rule's `limits`.
+    /// The key gets these limits: YAML, as in a rule's `limits`.
     Limits(String),
-    /// Lets it pass uncounted.
+    /// The key is admitted uncounted.
     Unlimited,
-    /// Refuses it.
+    /// The key is refused.
     Ban,
 }
 
-/// An override that has no effect.
+/// An override without effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideProblem {
-    /// Its place in the list.
+    /// Its index in the list.
     pub place: usize,
     /// Why.
     pub message: String,
@@ -65,23 +65,23 @@ pub struct OverrideProblem {
 #[derive(Debug, Default)]
 pub(crate) struct Overrides {
     list: Vec<Override>,
-    /// By the value of the attribute that tells most apart.
+    /// By the value of the most selective attribute.
     by_value: Vec<(Box<str>, ByValue)>,
-    /// The place, among its like, of the rule that carries bans of the whole domain.
+    /// The index, among the carriers, of the rule for bans of the whole domain.
     carrier: Option<usize>,
 }
 
-/// The places of rules, by domain and name.
+/// The indexes of rules, by domain and name.
 type Names = HashMap<Box<str>, HashMap<Box<str>, usize, RandomState>, RandomState>;
 
-/// An attribute and the value it must have.
+/// An attribute and its required value.
 type Held = (Box<str>, Box<[u8]>);
 
 type ByValue = HashMap<Box<[u8]>, SmallVec<[u32; 1]>, RandomState>;
 
 #[derive(Debug)]
 struct Override {
-    /// The rule's index; none for all.
+    /// The rule's index; `None` for all rules.
     rule: Option<usize>,
     when: Box<[Held]>,
     effect: Effect,
@@ -90,7 +90,7 @@ struct Override {
 
 #[derive(Debug)]
 enum Effect {
-    /// Shared with all others of the rule that say the same.
+    /// Shared with all others of the rule that have the same limits.
     Limits(Arc<LimitSet>),
     Ban,
 }
@@ -101,7 +101,7 @@ impl Override {
         self.until.is_none_or(|until| now < until) && self.when.iter().all(has)
     }
 
-    /// Of those that fit a request the last in this order wins: a ban over all, one rule's over the whole domain's.
+    /// Of those that apply to a request the highest rank wins: a ban over all, one rule's over the whole domain's.
     fn rank(&self) -> u8 {
         match (&self.effect, self.rule) {
             (Effect::Limits(_), None) => 0,
@@ -112,9 +112,9 @@ impl Override {
 }
 
 impl RuleSet {
-    /// The same rules with these overrides laid over them, in place of those that are. One that makes no sense, because its
-    /// rule is no more or its limits have a mistake, is left out and named: it must not keep the others, or the rules, from
-    /// being used. The rules are not compiled again.
+    /// The same rules with these overrides in place of the current ones. One that is invalid, because its rule is gone or
+    /// its limits have a mistake, is left out and reported: it must not keep the others, or the rules, from being used. The
+    /// rules are not compiled again.
     #[must_use]
     pub fn with_overrides(&self, overrides: &[RuntimeOverride]) -> (Self, Vec<OverrideProblem>) {
         let mut rules = self.bare();
@@ -133,7 +133,7 @@ impl RuleSet {
     /// Whether an override would have an effect on these rules.
     ///
     /// # Errors
-    /// With the reason why not.
+    /// The reason why not.
     pub fn check_override(&self, one: &RuntimeOverride) -> Result<(), String> {
         let known = |name: &str| {
             self.written().find(|rule| rule.name() == name && rule.domain() == one.domain).map(Rule::index)
@@ -142,7 +142,7 @@ impl RuleSet {
         if one.when.is_empty() { Err(FOR_EVERYBODY.into()) } else { Ok(()) }
     }
 
-    /// The rule that an override is for, and what it does.
+    /// The rule of an override, and its effect.
     fn resolve<'o>(
         &self,
         one: &'o RuntimeOverride,
@@ -190,7 +190,7 @@ impl RuleSet {
         names
     }
 
-    /// Makes the rule that carries bans of the whole domain, so that a ban also counts where no rule matches.
+    /// Adds the rule that carries bans of the whole domain, so that a ban also counts if no rule matches.
     fn carry_bans(&mut self, domain: &str) {
         let (index, place) = (self.len(), self.carriers.len());
         let table = self.overrides.entry(domain.into()).or_default();
@@ -223,7 +223,7 @@ impl Overrides {
         Ok(())
     }
 
-    /// Lays the overrides over what matched from `first` on.
+    /// Applies the overrides to the matches from `first` on.
     pub(crate) fn apply<'r>(
         &'r self,
         carriers: &'r [Rule],
@@ -268,7 +268,7 @@ impl Overrides {
         for matched in found[first..].iter_mut().filter(mine) {
             matched.limits = match (&one.effect, matched.limits) {
                 (Effect::Ban, _) => banned,
-                // Without a key there is no cell that other limits could guard.
+                // Without a key there is no cell for other limits.
                 (_, missing @ MatchedLimits::KeyMissing(_)) => missing,
                 (Effect::Limits(limits), _) => match &**limits {
                     LimitSet::Unlimited => MatchedLimits::Unlimited,
@@ -278,7 +278,7 @@ impl Overrides {
         }
     }
 
-    /// Those that fit a request.
+    /// The overrides that apply to a request.
     fn fitting(&self, descriptor: &Descriptor<'_>, now: Timestamp) -> SmallVec<[&Override; 2]> {
         let mut fitting = SmallVec::new();
         for (name, by_value) in &self.by_value {
@@ -289,13 +289,13 @@ impl Overrides {
         fitting
     }
 
-    /// Whether something is laid over this rule for a request.
+    /// Whether an override of this rule applies to a request.
     pub(crate) fn touches(&self, rule: usize, descriptor: &Descriptor<'_>, now: Timestamp) -> bool {
         self.fitting(descriptor, now).iter().any(|one| one.rule.is_none_or(|other| other == rule))
     }
 }
 
-/// How many overrides share a value: the one that the fewest share finds an override best.
+/// How many overrides share a value: an override is filed under the value that the fewest share.
 struct Common<'o>(HashMap<(&'o str, &'o str), u32, RandomState>);
 
 impl<'o> Common<'o> {
@@ -317,8 +317,8 @@ fn value_of<'d>(descriptor: &Descriptor<'d>, name: &str) -> Option<&'d [u8]> {
     descriptor.entries.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
 }
 
-/// Limits that were read already: of a hundred thousand overrides most say the same, and to read YAML takes longer than all
-/// else that is done for one.
+/// Limits that were already parsed: of a hundred thousand overrides most are equal, and parsing YAML takes longer than
+/// everything else for an override.
 #[derive(Default)]
 struct LimitTexts<'o> {
     calendars: Calendars,
@@ -375,7 +375,7 @@ rules:
         OverrideEffect::Limits(text.into())
     }
 
-    /// Rules that match and what each asks, in short.
+    /// The matching rules and what each requires, in short.
     #[track_caller]
     fn asks(overrides: &[RuntimeOverride], entries: &[(&str, &[u8])]) -> Vec<(String, String)> {
         let rules = RuleSet::compile(&[Source::new("a.yaml", RULES)], Format::Native).unwrap();

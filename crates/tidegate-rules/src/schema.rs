@@ -1,7 +1,7 @@
 //! The JSON Schema of our rule format, for editors and linters.
 //!
-//! It is written by hand, because what a reader of rules needs to be told is not what a compiler of rules derives. Tests
-//! hold it against the fields and words that the compiler knows; where the two differ in judgement, the compiler is right.
+//! It is written by hand, because the explanations that an author of rules needs cannot be derived from the compiler. Tests
+//! compare it with the fields and words that the compiler knows; if the two differ in judgement, the compiler is right.
 
 /// The schema, as JSON text.
 pub const SCHEMA: &str = include_str!("rules.schema.json");

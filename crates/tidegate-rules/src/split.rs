@@ -1,13 +1,14 @@
-//! Which keys a rollout or an experiment takes: a share of all, always the same ones.
+//! Which keys a rollout or an experiment covers: a share of all, always the same ones.
 //!
-//! By a hash of the key that every node, release and restart computes alike, and that differs from rule to rule, so that
-//! it is not the same callers who try everything first. It is no secret: who chooses a key can choose a side.
+//! Chosen by a hash of the key that every node, release and restart computes alike, and that differs by rule, so that it is
+//! not always the same callers who try everything first. It is not secret: a caller that chooses its key can choose its
+//! side.
 
 use std::fmt;
 
 use crate::quantity::QuantityError;
 
-/// A part of all keys, in hundredths of a per cent.
+/// A share of all keys, in hundredths of a per cent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(u16);
 
@@ -15,7 +16,7 @@ pub struct Share(u16);
 const WHOLE: u16 = 10_000;
 
 impl Share {
-    /// The share that `text` names: `10%`, `0.5%`.
+    /// Parses a share: `10%`, `0.5%`.
     pub(crate) fn parse(text: &str) -> Result<Self, QuantityError> {
         let hint = || "write a percentage from 0% to 100%, such as 10% or 0.5%".to_owned();
         let Some(number) = text.trim().strip_suffix('%') else {
@@ -33,7 +34,7 @@ impl Share {
         }
     }
 
-    /// Whether it is nobody.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_none(self) -> bool {
         self.0 == 0
@@ -45,7 +46,7 @@ impl Share {
         u64::try_from(u128::from(number) * u128::from(self.0) / u128::from(WHOLE)).unwrap_or(u64::MAX)
     }
 
-    /// Whether it is everybody.
+    /// Whether it covers everybody.
     #[must_use]
     pub fn is_whole(self) -> bool {
         self.0 == WHOLE
@@ -69,7 +70,7 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// The share of the keys of what `names` names: domain, rule, and what it is split for.
+    /// A share of the keys identified by `names`: domain, rule, and the purpose of the split.
     pub(crate) fn new(share: Share, names: [&str; 3]) -> Self {
         let mut seed = 0;
         for name in names {
@@ -78,15 +79,15 @@ impl Split {
         Split { share, seed }
     }
 
-    /// Whether it takes the caller with this key.
+    /// Whether it covers the caller with this key.
     pub(crate) fn takes(&self, key: &[u8]) -> bool {
-        // Multiply and shift: where in 0..10,000 the hash lies.
+        // Multiply and shift: maps the hash to 0..10,000.
         (u128::from(hash(self.seed, key)) * u128::from(WHOLE)) >> 64 < u128::from(self.share.0)
     }
 }
 
-/// FNV-1a over the bytes, from `seed`, then mixed so that its upper bits depend on all of them. Not to be changed: every
-/// rollout would begin with other callers.
+/// FNV-1a over the bytes, from `seed`, then mixed so that its upper bits depend on all of them. Must not change: every
+/// rollout would start with other callers.
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let mut state = seed ^ 0xcbf2_9ce4_8422_2325;
     for byte in bytes {
@@ -144,6 +145,6 @@ mod tests {
         assert_eq!(taken, EXPECTED);
     }
 
-    /// Computed once, by this code: what must not change.
+    /// Computed once, by this code; must not change.
     const EXPECTED: [u32; 8] = [10, 15, 17, 31, 32, 37, 51, 54];
 }

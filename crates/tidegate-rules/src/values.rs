@@ -1,5 +1,5 @@
-//! Which values of an attribute rules tell apart: what somebody must know who decides by other values than were sent, as a log that
-//! hashes them does.
+//! Which values of an attribute rules distinguish: needed to decide with other values than were sent, as with a log that
+//! hashes them.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use crate::glob::Pattern;
 use crate::rule::Rule;
 use crate::ruleset::{Domain, RuleSet};
 
-/// What rules of a domain read of an attribute's values. Keys are not among it: any two values that differ do for them.
+/// How the rules of a domain use an attribute's values. Keys are not included: they only need different values to differ.
 #[derive(Debug, Default)]
 pub struct ValuesRead<'r> {
     /// Values that are compared whole.
     pub literals: BTreeSet<&'r [u8]>,
-    /// Rules that compare with such values: in `match`, tiers or overrides of keys.
+    /// Rules that compare with such values: in `match`, tiers or key overrides.
     pub by_literal: Vec<&'r Rule>,
-    /// Rules that look for a pattern with `*`, of which no hash tells anything.
+    /// Rules that match a pattern with `*`, which a hash cannot answer.
     pub by_pattern: Vec<&'r Rule>,
-    /// Rules that are in force, or an experiment, for a share of their keys, which are chosen by the values.
+    /// Rules with a rollout or an experiment for a share of their keys, which depends on the values.
     pub by_share: Vec<&'r Rule>,
 }
 
 impl RuleSet {
-    /// Which values of the attribute the rules of a domain tell apart. Rules that are off read nothing.
+    /// How the rules of a domain use the attribute's values. Rules that are off use nothing.
     #[must_use]
     pub fn values_read(&self, domain: &str, attribute: &str) -> ValuesRead<'_> {
         let mut read = ValuesRead::default();

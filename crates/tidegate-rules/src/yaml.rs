@@ -1,7 +1,7 @@
-//! YAML text as a tree of values that know where they stand.
+//! YAML text as a tree of values with their positions.
 //!
-//! Scalars stay text (a reader decides what `on` or `0x10` means), and every input is bounded: size, nesting, number of
-//! values, and what aliases multiply. Tags beyond YAML's own are refused.
+//! Scalars stay text (the reader decides what `on` or `0x10` means), and every input is bounded: size, nesting, number of
+//! values, and what aliases multiply. Tags beyond YAML's own are rejected.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -19,12 +19,12 @@ const MOST_REPEATED: usize = 100_000;
 /// The deepest nesting.
 const DEEPEST: usize = 64;
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) span: Span,
     pub(crate) value: Value,
-    /// How many values this is, those within it included.
+    /// The number of values, including nested ones.
     weight: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Scalar {
     pub(crate) quoted: bool,
 }
 
-/// A field's name and where it stands.
+/// A field's name and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) text: Rc<str>,
@@ -65,7 +65,7 @@ impl Node {
     }
 }
 
-/// The documents in `text`, without empty ones; none, and a report of why, if there is nothing to read.
+/// The non-empty documents in `text`; none, and a report of why, if there is nothing to read.
 pub(crate) fn parse(file: u32, text: &str, report: &mut Report<'_>) -> Vec<Node> {
     if text.len() > MOST_BYTES {
         let message = format!("the file has {} bytes, more than the {MOST_BYTES} that are read", text.len());
@@ -132,7 +132,7 @@ impl<'t> Reader<'t> {
             let (event, span) = self.next()?;
             match event {
                 Event::StreamEnd => return Ok(documents),
-                // Anchors end with the document that they are in.
+                // Anchors end with their document.
                 Event::DocumentStart(..) => self.anchors.clear(),
                 Event::StreamStart | Event::DocumentEnd => {}
                 event => {
@@ -239,7 +239,7 @@ impl<'t> Reader<'t> {
         Ok(Node { span: span.until(end), value: Value::Map(entries.into()), weight })
     }
 
-    /// `<<: *base`: the fields of `base` that are not given here.
+    /// `<<: *base`: adds the fields of `base` that are not given here.
     fn merge(
         &mut self,
         from: &Node,
@@ -280,7 +280,7 @@ impl<'t> Reader<'t> {
         Ok(node)
     }
 
-    /// Whoever walks the tree walks a repeated value again, so each repetition counts.
+    /// A traversal of the tree visits a repeated value again, so each repetition counts.
     fn repeat(&mut self, node: &Node) -> Read<()> {
         self.repeated += node.weight;
         if self.repeated > MOST_REPEATED {
@@ -296,7 +296,7 @@ impl<'t> Reader<'t> {
 
     fn syntax_error(&self, error: &ScanError) -> Problem {
         let at = error.marker().byte_offset().unwrap_or(self.end);
-        // An alias is `*name`; who writes a star in a rule means a pattern.
+        // An alias is `*name`; a star in a rule is probably meant as a pattern.
         if self.text[at.min(self.end)..].starts_with('*') || self.text[..at.min(self.end)].ends_with('*') {
             let message = "a star begins an alias in YAML, not a pattern";
             return Problem::new(
@@ -310,7 +310,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Where a collection ends: with its bracket, or with the last value in it.
+/// The end of a collection: its bracket, or the last value in it.
 fn end_of(style: StructureStyle, closing: Span, last: Option<&Node>) -> usize {
     match (style, last) {
         (StructureStyle::Block, Some(last)) => last.span.end,
@@ -324,7 +324,7 @@ fn scalar(text: &str, quoted: bool, span: Span) -> Node {
     Node { span, value, weight: 1 }
 }
 
-/// Whether the tag makes a scalar text; tags that are not YAML's own mean nothing here.
+/// Whether the tag makes a scalar text; tags other than YAML's own are rejected.
 fn check_tag(tag: Option<&Tag>, span: Span) -> Read<bool> {
     match tag {
         None => Ok(false),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::text::{Text, WrittenFields};
 
-/// One limit of a rule: of one of the algorithms here, or the shorthand of a rule file, `"100/minute"`.
+/// One limit of a rule: one of the algorithms here, or the shorthand of a rule file, `"100/minute"`.
 #[derive(Clone, Debug)]
 pub struct Limit(pub(super) Text);
 
@@ -39,7 +39,7 @@ impl From<Vec<Limit>> for Limits {
     }
 }
 
-/// A limit as a type of its own, with a name if two of one kind are in one rule.
+/// A limit as a separate type, with an optional name in case one rule has two of a kind.
 macro_rules! algorithm {
     ($(#[$doc:meta])* $type:ident, $name:literal) => {
         $(#[$doc])*
@@ -57,7 +57,7 @@ macro_rules! algorithm {
                 $type { fields }
             }
 
-            /// Gives the limit a name, by which its counters go.
+            /// Names the limit; its counters use the name.
             pub fn name(self, name: impl Into<String>) -> Self {
                 self.with("name", Text::from(name.into()))
             }
@@ -82,26 +82,26 @@ macro_rules! algorithm {
     };
 }
 
-/// So many hits per second, minute, hour, day, or span.
+/// A number of hits per second, minute, hour, day, or duration.
 macro_rules! per_span {
     ($type:ident) => {
         impl $type {
-            /// So many per second.
+            /// This many per second.
             pub fn per_second(count: u64) -> Self {
                 Self::per(count, Duration::from_secs(1))
             }
 
-            /// So many per minute.
+            /// This many per minute.
             pub fn per_minute(count: u64) -> Self {
                 Self::per(count, Duration::from_secs(60))
             }
 
-            /// So many per hour.
+            /// This many per hour.
             pub fn per_hour(count: u64) -> Self {
                 Self::per(count, Duration::from_secs(3_600))
             }
 
-            /// So many per 24 hours.
+            /// This many per 24 hours.
             pub fn per_day(count: u64) -> Self {
                 Self::per(count, Duration::from_secs(86_400))
             }
@@ -109,11 +109,11 @@ macro_rules! per_span {
     };
 }
 
-/// So many hits per window.
+/// A number of hits per window.
 macro_rules! per_window {
     ($type:ident) => {
         impl $type {
-            /// So many per `window`.
+            /// This many per `window`.
             pub fn per(limit: u64, window: Duration) -> Self {
                 $type::made([("limit", Text::from(limit)), ("window", Text::from(window))])
             }
@@ -124,27 +124,27 @@ macro_rules! per_window {
 }
 
 algorithm! {
-    /// Refills at a rate, and saves up to `burst` for a rush: `TokenBucket::per_minute(100).burst(20)`.
+    /// Refills at a rate, and saves up to `burst`: `TokenBucket::per_minute(100).burst(20)`.
     TokenBucket, "token_bucket"
 }
 algorithm! {
-    /// Spaces requests evenly, and makes them wait for their turn: `LeakyBucket::per_second(5).max_delay(…)`.
+    /// Spaces requests evenly, and delays them: `LeakyBucket::per_second(5).max_delay(…)`.
     LeakyBucket, "leaky_bucket"
 }
 algorithm! {
-    /// Counts anew in every window.
+    /// Starts from zero in every window.
     FixedWindow, "fixed_window"
 }
 algorithm! {
-    /// Counts in a window that slides, at a cost that does not grow with the limit.
+    /// Counts in a sliding window, at a cost that does not grow with the limit.
     SlidingWindow, "sliding_window"
 }
 algorithm! {
-    /// Remembers every hit for as long as its window: exact, for small limits.
+    /// Remembers every hit for the length of its window: exact, for small limits.
     SlidingLog, "sliding_log"
 }
 algorithm! {
-    /// So many at once: each holds a lease until it is done.
+    /// A number at once: each holds a lease until it is done.
     Concurrency, "concurrency"
 }
 
@@ -155,30 +155,30 @@ per_span!(TokenBucket);
 per_span!(LeakyBucket);
 
 impl TokenBucket {
-    /// So many per `period`.
+    /// This many per `period`.
     pub fn per(count: u64, period: Duration) -> Self {
         TokenBucket::made([("rate", Text::rate(count, period))])
     }
 
-    /// How much may be spent at once.
+    /// The most hits that may be spent at once.
     pub fn burst(self, hits: u64) -> Self {
         self.with("burst", Text::from(hits))
     }
 }
 
 impl LeakyBucket {
-    /// So many per `period`.
+    /// This many per `period`.
     pub fn per(count: u64, period: Duration) -> Self {
         LeakyBucket::made([("rate", Text::rate(count, period))])
     }
 
-    /// How long a request may be asked to wait; one that would wait longer is refused.
+    /// The longest wait of a request; one that would wait longer is refused.
     pub fn max_delay(self, span: Duration) -> Self {
         self.with("max_delay", Text::from(span))
     }
 }
 
-/// A window of the calendar.
+/// A calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CalendarWindow {
@@ -193,7 +193,7 @@ pub enum CalendarWindow {
 }
 
 impl FixedWindow {
-    /// So many per day, week, month or year of the calendar, in UTC unless [`FixedWindow::tz`] says otherwise.
+    /// This many per calendar day, week, month or year, in UTC unless [`FixedWindow::tz`] says otherwise.
     pub fn per_calendar(limit: u64, window: CalendarWindow) -> Self {
         let window = match window {
             CalendarWindow::Day => "day",
@@ -211,29 +211,29 @@ impl FixedWindow {
 }
 
 impl SlidingLog {
-    /// How far apart two hits must be.
+    /// The minimum interval between two hits.
     pub fn min_interval(self, span: Duration) -> Self {
         self.with("min_interval", Text::from(span))
     }
 
-    /// Counts refused requests too: who keeps asking stays out.
+    /// Counts refused requests too: a caller that keeps trying stays refused.
     pub fn count_refused(self) -> Self {
         self.with("count_refused", Text::from(true))
     }
 }
 
 impl Concurrency {
-    /// So many at once.
+    /// This many at once.
     pub fn new(limit: u64) -> Self {
         Concurrency::made([("limit", Text::from(limit))])
     }
 
-    /// How long a lease lives that nobody renews.
+    /// The time to live of a lease that is not renewed.
     pub fn ttl(self, span: Duration) -> Self {
         self.with("ttl", Text::from(span))
     }
 
-    /// Counts refused requests too: who keeps asking stays out.
+    /// Counts refused requests too: a caller that keeps trying stays refused.
     pub fn count_refused(self) -> Self {
         self.with("count_refused", Text::from(true))
     }

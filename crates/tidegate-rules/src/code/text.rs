@@ -1,4 +1,4 @@
-//! The text of a rule file, as flow YAML that is also nearly JSON: a value per line of code.
+//! The text of a rule file, as flow YAML that is nearly JSON: one value per line of code.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 /// A value of a rule file.
 #[derive(Clone, Debug)]
 pub(super) enum Text {
-    /// Text that may hold anything.
+    /// Text that may contain anything.
     Quoted(String),
-    /// What needs no quotes: numbers, spans, rates, names that are ours.
+    /// Text without quotes: numbers, durations, rates, our own names.
     Bare(String),
     List(Vec<Text>),
     Map(WrittenFields),
@@ -96,7 +96,7 @@ impl From<u64> for Text {
 }
 
 impl From<Duration> for Text {
-    /// Exactly. What is no whole number of microseconds is no span of a rule, and is reported as such.
+    /// Exactly. A fraction of a microsecond is not a valid duration in a rule, and is reported as such.
     fn from(span: Duration) -> Self {
         match (u64::try_from(span.as_micros()), span.subsec_nanos() % 1_000) {
             (Ok(micros), 0) => Text::Bare(tidegate_core::Micros::new(micros).to_string()),
@@ -130,10 +130,10 @@ impl fmt::Display for Text {
     }
 }
 
-/// Words that YAML takes for something else than text.
+/// Words that YAML parses as something other than text.
 const NOT_TEXT: [&str; 8] = ["true", "false", "null", "yes", "no", "on", "off", "nan"];
 
-/// Plain where a person would write it so.
+/// Unquoted where a person would write it so.
 fn write_quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     let is_word = text.len() > 1 && text.starts_with(|first: char| first.is_ascii_alphabetic());

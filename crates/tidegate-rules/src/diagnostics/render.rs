@@ -1,4 +1,4 @@
-//! A mistake as a person sees it: the message, the lines around the place, an underline, a hint.
+//! A diagnostic for people: the message, the lines around the place, an underline, a hint.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ impl Mark {
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
         let end = floor_boundary(text, span.end.clamp(start, line_end));
-        // One line of context before, unless a line is so long that it would bury the place.
+        // One line of context before, unless it is so long that it would bury the place.
         let before = text[..line_start.saturating_sub(1)].rfind('\n').map_or(0, |newline| newline + 1);
         let context = if line_start - before <= LONGEST_LINE { before } else { line_start };
         let from = if start - line_start > LONGEST_LINE {
@@ -99,7 +99,7 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     group.element(Level::HELP.with_name("hint").message(diagnostic.hint.as_str()))
 }
 
-/// The same with less art, where nothing is there to draw with: each place as its line and what stands under it.
+/// The same in plain form, without the rendering library: each place as its line and its underline.
 #[cfg(not(feature = "snippets"))]
 pub(super) fn render(found: &[Diagnostic], _: Colour) -> String {
     let text = |diagnostic: &Diagnostic| {

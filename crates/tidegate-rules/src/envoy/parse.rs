@@ -1,4 +1,4 @@
-//! Reads envoyproxy/ratelimit's format into what it says, mistakes reported, nothing compiled yet.
+//! Parses envoyproxy/ratelimit's format and reports mistakes; compiles nothing.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::matching::envoy::Step;
 use crate::quantity::parse_count;
 use crate::yaml::{Node, Scalar, Value};
 
-/// What a file says.
+/// A parsed file.
 pub(crate) struct EnvoyFile {
     pub(crate) domain: Rc<str>,
     pub(crate) span: Span,
@@ -27,7 +27,7 @@ pub(crate) struct EnvoyDescriptor {
     pub(crate) quota: bool,
     /// Whether the values of a wildcard are counted together.
     pub(crate) shared: bool,
-    /// Fields that say something about metrics or answers, not about deciding.
+    /// Fields about metrics or answers, not about decisions.
     pub(crate) unused: Vec<&'static str>,
     pub(crate) below: Vec<EnvoyDescriptor>,
 }
@@ -62,7 +62,7 @@ const DESCRIPTOR_FIELDS: &[&str] = &[
 const LIMIT_FIELDS: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 const REPLACES_FIELDS: &[&str] = &["name"];
 
-/// Spans of its units: there a month has thirty days and a year 365.
+/// The lengths of its units: there a month has thirty days and a year 365.
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),
     ("minute", 60),
@@ -73,7 +73,7 @@ const UNITS: [(&str, u64); 7] = [
     ("year", 365 * 86_400),
 ];
 
-/// What the document says; nothing if its shape is so wrong that there is nothing to go on with.
+/// The parsed document; `None` if its shape is too wrong to continue.
 pub(crate) fn parse(document: &Node, report: &mut Report<'_>) -> Option<EnvoyFile> {
     let fields = read(document, "the file", ROOT_FIELDS, report)?;
     let domain = text_of(&fields, "domain", report).unwrap_or_default();
@@ -252,13 +252,13 @@ fn check_metadata(fields: &Fields<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// A scalar's text; nothing where it is absent or null, which mean the same there.
+/// A scalar's text; `None` if it is absent or null, which mean the same there.
 fn text_of(fields: &Fields<'_>, name: &str, report: &mut Report<'_>) -> Option<Rc<str>> {
     let node = fields.get(name).filter(|node| !matches!(node.value, Value::Null))?;
     fields::text(node, name, report)
 }
 
-/// A flag in any of the words that YAML 1.1 knows; false where it is absent.
+/// A flag in any of YAML 1.1's words; false if absent.
 fn flag(fields: &Fields<'_>, name: &str, report: &mut Report<'_>) -> bool {
     let Some(node) = fields.get(name).filter(|node| !matches!(node.value, Value::Null)) else { return false };
     if let Value::Scalar(Scalar { text, quoted: false }) = &node.value {
@@ -273,7 +273,7 @@ fn flag(fields: &Fields<'_>, name: &str, report: &mut Report<'_>) -> bool {
     false
 }
 
-/// A list's items; none where it is absent or null.
+/// A list's items; none if it is absent or null.
 fn items<'n>(fields: &Fields<'n>, name: &str, report: &mut Report<'_>) -> &'n [Node] {
     match fields.get(name) {
         Some(Node { value: Value::Null, .. }) | None => &[],

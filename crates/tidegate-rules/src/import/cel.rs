@@ -1,26 +1,26 @@
-//! The conditions that Limitador files are written with: a small part of CEL, the part that rules can say.
+//! The conditions in Limitador files: the small part of CEL that rules can express.
 //!
-//! Comparisons of one attribute with texts, joined by `&&`; `||` where it lists values of one attribute. Anything else
-//! is refused with a reason, never guessed at.
+//! Comparisons of one attribute with texts, joined by `&&`; `||` if it lists values of one attribute. Anything else is
+//! rejected with a reason, never guessed at.
 
 use super::draft::{DraftCondition, literal};
 
 /// An attribute that an expression names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reference {
-    /// Which descriptor; none for a bare name.
+    /// Which descriptor; `None` for a bare name.
     pub(super) descriptor: Option<u32>,
     pub(super) attribute: String,
 }
 
-/// Something said of one attribute.
+/// A statement about one attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Statement {
     pub(super) about: Reference,
     pub(super) condition: DraftCondition,
 }
 
-/// What a condition says, all of which must hold.
+/// The statements of a condition, all of which must hold.
 pub(super) fn condition(text: &str) -> Result<Vec<Statement>, String> {
     let mut parser = Parser::new(text)?;
     let statements = parser.any_of(0)?;
@@ -28,7 +28,7 @@ pub(super) fn condition(text: &str) -> Result<Vec<Statement>, String> {
     Ok(statements)
 }
 
-/// The attribute that a variable is.
+/// The attribute of a variable.
 pub(super) fn variable(text: &str) -> Result<Reference, String> {
     let mut parser = Parser::new(text)?;
     let reference = parser.reference()?;
@@ -49,7 +49,7 @@ struct Parser {
     at: usize,
 }
 
-/// Parentheses and negations nested deeper than this are no condition that somebody wrote.
+/// The deepest nesting of parentheses and negations: no person writes more.
 const DEEPEST: usize = 32;
 
 impl Parser {
@@ -78,7 +78,7 @@ impl Parser {
         }
     }
 
-    /// Alternatives; more than one only where they are values of the same attribute.
+    /// Alternatives; more than one only if they are values of the same attribute.
     fn any_of(&mut self, depth: usize) -> Result<Vec<Statement>, String> {
         let mut statements = self.all_of(depth)?;
         while self.take("||") {
@@ -178,7 +178,7 @@ impl Parser {
         Ok(Statement::is(about, pattern(literal(&text))))
     }
 
-    /// `descriptors[0]['key']`, `descriptors[0].key`, or a name by itself.
+    /// `descriptors[0]['key']`, `descriptors[0].key`, or a bare name.
     fn reference(&mut self) -> Result<Reference, String> {
         let Some(Token::Word(first)) = self.peek().cloned() else {
             return Err("an attribute was expected".into());
@@ -297,7 +297,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// The text in quotes that `rest` begins with, and how long it is there.
+/// The quoted text at the start of `rest`, and its length there.
 fn quoted(rest: &str, quote: char) -> Result<(String, usize), String> {
     let mut text = String::new();
     let mut chars = rest.char_indices().skip(1);

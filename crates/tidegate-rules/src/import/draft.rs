@@ -1,4 +1,4 @@
-//! Rules of our format before they are text.
+//! Rules of our format before they are written as text.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -42,7 +42,7 @@ pub(super) enum DraftLimit {
 }
 
 impl DraftFile {
-    /// The file as text. Rules get names that are unique and that our format takes.
+    /// The file as text. Rules get unique names that are valid in our format.
     pub(super) fn write(mut self) -> String {
         self.name_rules();
         let mut text = format!("domain: {}\nrules:", quoted(&self.domain));
@@ -56,7 +56,7 @@ impl DraftFile {
         text
     }
 
-    /// Gives every rule a name that no other has; a second time changes nothing.
+    /// Gives every rule a unique name; idempotent.
     pub(super) fn name_rules(&mut self) {
         let mut taken = HashSet::new();
         for rule in &mut self.rules {
@@ -125,7 +125,7 @@ impl DraftLimit {
     }
 }
 
-/// `text` as a pattern that matches it and nothing else.
+/// `text` as a pattern that matches only it.
 pub(super) fn literal(text: &str) -> String {
     text.replace('\\', r"\\").replace('*', r"\*")
 }
@@ -135,7 +135,7 @@ fn list(items: &[String]) -> String {
     format!("[{}]", items.join(", "))
 }
 
-/// Plain where nobody could take it for anything but text, else in double quotes.
+/// Unquoted if it can only be text, otherwise in double quotes.
 fn quoted(text: &str) -> String {
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));

@@ -1,7 +1,7 @@
-//! envoyproxy/ratelimit's nested descriptors as rules.
+//! Converts envoyproxy/ratelimit's nested descriptors to rules.
 //!
-//! There one limit at most is found for a descriptor, the most exact one; here every rule that matches counts. So each
-//! rule says what its neighbours would have caught before it, and that the keys of other limits are absent.
+//! There at most one limit is found for a descriptor, the most exact one; here every matching rule counts. So each rule
+//! excludes what its neighbours would have caught before it, and requires that the keys of other limits are absent.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use crate::fields::is_name;
 use crate::glob::Pattern;
 use crate::matching::envoy::Step;
 
-/// The file's limits as rules; nothing if its domain cannot be one here.
+/// The file's limits as rules; `None` if its domain is not valid here.
 pub(super) fn convert(file: EnvoyFile, notes: &mut Notes<'_>) -> Option<DraftFile> {
     if !is_name(&file.domain) {
         notes.dropped(file.span, "the file is left out: its domain is too long, or holds control characters");
@@ -44,7 +44,7 @@ struct Converter<'n, 's> {
     /// Every key of the domain that has no wildcard.
     keys: BTreeSet<String>,
     notes: &'n mut Notes<'s>,
-    /// How the present level is reached.
+    /// The path to the current level.
     path: Vec<Reached>,
     found: Vec<(DraftRule, Labels)>,
 }
@@ -55,7 +55,7 @@ struct Reached {
     shared: bool,
 }
 
-/// What a limit is called, and what it replaces.
+/// The name of a limit, and the names it replaces.
 struct Labels {
     span: Span,
     label: Option<String>,
@@ -147,11 +147,11 @@ impl Converter<'_, '_> {
     }
 }
 
-/// What the value must be for a descriptor to be chosen, and not one of its neighbours.
+/// The value condition under which a descriptor is chosen, and not one of its neighbours.
 fn condition(level: &[EnvoyDescriptor], place: usize) -> DraftCondition {
     let Step { key, value } = &level[place].step;
     let is_wild = |value: &str| value.contains('*');
-    // In its patterns a backslash is a backslash, and every star a wildcard.
+    // There a backslash is literal, and every star is a wildcard.
     let pattern = |value: &str| value.replace('\\', r"\\");
     let neighbours = level.iter().enumerate().filter(|(other, one)| *other != place && one.step.key == *key);
     let values = || neighbours.clone().filter_map(|(other, one)| Some((other, one.step.value.as_deref()?)));
@@ -175,7 +175,7 @@ fn condition(level: &[EnvoyDescriptor], place: usize) -> DraftCondition {
 /// Turns `replaces` into `overrides`, as far as our format allows.
 fn replace(found: Vec<(DraftRule, Labels)>, notes: &mut Notes<'_>) -> Vec<DraftRule> {
     let (rules, found): (Vec<DraftRule>, Vec<Labels>) = found.into_iter().unzip();
-    // Overrides go by the names that will be written.
+    // Overrides refer to the names that will be written.
     let mut file = DraftFile { domain: String::new(), once: None, rules };
     file.name_rules();
     let mut by_label: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -205,7 +205,7 @@ fn replace(found: Vec<(DraftRule, Labels)>, notes: &mut Notes<'_>) -> Vec<DraftR
     file.rules
 }
 
-/// Whether the edges lead from one rule to another, or it is that one.
+/// Whether the edges lead from one rule to another, or they are the same.
 fn reaches(edges: &[Vec<usize>], from: usize, to: usize) -> bool {
     let mut seen = vec![false; edges.len()];
     let mut open = vec![from];

@@ -1,4 +1,4 @@
-//! Limitador's flat list of limits as rules, one document per namespace.
+//! Converts Limitador's flat list of limits to rules, one document per namespace.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use crate::yaml::{Node, Scalar, Value};
 const LIMIT_FIELDS: [&str; 7] =
     ["id", "namespace", "max_value", "seconds", "name", "conditions", "variables"];
 
-/// Reads the list; limits that cannot be said are noted and left out.
+/// Parses the list; limits that cannot be expressed are noted and left out.
 pub(super) fn convert(
     document: &Node,
     notes: &mut Notes<'_>,
@@ -148,7 +148,7 @@ fn variables(fields: &Fields<'_>, descriptor: &mut Option<u32>) -> Result<Vec<St
     Ok(key)
 }
 
-/// A rule looks at one descriptor at a time.
+/// A rule sees one descriptor at a time.
 fn same_descriptor(reference: &Reference, descriptor: &mut Option<u32>) -> Result<(), String> {
     let index = reference.descriptor.unwrap_or(0);
     if descriptor.get_or_insert(index) != &index {

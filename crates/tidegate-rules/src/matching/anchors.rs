@@ -1,18 +1,18 @@
-//! Finds the literals that a text begins (or ends) with, among any number of them.
+//! Finds which of many literals a text begins (or ends) with.
 //!
-//! The literals are sorted, and each knows the longest other one that it begins with. Whatever begins the text is then
-//! the greatest literal not above it, or one of that one's chain: a binary search and a short walk.
+//! The literals are sorted, and each knows the longest other one that it begins with. The literals that the text begins with
+//! are then the greatest literal not above it, or in that one's chain: a binary search and a short walk.
 
 use std::cmp::Ordering;
 
-/// Which end of the text the literals stand at.
+/// The end of the text at which the literals are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Front,
     Back,
 }
 
-/// Literals, each with what is registered under it.
+/// Literals, each with its members.
 #[derive(Debug)]
 pub(crate) struct Anchors {
     end: End,

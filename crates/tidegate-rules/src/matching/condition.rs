@@ -1,17 +1,17 @@
-//! What a rule asks of one attribute.
+//! A rule's condition on one attribute.
 
 use crate::glob::Pattern;
 use crate::matching::Present;
 
-/// What one attribute must be for a rule to match.
+/// What an attribute must be for a rule to match.
 #[derive(Debug)]
 pub(crate) struct Condition {
     pub(crate) attribute: u32,
-    /// It must be one of these; where there are none, it may also be absent.
+    /// It must be one of these; if `None`, it may also be absent.
     pub(crate) is: Option<Box<[Pattern]>>,
     /// It must be none of these.
     pub(crate) not: Box<[Pattern]>,
-    /// The same as a person reads it.
+    /// The condition as text for people.
     pub(crate) written: Box<str>,
 }
 

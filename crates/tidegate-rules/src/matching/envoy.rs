@@ -1,10 +1,10 @@
-//! The limits of one domain in envoyproxy/ratelimit's format: for each descriptor at most one, found level by level.
+//! The limits of one domain in envoyproxy/ratelimit's format: at most one per descriptor, found level by level.
 //!
-//! At each level the entry's key and value are looked for together, then among values with wildcards in the order of the
-//! file, then the key alone; there is no way back from a choice. The limit of the last entry is the one that counts.
+//! At each level, the entry's key and value are looked up together, then among values with wildcards in the order of the
+//! file, then the key alone; there is no backtracking. The limit of the last entry is the one that counts.
 //!
-//! That service joins key and value with `_` before it compares, so that there `a_b`, `c` meets what was written for `a`,
-//! `b_c`. Here they are compared one by one. Only a key that itself holds a wildcard is compared as that service does.
+//! That service joins key and value with `_` before it compares, so there `a_b`, `c` matches what was written for `a`,
+//! `b_c`. Here they are compared separately. Only a key with a wildcard in it is compared as that service does.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::choice::LimitSet;
 use crate::glob::Pattern;
 use crate::rule::Rule;
 
-/// A key, and the value it must have; any if there is none.
+/// A key, and its required value; any if `None`.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) key: Box<str>,
@@ -40,23 +40,23 @@ impl Step {
 #[derive(Debug)]
 pub(crate) struct EnvoyDomain {
     root: Level,
-    /// For each limit, how a descriptor gets there.
+    /// For each limit, the descriptor's path to it.
     pub(crate) paths: Box<[(usize, Box<[Step]>)]>,
 }
 
-/// The descriptors side by side at one depth.
+/// The descriptors at one level.
 #[derive(Debug)]
 struct Level {
     keys: HashMap<Box<str>, Values, RandomState>,
-    /// Keys that hold a wildcard: what key and value must be together.
+    /// Keys with a wildcard: patterns for key and value joined.
     wild_keys: Wildcards,
     branches: Box<[BranchNode]>,
 }
 
-/// A descriptor's place within its level, which is its place in the file.
+/// A descriptor's index within its level, in the order of the file.
 type Branch = u32;
 
-/// What may follow one key.
+/// The possible values of one key.
 #[derive(Debug)]
 struct Values {
     any: Option<Branch>,
@@ -67,7 +67,7 @@ struct Values {
 #[derive(Debug)]
 struct BranchNode {
     rule: Option<usize>,
-    /// What stands in a shared counter's key instead of the value.
+    /// What replaces the value in a shared counter's key.
     shared: Option<Box<[u8]>>,
     below: Option<Level>,
 }
@@ -84,7 +84,7 @@ impl EnvoyDomain {
         EnvoyDomain { root: Level::new(root), paths: paths.into() }
     }
 
-    /// Appends what matches, for each descriptor of one request.
+    /// Appends the matches for each descriptor of one request.
     pub(crate) fn matches<'r>(
         &'r self,
         rules: &'r [Rule],
@@ -109,7 +109,7 @@ impl EnvoyDomain {
         }
     }
 
-    /// The limit for a descriptor; its entries are written into `key`.
+    /// The limit for a descriptor; its entries are written to `key`.
     fn find(&self, descriptor: &Descriptor<'_>, key: &mut CellKeyBytes) -> Option<usize> {
         let (last, before) = descriptor.entries.split_last()?;
         let mut level = &self.root;
@@ -125,7 +125,7 @@ impl EnvoyDomain {
 }
 
 impl EnvoyDomain {
-    /// The same text for descriptors that lead to the same limits; `rule` gives the name of a place.
+    /// Equal for descriptors that lead to the same limits; `rule` maps an index to its name.
     pub(crate) fn canonical<'r>(&self, rule: &dyn Fn(usize) -> &'r str) -> String {
         self.root.canonical(rule)
     }
@@ -143,7 +143,7 @@ impl Level {
                 exact.map(|(value, branch)| (*branch, format!("{key:?} = {}", value.escape_ascii()))),
             );
         }
-        // Only wildcards are tried in the order of the file.
+        // Only wildcards depend on the order of the file.
         steps.sort_unstable_by(
             |one, other| {
                 if is_in_order { one.0.cmp(&other.0) } else { one.1.cmp(&other.1) }
@@ -199,7 +199,7 @@ impl Wildcards {
         Wildcards { list: list.into(), index }
     }
 
-    /// The first in the file that `value` fits.
+    /// The first in the file that matches `value`.
     fn first(&self, value: &[u8]) -> Option<Branch> {
         let mut first: Option<u32> = None;
         self.index.each(value, |number| {
@@ -217,13 +217,13 @@ pub(crate) type LevelBuilder = Vec<BranchBuilder>;
 /// A descriptor while its file is being read.
 pub(crate) struct BranchBuilder {
     pub(crate) step: Step,
-    /// Its limit's place in the set.
+    /// The index of its limit in the set.
     pub(crate) rule: Option<usize>,
     pub(crate) counters: Counters,
     pub(crate) below: LevelBuilder,
 }
 
-/// Whether the values that a wildcard stands for are counted together.
+/// Whether the values that match a wildcard are counted together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counters {
     OnePerValue,
@@ -252,7 +252,7 @@ impl Level {
             if !is_wild_key && value.contains('*') {
                 values.wild.push((number, Pattern::parse_unescaped(&value)));
             }
-            // A value that is itself the wildcard's text finds it before any other wildcard.
+            // A value that is literally the wildcard's text finds it before any other wildcard.
             values.exact.insert(value.as_bytes().into(), number);
         }
         let keys = keys.into_iter().map(|(key, values)| (key, values.build())).collect();

@@ -1,8 +1,8 @@
-//! Which rules may match a request: found by the most selective condition of each.
+//! Finds the rules that may match a request, by the most selective condition of each.
 //!
-//! Every rule is filed in one place: under a literal of each pattern of one condition or, where no condition needs an
-//! attribute to be there, among those that are always tested. The condition is the one whose literals the fewest rules
-//! share, so that ten thousand rules on `POST` are told apart by their paths.
+//! Every rule is filed once: under a literal of each pattern of one condition or, if no condition requires an attribute,
+//! among those that are always tested. The condition is the one whose literals the fewest rules share, so that ten thousand
+//! rules on `POST` are distinguished by their paths.
 
 use smallvec::SmallVec;
 
@@ -25,7 +25,7 @@ type Place = (u32, Literal);
 
 impl Index {
     /// An index over rules given by their conditions, numbered in this order, on attributes below `attributes`; a rule
-    /// without is never found.
+    /// given as `None` is never found.
     pub(crate) fn new<'c>(
         rules: impl Iterator<Item = Option<&'c [Condition]>> + Clone,
         attributes: usize,
@@ -47,7 +47,7 @@ impl Index {
         Index { by_attribute: filed.into_iter().map(PatternIndex::new).collect(), always: always.into() }
     }
 
-    /// Those that may match, ascending, none twice.
+    /// The rules that may match, ascending, without duplicates.
     pub(crate) fn candidates(&self, present: &Present<'_>) -> Candidates {
         let mut found = Candidates::from_slice(&self.always);
         for (attribute, value) in present.iter() {
@@ -61,14 +61,14 @@ impl Index {
     }
 }
 
-/// Where a rule with this condition is best filed so that no match is missed; none if requests without the attribute match.
+/// Where to file a rule with this condition so that no match is missed; `None` if requests without the attribute match.
 fn places_of(condition: &Condition, shared: &UseCounts<Place>) -> Option<Vec<Place>> {
     let options = options_of(condition);
     let best = |options: Vec<Place>| options.into_iter().min_by_key(|place| cost(place, shared));
     (!options.is_empty()).then(|| options.into_iter().filter_map(best).collect())
 }
 
-/// For each pattern of the condition, the places that would find it.
+/// For each pattern of the condition, the places under which it would be found.
 fn options_of(condition: &Condition) -> Vec<Vec<Place>> {
     let places = |pattern| {
         Literal::all_of(pattern).into_iter().map(|literal| (condition.attribute, literal)).collect()
@@ -86,7 +86,7 @@ mod tests {
     use crate::glob::Pattern;
     use crate::matching::{Attributes, Descriptor};
 
-    /// How many of ten thousand rules are looked at for a request that one of them matches.
+    /// How many of ten thousand rules are tested for a request that one of them matches.
     fn candidates(pattern: fn(usize) -> String, path: &str) -> usize {
         let mut attributes = Attributes::default();
         let attribute = attributes.number("path");

@@ -1,6 +1,6 @@
-//! Lists that allocate only where a request is unusual: it matches many rules, or its key is long.
+//! Lists that allocate only for unusual requests: those that match many rules, or have a long key.
 //!
-//! Types of their own: which library keeps short lists inline is nobody's business but ours.
+//! Our own types, so that the library that keeps short lists inline is not part of the API.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::Match;
 
-/// The rules that a request matches. It is read as a slice.
+/// The rules that match a request. Dereferences to a slice.
 #[derive(Clone, Debug, Default)]
 pub struct Matches<'r>(SmallVec<[Match<'r>; 4]>);
 
@@ -60,7 +60,7 @@ impl<'r> Extend<Match<'r>> for Matches<'r> {
     }
 }
 
-/// The values of a rule's key attributes, each with its length before it. It is read as a slice.
+/// The values of a rule's key attributes, each prefixed with its length. Dereferences to a slice.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct CellKeyBytes(SmallVec<[u8; 64]>);
 

@@ -1,4 +1,4 @@
-//! The rules of one domain in our own format: every rule that matches counts, unless another one replaces it.
+//! The rules of one domain in our own format: every matching rule counts, unless another one overrides it.
 
 use tidegate_core::Timestamp;
 
@@ -18,10 +18,10 @@ pub(crate) struct NativeDomain {
     replaces_any: bool,
 }
 
-/// When a rule matches, and what its key is then.
+/// When a rule matches, and its key then.
 #[derive(Debug)]
 pub(crate) struct Selector {
-    /// The rule's place in the set.
+    /// The rule's index in the set.
     pub(crate) rule: usize,
     pub(crate) conditions: Box<[Condition]>,
     pub(crate) key: Box<[u32]>,
@@ -40,7 +40,7 @@ impl NativeDomain {
         NativeDomain { attributes, selectors: selectors.into(), index, replaces_any }
     }
 
-    /// Appends what matches, for each descriptor of one request.
+    /// Appends the matches for each descriptor of one request.
     pub(crate) fn matches<'r>(
         &'r self,
         rules: &'r [Rule],
@@ -57,7 +57,7 @@ impl NativeDomain {
         }
     }
 
-    /// Appends what matches one descriptor, those included that another match replaces.
+    /// Appends the matches of one descriptor, including those that another match overrides.
     pub(crate) fn before_replacing<'r>(
         &'r self,
         rules: &'r [Rule],
@@ -77,7 +77,7 @@ impl NativeDomain {
 }
 
 impl Selector {
-    /// What this rule asks of a request that meets its conditions; nothing where it is not yet rolled out.
+    /// The match of this rule for a request that meets its conditions; `None` if it is not rolled out to it.
     pub(crate) fn match_of<'r>(
         &self,
         rule: &'r Rule,
@@ -89,7 +89,7 @@ impl Selector {
         let mut tag = None;
         for attribute in &self.key {
             let Some(value) = present.get(*attribute) else {
-                // Who has no key cannot be told apart from those that the rule is not rolled out to.
+                // A request without a key cannot be told apart from those that the rule is not rolled out to.
                 let then = if rule.rollout.is_some() { OnMissingKey::Skip } else { self.on_missing_key };
                 let limits = MatchedLimits::KeyMissing(then);
                 return Some(Match {
@@ -106,8 +106,8 @@ impl Selector {
                 tag = Some(part);
             }
         }
-        // Where cells live is part of which cells they are, so a tag from outside the key joins it. A request that lacks
-        // it is still counted, by the key alone.
+        // The tag is part of a cell's identity, so a tag from outside the key is appended to it. A request that lacks it is
+        // still counted, by the key alone.
         if tag.is_none()
             && let Some(value) = self.colocate.and_then(|attribute| present.get(attribute))
         {
@@ -125,10 +125,10 @@ impl Selector {
     }
 }
 
-/// Whether `by` may switch `one` off where it says so.
+/// Whether `by` may switch `one` off, if it overrides it.
 ///
-/// A rule that does not apply for want of a key replaces nothing, or leaving out a header would lift the limits. A rule
-/// on trial does not switch off one that is enforced.
+/// A rule that does not apply because its key is missing overrides nothing; otherwise leaving out a header would lift the
+/// limits. A shadow rule does not switch off an enforced one.
 pub(crate) fn may_replace(by: &Match<'_>, one: &Match<'_>) -> bool {
     let is_skipped = matches!(by.limits, MatchedLimits::KeyMissing(OnMissingKey::Skip));
     let is_trial = by.rule.mode == Mode::Shadow && one.rule.mode != Mode::Shadow;

@@ -1,11 +1,11 @@
-//! Finds the literals that a text holds anywhere, among any number of them, in one pass over the text.
+//! Finds which of many literals a text contains anywhere, in one pass over the text.
 
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind};
 
-/// Literals, each with what is registered under it.
+/// Literals, each with its members.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    /// None where there are no literals, as in most domains.
+    /// `None` if there are no literals, as in most domains.
     automaton: Option<AhoCorasick>,
     /// For each literal, in the automaton's order.
     members: Box<[Box<[u32]>]>,
@@ -17,7 +17,7 @@ impl Parts {
         pairs.sort_unstable();
         pairs.dedup();
         let groups: Vec<_> = pairs.chunk_by(|a, b| a.0 == b.0).collect();
-        // The non-contiguous automaton is built fast and takes little memory, and texts are short.
+        // The non-contiguous automaton is fast to build and takes little memory, and texts are short.
         let mut builder = AhoCorasickBuilder::new();
         builder.kind(Some(AhoCorasickKind::ContiguousNFA));
         let literals = groups.iter().map(|group| &*group[0].0);
@@ -28,7 +28,7 @@ impl Parts {
         Parts { automaton, members }
     }
 
-    /// Calls `visit` with every member whose literal `text` holds; with some more than once.
+    /// Calls `visit` with every member whose literal `text` contains; with some more than once.
     #[inline]
     pub(crate) fn each(&self, text: &[u8], mut visit: impl FnMut(u32)) {
         let Some(automaton) = &self.automaton else { return };

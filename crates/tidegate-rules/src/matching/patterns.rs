@@ -1,7 +1,7 @@
-//! Finds the patterns that a text may match, by one literal that each of them asks for.
+//! Finds the patterns that a text may match, by one literal that each of them requires.
 //!
-//! A pattern is filed under its whole text, a literal at one of its ends, or one between them. Which of those is for whoever
-//! files it to choose: the one that the fewest patterns share tells most apart. A pattern of stars alone may match anything.
+//! A pattern is filed under its whole text, a literal at one of its ends, or one between them. The caller chooses which: the
+//! one that the fewest patterns share is the most selective. A pattern of stars alone may match anything.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,7 +13,7 @@ use super::anchors::{Anchors, End};
 use super::parts::Parts;
 use crate::glob::Pattern;
 
-/// What a text must hold for a pattern to match. The order is how rarely texts hold it.
+/// What a text must contain for a pattern to match. Ordered by how rarely texts contain it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Literal {
     Whole(Box<[u8]>),
@@ -24,7 +24,7 @@ pub(crate) enum Literal {
 }
 
 impl Literal {
-    /// Every literal that `pattern` asks for; at least one.
+    /// Every literal that `pattern` requires; at least one.
     pub(crate) fn all_of(pattern: &Pattern) -> Vec<Literal> {
         let glob = match pattern {
             Pattern::Exact(value) => return vec![Literal::Whole(value.clone())],
@@ -48,7 +48,7 @@ impl Literal {
     }
 }
 
-/// How many patterns ask for each literal, of each attribute where that makes a difference.
+/// How many patterns require each literal, by attribute if that matters.
 pub(crate) struct UseCounts<K>(HashMap<K, u32, RandomState>);
 
 impl<K: Hash + Eq> UseCounts<K> {
@@ -58,7 +58,7 @@ impl<K: Hash + Eq> UseCounts<K> {
         UseCounts(shared)
     }
 
-    /// What it costs to file a pattern under `literal`: how many others are there; among equals, how rarely texts hold it.
+    /// The cost of filing a pattern under `literal`: how many others are there; among equals, how rarely texts contain it.
     pub(crate) fn cost(&self, key: &K, literal: &Literal) -> (u32, u8) {
         (self.0.get(key).copied().unwrap_or_default(), literal.kind())
     }
@@ -96,7 +96,7 @@ impl PatternIndex {
         }
     }
 
-    /// Calls `visit` with every pattern whose literal `text` holds, in no order, with some more than once.
+    /// Calls `visit` with every pattern whose literal `text` contains, in no particular order, with some more than once.
     #[inline]
     pub(crate) fn each(&self, text: &[u8], mut visit: impl FnMut(u32)) {
         if let Some(numbers) = self.whole.get(text) {

@@ -1,15 +1,15 @@
-//! Rules that stand back where another one counts.
+//! Drops rules that another matching rule overrides.
 //!
-//! A rule that is replaced still replaces others: what counts is what matched, in whatever order it is looked at.
+//! An overridden rule still overrides others: what counts is what matched, independent of the order.
 
 use smallvec::SmallVec;
 
 use super::{Match, Matches};
 
-/// Whether the first may switch the second off, where it says so.
+/// Whether the first may switch the second off, if it overrides it.
 pub(crate) type MayReplace = fn(&Match<'_>, &Match<'_>) -> bool;
 
-/// Drops those matches, from `first` on, that another one replaces.
+/// Drops the matches from `first` on that another one overrides.
 pub(crate) fn drop_replaced(found: &mut Matches<'_>, first: usize, may_replace: MayReplace) {
     let request = &found[first..];
     let replaced: SmallVec<[bool; 16]> =
@@ -21,7 +21,7 @@ pub(crate) fn drop_replaced(found: &mut Matches<'_>, first: usize, may_replace: 
     });
 }
 
-/// The match of the same request that replaces `one`.
+/// The match of the same request that overrides `one`.
 pub(crate) fn replaced_by<'m, 'r>(
     one: &Match<'_>,
     request: &'m [Match<'r>],

@@ -1,4 +1,4 @@
-//! Reads how far and how fast a rule's limit may follow what callers ask for.
+//! Parses how far and how fast a rule's limit may follow demand.
 
 use crate::choice::UsualLimits;
 use crate::diagnostics::Report;
@@ -48,7 +48,7 @@ pub(super) fn autopilot(
     }
     let limits = match usual {
         Some(UsualLimits::Same(set)) if rule.get("experiment").is_none() => set.as_slice(),
-        // What is wrong with the limits was reported.
+        // The mistake in the limits is already reported.
         None => return None,
         _ => &[],
     };

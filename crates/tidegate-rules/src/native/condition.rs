@@ -1,4 +1,4 @@
-//! Reads `match`: patterns on attributes.
+//! Parses `match`: patterns on attributes.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ pub(crate) const CONDITION_FIELDS: [&str; 2] = ["is", "not"];
 const HINT: &str = "write a pattern, a list of patterns, or { is: …, not: … }";
 
 impl DomainReader {
-    /// All conditions that hold where the rule matches.
+    /// All conditions of the rule.
     pub(super) fn conditions(&mut self, node: &Node, report: &mut Report<'_>) -> Option<Vec<Condition>> {
         let fields = Fields::read_any(node, "match", report)?;
         let mut conditions = Vec::new();
@@ -80,7 +80,7 @@ fn patterns(node: &Node, attribute: &str, report: &mut Report<'_>) -> Option<(Bo
     (texts.len() == items.len()).then(|| (patterns, written.join(" or ")))
 }
 
-/// The glob that does what a field of other limiters does.
+/// The glob that is equivalent to another limiter's field.
 fn as_glob((key, value): &(Key, Node)) -> Option<(&Key, String)> {
     let text = match &value.value {
         Value::Scalar(scalar) => &*scalar.text,

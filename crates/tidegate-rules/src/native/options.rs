@@ -1,4 +1,4 @@
-//! Reads what a rule may leave to its document's `defaults`.
+//! Parses the options that a rule may inherit from its document's `defaults`.
 
 use std::rc::Rc;
 
@@ -30,7 +30,7 @@ pub(crate) const ON_MISSING_KEY: [(&str, OnMissingKey); 2] =
 pub(crate) const ON_STORE_FAILURE: [(&str, OnStoreFailure); 3] =
     [("open", OnStoreFailure::Open), ("closed", OnStoreFailure::Closed), ("local", OnStoreFailure::Local)];
 
-/// Approximate coordination as it is without `sync_every`.
+/// Approximate coordination without `sync_every`.
 const APPROXIMATE: Coordination = Coordination::Approximate { sync_every: Micros::from_secs(1) };
 
 pub(crate) const COORDINATION: [(&str, Coordination); 3] =
@@ -39,13 +39,13 @@ pub(crate) const COORDINATION: [(&str, Coordination); 3] =
 pub(crate) const PRIORITY: [(&str, Priority); 4] =
     [("P0", Priority::P0), ("P1", Priority::P1), ("P2", Priority::P2), ("P3", Priority::P3)];
 
-/// Reads shorter than this keep the store busy for nothing, longer ones coordinate nothing.
+/// Shorter intervals than this keep the store busy for nothing, longer ones coordinate nothing.
 const SYNC_EVERY: [Micros; 2] = [Micros::from_millis(1), Micros::from_secs(3_600)];
 
-/// A penalty shorter than this is over before it is known everywhere; a longer one is a ban.
+/// A shorter penalty is over before all nodes know it; a longer one is a ban.
 const PENALTY: [Micros; 2] = [Micros::from_secs(1), Micros::from_secs(30 * 86_400)];
 
-/// What a rule says of itself, or its document for all.
+/// The options of a rule, or of its document for all rules.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Options {
     pub(super) owner: Option<Rc<str>>,
@@ -61,7 +61,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// What `fields` say, and `defaults` where they say nothing.
+    /// The options in `fields`, with gaps filled from `defaults`.
     pub(super) fn read(fields: &Fields<'_>, defaults: &Options, report: &mut Report<'_>) -> Self {
         let option = |name| fields.get(name);
         Options {

@@ -1,4 +1,4 @@
-//! Reads one rule.
+//! Parses one rule.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,11 +44,11 @@ pub(crate) const RULE_FIELDS: [&str; 22] = [
     "priority",
 ];
 
-/// What the limit is called that keeps a refused caller out.
+/// The name of the limit that enforces a penalty.
 const PENALTY: &str = "(penalty)";
 
 impl DomainReader {
-    /// Reads a rule and adds it to the set; a rule with a mistake is added only if the mistake left something to add.
+    /// Parses a rule and adds it to the set; a rule with a mistake is added only if enough of it is valid.
     pub(super) fn rule(
         &mut self,
         node: &Node,
@@ -83,7 +83,7 @@ impl DomainReader {
         let autopilot =
             fields.get("autopilot").and_then(|node| autopilot(node, &fields, usual.as_ref(), report));
         splits_need_a_key(&fields, &key, &options, report);
-        // Without these nothing can be matched, and what is wrong with them is already reported.
+        // Without these nothing can be matched, and their mistakes are already reported.
         let (Some(name), Some(usual), Some(overrides)) = (name, usual, overrides) else { return };
         let index = compiling.rules.len();
         self.selectors.push(Selector {
@@ -119,9 +119,9 @@ impl DomainReader {
         });
     }
 
-    /// The limit that keeps a caller out for `span` once it was refused.
+    /// The limit that refuses a caller for `span` once it was refused.
     fn penalty(&self, rule: &str, span: tidegate_core::Micros) -> Option<Box<RuleLimit>> {
-        // A span that makes no window was reported where it stands.
+        // An invalid span is already reported at its place.
         let log = SlidingLog::new(1, span, tidegate_core::Micros::ZERO, RefusedHits::Forget).ok()?;
         Some(Box::new(named_limit(&self.domain, rule, Limit::SlidingLog(log), PENALTY)))
     }
@@ -148,7 +148,7 @@ impl DomainReader {
         Some(name)
     }
 
-    /// The attributes of the key, none twice.
+    /// The attributes of the key, without duplicates.
     fn key(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<Rc<str>> {
         let listed =
             names(fields, "key", "list attributes, such as [user]; [] is one counter for everybody", report);
@@ -177,7 +177,7 @@ fn usual_limits(
             None
         }
         (Some(limits), Some(tiers)) => {
-            // Both are read all the same, for the mistakes in them.
+            // Both are parsed anyway, for the mistakes in them.
             reader.limit_set(limits, "`limits`", report);
             reader.tiers(tiers, attributes, report);
             report
@@ -209,7 +209,7 @@ fn splits_need_a_key(fields: &Fields<'_>, key: &[Rc<str>], options: &Options, re
     }
 }
 
-/// A list of names; empty where it is absent.
+/// A list of names; empty if absent.
 fn names(fields: &Fields<'_>, field: &str, hint: &str, report: &mut Report<'_>) -> Vec<(Rc<str>, Span)> {
     let items =
         fields.get(field).and_then(|node| fields::list(node, field, hint, report)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reads limits that differ from caller to caller: tiers, and limits of single keys.
+//! Parses limits that differ by caller: tiers, and limits of single keys.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ impl LimitReader<'_> {
         report: &mut Report<'_>,
     ) -> Option<TierSets> {
         let fields = Fields::read_any(node, "tiers", report)?;
-        // Tools of YAML 1.1 take `on` for a truth value, and write it so.
+        // YAML 1.1 tools parse `on` as a boolean, and write it as `true`.
         let on_field = if fields.get("on").is_some() { "on" } else { "true" };
         let on = fields
             .get(on_field)
@@ -119,7 +119,7 @@ impl LimitReader<'_> {
         let keep_others =
             fields.get("keep_others").and_then(|node| fields::flag(node, "keep_others", report));
         let (when, limits) = (when?, limits?);
-        // Without the usual limits, which were reported, there is nothing to keep.
+        // If the usual limits have a mistake, which is reported, there is nothing to keep.
         let one = match usual.filter(|_| keep_others != Some(false)) {
             Some(usual) => KeyChoice::keeping(when, until, &limits, usual),
             None => KeyChoice::alone(when, until, limits),
@@ -187,6 +187,6 @@ fn moment(node: &Node, report: &mut Report<'_>) -> Option<Timestamp> {
         report.error(node.span, format!("until: {} is not a moment", node.describe()), hint);
         return None;
     };
-    // What ended before 1970 has ended.
+    // An expiry before 1970 has passed.
     Some(Timestamp::from_micros(u64::try_from(moment.as_microsecond()).unwrap_or(0)))
 }

@@ -1,4 +1,4 @@
-//! What compiles, and may still not be what was meant.
+//! Warnings about rules that compile, but may not be what was intended.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::rule::{Mode, OnMissingKey, Rule};
 use crate::ruleset::Compiling;
 use crate::yaml::{Node, Value};
 
-/// Warns of a pattern that no request can have, as our surfaces write them.
+/// Warns of a pattern that no request can match, given how our surfaces normalise values.
 pub(super) fn warn_of_pattern(node: &Node, attribute: &str, report: &mut Report<'_>) {
     let Value::Scalar(scalar) = &node.value else { return };
     let text = &*scalar.text;
